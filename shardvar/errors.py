@@ -1,0 +1,119 @@
+"""Every error that shardvar raises, split by whose fault it is.
+
+    ShardvarError
+    ├── ArgumentError (ValueError)              the caller's: a value that cannot be meant
+    │   ├── LayoutError                         regions or splits that do not tile a shape
+    │   ├── PolicyError                         a policy's answer breaks one of RFC 001's restrictions
+    │   └── UnsupportedError                    valid, but this format or this release cannot hold or read it
+    ├── UnknownKey (KeyError)                   the caller's: no tensor of that name
+    ├── TargetExists (FileExistsError)          the caller's: something would be overwritten
+    ├── StorageError (OSError)                  the machine's: disk full, permission denied, locked by another
+    └── CheckpointError                         the checkpoint's
+        ├── CheckpointNotFound (FileNotFoundError)  there is none at that path
+        ├── MalformedCheckpoint (ValueError)        it cannot be decoded
+        ├── InvalidCheckpoint (ValueError)          it decodes and breaks a law of its format
+        │   ├── OutOfBounds                         a slice reaches out of its tensor or its file
+        │   ├── InconsistentTensor                  slices of one key disagree on dtype or full shape
+        │   └── OverlappingSlices                   two slices of one key hold the same element
+        ├── IncompleteCheckpoint (ValueError)       regions or files are missing
+        │   └── MissingFile (FileNotFoundError)     a file that the index names is not there
+        └── CorruptCheckpoint (OSError)             a checksum disagrees with the bytes that it covers
+
+Each also derives from the builtin that a caller would expect, so ``except KeyError`` keeps working.
+An error is two sentences: ``cause`` names the thing, the value and the place; ``remedy`` says what to do.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class ShardvarError(Exception):
+    """The root of the tree; ``str(error)`` is the cause and then the remedy."""
+
+    cause: str
+    remedy: str
+
+    def __init__(self, cause: str, remedy: str = "") -> None:
+        self.cause = cause
+        self.remedy = remedy
+        self.args = (cause, remedy)
+
+    def __str__(self) -> str:
+        return f"{self.cause} {self.remedy}".rstrip()
+
+
+class ArgumentError(ShardvarError, ValueError):
+    """An argument that cannot be meant."""
+
+
+class LayoutError(ArgumentError):
+    """Regions, splits or partition counts that do not tile the shape that they are for."""
+
+
+class PolicyError(ArgumentError):
+    """A policy's answer loses, adds, reshapes, casts or mixes what it was given (RFC 001, Restrictions)."""
+
+
+class UnsupportedError(ArgumentError):
+    """Something valid that a format cannot hold or that this release does not read."""
+
+
+class UnknownKey(ShardvarError, KeyError):
+    """No tensor of that name."""
+
+
+class TargetExists(ShardvarError, FileExistsError):
+    """Writing would replace something and the caller did not say that it may."""
+
+
+class StorageError(ShardvarError, OSError):
+    """The machine refused: no space, no permission, no such device, locked by another process."""
+
+
+class CheckpointError(ShardvarError):
+    """Whatever is wrong with a checkpoint, as opposed to with the call."""
+
+
+class CheckpointNotFound(CheckpointError, FileNotFoundError):
+    """There is no checkpoint at that path."""
+
+
+class MalformedCheckpoint(CheckpointError, ValueError):
+    """The bytes cannot be decoded as the format that they claim to be."""
+
+
+class InvalidCheckpoint(CheckpointError, ValueError):
+    """The bytes decode, and what they say breaks a law of the format."""
+
+
+class OutOfBounds(InvalidCheckpoint):
+    """A slice reaches out of its tensor, or a payload out of its file."""
+
+
+class InconsistentTensor(InvalidCheckpoint):
+    """Slices of one key disagree on the dtype or the full shape."""
+
+
+class OverlappingSlices(InvalidCheckpoint):
+    """Two slices of one key hold the same element."""
+
+
+class IncompleteCheckpoint(CheckpointError, ValueError):
+    """Regions of a tensor are stored nowhere; they are named, and never read as zeros."""
+
+
+class MissingFile(IncompleteCheckpoint, FileNotFoundError):
+    """A file that the index names is not there."""
+
+
+class CorruptCheckpoint(CheckpointError, OSError):
+    """A checksum disagrees with the bytes that it covers."""
+
+
+@contextmanager
+def at(place: str) -> Iterator[None]:
+    """Name the place (a file, a block) in front of the cause of a ``CheckpointError`` raised inside."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise type(error)(f"{place}: {error.cause}", error.remedy) from error

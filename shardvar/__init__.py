@@ -1,0 +1,49 @@
+"""shardvar: inspect, verify and reshard checkpoints of sharded tensors, without the framework that wrote them.
+
+    import shardvar as sv
+
+    sv.save("model", {"table": table}, partition=sv.div(len(table), 3))
+    sv.reshard("model", "model-tf", format="tensorflow")
+    assert sv.diff("model", "model-tf").equal
+
+This module is the face. It imports nothing until one of its names is used (SPEC 1), so that the command line starts
+quickly and a program that wants only ``sv.div`` pays for nothing else. ``_HOMES`` is the only table of public names: a
+name is added there and, for type checkers and editors, which do not run code, in the imports above it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shardvar import errors as errors
+    from shardvar.layout import Partition as Partition
+    from shardvar.layout import PartitionSpec as PartitionSpec
+    from shardvar.layout import Region as Region
+    from shardvar.layout import chunk as chunk
+    from shardvar.layout import div as div
+    from shardvar.layout import div_owner as div_owner
+
+_HOMES = {
+    "shardvar.errors": ("errors",),
+    "shardvar.layout": ("Partition", "PartitionSpec", "Region", "chunk", "div", "div_owner"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__version__ = "0.1.0"
+__all__ = list(_HOME_OF)
+
+if not TYPE_CHECKING:  # a checker that saw __getattr__ would take every misspelt name for a public one
+
+    def __getattr__(name):
+        """Import the module that holds ``name``, and remember what it is."""
+        if name not in _HOME_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = import_module(_HOME_OF[name])
+        value = home if home.__name__ == f"{__name__}.{name}" else getattr(home, name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """The public names, whether imported yet or not."""
+    return sorted([*__all__, "__version__"])

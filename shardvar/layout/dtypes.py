@@ -1,0 +1,130 @@
+"""The element types that a payload may have, by the names that NumPy, ``ml_dtypes`` and TensorFlow share.
+
+A dtype crosses the layers as its name (``"float32"``, ``"bfloat16"``, ``"string"``). Three kinds differ in what may be
+done with them:
+
+    plain      has a NumPy dtype; elements have a fixed size; slices may be cut anywhere
+    string     a NumPy object array of ``bytes``; the payload tells its own size; never cut
+    opaque     ``variant`` and the quantized types of TensorFlow: listed and carried, their values refused
+
+``slice_nbytes`` is the one function of shardvar that computes the bytes of a slice.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import LayoutError, UnsupportedError
+
+_NATIVE = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
+).split()
+_EXTENDED = (
+    "bfloat16 float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
+    "float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn int2 int4 uint2 uint4"
+).split()
+_QUANTIZED = {"qint8": 1, "quint8": 1, "qint16": 2, "quint16": 2, "qint32": 4}
+
+STRING = "string"
+VARIANT = "variant"
+
+_NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NATIVE} | {
+    name: np.dtype(getattr(ml_dtypes, name)) for name in _EXTENDED
+}
+NAMES: tuple[str, ...] = (*_NUMPY, STRING, VARIANT, *_QUANTIZED)
+"""Every dtype name, in the order of its code: ``code(NAMES[i]) == i``. Codes live in memory only, never on disk."""
+
+_CODES = {name: index for index, name in enumerate(NAMES)}
+_NAME_OF = {dtype: name for name, dtype in _NUMPY.items()}
+ITEMSIZES = np.array(
+    [_NUMPY[name].itemsize if name in _NUMPY else _QUANTIZED.get(name, 0) for name in NAMES], dtype=np.int64
+)
+"""Bytes of one element by code; 0 where the payload tells its own size (strings, variants)."""
+
+MAX_RANK = 64
+"""NumPy's own limit on the number of axes."""
+
+MAX_NBYTES = 2**62
+"""No payload is larger, so that sums of two sizes fit in 64 bits."""
+
+
+def code(name: str) -> int:
+    """The position of a dtype's name in ``NAMES``; ``UnsupportedError`` where shardvar does not know it.
+
+    >>> NAMES[code("bfloat16")]
+    'bfloat16'
+    """
+    try:
+        return _CODES[name]
+    except KeyError:
+        raise UnsupportedError(f"The dtype {name!r} is not known.", f"Known are {', '.join(NAMES)}.") from None
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of the elements, little-endian where it matters; ``object`` for strings.
+
+    >>> numpy_dtype("float32")
+    dtype('float32')
+    """
+    if name == STRING:
+        return np.dtype(object)
+    try:
+        return _NUMPY[name]
+    except KeyError:
+        code(name)
+        raise UnsupportedError(
+            f"The values of dtype {name} are not readable: NumPy has no such type.",
+            "The tensor can be listed, verified and carried to another checkpoint that holds this dtype.",
+        ) from None
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name of a NumPy dtype in any byte order; bytes (``S``) and object arrays are strings.
+
+    >>> dtype_name(np.dtype(">f4")), dtype_name(np.dtype("S5"))
+    ('float32', 'string')
+    """
+    name = _NAME_OF.get(dtype) or _NAME_OF.get(dtype.newbyteorder("="))
+    if name is not None:
+        return name
+    if dtype.kind in "SO":
+        return STRING
+    remedy = "Encode it as an object array of bytes." if dtype.kind == "U" else "Convert it to a numeric dtype first."
+    raise UnsupportedError(f"Arrays of NumPy dtype {dtype} cannot be stored.", remedy)
+
+
+def is_whole(name: str) -> bool:
+    """True where a tensor of this dtype is never cut into slices: its payload tells its own size.
+
+    >>> is_whole("string"), is_whole("float32")
+    (True, False)
+    """
+    return name in (STRING, VARIANT)
+
+
+def is_opaque(name: str) -> bool:
+    """True where the values have no NumPy type and are carried, never returned."""
+    return name == VARIANT or name in _QUANTIZED
+
+
+def slice_nbytes(codes: npt.NDArray[np.int64], shapes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The bytes of each slice: dtype codes [n] and shapes [n, rank] -> sizes [n]; 0 for strings and variants.
+
+    Shapes must be non-negative. ``LayoutError`` where a size would pass ``MAX_NBYTES`` or an extent 2**62.
+
+    >>> slice_nbytes(np.array([code("float32")]), np.array([[13, 4]]))
+    array([208])
+    """
+    itemsizes = ITEMSIZES[codes]
+    estimate = itemsizes * np.prod(shapes, axis=1, dtype=np.float64)
+    if estimate.size and not estimate.max() <= MAX_NBYTES:
+        row = int(np.argmax(estimate))
+        raise LayoutError(f"A {NAMES[codes[row]]} slice of shape {_shape_text(shapes[row])} is too large to exist.")
+    return itemsizes * np.prod(shapes, axis=1, dtype=np.int64)
+
+
+def _shape_text(shape: Sequence[int] | npt.NDArray[np.int64]) -> str:
+    return f"({', '.join(map(str, shape))})"

@@ -1,0 +1,140 @@
+"""Which boxes of one column meet which boxes of another: output-sensitive, never quadratic.
+
+The question: given boxes A and B, columns of offsets and shapes [n, rank], list the pairs (i, j) with a common element.
+
+1. Along each axis, with B sorted by its first index, the boxes that may meet A[i] are a contiguous range of that order:
+   those that start before A[i] stops, less the leading ones whose running maximum of stops lies before A[i] starts.
+2. If along some axis these ranges together are no longer than a few times the input, expand them and keep the pairs
+   that meet along every axis. Row slices, column slices and whole tensors end here at once.
+3. Otherwise cut space at the median start along the axis that separates best and answer both halves. A box that
+   straddles the cut goes to both; a pair belongs to the half that holds its common box's first corner, so it is
+   reported once.
+4. Where no cut separates anything (identical boxes), expand the ranges after all, a bounded chunk at a time.
+
+Whoever needs to treat several tensors at once adds an axis for the tensor: boxes of different tensors never meet.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from shardvar.layout.region import Ints, intersect
+
+_CHUNK = 1 << 20
+"""Candidate pairs expanded at a time: 8 MiB a column of int64."""
+
+_SLACK = 8
+"""Ranges at most this many times longer than the input are expanded rather than cut further."""
+
+Pairs = tuple[Ints, Ints]
+
+
+def overlapping_pairs(offset_a: Ints, shape_a: Ints, offset_b: Ints, shape_b: Ints) -> Iterator[Pairs]:
+    """All (i, j) for which box i of A and box j of B have a common element, each once, in bounded chunks.
+
+    >>> a = np.array([[0], [5]]), np.array([[5], [5]])
+    >>> b = np.array([[0], [3], [9]]), np.array([[3], [6], [1]])
+    >>> [(i.tolist(), j.tolist()) for i, j in overlapping_pairs(*a, *b)]
+    [([0, 0, 1, 1], [0, 1, 1, 2])]
+    """
+    rank = offset_a.shape[1]
+    if rank == 0:
+        yield from _all_pairs(len(offset_a), len(offset_b))
+        return
+    boxes_a, boxes_b = (offset_a, offset_a + shape_a), (offset_b, offset_b + shape_b)
+    rows_a, rows_b = (np.flatnonzero((shape > 0).all(axis=1)) for shape in (shape_a, shape_b))
+    everywhere = np.iinfo(np.int64)
+    cells = [(rows_a, rows_b, np.full(rank, everywhere.min), np.full(rank, everywhere.max))]
+    while cells:
+        rows_a, rows_b, low, high = cells.pop()
+        if not (len(rows_a) and len(rows_b)):
+            continue
+        cell_a, cell_b = _take(boxes_a, rows_a), _take(boxes_b, rows_b)
+        ranges = [_candidates(cell_a, cell_b, axis) for axis in range(rank)]
+        totals = [int((stop - start).sum()) for _, start, stop in ranges]
+        best = int(np.argmin(totals))
+        halves = None
+        if totals[best] > _SLACK * (len(rows_a) + len(rows_b)):
+            halves = _cut(cell_a, cell_b)
+        if halves is None:
+            for i, j in _expand(*ranges[best]):
+                keep = _meet_in_cell(_take(cell_a, i), _take(cell_b, j), low, high)
+                if keep.any():
+                    yield rows_a[i[keep]], rows_b[j[keep]]
+            continue
+        axis, cut, (left_a, left_b), (right_a, right_b) = halves
+        middle_high, middle_low = high.copy(), low.copy()
+        middle_high[axis], middle_low[axis] = min(high[axis], cut), max(low[axis], cut)
+        cells.append((rows_a[right_a], rows_b[right_b], middle_low, high))
+        cells.append((rows_a[left_a], rows_b[left_b], low, middle_high))
+
+
+def find_overlap(offset: Ints, shape: Ints) -> tuple[int, int] | None:
+    """Two rows of one column of boxes that have a common element, or None where all are disjoint.
+
+    >>> find_overlap(np.array([[0], [3], [4]]), np.array([[3], [2], [9]]))
+    (1, 2)
+    """
+    for i, j in overlapping_pairs(offset, shape, offset, shape):
+        twice = np.flatnonzero(i != j)
+        if len(twice):
+            first, second = int(i[twice[0]]), int(j[twice[0]])
+            return min(first, second), max(first, second)
+    return None
+
+
+def _take(boxes: Pairs, rows: Ints) -> Pairs:
+    start, stop = boxes
+    return start[rows], stop[rows]
+
+
+def _candidates(boxes_a: Pairs, boxes_b: Pairs, axis: int) -> tuple[Ints, Ints, Ints]:
+    """The order of B along an axis, and for each of A the range of that order which may meet it."""
+    start_b, stop_b = boxes_b[0][:, axis], boxes_b[1][:, axis]
+    order = np.argsort(start_b, kind="stable")
+    first = np.searchsorted(np.maximum.accumulate(stop_b[order]), boxes_a[0][:, axis], side="right")
+    last = np.searchsorted(start_b[order], boxes_a[1][:, axis], side="left")
+    return order, first, np.maximum(first, last)
+
+
+def _expand(order: Ints, first: Ints, last: Ints) -> Iterator[Pairs]:
+    """The pairs (i, order[k]) for first[i] <= k < last[i], in chunks of about ``_CHUNK``."""
+    counts = last - first
+    ends = np.cumsum(counts)
+    row, done = 0, 0
+    while row < len(counts):
+        upto = max(row + 1, int(np.searchsorted(ends, done + _CHUNK, side="right")))
+        repeat = counts[row:upto]
+        i = np.repeat(np.arange(row, upto), repeat)
+        within = np.arange(done, int(ends[upto - 1])) - np.repeat(ends[row:upto] - repeat, repeat)
+        yield i, order[first[i] + within]
+        row, done = upto, int(ends[upto - 1])
+
+
+def _meet_in_cell(boxes_a: Pairs, boxes_b: Pairs, low: Ints, high: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool]]:
+    offset, shape = intersect(boxes_a[0], boxes_a[1] - boxes_a[0], boxes_b[0], boxes_b[1] - boxes_b[0])
+    kept: np.ndarray[tuple[int], np.dtype[np.bool]] = ((shape > 0) & (low <= offset) & (offset < high)).all(axis=1)
+    return kept
+
+
+def _cut(boxes_a: Pairs, boxes_b: Pairs) -> tuple[int, int, tuple[Ints, Ints], tuple[Ints, Ints]] | None:
+    """The axis and place of the cut whose larger half is smallest, with the rows of either half; None if none helps."""
+    best = None
+    fewest = len(boxes_a[0]) + len(boxes_b[0])
+    for axis in range(boxes_a[0].shape[1]):
+        starts = np.concatenate([boxes_a[0][:, axis], boxes_b[0][:, axis]])
+        cut = int(np.partition(starts, len(starts) // 2)[len(starts) // 2])
+        left = tuple(np.flatnonzero(boxes[0][:, axis] < cut) for boxes in (boxes_a, boxes_b))
+        right = tuple(np.flatnonzero(boxes[1][:, axis] > cut) for boxes in (boxes_a, boxes_b))
+        larger = max(len(left[0]) + len(left[1]), len(right[0]) + len(right[1]))
+        if larger < fewest:
+            fewest = larger
+            best = (axis, cut, (left[0], left[1]), (right[0], right[1]))
+    return best
+
+
+def _all_pairs(count_a: int, count_b: int) -> Iterator[Pairs]:
+    step = max(1, _CHUNK // max(1, count_b))
+    for start in range(0, count_a if count_b else 0, step):
+        i, j = np.divmod(np.arange(min(step, count_a - start) * count_b), count_b)
+        yield i + start, j

@@ -1,0 +1,187 @@
+"""How one tensor is cut into parts: the div rule, the chunk rule, arbitrary splits, N-d grids.
+
+A ``Partition`` is an ordered tuple of regions that tile a shape; that they do is proven when it is constructed, so
+whoever holds one need not check it again.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, product
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import ArgumentError, LayoutError
+from shardvar.layout.overlap import find_overlap
+from shardvar.layout.region import Region, subtract_all
+
+Interval = tuple[int, int]
+"""Half-open: ``start, stop``."""
+
+
+def div(length: int, num_shards: int) -> tuple[Interval, ...]:
+    """The intervals of the div rule: always ``num_shards`` of them, the last ones empty where ids run out.
+
+    R-DIV-1 (RFC 000): "ids are assigned to shards in a contiguous manner, while attempting to keep each shard size
+    identical. If the ids do not evenly divide the number of shards, each of the first several shards will be assigned
+    one more id."
+
+    >>> div(13, 5)
+    ((0, 3), (3, 6), (6, 9), (9, 11), (11, 13))
+    """
+    _check_counts(length, num_shards)
+    small, larger = divmod(length, num_shards)
+    return _intervals(small + (shard < larger) for shard in range(num_shards))
+
+
+def div_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The shard that holds each id under ``div``, and the id's row within that shard: two arrays like ``ids``.
+
+    ``ArgumentError`` names the first id outside ``[0, length)``.
+
+    >>> div_owner([8, 0, 12], 13, 5)
+    (array([2, 0, 4]), array([2, 0, 1]))
+    """
+    _check_counts(length, num_shards)
+    array = np.asarray(ids)
+    if array.size == 0:
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise ArgumentError(f"ids have dtype {array.dtype}.", "Give integers.")
+    outside = (array < 0) | (array >= length)
+    if outside.any():
+        raise ArgumentError(f"id {array[outside].flat[0]} is outside [0, {length}).")
+    rows = array.astype(np.int64)
+    small, larger = divmod(length, num_shards)
+    # The first `larger` shards hold small + 1 ids each; past them every shard holds `small`.
+    ids_in_larger = larger * (small + 1)
+    early = rows < ids_in_larger
+    shard = np.where(early, rows // (small + 1), larger + (rows - ids_in_larger) // max(small, 1))
+    row = np.where(early, rows % (small + 1), (rows - ids_in_larger) % max(small, 1))
+    return shard, row
+
+
+def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
+    """The intervals of PyTorch's chunk rule: all of ceil(length / num_shards), then a short one, then empty ones.
+
+    >>> chunk(13, 5)
+    ((0, 3), (3, 6), (6, 9), (9, 12), (12, 13))
+    >>> chunk(6, 4)
+    ((0, 2), (2, 4), (4, 6), (6, 6))
+    """
+    _check_counts(length, num_shards)
+    size = -(-length // num_shards)
+    return tuple((min(i * size, length), min((i + 1) * size, length)) for i in range(num_shards))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpec:
+    """What a partitioner may return (RFC 002): counts per axis, or for uneven parts their sizes per axis; not both.
+
+    >>> PartitionSpec(partitions=[3, 1]).sizes((13, 4))
+    ((5, 4, 4), (4,))
+    >>> PartitionSpec(splits=[[1, 8, 4]]).sizes((13, 4))
+    ((1, 8, 4), (4,))
+    """
+
+    partitions: tuple[int, ...] | None
+    """The number of parts along each axis, cut by div."""
+    splits: tuple[tuple[int, ...], ...] | None
+    """The sizes of the parts along each axis; axes that are left out stay whole."""
+
+    def __init__(self, partitions: Sequence[int] | None = None, splits: Sequence[Sequence[int]] | None = None) -> None:
+        # R-SPEC-1 (RFC 002): "either partitions or splits", "but not both".
+        if (partitions is None) == (splits is None):
+            raise ArgumentError(
+                f"PartitionSpec(partitions={partitions}, splits={splits}) is not a layout.", "Give exactly one of them."
+            )
+        object.__setattr__(self, "partitions", None if partitions is None else tuple(partitions))
+        object.__setattr__(self, "splits", None if splits is None else tuple(tuple(s) for s in splits))
+
+    def sizes(self, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """The sizes of the parts along every axis of ``shape``; ``LayoutError`` where they do not fit it."""
+        given = self.partitions if self.partitions is not None else self.splits
+        if given is None or len(given) > len(shape):
+            raise LayoutError(f"{self} has more axes than the shape {tuple(shape)}.")
+        if self.partitions is not None:
+            counts = (*self.partitions, *(1 for _ in shape[len(self.partitions) :]))
+            return tuple(
+                tuple(stop - start for start, stop in div(extent, count))
+                for extent, count in zip(shape, counts, strict=True)
+            )
+        sizes = (*given, *((extent,) for extent in shape[len(given) :]))
+        return tuple(tuple(axis) for axis in sizes if isinstance(axis, tuple))
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """An ordered tuple of regions that tile ``shape``: every element lies in exactly one.
+
+    >>> Partition.from_counts((13, 4), (5, 1)).parts[3]
+    Region(offset=(9, 0), shape=(2, 4))
+    """
+
+    shape: tuple[int, ...]
+    """The full shape."""
+    parts: tuple[Region, ...]
+    """The regions, in the order of the shards that hold them; empty ones are allowed."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "parts", tuple(self.parts))
+        check_tiles(self.shape, self.parts)
+
+    @classmethod
+    def from_counts(cls, shape: Sequence[int], counts: Sequence[int]) -> Self:
+        """The grid of ``counts`` parts per axis, cut by div, in C order."""
+        return cls.from_sizes(shape, PartitionSpec(partitions=counts).sizes(shape))
+
+    @classmethod
+    def from_sizes(cls, shape: Sequence[int], sizes: Sequence[Sequence[int]]) -> Self:
+        """The grid of parts with these sizes along each axis, in C order; ``LayoutError`` where they do not add up."""
+        if len(sizes) != len(shape):
+            raise LayoutError(f"Sizes {sizes} have not one list for each axis of the shape {tuple(shape)}.")
+        for extent, along in zip(shape, sizes, strict=True):
+            if sum(along) != extent or any(size < 0 for size in along):
+                raise LayoutError(f"Part sizes {tuple(along)} do not add up to {extent}, an axis of {tuple(shape)}.")
+        grid = product(*(_intervals(along) for along in sizes))
+        return cls(tuple(shape), tuple(_region(intervals) for intervals in grid))
+
+    def __iter__(self) -> Iterator[Region]:
+        return iter(self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
+def check_tiles(shape: Sequence[int], parts: Sequence[Region]) -> None:
+    """Raise ``LayoutError``, naming the regions, unless every element of ``shape`` lies in exactly one part."""
+    full = Region.whole(shape)
+    for part in parts:
+        if part.rank != full.rank or not full.covers(part):
+            raise LayoutError(f"Part {part} reaches out of the shape {full.shape}.")
+    offset = np.array([part.offset for part in parts], dtype=np.int64).reshape(len(parts), full.rank)
+    extent = np.array([part.shape for part in parts], dtype=np.int64).reshape(len(parts), full.rank)
+    pair = find_overlap(offset, extent)
+    if pair is not None:
+        raise LayoutError(f"Parts {parts[pair[0]]} and {parts[pair[1]]} overlap.")
+    if sum(part.size for part in parts) != full.size:
+        missing = subtract_all(full, sorted(parts))
+        raise LayoutError(f"Of the shape {full.shape} no part holds {', '.join(map(str, missing[:8]))}.")
+
+
+def _check_counts(length: int, num_shards: int) -> None:
+    if num_shards < 1:
+        raise ArgumentError(f"{num_shards} shards are not a layout.", "Give at least one.")
+    if length < 0:
+        raise ArgumentError(f"The length {length} is negative.")
+
+
+def _intervals(sizes: Iterable[int]) -> tuple[Interval, ...]:
+    stops = list(accumulate(sizes))
+    return tuple(zip([0, *stops], stops, strict=False))
+
+
+def _region(intervals: Sequence[Interval]) -> Region:
+    return Region((start for start, _ in intervals), (stop - start for start, stop in intervals))

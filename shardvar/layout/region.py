@@ -1,0 +1,194 @@
+"""Boxes of integers: the one geometry under partitions, slices and copies.
+
+A region is the half-open box ``offset[d] <= i[d] < offset[d] + shape[d]``. Offsets are always in the coordinates of
+the full tensor; ``relative_to`` is the only place where one offset is subtracted from another.
+``intersect`` is the only intersection in shardvar: it works on one pair of boxes and on columns of them alike.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import LayoutError
+
+Ints = npt.NDArray[np.int64]
+
+
+def intersect(offset_a: Ints, shape_a: Ints, offset_b: Ints, shape_b: Ints) -> tuple[Ints, Ints]:
+    """The common boxes of two columns of boxes [..., rank], as offsets and shapes; disjoint ones get a zero extent.
+
+    >>> intersect(np.array([0, 0]), np.array([5, 4]), np.array([3, 1]), np.array([9, 2]))
+    (array([3, 1]), array([2, 2]))
+    """
+    offset = np.maximum(offset_a, offset_b)
+    stop = np.minimum(offset_a + shape_a, offset_b + shape_b)
+    return offset, np.maximum(stop - offset, 0)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Region:
+    """A half-open box of integers.
+
+    >>> Region((5, 0), (4, 4)).intersect(Region((0, 0), (6, 2)))
+    Region(offset=(5, 0), shape=(1, 2))
+    """
+
+    offset: tuple[int, ...]
+    """The first index along each axis, in the coordinates of the full tensor."""
+    shape: tuple[int, ...]
+    """The number of indices along each axis; zero is allowed."""
+
+    def __init__(self, offset: Iterable[SupportsIndex], shape: Iterable[SupportsIndex]) -> None:
+        object.__setattr__(self, "offset", tuple(_index(i) for i in offset))
+        object.__setattr__(self, "shape", tuple(_index(i) for i in shape))
+        if len(self.offset) != len(self.shape):
+            raise LayoutError(
+                f"Offset {self.offset} and shape {self.shape} differ in rank.", "Give one of each an axis."
+            )
+        if any(i < 0 for i in (*self.offset, *self.shape)):
+            raise LayoutError(f"Offset {self.offset} and shape {self.shape} must not be negative.")
+
+    @classmethod
+    def whole(cls, shape: Iterable[SupportsIndex]) -> Self:
+        """The region of a full tensor.
+
+        >>> Region.whole((3, 4)), Region.whole(())
+        (Region(offset=(0, 0), shape=(3, 4)), Region(offset=(), shape=()))
+        """
+        extents = tuple(shape)
+        return cls((0,) * len(extents), extents)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def stop(self) -> tuple[int, ...]:
+        """The first index past the region along each axis."""
+        return tuple(o + s for o, s in zip(self.offset, self.shape, strict=True))
+
+    @property
+    def size(self) -> int:
+        """The number of elements; 1 at rank 0."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The NumPy index that selects the region from the full tensor.
+
+        >>> np.arange(12).reshape(3, 4)[Region((1, 2), (2, 1)).slices].tolist()
+        [[6], [10]]
+        """
+        return tuple(slice(o, o + s) for o, s in zip(self.offset, self.shape, strict=True))
+
+    def covers(self, other: "Region") -> bool:
+        """True where every index of ``other`` lies in this region; an empty region within the bounds is covered."""
+        _check_same_rank(self, other)
+        return all(
+            a <= b and c <= d for a, b, c, d in zip(self.offset, other.offset, other.stop, self.stop, strict=True)
+        )
+
+    def intersect(self, other: "Region") -> "Region | None":
+        """The common region in full-tensor coordinates, or None where no element is common.
+
+        Laws: symmetric; ``a.intersect(a) == a`` for a non-empty ``a``; the indices of the result are the common ones.
+        """
+        _check_same_rank(self, other)
+        offset, shape = intersect(
+            *(np.array(row, dtype=np.int64) for row in (self.offset, self.shape, other.offset, other.shape))
+        )
+        return Region(offset.tolist(), shape.tolist()) if np.all(shape > 0) else None
+
+    def relative_to(self, outer: "Region") -> "Region":
+        """The same elements in the coordinates of ``outer``, which must cover this region.
+
+        Law: ``x[outer.slices][inner.relative_to(outer).slices]`` is ``x[inner.slices]``.
+
+        >>> Region((5, 1), (2, 2)).relative_to(Region((4, 0), (9, 4)))
+        Region(offset=(1, 1), shape=(2, 2))
+        """
+        if not outer.covers(self):
+            raise LayoutError(f"{self} reaches out of {outer}.")
+        return Region((a - b for a, b in zip(self.offset, outer.offset, strict=True)), self.shape)
+
+    def subtract(self, other: "Region") -> "list[Region]":
+        """Disjoint regions that hold the elements of this one that ``other`` does not.
+
+        >>> Region((0,), (9,)).subtract(Region((3,), (2,)))
+        [Region(offset=(0,), shape=(3,)), Region(offset=(5,), shape=(4,))]
+        """
+        common = self.intersect(other)
+        if common is None:
+            return [self] if self.size else []
+        rest: list[Region] = []
+        start, stop = list(self.offset), list(self.stop)
+        for axis in range(self.rank):
+            for low, high in ((start[axis], common.offset[axis]), (common.stop[axis], stop[axis])):
+                if low < high:
+                    corner = [*start[:axis], low, *start[axis + 1 :]]
+                    end = [*stop[:axis], high, *stop[axis + 1 :]]
+                    rest.append(Region(corner, [e - c for c, e in zip(corner, end, strict=True)]))
+            start[axis], stop[axis] = common.offset[axis], common.stop[axis]
+        return rest
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{o}:{o + s}" for o, s in zip(self.offset, self.shape, strict=True))
+        return f"[{inside}]"
+
+
+def subtract_all(region: Region, others: Iterable[Region]) -> list[Region]:
+    """Disjoint regions that hold the elements of ``region`` that none of ``others`` holds.
+
+    >>> [str(r) for r in subtract_all(Region.whole((9,)), [Region((0,), (3,)), Region((4,), (5,))])]
+    ['[3:4]']
+    """
+    rest = [region] if region.size else []
+    for other in others:
+        rest = [piece for old in rest for piece in old.subtract(other)]
+    return rest
+
+
+def contiguous_blocks(shape: Sequence[int], limit: int) -> Iterable[Region]:
+    """Cut a box into regions of at most ``limit`` elements, each contiguous in the box's C order, in that order.
+
+    A single element is never cut, so every block has at least one. Coordinates are the box's own.
+
+    >>> [str(block) for block in contiguous_blocks((3, 4), 8)]
+    ['[0:2, 0:4]', '[2:3, 0:4]']
+    >>> [str(block) for block in contiguous_blocks((2, 3), 2)]
+    ['[0:1, 0:2]', '[0:1, 2:3]', '[1:2, 0:2]', '[1:2, 2:3]']
+    """
+    if 0 in shape:
+        return
+    row, axis = 1, len(shape)
+    while axis > 0 and row * shape[axis - 1] <= limit:
+        axis -= 1
+        row *= shape[axis]
+    if axis == 0:
+        yield Region.whole(shape)
+        return
+    cut = axis - 1
+    step = max(1, limit // row)
+    for lead in np.ndindex(*shape[:cut]):
+        for start in range(0, shape[cut], step):
+            count = min(step, shape[cut] - start)
+            yield Region((*lead, start, *(0 for _ in shape[axis:])), (*(1 for _ in lead), count, *shape[axis:]))
+
+
+def _index(value: SupportsIndex | Any) -> int:
+    try:
+        return int(value.__index__())
+    except AttributeError:
+        raise LayoutError(f"{value!r} is not an integer.", "Offsets and shapes are integers.") from None
+
+
+def _check_same_rank(a: Region, b: Region) -> None:
+    if a.rank != b.rank:
+        raise LayoutError(f"{a} and {b} differ in rank.")

@@ -1,0 +1,74 @@
+# Everything a developer does here has a verb; `make help` lists them. Nothing outside this directory is touched.
+# A verb installs what it needs the first time, in a virtual environment of its own, and not again until
+# pyproject.toml changes.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+JOBS   ?= 2
+
+# Where the packages come from is pip's business: set PIP_INDEX_URL and its like. On Linux the default index gives a
+# torch with CUDA inside; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu gives a far smaller one.
+PIP_INSTALL := -m pip --disable-pip-version-check --quiet install
+
+DEV   := .venv/bin/python
+PEERS := .venv-peers/bin/python
+BUILT := .venv-wheel/bin/python
+
+LINTED := shardvar spec_tests benchmarks examples
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check laws peers bench wheel clean
+
+help: ## list these verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/installed ## install shardvar and the developer's tools in .venv
+
+demo: .venv/installed ## make a sharded checkpoint, inspect it, reshard it, verify and diff the result
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" bash examples/demo.sh
+
+test: .venv/installed ## run the tests and doctests from the tree, then the quick ones on the built wheel
+	$(DEV) -m pytest -q -n $(JOBS)
+	$(DEV) -m pytest -q --doctest-modules shardvar
+	@$(MAKE) --no-print-directory wheel
+
+check: .venv/installed ## lint, format, types, architecture
+	$(DEV) -m ruff check $(LINTED)
+	$(DEV) -m ruff format --check $(LINTED)
+	$(DEV) -m mypy
+	$(DEV) -m pytest -q spec_tests/test_architecture.py spec_tests/test_face.py spec_tests/test_repository.py
+
+laws: .venv/installed ## look for counterexamples with many more examples a property
+	$(DEV) -m pytest -q -n $(JOBS) --hypothesis-profile=laws -m hypothesis
+
+peers: .venv-peers/installed ## install the real frameworks in .venv-peers and run the parity tests against them
+	$(PEERS) -m pytest -q -W default spec_tests/peers
+
+bench: .venv-peers/installed ## measure against the peers; figures are ratios within one run
+	$(PEERS) -m benchmarks
+
+wheel: .venv/installed ## build the sdist and the wheel, install it alone in .venv-wheel, run the quick tests on it
+	rm -rf build/dist .venv-wheel
+	$(DEV) -m build --no-isolation --outdir build/dist . > /dev/null
+	$(PYTHON) -m venv .venv-wheel
+	$(BUILT) $(PIP_INSTALL) "$$(echo build/dist/shardvar-*.whl)[testing]"
+	$(BUILT) -I -c "import shardvar; assert 'site-packages' in shardvar.__file__, shardvar.__file__"
+	$(BUILT) -I -m pytest -q -m smoke -p no:cacheprovider
+
+clean: ## remove everything that these verbs made
+	rm -rf build dist .venv .venv-* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find shardvar spec_tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Dependency groups need pip 25.1; a plain Python 3.11 comes with an older one.
+.venv/installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(DEV) $(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(DEV) $(PIP_INSTALL) --editable . --group dev
+	@touch $@
+
+# torch goes first and alone: any other package of the group would accept, and fetch, another version of it.
+.venv-peers/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-peers
+	$(PEERS) $(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(PEERS) $(PIP_INSTALL) torch==2.13.0
+	$(PEERS) $(PIP_INSTALL) --editable . --group peers
+	@touch $@

@@ -1,0 +1,117 @@
+"""The payload of a string tensor: the tensor bundle's, which every format of shardvar uses.
+
+    payload := varint length for each element, in C order
+             | masked CRC32C of the lengths, each as a uint32 (a uint64 where larger), 4 bytes
+             | the elements' bytes, one after the other
+
+The words are little-endian, in the payload as in what their checksum covers. In a big-endian bundle both are
+big-endian, and ``from_big_endian`` makes the one payload from the other. A bundle's checksum of such a payload is not
+that of its bytes: it covers the lengths as words, then the rest as it stands (``bundle_checksum``).
+
+A variant tensor is opaque; it is ``varint length | bytes | masked running CRC32C`` for each element, and only its
+checksum is known here, so that it can be carried.
+"""
+
+import struct
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardvar.errors import ArgumentError
+from shardvar.wire.crc import CRC32C, Readable, mask
+from shardvar.wire.damage import corrupt, invalid, malformed
+from shardvar.wire.varint import decode_varint, decode_varints, encode_varints
+
+WORD_NBYTES = 4
+"""The checksum of the lengths, and of each element of a variant."""
+
+
+def encode(strings: NDArray[np.object_]) -> bytes:
+    """The payload of an array of ``bytes``."""
+    elements = strings.ravel().tolist()
+    for element in elements:
+        if not isinstance(element, bytes):
+            cause = f"A string tensor holds {element!r}, of type {type(element).__name__}."
+            raise ArgumentError(cause, "Give an object array of bytes.")
+    lengths = np.fromiter(map(len, elements), np.uint64, len(elements))
+    word = struct.pack("<I", mask(_lengths_checksum(lengths)))
+    return encode_varints(lengths) + word + b"".join(elements)
+
+
+def decode(payload: Readable, shape: tuple[int, ...]) -> NDArray[np.object_]:
+    """The array of ``bytes`` of that shape; the lengths are checked with their checksum, the bytes are not."""
+    lengths, start = _read_lengths(payload, prod(shape))
+    _check_lengths(payload, lengths, start, "<")
+    stops = (np.cumsum(lengths, dtype=np.uint64) + np.uint64(start + WORD_NBYTES)).tolist()
+    octets = bytes(payload)
+    strings = np.empty(len(stops), object)
+    strings[:] = [octets[stop - length : stop] for stop, length in zip(stops, lengths.tolist(), strict=True)]
+    try:
+        return strings.reshape(shape)
+    except ValueError as error:
+        raise invalid(f"No array can have the shape {shape} ({error}).") from error
+
+
+def bundle_checksum(payload: Readable, count: int, byteorder: str = "<") -> int:
+    """The CRC32C, unmasked, of a string payload of ``count`` elements as a tensor bundle defines it."""
+    lengths, start = _read_lengths(payload, count)
+    return CRC32C.compute(memoryview(payload)[start:], _lengths_checksum(lengths, byteorder))
+
+
+def variant_checksum(payload: Readable, count: int) -> int:
+    """The CRC32C, unmasked, of a variant payload of ``count`` elements as a tensor bundle defines it."""
+    octets, crc, position = bytes(payload), 0, 0
+    if count > len(octets):
+        raise malformed(f"{count} variants cannot be in {len(octets)} bytes.")
+    for _ in range(count):
+        nbytes, start = decode_varint(octets, position)
+        position = start + nbytes + WORD_NBYTES
+        if position > len(octets):
+            raise malformed(f"The variant of {nbytes} bytes at offset {start} runs over the end of its payload.")
+        crc = CRC32C.compute(memoryview(octets)[start:position], CRC32C.compute(struct.pack("<Q", nbytes), crc))
+    if position != len(octets):
+        raise malformed(f"{count} variants end at offset {position} of a payload of {len(octets)} bytes.")
+    return crc
+
+
+def from_big_endian(payload: Readable, count: int) -> bytes:
+    """The payload that a big-endian bundle's string payload of ``count`` elements is in a little-endian one."""
+    lengths, start = _read_lengths(payload, count)
+    _check_lengths(payload, lengths, start, ">")
+    word = struct.pack("<I", mask(_lengths_checksum(lengths)))
+    return bytes(payload[:start]) + word + bytes(payload[start + WORD_NBYTES :])
+
+
+def _read_lengths(payload: Readable, count: int) -> tuple[NDArray[np.uint64], int]:
+    """The elements' lengths and the offset of their checksum.
+
+    An empty payload stands for no elements, which some writers leave without a checksum.
+    """
+    if not count and not len(payload):
+        return np.zeros(0, np.uint64), 0
+    if count > len(payload) - WORD_NBYTES:
+        raise malformed(f"{count} strings cannot be in {len(payload)} bytes.")
+    lengths, start = decode_varints(payload, count)
+    rest = len(payload) - start - WORD_NBYTES
+    if rest < 0 or int(lengths.max(initial=0)) > rest or int(lengths.sum()) != rest:
+        raise malformed(f"{count} string lengths do not add up to the {max(rest, 0)} bytes that follow offset {start}.")
+    return lengths, start
+
+
+def _check_lengths(payload: Readable, lengths: NDArray[np.uint64], start: int, byteorder: str) -> None:
+    """Raise where the lengths disagree with their checksum."""
+    word = bytes(payload[start : start + WORD_NBYTES])
+    expected = struct.pack(byteorder + "I", mask(_lengths_checksum(lengths, byteorder)))
+    if word != expected and len(payload):
+        raise corrupt(
+            f"The string lengths have the checksum {expected.hex()}, and {word.hex()} is stored at offset {start}."
+        )
+
+
+def _lengths_checksum(lengths: NDArray[np.uint64], byteorder: str = "<") -> int:
+    """The CRC32C of the lengths as words: 4 bytes each, 8 where a length needs them."""
+    if not lengths.size or int(lengths.max()) < 1 << 32:
+        return CRC32C.compute(lengths.astype(byteorder + "u4").tobytes())
+    words = (struct.pack(byteorder + ("Q" if length >> 32 else "I"), length) for length in lengths.tolist())
+    return CRC32C.compute(b"".join(words))

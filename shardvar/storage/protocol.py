@@ -19,6 +19,10 @@ class ReadableFile(Protocol):
     def size(self) -> int:
         """The number of bytes in the file."""
 
+    @property
+    def stamp(self) -> str:
+        """What tells this content from another under the same name, as far as the storage knows (size, time)."""
+
     def read_into(self, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` where the file ends before."""
 

@@ -1,0 +1,169 @@
+"""A checkpoint's table of contents: which slices are stored, where their payloads lie, and what guards them.
+
+An ``Index`` answers two questions: what is stored under one key (``find``), without touching the rest, and what is
+stored at all (``scan``), a table at a time. ``Entry`` is one stored slice, for people; ``EntryTable`` is columns of them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import CheckpointError, UnknownKey
+from shardvar.layout.region import Ints
+from shardvar.planning.slices import SliceTable, TensorSlice, concatenate
+
+NO_CHECKSUM = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a checkpoint says about itself."""
+
+    description: str = ""
+    """The description of the policy that decided which slices share a file (RFC 001)."""
+    writer: str = ""
+    """The program and version that wrote it."""
+    user: Mapping[str, str] = field(default_factory=dict)
+    """Whatever the user wanted to keep with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A slice that is stored: a row of an index."""
+
+    slice: TensorSlice
+    """The slice."""
+    file: str
+    """The name of the data file that holds the payload."""
+    start: int
+    """Where the payload begins, in bytes of the file."""
+    checksum: int | None
+    """The checksum of the payload, None where the format keeps none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunChecksums:
+    """Checksums of fixed-size runs of payloads, so that a part can be verified without reading the whole."""
+
+    run_nbytes: int
+    """The bytes of a run; the last run of a payload may be shorter."""
+    values: npt.NDArray[np.uint32]
+    """The CRC32C of every run of every payload, one payload after the other."""
+    first: Ints
+    """[m] the position in ``values`` of each payload's first run."""
+
+    def of(self, row: int, nbytes: int) -> npt.NDArray[np.uint32]:
+        """The checksums of one payload's runs."""
+        first = int(self.first[row])
+        return self.values[first : first - (-nbytes // self.run_nbytes)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EntryTable:
+    """Columns of entries: one row a stored slice."""
+
+    slices: SliceTable
+    """The slices that are stored."""
+    file: Ints
+    """[m] positions in the index's ``files``."""
+    start: Ints
+    """[m] where the payload begins, in bytes of the file (where ``plain``; else as the format likes)."""
+    checksum: Ints
+    """[m] the checksum of the payload, ``NO_CHECKSUM`` where there is none or the source checks by itself."""
+    plain: npt.NDArray[np.bool]
+    """[m] True where the payload lies in the file byte for byte; else the source decodes it, checking as it goes."""
+    runs: RunChecksums | None = None
+    """Checksums of runs, where the format has them."""
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def entry(self, row: int, files: Sequence[str]) -> Entry:
+        """One row as a value."""
+        checksum = int(self.checksum[row])
+        name = files[self.file[row]]
+        return Entry(self.slices[row], name, int(self.start[row]), None if checksum == NO_CHECKSUM else checksum)
+
+    def take(self, rows: Ints) -> Self:
+        """The table of some of the rows, in the given order."""
+        runs = self.runs and replace(self.runs, first=self.runs.first[rows])
+        columns = {name: getattr(self, name)[rows] for name in ("file", "start", "checksum", "plain")}
+        return replace(self, slices=self.slices.take(rows), runs=runs, **columns)
+
+
+class Index(Protocol):
+    """A checkpoint's table of contents."""
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The names of the data files, by their number in ``EntryTable.file``."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the checkpoint says about itself."""
+
+    @property
+    def faults(self) -> Mapping[str, CheckpointError]:
+        """Keys that the index names and that cannot be read, with the reason; every other key can."""
+
+    def find(self, key: str) -> EntryTable:
+        """The entries of one key; ``UnknownKey`` where there is none."""
+
+    def scan(self) -> Iterator[EntryTable]:
+        """All entries, a bounded table at a time, in the order of the keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableIndex:
+    """An index that is one table in memory: for formats whose table of contents is read whole anyway."""
+
+    entries: EntryTable
+    """All entries."""
+    files: Sequence[str]
+    """The names of the data files."""
+    metadata: Metadata = field(default_factory=Metadata)
+    """What the checkpoint says about itself."""
+    faults: Mapping[str, CheckpointError] = field(default_factory=dict)
+    """Keys that cannot be read, with the reason."""
+    _rows: dict[str, int] = field(init=False, default_factory=dict)
+
+    def find(self, key: str) -> EntryTable:
+        """The entries of one key; ``UnknownKey`` where there is none."""
+        if not self._rows:
+            self._rows.update(self.entries.slices.tensors.rows())
+        if key not in self._rows:
+            raise unknown_key(key, self._rows)
+        return self.entries.take(np.flatnonzero(self.entries.slices.tensor == self._rows[key]))
+
+    def scan(self) -> Iterator[EntryTable]:
+        """All entries in one table."""
+        yield self.entries
+
+
+def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
+    """One table of all rows in order; ``InconsistentTensor`` where two tables disagree about a tensor."""
+    if len(tables) == 1:
+        return tables[0]
+    runs = [table.runs for table in tables if table.runs is not None]
+    merged = None
+    if runs and len(runs) == len(tables):
+        starts = np.cumsum([0, *(len(r.values) for r in runs)])
+        first = np.concatenate([r.first + start for r, start in zip(runs, starts, strict=False)])
+        merged = RunChecksums(runs[0].run_nbytes, np.concatenate([r.values for r in runs]), first)
+    columns = {
+        name: np.concatenate([np.zeros(0, kind), *(getattr(table, name) for table in tables)])
+        for name, kind in (("file", np.int64), ("start", np.int64), ("checksum", np.int64), ("plain", np.bool))
+    }
+    return EntryTable(concatenate([table.slices for table in tables]), runs=merged, **columns)
+
+
+def unknown_key(key: str, keys: Iterable[str]) -> UnknownKey:
+    """The error for a key that is not there, with the nearest ones that are."""
+    from difflib import get_close_matches  # only a mistake pays for it
+
+    near = get_close_matches(key, list(keys)[:10_000], n=3)
+    remedy = f"Did you mean {' or '.join(map(repr, near))}?" if near else "`shardvar inspect` lists the keys."
+    return UnknownKey(f"There is no tensor {key!r}.", remedy)

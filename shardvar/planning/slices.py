@@ -1,0 +1,236 @@
+"""What a checkpoint is made of, before anybody asks where its bytes are: named regions of named tensors.
+
+``TensorSlice`` is one of them, for people. ``TensorTable`` and ``SliceTable`` are columns of them, for a million: what
+is true of each row is computed for all rows at once.
+
+Columns of shapes and offsets are matrices, one row a slice, padded on the right to the largest rank with axes of
+offset 0 and extent 1. Padding changes neither sizes nor intersections, so rank 0 needs no case of its own.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import InconsistentTensor, MalformedCheckpoint
+from shardvar.layout.dtypes import ITEMSIZES, MAX_RANK, NAMES, code, slice_nbytes
+from shardvar.layout.region import Ints, Region
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSlice:
+    """A named region of a named tensor."""
+
+    key: str
+    """The tensor's name; bytes that are not UTF-8 stand in it as surrogate escapes."""
+    dtype: str
+    """The name of the element type (``shardvar.layout.dtypes``)."""
+    full_shape: tuple[int, ...]
+    """The shape of the whole tensor."""
+    region: Region
+    """The elements that this slice holds, in the coordinates of the whole tensor."""
+    nbytes: int
+    """The bytes of its payload."""
+    task: str = ""
+    """The task that holds the slice in memory; slices of different tasks never share a file."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True where the slice is the whole tensor."""
+        return self.region == Region.whole(self.full_shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorTable:
+    """Columns of tensors: one row a key."""
+
+    keys: Sequence[str]
+    """The tensors' names, all different."""
+    codes: Ints
+    """[n] codes of the dtypes: positions in ``dtypes.NAMES``."""
+    ranks: Ints
+    """[n] numbers of axes."""
+    shapes: Ints
+    """[n, rank] full shapes, padded with 1."""
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[str, str, Sequence[int]]]) -> Self:
+        """The table of (key, dtype name, shape) rows.
+
+        >>> TensorTable.of([("a", "float32", (13, 4)), ("b", "string", ())]).shapes.tolist()
+        [[13, 4], [1, 1]]
+        """
+        keys, dtypes, shapes = zip(*rows, strict=True) if (rows := list(rows)) else ((), (), ())
+        codes = np.fromiter(map(code, dtypes), np.int64, len(keys))
+        return cls(keys, codes, *pad(shapes, fill=1))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def dtype(self, row: int) -> str:
+        """The dtype's name."""
+        return NAMES[int(self.codes[row])]
+
+    def shape(self, row: int) -> tuple[int, ...]:
+        """The full shape without padding."""
+        return tuple(self.shapes[row, : self.ranks[row]].tolist())
+
+    def rows(self) -> dict[str, int]:
+        """The row of each key."""
+        return dict(zip(self.keys, range(len(self.keys)), strict=True))
+
+    def take(self, rows: Ints) -> Self:
+        """The table of some of the rows, in the given order."""
+        keys = [self.keys[row] for row in rows.tolist()]
+        return replace(self, keys=keys, codes=self.codes[rows], ranks=self.ranks[rows], shapes=self.shapes[rows])
+
+    def whole(self) -> "SliceTable":
+        """One slice a tensor, holding all of it; strings get ``nbytes`` 0, as theirs is not known here."""
+        return SliceTable.of(self, np.arange(len(self)), np.zeros_like(self.shapes), self.shapes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SliceTable:
+    """Columns of slices: one row a slice; several rows may belong to one tensor."""
+
+    tensors: TensorTable
+    """The tensors that the slices belong to; a tensor without a slice is allowed."""
+    tensor: Ints
+    """[m] rows of ``tensors``."""
+    offset: Ints
+    """[m, rank] first indices in the whole tensor, padded with 0."""
+    shape: Ints
+    """[m, rank] extents, padded with 1."""
+    nbytes: Ints
+    """[m] bytes of the payloads."""
+
+    @classmethod
+    def of(cls, tensors: TensorTable, tensor: Ints, offset: Ints, shape: Ints, nbytes: Ints | None = None) -> Self:
+        """The table whose payload sizes follow from dtype and shape; ``nbytes`` counts only where they do not."""
+        codes = tensors.codes[tensor]
+        computed = slice_nbytes(codes, shape)
+        if nbytes is not None:
+            computed = np.where(ITEMSIZES[codes] == 0, nbytes, computed)
+        return cls(tensors, tensor, offset, shape, computed)
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def __getitem__(self, row: int) -> TensorSlice:
+        tensor = int(self.tensor[row])
+        return TensorSlice(
+            self.tensors.keys[tensor],
+            self.tensors.dtype(tensor),
+            self.tensors.shape(tensor),
+            self.region(row),
+            int(self.nbytes[row]),
+        )
+
+    def key(self, row: int) -> str:
+        """The name of the slice's tensor."""
+        return self.tensors.keys[int(self.tensor[row])]
+
+    def dtype(self, row: int) -> str:
+        """The name of the slice's element type."""
+        return NAMES[int(self.tensors.codes[self.tensor[row]])]
+
+    def region(self, row: int) -> Region:
+        """The slice's region, without padding."""
+        rank = self.tensors.ranks[self.tensor[row]]
+        return Region(self.offset[row, :rank].tolist(), self.shape[row, :rank].tolist())
+
+    def codes(self) -> Ints:
+        """[m] codes of the dtypes."""
+        codes: Ints = self.tensors.codes[self.tensor]
+        return codes
+
+    def is_whole(self) -> npt.NDArray[np.bool]:
+        """[m] True where the slice is its whole tensor."""
+        whole: npt.NDArray[np.bool] = (self.shape == self.tensors.shapes[self.tensor]).all(axis=1)
+        return whole
+
+    def take(self, rows: Ints) -> Self:
+        """The table of some of the rows, in the given order, over the same tensors."""
+        return replace(
+            self,
+            tensor=self.tensor[rows],
+            offset=self.offset[rows],
+            shape=self.shape[rows],
+            nbytes=self.nbytes[rows],
+        )
+
+    def boxes(self, rank: int) -> tuple[Ints, Ints]:
+        """Offsets and shapes [m, 1 + rank] with an axis for the tensor in front, so that tensors never meet."""
+        return (
+            np.column_stack([self.tensor, widen(self.offset, rank, 0)]),
+            np.column_stack([np.ones_like(self.tensor), widen(self.shape, rank, 1)]),
+        )
+
+
+def pad(shapes: Sequence[Sequence[int]], fill: int) -> tuple[Ints, Ints]:
+    """Ranks [n] and a matrix [n, largest rank] of rows of several lengths, padded on the right.
+
+    ``MalformedCheckpoint`` where a row has more axes than NumPy can, or a number that 64 bits cannot hold.
+
+    >>> ranks, matrix = pad([(2, 3), ()], fill=1)
+    >>> ranks.tolist(), matrix.tolist()
+    ([2, 0], [[2, 3], [1, 1]])
+    """
+    ranks = np.fromiter(map(len, shapes), np.int64, len(shapes))
+    rank = int(ranks.max(initial=0))
+    if rank > MAX_RANK:
+        raise MalformedCheckpoint(f"A shape has {rank} axes; NumPy has at most {MAX_RANK}.")
+    matrix = np.full((len(shapes), rank), fill, dtype=np.int64)
+    flat = [extent for shape in shapes for extent in shape]
+    try:
+        matrix[np.arange(rank) < ranks[:, None]] = np.array(flat, dtype=np.int64)
+    except OverflowError:
+        raise MalformedCheckpoint("A shape has an extent that 64 bits cannot hold.") from None
+    return ranks, matrix
+
+
+def widen(matrix: Ints, rank: int, fill: int) -> Ints:
+    """The matrix with columns of ``fill`` added on the right up to ``rank``."""
+    missing = rank - matrix.shape[1]
+    if missing <= 0:
+        return matrix
+    return np.column_stack([matrix, np.full((len(matrix), missing), fill, dtype=np.int64)])
+
+
+def concatenate(tables: Sequence[SliceTable]) -> SliceTable:
+    """One table of all rows in order; a tensor that several tables name becomes one.
+
+    ``InconsistentTensor`` where they disagree on its dtype or full shape.
+    """
+    if len(tables) == 1:
+        return tables[0]
+    rank = max((table.shape.shape[1] for table in tables), default=0)
+    keys = [key for table in tables for key in table.tensors.keys]
+    codes, ranks = (_stack([getattr(t.tensors, name) for t in tables]) for name in ("codes", "ranks"))
+    shapes = _stack([widen(table.tensors.shapes, rank, 1) for table in tables], rank)
+    first: dict[str, int] = {}
+    row_of = np.fromiter((first.setdefault(key, row) for row, key in enumerate(keys)), np.int64, len(keys))
+    same = (codes == codes[row_of]) & (ranks == ranks[row_of]) & (shapes == shapes[row_of]).all(axis=1)
+    if not same.all():
+        key = keys[int(np.argmin(same))]
+        raise InconsistentTensor(f"Slices of {key!r} disagree on its dtype or its full shape.")
+    kept = np.fromiter(first.values(), np.int64, len(first))
+    position = np.zeros(len(keys), dtype=np.int64)
+    position[kept] = np.arange(len(kept))
+    starts = np.cumsum([0, *(len(table.tensors) for table in tables)])
+    tensor = _stack([table.tensor + start for table, start in zip(tables, starts, strict=False)])
+    return SliceTable(
+        TensorTable(list(first), codes[kept], ranks[kept], shapes[kept]),
+        position[row_of[tensor]],
+        _stack([widen(table.offset, rank, 0) for table in tables], rank),
+        _stack([widen(table.shape, rank, 1) for table in tables], rank),
+        _stack([table.nbytes for table in tables]),
+    )
+
+
+def _stack(columns: Sequence[npt.NDArray[Any]], rank: int | None = None) -> npt.NDArray[Any]:
+    if columns:
+        return np.concatenate(columns)
+    return np.zeros(0 if rank is None else (0, rank), dtype=np.int64)

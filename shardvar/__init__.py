@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from shardvar.layout import chunk as chunk
     from shardvar.layout import div as div
     from shardvar.layout import div_owner as div_owner
+    from shardvar.planning.policies import AllInOnePolicy as AllInOnePolicy
+    from shardvar.planning.policies import MaxShardSizePolicy as MaxShardSizePolicy
 
 _HOMES = {
     "shardvar.errors": ("errors",),
     "shardvar.layout": ("Partition", "PartitionSpec", "Region", "chunk", "div", "div_owner"),
+    "shardvar.planning.policies": ("AllInOnePolicy", "MaxShardSizePolicy"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -138,7 +138,9 @@ def decode_block(block: bytes, offset: int) -> tuple[list[bytes], list[bytes]]:
         middle = start + unshared
         end = middle + nbytes
         if end > stop or shared > len(key):
-            raise malformed(f"The entry at offset {position} of the block at {offset} reaches out of what there is.")
+            raise malformed(
+                f"The entry at offset {position} of the block at offset {offset} reaches out of what there is."
+            )
         key = key[:shared] + block[start:middle]
         keys.append(key)
         values.append(block[middle:end])

@@ -2,6 +2,7 @@
 
     ShardvarError
     ├── ArgumentError (ValueError)              the caller's: a value that cannot be meant
+    │   ├── AmbiguousPath                       several checkpoints may be meant
     │   ├── LayoutError                         regions or splits that do not tile a shape
     │   ├── PolicyError                         a policy's answer breaks one of RFC 001's restrictions
     │   └── UnsupportedError                    valid, but this format or this release cannot hold or read it
@@ -44,6 +45,10 @@ class ShardvarError(Exception):
 
 class ArgumentError(ShardvarError, ValueError):
     """An argument that cannot be meant."""
+
+
+class AmbiguousPath(ArgumentError):
+    """A path that may mean several checkpoints; the cause lists them."""
 
 
 class LayoutError(ArgumentError):

@@ -95,8 +95,8 @@ class FileWriter(Protocol):
     def run_nbytes(self) -> int:
         """The bytes of a run that has a checksum of its own; 0 for none."""
 
-    def checksum_whole(self, dtype: str, payload: memoryview) -> int:
-        """The checksum of a string's or variant's payload, which some formats compute in another way."""
+    def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
+        """The checksum of the payload of ``count`` strings or variants, which some formats compute in another way."""
 
     def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
         """The bytes around the payloads (headers, directories) and where in the file each piece goes."""

@@ -123,7 +123,7 @@ def slice_nbytes(codes: npt.NDArray[np.int64], shapes: npt.NDArray[np.int64]) ->
     if estimate.size and not estimate.max() <= MAX_NBYTES:
         row = int(np.argmax(estimate))
         raise LayoutError(f"A {NAMES[codes[row]]} slice of shape {_shape_text(shapes[row])} is too large to exist.")
-    return itemsizes * np.prod(shapes, axis=1, dtype=np.int64)
+    return np.asarray(itemsizes * np.prod(shapes, axis=1, dtype=np.int64))
 
 
 def _shape_text(shape: Sequence[int] | npt.NDArray[np.int64]) -> str:

@@ -17,6 +17,7 @@ Whoever needs to treat several tensors at once adds an axis for the tensor: boxe
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from shardvar.layout.region import Ints, intersect
 
@@ -111,10 +112,9 @@ def _expand(order: Ints, first: Ints, last: Ints) -> Iterator[Pairs]:
         row, done = upto, int(ends[upto - 1])
 
 
-def _meet_in_cell(boxes_a: Pairs, boxes_b: Pairs, low: Ints, high: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool]]:
+def _meet_in_cell(boxes_a: Pairs, boxes_b: Pairs, low: Ints, high: Ints) -> npt.NDArray[np.bool]:
     offset, shape = intersect(boxes_a[0], boxes_a[1] - boxes_a[0], boxes_b[0], boxes_b[1] - boxes_b[0])
-    kept: np.ndarray[tuple[int], np.dtype[np.bool]] = ((shape > 0) & (low <= offset) & (offset < high)).all(axis=1)
-    return kept
+    return np.asarray(((shape > 0) & (low <= offset) & (offset < high)).all(axis=1))
 
 
 def _cut(boxes_a: Pairs, boxes_b: Pairs) -> tuple[int, int, tuple[Ints, Ints], tuple[Ints, Ints]] | None:

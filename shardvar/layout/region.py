@@ -155,31 +155,29 @@ def subtract_all(region: Region, others: Iterable[Region]) -> list[Region]:
     return rest
 
 
-def contiguous_blocks(shape: Sequence[int], limit: int) -> Iterable[Region]:
-    """Cut a box into regions of at most ``limit`` elements, each contiguous in the box's C order, in that order.
+def boxes_of_range(shape: Sequence[int], start: int, stop: int) -> list[Region]:
+    """The elements ``[start, stop)`` of a box's C order, as at most ``2 * rank - 1`` regions in that order.
 
-    A single element is never cut, so every block has at least one. Coordinates are the box's own.
+    Coordinates are the box's own; each region is contiguous in its C order.
 
-    >>> [str(block) for block in contiguous_blocks((3, 4), 8)]
-    ['[0:2, 0:4]', '[2:3, 0:4]']
-    >>> [str(block) for block in contiguous_blocks((2, 3), 2)]
-    ['[0:1, 0:2]', '[0:1, 2:3]', '[1:2, 0:2]', '[1:2, 2:3]']
+    >>> [str(box) for box in boxes_of_range((3, 4), 2, 9)]
+    ['[0:1, 2:4]', '[1:2, 0:4]', '[2:3, 0:1]']
     """
-    if 0 in shape:
-        return
-    row, axis = 1, len(shape)
-    while axis > 0 and row * shape[axis - 1] <= limit:
-        axis -= 1
-        row *= shape[axis]
-    if axis == 0:
-        yield Region.whole(shape)
-        return
-    cut = axis - 1
-    step = max(1, limit // row)
-    for lead in np.ndindex(*shape[:cut]):
-        for start in range(0, shape[cut], step):
-            count = min(step, shape[cut] - start)
-            yield Region((*lead, start, *(0 for _ in shape[axis:])), (*(1 for _ in lead), count, *shape[axis:]))
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * shape[axis]
+    boxes = []
+    while start < stop:
+        # The outermost axis along which a whole index begins here and ends in time.
+        axis = next((d for d, s in enumerate(strides) if start % s == 0 and start + s <= stop), len(shape))
+        if axis == len(shape):
+            return [Region.whole(())]
+        index = [start // stride % extent for stride, extent in zip(strides, shape, strict=True)]
+        count = min((stop - start) // strides[axis], shape[axis] - index[axis])
+        inner = len(shape) - axis - 1
+        boxes.append(Region((*index[: axis + 1], *[0] * inner), (*[1] * axis, count, *shape[axis + 1 :])))
+        start += count * strides[axis]
+    return boxes
 
 
 def _index(value: SupportsIndex | Any) -> int:

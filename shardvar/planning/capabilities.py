@@ -47,7 +47,7 @@ def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str
 
 
 def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
-    """The slices, with those of every tensor that the format cannot cut replaced by one whole slice at the first's place.
+    """The slices, with those of every tensor that the format cannot cut joined to one, at the place of the first.
 
     Slices without elements are dropped where the format cannot store them beside others.
     """

@@ -1,7 +1,8 @@
 """A checkpoint's table of contents: which slices are stored, where their payloads lie, and what guards them.
 
 An ``Index`` answers two questions: what is stored under one key (``find``), without touching the rest, and what is
-stored at all (``scan``), a table at a time. ``Entry`` is one stored slice, for people; ``EntryTable`` is columns of them.
+stored at all (``scan``), a table at a time. ``Entry`` is one stored slice, for people; ``EntryTable`` is columns of
+them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

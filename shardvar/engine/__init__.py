@@ -1,0 +1,1 @@
+"""Carries out plans: reads, checks, writes. Decides nothing."""

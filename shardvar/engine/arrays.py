@@ -1,0 +1,112 @@
+"""Arrays in memory as a source, so that saving is the same program as resharding.
+
+Every array is one entry and one "file". What is read is the payload: C order, little-endian, whatever the array's own
+order and strides are; an array that lies in memory as its payload does is never copied.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import UnsupportedError
+from shardvar.layout.dtypes import STRING, code
+from shardvar.layout.region import Ints
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
+from shardvar.planning.slices import SliceTable
+from shardvar.wire import strings
+from shardvar.wire.crc import Checksum
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArraySource:
+    """Arrays behind the source protocol."""
+
+    arrays: Sequence[npt.NDArray[Any] | bytes]
+    """[m] the arrays; strings already encoded as payloads."""
+    index: TableIndex
+    """One plain entry an array."""
+    crc: Checksum | None = None
+    """Memory keeps no checksums."""
+
+    def payload(self, row: int) -> memoryview | None:
+        """The payload where it lies in memory as such, else None."""
+        array = self.arrays[row]
+        if isinstance(array, bytes):
+            return memoryview(array)
+        if array.flags.c_contiguous and is_little_endian(array.dtype):
+            return memoryview(array.reshape(-1).view(np.uint8))
+        return None
+
+    def small_payload(self, row: int) -> bytes | memoryview:
+        """The payload, copied where need be: for arrays that are small."""
+        array = self.arrays[row]
+        if isinstance(array, bytes):
+            return array
+        return (
+            array.tobytes() if is_little_endian(array.dtype) else array.astype(array.dtype.newbyteorder("<")).tobytes()
+        )
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` with the payload of array ``file`` from byte ``start`` on."""
+        payload = self.payload(file)
+        if payload is not None:
+            buffer[:] = payload[start : start + len(buffer)]
+            return
+        array = self.arrays[file]
+        if isinstance(array, bytes):
+            raise UnsupportedError("Encoded strings lie in memory as they are.")
+        first, last = start // array.itemsize, -(-(start + len(buffer)) // array.itemsize)
+        elements = array.flat[first:last]  # a copy, in C order whatever the strides are
+        octets = elements.astype(array.dtype.newbyteorder("<"), copy=False).view(np.uint8)
+        skip = start - first * array.itemsize
+        buffer[:] = memoryview(octets)[skip : skip + len(buffer)]
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from the payload of one entry."""
+        self.read_span(int(entries.file[row]), start, buffer)
+
+    def map(self, file: int) -> memoryview:
+        """The payload of one array."""
+        payload = self.payload(file)
+        if payload is None:
+            raise UnsupportedError("An array that is not contiguous cannot be mapped.")
+        return payload
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+_STRING_CODE = code(STRING)
+
+
+def array_source(slices: SliceTable, arrays: Sequence[npt.NDArray[Any]]) -> ArraySource:
+    """The source of arrays that hold these slices, row by row; strings are encoded, and their sizes filled in."""
+    payloads: list[npt.NDArray[Any] | bytes] = list(arrays)
+    nbytes: Ints = slices.nbytes.copy()
+    for row in np.flatnonzero(slices.codes() == _STRING_CODE).tolist():
+        encoded = strings.encode(_as_bytes_objects(arrays[row]))
+        payloads[row] = encoded
+        nbytes[row] = len(encoded)
+    table = SliceTable(slices.tensors, slices.tensor, slices.offset, slices.shape, nbytes)
+    count = len(table)
+    entries = EntryTable(
+        table,
+        np.arange(count),
+        np.zeros(count, dtype=np.int64),
+        np.full(count, NO_CHECKSUM, dtype=np.int64),
+        np.ones(count, dtype=np.bool),
+    )
+    return ArraySource(payloads, TableIndex(entries, ["memory"] * count))
+
+
+def is_little_endian(dtype: np.dtype[Any]) -> bool:
+    """True where the elements lie in memory as in a payload."""
+    return dtype.byteorder in "<|" or (dtype.byteorder == "=" and sys.byteorder == "little")
+
+
+def _as_bytes_objects(array: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
+    return array if array.dtype.kind == "O" else array.astype(object)

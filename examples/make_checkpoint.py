@@ -1,7 +1,4 @@
-"""Write a small model whose tensors are cut into three slices: the demo's input.
-
-    python examples/make_checkpoint.py build/demo/three
-"""
+"""Write a small model whose tensors are cut into three slices: ``python examples/make_checkpoint.py PATH``."""
 
 import sys
 

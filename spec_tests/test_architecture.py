@@ -33,7 +33,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "wire": ("errors",),
     "storage": ("errors",),
     "formats": ("errors", "layout", "planning", "wire", "storage"),
-    "engine": ("errors", "layout", "planning", "formats.protocol", "storage.protocol", "wire.crc"),
+    "engine": ("errors", "layout", "planning", "formats.protocol", "storage.protocol", "wire.crc", "wire.strings"),
     "checkpoint": (*_MEMORY, *_DISK[2:]),
     "cli": _BELOW_ROOF,
     "testing": _BELOW_ROOF,

@@ -128,13 +128,18 @@ def decode_entry(message: bytes) -> BundleEntry:
 def decode_entries(messages: Sequence[bytes]) -> tuple[list[BundleEntry], dict[int, CheckpointError]]:
     """All entries in order, and for those that cannot be read (``NO_ENTRY`` in the list) the reason."""
     heads: dict[bytes, tuple[int, tuple[int, ...]]] = {}
-    entries, faults = [], {}
+    entries: list[BundleEntry] = []
+    faults: dict[int, CheckpointError] = {}
     for row, message in enumerate(messages):
         try:
-            entry = _decode_common(message, heads) or decode_entry(message)
+            entry = _decode_common(message, heads)
+        except CheckpointError:
+            entry = None  # decode_entry says what is wrong with it
+        try:
+            entries.append(entry or decode_entry(message))
         except CheckpointError as error:
-            entry, faults[row] = NO_ENTRY, error
-        entries.append(entry)
+            entries.append(NO_ENTRY)
+            faults[row] = error
     return entries, faults
 
 

@@ -1,0 +1,219 @@
+"""What an index file holds: its entries, and which of them are tensors and which the slices of one.
+
+A tensor that is stored in slices has a *full entry* under its own name, with the whole shape and the list of slices,
+and for each slice an entry under an encoded key:
+
+    slice key := num(0) string(name) num(rank) (signed(start) signed(length)) on every axis      (wire.ordered_code)
+
+with length -1 for a whole axis that was given as such. So slice keys begin with a zero byte. The full entry alone says
+which slices belong to a tensor; its own file, offset and checksum mean nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from shardvar.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    IncompleteCheckpoint,
+    InconsistentTensor,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    MissingFile,
+    OutOfBounds,
+    UnsupportedError,
+    at,
+)
+from shardvar.formats.tensorflow.names import data_files, index_name, v1_files
+from shardvar.formats.tensorflow.protos import (
+    WHOLE_AXIS,
+    BundleEntry,
+    BundleHeader,
+    Extents,
+    decode_entries,
+    decode_header,
+)
+from shardvar.storage.protocol import Storage
+from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN, invalid
+from shardvar.wire.ordered_code import (
+    decode_num,
+    decode_signed,
+    decode_string,
+    encode_num,
+    encode_signed,
+    encode_string,
+)
+from shardvar.wire.sstable import open_table
+
+HEADER_KEY = b""
+
+Parts = list[tuple[int, tuple[int, ...], tuple[int, ...]]]
+"""(row of the entry, offset, shape) of each stored slice of a tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """An index file, decoded."""
+
+    place: str
+    """The path of the file, for messages."""
+    header: BundleHeader
+    """What it says of the whole checkpoint."""
+    keys: list[bytes]
+    """The key of each entry, rising."""
+    entries: list[BundleEntry]
+    """The entries; ``NO_ENTRY`` where ``errors`` has a reason."""
+    errors: dict[int, CheckpointError]
+    """The rows that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Which entries are tensors, and where their slices are."""
+
+    rows: list[int] = field(default_factory=list)
+    """The entries that are tensors."""
+    parts: dict[int, Parts] = field(default_factory=dict)
+    """For the tensors among them that are stored in slices, these."""
+    faults: dict[str, CheckpointError] = field(default_factory=dict)
+    """The keys that cannot be read."""
+
+
+def read_contents(storage: Storage, prefix: str) -> Contents:
+    """The index of the bundle of that prefix."""
+    try:
+        file = storage.open(index_name(prefix))
+    except MissingFile as error:
+        raise _absent(storage, prefix, error) from error
+    try:
+        with at(file.name):
+            blocks = list(open_table(file.read, file.size).blocks())
+    finally:
+        file.close()
+    keys = [key for block, _ in blocks for key in block]
+    values = [value for _, block in blocks for value in block]
+    if keys[:1] != [HEADER_KEY]:
+        raise invalid(f"{file.name}: The first entry is not the header, whose key is empty.")
+    with at(f"{file.name}: header"):
+        header = decode_header(values[0])
+    entries, errors = decode_entries(values[1:])
+    return Contents(file.name, header, keys[1:], entries, errors)
+
+
+def _absent(storage: Storage, prefix: str, error: MissingFile) -> Exception:
+    """Why there is no index file of that prefix."""
+    names = storage.names()
+    path = f"{storage.path}/{prefix}"
+    if v1_files(storage, prefix, names):
+        remedy = "Load it with TensorFlow and save it anew with tf.train.Checkpoint or write_version=V2."
+        return UnsupportedError(f"{path} is a checkpoint of TensorFlow's V1 format, which is not read.", remedy)
+    if any(data_files(prefix, names)):
+        remedy = "Without its index the data files cannot be told apart: copy the index from where it was written."
+        return MissingFile(f"{path}{index_name('')} is missing, though data files of that name are there.", remedy)
+    return CheckpointNotFound(f"There is no TensorFlow checkpoint {path}.", error.remedy)
+
+
+def find_tensors(contents: Contents) -> Tensors:
+    """Sort the entries into tensors and slices; what cannot be sorted becomes a fault of its key."""
+    found = Tensors()
+    sliced = [row for row, entry in enumerate(contents.entries) if entry.slices]
+    row_of = dict(zip(contents.keys, range(len(contents.keys)), strict=True)) if sliced else {}
+    claimed: set[int] = set()
+    for row in sliced:
+        parts: Parts = []
+        try:
+            for part in _find_parts(contents, row, row_of):
+                parts.append(part)
+                claimed.add(part[0])
+                _check_part(contents, row, part)
+        except CheckpointError as error:
+            _add_fault(found, contents, row, error)
+            parts = []
+        found.parts[row] = parts
+    for row, reason in contents.errors.items():
+        if row not in claimed:
+            _add_fault(found, contents, row, reason)
+    for row, key in enumerate(contents.keys):
+        if row in claimed or row in contents.errors:
+            continue
+        name = _sliced_name(key) if key[:1] == b"\x00" else None
+        if name is None:
+            found.rows.append(row)
+        else:
+            cause = f"A slice of it is stored under {key!r}, and no entry lists it."
+            _add_fault(found, contents, row, InvalidCheckpoint(cause, WRITE_AGAIN), name)
+    return found
+
+
+def decode_key(key: bytes) -> str:
+    """A name as shardvar has it: bytes that are not UTF-8 become surrogate escapes."""
+    return key.decode("utf-8", "surrogateescape")
+
+
+def slice_key(name: bytes, extents: Extents) -> bytes:
+    """The key of a stored slice.
+
+    >>> slice_key(b"w", ((0, -1), (2, 5))).hex(" ")
+    '00 77 00 01 01 02 80 7f 82 85'
+    """
+    numbers = b"".join(_encode_signed(start) + _encode_signed(length) for start, length in extents)
+    return encode_num(0) + encode_string(name) + encode_num(len(extents)) + numbers
+
+
+_encode_signed = lru_cache(maxsize=1 << 14)(encode_signed)
+
+
+def _find_parts(
+    contents: Contents, row: int, row_of: dict[bytes, int]
+) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    """The stored slices that a full entry lists, each within its tensor."""
+    shape = contents.entries[row].shape
+    for extents in contents.entries[row].slices:
+        text = ":".join("-" if length == WHOLE_AXIS else f"{start},{length}" for start, length in extents)
+        if len(extents) != len(shape):
+            raise InconsistentTensor(f"The slice {text} has {len(extents)} axes, the tensor {len(shape)}.", WRITE_AGAIN)
+        lengths = tuple(n if length == WHOLE_AXIS else length for (_, length), n in zip(extents, shape, strict=True))
+        offset = tuple(start for start, _ in extents)
+        if any(
+            start < 0 or length < 0 or start + length > n
+            for start, length, n in zip(offset, lengths, shape, strict=True)
+        ):
+            raise OutOfBounds(f"The slice {text} reaches out of the shape {shape}.", WRITE_AGAIN)
+        part = row_of.get(slice_key(contents.keys[row], extents))
+        if part is None:
+            raise IncompleteCheckpoint(f"The slice {text} is listed and stored nowhere.", COPY_AGAIN)
+        yield part, offset, lengths
+
+
+def _check_part(contents: Contents, row: int, part: tuple[int, tuple[int, ...], tuple[int, ...]]) -> None:
+    """Raise unless the entry of a slice agrees with the full entry that lists it."""
+    number, _, shape = part
+    if number in contents.errors:
+        raise contents.errors[number]
+    full, entry = contents.entries[row], contents.entries[number]
+    if entry.dtype != full.dtype or entry.shape != shape or entry.slices:
+        raise InconsistentTensor(
+            f"A slice of dtype number {full.dtype} and shape {shape} is listed, and one of {entry.dtype} and "
+            f"{entry.shape} is stored.",
+            WRITE_AGAIN,
+        )
+
+
+def _sliced_name(key: bytes) -> bytes | None:
+    """The name of the tensor of which ``key`` is a slice; None where it is the name of a tensor itself."""
+    try:
+        _, position = decode_num(key, 0)
+        name, position = decode_string(key, position)
+        rank, position = decode_num(key, position)
+        for _ in range(2 * rank):
+            _, position = decode_signed(key, position)
+    except MalformedCheckpoint:
+        return None
+    return name if position == len(key) else None
+
+
+def _add_fault(found: Tensors, contents: Contents, row: int, error: CheckpointError, name: bytes | None = None) -> None:
+    """Note that a key cannot be read; the first reason stays."""
+    key = decode_key(contents.keys[row] if name is None else name)
+    found.faults.setdefault(key, type(error)(f"{contents.place}: {key!r}: {error.cause}", error.remedy))

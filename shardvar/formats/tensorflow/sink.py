@@ -1,0 +1,197 @@
+"""Writing a tensor bundle that TensorFlow restores.
+
+Payloads lie one after the other in the order of the assignment, without gaps, as TensorFlow lays them. For the same
+entries, the index has the same bytes as TensorFlow's.
+
+The names of data files are fixed but for the count in them, and the index says which count is meant. So a checkpoint is
+overwritten with a count that no data file of its prefix has: the new files stand beside the old ones until the index is
+renamed over the old index, which is the one step in which the old checkpoint becomes the new one.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardvar.errors import UnsupportedError
+from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
+from shardvar.formats.tensorflow.names import check_readable, data_files, data_name, index_name
+from shardvar.formats.tensorflow.protos import ENUMS, encode_head, encode_header, encode_place, encode_slices
+from shardvar.layout.dtypes import STRING, VARIANT
+from shardvar.layout.region import Ints
+from shardvar.planning.capabilities import Capabilities, check_holds
+from shardvar.planning.plan import Assignment
+from shardvar.planning.slices import SliceTable
+from shardvar.storage.protocol import Storage
+from shardvar.wire import strings
+from shardvar.wire.crc import CRC32C, Checksum, mask
+from shardvar.wire.sstable_writer import encode_table
+
+
+@dataclass(frozen=True, slots=True)
+class BundleWriter:
+    """How a data file is guarded; nothing frames it."""
+
+    run_nbytes: int = 0
+    """No runs: there is one checksum an entry."""
+
+    @property
+    def crc(self) -> Checksum:
+        """The checksum of a payload."""
+        return CRC32C
+
+    def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
+        """The checksum of the payload of ``count`` strings or variants."""
+        if dtype == STRING and len(payload):
+            return strings.bundle_checksum(payload, count)
+        return strings.variant_checksum(payload, count) if dtype == VARIANT else CRC32C.compute(payload)
+
+    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
+        """Nothing stands around the payloads."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BundleSink:
+    """A tensor bundle that is being written."""
+
+    storage: Storage
+    """Where the files go."""
+    prefix: str
+    """The checkpoint's name."""
+    assignment: Assignment
+    """What goes where."""
+    keys: list[bytes]
+    """The tensors' names as they are stored."""
+    asides: list[str]
+    """The name of each data file before the commit."""
+    index_aside: str
+    """The name of the index before the commit."""
+    start: Ints
+    """[m] where each payload begins in its file."""
+    writer: BundleWriter = BundleWriter()
+    """How each file is guarded."""
+
+    def commit(self, checksums: Sequence[FileChecksums]) -> None:
+        """Put the finished files in place, the index last, and remove what it does not name."""
+        names = self.storage.names()
+        count = _free_count(self.prefix, self.assignment.num_files, names)
+        crc = np.zeros(len(self.assignment.file), np.int64)
+        crc[np.argsort(self.assignment.file, kind="stable")] = np.concatenate(
+            [np.zeros(0, np.int64), *(file.payload for file in checksums)]
+        )
+        finals = [data_name(self.prefix, number, count) for number in range(self.assignment.num_files)]
+        index = self.storage.create(self.index_aside)
+        try:
+            index.write(0, encode_table([(HEADER_KEY, encode_header(count)), *sorted(self._entries(crc))]))
+        finally:
+            index.close()
+        for aside, final in zip(self.asides, finals, strict=True):
+            self.storage.rename(aside, final)
+        self.storage.rename(self.index_aside, index_name(self.prefix))
+        old = {name for name, _ in data_files(self.prefix, names)} - set(finals)
+        for name in (*old, *_left_asides(self.prefix, self.storage.names())):
+            self.storage.remove(name)
+
+    def _entries(self, crc: Ints) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of the index, not yet sorted."""
+        slices = self.assignment.slices
+        tensors = slices.tensors
+        order = np.argsort(slices.tensor, kind="stable")
+        bounds = np.searchsorted(slices.tensor[order], np.arange(len(tensors) + 1)).tolist()
+        whole = slices.is_whole().tolist()
+        dtypes = [ENUMS[tensors.dtype(row)] for row in range(len(tensors))]
+        heads: dict[tuple[int, tuple[int, ...]], bytes] = {}
+        columns = (self.assignment.file, self.start, slices.nbytes, mask(crc.astype(np.uint32)))
+        places = [encode_place(*place) for place in zip(*(column.tolist() for column in columns), strict=True)]
+        rows = order.tolist()
+        for tensor, key in enumerate(self.keys):
+            mine = rows[bounds[tensor] : bounds[tensor + 1]]
+            shape = tensors.shape(tensor)
+            if (dtypes[tensor], shape) not in heads:
+                heads[dtypes[tensor], shape] = encode_head(dtypes[tensor], shape)
+            head = heads[dtypes[tensor], shape]
+            if len(mine) == 1 and whole[mine[0]]:
+                yield key, head + places[mine[0]]
+            elif mine:
+                yield from self._sliced(key, dtypes[tensor], head, mine, places)
+
+    def _sliced(
+        self, key: bytes, dtype: int, head: bytes, rows: list[int], places: list[bytes]
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The full entry of a tensor, and the entries of its slices."""
+        regions = [self.assignment.slices.region(row) for row in rows]
+        extents = [tuple(zip(region.offset, region.shape, strict=True)) for region in regions]
+        # TensorFlow's merge leaves there the file of the first slice; no reader looks at it.
+        place = encode_place(int(self.assignment.file[rows[0]]), 0, 0, 0)
+        yield key, head + place + encode_slices(extents)
+        for row, region, extent in zip(rows, regions, extents, strict=True):
+            yield slice_key(key, extent), encode_head(dtype, region.shape) + places[row]
+
+
+def plan_sink(
+    storage: Storage, prefix: str, assignment: Assignment, capabilities: Capabilities, generation: str
+) -> BundleSink:
+    """Lay the assigned slices out; ``UnsupportedError`` where TensorFlow could not read them back."""
+    check_readable(prefix)
+    check_holds(assignment.slices, capabilities, "tensorflow")
+    _check_cuts(assignment.slices, capabilities)
+    keys = [_encode_key(key) for key in assignment.slices.tensors.keys]
+    asides = [f"{prefix}.data-{number:05}.{generation}.tmp" for number in range(assignment.num_files)]
+    return BundleSink(
+        storage, prefix, assignment, keys, asides, f"{prefix}.index.{generation}.tmp", _starts(assignment)
+    )
+
+
+def _starts(assignment: Assignment) -> Ints:
+    """Where each payload begins: after the payloads before it in its file."""
+    order = np.argsort(assignment.file, kind="stable")
+    nbytes = assignment.slices.nbytes[order]
+    before = np.cumsum(nbytes) - nbytes
+    _, first, file = np.unique(assignment.file[order], return_index=True, return_inverse=True)
+    start = np.zeros(len(order), np.int64)
+    start[order] = before - before[first][file]
+    return start
+
+
+def _check_cuts(slices: SliceTable, capabilities: Capabilities) -> None:
+    """Raise ``UnsupportedError`` for slices that TensorFlow could not put together again."""
+    for row in np.flatnonzero(~slices.is_whole()).tolist():
+        region = slices.region(row)
+        if (
+            slices.dtype(row) not in capabilities.slice_dtypes
+            or region.rank > capabilities.max_slice_rank
+            or not region.size
+        ):
+            raise UnsupportedError(
+                f"TensorFlow cannot read the slice {region} of {slices.key(row)!r} ({slices.dtype(row)}) back.",
+                "Write the tensor whole.",
+            )
+
+
+def _encode_key(key: str) -> bytes:
+    """A name as it is stored; the empty one is the header's, and those that begin with a zero byte are slices'."""
+    try:
+        encoded = key.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise UnsupportedError(f"{key!r} cannot be encoded as a name.", "Rename the tensor.") from error
+    if encoded[:1] in (b"", b"\x00"):
+        raise UnsupportedError(f"{key!r} is a name that TensorFlow keeps for itself.", "Rename the tensor.")
+    return encoded
+
+
+def _free_count(prefix: str, num_files: int, names: list[str]) -> int:
+    """The count for the names of the data files: theirs, or the next one that an overwritten checkpoint left free."""
+    count = max(num_files, 1)
+    taken = {count for _, count in data_files(prefix, names)} if index_name(prefix) in names else set()
+    while count in taken:
+        count += 1
+    return count
+
+
+def _left_asides(prefix: str, names: list[str]) -> list[str]:
+    """Files that writers of this prefix left when they died."""
+    aside = re.compile(re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp", re.DOTALL)
+    return [name for name in names if aside.fullmatch(name)]

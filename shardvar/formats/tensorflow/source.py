@@ -1,0 +1,151 @@
+"""Reading the payloads of a tensor bundle.
+
+Little-endian elements lie in the data file as they are, and so do strings and variants; but the checksum of those is
+not that of their bytes, so this source checks them by itself, as soon as their last byte was read. The elements of a
+big-endian bundle are turned round, piece by piece, and checked in the same way, over the bytes of the file.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardvar.errors import CorruptCheckpoint, at
+from shardvar.formats.protocol import Finding
+from shardvar.formats.tensorflow.index import BundleIndex
+from shardvar.formats.tensorflow.names import data_files
+from shardvar.layout.dtypes import STRING, numpy_dtype
+from shardvar.planning.index import EntryTable, TableIndex
+from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.wire import strings
+from shardvar.wire.crc import CRC32C, Checksum
+from shardvar.wire.damage import COPY_AGAIN
+
+OPEN_FILES = 64
+"""Data files that are held open at a time."""
+
+_UNITS = {"qint16": 2, "quint16": 2, "qint32": 4}
+"""Bytes of an element that NumPy has no type for."""
+
+
+@dataclass(slots=True)
+class BundleSource:
+    """An open tensor bundle."""
+
+    storage: Storage
+    """Where the files are."""
+    prefix: str
+    """The checkpoint's name."""
+    contents: BundleIndex
+    """Its index."""
+    _files: OrderedDict[int, ReadableFile] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def index(self) -> TableIndex:
+        """The table of contents."""
+        return self.contents.table
+
+    @property
+    def crc(self) -> Checksum:
+        """The kind of checksum that guards plain entries."""
+        return CRC32C
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
+        file, begin = int(entries.file[row]), int(entries.start[row])
+        nbytes = int(entries.slices.nbytes[row])
+        dtype = entries.slices.dtype(row)
+        with at(f"{entries.slices.key(row)!r}"):
+            if entries.plain[row] or not self.contents.is_big_endian:
+                self.read_span(file, begin + start, buffer)
+            elif dtype == STRING:
+                stored = self._open(file).read(begin, nbytes)
+                buffer[:] = strings.from_big_endian(stored, _count(entries, row))[start : start + len(buffer)]
+            else:
+                self._read_swapped(file, begin, start, buffer, _unit(dtype))
+            if not entries.plain[row] and start + len(buffer) == nbytes:
+                is_payload = len(buffer) == nbytes and not self.contents.is_big_endian
+                self._check(entries, row, buffer if is_payload else self.map(file)[begin : begin + nbytes])
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
+        self._open(file).read_into(start, buffer)
+
+    def map(self, file: int) -> memoryview:
+        """A data file as a read-only memory map."""
+        return self._open(file).map()
+
+    def close(self) -> None:
+        """Give the files back."""
+        with self._lock:
+            while self._files:
+                self._files.popitem()[1].close()
+
+    def findings(self) -> Sequence[Finding]:
+        """Data files that the index does not name, and bytes after the last payload of those that it does."""
+        index = self.contents
+        entries = index.table.entries
+        stop = np.zeros(len(index.sizes), np.int64)
+        np.maximum.at(stop, entries.file, entries.start + entries.slices.nbytes)
+        findings = [
+            Finding(name, f"The last {size - end} of its {size} bytes belong to no tensor.", False)
+            for name, size, end in zip(index.table.files, index.sizes.tolist(), stop.tolist(), strict=True)
+            if size > end
+        ]
+        strays = (name for name, _ in data_files(self.prefix, self.storage.names()) if name not in index.table.files)
+        return [*findings, *(Finding(name, "No tensor of the index lies in this data file.", False) for name in strays)]
+
+    def _read_swapped(self, file: int, begin: int, start: int, buffer: memoryview, unit: int) -> None:
+        """Fill ``buffer`` with words turned round; whole words are read, of which it may want a part."""
+        first, stop = start // unit * unit, -(-(start + len(buffer)) // unit) * unit
+        stored = self._open(file).read(begin + first, stop - first)
+        words = np.frombuffer(stored, f">u{unit}").astype(f"<u{unit}").tobytes()
+        buffer[:] = words[start - first : start - first + len(buffer)]
+
+    def _check(self, entries: EntryTable, row: int, stored: memoryview) -> None:
+        """Raise ``CorruptCheckpoint`` where the bytes of the file do not have the checksum of their entry."""
+        slices, count = entries.slices, _count(entries, row)
+        match slices.dtype(row):
+            case "string" if not len(stored):
+                return  # no elements, and a writer that keeps no checksum of them
+            case "string":
+                actual = strings.bundle_checksum(stored, count, ">" if self.contents.is_big_endian else "<")
+            case "variant":
+                actual = strings.variant_checksum(stored, count)
+            case _:
+                actual = CRC32C.compute(stored)
+        expected = self.contents.guards[slices.key(row), slices.region(row).offset]
+        if actual != expected:
+            raise CorruptCheckpoint(
+                f"{self._open(int(entries.file[row])).name}: the {len(stored)} bytes at offset {entries.start[row]} "
+                f"have the checksum {actual:08x}, and the index gives {expected:08x}.",
+                COPY_AGAIN,
+            )
+
+    def _open(self, number: int) -> ReadableFile:
+        """A data file; the one that was asked for least recently makes room.
+
+        It is let go of and not closed: another thread may be reading it.
+        """
+        with self._lock:
+            file = self._files.pop(number, None) or self.storage.open(self.index.files[number])
+            self._files[number] = file
+            if len(self._files) > OPEN_FILES:
+                self._files.popitem(last=False)
+            return file
+
+
+def _count(entries: EntryTable, row: int) -> int:
+    """The number of elements of an entry."""
+    return entries.slices.region(row).size
+
+
+def _unit(dtype: str) -> int:
+    """The bytes that a change of byte order turns round as one: an element, or half of a complex one."""
+    if dtype in _UNITS:
+        return _UNITS[dtype]
+    element = numpy_dtype(dtype)
+    return element.itemsize // 2 if element.kind == "c" else element.itemsize

@@ -38,7 +38,7 @@ class ArraySource:
         if isinstance(array, bytes):
             return memoryview(array)
         if array.flags.c_contiguous and is_little_endian(array.dtype):
-            return memoryview(array.reshape(-1).view(np.uint8))
+            return bytes_of(array)
         return None
 
     def small_payload(self, row: int) -> bytes | memoryview:
@@ -63,7 +63,7 @@ class ArraySource:
         elements = array.flat[first:last]  # a copy, in C order whatever the strides are
         octets = elements.astype(array.dtype.newbyteorder("<"), copy=False).view(np.uint8)
         skip = start - first * array.itemsize
-        buffer[:] = memoryview(octets)[skip : skip + len(buffer)]
+        buffer[:] = octets.data[skip : skip + len(buffer)]
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry."""
@@ -101,6 +101,11 @@ def array_source(slices: SliceTable, arrays: Sequence[npt.NDArray[Any]]) -> Arra
         np.ones(count, dtype=np.bool),
     )
     return ArraySource(payloads, TableIndex(entries, ["memory"] * count))
+
+
+def bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    """The memory of a contiguous array as bytes."""
+    return array.reshape(-1).view(np.uint8).data
 
 
 def is_little_endian(dtype: np.dtype[Any]) -> bool:

@@ -9,16 +9,16 @@ Payloads that the source decodes are checked by it when their last byte is read;
 and one that was read in part is read to its end here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
 import numpy as np
 
-from shardvar.errors import CorruptCheckpoint
+from shardvar.errors import ArgumentError, CorruptCheckpoint
 from shardvar.formats.protocol import Source
 from shardvar.layout.region import Ints
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, RunChecksums
+from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.wire.crc import Checksum
 
 BLOCK_NBYTES = 4 << 20
@@ -44,15 +44,20 @@ def check_evidence(source: Source, entries: EntryTable, pieces: Sequence[tuple[i
     if not pieces:
         return
     table = np.array(pieces, dtype=np.int64)
-    whole = (table[:, 1] == 0) & (table[:, 2] == entries.slices.nbytes[table[:, 0]])
-    wrong = whole & (table[:, 3] != entries.checksum[table[:, 0]])
+    promised = entries.checksum[table[:, 0]]
+    table = table[(promised != NO_CHECKSUM) | ~entries.plain[table[:, 0]]]
+    promised = entries.checksum[table[:, 0]]
+    # A piece of a payload that has a checksum may have been read without taking one: its payload is read again.
+    known = (table[:, 3] == NO_CHECKSUM) == (promised == NO_CHECKSUM)
+    whole = known & (table[:, 1] == 0) & (table[:, 2] == entries.slices.nbytes[table[:, 0]])
+    wrong = whole & (table[:, 3] != promised)
     if wrong.any():
         raise _corrupt(source, entries, int(table[int(np.argmax(wrong)), 0]))
-    parts = table[~whole]
-    parts = parts[np.lexsort((parts[:, 1], parts[:, 0]))]
-    for rows in np.split(parts, np.flatnonzero(np.diff(parts[:, 0])) + 1):
+    order = np.flatnonzero(~whole)
+    order = order[np.lexsort((table[order, 1], table[order, 0]))]
+    for rows in np.split(order, np.flatnonzero(np.diff(table[order, 0])) + 1):
         if len(rows):
-            _check_parts(source, entries, rows)
+            _check_parts(source, entries, table[rows], bool(known[rows].all()))
 
 
 def check_entry(source: Source, entries: EntryTable, row: int) -> None:
@@ -74,19 +79,39 @@ def check_entry(source: Source, entries: EntryTable, row: int) -> None:
 
 def check_runs(source: Source, entries: EntryTable, row: int, start: int, stop: int) -> None:
     """Raise unless the runs that hold bytes ``[start, stop)`` of one payload are right. Needs checksums of runs."""
-    for first, nbytes, crc in _runs(entries, row, start, stop):
-        block = memoryview(bytearray(nbytes))
-        source.read_into(entries, row, first, block)
-        if source.crc is not None and source.crc.compute(block) != crc:
-            raise _corrupt(source, entries, row, first, first + nbytes)
+    for at in range(start // BLOCK_NBYTES * BLOCK_NBYTES, stop, BLOCK_NBYTES):
+        read_verified(source, entries, row, max(at, start), min(at + BLOCK_NBYTES, stop), _new_buffer)
 
 
-def _check_parts(source: Source, entries: EntryTable, parts: Ints) -> None:
-    """The pieces of one payload, by first byte: combined where they tile it, else read again."""
+def read_verified(
+    source: Source, entries: EntryTable, row: int, start: int, stop: int, new_buffer: Callable[[int], memoryview]
+) -> memoryview:
+    """The bytes ``[start, stop)`` of one payload, which has checksums of runs: read by whole runs, each compared."""
+    runs = entries.runs
+    if runs is None:
+        raise ArgumentError("The entry has no checksums of runs.")
+    nbytes, step = int(entries.slices.nbytes[row]), runs.run_nbytes
+    values = runs.of(row, nbytes)
+    begin, end = start // step * step, min(-(-stop // step) * step, nbytes)
+    block = new_buffer(end - begin)
+    source.read_into(entries, row, begin, block)
+    for at in range(0, end - begin, step):
+        run = block[at : at + step]
+        if source.crc is not None and source.crc.compute(run) != values[(begin + at) // step]:
+            raise _corrupt(source, entries, row, begin + at, begin + at + len(run))
+    return block[start - begin : stop - begin]
+
+
+def _new_buffer(nbytes: int) -> memoryview:
+    return memoryview(bytearray(nbytes))
+
+
+def _check_parts(source: Source, entries: EntryTable, parts: Ints, known: bool) -> None:
+    """The pieces of one payload, by first byte: combined where they tile it and are known, else read again."""
     row = int(parts[0, 0])
     stops = parts[:, 1] + parts[:, 2]
     tile = parts[0, 1] == 0 and stops[-1] == entries.slices.nbytes[row] and (parts[1:, 1] == stops[:-1]).all()
-    if tile:
+    if tile and known:
         if entries.checksum[row] != _combined(source.crc, parts):
             raise _corrupt(source, entries, row)
     elif entries.runs is not None:
@@ -115,18 +140,6 @@ def _merged(parts: Ints) -> Iterator[tuple[int, int]]:
             start, stop = first, first + nbytes
         stop = max(stop, first + nbytes)
     yield start, stop
-
-
-def _runs(entries: EntryTable, row: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """(first byte, number of bytes, checksum) of the runs that hold bytes ``[start, stop)``."""
-    runs: RunChecksums | None = entries.runs
-    if runs is None or stop <= start:
-        return
-    nbytes = int(entries.slices.nbytes[row])
-    values = runs.of(row, nbytes)
-    for number in range(start // runs.run_nbytes, -(-stop // runs.run_nbytes)):
-        first = number * runs.run_nbytes
-        yield first, min(runs.run_nbytes, nbytes - first), int(values[number])
 
 
 def _corrupt(

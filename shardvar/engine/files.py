@@ -81,13 +81,10 @@ def run_task(task: FileTask, source: Source, progress: Callable[[int], object] =
         work = _FileWork(task, source, task.entries, moves, is_run, task.plan.bounds(), file, evidence, progress)
         ordered = _in_order(work)
         units = list(_units(task))
-        results: dict[int, _Sums] = {}
         threaded = [number for number, unit in enumerate(units) if not ordered[unit.first : unit.last].any()]
-        for number, sums in zip(threaded, run_all(lambda n: _write_unit(work, units[n]), threaded), strict=True):
-            results[number] = sums
-        for number in range(len(units)):
-            if number not in results:
-                results[number] = _write_unit(work, units[number])
+        results = dict(zip(threaded, run_all(lambda number: _write_unit(work, units[number]), threaded), strict=True))
+        for number in sorted(set(range(len(units))).difference(threaded)):
+            results[number] = _write_unit(work, units[number])
         checksums = _put_together(task, units, [results[number] for number in range(len(units))])
         for start, frame in task.writer.frame(task.plan.targets, task.start, checksums):
             file.write(start, frame)

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardvar.engine.arrays import bytes_of
 from shardvar.engine.boxes import read_box
-from shardvar.engine.evidence import BLOCK_NBYTES, Evidence, check_evidence
+from shardvar.engine.evidence import BLOCK_NBYTES, Evidence, check_evidence, read_verified
 from shardvar.engine.gather import SMALL_NBYTES, spans
 from shardvar.engine.moves import MoveTable, lower
 from shardvar.engine.pool import blocks, run_all, thread_buffer
-from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint
+from shardvar.errors import InvalidCheckpoint
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import NAMES, STRING, code, numpy_dtype
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
@@ -52,8 +53,8 @@ def read_arrays(
 ) -> Arrays:
     """The targets of a plan as fresh arrays, in order; strings as object arrays of bytes.
 
-    ``entries`` are the plan's sources, row by row. ``CorruptCheckpoint`` where a checksum is wrong, ``UnsupportedError``
-    for dtypes without values. Memory: the arrays, and a few blocks of 4 MiB.
+    ``entries`` are the plan's sources, row by row. ``CorruptCheckpoint`` where a checksum is wrong,
+    ``UnsupportedError`` for dtypes without values. Memory: the arrays, and a few blocks of 4 MiB.
     """
     moves, is_run = lower(plan)
     targets = plan.targets
@@ -63,7 +64,10 @@ def read_arrays(
     small = plain & ~is_string & (moves.nbytes <= SMALL_NBYTES) & (moves.nbytes == targets.nbytes[moves.target])
     _read_small(reading, moves.take(np.flatnonzero(small)))
     _allocate(reading)
-    _read_runs(reading, moves.take(np.flatnonzero(plain & ~is_string & ~small & is_run[moves.target])))
+    large = plain & ~is_string & ~small & is_run[moves.target]
+    in_part = (moves.nbytes < entries.slices.nbytes[moves.source]) & (entries.runs is not None)
+    _read_runs(reading, moves.take(np.flatnonzero(large & ~in_part)))
+    _read_parts(reading, moves.take(np.flatnonzero(large & in_part)))
     _read_decoded(reading, moves.take(np.flatnonzero(~plain & ~is_string & is_run[moves.target])))
     _read_boxes(reading, plan, np.flatnonzero(~is_run[plan.copies.target]).tolist())
     _read_strings(reading, moves.take(np.flatnonzero(is_string)))
@@ -134,7 +138,7 @@ def _allocate(reading: _Reading) -> None:
 def _read_runs(reading: _Reading, moves: MoveTable) -> None:
     """Runs of bytes, straight into the arrays."""
     source, entries = reading.source, reading.entries
-    views = {row: _bytes_of(reading.arrays[row]) for row in set(moves.target.tolist())}
+    views = {row: bytes_of(reading.arrays[row]) for row in set(moves.target.tolist())}
     places = (entries.file[moves.source], entries.start[moves.source] + moves.source_start)
     files, starts = (column.tolist() for column in places)
     rows, firsts = moves.source.tolist(), moves.source_start.tolist()
@@ -153,10 +157,34 @@ def _read_runs(reading: _Reading, moves: MoveTable) -> None:
     _check_bools(reading, set(targets))
 
 
+def _read_parts(reading: _Reading, moves: MoveTable) -> None:
+    """Parts of payloads with checksums of runs: the runs that hold the part, each verified, and nothing else."""
+    entries, runs = reading.entries, reading.entries.runs
+    if runs is None or not len(moves):
+        return
+    step = BLOCK_NBYTES // runs.run_nbytes * runs.run_nbytes
+    views = {row: bytes_of(reading.arrays[row]) for row in set(moves.target.tolist())}
+
+    def read(work: tuple[int, int, int, int, int]) -> None:
+        source, start, stop, target, into = work
+        block = read_verified(reading.source, entries, source, start, stop, thread_buffer)
+        views[target][into : into + stop - start] = block
+        reading.progress(stop - start)
+
+    work = []
+    for source, first, target, into, nbytes in zip(*_columns(moves), strict=True):
+        begin = first // step * step
+        for at in range(begin, first + nbytes, step):
+            start, stop = max(at, first), min(at + step, first + nbytes)
+            work.append((source, start, stop, target, into + start - first))
+    run_all(read, work)
+    _check_bools(reading, set(moves.target.tolist()))
+
+
 def _read_decoded(reading: _Reading, moves: MoveTable) -> None:
     """Payloads that the source decodes: in order, by one thread, since many can only be read from their beginning."""
     for source, first, target, into, nbytes in zip(*_columns(moves), strict=True):
-        view = _bytes_of(reading.arrays[target])
+        view = bytes_of(reading.arrays[target])
         for start, stop in blocks(nbytes, BLOCK_NBYTES):
             reading.source.read_into(reading.entries, source, first + start, view[into + start : into + stop])
         reading.evidence.add([(source, first, nbytes, NO_CHECKSUM)])
@@ -169,7 +197,7 @@ def _read_boxes(reading: _Reading, plan: Plan, rows: list[int]) -> None:
     for row in rows:
         copy = plan.copy(row)
         array = reading.arrays[copy.target]
-        raw = _bytes_of(array).cast("B")
+        raw = bytes_of(array)
         view = np.ndarray(array.shape, np.dtype((np.void, array.itemsize)), raw)
         inside = copy.region.relative_to(reading.entries.slices.region(copy.source))
         out = view[copy.region.relative_to(reading.targets.region(copy.target)).slices]
@@ -200,11 +228,6 @@ def _check_bools(reading: _Reading, rows: set[int]) -> None:
 def _columns(moves: MoveTable) -> list[list[int]]:
     columns = (moves.source, moves.source_start, moves.target, moves.target_start, moves.nbytes)
     return [column.tolist() for column in columns]
-
-
-def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
-    """The memory of a contiguous array as bytes."""
-    return memoryview(array.reshape(-1).view(np.uint8))
 
 
 _BOOL = code("bool")

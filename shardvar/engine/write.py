@@ -109,7 +109,8 @@ def _ranges(first: Ints, last: Ints) -> Ints:
     """The integers of the ranges ``[first[i], last[i])``, one range after the other."""
     counts = last - first
     stops = np.cumsum(counts)
-    return np.arange(int(stops[-1]) if len(stops) else 0) + np.repeat(first - (stops - counts), counts)
+    total = int(stops[-1]) if len(stops) else 0
+    return np.asarray(np.arange(total) + np.repeat(first - (stops - counts), counts))
 
 
 def _write_journal(task: FileTask, report: FileReport) -> None:

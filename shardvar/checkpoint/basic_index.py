@@ -1,0 +1,79 @@
+"""NumPy's basic index as a region to read and what to pick from it afterwards."""
+
+from typing import Any
+
+from shardvar.errors import ArgumentError
+from shardvar.layout.region import Region
+
+Pick = tuple[slice | int | None, ...]
+
+
+def parse_index(index: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
+    """The smallest region that holds what ``index`` selects, and the index that picks it from that region.
+
+    Law: ``x[index]`` is ``x[region.slices][pick]``. Integers, slices with any step, ``...`` and ``None`` as in NumPy;
+    ``IndexError`` where an integer is out of range, ``ArgumentError`` for anything that is no basic index.
+
+    >>> region, pick = parse_index((slice(9, 2, -3), 1), (13, 4))
+    >>> str(region), pick
+    ('[3:10, 1:2]', (slice(6, None, -3), 0))
+    """
+    if index is None:
+        return Region.whole(shape), ()
+    if isinstance(index, Region):
+        if not Region.whole(shape).covers(index):
+            raise ArgumentError(f"{index} reaches out of the shape {shape}.")
+        return index, ()
+    items = _expand(index if isinstance(index, tuple) else (index,), shape)
+    offset: list[int] = []
+    extent: list[int] = []
+    pick: list[slice | int | None] = []
+    axis = 0
+    for item in items:
+        if item is None:
+            pick.append(None)
+            continue
+        start, count, picked = _along(item, shape[axis], axis)
+        offset.append(start)
+        extent.append(count)
+        pick.append(picked)
+        axis += 1
+    return Region(offset, extent), tuple(pick)
+
+
+def _expand(items: tuple[Any, ...], shape: tuple[int, ...]) -> list[Any]:
+    """One item an axis, besides the ``None``s: an ellipsis, or the end, stands for the axes that are left out."""
+    given = sum(item is not None and item is not Ellipsis for item in items)
+    if given > len(shape):
+        raise IndexError(f"{given} indices are too many for the shape {shape}.")
+    ellipses = sum(item is Ellipsis for item in items)
+    if ellipses > 1:
+        raise IndexError("An index has at most one ellipsis.")
+    rest = [slice(None)] * (len(shape) - given)
+    expanded: list[Any] = []
+    for item in items if ellipses else (*items, Ellipsis):
+        expanded.extend(rest if item is Ellipsis else [item])
+    return expanded
+
+
+def _along(item: Any, length: int, axis: int) -> tuple[int, int, slice | int]:
+    """(first index, number of indices, what to pick from them) along one axis."""
+    if isinstance(item, slice):
+        indices = range(length)[item]
+        if not indices:
+            return 0, 0, slice(None)
+        low, high = min(indices[0], indices[-1]), max(indices[0], indices[-1])
+        if indices.step > 0:
+            return low, high - low + 1, slice(None, None, indices.step)
+        return low, high - low + 1, slice(high - low, None, indices.step)
+    try:
+        number = item.__index__()
+    except AttributeError:
+        raise ArgumentError(
+            f"{item!r} is no basic index.", "Give integers, slices, ... or None; index the array for more."
+        ) from None
+    if isinstance(item, bool):
+        raise ArgumentError(f"{item!r} is no basic index.", "Index the array with it instead.")
+    if not -length <= number < length:
+        raise IndexError(f"Index {number} is out of range for axis {axis} of length {length}.")
+    return number % length, 1, 0

@@ -1,0 +1,94 @@
+"""Load a checkpoint as arrays."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.checkpoint.locate import Path
+from shardvar.checkpoint.reader import VERIFY, Reader, open_checkpoint
+from shardvar.engine.read import read_arrays
+from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import STRING, is_opaque, numpy_dtype
+from shardvar.planning.index import EntryTable, concatenate_entries
+from shardvar.planning.plan import plan_copies
+from shardvar.planning.slices import SliceTable
+
+
+def load(
+    path: Path, keys: Iterable[str] | None = None, *, mmap: bool = False, verify: str = "auto"
+) -> dict[str, npt.NDArray[Any]]:
+    """The tensors of a checkpoint as arrays, by key: all of them, or those that are named.
+
+    Every payload is read and its checksum compared; ``CorruptCheckpoint`` names what is wrong, and a key that is
+    incomplete or otherwise at fault raises its error. Strings are object arrays of ``bytes``.
+
+    With ``mmap`` arrays that lie in a file in one piece are read-only views of it, unverified until ``sv.verify`` was
+    called; the others (strings, tensors in several slices that do not follow each other) are read as above.
+
+    >>> import numpy as np, tempfile, os
+    >>> from shardvar.checkpoint.save import save
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> _ = save(path, {"table": np.arange(6.0).reshape(3, 2)}, partition=2)
+    >>> load(path)["table"].tolist()
+    [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+    """
+    if verify not in VERIFY:
+        raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
+    with open_checkpoint(path) as reader:
+        entries = _select(reader, keys)
+        mapped = _map_all(reader, entries) if mmap else {}
+        tensors = entries.slices.tensors
+        rows = np.array([row for row, key in enumerate(tensors.keys) if key not in mapped], dtype=np.int64)
+        plan = plan_copies(entries.slices, tensors.take(rows).whole())
+        arrays = read_arrays(plan, reader.source, entries)
+        loaded = mapped | {tensors.keys[row]: array for row, array in zip(rows.tolist(), arrays, strict=True)}
+        return {key: loaded[key] for key in tensors.keys}
+
+
+def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
+    """The entries of the keys that are asked for, each without a fault and with values."""
+    if keys is None:
+        for error in reader.faults.values():
+            raise type(error)(error.cause, error.remedy)
+        entries = reader.entries()
+    else:
+        wanted = [keys] if isinstance(keys, str) else list(dict.fromkeys(keys))
+        entries = concatenate_entries([reader.find(key) for key in wanted])
+    for row in range(len(entries.slices.tensors)):
+        dtype = entries.slices.tensors.dtype(row)
+        if is_opaque(dtype):
+            numpy_dtype(dtype)
+    return entries
+
+
+def _map_all(reader: Reader, entries: EntryTable) -> dict[str, npt.NDArray[Any]]:
+    """Views of the tensors that lie in a file in one piece."""
+    slices = entries.slices
+    order = np.lexsort((*slices.offset.T[::-1], slices.tensor))
+    bounds = np.searchsorted(slices.tensor[order], np.arange(len(slices.tensors) + 1))
+    mapped = {}
+    for tensor, key in enumerate(slices.tensors.keys):
+        rows = order[bounds[tensor] : bounds[tensor + 1]]
+        if slices.tensors.dtype(tensor) != STRING and _is_one_piece(entries, rows, slices):
+            mapped[key] = _view(reader, entries, tensor, int(rows[0]))
+    return mapped
+
+
+def _is_one_piece(entries: EntryTable, rows: npt.NDArray[np.int64], slices: SliceTable) -> bool:
+    """Whether the slices' payloads, one after the other, are the tensor's: cut along the first axis, and adjacent."""
+    if not len(rows) or not entries.plain[rows].all() or (entries.file[rows] != entries.file[rows[0]]).any():
+        return False
+    if len(rows) > 1 and (slices.shape[rows, 1:] != slices.tensors.shapes[slices.tensor[rows[0]], 1:]).any():
+        return False
+    stop = entries.start[rows] + slices.nbytes[rows]
+    return bool((entries.start[rows[1:]] == stop[:-1]).all())
+
+
+def _view(reader: Reader, entries: EntryTable, tensor: int, row: int) -> npt.NDArray[Any]:
+    tensors = entries.slices.tensors
+    shape, dtype = tensors.shape(tensor), numpy_dtype(tensors.dtype(tensor))
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    return np.ndarray(shape, dtype, reader.source.map(int(entries.file[row])), int(entries.start[row]))

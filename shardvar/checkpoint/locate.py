@@ -1,0 +1,72 @@
+"""From a path that a person has at hand to the one checkpoint that it means."""
+
+import os
+from dataclasses import dataclass
+
+from shardvar.errors import AmbiguousPath, ArgumentError, CheckpointNotFound
+from shardvar.formats.protocol import Format, Source
+from shardvar.formats.table import all_formats, format_named, format_of_name
+from shardvar.storage.local import LocalStorage, split
+
+Path = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint that a path means; also one that is yet to be written."""
+
+    format: Format
+    """Its format."""
+    storage: LocalStorage
+    """The directory that holds it."""
+    name: str
+    """Its name there, as the format calls it."""
+
+    @property
+    def path(self) -> str:
+        """The path, for messages."""
+        return os.path.join(self.storage.path, self.name)
+
+    def open(self) -> Source:
+        """Open it for reading."""
+        return self.format.open(self.storage, self.name)
+
+
+def find_checkpoints(path: Path) -> list[Found]:
+    """Every checkpoint that a path may mean: a prefix, an index file, a directory, one of the data files."""
+    storage, name = split(path)
+    found = [Found(form, storage, each) for form in all_formats() for each in form.locate(storage, name)]
+    if not found and not name:
+        # A SavedModel keeps its checkpoint in a directory of this name.
+        inner = LocalStorage(os.path.join(storage.path, "variables"))
+        found = [Found(form, inner, each) for form in all_formats() for each in form.locate(inner, "")]
+    return found
+
+
+def find_checkpoint(path: Path) -> Found:
+    """The checkpoint that a path means; ``CheckpointNotFound`` or ``AmbiguousPath``, which lists them, otherwise."""
+    found = find_checkpoints(path)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = ", ".join(f"{each.path} ({each.format.name})" for each in found[:20])
+        more = f" and {len(found) - 20} more" if len(found) > 20 else ""
+        raise AmbiguousPath(f"{os.fspath(path)} may mean {listed}{more}.", "Give the path of one of them.")
+    raise CheckpointNotFound(
+        f"There is no checkpoint at {os.fspath(path)}.",
+        "Give its prefix, its index file, one of its data files or its directory.",
+    )
+
+
+def find_target(path: Path, format_name: str | None, otherwise: str) -> Found:
+    """Where a checkpoint is to be written: the format is the one named, else what the path's ending says."""
+    storage, name = split(path)
+    if not name:
+        raise ArgumentError(f"{os.fspath(path)} is a directory.", "Give the name of the checkpoint in it, too.")
+    form = format_named(format_name or format_of_name(name) or otherwise)
+    return Found(form, storage, name)
+
+
+def is_there(target: Found) -> bool:
+    """Whether a checkpoint of the target's format stands under its name already."""
+    return bool(target.format.locate(target.storage, target.name))

@@ -1,0 +1,184 @@
+"""An open checkpoint: its index, and values read when they are asked for."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.checkpoint.basic_index import parse_index
+from shardvar.checkpoint.locate import Path, find_checkpoint
+from shardvar.engine.read import read_arrays
+from shardvar.engine.region_read import read_unverified
+from shardvar.errors import ArgumentError, CheckpointError
+from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.region import Region
+from shardvar.planning.faults import find_faults
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index, Metadata, concatenate_entries
+from shardvar.planning.plan import plan_copies
+from shardvar.planning.slices import SliceTable, TensorTable
+
+VERIFY = ("auto", "full")
+
+
+@dataclass(frozen=True, slots=True)
+class LazyTensor:
+    """A tensor that is stored: shape and dtype at once, values when it is indexed or made an array."""
+
+    reader: "Reader"
+    """The checkpoint that it is in."""
+    key: str
+    """Its name."""
+    dtype: str
+    """The name of its element type."""
+    shape: tuple[int, ...]
+    """Its full shape."""
+
+    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+        return self.reader.read(self.key, index)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        array = self.reader.read(self.key)
+        return array if dtype is None else array.astype(dtype)
+
+
+@dataclass(slots=True)
+class Reader:
+    """An open checkpoint, and a context manager that closes it.
+
+    Values are read when asked for, and only those: ``reader.read("table", np.s_[3:7])`` reads four rows.
+    """
+
+    path: str
+    """Where it is."""
+    format: str
+    """The name of its format."""
+    source: Source
+    """What reads payloads."""
+    unverified: list[tuple[str, Region]] = field(default_factory=list)
+    """The parts that were returned without a checksum of theirs having been compared, since the format has one only of
+    the whole; ``verify="full"`` reads the whole instead."""
+    _table: EntryTable | None = None
+    _faults: dict[str, CheckpointError] | None = None
+
+    @property
+    def index(self) -> Index:
+        """The table of contents."""
+        return self.source.index
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the checkpoint says about itself."""
+        return self.source.index.metadata
+
+    def entries(self) -> EntryTable:
+        """All entries as one table; kept."""
+        if self._table is None:
+            self._table = concatenate_entries(list(self.index.scan()))
+        return self._table
+
+    @property
+    def faults(self) -> Mapping[str, CheckpointError]:
+        """The keys that cannot be read, with the reason; every other key can. Looks at all entries, at no payload."""
+        if self._faults is None:
+            self._faults = find_faults(self.entries().slices) | dict(self.index.faults)
+        return self._faults
+
+    def keys(self) -> list[str]:
+        """The names of all tensors, in the order of the index; those that cannot be read included."""
+        keys = list(self.entries().slices.tensors.keys)
+        return keys + sorted(set(self.index.faults).difference(keys))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.keys()
+
+    def __getitem__(self, key: str) -> LazyTensor:
+        tensors = self.find(key).slices.tensors
+        return LazyTensor(self, key, tensors.dtype(0), tensors.shape(0))
+
+    def read(self, key: str, region: Any = None, verify: str = "auto") -> npt.NDArray[Any]:
+        """A tensor, or of it what a ``Region`` or any NumPy basic index selects, as a fresh array.
+
+        Reads the bytes that the part needs. Their checksums are compared where the format has checksums of runs; where
+        it has one of the whole, ``verify="full"`` reads the whole and ``"auto"`` notes the part in ``unverified``.
+        ``UnknownKey``, ``IndexError``, or the key's fault.
+        """
+        if verify not in VERIFY:
+            raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
+        entries = self.find(key)
+        tensors = entries.slices.tensors
+        shape = tensors.shape(0)
+        wanted, pick = parse_index(region, shape)
+        if wanted == Region.whole(shape) or tensors.dtype(0) == "string":
+            array = self._read(entries, Region.whole(shape))
+            return np.asarray(array[wanted.slices][pick])
+        rows = _overlapping(entries, wanted)
+        parts = [row for row in rows if not wanted.covers(entries.slices.region(row))]
+        if verify == "auto" and entries.runs is None and any(entries.checksum[row] != NO_CHECKSUM for row in parts):
+            self.unverified.append((key, wanted))
+            target = np.empty(wanted.shape, numpy_dtype(tensors.dtype(0)))
+            read_unverified(self.source, entries, rows, wanted, target)
+            return np.asarray(target[pick])
+        return np.asarray(self._read(entries, wanted)[pick])
+
+    def _read(self, entries: EntryTable, wanted: Region) -> npt.NDArray[Any]:
+        tensors = entries.slices.tensors
+        target = _one_slice(tensors, wanted)
+        return read_arrays(plan_copies(entries.slices, target), self.source, entries)[0]
+
+    def find(self, key: str) -> EntryTable:
+        """The entries of one key, looked up without the others; ``UnknownKey``, or the key's fault."""
+        fault = self.index.faults.get(key)
+        if fault is not None:
+            raise type(fault)(fault.cause, fault.remedy)
+        entries = self.index.find(key)
+        for error in find_faults(entries.slices).values():
+            raise error
+        if len(entries.slices.tensors) > 1:
+            kept = entries.slices.tensors.take(entries.slices.tensor[:1])
+            slices = entries.slices
+            table = SliceTable(kept, np.zeros_like(slices.tensor), slices.offset, slices.shape, slices.nbytes)
+            return EntryTable(table, entries.file, entries.start, entries.checksum, entries.plain, entries.runs)
+        return entries
+
+    def close(self) -> None:
+        """Give the files back."""
+        self.source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_checkpoint(path: Path) -> Reader:
+    """Open the checkpoint that ``path`` means; the time does not depend on the number of tensors where the format allows.
+
+    ``path`` is a prefix, an index file, a directory, or one of the data files. ``CheckpointNotFound``;
+    ``AmbiguousPath``; ``MalformedCheckpoint``, ``CorruptCheckpoint`` and the like where the index is damaged.
+    """
+    found = find_checkpoint(path)
+    return Reader(found.path, found.format.name, found.open())
+
+
+def _one_slice(tensors: TensorTable, wanted: Region) -> SliceTable:
+    rank = tensors.shapes.shape[1]
+    offset = np.zeros((1, rank), dtype=np.int64)
+    shape = np.ones((1, rank), dtype=np.int64)
+    offset[0, : wanted.rank], shape[0, : wanted.rank] = wanted.offset, wanted.shape
+    return SliceTable.of(tensors, np.zeros(1, dtype=np.int64), offset, shape)
+
+
+def _overlapping(entries: EntryTable, wanted: Region) -> list[int]:
+    """The rows that hold an element of the region."""
+    copies = plan_copies(entries.slices, _one_slice(entries.slices.tensors, wanted)).copies
+    return [int(row) for row in copies.source]

@@ -1,0 +1,119 @@
+"""A source whose values are converted on the way: the only place where a dtype changes, and only on demand.
+
+Each payload is verified whole before its first element is converted, so that what is checked is what was stored. A
+conversion that would lose more than precision is refused, naming key and value: a finite number that becomes infinite,
+an integer that does not fit, a fraction that becomes an integer, an imaginary part that is dropped.
+"""
+
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.engine.arrays import bytes_of
+from shardvar.engine.evidence import check_entry
+from shardvar.errors import UnsupportedError
+from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import code, is_opaque, is_whole, numpy_dtype
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
+from shardvar.planning.slices import SliceTable
+from shardvar.wire.crc import Checksum
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CastSource:
+    """Another source with some of its entries converted; rows are those of ``entries``."""
+
+    inner: Source
+    """Where payloads come from."""
+    stored: EntryTable
+    """The entries as they are stored."""
+    verified: set[int] = field(default_factory=set)
+    """The rows whose payload was verified."""
+    lock: Lock = field(default_factory=Lock)
+    """Guards ``verified``."""
+
+    @property
+    def index(self) -> Index:
+        """The table of contents of the other source."""
+        return self.inner.index
+
+    @property
+    def crc(self) -> Checksum | None:
+        """The checksum of the entries that are not converted."""
+        return self.inner.crc
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Bytes of a file, for entries that are not converted."""
+        self.inner.read_span(file, start, buffer)
+
+    def map(self, file: int) -> memoryview:
+        """A file as a map, for entries that are not converted."""
+        return self.inner.map(file)
+
+    def close(self) -> None:
+        """Close the other source."""
+        self.inner.close()
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` with converted values, from byte ``start`` of the converted payload on."""
+        before, after = (table.slices.dtype(row) for table in (self.stored, entries))
+        if before == after:
+            self.inner.read_into(self.stored, row, start, buffer)
+            return
+        with self.lock:
+            if row not in self.verified:
+                check_entry(self.inner, self.stored, row)
+                self.verified.add(row)
+        source, target = numpy_dtype(before), numpy_dtype(after)
+        count = len(buffer) // target.itemsize
+        values = np.empty(count, source)
+        first = start // target.itemsize * source.itemsize
+        self.inner.read_into(self.stored, row, first, bytes_of(values))
+        buffer[:] = bytes_of(convert(values, target, entries.slices.key(row)))
+
+
+def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
+    """The entries with the dtypes of some keys replaced; those are no longer plain."""
+    slices = entries.slices
+    codes = slices.tensors.codes.copy()
+    for row, key in enumerate(slices.tensors.keys):
+        if key in dtypes:
+            before, after = slices.tensors.dtype(row), dtypes[key]
+            if before != after and any(is_whole(name) or is_opaque(name) for name in (before, after)):
+                raise UnsupportedError(f"{key!r} cannot be cast from {before} to {after}.", "Cast numbers to numbers.")
+            codes[row] = code(after)
+    same = (codes == slices.tensors.codes)[slices.tensor]
+    table = SliceTable.of(
+        replace(slices.tensors, codes=codes), slices.tensor, slices.offset, slices.shape, slices.nbytes
+    )
+    checksum = np.where(same, entries.checksum, NO_CHECKSUM)
+    runs = entries.runs if same.all() else None
+    return replace(entries, slices=table, plain=entries.plain & same, checksum=checksum, runs=runs)
+
+
+def convert(values: npt.NDArray[Any], dtype: np.dtype[Any], key: str) -> npt.NDArray[Any]:
+    """The values in another dtype, rounded as NumPy rounds; ``UnsupportedError`` where more than precision is lost."""
+    with np.errstate(all="ignore"):
+        converted = values.astype(dtype)
+        back = converted.astype(values.dtype)
+        if _is_exact(values.dtype) or _is_exact(dtype):
+            lost = back != values
+        elif values.dtype.kind == "c" and dtype.kind != "c":
+            lost = values.imag != 0
+        else:
+            lost = np.isfinite(values) & ~np.isfinite(converted)
+    if lost.any():
+        value = values[int(np.argmax(lost))]
+        raise UnsupportedError(
+            f"The value {value} of {key!r} has no place in {dtype.name}.",
+            "Choose a wider dtype, or leave the tensor as it is.",
+        )
+    return converted
+
+
+def _is_exact(dtype: np.dtype[Any]) -> bool:
+    """True for integers and bools, whose values may not change at all."""
+    return dtype.kind in "biu" or dtype.name.startswith(("int", "uint"))

@@ -93,20 +93,24 @@ def _read_lengths(payload: Readable, count: int) -> tuple[NDArray[np.uint64], in
     if count > len(payload) - WORD_NBYTES:
         raise malformed(f"{count} strings cannot be in {len(payload)} bytes.")
     lengths, start = decode_varints(payload, count)
-    rest = len(payload) - start - WORD_NBYTES
-    if rest < 0 or int(lengths.max(initial=0)) > rest or int(lengths.sum()) != rest:
-        raise malformed(f"{count} string lengths do not add up to the {max(rest, 0)} bytes that follow offset {start}.")
+    if start + WORD_NBYTES > len(payload):
+        raise malformed(f"{count} string lengths end at offset {start}, and no checksum of them follows.")
     return lengths, start
 
 
 def _check_lengths(payload: Readable, lengths: NDArray[np.uint64], start: int, byteorder: str) -> None:
-    """Raise where the lengths disagree with their checksum."""
+    """Raise where the lengths disagree with their checksum, or with the bytes that follow it."""
+    if not len(payload):
+        return
     word = bytes(payload[start : start + WORD_NBYTES])
     expected = struct.pack(byteorder + "I", mask(_lengths_checksum(lengths, byteorder)))
-    if word != expected and len(payload):
+    if word != expected:
         raise corrupt(
             f"The string lengths have the checksum {expected.hex()}, and {word.hex()} is stored at offset {start}."
         )
+    rest = len(payload) - start - WORD_NBYTES
+    if int(lengths.max(initial=0)) > rest or int(lengths.sum()) != rest:
+        raise malformed(f"The string lengths do not add up to the {rest} bytes that follow offset {start}.")
 
 
 def _lengths_checksum(lengths: NDArray[np.uint64], byteorder: str = "<") -> int:

@@ -117,7 +117,9 @@ def _absent(storage: Storage, prefix: str, error: MissingFile) -> Exception:
 def find_tensors(contents: Contents) -> Tensors:
     """Sort the entries into tensors and slices; what cannot be sorted becomes a fault of its key."""
     found = Tensors()
-    sliced = [row for row, entry in enumerate(contents.entries) if entry.slices]
+    sliced = [
+        row for row, entry in enumerate(contents.entries) if entry.slices and _sliced_name(contents.keys[row]) is None
+    ]
     row_of = dict(zip(contents.keys, range(len(contents.keys)), strict=True)) if sliced else {}
     claimed: set[int] = set()
     for row in sliced:
@@ -137,7 +139,7 @@ def find_tensors(contents: Contents) -> Tensors:
     for row, key in enumerate(contents.keys):
         if row in claimed or row in contents.errors:
             continue
-        name = _sliced_name(key) if key[:1] == b"\x00" else None
+        name = _sliced_name(key)
         if name is None:
             found.rows.append(row)
         else:
@@ -202,6 +204,8 @@ def _check_part(contents: Contents, row: int, part: tuple[int, tuple[int, ...], 
 
 def _sliced_name(key: bytes) -> bytes | None:
     """The name of the tensor of which ``key`` is a slice; None where it is the name of a tensor itself."""
+    if key[:1] != b"\x00":
+        return None
     try:
         _, position = decode_num(key, 0)
         name, position = decode_string(key, position)

@@ -54,10 +54,11 @@ def find_prefixes(storage: Storage, name: str) -> list[str]:
     data = DATA.fullmatch(name)
     if name in there and data:
         return [data["prefix"]]
-    if index_name(name) in there or any(data_files(name, names)) or v1_files(storage, name, names):
+    if index_name(name) in there or any(data_files(name, names)):
         return [name]
     part = V1_PART.fullmatch(name)
-    return [part["prefix"]] if part and v1_files(storage, part["prefix"], names) else []
+    old = part["prefix"] if part and name in there else name
+    return [old] if v1_files(storage, old, names) else []
 
 
 def v1_files(storage: Storage, prefix: str, names: Iterable[str]) -> list[str]:

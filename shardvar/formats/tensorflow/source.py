@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardvar.errors import CorruptCheckpoint, at
+from shardvar.errors import CorruptCheckpoint, MalformedCheckpoint, at
 from shardvar.formats.protocol import Finding
 from shardvar.formats.tensorflow.index import BundleIndex
 from shardvar.formats.tensorflow.names import data_files
@@ -108,20 +108,24 @@ class BundleSource:
     def _check(self, entries: EntryTable, row: int, stored: memoryview) -> None:
         """Raise ``CorruptCheckpoint`` where the bytes of the file do not have the checksum of their entry."""
         slices, count = entries.slices, _count(entries, row)
-        match slices.dtype(row):
-            case "string" if not len(stored):
-                return  # no elements, and a writer that keeps no checksum of them
-            case "string":
-                actual = strings.bundle_checksum(stored, count, ">" if self.contents.is_big_endian else "<")
-            case "variant":
-                actual = strings.variant_checksum(stored, count)
-            case _:
-                actual = CRC32C.compute(stored)
         expected = self.contents.guards[slices.key(row), slices.region(row).offset]
+        try:
+            match slices.dtype(row):
+                case "string" if not len(stored):
+                    return  # no elements, and a writer that keeps no checksum of them
+                case "string":
+                    actual = strings.bundle_checksum(stored, count, ">" if self.contents.is_big_endian else "<")
+                case "variant":
+                    actual = strings.variant_checksum(stored, count)
+                case _:
+                    actual = CRC32C.compute(stored)
+        except MalformedCheckpoint:
+            actual = None  # bytes of which the checksum cannot even be computed
         if actual != expected:
+            found = "have no checksum" if actual is None else f"have the checksum {actual:08x}"
             raise CorruptCheckpoint(
                 f"{self._open(int(entries.file[row])).name}: the {len(stored)} bytes at offset {entries.start[row]} "
-                f"have the checksum {actual:08x}, and the index gives {expected:08x}.",
+                f"{found}, and the index gives {expected:08x}.",
                 COPY_AGAIN,
             )
 

@@ -251,6 +251,10 @@ def test_ordered_code_round_trips_whatever_surrounds_it(
     assert decode(before + encode(value) + after, len(before)) == (value, len(before) + len(encode(value)))
 
 
+def test_a_zero_may_be_followed_by_a_zero() -> None:
+    assert ordered_code.decode_num(b"\x00\x00", 0) == (0, 1)
+
+
 @codes
 @given(data=st.data())
 def test_ordered_code_sorts_as_its_values(encode: Any, decode: Any, values: Any, data: st.DataObject) -> None:

@@ -31,9 +31,10 @@ def decode_num(data: bytes, start: int) -> tuple[int, int]:
     """The unsigned integer at ``start``."""
     nbytes = data[start] if start < len(data) else 9
     stop = start + 1 + nbytes
-    if nbytes > 8 or stop > len(data) or data[start + 1 : start + 2] == b"\x00":
+    digits = data[start + 1 : stop]
+    if nbytes > 8 or len(digits) < nbytes or digits[:1] == b"\x00":
         raise malformed(f"No number of ordered code stands at offset {start}.")
-    return int.from_bytes(data[start + 1 : stop], "big"), stop
+    return int.from_bytes(digits, "big"), stop
 
 
 def encode_string(value: bytes) -> bytes:

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from shardvar.checkpoint.locate import Path
 from shardvar.checkpoint.reader import VERIFY, Reader, open_checkpoint
 from shardvar.engine.read import read_arrays
-from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import STRING, is_opaque, numpy_dtype
+from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.layout.dtypes import NAMES, STRING, is_opaque, numpy_dtype
 from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable
@@ -56,10 +56,14 @@ def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
     else:
         wanted = [keys] if isinstance(keys, str) else list(dict.fromkeys(keys))
         entries = concatenate_entries([reader.find(key) for key in wanted])
-    for row in range(len(entries.slices.tensors)):
-        dtype = entries.slices.tensors.dtype(row)
-        if is_opaque(dtype):
-            numpy_dtype(dtype)
+    codes = entries.slices.tensors.codes
+    for number in np.unique(codes).tolist():
+        if is_opaque(NAMES[number]):
+            key = entries.slices.tensors.keys[int(np.argmax(codes == number))]
+            raise UnsupportedError(
+                f"{key!r} is of dtype {NAMES[number]}, whose values NumPy cannot hold.",
+                "Name the keys to load without it; it can still be verified and carried to another checkpoint.",
+            )
     return entries
 
 

@@ -161,7 +161,7 @@ class Reader:
 
 
 def open_checkpoint(path: Path) -> Reader:
-    """Open the checkpoint that ``path`` means; the time does not depend on the number of tensors where the format allows.
+    """Open the checkpoint that ``path`` means, in a time that is not the number of tensors where the format allows.
 
     ``path`` is a prefix, an index file, a directory, or one of the data files. ``CheckpointNotFound``;
     ``AmbiguousPath``; ``MalformedCheckpoint``, ``CorruptCheckpoint`` and the like where the index is damaged.

@@ -37,9 +37,9 @@ def reshard(
 ) -> WriteReport:
     """Write the checkpoint at ``source`` anew at ``target``; a report of what was done, or with ``dry_run`` would be.
 
-    ``format`` is what the ending of ``target`` says where it is not given, else that of the source. Tensors keep their
-    slices unless ``partition`` says otherwise (see ``save``); all go to one file unless ``policy`` does. ``filter`` is a
-    glob or several: keys that match one are taken. ``rename`` goes from old keys to new ones, or from globs with one
+    ``format`` is what the ending of ``target`` says where it is not given, else that of the source. Tensors keep
+    their slices unless ``partition`` says otherwise (see ``save``); all go to one file unless ``policy`` does.
+    ``filter`` is a glob or several: keys that match one are taken. ``rename`` goes from old keys to new ones, or from globs with one
     ``*`` to names with one. ``cast`` goes from globs to dtypes; otherwise no dtype changes.
 
     Every checksum of the source is compared before the target is committed. The source is never touched, and the target

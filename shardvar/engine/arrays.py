@@ -41,6 +41,11 @@ class ArraySource:
             return bytes_of(array)
         return None
 
+    def nbytes(self, row: int) -> int:
+        """The bytes of the payload."""
+        array = self.arrays[row]
+        return len(array) if isinstance(array, bytes) else array.nbytes
+
     def small_payload(self, row: int) -> bytes | memoryview:
         """The payload, copied where need be: for arrays that are small."""
         array = self.arrays[row]

@@ -40,7 +40,7 @@ class Evidence:
 
 
 def check_evidence(source: Source, entries: EntryTable, pieces: Sequence[tuple[int, int, int, int]]) -> None:
-    """Raise ``CorruptCheckpoint``, naming key, file and offset, unless every payload that was touched is as promised."""
+    """Raise ``CorruptCheckpoint``, naming key, file and offset, unless every payload that was read is as promised."""
     if not pieces:
         return
     table = np.array(pieces, dtype=np.int64)

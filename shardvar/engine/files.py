@@ -15,7 +15,7 @@ import numpy.typing as npt
 from shardvar.engine.arrays import ArraySource
 from shardvar.engine.boxes import fill_range
 from shardvar.engine.evidence import BLOCK_NBYTES, Evidence
-from shardvar.engine.gather import Piece, gather
+from shardvar.engine.gather import Piece, gather, gather_arrays
 from shardvar.engine.moves import MoveTable, lower
 from shardvar.engine.pool import run_all, thread_buffer
 from shardvar.formats.protocol import FileChecksums, FileWriter, Source
@@ -184,6 +184,9 @@ def _fill(work: _FileWork, unit: _Unit, block: memoryview) -> None:
     places = work.task.start[moves.target] + moves.target_start - base
     if unit.start or unit.last == unit.first + 1:
         moves, places = _clip(moves, places, unit.nbytes)
+    if isinstance(work.source, ArraySource):
+        gather_arrays(work.source, work.entries.file[moves.source], moves, places, block)
+        moves = moves.take(np.zeros(0, dtype=np.int64))
     plain = work.entries.plain[moves.source]
     some = np.flatnonzero(plain)
     work.evidence.add(gather(work.source, work.entries, moves.take(some), places[some].tolist(), block))

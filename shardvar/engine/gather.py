@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from shardvar.engine.arrays import ArraySource
 from shardvar.engine.evidence import BLOCK_NBYTES
 from shardvar.engine.moves import MoveTable
 from shardvar.formats.protocol import Source
@@ -36,6 +37,16 @@ def spans(file: Ints, start: Ints, nbytes: Ints, limit: int = BLOCK_NBYTES) -> I
             last = max(last, first + 1)
             yield first, last
             first = last
+
+
+def gather_arrays(source: ArraySource, arrays: Ints, moves: MoveTable, places: Ints, buffer: memoryview) -> None:
+    """Bring each move's bytes from the array that holds them to its place in ``buffer``."""
+    columns = (arrays, moves.source_start, moves.nbytes, places)
+    for array, start, nbytes, place in zip(*(column.tolist() for column in columns), strict=True):
+        if nbytes <= SMALL_NBYTES and source.nbytes(array) == nbytes:
+            buffer[place : place + nbytes] = source.small_payload(array)
+        else:
+            source.read_span(array, start, buffer[place : place + nbytes])
 
 
 def gather(

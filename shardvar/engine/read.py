@@ -61,11 +61,13 @@ def read_arrays(
     reading = _Reading(source, entries, targets, {}, Evidence(), progress)
     is_string = (targets.codes() == code(STRING))[moves.target]
     plain = entries.plain[moves.source]
-    small = plain & ~is_string & (moves.nbytes <= SMALL_NBYTES) & (moves.nbytes == targets.nbytes[moves.target])
+    is_whole_source = moves.nbytes == entries.slices.nbytes[moves.source]
+    is_whole_target = moves.nbytes == targets.nbytes[moves.target]
+    small = plain & ~is_string & is_whole_source & is_whole_target & (moves.nbytes <= SMALL_NBYTES)
     _read_small(reading, moves.take(np.flatnonzero(small)))
     _allocate(reading)
     large = plain & ~is_string & ~small & is_run[moves.target]
-    in_part = (moves.nbytes < entries.slices.nbytes[moves.source]) & (entries.runs is not None)
+    in_part = ~is_whole_source & (entries.runs is not None)
     _read_runs(reading, moves.take(np.flatnonzero(large & ~in_part)))
     _read_parts(reading, moves.take(np.flatnonzero(large & in_part)))
     _read_decoded(reading, moves.take(np.flatnonzero(~plain & ~is_string & is_run[moves.target])))

@@ -1,0 +1,181 @@
+"""A block of entries, decoded: columns on disk become columns in memory, and nothing in them is believed.
+
+For n tensors and the m entries that each of them has at least one of, in the order of the keys:
+
+    key                 packed strings [n], strictly rising as byte strings
+    dtype_name, dtype   packed strings: the names in use; u8 [n]: which of them each tensor has
+    rank, shape         u8 [n]; u64: the extents of every full shape, one shape after the other
+    count               u32 [n]: how many of the entries are the tensor's
+    offset, extent      u64: the region of every entry, one after the other, as many numbers each as its tensor has axes
+    file, start, nbytes u32, u64, u64 [m]: where the payload lies
+    crc                 u32 [m]: the CRC32C of the payload
+    run_crc             u32: the CRC32C of every run of every payload that is longer than one run
+
+What breaks the columns themselves is the block's fault, and raised. What one tensor says wrongly is that tensor's fault
+alone: it is left out of the table and listed as broken. Whether its slices overlap or leave holes is not asked here.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import lt
+
+import numpy as np
+
+from shardvar.errors import CheckpointError
+from shardvar.formats.native.broken import find_broken
+from shardvar.formats.native.overview import Overview, decode_text
+from shardvar.layout.dtypes import MAX_NBYTES, MAX_RANK, NAMES, code
+from shardvar.layout.region import Ints
+from shardvar.planning.index import EntryTable, RunChecksums
+from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.wire.blocks import Block
+from shardvar.wire.damage import invalid
+
+MAX_SHARED_NBYTES = 1 << 20
+"""A block of more bytes holds one entry: a row becomes up to 1.5 KiB of columns in memory, whatever it is on disk."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """What one block says."""
+
+    first_key: bytes
+    """The first key, as it is stored."""
+    last_key: bytes
+    """The last one."""
+    table: EntryTable
+    """The entries of the tensors that make sense."""
+    broken: dict[str, CheckpointError]
+    """The other tensors."""
+    rows: dict[str, int]
+    """The row of each key among the tensors of ``table``."""
+
+    def find(self, key: str) -> EntryTable | None:
+        """The entries of one key, over a table of that tensor alone."""
+        row = self.rows.get(key)
+        if row is None:
+            return None
+        first, last = np.searchsorted(self.table.slices.tensor, [row, row + 1]).tolist()
+        return select(self.table, row, row + 1, first, last)
+
+
+def select(table: EntryTable, tensor: int, tensor_stop: int, first: int, last: int) -> EntryTable:
+    """The rows ``[first, last)``, which are those of the tensors ``[tensor, tensor_stop)``, over these alone."""
+    slices, tensors = table.slices, table.slices.tensors
+    some, rows = slice(tensor, tensor_stop), slice(first, last)
+    kept = TensorTable(tensors.keys[some], tensors.codes[some], tensors.ranks[some], tensors.shapes[some])
+    runs = table.runs and RunChecksums(table.runs.run_nbytes, table.runs.values, table.runs.first[rows])
+    return EntryTable(
+        SliceTable(kept, slices.tensor[rows] - tensor, slices.offset[rows], slices.shape[rows], slices.nbytes[rows]),
+        table.file[rows],
+        table.start[rows],
+        table.checksum[rows],
+        table.plain[rows],
+        runs,
+    )
+
+
+def decode_entries(block: Block, nbytes: int, overview: Overview) -> Entries:
+    """The entries of a block of ``nbytes`` bytes."""
+    file = block.numbers("file", "<u4").astype(np.int64)
+    if nbytes > MAX_SHARED_NBYTES and len(file) != 1:
+        raise invalid(f"{len(file)} entries share a block of {nbytes} bytes; {MAX_SHARED_NBYTES} are the most.")
+    keys, first_key, last_key = _read_keys(block)
+    slices, unknown = _read_slices(block, keys, len(file))
+    table = EntryTable(
+        slices,
+        file,
+        _read_wide(block, "start", len(file)),
+        block.numbers("crc", "<u4", len(file)).astype(np.int64),
+        np.ones(len(file), np.bool),
+        _read_runs(block, slices.nbytes, overview.run_nbytes),
+    )
+    broken = find_broken(table, unknown, overview)
+    if broken:
+        table = _without(table, np.array(list(broken), np.int64))
+    errors = {keys[tensor]: error for tensor, error in broken.items()}
+    return Entries(first_key, last_key, table, errors, table.slices.tensors.rows())
+
+
+def _read_keys(block: Block) -> tuple[list[str], bytes, bytes]:
+    """The keys, and the first and the last of them as they are stored."""
+    octets, bounds = block.octets("key"), block.bounds("key").tolist()
+    if len(bounds) < 2:
+        raise invalid("A block has no entries.")
+    first, last = octets[: bounds[1]], octets[bounds[-2] :]
+    if octets.isascii():  # where characters are bytes, texts are cut and compared as these are
+        text = octets.decode("ascii")
+        keys = [text[start:stop] for start, stop in pairwise(bounds)]
+        is_rising = all(map(lt, keys, keys[1:]))
+    else:
+        stored = block.strings("key")
+        keys = list(map(decode_text, stored))
+        is_rising = all(map(lt, stored, stored[1:]))
+    if not is_rising:
+        raise invalid("The keys of a block do not rise.")
+    return keys, first, last
+
+
+def _read_slices(block: Block, keys: list[str], m: int) -> tuple[SliceTable, dict[int, str]]:
+    """The slices as they stand there, and the tensors whose dtype is not known, with its name."""
+    n = len(keys)
+    count = block.numbers("count", "<u4", n).astype(np.int64)
+    if count.min() < 1 or count.sum() != m:
+        raise invalid(f"{n} tensors have {count.sum()} entries, one at least each; {m} are there.")
+    ranks = block.numbers("rank", "u1", n).astype(np.int64)
+    if ranks.max() > MAX_RANK:
+        raise invalid(f"A tensor has {ranks.max()} axes; {MAX_RANK} are the most.")
+    names, which = list(map(decode_text, block.strings("dtype_name"))), block.numbers("dtype", "u1", n)
+    if which.max() >= len(names):
+        raise invalid(f"A tensor has dtype number {which.max()} of {len(names)}.")
+    codes = np.array([code(name) if name in NAMES else -1 for name in names], np.int64)[which]
+    unknown = {tensor: names[which[tensor]] for tensor in np.flatnonzero(codes < 0).tolist()}
+    tensors = TensorTable(keys, np.maximum(codes, 0), ranks, _read_matrix(block, "shape", ranks, 1))
+    tensor = np.repeat(np.arange(n), count)
+    offset, shape = (_read_matrix(block, name, ranks[tensor], fill) for name, fill in (("offset", 0), ("extent", 1)))
+    return SliceTable(tensors, tensor, offset, shape, _read_wide(block, "nbytes", m)), unknown
+
+
+def _read_wide(block: Block, name: str, count: int) -> Ints:
+    """A column of 64-bit numbers; those past any use become ``MAX_NBYTES + 1``, so that sums of two fit in 64 bits."""
+    column: Ints = np.minimum(block.numbers(name, "<u8", count), np.uint64(MAX_NBYTES + 1)).astype(np.int64)
+    return column
+
+
+def _read_matrix(block: Block, name: str, ranks: Ints, fill: int) -> Ints:
+    """[rows, rank] rows of several lengths, padded on the right."""
+    flat = _read_wide(block, name, int(ranks.sum()))
+    rank = int(ranks.max())
+    if (ranks == rank).all():
+        return flat.reshape(len(ranks), rank)
+    matrix = np.full((len(ranks), rank), fill, np.int64)
+    matrix[np.arange(rank) < ranks[:, None]] = flat
+    return matrix
+
+
+def _read_runs(block: Block, nbytes: Ints, run_nbytes: int) -> RunChecksums:
+    """The checksums of all runs: those stored, and those of payloads that are one run."""
+    counts = -(-nbytes // run_nbytes)
+    many = counts > 1
+    stored = block.numbers("run_crc", "<u4")
+    # The largest first: a sum of large ones might come out right by overflowing.
+    if counts.max() > max(len(stored), 1) or counts[many].sum() != len(stored):
+        raise invalid(f"There are {len(stored)} checksums of runs, which is not one for each.")
+    first = np.cumsum(counts) - counts
+    one = np.flatnonzero(counts == 1)
+    values = np.empty(len(stored) + len(one), np.uint32)
+    values[first[one]] = block.numbers("crc", "<u4", len(nbytes))[one]
+    values[np.repeat(many, counts)] = stored
+    return RunChecksums(run_nbytes, values, first)
+
+
+def _without(table: EntryTable, tensors: Ints) -> EntryTable:
+    """The table without some of its tensors."""
+    kept = np.ones(len(table.slices.tensors), np.bool)
+    kept[tensors] = False
+    rest = table.take(np.flatnonzero(kept[table.slices.tensor]))
+    position = np.cumsum(kept) - 1
+    slices = replace(
+        rest.slices, tensors=rest.slices.tensors.take(np.flatnonzero(kept)), tensor=position[rest.slices.tensor]
+    )
+    return replace(rest, slices=slices)

@@ -2,9 +2,9 @@
 
     import shardvar as sv
 
-    sv.save("model", {"table": table}, partition=sv.div(len(table), 3))
-    sv.reshard("model", "model-tf", format="tensorflow")
-    assert sv.diff("model", "model-tf").equal
+    sv.save("model", {"table": table}, partition=3)
+    sv.reshard("model", "model-of-five", partition=5)
+    table = sv.load("model-of-five")["table"]
 
 This module is the face. It imports nothing until one of its names is used (SPEC 1), so that the command line starts
 quickly and a program that wants only ``sv.div`` pays for nothing else. ``_HOMES`` is the only table of public names: a
@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shardvar import errors as errors
+    from shardvar.checkpoint import load as load
+    from shardvar.checkpoint import open_checkpoint as open_checkpoint
+    from shardvar.checkpoint import reshard as reshard
+    from shardvar.checkpoint import save as save
     from shardvar.layout import Partition as Partition
     from shardvar.layout import PartitionSpec as PartitionSpec
     from shardvar.layout import Region as Region
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "shardvar.errors": ("errors",),
+    "shardvar.checkpoint": ("load", "open_checkpoint", "reshard", "save"),
     "shardvar.layout": ("Partition", "PartitionSpec", "Region", "chunk", "div", "div_owner"),
     "shardvar.planning.policies": ("AllInOnePolicy", "MaxShardSizePolicy"),
 }

@@ -63,5 +63,12 @@ def test_type_checkers_see_the_names_that_python_sees() -> None:
     assert declared == names | submodules
 
 
+def test_what_is_written_names_the_version_that_wrote_it() -> None:
+    """The version stands in two layers that may not see each other; here they meet."""
+    from shardvar.checkpoint.save import WRITER
+
+    assert f"shardvar {shardvar.__version__}" == WRITER
+
+
 def test_the_package_says_that_it_is_typed() -> None:
     assert (Path(shardvar.__file__).parent / "py.typed").is_file()

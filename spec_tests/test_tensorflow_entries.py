@@ -1,10 +1,12 @@
 """The index's messages, and the laws that its entries must keep: made by hand, each breaking one."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from bundles import open_golden
 from hypothesis import given
 from hypothesis import strategies as st
 from test_tensorflow_read import MemoryStorage
@@ -212,6 +214,24 @@ def test_strings_without_elements_may_have_no_bytes() -> None:
     source = FORMAT.open(bundle({b"s": BundleEntry(7, (0, 3), 0, 0, 0, 0)}), "ck")
     assert not source.index.faults
     source.read_into(source.index.find("s"), 0, 0, memoryview(bytearray()))
+
+
+def test_two_checksums_of_the_same_bytes_are_a_fault() -> None:
+    """One of them is wrong. The same bytes under one checksum may have several names."""
+    empty = BundleEntry(7, (), 0, 0, 5, mask(CRC32C.compute(bytes(8))))
+    same = FORMAT.open(bundle({b"r": empty, b"s": empty}), "ck")
+    other = FORMAT.open(bundle({b"r": empty, b"s": empty._replace(crc=1)}), "ck")
+    assert not same.index.faults and {key: type(e) for key, e in other.index.faults.items()} == {"s": InvalidCheckpoint}
+
+
+def test_entries_may_be_renamed_before_they_are_read() -> None:
+    """What guards a payload hangs on its place, not on the name that the index gives it."""
+    _, source = open_golden("bad_string_byte")
+    entries = source.index.find("s")
+    tensors = replace(entries.slices.tensors, keys=["other"] * len(entries.slices.tensors))
+    renamed = replace(entries, slices=replace(entries.slices, tensors=tensors))
+    with pytest.raises(CorruptCheckpoint, match="'other'"):
+        source.read_into(renamed, 0, 0, memoryview(bytearray(int(entries.slices.nbytes[0]))))
 
 
 def test_a_big_endian_variant_is_a_fault() -> None:

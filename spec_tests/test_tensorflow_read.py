@@ -294,12 +294,12 @@ def test_a_v1_checkpoint_is_found_by_what_is_in_its_files(tmp_path: Path) -> Non
 
 
 def test_more_data_files_than_are_held_open_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardvar.formats.tensorflow.source.OPEN_FILES", 2)
+    monkeypatch.setattr("shardvar.formats.files.OPEN_FILES", 2)
     _, source = open_golden("max_shard_24")
     wanted = tensors_of(open_golden("max_shard_24")[0])
     for key in [*wanted, *reversed(wanted)]:
         check_values(wanted[key], read_tensor(source, key))
-    assert len(source._files) == 2 < len(source.index.files)
+    assert len(source._files._open) == 2 < len(source.index.files)
     source.close()
 
 
@@ -354,7 +354,7 @@ class MemoryStorage:
 
 class MemoryFile:
     def __init__(self, name: str, data: bytes) -> None:
-        self.name, self.data, self.size = name, data, len(data)
+        self.name, self.data, self.size, self.stamp = name, data, len(data), ""
 
     def read(self, start: int, nbytes: int) -> bytes:
         assert start >= 0 and start + nbytes <= self.size, "refused by the format before the storage must"

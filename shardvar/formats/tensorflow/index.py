@@ -35,8 +35,8 @@ class BundleIndex:
 
     table: TableIndex
     """The table of contents."""
-    guards: dict[tuple[str, tuple[int, ...]], int]
-    """(key, offset in the tensor) -> checksum, of the entries that the source checks by itself."""
+    guards: dict[tuple[int, int, int], int]
+    """(file, start, nbytes) -> checksum, of the payloads that the source checks by itself."""
     is_big_endian: bool
     """The byte order of the files."""
     num_shards: int
@@ -69,10 +69,25 @@ def read_index(storage: Storage, prefix: str) -> BundleIndex:
     for key, error in find_faults(slices).items():
         faults.errors.setdefault(key, type(error)(f"{contents.place}: {error.cause}", error.remedy))
 
-    others = np.flatnonzero(~plain).tolist()
-    guards = {(slices.key(row), slices.region(row).offset): int(crc[row]) for row in others}
+    guards = _find_guards(faults, crc)
     table = TableIndex(entries, files, faults=faults.errors)
     return BundleIndex(table, guards, contents.header.is_big_endian, contents.header.num_shards, sizes)
+
+
+def _find_guards(faults: "_Faults", crc: Ints) -> dict[tuple[int, int, int], int]:
+    """The checksums of payloads that are not plain, by their place: keys may be renamed, places stay."""
+    entries = faults.entries
+    others = np.flatnonzero(~entries.plain)
+    columns = (entries.file, entries.start, entries.slices.nbytes, crc)
+    guards: dict[tuple[int, int, int], int] = {}
+    differs = np.zeros(len(entries), np.bool)
+    for row, file, start, nbytes, value in zip(
+        others.tolist(), *(column[others].tolist() for column in columns), strict=True
+    ):
+        differs[row] = guards.setdefault((file, start, nbytes), value) != value and nbytes > 0
+    cause = "Another tensor has the same bytes and another checksum of them."
+    faults.add(differs, lambda row: InvalidCheckpoint(cause, WRITE_AGAIN))
+    return guards
 
 
 def _slice_table(contents: Contents, found: Tensors) -> tuple[SliceTable, list[int]]:

@@ -19,7 +19,7 @@ from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
 from shardvar.formats.tensorflow.names import check_readable, data_files, data_name, index_name
 from shardvar.formats.tensorflow.protos import ENUMS, encode_head, encode_header, encode_place, encode_slices
-from shardvar.layout.dtypes import STRING, VARIANT
+from shardvar.layout.dtypes import NAMES, STRING, VARIANT
 from shardvar.layout.region import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.plan import Assignment
@@ -122,13 +122,16 @@ class BundleSink:
         self, key: bytes, dtype: int, head: bytes, rows: list[int], places: list[bytes]
     ) -> Iterator[tuple[bytes, bytes]]:
         """The full entry of a tensor, and the entries of its slices."""
-        regions = [self.assignment.slices.region(row) for row in rows]
-        extents = [tuple(zip(region.offset, region.shape, strict=True)) for region in regions]
+        slices = self.assignment.slices
+        rank = int(slices.tensors.ranks[slices.tensor[rows[0]]])
+        shapes = slices.shape[rows, :rank].tolist()
+        starts = slices.offset[rows, :rank].tolist()
+        extents = [tuple(zip(start, shape, strict=True)) for start, shape in zip(starts, shapes, strict=True)]
         # TensorFlow's merge leaves there the file of the first slice; no reader looks at it.
         place = encode_place(int(self.assignment.file[rows[0]]), 0, 0, 0)
         yield key, head + place + encode_slices(extents)
-        for row, region, extent in zip(rows, regions, extents, strict=True):
-            yield slice_key(key, extent), encode_head(dtype, region.shape) + places[row]
+        for row, shape, extent in zip(rows, shapes, extents, strict=True):
+            yield slice_key(key, extent), encode_head(dtype, shape) + places[row]
 
 
 def plan_sink(
@@ -158,17 +161,14 @@ def _starts(assignment: Assignment) -> Ints:
 
 def _check_cuts(slices: SliceTable, capabilities: Capabilities) -> None:
     """Raise ``UnsupportedError`` for slices that TensorFlow could not put together again."""
-    for row in np.flatnonzero(~slices.is_whole()).tolist():
-        region = slices.region(row)
-        if (
-            slices.dtype(row) not in capabilities.slice_dtypes
-            or region.rank > capabilities.max_slice_rank
-            or not region.size
-        ):
-            raise UnsupportedError(
-                f"TensorFlow cannot read the slice {region} of {slices.key(row)!r} ({slices.dtype(row)}) back.",
-                "Write the tensor whole.",
-            )
+    held = np.array([name in capabilities.slice_dtypes for name in NAMES])
+    refused = ~held[slices.codes()] | (slices.tensors.ranks[slices.tensor] > capabilities.max_slice_rank)
+    refused |= (slices.shape == 0).any(axis=1)
+    for row in np.flatnonzero(refused & ~slices.is_whole()).tolist():
+        raise UnsupportedError(
+            f"TensorFlow cannot read the slice {slices.region(row)} of {slices.key(row)!r} ({slices.dtype(row)}) back.",
+            "Write the tensor whole.",
+        )
 
 
 def _encode_key(key: str) -> bytes:
@@ -192,6 +192,6 @@ def _free_count(prefix: str, num_files: int, names: list[str]) -> int:
 
 
 def _left_asides(prefix: str, names: list[str]) -> list[str]:
-    """Files that writers of this prefix left when they died."""
-    aside = re.compile(re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp", re.DOTALL)
+    """Files that writers of this prefix left when they died, and what was noted beside them."""
+    aside = re.compile(re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp(\.[a-z]+)?", re.DOTALL)
     return [name for name in names if aside.fullmatch(name)]

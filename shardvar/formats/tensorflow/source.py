@@ -5,26 +5,22 @@ not that of their bytes, so this source checks them by itself, as soon as their 
 big-endian bundle are turned round, piece by piece, and checked in the same way, over the bytes of the file.
 """
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from shardvar.errors import CorruptCheckpoint, MalformedCheckpoint, at
+from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.tensorflow.index import BundleIndex
 from shardvar.formats.tensorflow.names import data_files
-from shardvar.layout.dtypes import STRING, numpy_dtype
+from shardvar.layout.dtypes import STRING, VARIANT, numpy_dtype
 from shardvar.planning.index import EntryTable, TableIndex
-from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, Checksum
 from shardvar.wire.damage import COPY_AGAIN
-
-OPEN_FILES = 64
-"""Data files that are held open at a time."""
 
 _UNITS = {"qint16": 2, "quint16": 2, "qint32": 4}
 """Bytes of an element that NumPy has no type for."""
@@ -40,8 +36,10 @@ class BundleSource:
     """The checkpoint's name."""
     contents: BundleIndex
     """Its index."""
-    _files: OrderedDict[int, ReadableFile] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _files: DataFiles = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._files = DataFiles(self.storage, self.contents.table.files)
 
     @property
     def index(self) -> TableIndex:
@@ -62,7 +60,7 @@ class BundleSource:
             if entries.plain[row] or not self.contents.is_big_endian:
                 self.read_span(file, begin + start, buffer)
             elif dtype == STRING:
-                stored = self._open(file).read(begin, nbytes)
+                stored = self._files.open(file).read(begin, nbytes)
                 buffer[:] = strings.from_big_endian(stored, _count(entries, row))[start : start + len(buffer)]
             else:
                 self._read_swapped(file, begin, start, buffer, _unit(dtype))
@@ -72,17 +70,15 @@ class BundleSource:
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
-        self._open(file).read_into(start, buffer)
+        self._files.open(file).read_into(start, buffer)
 
     def map(self, file: int) -> memoryview:
         """A data file as a read-only memory map."""
-        return self._open(file).map()
+        return self._files.open(file).map()
 
     def close(self) -> None:
         """Give the files back."""
-        with self._lock:
-            while self._files:
-                self._files.popitem()[1].close()
+        self._files.close()
 
     def findings(self) -> Sequence[Finding]:
         """Data files that the index does not name, and bytes after the last payload of those that it does."""
@@ -101,45 +97,36 @@ class BundleSource:
     def _read_swapped(self, file: int, begin: int, start: int, buffer: memoryview, unit: int) -> None:
         """Fill ``buffer`` with words turned round; whole words are read, of which it may want a part."""
         first, stop = start // unit * unit, -(-(start + len(buffer)) // unit) * unit
-        stored = self._open(file).read(begin + first, stop - first)
+        stored = self._files.open(file).read(begin + first, stop - first)
         words = np.frombuffer(stored, f">u{unit}").astype(f"<u{unit}").tobytes()
         buffer[:] = words[start - first : start - first + len(buffer)]
 
     def _check(self, entries: EntryTable, row: int, stored: memoryview) -> None:
         """Raise ``CorruptCheckpoint`` where the bytes of the file do not have the checksum of their entry."""
-        slices, count = entries.slices, _count(entries, row)
-        expected = self.contents.guards[slices.key(row), slices.region(row).offset]
-        try:
-            match slices.dtype(row):
-                case "string" if not len(stored):
-                    return  # no elements, and a writer that keeps no checksum of them
-                case "string":
-                    actual = strings.bundle_checksum(stored, count, ">" if self.contents.is_big_endian else "<")
-                case "variant":
-                    actual = strings.variant_checksum(stored, count)
-                case _:
-                    actual = CRC32C.compute(stored)
-        except MalformedCheckpoint:
-            actual = None  # bytes of which the checksum cannot even be computed
+        if not len(stored):
+            return
+        file, start = int(entries.file[row]), int(entries.start[row])
+        expected, actual = self.contents.guards[file, start, len(stored)], self._checksum(entries, row, stored)
         if actual != expected:
-            found = "have no checksum" if actual is None else f"have the checksum {actual:08x}"
+            found = "no checksum" if actual is None else f"the checksum {actual:08x}"
             raise CorruptCheckpoint(
-                f"{self._open(int(entries.file[row])).name}: the {len(stored)} bytes at offset {entries.start[row]} "
-                f"{found}, and the index gives {expected:08x}.",
+                f"{self._files.open(file).name}: the {len(stored)} bytes at offset {start} have {found}, and the index "
+                f"gives {expected:08x}.",
                 COPY_AGAIN,
             )
 
-    def _open(self, number: int) -> ReadableFile:
-        """A data file; the one that was asked for least recently makes room.
-
-        It is let go of and not closed: another thread may be reading it.
-        """
-        with self._lock:
-            file = self._files.pop(number, None) or self.storage.open(self.index.files[number])
-            self._files[number] = file
-            if len(self._files) > OPEN_FILES:
-                self._files.popitem(last=False)
-            return file
+    def _checksum(self, entries: EntryTable, row: int, stored: memoryview) -> int | None:
+        """The checksum of an entry's bytes in the file; None where they are such that they can have none."""
+        dtype = entries.slices.dtype(row)
+        try:
+            if dtype == STRING:
+                byteorder = ">" if self.contents.is_big_endian else "<"
+                return strings.bundle_checksum(stored, _count(entries, row), byteorder)
+            if dtype == VARIANT:
+                return strings.variant_checksum(stored, _count(entries, row))
+        except MalformedCheckpoint:
+            return None
+        return CRC32C.compute(stored)
 
 
 def _count(entries: EntryTable, row: int) -> int:

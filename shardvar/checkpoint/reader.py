@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.checkpoint.basic_index import parse_index
+from shardvar.checkpoint.basic_index import Pick, parse_index
 from shardvar.checkpoint.locate import Path, find_checkpoint
 from shardvar.engine.read import read_arrays
 from shardvar.engine.region_read import read_unverified
@@ -117,15 +117,15 @@ class Reader:
         wanted, pick = parse_index(region, shape)
         if wanted == Region.whole(shape) or tensors.dtype(0) == "string":
             array = self._read(entries, Region.whole(shape))
-            return np.asarray(array[wanted.slices][pick])
+            return _pick(array[(*wanted.slices, ...)], pick)
         rows = _overlapping(entries, wanted)
         parts = [row for row in rows if not wanted.covers(entries.slices.region(row))]
         if verify == "auto" and entries.runs is None and any(entries.checksum[row] != NO_CHECKSUM for row in parts):
             self.unverified.append((key, wanted))
             target = np.empty(wanted.shape, numpy_dtype(tensors.dtype(0)))
             read_unverified(self.source, entries, rows, wanted, target)
-            return np.asarray(target[pick])
-        return np.asarray(self._read(entries, wanted)[pick])
+            return _pick(target, pick)
+        return _pick(self._read(entries, wanted), pick)
 
     def _read(self, entries: EntryTable, wanted: Region) -> npt.NDArray[Any]:
         tensors = entries.slices.tensors
@@ -176,6 +176,11 @@ def _one_slice(tensors: TensorTable, wanted: Region) -> SliceTable:
     shape = np.ones((1, rank), dtype=np.int64)
     offset[0, : wanted.rank], shape[0, : wanted.rank] = wanted.offset, wanted.shape
     return SliceTable.of(tensors, np.zeros(1, dtype=np.int64), offset, shape)
+
+
+def _pick(array: npt.NDArray[Any], pick: Pick) -> npt.NDArray[Any]:
+    """What an index picks, as an array also where NumPy would give a scalar."""
+    return np.asarray(array[(*pick, ...)])  # the ellipsis keeps even a single element an array
 
 
 def _overlapping(entries: EntryTable, wanted: Region) -> list[int]:

@@ -82,7 +82,7 @@ class MaxShardSizePolicy:
                 rows.append(row)
                 regions.append(region)
                 files.append(file)
-                remaining -= size
+                remaining = max(0, remaining - size)
         table = _recut(slices, rows, regions)
         return Assignment(table, np.array(files, dtype=np.int64), file + 1, self.description)
 

@@ -111,7 +111,13 @@ def write_arrays(
     """Write arrays, those in ``cuts`` in slices, all others whole into the last file."""
     tensors = TensorTable.of([(key, dtype_name(array.dtype), array.shape) for key, array in arrays.items()])
     parts = [
-        (row, offset, shape, file, _payload(array[tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))]))
+        (
+            row,
+            offset,
+            shape,
+            file,
+            _payload(array[(*(slice(o, o + n) for o, n in zip(offset, shape, strict=True)), ...)]),
+        )
         for row, (key, array) in enumerate(arrays.items())
         for offset, shape, file in (cuts or {}).get(key, [((0,) * array.ndim, array.shape, num_files - 1)])
     ]

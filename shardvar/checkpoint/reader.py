@@ -117,7 +117,7 @@ class Reader:
         wanted, pick = parse_index(region, shape)
         if wanted == Region.whole(shape) or tensors.dtype(0) == "string":
             array = self._read(entries, Region.whole(shape))
-            return _pick(array[(*wanted.slices, ...)], pick)
+            return _pick(_pick(array, wanted.slices), pick)
         rows = _overlapping(entries, wanted)
         parts = [row for row in rows if not wanted.covers(entries.slices.region(row))]
         if verify == "auto" and entries.runs is None and any(entries.checksum[row] != NO_CHECKSUM for row in parts):

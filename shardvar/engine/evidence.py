@@ -25,21 +25,42 @@ BLOCK_NBYTES = 4 << 20
 """What is read or written at a time: large enough to hide the call, small enough to stay in the cache."""
 
 
+Piece = tuple[int, int, int, int]
+"""(source row, first byte in its payload, number of bytes, checksum or ``NO_CHECKSUM``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Pieces of payloads that were read: rows of the sources, first bytes, sizes, checksums."""
+    """What was read of a source so far."""
 
-    pieces: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(source row, first byte in its payload, number of bytes, checksum or ``NO_CHECKSUM``)."""
+    source: Source
+    """The source."""
+    entries: EntryTable
+    """Its entries, which ``Piece`` counts by row."""
+    parts: list[Piece] = field(default_factory=list)
+    """The pieces that are only parts of their payloads."""
     lock: Lock = field(default_factory=Lock)
+    """Guards ``parts``."""
 
-    def add(self, pieces: Sequence[tuple[int, int, int, int]]) -> None:
-        """Note pieces; several threads may."""
+    def add(self, pieces: Sequence[Piece]) -> None:
+        """Note pieces; those that are whole payloads are compared at once and need not be kept."""
+        nbytes, promised = self.entries.slices.nbytes, self.entries.checksum
+        whole: list[Piece] = []
+        parts: list[Piece] = []
+        for piece in pieces:
+            row, _, size, crc = piece
+            known = crc != NO_CHECKSUM or promised[row] == NO_CHECKSUM
+            (whole if known and size == nbytes[row] else parts).append(piece)
+        check_evidence(self.source, self.entries, whole)
         with self.lock:
-            self.pieces.extend(pieces)
+            self.parts.extend(parts)
+
+    def check(self) -> None:
+        """Raise unless everything that was noted is as promised."""
+        check_evidence(self.source, self.entries, self.parts)
 
 
-def check_evidence(source: Source, entries: EntryTable, pieces: Sequence[tuple[int, int, int, int]]) -> None:
+def check_evidence(source: Source, entries: EntryTable, pieces: Sequence[Piece]) -> None:
     """Raise ``CorruptCheckpoint``, naming key, file and offset, unless every payload that was read is as promised."""
     if not pieces:
         return

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from shardvar.engine.arrays import ArraySource
 from shardvar.engine.boxes import fill_range
-from shardvar.engine.evidence import BLOCK_NBYTES, Evidence
-from shardvar.engine.gather import Piece, gather, gather_arrays
+from shardvar.engine.evidence import BLOCK_NBYTES, Evidence, Piece
+from shardvar.engine.gather import gather, gather_arrays
 from shardvar.engine.moves import MoveTable, lower
 from shardvar.engine.pool import run_all, thread_buffer
 from shardvar.formats.protocol import FileChecksums, FileWriter, Source
@@ -52,8 +52,8 @@ class FileReport:
 
     checksums: FileChecksums
     """Of what was written."""
-    pieces: list[Piece]
-    """Of what was read: evidence about the source."""
+    parts: list[Piece]
+    """What was read of payloads of which this file needs a part; whole ones have been compared."""
     nbytes: int
     """Payload bytes written."""
 
@@ -75,7 +75,7 @@ class _Unit:
 def run_task(task: FileTask, source: Source, progress: Callable[[int], object] = lambda nbytes: None) -> FileReport:
     """Write one file whole and sync it."""
     moves, is_run = lower(task.plan)
-    evidence = Evidence()
+    evidence = Evidence(source, task.entries)
     file = task.storage.create(task.name)
     try:
         work = _FileWork(task, source, task.entries, moves, is_run, task.plan.bounds(), file, evidence, progress)
@@ -90,7 +90,7 @@ def run_task(task: FileTask, source: Source, progress: Callable[[int], object] =
             file.write(start, frame)
     finally:
         file.close()
-    return FileReport(checksums, evidence.pieces, int(task.plan.targets.nbytes.sum()))
+    return FileReport(checksums, evidence.parts, int(task.plan.targets.nbytes.sum()))
 
 
 @dataclass(frozen=True, slots=True)

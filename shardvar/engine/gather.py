@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from shardvar.engine.arrays import ArraySource
-from shardvar.engine.evidence import BLOCK_NBYTES
+from shardvar.engine.evidence import BLOCK_NBYTES, Piece
 from shardvar.engine.moves import MoveTable
 from shardvar.formats.protocol import Source
 from shardvar.layout.region import Ints
@@ -19,8 +19,6 @@ SMALL_NBYTES = 64 << 10
 
 _GAP_NBYTES = 4096
 """Bytes between two small moves that are read along rather than skipped by a second read."""
-
-Piece = tuple[int, int, int, int]
 
 
 def spans(file: Ints, start: Ints, nbytes: Ints, limit: int = BLOCK_NBYTES) -> Iterator[tuple[int, int]]:

@@ -2,8 +2,9 @@
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Work = TypeVar("Work")
@@ -16,20 +17,20 @@ _local = threading.local()
 
 
 def run_all(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Done]:
-    """``function`` of every item, in order, by several threads; the first error stops what has not begun."""
-    items = list(items)
-    if len(items) < 2:
-        return [function(item) for item in items]
+    """``function`` of every item, in order, by several threads, a bounded number ahead; the first error stops it."""
+    done: list[Done] = []
+    pending: deque[Future[Done]] = deque()
     with ThreadPoolExecutor(WORKERS) as executor:
-        futures: list[Future[Done]] = [executor.submit(function, item) for item in items]
-        wait(futures, return_when=FIRST_EXCEPTION)
-        for future in futures:
-            future.cancel()
-        # An error comes before the cancellations that it caused.
-        for future in futures:
-            if future.done() and not future.cancelled():
-                future.result()
-        return [future.result() for future in futures]
+        try:
+            for item in items:
+                pending.append(executor.submit(function, item))
+                if len(pending) > 4 * WORKERS:
+                    done.append(pending.popleft().result())
+            done.extend(future.result() for future in pending)
+        finally:
+            for future in pending:
+                future.cancel()
+    return done
 
 
 def thread_buffer(nbytes: int) -> memoryview:

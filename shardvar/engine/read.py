@@ -58,7 +58,7 @@ def read_arrays(
     """
     moves, is_run = lower(plan)
     targets = plan.targets
-    reading = _Reading(source, entries, targets, {}, Evidence(), progress)
+    reading = _Reading(source, entries, targets, {}, Evidence(source, entries), progress)
     is_string = (targets.codes() == code(STRING))[moves.target]
     plain = entries.plain[moves.source]
     is_whole_source = moves.nbytes == entries.slices.nbytes[moves.source]
@@ -73,7 +73,7 @@ def read_arrays(
     _read_decoded(reading, moves.take(np.flatnonzero(~plain & ~is_string & is_run[moves.target])))
     _read_boxes(reading, plan, np.flatnonzero(~is_run[plan.copies.target]).tolist())
     _read_strings(reading, moves.take(np.flatnonzero(is_string)))
-    check_evidence(source, entries, reading.evidence.pieces)
+    reading.evidence.check()
     return [reading.arrays[row] for row in range(len(targets))]
 
 

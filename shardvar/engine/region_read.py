@@ -25,5 +25,5 @@ def read_unverified(
         common = stored.intersect(wanted)
         if common is not None:
             out = view[common.relative_to(wanted).slices]
-            read_box(source, entries, row, common.relative_to(stored), out, Evidence())
+            read_box(source, entries, row, common.relative_to(stored), out, Evidence(source, entries))
     check_bool(array, entries.slices.key(rows[0]) if rows else "")

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardvar.engine.evidence import BLOCK_NBYTES, check_evidence
+from shardvar.engine.evidence import BLOCK_NBYTES, Piece, check_evidence
 from shardvar.engine.files import FileReport, FileTask, run_task
-from shardvar.engine.gather import Piece
 from shardvar.errors import CheckpointError, StorageError
 from shardvar.formats.protocol import FileChecksums, Sink, Source
 from shardvar.layout.dtypes import ITEMSIZES
@@ -93,7 +92,7 @@ def write_checkpoint(
                 progress(report.nbytes)
             reports.append(report)
         if tasks:
-            check_evidence(source, tasks[0].entries, [piece for report in reports for piece in report.pieces])
+            check_evidence(source, tasks[0].entries, [part for report in reports for part in report.parts])
         sink.commit([report.checksums for report in reports])
     except Exception:
         for task in tasks:
@@ -118,7 +117,7 @@ def _write_journal(task: FileTask, report: FileReport) -> None:
         "id": task.id,
         "payload": report.checksums.payload.tolist(),
         "runs": report.checksums.runs.tolist(),
-        "pieces": report.pieces,
+        "parts": report.parts,
         "nbytes": report.nbytes,
     }
     file = task.storage.create(task.name + JOURNAL)
@@ -136,10 +135,10 @@ def _finished(task: FileTask) -> FileReport | None:
             content = json.loads(journal.read(0, journal.size))
         finally:
             journal.close()
-        pieces: list[Piece] = [(a, b, c, d) for a, b, c, d in content["pieces"]]
+        parts: list[Piece] = [(a, b, c, d) for a, b, c, d in content["parts"]]
         payload = np.array(content["payload"], dtype=np.int64)
         checksums = FileChecksums(payload, np.array(content["runs"], dtype=np.uint32))
-        report = FileReport(checksums, pieces, int(content["nbytes"]))
+        report = FileReport(checksums, parts, int(content["nbytes"]))
         return report if content["id"] == task.id and _is_whole(task, report) else None
     except (CheckpointError, StorageError, ValueError, KeyError, TypeError):
         # A journal that is absent, cut or foreign is no journal: the file is written again.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shardvar.errors import CorruptCheckpoint
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.tensorflow import FORMAT
 from shardvar.formats.tensorflow.source import BundleSource
@@ -35,11 +36,11 @@ def open_golden(name: str) -> tuple[dict[str, Any], BundleSource]:
 
 
 def read_payload(source: BundleSource, entries: EntryTable, row: int) -> bytes:
-    """One payload, its checksum compared."""
+    """One payload; ``CorruptCheckpoint`` where its checksum is not the index's."""
     payload = bytearray(int(entries.slices.nbytes[row]))
     source.read_into(entries, row, 0, memoryview(payload))
-    if entries.plain[row]:
-        assert source.crc.compute(payload) == entries.checksum[row]
+    if entries.plain[row] and source.crc.compute(payload) != entries.checksum[row]:
+        raise CorruptCheckpoint("The checksum disagrees.", "Look for another copy.")
     return bytes(payload)
 
 

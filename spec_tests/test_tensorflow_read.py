@@ -329,8 +329,6 @@ def test_a_flipped_bit_of_any_file_is_noticed_or_changes_nothing(name: str, data
             value = read_tensor(source, key)
         except CheckpointError as error:
             assert error.cause and error.remedy
-        except AssertionError:
-            pass  # the checksum of a plain payload disagrees
         else:
             check_values(wanted, value)
 

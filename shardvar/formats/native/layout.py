@@ -100,7 +100,8 @@ def encode_rows(rows: Rows) -> Iterator[tuple[bytes, bytes]]:
     first = 0
     while first < len(slices):
         done = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, done + BLOCK_NBYTES, side="right")))
+        again = 0 if is_first[first] else int(own[slices.tensor[first]])  # a tensor that goes on is listed anew
+        last = max(first + 1, int(np.searchsorted(ends, done - again + BLOCK_NBYTES, side="right")))
         yield rows.keys[slices.tensor[first]], _encode_block(rows, first, last)
         first = last
 

@@ -111,7 +111,8 @@ def create_sink(
     storage: Storage, prefix: str, assignment: Assignment, metadata: Metadata, generation: str
 ) -> NativeSink:
     """Lay the slices out; ``UnsupportedError`` where the format cannot hold them."""
-    check_generation(generation + _OTHER)
+    for name in (generation, generation + _OTHER):
+        check_generation(name)
     _check_holds(assignment)
     keys = [encode_text(key) for key in assignment.slices.tensors.keys]
     longest = max(map(len, keys), default=0)

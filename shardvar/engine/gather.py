@@ -13,6 +13,7 @@ from shardvar.engine.moves import MoveTable
 from shardvar.formats.protocol import Source
 from shardvar.layout.region import Ints
 from shardvar.planning.index import EntryTable
+from shardvar.wire.crc import Checksum
 
 SMALL_NBYTES = 64 << 10
 """Moves of at most these bytes are read together with their neighbours."""
@@ -48,18 +49,23 @@ def gather_arrays(source: ArraySource, arrays: Ints, moves: MoveTable, places: I
 
 
 def gather(
-    source: Source, entries: EntryTable, moves: MoveTable, places: Sequence[int], buffer: memoryview
+    source: Source,
+    entries: EntryTable,
+    moves: MoveTable,
+    places: Sequence[int],
+    buffer: memoryview,
+    crc: Checksum | None,
 ) -> list[Piece]:
     """Bring each move's bytes to its place in ``buffer``; what was read, with its checksums, as evidence.
 
-    All moves must come from plain entries; ``places`` are bytes of the buffer.
+    All moves must come from plain entries; ``places`` are bytes of the buffer. Without ``crc`` there is no evidence.
     """
     file = entries.file[moves.source]
     start = entries.start[moves.source] + moves.source_start
     order = np.lexsort((start, file))
     file, start, nbytes = file[order], start[order], moves.nbytes[order]
     pieces: list[Piece] = []
-    compute = source.crc.compute if source.crc is not None else None
+    compute = crc.compute if crc is not None else None
     rows, firsts = moves.source[order].tolist(), moves.source_start[order].tolist()
     targets = [places[i] for i in order.tolist()]
     starts, sizes = start.tolist(), nbytes.tolist()

@@ -46,13 +46,14 @@ peers: .venv-peers/installed ## install the real frameworks in .venv-peers and r
 bench: .venv-peers/installed ## measure against the peers; figures are ratios within one run
 	$(PEERS) -m benchmarks
 
-wheel: .venv/installed ## build the sdist and the wheel, install it alone in .venv-wheel, run the quick tests on it
+wheel: .venv/installed ## build the sdist and the wheel, install it alone in .venv-wheel, run quick tests and demo on it
 	rm -rf build/dist .venv-wheel
 	$(DEV) -m build --no-isolation --outdir build/dist . > /dev/null
 	$(PYTHON) -m venv .venv-wheel
 	$(BUILT) $(PIP_INSTALL) "$$(echo build/dist/shardvar-*.whl)[testing]"
 	$(BUILT) -I -c "import shardvar; assert 'site-packages' in shardvar.__file__, shardvar.__file__"
 	$(BUILT) -I -m pytest -q -m smoke -p no:cacheprovider
+	PATH="$(CURDIR)/.venv-wheel/bin:$$PATH" bash examples/demo.sh > build/demo-of-wheel.txt
 
 clean: ## remove everything that these verbs made
 	rm -rf build dist .venv .venv-* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -150,7 +150,10 @@ def hand_made(
     } | dict(columns or {})
     overview = overview or Overview(Metadata(), "g1", np.array([4]))
     block = encode_block({name: value for name, value in values.items() if value is not None})
-    first = values["key"][: int(values["key_nbytes"][0])] if isinstance(values["key"], bytes) else b""
+    keys, nbytes = values["key"], values["key_nbytes"]
+    first = (
+        keys[: int(nbytes[0])] if isinstance(keys, bytes) and isinstance(nbytes, np.ndarray) and len(nbytes) else b""
+    )
     return b"".join(encode_block_file([(first, block)] if blocks is None else blocks, metadata or overview.encode()))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from shardvar.errors import CheckpointError, MissingFile, at
+from shardvar.errors import CheckpointError, MissingFile, UnsupportedError, at
 from shardvar.formats.native.data_files import DataFiles
 from shardvar.formats.native.index import NativeIndex
 from shardvar.formats.native.names import data_names, index_name, leftovers
@@ -108,9 +108,12 @@ def open_source(storage: Storage, prefix: str) -> NativeSource:
 
 def _read_index(storage: Storage, prefix: str) -> NativeSource:
     file = storage.open(index_name(prefix))
-    with at(file.name):
-        blocks = open_block_file(file.read, file.size)
-        overview = Overview.decode(blocks.metadata)
+    try:
+        with at(file.name):
+            blocks = open_block_file(file.read, file.size)
+            overview = Overview.decode(blocks.metadata)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{file.name}: {error.cause}", error.remedy) from error
     names = data_names(prefix, overview.generation, len(overview.file_nbytes))
     files = DataFiles(storage, names, overview.file_nbytes)
     return NativeSource(storage, prefix, file, NativeIndex(file.name, blocks, overview, names, files.fault), files)

@@ -1,0 +1,219 @@
+"""The values of tensors of any size, a bounded block at a time, in an order that no layout changes.
+
+``diff`` and the statistics want to see every element once, and neither may hold a large tensor whole. A tensor that is
+small is read as an array, many in one go. A large one is cut into regions that follow each other in its C order,
+whatever slices it is stored in, so that two checkpoints with different layouts can be walked side by side.
+
+Checksums are compared at the end of each tensor: the pieces that were read are put together as in ``engine.evidence``,
+so a payload is read once even where the format has one checksum of the whole. Whoever consumes a stream may therefore
+believe what he saw only once it has ended.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.checkpoint.reader import Reader
+from shardvar.engine.arrays import bytes_of
+from shardvar.engine.boxes import read_box
+from shardvar.engine.evidence import BLOCK_NBYTES, Evidence, Piece
+from shardvar.engine.moves import MoveTable, lower
+from shardvar.engine.read import check_bool, read_arrays
+from shardvar.errors import CheckpointError
+from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, code, is_opaque, numpy_dtype
+from shardvar.layout.region import Ints
+from shardvar.planning.index import NO_CHECKSUM, EntryTable
+from shardvar.planning.plan import Plan, plan_copies
+from shardvar.planning.slices import SliceTable, TensorTable
+
+BATCH_NBYTES = 4 * BLOCK_NBYTES
+"""Small tensors are read together up to this size."""
+
+BATCH_COUNT = 4096
+"""Small tensors are read together up to this number, so that empty ones do not pile up."""
+
+Array = npt.NDArray[Any]
+Progress = Callable[[int], object]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """The tensors of an open checkpoint, ready to be walked through."""
+
+    source: Source
+    """Where payloads come from."""
+    entries: EntryTable
+    """All entries."""
+    order: Ints
+    """[m] rows of ``entries``, those of one tensor together."""
+    bounds: Ints
+    """[n + 1] where the rows of each tensor begin in ``order``."""
+    nbytes: Ints
+    """[n] payload bytes of each tensor."""
+
+    @classmethod
+    def of(cls, reader: Reader) -> Self:
+        """The tensors of a reader."""
+        entries = reader.entries()
+        tensor, count = entries.slices.tensor, len(entries.slices.tensors)
+        order = np.argsort(tensor, kind="stable")
+        nbytes = np.zeros(count, dtype=np.int64)
+        np.add.at(nbytes, tensor, entries.slices.nbytes)
+        return cls(reader.source, entries, order, np.searchsorted(tensor[order], np.arange(count + 1)), nbytes)
+
+    @property
+    def tensors(self) -> TensorTable:
+        """The tensors."""
+        return self.entries.slices.tensors
+
+    def is_small(self, tensor: int) -> bool:
+        """True where the tensor is read whole: it fits in a block, or its strings cannot be told apart in one."""
+        dtype = self.tensors.dtype(tensor)
+        return dtype == STRING or (not is_opaque(dtype) and int(self.nbytes[tensor]) <= BLOCK_NBYTES)
+
+    def entries_of(self, tensors: Sequence[int]) -> EntryTable:
+        """The entries of some tensors, over a table of these tensors alone, in the given order."""
+        chosen = [self.order[self.bounds[tensor] : self.bounds[tensor + 1]] for tensor in tensors]
+        position = np.repeat(np.arange(len(chosen)), [len(rows) for rows in chosen])
+        taken = self.entries.take(np.concatenate([np.zeros(0, np.int64), *chosen]))
+        table = self.tensors.take(np.array(tensors, dtype=np.int64))
+        return replace(taken, slices=replace(taken.slices, tensors=table, tensor=position))
+
+    def read(self, tensors: Sequence[int]) -> list[Array | CheckpointError]:
+        """Small tensors as arrays, in order; in the place of one that is damaged, its error."""
+        entries = self.entries_of(tensors)
+        try:
+            plan = plan_copies(entries.slices, entries.slices.tensors.whole())
+            return list(read_arrays(plan, self.source, entries))
+        except CheckpointError as error:
+            if len(tensors) == 1:
+                return [error]
+            return [self.read([tensor])[0] for tensor in tensors]
+
+    def stream(self, tensor: int, count: int) -> Iterator[Array]:
+        """A large tensor as flat arrays of about ``count`` elements at most, in C order.
+
+        Opaque tensors come as unsigned integers of their item size, variants as their payload's bytes. The error of a
+        damaged tensor comes at the latest in the place of the end.
+        """
+        entries = self.entries_of([tensor])
+        evidence = Evidence(self.source, entries)
+        if entries.slices.tensors.dtype(0) == VARIANT:
+            yield from _payloads(self.source, entries, evidence)
+        else:
+            yield from _values(self.source, entries, count, evidence)
+        evidence.check()
+
+
+def batches(nbytes: Ints, tensors: Sequence[int]) -> Iterator[list[int]]:
+    """The tensors in runs of at most ``BATCH_NBYTES`` and ``BATCH_COUNT``; a larger one is a run of its own."""
+    batch: list[int] = []
+    total = 0
+    for tensor, size in zip(tensors, nbytes[np.array(tensors, dtype=np.int64)].tolist(), strict=True):
+        if batch and (total + size > BATCH_NBYTES or len(batch) == BATCH_COUNT):
+            yield batch
+            batch, total = [], 0
+        batch.append(tensor)
+        total += size
+    if batch:
+        yield batch
+
+
+def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
+    """One tensor in slices of at most ``count`` elements (at least one), each contiguous in its C order, in that order.
+
+    >>> table = cut_in_order(TensorTable.of([("a", "int8", (2, 5))]), 3)
+    >>> [str(table.region(row)) for row in range(len(table))]
+    ['[0:1, 0:3]', '[0:1, 3:5]', '[1:2, 0:3]', '[1:2, 3:5]']
+    """
+    shape = tensors.shape(0)
+    inner = next((axis for axis in range(len(shape)) if prod(shape[axis + 1 :]) <= count), len(shape))
+    if inner == len(shape):
+        return tensors.whole()
+    step = max(1, count // prod(shape[inner + 1 :]))
+    first = np.arange(0, shape[inner], step, dtype=np.int64)
+    outer = prod(shape[:inner])
+    num = outer * len(first)
+    offset = np.zeros((num, len(shape)), dtype=np.int64)
+    extent = np.tile(np.array(shape, dtype=np.int64), (num, 1))
+    extent[:, :inner] = 1
+    if inner:
+        offset[:, :inner] = np.column_stack(np.unravel_index(np.repeat(np.arange(outer), len(first)), shape[:inner]))
+    offset[:, inner] = np.tile(first, outer)
+    extent[:, inner] = np.minimum(shape[inner] - offset[:, inner], step)
+    return SliceTable.of(tensors, np.zeros(num, dtype=np.int64), offset, extent)
+
+
+def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence) -> Iterator[Array]:
+    """The elements of one tensor, assembled from whatever slices hold them."""
+    tensors = entries.slices.tensors
+    dtype = _flat_dtype(tensors.dtype(0))
+    plan = plan_copies(entries.slices, cut_in_order(tensors, count))
+    moves, is_run = lower(plan)
+    copies, first = plan.bounds(), np.searchsorted(moves.target, np.arange(len(plan.targets) + 1))
+    wrong: CheckpointError | None = None
+    for target in range(len(plan.targets)):
+        array = np.empty(plan.targets.region(target).size, dtype)
+        if is_run[target]:
+            rows = np.arange(first[target], first[target + 1])
+            _read_runs(source, entries, moves.take(rows), bytes_of(array), evidence)
+        else:
+            _read_boxes(source, entries, plan, range(copies[target], copies[target + 1]), array, evidence)
+        wrong = wrong or _bool_fault(array, tensors.keys[0])
+        yield array
+    if wrong is not None:
+        # A damaged payload should be called damaged, so its checksum comes first.
+        evidence.check()
+        raise wrong
+
+
+def _read_runs(source: Source, entries: EntryTable, moves: MoveTable, into: memoryview, evidence: Evidence) -> None:
+    columns = (moves.source, moves.source_start, moves.target_start, moves.nbytes)
+    for row, start, place, nbytes in zip(*(column.tolist() for column in columns), strict=True):
+        evidence.add([_read_piece(source, entries, row, start, into[place : place + nbytes])])
+
+
+def _read_piece(source: Source, entries: EntryTable, row: int, start: int, block: memoryview) -> Piece:
+    """Fill a block from one payload; the piece of evidence for it."""
+    source.read_into(entries, row, start, block)
+    guarded = source.crc is not None and entries.plain[row] and entries.checksum[row] != NO_CHECKSUM
+    crc = source.crc.compute(block) if guarded and source.crc is not None else NO_CHECKSUM
+    return row, start, len(block), crc
+
+
+def _read_boxes(
+    source: Source, entries: EntryTable, plan: Plan, copies: Sequence[int], array: Array, evidence: Evidence
+) -> None:
+    """Fill a flat array that stands for the region of one target."""
+    for number in copies:
+        copy = plan.copy(number)
+        target = plan.targets.region(copy.target)
+        view = np.ndarray(target.shape, np.dtype((np.void, array.itemsize)), bytes_of(array))
+        inside = copy.region.relative_to(entries.slices.region(copy.source))
+        read_box(source, entries, copy.source, inside, view[copy.region.relative_to(target).slices], evidence)
+
+
+def _payloads(source: Source, entries: EntryTable, evidence: Evidence) -> Iterator[Array]:
+    """The bytes of what is never cut, as they are stored."""
+    for row, nbytes in enumerate(entries.slices.nbytes.tolist()):
+        for start in range(0, nbytes, BLOCK_NBYTES):
+            array = np.empty(min(BLOCK_NBYTES, nbytes - start), np.uint8)
+            evidence.add([_read_piece(source, entries, row, start, bytes_of(array))])
+            yield array
+
+
+def _bool_fault(array: Array, key: str) -> CheckpointError | None:
+    try:
+        check_bool(array, key)
+    except CheckpointError as error:
+        return error
+    return None
+
+
+def _flat_dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(f"u{ITEMSIZES[code(name)]}") if is_opaque(name) else numpy_dtype(name)

@@ -1,0 +1,178 @@
+"""Whether two checkpoints hold the same tensors, whatever their formats and however they are sliced.
+
+Keys that only one of them has, dtypes, shapes, and then values: both are walked through block by block in the same
+order (``checkpoint.blocks``), so that neither is ever held whole, and every checksum on the way is compared. What makes
+two elements the same, and how far apart they are, is said in ``checkpoint.differences``. A tensor that cannot be read
+is named with its error, and hides no other.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardvar.checkpoint.blocks import Array, Blocks, Progress, batches
+from shardvar.checkpoint.diff_report import DiffReport, TensorDifference, Unreadable, ValueDifference
+from shardvar.checkpoint.differences import Difference, are_comparable, difference, only_bytes
+from shardvar.checkpoint.locate import Path
+from shardvar.checkpoint.numbers import is_number
+from shardvar.checkpoint.reader import Reader, open_checkpoint
+from shardvar.engine.evidence import BLOCK_NBYTES
+from shardvar.errors import CheckpointError
+from shardvar.layout.dtypes import ITEMSIZES
+
+
+def diff(a: Path, b: Path, progress: Progress = lambda nbytes: None) -> DiffReport:
+    """Compare two checkpoints, tensor by tensor and element by element; formats, slices and files do not matter.
+
+    Elements are the same if their bits are: see ``checkpoint.differences`` for NaNs, zeros and other dtypes. Reads and
+    verifies every payload of the tensors that both have with one shape. A tensor that is damaged is listed as
+    unreadable; the errors of ``open_checkpoint`` are raised. ``progress`` is told the payload bytes that were compared,
+    of both. Memory: some blocks of 4 MiB, whatever the size of a tensor.
+
+    >>> import numpy as np, tempfile, os
+    >>> from shardvar.checkpoint.save import save
+    >>> one, two = (os.path.join(tempfile.mkdtemp(), "model") for _ in range(2))
+    >>> _ = save(one, {"x": np.array([1, 2, 3])}), save(two, {"x": np.array([1, 2, 5])}, partition=2)
+    >>> diff(one, two).differences[0].values.first
+    (2,)
+    """
+    with ExitStack() as stack:
+        readers = [stack.enter_context(open_checkpoint(path)) for path in (a, b)]
+        return _report(readers[0], readers[1], progress)
+
+
+def _report(a: Reader, b: Reader, progress: Progress) -> DiffReport:
+    keys_a, keys_b = a.keys(), b.keys()
+    in_a, in_b = set(keys_a), set(keys_b)
+    common = {key: row for row, key in enumerate(keys_a) if key in in_b}
+    walk = _Walk(Blocks.of(a), Blocks.of(b), progress)
+    for side, reader in (("a", a), ("b", b)):
+        for key, error in reader.faults.items():
+            if key in common:
+                walk.fail(key, side, error)
+    failed = {key for key, _ in walk.unreadable}
+    walk.compare([key for key in common if key not in failed])
+    failed = {key for key, _ in walk.unreadable}
+    return DiffReport(
+        path_a=a.path,
+        path_b=b.path,
+        only_in_a=tuple(key for key in keys_a if key not in in_b),
+        only_in_b=tuple(key for key in keys_b if key not in in_a),
+        differences=tuple(walk.differences[key] for key in common if key in walk.differences and key not in failed),
+        unreadable=tuple(sorted(walk.unreadable.values(), key=lambda each: (common[each.key], each.side))),
+        num_equal=len(common.keys() - walk.differences.keys() - failed),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Walk:
+    """The tensors of both side by side, and what was found so far."""
+
+    a: Blocks
+    """The first checkpoint."""
+    b: Blocks
+    """The second."""
+    progress: Progress
+    """Is told the payload bytes that were compared."""
+    differences: dict[str, TensorDifference] = field(default_factory=dict)
+    """By key."""
+    unreadable: dict[tuple[str, str], Unreadable] = field(default_factory=dict)
+    """By key and side."""
+
+    def fail(self, key: str, side: str, error: CheckpointError) -> None:
+        """Note that a tensor cannot be read; the first error of a side stays."""
+        self.unreadable.setdefault((key, side), Unreadable(key, side, type(error).__name__, str(error)))
+
+    def compare(self, keys: list[str]) -> None:
+        """Compare the tensors of these keys, which both have and which have no fault."""
+        rows_a, rows_b = self.a.tensors.rows(), self.b.tensors.rows()
+        pairs = {rows_a[key]: rows_b[key] for key in keys}
+        for row, other in pairs.items():
+            self._note(row, other, Difference())
+        walked = [row for row, other in pairs.items() if self._may_be_same(row, other)]
+        small = [row for row in walked if self.a.is_small(row) and self.b.is_small(pairs[row])]
+        nbytes = self.a.nbytes.copy()
+        nbytes[small] = np.maximum(nbytes[small], self.b.nbytes[[pairs[row] for row in small]])
+        for batch in batches(nbytes, small):
+            arrays = zip(self.a.read(batch), self.b.read([pairs[row] for row in batch]), strict=True)
+            for row, (x, y) in zip(batch, arrays, strict=True):
+                self._compare_arrays(row, pairs[row], x, y)
+        for row in sorted(set(walked).difference(small)):
+            self._compare_streams(row, pairs[row])
+
+    def _may_be_same(self, row: int, other: int) -> bool:
+        """Whether values are to be compared: those of one shape, and of dtypes that have something in common."""
+        a, b = self.a.tensors, self.b.tensors
+        return a.shape(row) == b.shape(other) and are_comparable(a.dtype(row), b.dtype(other))
+
+    def _compare_arrays(self, row: int, other: int, a: Array | CheckpointError, b: Array | CheckpointError) -> None:
+        for side, value in (("a", a), ("b", b)):
+            if isinstance(value, CheckpointError):
+                self.fail(self.a.tensors.keys[row], side, value)
+        if not isinstance(a, CheckpointError) and not isinstance(b, CheckpointError):
+            self._note(row, other, difference(a, b))
+        self.progress(int(self.a.nbytes[row] + self.b.nbytes[other]))
+
+    def _compare_streams(self, row: int, other: int) -> None:
+        """Both to their ends, since the last checksums are compared there."""
+        a, b = self.a.tensors, self.b.tensors
+        itemsize = max(1, int(ITEMSIZES[a.codes[row]]), int(ITEMSIZES[b.codes[other]]))
+        count = BLOCK_NBYTES // itemsize
+        total, start = Difference(), 0
+        try:
+            for x, y in _together(self.a.stream(row, count), self.b.stream(other, count)):
+                shared, longer = sorted((len(x), len(y)))
+                total = total.merge(difference(x[:shared], y[:shared], start))
+                if shared < longer:
+                    total = total.merge(Difference(longer - shared, start + shared))
+                start += longer
+                self.progress(x.nbytes + y.nbytes)
+        except _SideError as error:
+            self.fail(a.keys[row], error.side, error.error)
+        else:
+            self._note(row, other, total if is_number(a.dtype(row)) else only_bytes(total, a.dtype(row)))
+
+    def _note(self, row: int, other: int, found: Difference) -> None:
+        """Keep what makes a tensor different, if anything does."""
+        a, b = self.a.tensors, self.b.tensors
+        key, shape = a.keys[row], a.shape(row)
+        values = None
+        if found.count:
+            first = None if found.first is None else _unravelled(found.first, shape)
+            distances = found.max_absolute, found.max_relative, found.num_without_distance
+            values = ValueDifference(found.count, first, *distances)
+        if values is not None or a.codes[row] != b.codes[other] or shape != b.shape(other):
+            kinds = a.dtype(row), b.dtype(other), shape, b.shape(other)
+            self.differences[key] = TensorDifference(key, *kinds, values)
+
+
+class _SideError(Exception):
+    """An error of one of two streams."""
+
+    def __init__(self, side: str, error: CheckpointError) -> None:
+        super().__init__(side, error)
+        self.side, self.error = side, error
+
+
+def _together(a: Iterator[Array], b: Iterator[Array]) -> Iterator[tuple[Array, Array]]:
+    """The blocks of two streams in pairs; one that ends first goes on as empty blocks. Both are drawn to their ends."""
+    while True:
+        x, y = _next("a", a), _next("b", b)
+        if x is None and y is None:
+            return
+        some = y if x is None else x
+        nothing = np.zeros(0, np.uint8 if some is None else some.dtype)
+        yield nothing if x is None else x, nothing if y is None else y
+
+
+def _next(side: str, stream: Iterator[Array]) -> Array | None:
+    try:
+        return next(stream, None)
+    except CheckpointError as error:
+        raise _SideError(side, error) from error
+
+
+def _unravelled(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(flat, shape)) if shape else ()

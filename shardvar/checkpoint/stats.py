@@ -1,0 +1,149 @@
+"""Statistics of tensors of any size, from one pass over bounded blocks.
+
+Minimum, maximum, mean and standard deviation are those of the finite elements; NaNs, infinities and zeros are counted.
+Complex numbers count by their magnitude, bools as 0 and 1. Means and sums of squared deviations of blocks are merged in
+pairs, which stays accurate where sums of squares would cancel:
+
+    d = mean_b - mean_a     mean = mean_a + d * n_b / n     m2 = m2_a + m2_b + d**2 * n_a * n_b / n
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, Self
+
+import numpy as np
+
+from shardvar.checkpoint.blocks import Blocks, Progress, batches
+from shardvar.checkpoint.numbers import Array, Number, is_number, json_number, python_number, widened
+from shardvar.checkpoint.reader import Reader
+from shardvar.engine.evidence import BLOCK_NBYTES
+from shardvar.errors import CheckpointError
+from shardvar.layout.dtypes import ITEMSIZES
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What one pass over the elements of a tensor tells."""
+
+    count: int = 0
+    """Elements."""
+    finite: int = 0
+    """Elements that are neither NaN nor infinite."""
+    nan: int = 0
+    """NaNs."""
+    inf: int = 0
+    """Infinities of either sign."""
+    zero: int = 0
+    """Zeros of either sign."""
+    minimum: Number | None = None
+    """The smallest finite element; None where there is none."""
+    maximum: Number | None = None
+    """The largest finite element."""
+    mean: float | None = None
+    """The mean of the finite elements."""
+    m2: float = 0.0
+    """The sum of their squared deviations from the mean."""
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation of the finite elements (of the whole population, as NumPy's)."""
+        return sqrt(self.m2 / self.finite) if self.finite else None
+
+    def merge(self, other: "Statistics") -> Self:
+        """The statistics of both sets of elements together."""
+        finite = self.finite + other.finite
+        mean, m2 = self.mean, self.m2 + other.m2
+        if self.mean is None or other.mean is None:
+            mean = other.mean if self.mean is None else self.mean
+        else:
+            shift = other.mean - self.mean
+            mean = self.mean + shift * (other.finite / finite)
+            m2 += shift * shift * (self.finite * (other.finite / finite))
+        return type(self)(
+            self.count + other.count,
+            finite,
+            self.nan + other.nan,
+            self.inf + other.inf,
+            self.zero + other.zero,
+            _extreme(min, self.minimum, other.minimum),
+            _extreme(max, self.maximum, other.maximum),
+            mean,
+            m2,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The statistics as a JSON object with stable keys."""
+        return {
+            "count": self.count,
+            "min": json_number(self.minimum),
+            "max": json_number(self.maximum),
+            "mean": json_number(self.mean),
+            "std": json_number(self.std),
+            "nan": self.nan,
+            "inf": self.inf,
+            "zero": self.zero,
+        }
+
+
+def statistics(array: Array) -> Statistics:
+    """The statistics of an array of numbers.
+
+    >>> s = statistics(np.array([1.0, 3.0, np.nan, 0.0]))
+    >>> s.minimum, s.maximum, s.nan, s.zero, round(s.std, 3)
+    (0.0, 3.0, 1, 1, 1.247)
+    """
+    values = widened(array.reshape(-1))
+    if values.dtype.kind == "c":
+        values = np.where(np.isnan(values.imag), np.nan, np.abs(values))
+    if values.dtype.kind == "f":
+        nan, inf = int(np.count_nonzero(np.isnan(values))), int(np.count_nonzero(np.isinf(values)))
+        finite = values[np.isfinite(values)] if nan or inf else values
+    else:
+        nan, inf, finite = 0, 0, values
+    zero = len(values) - int(np.count_nonzero(values))
+    if not len(finite):
+        return Statistics(len(values), 0, nan, inf, zero)
+    with np.errstate(over="ignore", invalid="ignore"):
+        floats = finite.astype(np.float64, copy=False)
+        mean = float(floats.mean())
+        deviations = floats - mean
+        m2 = float(np.dot(deviations, deviations))
+    low, high = python_number(finite.min()), python_number(finite.max())
+    return Statistics(len(values), len(finite), nan, inf, zero, low, high, mean, m2)
+
+
+def measure(
+    reader: Reader, keys: Iterable[str], progress: Progress = lambda nbytes: None
+) -> Iterator[tuple[str, Statistics | CheckpointError]]:
+    """The statistics of each tensor of numbers among ``keys``, or the error that keeps it from being read.
+
+    Strings and opaque tensors have none and are left out. Memory: some blocks, whatever the size of a tensor.
+    """
+    blocks = Blocks.of(reader)
+    rows, faults = blocks.tensors.rows(), reader.faults
+    wanted = [rows[key] for key in keys if key in rows and key not in faults]
+    numbers = [tensor for tensor in wanted if is_number(blocks.tensors.dtype(tensor))]
+    small = [tensor for tensor in numbers if blocks.is_small(tensor)]
+    for batch in batches(blocks.nbytes, small):
+        for tensor, found in zip(batch, blocks.read(batch), strict=True):
+            yield blocks.tensors.keys[tensor], found if isinstance(found, CheckpointError) else statistics(found)
+            progress(int(blocks.nbytes[tensor]))
+    for tensor in numbers:
+        if not blocks.is_small(tensor):
+            yield blocks.tensors.keys[tensor], _measure_large(blocks, tensor, progress)
+
+
+def _measure_large(blocks: Blocks, tensor: int, progress: Progress) -> Statistics | CheckpointError:
+    total = Statistics()
+    try:
+        for array in blocks.stream(tensor, BLOCK_NBYTES // int(ITEMSIZES[blocks.tensors.codes[tensor]])):
+            total = total.merge(statistics(array))
+            progress(array.nbytes)
+    except CheckpointError as error:
+        return error
+    return total
+
+
+def _extreme(choose: Any, a: Number | None, b: Number | None) -> Number | None:
+    return b if a is None else a if b is None else choose(a, b)

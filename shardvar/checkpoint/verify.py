@@ -1,0 +1,136 @@
+"""Whether a checkpoint is whole: every payload read, every checksum compared, every tensor covered exactly once.
+
+1. Open. What is wrong with the index itself is damage like any other, and then often the only one that can be told.
+2. Laws. Keys that cannot be read; slices that reach out, overlap or leave a hole; what is odd about the files.
+3. Payloads. All of them are read, those that lie in a file as they are in many threads, small neighbours in one read.
+4. Values. Bools must be 0 or 1, and strings must be as long as they say, or a load would refuse them.
+
+Each step goes on after what it finds: one damaged tensor hides no other. Formats without checksums are read all the
+same, which proves that the bytes are there and nothing else; the report says how many bytes nothing guards.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from shardvar.checkpoint.blocks import Progress
+from shardvar.checkpoint.locate import Found, Path, find_checkpoint
+from shardvar.checkpoint.payloads import check_payloads
+from shardvar.checkpoint.verify_report import Damage, VerifyReport
+from shardvar.errors import CheckpointError, CheckpointNotFound
+from shardvar.formats.protocol import Finding, Source
+from shardvar.planning.faults import find_faults
+from shardvar.planning.index import NO_CHECKSUM, EntryTable
+from shardvar.planning.slices import concatenate
+
+
+def verify(path: Path, progress: Progress = lambda nbytes: None) -> VerifyReport:
+    """Check a checkpoint from end to end; a report of everything that is wrong with it.
+
+    Damage is reported, never raised, in the index too. ``CheckpointNotFound``, ``AmbiguousPath``, ``UnsupportedError``
+    and ``StorageError`` are raised: they say nothing about the checkpoint. ``progress`` is told the payload bytes that
+    were read. Memory: some blocks of 4 MiB, the index, and the largest string tensor.
+
+    >>> import numpy as np, tempfile, os
+    >>> from shardvar.checkpoint.save import save
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> _ = save(path, {"table": np.ones((13, 4), np.float32)}, partition=5)
+    >>> verify(path).ok
+    True
+    """
+    found = find_checkpoint(path)
+    try:
+        source = found.open()
+    except CheckpointNotFound:
+        raise
+    except CheckpointError as error:
+        return VerifyReport(found.path, found.format.name, (_damage(error),), ())
+    try:
+        return _report(found, source, progress)
+    finally:
+        source.close()
+
+
+def _report(found: Found, source: Source, progress: Progress) -> VerifyReport:
+    tables, damages = _scan(source)
+    if not damages:
+        damages.extend(_broken_laws(source, tables))
+    findings = _findings(source, damages)
+    damages.extend(Damage("InvalidCheckpoint", None, None, _sentence(each)) for each in findings if each.is_damage)
+    readable = [_readable(source, entries) for entries in tables]
+    for entries in readable:
+        errors = check_payloads(source, entries, progress)
+        damages.extend(_damage_of(source, entries, row, error) for row, error in sorted(errors.items()))
+    return VerifyReport(
+        path=found.path,
+        format=found.format.name,
+        damages=tuple(damages),
+        notes=tuple(_sentence(each) for each in findings if not each.is_damage),
+        num_tensors=len(
+            {key for entries in tables for key in entries.slices.tensors.keys} | source.index.faults.keys()
+        ),
+        num_slices=sum(len(entries) for entries in tables),
+        num_files=len(source.index.files),
+        read_nbytes=sum(int(entries.slices.nbytes.sum()) for entries in readable),
+        unguarded_nbytes=sum(_unguarded(source, entries) for entries in readable),
+    )
+
+
+def _scan(source: Source) -> tuple[list[EntryTable], list[Damage]]:
+    """All entries, as far as the index can be read."""
+    tables: list[EntryTable] = []
+    try:
+        for entries in source.index.scan():
+            tables.append(entries)  # noqa: PERF402  # what was read before an error is kept
+    except CheckpointError as error:
+        return tables, [_damage(error)]
+    return tables, []
+
+
+def _broken_laws(source: Source, tables: Sequence[EntryTable]) -> Iterator[Damage]:
+    faults = dict(source.index.faults)
+    try:
+        faults = find_faults(concatenate([entries.slices for entries in tables])) | faults
+    except CheckpointError as error:
+        yield _damage(error)
+    for key, fault in faults.items():
+        yield _damage(fault, key)
+
+
+def _findings(source: Source, damages: list[Damage]) -> Sequence[Finding]:
+    """What the format finds odd in its files; not every format looks."""
+    look: Callable[[], Sequence[Finding]] | None = getattr(source, "findings", None)
+    if look is None:
+        return ()
+    try:
+        return look()
+    except CheckpointError as error:
+        damages.append(_damage(error))
+        return ()
+
+
+def _readable(source: Source, entries: EntryTable) -> EntryTable:
+    """The entries without those of keys that the index cannot read: where their payloads lie, nobody knows."""
+    faults = source.index.faults
+    if not faults:
+        return entries
+    keep = np.array([key not in faults for key in entries.slices.tensors.keys], dtype=np.bool)
+    return entries.take(np.flatnonzero(keep[entries.slices.tensor]))
+
+
+def _unguarded(source: Source, entries: EntryTable) -> int:
+    bare = entries.plain & (entries.checksum == NO_CHECKSUM) if source.crc is not None else entries.plain
+    return int(entries.slices.nbytes[bare].sum())
+
+
+def _damage(error: CheckpointError, key: str | None = None) -> Damage:
+    return Damage(type(error).__name__, key, None, str(error))
+
+
+def _damage_of(source: Source, entries: EntryTable, row: int, error: CheckpointError) -> Damage:
+    file = source.index.files[int(entries.file[row])]
+    return Damage(type(error).__name__, entries.slices.key(row), file, str(error))
+
+
+def _sentence(finding: Finding) -> str:
+    return f"{finding.place}: {finding.message}"

@@ -7,6 +7,7 @@ whoever holds one need not check it again.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
+from operator import index
 from typing import Self
 
 import numpy as np
@@ -96,8 +97,8 @@ class PartitionSpec:
             raise ArgumentError(
                 f"PartitionSpec(partitions={partitions}, splits={splits}) is not a layout.", "Give exactly one of them."
             )
-        object.__setattr__(self, "partitions", None if partitions is None else tuple(partitions))
-        object.__setattr__(self, "splits", None if splits is None else tuple(tuple(s) for s in splits))
+        object.__setattr__(self, "partitions", None if partitions is None else _integers(partitions))
+        object.__setattr__(self, "splits", None if splits is None else tuple(map(_integers, splits)))
 
     def sizes(self, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         """The sizes of the parts along every axis of ``shape``; ``LayoutError`` where they do not fit it."""
@@ -176,6 +177,13 @@ def _check_counts(length: int, num_shards: int) -> None:
         raise ArgumentError(f"{num_shards} shards are not a layout.", "Give at least one.")
     if length < 0:
         raise ArgumentError(f"The length {length} is negative.")
+
+
+def _integers(values: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(map(index, values))
+    except TypeError:
+        raise ArgumentError(f"{values!r} is no list of integers.", "Give a count or sizes for each axis.") from None
 
 
 def _intervals(sizes: Iterable[int]) -> tuple[Interval, ...]:

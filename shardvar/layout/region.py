@@ -16,6 +16,9 @@ from shardvar.errors import LayoutError
 
 Ints = npt.NDArray[np.int64]
 
+_MAX_STOP = 2**63 - 1
+"""Indices are 64-bit, here as in every checkpoint: columns of boxes must not overflow."""
+
 
 def intersect(offset_a: Ints, shape_a: Ints, offset_b: Ints, shape_b: Ints) -> tuple[Ints, Ints]:
     """The common boxes of two columns of boxes [..., rank], as offsets and shapes; disjoint ones get a zero extent.
@@ -50,6 +53,8 @@ class Region:
             )
         if any(i < 0 for i in (*self.offset, *self.shape)):
             raise LayoutError(f"Offset {self.offset} and shape {self.shape} must not be negative.")
+        if any(o + s > _MAX_STOP for o, s in zip(self.offset, self.shape, strict=True)):
+            raise LayoutError(f"Offset {self.offset} and shape {self.shape} reach to an index of 2**63 or more.")
 
     @classmethod
     def whole(cls, shape: Iterable[SupportsIndex]) -> Self:
@@ -151,7 +156,13 @@ def subtract_all(region: Region, others: Iterable[Region]) -> list[Region]:
     """
     rest = [region] if region.size else []
     for other in others:
-        rest = [piece for old in rest for piece in old.subtract(other)]
+        if not rest:
+            break
+        # Most pieces do not meet `other`: that is found for all of them at once.
+        offset, shape = (np.array([getattr(piece, name) for piece in rest], np.int64) for name in ("offset", "shape"))
+        _, common = intersect(offset, shape, np.array(other.offset, np.int64), np.array(other.shape, np.int64))
+        meets = (common > 0).all(axis=1).tolist()
+        rest = [new for old, hit in zip(rest, meets, strict=True) for new in (old.subtract(other) if hit else [old])]
     return rest
 
 

@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from shardvar.errors import CorruptCheckpoint
 from shardvar.formats.native import FORMAT
 from shardvar.formats.native.overview import RUN_NBYTES, Overview
+from shardvar.formats.native.source import NativeSource
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, numpy_dtype
 from shardvar.layout.region import Region
-from shardvar.planning.index import Metadata
+from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable, TensorTable, pad
 from shardvar.storage.local import LocalStorage
@@ -116,6 +118,17 @@ def write(
         file.close()
         checksums.append(checksums_of([pieces[row].payload for row in mine]))
     sink.commit(checksums)
+
+
+def read_payload(source: NativeSource, entries: EntryTable, row: int) -> bytes:
+    """One payload, with its checksum and those of its runs compared."""
+    payload = bytearray(int(entries.slices.nbytes[row]))
+    source.read_into(entries, row, 0, memoryview(payload))
+    runs = [payload[start : start + RUN_NBYTES] for start in range(0, len(payload), RUN_NBYTES)]
+    stored = entries.runs.of(row, len(payload)).tolist() if entries.runs else []
+    if source.crc.compute(payload) != entries.checksum[row] or list(map(CRC32C.compute, runs)) != stored:
+        raise CorruptCheckpoint(f"The payload of {entries.slices.key(row)!r} is corrupt.")
+    return bytes(payload)
 
 
 def book() -> dict[str, Any]:

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from natives import Piece, assignment_of, checksums_of, cut, whole, write
+from natives import Piece, assignment_of, checksums_of, cut, read_payload, whole, write
 
 from shardvar.errors import ArgumentError, CorruptCheckpoint, MissingFile, StorageError, UnknownKey, UnsupportedError
 from shardvar.formats.native import FORMAT
 from shardvar.formats.native.layout import ALIGNMENT, plan_places
 from shardvar.formats.native.overview import RUN_NBYTES
 from shardvar.formats.native.sink import NativeWriter
+from shardvar.formats.native.source import NativeSource
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable, Metadata
@@ -72,17 +73,11 @@ def checkpoints(draw: st.DrawFn) -> list[Piece]:
     return draw(st.permutations([piece for key in keys for piece in draw(tensors(key))]))
 
 
-def pieces_of(source: Any, entries: EntryTable) -> Iterator[Piece]:
+def pieces_of(source: NativeSource, entries: EntryTable) -> Iterator[Piece]:
     """The entries with their payloads, each checked against its checksum and those of its runs."""
     for row in range(len(entries)):
-        piece = entries.slices[row]
-        payload = bytearray(piece.nbytes)
-        source.read_into(entries, row, 0, memoryview(payload))
-        assert source.crc.compute(payload) == entries.checksum[row]
-        assert entries.runs is not None and entries.runs.run_nbytes == RUN_NBYTES
-        runs = [payload[start : start + RUN_NBYTES] for start in range(0, len(payload), RUN_NBYTES)]
-        assert entries.runs.of(row, piece.nbytes).tolist() == [CRC32C.compute(run) for run in runs]
-        yield Piece(piece.key, piece.dtype, piece.full_shape, piece.region, bytes(payload), int(entries.file[row]))
+        piece, payload = entries.slices[row], read_payload(source, entries, row)
+        yield Piece(piece.key, piece.dtype, piece.full_shape, piece.region, payload, int(entries.file[row]))
 
 
 def stored_order(pieces: list[Piece]) -> list[Piece]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import natives
 import pytest
-from natives import CASES, GOLDEN
-from support import open_path, read_payload
+from natives import CASES, GOLDEN, read_payload
 
 from shardvar import errors
 from shardvar.formats.native import FORMAT
 from shardvar.formats.native.source import NativeSource
+from shardvar.storage.local import LocalStorage
 
 HEX_LINE = re.compile(r"(?P<offset>[0-9a-f]{4})  (?P<bytes>[0-9a-f]{2}( [0-9a-f]{2})*)(  .*)?")
 
@@ -24,9 +24,7 @@ def expectation(case: str) -> dict[str, Any]:
 
 
 def opened(case: str) -> NativeSource:
-    source = open_path(FORMAT, GOLDEN / case / expectation(case)["prefix"])
-    assert isinstance(source, NativeSource)
-    return source
+    return FORMAT.open(LocalStorage(str(GOLDEN / case)), expectation(case)["prefix"])
 
 
 @pytest.mark.parametrize("case", CASES)

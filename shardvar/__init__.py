@@ -4,7 +4,7 @@
 
     sv.save("model", {"table": table}, partition=3)
     sv.reshard("model", "model-of-five", partition=5)
-    table = sv.load("model-of-five")["table"]
+    assert sv.diff("model", "model-of-five").equal
 
 This module is the face. It imports nothing until one of its names is used (SPEC 1), so that the command line starts
 quickly and a program that wants only ``sv.div`` pays for nothing else. ``_HOMES`` is the only table of public names: a
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from shardvar.checkpoint import open_checkpoint as open_checkpoint
     from shardvar.checkpoint import reshard as reshard
     from shardvar.checkpoint import save as save
+    from shardvar.checkpoint.diff import diff as diff
+    from shardvar.checkpoint.verify import verify as verify
     from shardvar.layout import Partition as Partition
     from shardvar.layout import PartitionSpec as PartitionSpec
     from shardvar.layout import Region as Region
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "shardvar.errors": ("errors",),
     "shardvar.checkpoint": ("load", "open_checkpoint", "reshard", "save"),
+    "shardvar.checkpoint.diff": ("diff",),
+    "shardvar.checkpoint.verify": ("verify",),
     "shardvar.layout": ("Partition", "PartitionSpec", "Region", "chunk", "div", "div_owner"),
     "shardvar.planning.policies": ("AllInOnePolicy", "MaxShardSizePolicy"),
 }

@@ -36,6 +36,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "engine": ("errors", "layout", "planning", "formats.protocol", "storage.protocol", "wire.crc", "wire.strings"),
     "checkpoint": (*_MEMORY, *_DISK[2:]),
     "cli": _BELOW_ROOF,
+    "__main__": ("cli",),
     "testing": _BELOW_ROOF,
     "conformance": _BELOW_ROOF,
 }

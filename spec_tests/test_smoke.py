@@ -54,16 +54,30 @@ def test_three_shards_become_five_and_nothing_else_changes(tmp_path: Path) -> No
     assert_same(sv.load(tmp_path / "five"), arrays())
 
 
+def test_verify_and_diff_tell_sound_from_damaged_and_same_from_other(tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", arrays(), partition=3)
+    sv.save(tmp_path / "b.npz", arrays() | {"step": np.array(43, np.int64)})
+    assert sv.verify(tmp_path / "a").ok
+    assert sv.diff(tmp_path / "a", tmp_path / "a").equal
+    assert not sv.diff(tmp_path / "a", tmp_path / "b.npz").equal
+    flip_a_bit_of_the_table(tmp_path)
+    assert not sv.verify(tmp_path / "a").ok
+
+
 def regions(reader: object, key: str) -> list[sv.Region]:
     slices = reader.index.find(key).slices
     return [slices.region(row) for row in range(len(slices))]
 
 
 def test_a_flipped_bit_is_never_a_value(tmp_path: Path) -> None:
-    sv.save(tmp_path / "model", arrays())
-    (data,) = tmp_path.glob("model.svdata-*")
-    octets = bytearray(data.read_bytes())
-    octets[octets.index(arrays()["table"].tobytes()) + 100] ^= 1
-    data.write_bytes(octets)
+    sv.save(tmp_path / "a", arrays())
+    flip_a_bit_of_the_table(tmp_path)
     with pytest.raises(sv.errors.CorruptCheckpoint, match="table"):
-        sv.load(tmp_path / "model")
+        sv.load(tmp_path / "a")
+
+
+def flip_a_bit_of_the_table(directory: Path) -> None:
+    (data,) = directory.glob("a.svdata-*")
+    octets = bytearray(data.read_bytes())
+    octets[octets.index(arrays()["table"][:4].tobytes()) + 30] ^= 1
+    data.write_bytes(octets)

@@ -55,13 +55,7 @@ class DataFiles:
     def fault(self, number: int) -> CheckpointError | None:
         """What is wrong with a file, looked at once; None too where the machine keeps it from being looked at."""
         if number not in self._faults:
-            self._faults[number] = None
-            try:
-                self.file(number)
-            except CheckpointError as error:
-                self._faults[number] = error
-            except StorageError:
-                pass  # no fault of the checkpoint's; whoever reads the file is told
+            self._faults[number] = self._look(number)
         return self._faults[number]
 
     def hold(self) -> bool:
@@ -78,6 +72,15 @@ class DataFiles:
                 file.close()
             self._open.clear()
             self._maps.clear()
+
+    def _look(self, number: int) -> CheckpointError | None:
+        try:
+            self.file(number)
+        except CheckpointError as error:
+            return error
+        except StorageError:
+            return None  # no fault of the checkpoint's; whoever reads the file is told
+        return None
 
     def _opened(self, number: int) -> ReadableFile:
         file, expected = self.storage.open(self.names[number]), int(self.nbytes[number])

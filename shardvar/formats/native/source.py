@@ -79,9 +79,10 @@ class NativeSource:
             other = self.storage.open(index_name(self.prefix))
         except MissingFile:
             return False
-        with_other_stamp = other.stamp != self.file.stamp
-        other.close()
-        return with_other_stamp
+        try:
+            return other.stamp != self.file.stamp
+        finally:
+            other.close()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -112,7 +113,11 @@ def _read_index(storage: Storage, prefix: str) -> NativeSource:
         with at(file.name):
             blocks = open_block_file(file.read, file.size)
             overview = Overview.decode(blocks.metadata)
+    except CheckpointError:
+        file.close()
+        raise
     except UnsupportedError as error:
+        file.close()
         raise UnsupportedError(f"{file.name}: {error.cause}", error.remedy) from error
     names = data_names(prefix, overview.generation, len(overview.file_nbytes))
     files = DataFiles(storage, names, overview.file_nbytes)

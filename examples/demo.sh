@@ -11,21 +11,22 @@ show() {
 rm -rf build/demo
 mkdir -p build/demo
 
-echo 'A model of five tensors, those that have rows cut into three slices:'
+echo 'A model of five tensors; those that have rows are cut into three slices:'
 show 'python examples/make_checkpoint.py build/demo/three'
 show 'shardvar inspect build/demo/three --slices'
 
 echo
-echo 'The same for five shards, in two files:'
-show 'shardvar reshard build/demo/three build/demo/five --shards 5 --files 2'
+echo 'The same for five shards, and some rows that two of them share:'
+show 'shardvar reshard build/demo/three build/demo/five --shards 5'
 show 'shardvar inspect build/demo/five --slices'
+show "shardvar show build/demo/five embedding '198:202, :3'"
 show 'shardvar verify build/demo/five'
 show 'shardvar diff build/demo/three build/demo/five'
 
 echo
 echo "The same in TensorFlow's format, without TensorFlow:"
 show 'shardvar reshard build/demo/five build/demo/tensorflow --format tensorflow'
-show 'shardvar inspect build/demo/tensorflow --slices'
+show 'shardvar inspect build/demo/tensorflow'
 show 'shardvar verify build/demo/tensorflow'
 show 'shardvar diff build/demo/three build/demo/tensorflow'
 

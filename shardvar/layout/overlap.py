@@ -6,7 +6,7 @@ The question: given boxes A and B, columns of offsets and shapes [n, rank], list
    those that start before A[i] stops, less the leading ones whose running maximum of stops lies before A[i] starts.
 2. If along some axis these ranges together are no longer than a few times the input, expand them and keep the pairs
    that meet along every axis. Row slices, column slices and whole tensors end here at once.
-3. Otherwise cut space at the median start along the axis that separates best and answer both halves. A box that
+3. Otherwise cut space near the median start along the axis that separates best and answer both halves. A box that
    straddles the cut goes to both; a pair belongs to the half that holds its common box's first corner, so it is
    reported once.
 4. Where no cut separates anything (identical boxes), expand the ranges after all, a bounded chunk at a time.
@@ -122,15 +122,21 @@ def _cut(boxes_a: Pairs, boxes_b: Pairs) -> tuple[int, int, tuple[Ints, Ints], t
     best = None
     fewest = len(boxes_a[0]) + len(boxes_b[0])
     for axis in range(boxes_a[0].shape[1]):
-        starts = np.concatenate([boxes_a[0][:, axis], boxes_b[0][:, axis]])
-        cut = int(np.partition(starts, len(starts) // 2)[len(starts) // 2])
-        left = tuple(np.flatnonzero(boxes[0][:, axis] < cut) for boxes in (boxes_a, boxes_b))
-        right = tuple(np.flatnonzero(boxes[1][:, axis] > cut) for boxes in (boxes_a, boxes_b))
-        larger = max(len(left[0]) + len(left[1]), len(right[0]) + len(right[1]))
-        if larger < fewest:
-            fewest = larger
-            best = (axis, cut, (left[0], left[1]), (right[0], right[1]))
+        for cut in _places(np.concatenate([boxes_a[0][:, axis], boxes_b[0][:, axis]])):
+            left = tuple(np.flatnonzero(boxes[0][:, axis] < cut) for boxes in (boxes_a, boxes_b))
+            right = tuple(np.flatnonzero(boxes[1][:, axis] > cut) for boxes in (boxes_a, boxes_b))
+            larger = max(len(left[0]) + len(left[1]), len(right[0]) + len(right[1]))
+            if larger < fewest:
+                fewest = larger
+                best = (axis, cut, (left[0], left[1]), (right[0], right[1]))
     return best
+
+
+def _places(starts: Ints) -> list[int]:
+    """The median start, and the next one: where most boxes start at one place, the cut must come after it."""
+    median = np.partition(starts, len(starts) // 2)[len(starts) // 2]
+    later = starts[starts > median]
+    return [int(median), int(later.min())] if len(later) else [int(median)]
 
 
 def _all_pairs(count_a: int, count_b: int) -> Iterator[Pairs]:

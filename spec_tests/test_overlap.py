@@ -1,0 +1,173 @@
+"""The overlap search: equal to the quadratic definition, and never quadratic itself. Work is counted, not timed."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.layout import overlap
+from shardvar.layout.overlap import find_overlap, overlapping_pairs
+
+Boxes = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+@st.composite
+def boxes(draw: st.DrawFn, rank: int, max_count: int = 24) -> Boxes:
+    """Columns of boxes in a small space, so that many are identical, touch, straddle or hold each other."""
+    count, extent = draw(st.integers(0, max_count)), draw(st.integers(1, 9))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return rng.integers(0, extent, (count, rank)), rng.integers(0, draw(st.integers(1, 9)) + 1, (count, rank))
+
+
+def plain_pairs(a: Boxes, b: Boxes) -> list[tuple[int, int]]:
+    """The definition: every pair is looked at."""
+    found = []
+    for i, (offset_a, shape_a) in enumerate(zip(*a, strict=True)):
+        for j, (offset_b, shape_b) in enumerate(zip(*b, strict=True)):
+            low = np.maximum(offset_a, offset_b)
+            high = np.minimum(offset_a + shape_a, offset_b + shape_b)
+            if (low < high).all():
+                found.append((i, j))
+    return found
+
+
+def all_pairs(a: Boxes, b: Boxes) -> list[tuple[int, int]]:
+    return [pair for i, j in overlapping_pairs(*a, *b) for pair in zip(i.tolist(), j.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize(("slack", "chunk"), [(8, 1 << 20), (0, 1 << 20), (0, 5), (1, 3)])
+@pytest.mark.parametrize("rank", [0, 1, 2, 3, 4])
+def test_every_overlapping_pair_is_found_once(
+    rank: int, slack: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without slack space is cut as far as it can be; with small chunks the candidates come in many."""
+    monkeypatch.setattr(overlap, "_SLACK", slack)
+    monkeypatch.setattr(overlap, "_CHUNK", chunk)
+
+    @given(boxes(rank), boxes(rank))
+    def holds(a: Boxes, b: Boxes) -> None:
+        assert sorted(all_pairs(a, b)) == plain_pairs(a, b)
+
+    holds()
+
+
+@pytest.mark.parametrize("slack", [8, 0])
+def test_a_pair_of_rows_overlaps_exactly_if_one_is_found(slack: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlap, "_SLACK", slack)
+
+    @given(st.integers(0, 3).flatmap(boxes))
+    def holds(a: Boxes) -> None:
+        expected = [(i, j) for i, j in plain_pairs(a, a) if i < j]
+        found = find_overlap(*a)
+        assert (found in expected) if expected else (found is None)
+
+    holds()
+
+
+def rows(length: int, count: int, width: int = 4) -> Boxes:
+    """``count`` row slices of a [length, width] tensor."""
+    cuts = np.arange(count + 1) * length // count
+    offset = np.stack([cuts[:-1], np.zeros(count, np.int64)], axis=1)
+    return offset, np.stack([np.diff(cuts), np.full(count, width)], axis=1)
+
+
+def grid(*counts: int, extent: int = 5, shift: int = 0) -> Boxes:
+    """A grid of boxes in any number of axes."""
+    index = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), axis=-1).reshape(-1, len(counts))
+    return index * extent + shift, np.full(index.shape, extent)
+
+
+def bars(count: int) -> Boxes:
+    """Bars along all three axes, disjoint: any cut along one axis goes through all bars along it."""
+    side = count * 3
+    offsets, extents = [], []
+    for axis in range(3):
+        first, second = np.divmod(np.arange(count * count), count)
+        offset = np.zeros((count * count, 3), np.int64)
+        offset[:, (axis + 1) % 3] = first * 3 + axis
+        offset[:, (axis + 2) % 3] = second * 3 + (axis + 1) % 3
+        extent = np.ones_like(offset)
+        extent[:, axis] = side
+        offsets.append(offset)
+        extents.append(extent)
+    return np.concatenate(offsets), np.concatenate(extents)
+
+
+def arms(count: int) -> Boxes:
+    """Unit boxes along three axes from a common corner: most begin at index 0, whichever axis one looks at."""
+    offset = np.concatenate([np.arange(1, count)[:, None] * row for row in np.eye(3, dtype=np.int64)])
+    return offset, np.ones_like(offset)
+
+
+def shuffled(boxes: Boxes) -> Boxes:
+    order = np.random.default_rng(7).permutation(len(boxes[0]))
+    return boxes[0][order], boxes[1][order]
+
+
+@pytest.mark.parametrize(
+    ("make_a", "make_b", "factor"),
+    [
+        (lambda: rows(600_000, 200_000), lambda: rows(600_000, 100_000), 4),
+        (lambda: rows(600_000, 200_000), lambda: rows(600_000, 1), 4),
+        (lambda: shuffled(rows(600_000, 20_000)), lambda: shuffled(rows(600_000, 70_000)), 4),
+        (lambda: grid(200, 200), lambda: grid(200, 200, shift=2), 9),
+        (lambda: grid(30, 30, 30), lambda: grid(15, 15, 15, extent=10, shift=3), 9),
+        (lambda: shuffled(grid(9, 9, 9, 9)), lambda: shuffled(grid(9, 9, 9, 9, shift=1)), 9),
+        (lambda: bars(40), lambda: bars(40), 40),
+        (lambda: arms(20_000), lambda: arms(20_000), 9),
+        (lambda: shuffled(arms(20_000)), lambda: grid(30, 30, 30, extent=667), 9),
+    ],
+    ids=["rows", "rows-of-one", "shuffled-rows", "grid", "3d-grid", "4d-grid", "bars", "arms", "arms-and-grid"],
+)
+def test_the_search_expands_about_as_many_candidates_as_there_are_boxes_and_pairs(
+    make_a: Callable[[], Boxes], make_b: Callable[[], Boxes], factor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = make_a(), make_b()
+    expanded, looked_at = 0, 0
+    expand, candidates = overlap._expand, overlap._candidates
+
+    def counting_expand(*ranges):  # type: ignore[no-untyped-def]
+        nonlocal expanded
+        for i, j in expand(*ranges):
+            expanded += len(i)
+            yield i, j
+
+    def counting_candidates(boxes_a, boxes_b, axis):  # type: ignore[no-untyped-def]
+        nonlocal looked_at
+        looked_at += len(boxes_a[0]) + len(boxes_b[0])
+        return candidates(boxes_a, boxes_b, axis)
+
+    monkeypatch.setattr(overlap, "_expand", counting_expand)
+    monkeypatch.setattr(overlap, "_candidates", counting_candidates)
+    pairs = sum(len(i) for i, _ in overlapping_pairs(*a, *b))
+    size = len(a[0]) + len(b[0])
+    assert pairs >= 1
+    assert expanded <= factor * (size + pairs)
+    assert looked_at <= 5 * factor * (size + pairs)
+
+
+def test_many_identical_boxes_are_expanded_in_bounded_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pairs of identical boxes overlap; nothing is larger than a chunk and one row of it."""
+    monkeypatch.setattr(overlap, "_CHUNK", 1000)
+    same = np.zeros((300, 2), np.int64), np.full((300, 2), 3)
+    sizes = [len(i) for i, _ in overlapping_pairs(*same, *same)]
+    assert sum(sizes) == 300 * 300
+    assert max(sizes) <= 1300
+
+
+def test_an_overlap_of_many_identical_boxes_is_found_in_the_first_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = 0
+    expand = overlap._expand
+
+    def counting(*ranges):  # type: ignore[no-untyped-def]
+        nonlocal chunks
+        for pair in expand(*ranges):
+            chunks += 1
+            yield pair
+
+    monkeypatch.setattr(overlap, "_expand", counting)
+    assert find_overlap(np.zeros((3000, 2), np.int64), np.full((3000, 2), 3)) is not None
+    assert chunks == 1

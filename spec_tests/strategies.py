@@ -1,7 +1,7 @@
 """Hypothesis strategies that the tests share: regions, tilings, tables, arrays, partitions, keys.
 
-Everything that they draw is small and odd: laws break at zero rows, at rank 0, at strides that run backwards and at keys
-that nobody would choose, not at size.
+Everything that they draw is small and odd: laws break at zero rows, at rank 0, at strides that run backwards and at
+keys that nobody would choose, not at size.
 """
 
 from collections.abc import Sequence

@@ -150,7 +150,7 @@ def test_a_grid_has_its_parts_in_c_order(data: st.DataObject) -> None:
 
 
 def test_more_parts_than_rows_and_no_rows_and_no_axes() -> None:
-    assert [part.shape for part in Partition.from_counts((2, 3), (4,) + (1,))] == [(1, 3), (1, 3), (0, 3), (0, 3)]
+    assert [part.shape for part in Partition.from_counts((2, 3), (4, 1))] == [(1, 3), (1, 3), (0, 3), (0, 3)]
     assert [part.shape for part in Partition.from_counts((0, 3), (2, 1))] == [(0, 3), (0, 3)]
     assert Partition.from_counts((), ()).parts == (Region((), ()),)
     assert Partition((0,), ()).parts == ()

@@ -113,13 +113,14 @@ def is_opaque(name: str) -> bool:
 def slice_nbytes(codes: npt.NDArray[np.int64], shapes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The bytes of each slice: dtype codes [n] and shapes [n, rank] -> sizes [n]; 0 for strings and variants.
 
-    Shapes must be non-negative. ``LayoutError`` where a size would pass ``MAX_NBYTES`` or an extent 2**62.
+    Shapes must be non-negative. ``LayoutError`` where a size would pass ``MAX_NBYTES``.
 
     >>> slice_nbytes(np.array([code("float32")]), np.array([[13, 4]]))
     array([208])
     """
     itemsizes = ITEMSIZES[codes]
-    estimate = itemsizes * np.prod(shapes, axis=1, dtype=np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        estimate = np.where((shapes == 0).any(axis=1), 0, itemsizes * np.prod(shapes, axis=1, dtype=np.float64))
     if estimate.size and not estimate.max() <= MAX_NBYTES:
         row = int(np.argmax(estimate))
         raise LayoutError(f"A {NAMES[codes[row]]} slice of shape {_shape_text(shapes[row])} is too large to exist.")

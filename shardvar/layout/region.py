@@ -161,7 +161,7 @@ def subtract_all(region: Region, others: Iterable[Region]) -> list[Region]:
         # Most pieces do not meet `other`: that is found for all of them at once.
         offset, shape = (np.array([getattr(piece, name) for piece in rest], np.int64) for name in ("offset", "shape"))
         _, common = intersect(offset, shape, np.array(other.offset, np.int64), np.array(other.shape, np.int64))
-        meets = (common > 0).all(axis=1).tolist()
+        meets: list[bool] = np.all(common > 0, axis=1).tolist()
         rest = [new for old, hit in zip(rest, meets, strict=True) for new in (old.subtract(other) if hit else [old])]
     return rest
 

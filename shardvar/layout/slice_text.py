@@ -54,6 +54,7 @@ def _interval(piece: str, length: int, text: str) -> tuple[int, int]:
 
 
 def _number(item: str, text: str) -> int:
-    if not (item.isascii() and item.isdecimal() and len(item) <= 19):
+    number = int(item) if item.isascii() and item.isdecimal() and len(item) <= 19 else 2**63
+    if number >= 2**63:
         raise LayoutError(f"The slice text {text!r} has {item!r} where a non-negative number must stand.")
-    return int(item)
+    return number

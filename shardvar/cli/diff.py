@@ -1,0 +1,67 @@
+"""``shardvar diff``: whether two checkpoints hold the same."""
+
+from argparse import Namespace
+from collections.abc import Iterator
+
+from shardvar.checkpoint.diff import diff
+from shardvar.checkpoint.diff_report import DiffReport, TensorDifference, ValueDifference
+from shardvar.cli.output import print_json, progress
+from shardvar.cli.text import count, human_shape, one_line, printable
+from shardvar.cli.verify import payload_nbytes
+
+_EQUAL, _DIFFERENT, _UNREADABLE = 0, 1, 3
+
+
+def run(arguments: Namespace) -> int:
+    """0 where they are equal, 1 where they differ, 3 where a tensor of one cannot be read."""
+    a, b = arguments.a, arguments.b
+    with progress("comparing", lambda: payload_nbytes(a) + payload_nbytes(b)) as advance:
+        report = diff(a, b, advance)
+    if arguments.json:
+        print_json(report.to_json())
+    else:
+        for line in _lines(report):
+            print(line)
+    if report.unreadable:
+        return _UNREADABLE
+    return _EQUAL if report.equal else _DIFFERENT
+
+
+def _lines(report: DiffReport) -> Iterator[str]:
+    for key in report.only_in_a:
+        yield f"only in A: {printable(key)}"
+    for key in report.only_in_b:
+        yield f"only in B: {printable(key)}"
+    for each in report.differences:
+        yield f"differs: {printable(each.key)}: {'; '.join(_reasons(each))}"
+    for broken in report.unreadable:
+        yield f"unreadable in {broken.side.upper()}: {printable(broken.key)}: {broken.kind}: {one_line(broken.message)}"
+    if report.equal:
+        yield f"equal: {count(report.num_equal, 'tensor')} in both"
+        return
+    missing = len(report.only_in_a) + len(report.only_in_b)
+    failed = len({broken.key for broken in report.unreadable})
+    told = {"differ": len(report.differences), "in only one": missing, "unreadable": failed, "equal": report.num_equal}
+    yield ", ".join(f"{number:,} {what}" for what, number in told.items())
+
+
+def _reasons(each: TensorDifference) -> Iterator[str]:
+    if each.dtype_a != each.dtype_b:
+        yield f"dtype {each.dtype_a} and {each.dtype_b}"
+    if each.shape_a != each.shape_b:
+        yield f"shape {human_shape(each.shape_a)} and {human_shape(each.shape_b)}"
+    if each.values is not None:
+        yield _describe(each.values)
+
+
+def _describe(values: ValueDifference) -> str:
+    text = count(values.count, "value")
+    if values.first is not None:
+        text += f", the first at {human_shape(values.first)}"
+    if values.max_absolute is not None:
+        text += f", by at most {values.max_absolute:.6g}"
+    if values.max_relative is not None:
+        text += f" (relative {values.max_relative:.3g})"
+    if values.num_without_distance:
+        text += f", {values.num_without_distance:,} of them a NaN on one side or of other bits"
+    return text

@@ -1,0 +1,177 @@
+"""``shardvar inspect``: what is in a checkpoint."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+
+from shardvar.checkpoint.locate import Found, find_checkpoint, find_checkpoints
+from shardvar.checkpoint.numbers import Number
+from shardvar.checkpoint.reader import Reader
+from shardvar.checkpoint.reports import SCHEMA
+from shardvar.checkpoint.stats import Statistics, measure
+from shardvar.cli.listing import Tensor, list_slices, list_tensors, slice_json
+from shardvar.cli.output import print_json, print_table, progress
+from shardvar.cli.text import count, human_shape, human_size, one_line, printable
+from shardvar.cli.tree import Line, tree_lines
+from shardvar.errors import CheckpointError
+
+Measured = dict[str, Statistics | CheckpointError]
+
+
+def run(arguments: Namespace) -> int:
+    """Show one checkpoint, or list those that the path may mean."""
+    found = find_checkpoints(arguments.path)
+    if len(found) > 1:
+        _print_choices(found, arguments.json)
+        return 0
+    one = found[0] if found else find_checkpoint(arguments.path)
+    with Reader(one.path, one.format.name, one.open()) as reader:
+        tensors = list_tensors(reader, arguments.filter)
+        measured = _measure(reader, tensors) if arguments.stats else {}
+        if arguments.json:
+            _print_json(reader, tensors, measured, arguments)
+        else:
+            _print_text(reader, tensors, measured, arguments)
+    return 0
+
+
+def _print_choices(found: Sequence[Found], as_json: bool) -> None:
+    if as_json:
+        choices = [{"path": each.path, "format": each.format.name} for each in found]
+        print_json({"schema": SCHEMA, "checkpoints": choices})
+        return
+    print(f"{count(len(found), 'checkpoint')} here; inspect one of them:")
+    print_table(("format", "path"), [(each.format.name, printable(each.path)) for each in found])
+
+
+def _measure(reader: Reader, tensors: Sequence[Tensor]) -> Measured:
+    total = sum(tensor.nbytes for tensor in tensors)
+    with progress("reading", lambda: total) as advance:
+        return dict(measure(reader, [tensor.key for tensor in tensors], advance))
+
+
+def _print_json(reader: Reader, tensors: Sequence[Tensor], measured: Measured, arguments: Namespace) -> None:
+    listed = []
+    for tensor in tensors:
+        told = tensor.to_json()
+        if arguments.slices:
+            told["slices"] = [slice_json(each) for each in list_slices(reader, tensor)]
+        if arguments.stats:
+            told |= _statistics_json(measured.get(tensor.key))
+        listed.append(told)
+    metadata = reader.metadata
+    print_json(
+        {
+            "schema": SCHEMA,
+            "path": reader.path,
+            "format": reader.format,
+            "writer": metadata.writer,
+            "description": metadata.description,
+            "metadata": dict(metadata.user),
+            "num_tensors": len(tensors),
+            "num_slices": sum(tensor.num_slices for tensor in tensors),
+            "nbytes": sum(tensor.nbytes for tensor in tensors),
+            "files": list(reader.index.files),
+            "tensors": listed,
+        }
+    )
+
+
+def _statistics_json(found: Statistics | CheckpointError | None) -> dict[str, object]:
+    if isinstance(found, CheckpointError):
+        return {"stats": None, "stats_error": {"kind": type(found).__name__, "message": str(found)}}
+    return {"stats": found and found.to_json()}
+
+
+def _print_text(reader: Reader, tensors: Sequence[Tensor], measured: Measured, arguments: Namespace) -> None:
+    for line in _heading(reader, tensors):
+        print(line)
+    if tensors:
+        print()
+        print_table(
+            ("tensor", "dtype", "shape", "size", "slices", "files", ""), _rows(reader, tensors, arguments), (3, 4)
+        )
+    if measured:
+        print()
+        headers = ("tensor", "min", "max", "mean", "std", "NaN", "inf", "zero")
+        print_table(headers, [_statistics_row(key, each) for key, each in measured.items()], range(1, 8))
+    faults = [tensor.fault for tensor in tensors if tensor.fault is not None]
+    if faults:
+        print(f"\n{count(len(faults), 'tensor')} cannot be read:")
+        for fault in faults:
+            print(f"  {type(fault).__name__}: {one_line(str(fault))}")
+
+
+def _heading(reader: Reader, tensors: Sequence[Tensor]) -> Iterator[str]:
+    metadata = reader.metadata
+    yield f"{printable(reader.path)} ({reader.format})"
+    if metadata.writer:
+        yield f"written by {printable(metadata.writer)}"
+    if metadata.description:
+        yield f"policy: {printable(metadata.description)}"
+    for name, value in metadata.user.items():
+        yield f"metadata: {printable(name)} = {printable(value)}"
+    slices = sum(tensor.num_slices for tensor in tensors)
+    files = len({name for tensor in tensors for name in tensor.files})
+    nbytes = sum(tensor.nbytes for tensor in tensors)
+    yield f"{count(len(tensors), 'tensor')} in {count(slices, 'slice')}, {count(files, 'file')}, {human_size(nbytes)}"
+
+
+def _rows(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace) -> list[tuple[str, ...]]:
+    """A person at a terminal sees branches and, of what is alike, one; a pipe sees every key, whole."""
+    at_terminal = sys.stdout.isatty()
+    in_brief = at_terminal and not (arguments.slices or arguments.filter or arguments.stats)
+    kinds = [(tensor.dtype, tensor.shape, tensor.num_slices, tensor.mark) for tensor in tensors] if in_brief else None
+    rows: list[tuple[str, ...]] = []
+    for line in tree_lines([tensor.key for tensor in tensors], kinds):
+        indent = line.guide if at_terminal else "  " * (len(line.guide) // 3 - 1)
+        if line.leaf is None:
+            rows.append(_branch_row(indent, line, tensors))
+            continue
+        tensor = tensors[line.leaf]
+        alike = f" (x{len(line.leaves)})" if in_brief and _is_shared(line) else ""
+        label = line.label if at_terminal else tensor.key
+        rows.append(_tensor_row(indent + printable(label) + alike, tensor))
+        if arguments.slices:
+            rows.extend(_slice_rows(reader, tensor))
+    return rows
+
+
+def _is_shared(line: Line) -> bool:
+    return "{" in line.label and len(line.leaves) > 1
+
+
+def _branch_row(indent: str, line: Line, tensors: Sequence[Tensor]) -> tuple[str, ...]:
+    below = [tensors[leaf] for leaf in line.leaves]
+    nbytes = human_size(sum(tensor.nbytes for tensor in below))
+    return indent + printable(line.label), count(len(below), "tensor"), "", nbytes, "", "", ""
+
+
+def _tensor_row(label: str, tensor: Tensor) -> tuple[str, ...]:
+    shape = "" if tensor.shape is None else human_shape(tensor.shape)
+    return (
+        label,
+        tensor.dtype or "",
+        shape,
+        human_size(tensor.nbytes),
+        str(tensor.num_slices),
+        str(len(tensor.files)),
+        tensor.mark.upper(),
+    )
+
+
+def _slice_rows(reader: Reader, tensor: Tensor) -> Iterator[tuple[str, ...]]:
+    for each in list_slices(reader, tensor):
+        region = ", ".join(f"{start}:{start + extent}" for start, extent in zip(each.offset, each.shape, strict=True))
+        yield "", "", f"[{region}]", human_size(each.nbytes), "", f"{printable(each.file)} at {each.start}", ""
+
+
+def _statistics_row(key: str, found: Statistics | CheckpointError) -> tuple[str, ...]:
+    if isinstance(found, CheckpointError):
+        return printable(key), type(found).__name__, *[""] * 6
+    numbers = (found.minimum, found.maximum, found.mean, found.std)
+    return printable(key), *map(_number, numbers), str(found.nan), str(found.inf), str(found.zero)
+
+
+def _number(value: Number | None) -> str:
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,81 @@
+"""Where results go: tables and JSON on standard output, notes and progress on standard error.
+
+A table goes through rich where a person looks at it, which wraps what does not fit and cuts nothing. A pipe gets plain
+columns, one line a row. Cells must be ``printable`` already; rich is told to interpret nothing.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+_MOST_PRETTY = 2000
+"""Rows beyond which a table is printed plainly at a terminal too: laying out more would take seconds."""
+
+_WIDEST = 60
+"""Plain columns are padded up to this width; a longer cell pushes the rest of its row to the right."""
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One JSON object; ASCII, so that every key survives any terminal and pipe."""
+    print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """Rows of cells under headers; columns whose number is in ``right`` are set flush right."""
+    if sys.stdout.isatty() and len(rows) <= _MOST_PRETTY:
+        _print_rich(headers, rows, right)
+    else:
+        _print_plain(headers, rows, right)
+
+
+def note(text: str) -> None:
+    """A line for people on standard error."""
+    print(text, file=sys.stderr)
+
+
+@contextmanager
+def progress(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], object]]:
+    """A bar that is told of every byte done, where standard error is a terminal; ``total`` is asked only there."""
+    if not sys.stderr.isatty():
+        yield lambda nbytes: None
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = (
+        bars.TextColumn("{task.description}", markup=False),
+        bars.BarColumn(),
+        bars.DownloadColumn(),
+        bars.TransferSpeedColumn(),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total())
+        yield lambda nbytes: bar.advance(task, nbytes)
+
+
+def _print_plain(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> None:
+    lines = [headers, *rows]
+    widths = [min(max(len(line[column]) for line in lines), _WIDEST) for column in range(len(headers))]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column, header in enumerate(headers):
+        table.add_column(Text(header), justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(highlight=False, markup=False, emoji=False).print(table)

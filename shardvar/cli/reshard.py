@@ -1,0 +1,78 @@
+"""``shardvar reshard``: a checkpoint laid out anew."""
+
+from argparse import Namespace
+
+from shardvar.checkpoint.reports import WriteReport
+from shardvar.checkpoint.reshard import reshard
+from shardvar.checkpoint.verify_report import VerifyReport
+from shardvar.cli.output import print_json, progress
+from shardvar.cli.text import count, human_size, one_line, printable
+from shardvar.cli.usage import parse_count, parse_pairs, parse_shards, parse_size
+from shardvar.cli.verify import payload_nbytes, print_report, verify_with_progress
+from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.layout.dtypes import code
+from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, TablePolicy
+
+
+def run(arguments: Namespace) -> int:
+    """0 once it is written; 1 where ``--verify`` finds that the disk did not keep it."""
+    policy = _policy(arguments)
+    partition = parse_shards(arguments.shards or ())
+    rename = parse_pairs(arguments.rename or (), "OLD=NEW")
+    cast = _casts(arguments)
+    with progress("resharding", lambda: payload_nbytes(arguments.source)) as advance:
+        report = reshard(
+            arguments.source,
+            arguments.target,
+            format=arguments.format,
+            policy=policy,
+            partition=dict(partition) or None,
+            filter=arguments.filter,
+            rename=rename,
+            cast=cast,
+            force=arguments.force,
+            dry_run=arguments.dry_run,
+            progress=advance,
+        )
+    verified = verify_with_progress(report.path) if arguments.verify and not report.dry_run else None
+    if arguments.json:
+        print_json(report.to_json() | {"verified": verified and verified.ok})
+    else:
+        _print_report(report, verified)
+    return 0 if verified is None or verified.ok else 1
+
+
+def _policy(arguments: Namespace) -> TablePolicy | None:
+    if arguments.files is not None:
+        return BalancedPolicy(parse_count(arguments.files, "files"))
+    return None if arguments.max_file_size is None else MaxShardSizePolicy(parse_size(arguments.max_file_size))
+
+
+def _casts(arguments: Namespace) -> dict[str, str]:
+    casts = parse_pairs(arguments.cast or (), "GLOB=DTYPE")
+    for dtype in casts.values():
+        try:
+            code(dtype)
+        except UnsupportedError as error:
+            raise ArgumentError(error.cause, error.remedy) from None  # a word on the command line, not a checkpoint
+    return casts
+
+
+def _print_report(report: WriteReport, verified: VerifyReport | None) -> None:
+    verb = "would write" if report.dry_run else "wrote"
+    what = f"{count(report.num_tensors, 'tensor')} in {count(report.num_slices, 'slice')}"
+    size = f"{count(report.num_files, 'file')}, {human_size(report.nbytes)}"
+    print(f"{verb} {printable(report.path)} ({report.format}): {what}, {size}")
+    print(f"policy: {one_line(report.description)}")
+    if report.reused_files:
+        print(f"{count(report.reused_files, 'file')} that an interrupted run had finished were kept")
+    if report.dry_run:
+        sizes = ", ".join(human_size(nbytes) for nbytes in report.file_nbytes[:8])
+        more = f" and {report.num_files - 8} more" if report.num_files > 8 else ""
+        print(f"files: {sizes}{more}")
+        print(f"reads {human_size(report.read_nbytes)} in {count(report.num_copies, 'range')}")
+        print(
+            f"memory: at most {human_size(report.peak_nbytes)} of buffers; disk: {human_size(report.free_nbytes)} free"
+        )
+    if verified is not None:
+        print_report(verified)

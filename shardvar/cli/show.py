@@ -1,0 +1,151 @@
+"""``shardvar show``: the values of a tensor, or of a part of it.
+
+Of a selection that is too long to print only the beginning and the end along each axis are shown, as NumPy does; of a
+large tensor only those are read, so that the first rows of a table larger than memory can be looked at.
+"""
+
+from argparse import Namespace
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.checkpoint.numbers import json_number
+from shardvar.checkpoint.reader import Reader, open_checkpoint
+from shardvar.checkpoint.reports import SCHEMA
+from shardvar.cli.output import note, print_json
+from shardvar.cli.text import human_shape, printable
+from shardvar.cli.usage import parse_index
+from shardvar.errors import ArgumentError, UnknownKey
+from shardvar.layout.dtypes import STRING
+
+_PRINTED = 1000
+"""Elements up to which a selection is printed in full."""
+
+_EDGE = 3
+"""Indices that are shown at each end of an axis otherwise."""
+
+_MOST_CORNERS = 256
+"""Regions that are read to show an excerpt."""
+
+_MOST_JSON = 1_000_000
+"""Elements of a selection that JSON may hold."""
+
+_MOST_BYTES = 200
+"""Bytes of one string that are printed."""
+
+Axes = list[int | range]
+Array = npt.NDArray[Any]
+
+
+def run(arguments: Namespace) -> int:
+    """Print a selection of one tensor."""
+    with open_checkpoint(arguments.path) as reader:
+        key = _find_key(reader, arguments.key)
+        tensor = reader[key]
+        axes = parse_index(arguments.index, tensor.shape)
+        shape = tuple(len(axis) for axis in axes if isinstance(axis, range))
+        if arguments.json:
+            if prod(shape) > _MOST_JSON:
+                raise ArgumentError(f"{prod(shape)} values are too many for JSON.", "Give an INDEX that selects fewer.")
+            values = _read(reader, key, axes, arguments.verify)
+            told = {"schema": SCHEMA, "key": key, "dtype": tensor.dtype, "full_shape": list(tensor.shape)}
+            verified = {"verified": not reader.unverified}
+            print_json(told | {"shape": list(shape), "values": _as_json(values, tensor.dtype)} | verified)
+        else:
+            selected = f" ({arguments.index.strip()}: {human_shape(shape)})" if arguments.index.strip() else ""
+            print(f"{printable(key)} {tensor.dtype} {human_shape(tensor.shape)}{printable(selected)}")
+            print(_as_text(reader, key, axes, arguments.verify))
+        if reader.unverified:
+            note(f"note: read without its checksum, since {reader.format} has one only of the whole; --verify full.")
+    return 0
+
+
+def _find_key(reader: Reader, typed: str) -> str:
+    """The key that was typed, either as it is or as ``inspect`` prints it."""
+    try:
+        reader.find(typed)
+    except UnknownKey:
+        escaped = [key for key in reader if printable(key) == typed and key != typed]
+        if len(escaped) != 1:
+            raise
+        return escaped[0]
+    return typed
+
+
+def _read(reader: Reader, key: str, axes: Axes, verify: str) -> Array:
+    return reader.read(key, tuple(axis if isinstance(axis, int) else _slice(axis) for axis in axes), verify=verify)
+
+
+def _slice(indices: range) -> slice:
+    """The slice that selects a range of indices, which may run backwards to the first."""
+    if not indices:
+        return slice(0, 0)
+    return slice(indices.start, indices.stop if indices.stop >= 0 else None, indices.step)
+
+
+def _as_text(reader: Reader, key: str, axes: Axes, verify: str) -> str:
+    size = prod(len(axis) for axis in axes if isinstance(axis, range))
+    if size <= _PRINTED or reader[key].dtype == STRING:
+        array = _read(reader, key, axes, verify)
+    else:
+        array = _excerpt(reader, key, axes, verify)
+    return np.array2string(
+        array,
+        threshold=_PRINTED if size <= _PRINTED else 0,
+        edgeitems=_EDGE,
+        max_line_width=120,
+        separator=", ",
+        formatter={"object": _string},  # type: ignore[arg-type]  # NumPy's stubs name other elements
+    )
+
+
+def _excerpt(reader: Reader, key: str, axes: Axes, verify: str) -> Array:
+    """An array whose first and last indices along each axis are those of the selection.
+
+    A long axis is one longer than what is shown of it, so that NumPy prints dots where something was left out.
+    """
+    pieces: list[list[tuple[int | range, slice | None]]] = []
+    shape = []
+    for axis in axes:
+        if isinstance(axis, int):
+            pieces.append([(axis, None)])
+        elif len(axis) <= 2 * _EDGE:
+            pieces.append([(axis, slice(None))])
+            shape.append(len(axis))
+        else:
+            pieces.append([(axis[:_EDGE], slice(0, _EDGE)), (axis[-_EDGE:], slice(_EDGE + 1, None))])
+            shape.append(2 * _EDGE + 1)
+    if prod(map(len, pieces)) > _MOST_CORNERS:
+        raise ArgumentError("The selection has too many long axes to show.", "Give an INDEX that selects fewer.")
+    excerpt: Array | None = None
+    for corner in product(*pieces):
+        values = _read(reader, key, [indices for indices, _ in corner], verify)
+        if excerpt is None:
+            excerpt = np.zeros(shape, values.dtype)
+        excerpt[tuple(place for _, place in corner if place is not None)] = values
+    return np.zeros(shape) if excerpt is None else excerpt
+
+
+def _string(value: bytes) -> str:
+    if len(value) <= _MOST_BYTES:
+        return repr(value)
+    return f"{value[:_MOST_BYTES]!r}... ({len(value)} bytes)"
+
+
+def _as_json(array: Array, dtype: str) -> Any:
+    """Nested lists; bytes as text with surrogate escapes, complex numbers as pairs, NaNs and infinities by name."""
+    if dtype == STRING:
+        return _mapped(array.tolist(), lambda value: value.decode("utf-8", "surrogateescape"))
+    if array.dtype.kind == "c":
+        return _mapped(array.tolist(), lambda value: [json_number(value.real), json_number(value.imag)])
+    if array.dtype.kind in "iub":
+        return array.tolist()
+    return _mapped(array.astype(np.float64).tolist(), json_number)
+
+
+def _mapped(value: Any, function: Any) -> Any:
+    """``function`` of each element of nested lists, which are as deep as an array has axes."""
+    return [_mapped(each, function) for each in value] if isinstance(value, list) else function(value)

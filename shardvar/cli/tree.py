@@ -1,0 +1,108 @@
+"""Keys as a tree: cut after each ``/``, or where there is none after each ``.``; chains of single branches in one line.
+
+At a terminal, siblings that are numbered and otherwise the same (the layers of a deep model) share a line too.
+"""
+
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+_MOST_LEVELS = 32
+"""A key is cut at most so often; the rest stays together."""
+
+_FEWEST_ALIKE = 4
+"""Numbered siblings that are fewer are shown one by one."""
+
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the tree."""
+
+    label: str
+    """What stands there, without what stands above it."""
+    guide: str
+    """The branches in front of it."""
+    leaf: int | None
+    """The position of the key that ends here; None for a branch."""
+    leaves: tuple[int, ...]
+    """The positions of all keys at or below it, those of siblings that share the line included."""
+
+
+@dataclass(slots=True)
+class _Node:
+    leaf: int | None = None
+    children: dict[str, "_Node"] = field(default_factory=dict)
+
+
+def tree_lines(keys: Sequence[str], kinds: Sequence[Hashable] | None = None) -> Iterator[Line]:
+    """The lines of the tree, branches first. With ``kinds``, which say what each key's tensor is like, siblings that
+    are alike but for a number share a line.
+
+    >>> [line.guide + line.label for line in tree_lines(["a/b/c", "a/b/d", "e"])]
+    ['├─ a/b/', '│  ├─ c', '│  └─ d', '└─ e']
+    """
+    root = _Node()
+    for position, key in enumerate(keys):
+        node = root
+        for piece in _pieces(key):
+            node = node.children.setdefault(piece, _Node())
+        node.leaf = position
+    return _lines(root, "", kinds)
+
+
+def _pieces(key: str) -> list[str]:
+    separator = "/" if "/" in key else "."
+    words = key.split(separator, _MOST_LEVELS)
+    pieces = [word + separator for word in words[:-1]]
+    return pieces + words[-1:] if words[-1] or not pieces else pieces
+
+
+def _lines(node: _Node, guide: str, kinds: Sequence[Hashable] | None) -> Iterator[Line]:
+    groups = _groups(node, kinds)
+    for number, (label, child, alike) in enumerate(groups, 1):
+        is_last = number == len(groups)
+        while child.leaf is None and len(child.children) == 1:
+            (more, child), *_ = child.children.items()
+            label += more
+            alike = [each for sibling in alike for each in sibling.children.values()]
+        leaves = tuple(leaf for sibling in alike for leaf in _leaves(sibling))
+        yield Line(label, guide + ("└─ " if is_last else "├─ "), child.leaf, leaves)
+        yield from _lines(child, guide + ("   " if is_last else "│  "), kinds)
+
+
+def _groups(node: _Node, kinds: Sequence[Hashable] | None) -> list[tuple[str, _Node, list[_Node]]]:
+    """(label, the child whose branches are shown, all children that share the line), in order."""
+    if kinds is None:
+        return [(label, child, [child]) for label, child in node.children.items()]
+    alike: dict[Hashable, list[tuple[str, _Node]]] = {}
+    for label, child in node.children.items():
+        shape: Hashable = (_NUMBER.sub("#", label, count=1), _kind(child, kinds)) if _NUMBER.search(label) else label
+        alike.setdefault(shape, []).append((label, child))
+    groups: list[tuple[str, _Node, list[_Node]]] = []
+    for members in alike.values():
+        if len(members) < _FEWEST_ALIKE:
+            groups.extend((label, child, [child]) for label, child in members)
+        else:
+            groups.append((_range_label([label for label, _ in members]), members[0][1], [m for _, m in members]))
+    return groups
+
+
+def _range_label(labels: Sequence[str]) -> str:
+    """``layer_{0..11}/`` for labels that differ in their first number."""
+    numbers = [int(found.group()) for label in labels if (found := _NUMBER.search(label))]
+    return _NUMBER.sub(f"{{{min(numbers)}..{max(numbers)}}}", labels[0], count=1)
+
+
+def _kind(node: _Node, kinds: Sequence[Hashable]) -> Hashable:
+    """What makes two branches alike: the same names below, and the same kinds of tensors."""
+    own = None if node.leaf is None else kinds[node.leaf]
+    return own, tuple((label, _kind(child, kinds)) for label, child in node.children.items())
+
+
+def _leaves(node: _Node) -> Iterator[int]:
+    if node.leaf is not None:
+        yield node.leaf
+    for child in node.children.values():
+        yield from _leaves(child)

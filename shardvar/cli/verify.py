@@ -1,0 +1,53 @@
+"""``shardvar verify``: whether a checkpoint is whole."""
+
+from argparse import Namespace
+
+from shardvar.checkpoint.reader import open_checkpoint
+from shardvar.checkpoint.verify import verify
+from shardvar.checkpoint.verify_report import Damage, VerifyReport
+from shardvar.cli.output import print_json, progress
+from shardvar.cli.text import count, human_size, one_line, printable
+from shardvar.errors import CheckpointError
+
+
+def run(arguments: Namespace) -> int:
+    """0 where it is, 1 where it is damaged."""
+    report = verify_with_progress(arguments.path)
+    if arguments.json:
+        print_json(report.to_json())
+    else:
+        print_report(report)
+    return 0 if report.ok else 1
+
+
+def verify_with_progress(path: str) -> VerifyReport:
+    """Verify, with a bar where somebody watches."""
+    with progress("verifying", lambda: payload_nbytes(path)) as advance:
+        return verify(path, advance)
+
+
+def payload_nbytes(path: str) -> int:
+    """The payload bytes of a checkpoint; 0 where its index cannot be read."""
+    try:
+        with open_checkpoint(path) as reader:
+            return int(reader.entries().slices.nbytes.sum())
+    except CheckpointError:
+        return 0
+
+
+def print_report(report: VerifyReport) -> None:
+    """The report for people: damage first."""
+    for damage in report.damages:
+        print(f"damaged: {_place(damage)}{damage.kind}: {one_line(damage.message)}")
+    for each in report.notes:
+        print(f"note: {one_line(each)}")
+    what = f"{count(report.num_tensors, 'tensor')} in {count(report.num_slices, 'slice')}"
+    read = f"{what}, {count(report.num_files, 'file')}, {human_size(report.read_nbytes)} read"
+    if report.unguarded_nbytes:
+        read += f"; {human_size(report.unguarded_nbytes)} have no checksum in this format: structure only"
+    verdict = "ok" if report.ok else f"{count(len(report.damages), 'damage')} in"
+    print(f"{verdict}{': ' if report.ok else ' '}{printable(report.path)} ({report.format}): {read}")
+
+
+def _place(damage: Damage) -> str:
+    return "" if damage.key is None else f"{printable(damage.key)}: "

@@ -1,0 +1,145 @@
+"""Writing a safetensors checkpoint: one file, or a set with its index where the policy asks for several.
+
+Within a file, header and data keep the order of the assignment. The data begin at a multiple of 64 bytes and follow
+each other without gaps, which the format forbids; so payloads are aligned as long as larger elements come first.
+
+One file replaces another in one step. The names of a set are fixed by its count, so a set replaces one of another count
+by renaming the index last, in one step too. Over a set of the same count no order of renames is safe: the old index is
+removed first, so that whoever comes in between is told that it is missing, and never gets a mixture.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardvar.errors import UnsupportedError
+from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.safetensors.contents import DESCRIPTION, WRITER
+from shardvar.formats.safetensors.names import SUFFIX, index_name, part_name, parts_of, prefix_of
+from shardvar.layout.region import Ints
+from shardvar.planning.capabilities import Capabilities, check_holds
+from shardvar.planning.index import Metadata
+from shardvar.planning.plan import Assignment
+from shardvar.planning.slices import SliceTable
+from shardvar.storage.protocol import Storage
+from shardvar.wire.crc import CRC32C
+from shardvar.wire.safetensors_header import build_header
+
+
+@dataclass(frozen=True, slots=True)
+class SafetensorsWriter:
+    """How a file is framed: by its header. Nothing guards it."""
+
+    metadata: Mapping[str, str]
+    """What every file says about itself."""
+    crc: None = None
+    """No checksums are kept."""
+    run_nbytes: int = 0
+    """Nor of runs."""
+
+    def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
+        """Of strings the format holds none."""
+        return CRC32C.compute(payload)
+
+    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
+        """The header."""
+        return [(0, build_header(_rows(slices), self.metadata))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SafetensorsSink:
+    """A safetensors checkpoint that is being written."""
+
+    storage: Storage
+    """Where the files go."""
+    prefix: str
+    """The checkpoint's name."""
+    assignment: Assignment
+    """What goes where."""
+    asides: list[str]
+    """The name of each file before the commit."""
+    index_aside: str
+    """The name of the index before the commit."""
+    start: Ints
+    """[m] where each payload begins in its file."""
+    writer: SafetensorsWriter
+    """How each file is framed."""
+
+    def commit(self, checksums: Sequence[FileChecksums]) -> None:
+        """Put the finished files in place, the index last, and remove what it does not name."""
+        filled = np.unique(self.assignment.file).tolist()
+        if len(filled) > 1:
+            finals = [part_name(self.prefix, number + 1, len(filled)) for number in range(len(filled))]
+            self._commit_set([self.asides[number] for number in filled], finals)
+        else:
+            finals = [self.prefix + SUFFIX]
+            self._commit_single(self.asides[filled[0]] if filled else self.index_aside)
+        names = self.storage.names()
+        old = {self.prefix + SUFFIX, *parts_of(self.prefix, names)} - set(finals)
+        for name in (*old, *_left_asides(self.prefix, names)):
+            self.storage.remove(name)
+
+    def _commit_single(self, aside: str) -> None:
+        if aside == self.index_aside:
+            self._write(aside, build_header([], self.writer.metadata))
+        self.storage.rename(aside, self.prefix + SUFFIX)
+        self.storage.remove(index_name(self.prefix))
+
+    def _commit_set(self, asides: list[str], finals: list[str]) -> None:
+        slices, number = self.assignment.slices, np.unique(self.assignment.file, return_inverse=True)[1]
+        weight_map = {slices.key(row): finals[number[row]] for row in range(len(slices))}
+        index = {"metadata": {"total_size": int(slices.nbytes.sum())}, "weight_map": weight_map}
+        text = json.dumps(index, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        self._write(self.index_aside, text.encode("utf-8"))
+        if not set(finals).isdisjoint(self.storage.names()):
+            self.storage.remove(index_name(self.prefix))
+        for aside, final in zip(asides, finals, strict=True):
+            self.storage.rename(aside, final)
+        self.storage.rename(self.index_aside, index_name(self.prefix))
+
+    def _write(self, name: str, content: bytes) -> None:
+        file = self.storage.create(name)
+        try:
+            file.write(0, content)
+        finally:
+            file.close()
+
+
+def plan_sink(
+    storage: Storage, name: str, assignment: Assignment, metadata: Metadata, capabilities: Capabilities, generation: str
+) -> SafetensorsSink:
+    """Lay the assigned tensors out; ``UnsupportedError`` where the format cannot hold them."""
+    slices = assignment.slices
+    check_holds(slices, capabilities, "safetensors")
+    cut = np.flatnonzero(~slices.is_whole())
+    if len(cut):
+        cause = (
+            f"The format safetensors cannot hold the slice {slices.region(int(cut[0]))} of {slices.key(int(cut[0]))!r}."
+        )
+        raise UnsupportedError(cause, "Write the tensor whole.")
+    said = {DESCRIPTION: metadata.description or assignment.description, WRITER: metadata.writer, **metadata.user}
+    writer = SafetensorsWriter({key: text for key, text in said.items() if text or key in metadata.user})
+    prefix = prefix_of(name)
+    asides = [f"{prefix}-{number + 1:05}{SUFFIX}.{generation}.tmp" for number in range(assignment.num_files)]
+    start = np.zeros(len(slices), dtype=np.int64)
+    for number in range(assignment.num_files):
+        rows = np.flatnonzero(assignment.file == number)
+        mine = slices.take(rows)
+        start[rows] = len(build_header(_rows(mine), writer.metadata)) + np.cumsum(mine.nbytes) - mine.nbytes
+    return SafetensorsSink(storage, prefix, assignment, asides, f"{index_name(prefix)}.{generation}.tmp", start, writer)
+
+
+def _rows(slices: SliceTable) -> list[tuple[str, str, tuple[int, ...]]]:
+    tensors = slices.tensors
+    return [(tensors.keys[row], tensors.dtype(row), tensors.shape(row)) for row in slices.tensor.tolist()]
+
+
+def _left_asides(prefix: str, names: Sequence[str]) -> list[str]:
+    """Files that writers of this prefix left when they died."""
+    aside = re.compile(
+        re.escape(prefix) + r"(-\d{5,}\.safetensors|\.safetensors\.index\.json)\.[A-Za-z0-9]+\.tmp(\.done)?", re.DOTALL
+    )
+    return [name for name in names if aside.fullmatch(name)]

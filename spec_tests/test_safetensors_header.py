@@ -1,0 +1,228 @@
+"""The laws of a safetensors header and of the JSON that it is written in."""
+
+import json
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import (
+    CheckpointError,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    UnsupportedError,
+)
+from shardvar.wire.safetensors_header import (
+    ALIGNMENT,
+    DTYPES,
+    MAX_HEADER_NBYTES,
+    METADATA,
+    WRITABLE,
+    build_header,
+    header_nbytes,
+    parse_header,
+)
+from shardvar.wire.strict_json import parse
+
+F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+I8 = {"dtype": "I8", "shape": [3], "data_offsets": [8, 11]}
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+rows = st.lists(
+    st.tuples(
+        st.text().filter(lambda key: key != METADATA),
+        st.sampled_from(sorted(WRITABLE)),
+        st.lists(st.integers(0, 5), max_size=4),
+    ),
+    unique_by=lambda row: row[0],
+)
+
+
+def read(header: Any, nbytes: int) -> Any:
+    """What a header says of a file whose data have ``nbytes`` bytes."""
+    encoded = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return parse_header(encoded, 8 + len(encoded) + nbytes)
+
+
+@given(values, st.booleans())
+def test_what_json_writes_is_read_as_it_was(value: Any, ascii_only: bool) -> None:
+    assert parse(json.dumps(value, ensure_ascii=ascii_only).encode(), max_depth=100) == value
+
+
+@given(st.binary(max_size=40) | st.text(alphabet='[]{}",:\\u0dN1. ', max_size=40).map(str.encode))
+def test_no_bytes_raise_anything_but_a_clean_error(data: bytes) -> None:
+    try:
+        value = parse(data, max_depth=8)
+    except CheckpointError:
+        return
+    assert value == json.loads(data)
+
+
+@pytest.mark.parametrize(("depth", "is_read"), [(3, True), (4, False), (100_000, False)])
+def test_depth_is_bounded_before_anything_recurses(depth: int, is_read: bool) -> None:
+    text = b"[" * depth + b"]" * depth
+    if is_read:
+        assert parse(text, max_depth=3) == [[[]]]
+    else:
+        with pytest.raises(MalformedCheckpoint, match="more than 3 deep"):
+            parse(text, max_depth=3)
+
+
+def test_brackets_within_strings_do_not_count_as_depth() -> None:
+    assert parse(rb'["[[[[\"[[[[", "\\", "]]]]"]', max_depth=1) == ['[[[["[[[[', "\\", "]]]]"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (b'{"a": 1, "a": 1}', InvalidCheckpoint),
+        (b'[{"x": {"a": 1, "b": 2, "a": 3}}]', InvalidCheckpoint),
+        (rb'{"a": 1, "\u0061": 1}', InvalidCheckpoint),
+        (rb'{"\ud800": 1}', MalformedCheckpoint),
+        (rb'["\udc00\ud800"]', MalformedCheckpoint),
+        (b"[NaN]", MalformedCheckpoint),
+        (b"[-Infinity]", MalformedCheckpoint),
+        (b"[" + b"1" * 5000 + b"]", MalformedCheckpoint),
+        (b'["\xff"]', MalformedCheckpoint),
+        (b'["\xc1\xa1"]', MalformedCheckpoint),
+        (b"\xef\xbb\xbf[]", MalformedCheckpoint),
+        ("[]".encode("utf-16"), MalformedCheckpoint),
+        (b'["a\nb"]', MalformedCheckpoint),
+        (b"[1] x", MalformedCheckpoint),
+        (b"", MalformedCheckpoint),
+    ],
+)
+def test_json_that_parsers_take_in_different_ways_is_refused(text: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        parse(text, max_depth=9)
+
+
+@given(rows, st.dictionaries(st.text(), st.text()))
+def test_a_header_says_what_it_was_built_from(rows: list[Any], metadata: dict[str, str]) -> None:
+    built = build_header(rows, metadata)
+    nbytes = [prod(shape) * np.dtype(_numpy(dtype)).itemsize for _, dtype, shape in rows]
+    header = parse_header(built[8:], len(built) + sum(nbytes))
+    assert header_nbytes(built[:64], len(built) + sum(nbytes)) == len(built) - 8
+    assert len(built) % ALIGNMENT == 0
+    assert header.metadata == metadata
+    start = np.cumsum([len(built), *nbytes])[:-1].tolist()
+    found = zip(header.keys, header.dtypes, header.shapes, header.start.tolist(), header.nbytes.tolist(), strict=True)
+    expected = ((k, d, s, at, n) for (k, d, s), at, n in zip(rows, start, nbytes, strict=True))
+    assert sorted(found) == sorted(expected)
+
+
+def _numpy(dtype: str) -> Any:
+    import ml_dtypes
+
+    return getattr(ml_dtypes, dtype, dtype)
+
+
+def test_the_header_of_nothing_is_read() -> None:
+    assert read({}, 0).keys == []
+
+
+@pytest.mark.parametrize("text", sorted(DTYPES))
+def test_every_dtype_of_the_format_has_its_size(text: str) -> None:
+    _, bits = DTYPES[text]
+    assert read({"a": {"dtype": text, "shape": [2, 4], "data_offsets": [0, bits]}}, bits).nbytes.tolist() == [bits]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        F32 | {"dtype": "F33"},
+        F32 | {"dtype": "f32"},
+        F32 | {"dtype": None},
+        F32 | {"dtype": ["F32"]},
+        F32 | {"shape": None},
+        F32 | {"shape": 2},
+        F32 | {"shape": [2.0]},
+        F32 | {"shape": [True, 2]},
+        F32 | {"shape": ["2"]},
+        F32 | {"shape": [-2]},
+        F32 | {"shape": [1]},
+        F32 | {"shape": [3]},
+        F32 | {"shape": [2, 0]},
+        F32 | {"shape": [2**63]},
+        F32 | {"shape": [2**33, 2**31]},
+        F32 | {"shape": [10**4000]},
+        F32 | {"data_offsets": [0]},
+        F32 | {"data_offsets": [0, 4, 8]},
+        F32 | {"data_offsets": [8, 0]},
+        F32 | {"data_offsets": [-8, 0]},
+        F32 | {"data_offsets": ["0", "8"]},
+        F32 | {"data_offsets": {"0": 0, "8": 8}},
+        F32 | {"data_offsets": [2**64, 2**64 + 8]},
+        F32 | {"strides": [1]},
+        {"dtype": "F32", "shape": [2]},
+        ["F32", [2], [0, 8]],
+        "F32",
+        None,
+        {"dtype": "F4", "shape": [15], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]},
+    ],
+)
+def test_a_tensor_that_is_not_described_exactly_is_invalid(tensor: Any) -> None:
+    with pytest.raises(InvalidCheckpoint, match="'a'"):
+        read({"a": tensor}, 8)
+
+
+@pytest.mark.parametrize("metadata", [None, [], "x", {"a": 1}, {"a": None}, {"a": {"b": "c"}}])
+def test_metadata_are_texts_by_texts(metadata: Any) -> None:
+    with pytest.raises((InvalidCheckpoint, MalformedCheckpoint)):
+        read({METADATA: metadata, "a": F32}, 8)
+
+
+def test_a_hole_an_overlap_and_bytes_that_nobody_owns_are_invalid() -> None:
+    header = {"a": F32, "b": I8}
+    assert read(header, 11).keys == ["a", "b"]
+    with pytest.raises(InvalidCheckpoint, match="leaves a hole"):
+        read(header | {"b": I8 | {"data_offsets": [9, 12]}}, 12)
+    with pytest.raises(InvalidCheckpoint, match="leaves a hole"):
+        read({"b": I8}, 11)
+    with pytest.raises(InvalidCheckpoint, match="overlaps"):
+        read(header | {"b": I8 | {"data_offsets": [7, 10]}}, 10)
+    with pytest.raises(InvalidCheckpoint, match="overlaps"):
+        read(header | {"c": {"dtype": "F32", "shape": [0], "data_offsets": [4, 4]}}, 11)
+    with pytest.raises(InvalidCheckpoint, match="1 bytes follow"):
+        read(header, 12)
+    with pytest.raises(IncompleteCheckpoint, match="'b' is cut off"):
+        read(header, 10)
+
+
+def test_tensors_without_elements_may_share_an_offset_anywhere() -> None:
+    empties = {f"e{at}": {"dtype": "F64", "shape": [at, 0], "data_offsets": [at, at]} for at in (0, 8, 11)}
+    assert read({"b": I8, **empties, "a": F32}, 11).keys == ["a", "b", "e0", "e11", "e8"]
+
+
+@pytest.mark.parametrize(
+    ("first", "size", "error", "text"),
+    [
+        (b"", 0, MalformedCheckpoint, "empty"),
+        (b"\x02\0\0\0\0\0\0", 7, MalformedCheckpoint, "not a safetensors file"),
+        (bytes(8), 8, MalformedCheckpoint, "not a safetensors file"),
+        (b"\x02\0\0\0\0\0\0\0 {}", 11, MalformedCheckpoint, "not a safetensors file"),
+        (b"\x03\0\0\0\0\0\0\0{}", 10, IncompleteCheckpoint, "end at offset 11"),
+        (b"\xff" * 8 + b"{}", 10, MalformedCheckpoint, str(MAX_HEADER_NBYTES)),
+        (b"version https://git-lfs.github.com/spec/v1", 130, MalformedCheckpoint, "Git LFS"),
+        (b"PK\x03\x04" + bytes(40), 999, MalformedCheckpoint, "zip archive"),
+        (b"<!DOCTYPE html><html>", 999, MalformedCheckpoint, "web page"),
+    ],
+)
+def test_what_is_no_safetensors_file_is_named(first: bytes, size: int, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        header_nbytes(first, size)
+
+
+def test_names_that_the_format_cannot_hold_are_refused_in_writing() -> None:
+    for key in (METADATA, "\udc80"):
+        with pytest.raises(UnsupportedError):
+            build_header([(key, "float32", (1,))], {})

@@ -1,0 +1,123 @@
+"""Writing an npz archive that ``numpy.load`` reads.
+
+Members are stored as they are, each payload at a multiple of 64 bytes, so that it can be mapped. Names of members are
+keys and not paths, but somebody will unpack the archive: a key that would lead out of the directory is refused.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardvar.errors import UnsupportedError
+from shardvar.formats.npz.contents import SUFFIX
+from shardvar.formats.protocol import FileChecksums
+from shardvar.layout.region import Ints
+from shardvar.planning.capabilities import Capabilities, check_holds
+from shardvar.planning.plan import Assignment
+from shardvar.planning.slices import SliceTable
+from shardvar.storage.protocol import Storage
+from shardvar.wire.crc import CRC32, Checksum
+from shardvar.wire.npy import build_preamble
+from shardvar.wire.zip_writer import build_central, build_end, build_local, encode_name, local_nbytes
+
+_LEADS_OUT = re.compile(r"[/\\]|[A-Za-z]:[/\\]|(?:.*[/\\])?\.\.[/\\]", re.DOTALL)
+"""The beginning of a name that, unpacked as a file, would lie outside the directory that it is unpacked in."""
+
+
+@dataclass(frozen=True, slots=True)
+class NpzWriter:
+    """How an archive is framed and guarded."""
+
+    run_nbytes: int = 0
+    """No runs: there is one checksum an array."""
+
+    @property
+    def crc(self) -> Checksum:
+        """The checksum of a payload; that of the member is made of it."""
+        return CRC32
+
+    def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
+        """Of strings the format holds none."""
+        return CRC32.compute(payload)
+
+    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
+        """The headers of each member, the directory and the end records."""
+        pieces: list[tuple[int, bytes]] = []
+        directory: list[bytes] = []
+        shares: dict[bytes, int] = {}
+        position = 0
+        rows = zip(_members(slices), start.tolist(), slices.nbytes.tolist(), checksums.payload.tolist(), strict=True)
+        for (name, preamble), begin, nbytes, checksum in rows:
+            if preamble not in shares:
+                shares[preamble] = CRC32.combine(CRC32.compute(preamble), 0, nbytes)
+            crc, total = shares[preamble] ^ checksum, len(preamble) + nbytes
+            pieces.append((position, build_local(begin - position - len(preamble), name, crc, total) + preamble))
+            directory.append(build_central(position, name, crc, total))
+            position = begin + nbytes
+        listed = b"".join(directory)
+        return [*pieces, (position, listed + build_end(position, len(listed), len(directory)))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NpzSink:
+    """An npz archive that is being written."""
+
+    storage: Storage
+    """Where the file goes."""
+    name: str
+    """Its name."""
+    asides: list[str]
+    """Its name before the commit."""
+    start: Ints
+    """[m] where each payload begins."""
+    writer: NpzWriter = NpzWriter()
+    """How it is framed and guarded."""
+
+    def commit(self, checksums: Sequence[FileChecksums]) -> None:
+        """Put the finished file in its place."""
+        if not checksums:
+            self._write_empty()
+        self.storage.rename(self.asides[0], self.name)
+        aside = re.compile(re.escape(self.name) + r"\.[A-Za-z0-9]+\.tmp(\.done)?", re.DOTALL)
+        for name in filter(aside.fullmatch, self.storage.names()):
+            self.storage.remove(name)
+
+    def _write_empty(self) -> None:
+        file = self.storage.create(self.asides[0])
+        try:
+            file.write(0, build_end(0, 0, 0))
+        finally:
+            file.close()
+
+
+def plan_sink(
+    storage: Storage, name: str, assignment: Assignment, capabilities: Capabilities, generation: str
+) -> NpzSink:
+    """Lay the assigned tensors out; ``UnsupportedError`` where the format cannot hold them."""
+    slices = assignment.slices
+    check_holds(slices, capabilities, "npz")
+    if assignment.num_files > 1:
+        raise UnsupportedError("An npz checkpoint is one file.", "Choose another format for several files.")
+    cut = np.flatnonzero(~slices.is_whole())
+    if len(cut):
+        cause = f"The format npz cannot hold the slice {slices.region(int(cut[0]))} of {slices.key(int(cut[0]))!r}."
+        raise UnsupportedError(cause, "Write the tensor whole.")
+    leading_out = next(filter(_LEADS_OUT.match, slices.tensors.keys), None)
+    if leading_out is not None:
+        cause = f"{leading_out!r} would be unpacked from a zip archive as a file outside of its directory."
+        raise UnsupportedError(cause, "Rename the tensor.")
+    starts, position = [], 0
+    for (raw_name, preamble), nbytes in zip(_members(slices), slices.nbytes.tolist(), strict=True):
+        start = position + local_nbytes(position, raw_name, len(preamble) + nbytes) + len(preamble)
+        starts.append(start)
+        position = start + nbytes
+    return NpzSink(storage, name, [f"{name}.{generation}.tmp"], np.array(starts, dtype=np.int64))
+
+
+def _members(slices: SliceTable) -> Iterator[tuple[bytes, bytes]]:
+    """The name of each member and the npy header that it begins with."""
+    tensors = slices.tensors
+    for row in slices.tensor.tolist():
+        yield encode_name(tensors.keys[row] + SUFFIX), build_preamble(tensors.dtype(row), tensors.shape(row))

@@ -1,0 +1,132 @@
+"""Arrays that do not lie in the file as they are in memory: deflated, big-endian, or with the first axis fastest.
+
+A ``MemberStream`` gives the bytes of a member from the first to the last: read, inflated, their CRC taken. It never
+holds more than a block. When the last byte was given, the CRC has been compared, and the compressed bytes have been
+seen to end there and nowhere else.
+
+A ``PayloadStream`` gives the array's payload, in order as well, with the bytes of each element turned round where they
+have to be. Arrays in Fortran order have no payload before all of their elements are there: they are the exception that
+is held in memory, for a moment twice.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardvar.errors import UnsupportedError
+from shardvar.formats.npz.contents import Array
+from shardvar.layout.dtypes import numpy_dtype
+from shardvar.storage.protocol import ReadableFile
+from shardvar.wire.crc import CRC32
+from shardvar.wire.damage import corrupt, malformed
+from shardvar.wire.inflate import Inflater
+from shardvar.wire.zip import STORED
+
+_BLOCK_NBYTES = 1 << 18
+"""Bytes that are read or skipped at a time."""
+
+
+@dataclass(slots=True)
+class MemberStream:
+    """The bytes of one member, each seen once."""
+
+    file: ReadableFile
+    """The archive."""
+    array: Array
+    """The array whose member it is."""
+    _taken: int = 0
+    """Bytes read from the file."""
+    _given: int = 0
+    """Bytes given."""
+    _crc: int = 0
+    _inflater: Inflater = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._inflater = Inflater(self._take)
+
+    def read_into(self, buffer: memoryview) -> None:
+        """Fill ``buffer`` with the next bytes."""
+        filled = 0
+        while filled < len(buffer):
+            wanted = len(buffer) - filled
+            piece = self._take(wanted) if self._is_stored else self._inflater.read(wanted)
+            if not piece:
+                raise malformed(f"Its bytes end after {self._given + filled} of {self.array.member.nbytes}.")
+            buffer[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        self._crc = CRC32.compute(buffer, self._crc)
+        self._given += filled
+        if self._given == self.array.member.nbytes:
+            self._check_end()
+
+    @property
+    def _is_stored(self) -> bool:
+        return self.array.member.method == STORED
+
+    def _take(self, most: int = _BLOCK_NBYTES) -> bytes:
+        nbytes = min(most, _BLOCK_NBYTES, self.array.member.stored_nbytes - self._taken)
+        self._taken += nbytes
+        return self.file.read(self.array.start + self._taken - nbytes, nbytes)
+
+    def _check_end(self) -> None:
+        if not self._is_stored:
+            self._inflater.check_end()
+        if self._crc != self.array.member.crc:
+            raise corrupt(f"Its {self._given} bytes do not have the CRC that the archive gives.")
+
+
+@dataclass(slots=True)
+class PayloadStream:
+    """The payload of one array from its beginning on."""
+
+    position: int
+    """Bytes given or skipped."""
+    _member: MemberStream
+    _rest: bytes = b""
+    """The end of an element of which the beginning was given."""
+
+    @classmethod
+    def of(cls, file: ReadableFile, array: Array) -> "PayloadStream":
+        """The stream at the payload's beginning."""
+        member = MemberStream(file, array)
+        member.read_into(memoryview(bytearray(array.header.data_start)))
+        return cls(0, member)
+
+    def read_into(self, buffer: memoryview) -> None:
+        """Fill ``buffer`` with the next bytes."""
+        unit = self._member.array.header.swap_nbytes
+        kept = min(len(self._rest), len(buffer))
+        buffer[:kept], self._rest = self._rest[:kept], self._rest[kept:]
+        whole = (len(buffer) - kept) // unit * unit
+        self._read_elements(buffer[kept : kept + whole], unit)
+        missing = len(buffer) - kept - whole
+        if missing:
+            element = bytearray(unit)
+            self._read_elements(memoryview(element), unit)
+            buffer[kept + whole :], self._rest = element[:missing], bytes(element[missing:])
+        self.position += len(buffer)
+
+    def skip(self, nbytes: int) -> None:
+        """Go on without keeping what comes."""
+        block = memoryview(bytearray(min(nbytes, _BLOCK_NBYTES)))
+        while nbytes:
+            self.read_into(block[:nbytes])
+            nbytes -= min(nbytes, len(block))
+
+    def _read_elements(self, buffer: memoryview, unit: int) -> None:
+        self._member.read_into(buffer)
+        if unit > 1:
+            np.frombuffer(buffer, f"u{unit}").byteswap(inplace=True)
+
+
+def read_transposed(file: ReadableFile, array: Array) -> memoryview:
+    """The whole payload of an array in Fortran order; takes twice its size while it is turned."""
+    header = array.header
+    try:
+        stored = bytearray(header.nbytes)
+        PayloadStream.of(file, array).read_into(memoryview(stored))
+        elements = np.frombuffer(stored, numpy_dtype(header.dtype)).reshape(header.shape, order="F")
+        return np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data
+    except MemoryError:
+        cause = f"It lies in Fortran order, and turning it takes {2 * header.nbytes} bytes of memory."
+        raise UnsupportedError(cause, "Save it anew in C order, or use a larger machine.") from None

@@ -1,0 +1,249 @@
+"""The directory of a zip archive, read from its end, and the header in front of each member.
+
+    member              local header (30 bytes, name, extra field), bytes, perhaps a data descriptor
+    …
+    central directory   for each member 46 bytes, name, extra field, comment
+    [zip64 end record, 56 bytes or more, and its locator, 20 bytes]
+    end record          22 bytes and a comment, with which the file ends
+
+A number that does not fit in its 16 or 32 bits is all ones there, and stands in 64 bits in the zip64 end record or in
+the extra field 1 of its member. Where a member was written as a stream (flag bit 3), only the directory knows its size
+and CRC.
+
+The directory rules: a reader MUST find members through it. But an archive has two accounts of each member, and readers
+that believe different ones see different files, so what disagrees is refused here. That the directory itself is sound
+concerns the archive; all else concerns one member, whose fault does not keep the others from being read.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardvar.errors import InvalidCheckpoint, UnsupportedError
+from shardvar.wire.damage import invalid, malformed
+
+Ints = NDArray[np.int64]
+
+STORED = 0
+DEFLATED = 8
+MAX_INFLATION = 1032
+"""Bytes that one byte of a deflate stream can become: 258 from each pair of one-bit codes."""
+
+LOCAL = struct.Struct("<4s5HLLLHH")  # signature, version, flags, method, time, date, crc, stored, size, name, extra
+CENTRAL = struct.Struct("<4s6HLLL5HLL")
+END = struct.Struct("<4s4HLLH")  # signature, disk, first disk, count here, count, size, start, comment
+END64 = struct.Struct("<4sQ2H2L4Q")
+LOCATOR = struct.Struct("<4sLQL")
+
+LOCAL_MAGIC, CENTRAL_MAGIC, END_MAGIC = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
+END64_MAGIC, LOCATOR_MAGIC = b"PK\x06\x06", b"PK\x06\x07"
+ONES_16, ONES_32 = 0xFFFF, 0xFFFFFFFF
+ZIP64_EXTRA = 1
+
+TAIL_NBYTES = END64.size + LOCATOR.size + END.size + ONES_16
+"""How much of the end of a file can hold the end records."""
+
+FLAG_STREAMED, FLAG_UTF8 = 1 << 3, 1 << 11
+_REFUSED_FLAGS = {
+    1: "encrypted",
+    1 << 5: "a patch to be applied to another archive",
+    1 << 6: "strongly encrypted",
+    1 << 13: "described by an encrypted directory",
+}
+_METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
+
+
+class Member(NamedTuple):
+    """What the central directory says of one member; a tuple, since there may be very many."""
+
+    name: str
+    """Its name; one that is not marked as UTF-8 is in code page 437."""
+    raw_name: bytes
+    """The name as it is stored."""
+    flags: int
+    """Bits, such as ``FLAG_UTF8``."""
+    method: int
+    """How it is compressed: ``STORED``, ``DEFLATED`` or something else."""
+    crc: int
+    """The CRC32 of its bytes, once they are no longer compressed."""
+    stored_nbytes: int
+    """The bytes that it takes in the archive."""
+    nbytes: int
+    """The bytes that it has once they are no longer compressed."""
+    start: int
+    """Where its local header begins, in bytes of the archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryPlace:
+    """Where the central directory lies."""
+
+    start: int
+    """Its first byte, in bytes of the archive."""
+    nbytes: int
+    """Its size."""
+    count: int
+    """The number of members that it lists."""
+
+
+def find_directory(tail: bytes, file_nbytes: int) -> DirectoryPlace:
+    """The central directory's place, from the last bytes of an archive: all or at least ``TAIL_NBYTES``.
+
+    The directory has to end where the end records begin: nothing may stand between, in front of or behind the archive
+    that another reader could take for another directory.
+    """
+    end = len(tail)
+    while True:
+        end = tail.rfind(END_MAGIC, 0, end)
+        if end < 0:
+            raise malformed(f"No end of a zip archive is found in the last {len(tail)} bytes.")
+        if end + END.size <= len(tail) and end + END.size + END.unpack_from(tail, end)[7] == len(tail):
+            break
+    _, disk, first_disk, count_here, count, nbytes, start, _ = END.unpack_from(tail, end)
+    stop = file_nbytes - len(tail) + end
+    if end >= LOCATOR.size and tail.startswith(LOCATOR_MAGIC, end - LOCATOR.size):
+        stop, *wide = _read_end64(tail, end - LOCATOR.size, file_nbytes)
+        for narrow, value, ones in zip((count, nbytes, start), wide, (ONES_16, ONES_32, ONES_32), strict=True):
+            if narrow not in (value, ones):
+                raise invalid(f"The two end records of the archive disagree: one says {narrow}, the other {value}.")
+        count, nbytes, start = wide
+    elif count != count_here or disk or first_disk:
+        raise InvalidCheckpoint("The archive is split over several disks.", "Join it to one file.")
+    if start + nbytes != stop:
+        raise invalid(
+            f"The central directory should end at offset {stop}; by its end record it does at {start + nbytes}."
+        )
+    return DirectoryPlace(start, nbytes, count)
+
+
+def parse_directory(directory: bytes, count: int) -> list[Member]:
+    """The members that the central directory lists, in its order.
+
+    ``MalformedCheckpoint`` where it cannot be walked to its very end, or a name is not in the encoding that it claims.
+    """
+    members = []
+    position = 0
+    for row in range(count):
+        if position + CENTRAL.size > len(directory) or not directory.startswith(CENTRAL_MAGIC, position):
+            raise malformed(f"The central directory lists {count} members and breaks off after {row}.")
+        (
+            _,
+            _,
+            _,
+            flags,
+            method,
+            _,
+            _,
+            crc,
+            stored,
+            nbytes,
+            name_nbytes,
+            extra_nbytes,
+            comment_nbytes,
+            _,
+            _,
+            _,
+            start,
+        ) = CENTRAL.unpack_from(directory, position)
+        name_start = position + CENTRAL.size
+        extra_start = name_start + name_nbytes
+        position = extra_start + extra_nbytes + comment_nbytes
+        if ONES_32 in (stored, nbytes, start):
+            extra = directory[extra_start : extra_start + extra_nbytes]
+            nbytes, stored, start = _widen(extra, (nbytes, stored, start))
+        raw_name = directory[name_start:extra_start]
+        members.append(Member(_decode(raw_name, flags), raw_name, flags, method, crc, stored, nbytes, start))
+    if position != len(directory):
+        raise malformed(f"The central directory has {len(directory)} bytes, and its {count} entries have {position}.")
+    return members
+
+
+def check_member(member: Member) -> None:
+    """Raise unless the member can be read, by what the directory alone says of it."""
+    refused = next((what for flag, what in _REFUSED_FLAGS.items() if member.flags & flag), None)
+    if refused:
+        raise InvalidCheckpoint(f"It is {refused}.", "Write the archive anew without that.")
+    if member.method not in (STORED, DEFLATED):
+        cause = f"It is compressed by method {member.method} ({_METHODS.get(member.method, 'unknown')})."
+        raise UnsupportedError(cause, "Stored and deflated members are read: write the archive anew.")
+    if "\0" in member.name or not member.name:
+        raise invalid("It has no name, or one with a NUL in it, which others cut there.")
+    if member.method == STORED and member.stored_nbytes != member.nbytes:
+        raise invalid(f"It is stored as it is, and has {member.stored_nbytes} bytes there instead of {member.nbytes}.")
+    if member.nbytes > member.stored_nbytes * MAX_INFLATION:
+        cause = f"It claims {member.nbytes} bytes, which {member.stored_nbytes} compressed ones cannot become."
+        raise InvalidCheckpoint(cause, "Do not trust whoever wrote the file.")
+
+
+def local_nbytes(fixed: bytes) -> int:
+    """The size of a local header with name and extra field, from its first ``LOCAL.size`` bytes."""
+    magic, *_, name_nbytes, extra_nbytes = LOCAL.unpack(fixed)
+    if magic != LOCAL_MAGIC:
+        raise malformed("There is no local header where the central directory says.")
+    return LOCAL.size + int(name_nbytes) + int(extra_nbytes)
+
+
+def check_local(local: bytes, member: Member) -> None:
+    """Raise ``InvalidCheckpoint`` where the local header says other things of a member than the directory."""
+    _, _, flags, method, _, _, crc, stored, nbytes, name_nbytes, _ = LOCAL.unpack_from(local)
+    extra_start = LOCAL.size + name_nbytes
+    if ONES_32 in (stored, nbytes):
+        nbytes, stored = _widen(local[extra_start:], (nbytes, stored))
+    if local[LOCAL.size : extra_start] != member.raw_name:
+        raise invalid(f"Its local header has another name: {local[LOCAL.size : extra_start]!r}.")
+    if (flags, method) != (member.flags, member.method):
+        raise invalid("Its local header and the central directory disagree on its flags or its method.")
+    is_streamed = flags & FLAG_STREAMED and not (crc or stored or nbytes)
+    if not is_streamed and (crc, stored, nbytes) != (member.crc, member.stored_nbytes, member.nbytes):
+        raise invalid("Its local header and the central directory disagree on its size or its CRC.")
+
+
+def overlapping(start: Ints, stop: Ints) -> Ints:
+    """The positions of those ranges [start, stop) of an archive that share bytes with another one.
+
+    >>> overlapping(np.array([0, 30, 10]), np.array([20, 40, 30]))
+    array([0, 2])
+    """
+    order = np.lexsort((stop, start))
+    start, stop = start[order], stop[order]
+    shares = np.zeros(len(order), dtype=np.bool)
+    shares[1:] = start[1:] < np.maximum.accumulate(stop)[:-1]
+    shares[:-1] |= stop[:-1] > start[1:]
+    return np.sort(order[shares])
+
+
+def _decode(raw_name: bytes, flags: int) -> str:
+    try:
+        return raw_name.decode("utf-8" if flags & FLAG_UTF8 else "cp437")
+    except UnicodeDecodeError:
+        raise malformed(f"The member {raw_name!r} claims a name in UTF-8 that is none.") from None
+
+
+def _widen(extra: bytes, values: tuple[int, ...]) -> tuple[int, ...]:
+    """The values with those that are all ones replaced from the zip64 field, in order; as they are where it is cut."""
+    position = 0
+    while position + 4 <= len(extra):
+        kind, nbytes = struct.unpack_from("<2H", extra, position)
+        position += 4
+        if kind == ZIP64_EXTRA:
+            wide = iter(struct.iter_unpack("<Q", extra[position : position + nbytes // 8 * 8]))
+            return tuple(next(wide, (value,))[0] if value == ONES_32 else value for value in values)
+        position += nbytes
+    return values
+
+
+def _read_end64(tail: bytes, locator: int, file_nbytes: int) -> tuple[int, int, int, int]:
+    """Offset of the zip64 end record, and the count, size and start of the directory that it gives."""
+    _, disk, record, num_disks = LOCATOR.unpack_from(tail, locator)
+    position = record - (file_nbytes - len(tail))
+    if position < 0 or position + END64.size > locator or not tail.startswith(END64_MAGIC, position):
+        raise malformed(f"There is no zip64 end record at offset {record}.")
+    _, nbytes, _, _, this_disk, first_disk, count_here, count, size, start = END64.unpack_from(tail, position)
+    if position + 12 + nbytes != locator:
+        raise invalid(f"The zip64 end record at offset {record} does not end where its locator begins.")
+    if disk or num_disks > 1 or this_disk or first_disk or count != count_here:
+        raise InvalidCheckpoint("The archive is split over several disks.", "Join it to one file.")
+    return record, count, size, start

@@ -3,9 +3,12 @@
     ShardvarError
     ├── ArgumentError (ValueError)              the caller's: a value that cannot be meant
     │   ├── AmbiguousPath                       several checkpoints may be meant
+    │   ├── ArgumentTypeError (TypeError)       a value of a kind that cannot be meant
+    │   ├── OutOfRange (IndexError)             an index or an id that its axis does not have
     │   ├── LayoutError                         regions or splits that do not tile a shape
     │   ├── PolicyError                         a policy's answer breaks one of RFC 001's restrictions
     │   └── UnsupportedError                    valid, but this format or this release cannot hold or read it
+    ├── ScopeError (RuntimeError)               the caller's: scopes left in another order than entered
     ├── UnknownKey (KeyError)                   the caller's: no tensor of that name
     ├── TargetExists (FileExistsError)          the caller's: something would be overwritten
     ├── StorageError (OSError)                  the machine's: disk full, permission denied, locked by another
@@ -51,6 +54,14 @@ class AmbiguousPath(ArgumentError):
     """A path that may mean several checkpoints; the cause lists them."""
 
 
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument of a kind that cannot be meant: no variable where variables are asked for."""
+
+
+class OutOfRange(ArgumentError, IndexError):
+    """An index or an id that its axis does not have; the cause names it."""
+
+
 class LayoutError(ArgumentError):
     """Regions, splits or partition counts that do not tile the shape that they are for."""
 
@@ -61,6 +72,10 @@ class PolicyError(ArgumentError):
 
 class UnsupportedError(ArgumentError):
     """Something valid that a format cannot hold or that this release does not read."""
+
+
+class ScopeError(ShardvarError, RuntimeError):
+    """Scopes were left in another order than they were entered."""
 
 
 class UnknownKey(ShardvarError, KeyError):

@@ -1,0 +1,234 @@
+"""Partitioners: into how many parts a variable is cut, decided from its shape and dtype alone.
+
+A partitioner is a callable ``p(shape, dtype)`` that answers with one count an axis; ``[3, 1]`` cuts the first axis in
+three. The two families here, TensorFlow 2's classes and TensorFlow 1's functions, share three rules:
+
+    fixed      so many parts
+    min bytes  as many parts as there can be without one of them falling below a size
+    max bytes  as few parts as there can be without one of them (unless it is a single row) exceeding a size
+
+All clamp to the number of rows, so that no part is empty, and are total: a scalar has no axis to cut and answers
+``[]``; no rows, and elements of no bytes, are one part. A dimension may be None (unknown) where the rule needs it not.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+
+from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
+from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, code, dtype_name
+
+Shape = Sequence[int | None]
+Rounding = Literal["floor", "ceil"]
+
+
+class Partitioner(Protocol):
+    """R-PART-1 (RFC 000): "A partitioner is a callable with the signature num_partitions = fn(shape, dtype)"."""
+
+    def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
+        """The number of parts along each axis."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedShardsPartitioner:
+    """Always ``num_shards`` parts, or one a row where rows are fewer.
+
+    >>> FixedShardsPartitioner(5)((13, 4), "float32"), FixedShardsPartitioner(5)((3,), "float32")
+    ([5, 1], [3])
+    """
+
+    num_shards: int
+    """The number of parts."""
+
+    def __post_init__(self) -> None:
+        _check_positive(num_shards=self.num_shards)
+
+    def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
+        """``min(num_shards, rows)`` along ``axis``; only that dimension need be known."""
+        return _answer(shape, axis, lambda rows: self.num_shards)
+
+
+@dataclass(frozen=True, slots=True)
+class MinSizePartitioner:
+    """As many parts as can hold ``min_shard_bytes`` each, at most ``max_shards``.
+
+    >>> MinSizePartitioner(64 << 20, max_shards=10)((60000, 1000), "float32")
+    [3, 1]
+    >>> MinSizePartitioner(64 << 20, max_shards=10, rounding="ceil")((60000, 1000), "float32")
+    [4, 1]
+    """
+
+    min_shard_bytes: int = 256 << 10
+    """No part is smaller, unless the whole is."""
+    max_shards: int = 1
+    """No more parts than these."""
+    bytes_per_string: int = 16
+    """What one string counts as: its true size is not known from the dtype."""
+    rounding: Rounding = "floor"
+    """``"floor"`` keeps the minimum; ``"ceil"`` is TensorFlow's rule, whose parts may be smaller."""
+
+    def __post_init__(self) -> None:
+        _check_positive(min_shard_bytes=self.min_shard_bytes, max_shards=self.max_shards)
+        _check_positive(bytes_per_string=self.bytes_per_string)
+        _check_rounding(self.rounding)
+
+    def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
+        """The counts; every dimension must be known."""
+        row_nbytes = _row_nbytes(shape, dtype, axis, self.bytes_per_string)
+        parts = _parts_of_min_bytes(row_nbytes, self.min_shard_bytes, self.rounding)
+        return _answer(shape, axis, lambda rows: min(self.max_shards, parts(rows)))
+
+
+@dataclass(frozen=True, slots=True)
+class MaxSizePartitioner:
+    """As few parts as hold ``max_shard_bytes`` at most, which a single row may exceed; at most ``max_shards``.
+
+    >>> MaxSizePartitioner(100)((13, 7), "float32"), MaxSizePartitioner(100, max_shards=2)((13, 7), "float32")
+    ([5, 1], [2, 1])
+    """
+
+    max_shard_bytes: int
+    """No part is larger, unless it is one row or ``max_shards`` forbids more parts."""
+    max_shards: int | None = None
+    """No more parts than these; None, or 0 as in TensorFlow, for any number."""
+    bytes_per_string: int = 16
+    """What one string counts as: its true size is not known from the dtype."""
+
+    def __post_init__(self) -> None:
+        _check_positive(max_shard_bytes=self.max_shard_bytes, bytes_per_string=self.bytes_per_string)
+        if self.max_shards:
+            _check_positive(max_shards=self.max_shards)
+
+    def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
+        """The counts; every dimension must be known."""
+        row_nbytes = _row_nbytes(shape, dtype, axis, self.bytes_per_string)
+        rows_a_part = max(1, self.max_shard_bytes // row_nbytes) if row_nbytes else None
+
+        def parts(rows: int) -> int:
+            enough = 1 if rows_a_part is None else -(-rows // rows_a_part)
+            return min(enough, self.max_shards or enough)
+
+        return _answer(shape, axis, parts)
+
+
+Partition2 = Callable[[Shape, Any], list[int]]
+
+
+def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partition2:
+    """TensorFlow 1's name for ``FixedShardsPartitioner``, the axis chosen beforehand.
+
+    >>> fixed_size_partitioner(5, axis=1)((13, 2), "float32")
+    [1, 2]
+    """
+    rule = FixedShardsPartitioner(num_shards)
+    return lambda shape, dtype: rule(shape, dtype, axis)
+
+
+def variable_axis_size_partitioner(
+    max_shard_bytes: int, axis: int = 0, bytes_per_string_element: int = 16, max_shards: int | None = None
+) -> Partition2:
+    """TensorFlow 1's name for ``MaxSizePartitioner``, the axis chosen beforehand.
+
+    >>> variable_axis_size_partitioner(64)((16, 4), "float64")
+    [8, 1]
+    """
+    rule = MaxSizePartitioner(max_shard_bytes, max_shards, bytes_per_string_element)
+    return lambda shape, dtype: rule(shape, dtype, axis)
+
+
+def min_max_variable_partitioner(
+    max_partitions: int = 1,
+    axis: int = 0,
+    min_slice_size: int = 256 << 10,
+    bytes_per_string_element: int = 16,
+    rounding: Rounding = "floor",
+) -> Partition2:
+    """TensorFlow 1's name for ``MinSizePartitioner``; as there, ``max_partitions`` below 1 is one part.
+
+    R-PART-3 (RFC 000): "a partitioner that allocates at least 64MB for each partition", 10 of 240 MB and 3 of 80 MB:
+
+    >>> partitioner = min_max_variable_partitioner(max_partitions=10, min_slice_size=64 << 20)
+    >>> [partitioner(shape, "float32") for shape in [(600000, 1000), (60000, 1000), (2000, 100), (100,)]]
+    [[10, 1], [3, 1], [1, 1], [1]]
+    """
+    rule = MinSizePartitioner(min_slice_size, max(1, max_partitions), bytes_per_string_element, rounding)
+    return lambda shape, dtype: rule(shape, dtype, axis)
+
+
+def _parts_of_min_bytes(row_nbytes: int, min_nbytes: int, rounding: Rounding) -> Callable[[int], int]:
+    """The rule of MinSizePartitioner before it is clamped: rows -> parts."""
+    if rounding == "ceil" or row_nbytes == 0:
+        return lambda rows: -(-rows * row_nbytes // min_nbytes)
+    # Rows are not divisible: a part that is large enough has so many of them, and div gives every part at least
+    # rows // parts.
+    rows_a_part = -(-min_nbytes // row_nbytes)
+    return lambda rows: rows // rows_a_part
+
+
+def _answer(shape: Shape, axis: int, parts: Callable[[int], int]) -> list[int]:
+    counts = [1] * len(_known_rank(shape))
+    if counts:
+        rows = _extent(shape, _checked_axis(shape, axis))
+        counts[axis] = max(1, min(rows, parts(rows)))
+    return counts
+
+
+def _row_nbytes(shape: Shape, dtype: Any, axis: int, bytes_per_string: int) -> int:
+    """The bytes of one index along ``axis``."""
+    nbytes = element_nbytes(dtype, bytes_per_string)
+    for position in range(len(_known_rank(shape))):
+        if position != _checked_axis(shape, axis):
+            nbytes *= _extent(shape, position)
+    return nbytes
+
+
+def element_nbytes(dtype: Any, bytes_per_string: int) -> int:
+    """The bytes of one element: 0 for handles (variants and TensorFlow's resources), an estimate for strings.
+
+    >>> element_nbytes("bfloat16", 16), element_nbytes("string", 16), element_nbytes("resource", 16)
+    (2, 16, 0)
+    """
+    if isinstance(dtype, str) and dtype in ("resource", VARIANT):
+        return 0
+    name = dtype if isinstance(dtype, str) else dtype_name(np.dtype(dtype))
+    return bytes_per_string if name == STRING else int(ITEMSIZES[code(name)])
+
+
+def _known_rank(shape: Shape) -> Shape:
+    if shape is None:
+        raise ArgumentError("A shape of unknown rank cannot be partitioned.", "Give a tuple with one item an axis.")
+    return shape
+
+
+def _checked_axis(shape: Shape, axis: int) -> int:
+    """The axis counted from the front."""
+    if not -len(shape) <= axis < len(shape):
+        raise OutOfRange(f"The shape {tuple(shape)} has no axis {axis} to partition.")
+    return axis % len(shape)
+
+
+def _extent(shape: Shape, axis: int) -> int:
+    try:
+        extent = index(shape[axis])  # type: ignore[arg-type]  # None is what the error is for
+    except TypeError:
+        raise ArgumentTypeError(
+            f"Dimension {axis} of the shape {tuple(shape)} is not known.", "This partitioner needs its size."
+        ) from None
+    if extent < 0:
+        raise ArgumentError(f"The shape {tuple(shape)} has a negative dimension.")
+    return extent
+
+
+def _check_positive(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ArgumentError(f"{name} is {value}.", "It must be positive.")
+
+
+def _check_rounding(rounding: Rounding) -> None:
+    if rounding not in get_args(Rounding):
+        raise ArgumentError(f"rounding is {rounding!r}.", "It is 'floor' or 'ceil'.")

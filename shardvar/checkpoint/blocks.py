@@ -23,7 +23,7 @@ from shardvar.engine.boxes import read_box
 from shardvar.engine.evidence import BLOCK_NBYTES, Evidence, Piece
 from shardvar.engine.moves import MoveTable, lower
 from shardvar.engine.read import check_bool, read_arrays
-from shardvar.errors import CheckpointError
+from shardvar.errors import CheckpointError, UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, code, is_opaque, numpy_dtype
 from shardvar.layout.region import Ints
@@ -36,6 +36,10 @@ BATCH_NBYTES = 4 * BLOCK_NBYTES
 
 BATCH_COUNT = 4096
 """Small tensors are read together up to this number, so that empty ones do not pile up."""
+
+ReadError = CheckpointError | UnsupportedError
+READ_ERRORS = (CheckpointError, UnsupportedError)
+"""What may keep one tensor from being read, and no other."""
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int], object]
@@ -84,13 +88,13 @@ class Blocks:
         table = self.tensors.take(np.array(tensors, dtype=np.int64))
         return replace(taken, slices=replace(taken.slices, tensors=table, tensor=position))
 
-    def read(self, tensors: Sequence[int]) -> list[Array | CheckpointError]:
+    def read(self, tensors: Sequence[int]) -> list[Array | ReadError]:
         """Small tensors as arrays, in order; in the place of one that is damaged, its error."""
         entries = self.entries_of(tensors)
         try:
             plan = plan_copies(entries.slices, entries.slices.tensors.whole())
             return list(read_arrays(plan, self.source, entries))
-        except CheckpointError as error:
+        except READ_ERRORS as error:
             if len(tensors) == 1:
                 return [error]
             return [self.read([tensor])[0] for tensor in tensors]
@@ -156,7 +160,7 @@ def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence)
     plan = plan_copies(entries.slices, cut_in_order(tensors, count))
     moves, is_run = lower(plan)
     copies, first = plan.bounds(), np.searchsorted(moves.target, np.arange(len(plan.targets) + 1))
-    wrong: CheckpointError | None = None
+    wrong: ReadError | None = None
     for target in range(len(plan.targets)):
         array = np.empty(plan.targets.region(target).size, dtype)
         if is_run[target]:
@@ -207,10 +211,10 @@ def _payloads(source: Source, entries: EntryTable, evidence: Evidence) -> Iterat
             yield array
 
 
-def _bool_fault(array: Array, key: str) -> CheckpointError | None:
+def _bool_fault(array: Array, key: str) -> ReadError | None:
     try:
         check_bool(array, key)
-    except CheckpointError as error:
+    except READ_ERRORS as error:
         return error
     return None
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardvar.checkpoint.blocks import Array, Blocks, Progress, batches
+from shardvar.checkpoint.blocks import READ_ERRORS, Array, Blocks, Progress, ReadError, batches
 from shardvar.checkpoint.diff_report import DiffReport, TensorDifference, Unreadable, ValueDifference
 from shardvar.checkpoint.differences import Difference, are_comparable, difference, only_bytes
 from shardvar.checkpoint.locate import Path
 from shardvar.checkpoint.numbers import is_number
 from shardvar.checkpoint.reader import Reader, open_checkpoint
 from shardvar.engine.evidence import BLOCK_NBYTES
-from shardvar.errors import CheckpointError
 from shardvar.layout.dtypes import ITEMSIZES
 
 
@@ -81,7 +80,7 @@ class _Walk:
     unreadable: dict[tuple[str, str], Unreadable] = field(default_factory=dict)
     """By key and side."""
 
-    def fail(self, key: str, side: str, error: CheckpointError) -> None:
+    def fail(self, key: str, side: str, error: ReadError) -> None:
         """Note that a tensor cannot be read; the first error of a side stays."""
         self.unreadable.setdefault((key, side), Unreadable(key, side, type(error).__name__, str(error)))
 
@@ -107,11 +106,11 @@ class _Walk:
         a, b = self.a.tensors, self.b.tensors
         return a.shape(row) == b.shape(other) and are_comparable(a.dtype(row), b.dtype(other))
 
-    def _compare_arrays(self, row: int, other: int, a: Array | CheckpointError, b: Array | CheckpointError) -> None:
+    def _compare_arrays(self, row: int, other: int, a: Array | ReadError, b: Array | ReadError) -> None:
         for side, value in (("a", a), ("b", b)):
-            if isinstance(value, CheckpointError):
+            if isinstance(value, ReadError):
                 self.fail(self.a.tensors.keys[row], side, value)
-        if not isinstance(a, CheckpointError) and not isinstance(b, CheckpointError):
+        if not isinstance(a, ReadError) and not isinstance(b, ReadError):
             self._note(row, other, difference(a, b))
         self.progress(int(self.a.nbytes[row] + self.b.nbytes[other]))
 
@@ -151,7 +150,7 @@ class _Walk:
 class _SideError(Exception):
     """An error of one of two streams."""
 
-    def __init__(self, side: str, error: CheckpointError) -> None:
+    def __init__(self, side: str, error: ReadError) -> None:
         super().__init__(side, error)
         self.side, self.error = side, error
 
@@ -170,7 +169,7 @@ def _together(a: Iterator[Array], b: Iterator[Array]) -> Iterator[tuple[Array, A
 def _next(side: str, stream: Iterator[Array]) -> Array | None:
     try:
         return next(stream, None)
-    except CheckpointError as error:
+    except READ_ERRORS as error:
         raise _SideError(side, error) from error
 
 

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.checkpoint.blocks import Progress
+from shardvar.checkpoint.blocks import READ_ERRORS, Progress, ReadError
 from shardvar.engine.evidence import BLOCK_NBYTES, Piece, check_entry, check_evidence
 from shardvar.engine.gather import SMALL_NBYTES, spans
 from shardvar.engine.pool import run_all, thread_buffer
 from shardvar.engine.read import check_bool
-from shardvar.errors import CheckpointError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import STRING, code
 from shardvar.layout.region import Ints
@@ -28,7 +27,7 @@ from shardvar.wire import strings
 
 def check_payloads(
     source: Source, entries: EntryTable, progress: Progress = lambda nbytes: None
-) -> dict[int, CheckpointError]:
+) -> dict[int, ReadError]:
     """Read every payload; the error of each row that is damaged."""
     check = _Check(source, entries, progress)
     nbytes, plain = entries.slices.nbytes, entries.plain
@@ -56,7 +55,7 @@ class _Check:
     source: Source
     entries: EntryTable
     progress: Progress
-    errors: dict[int, CheckpointError] = field(default_factory=dict)
+    errors: dict[int, ReadError] = field(default_factory=dict)
     pieces: list[Piece] = field(default_factory=list)
 
     def span(self, rows: Ints) -> None:
@@ -67,7 +66,7 @@ class _Check:
         span = thread_buffer(int(stop.max()) - base)
         try:
             self.source.read_span(int(self.entries.file[rows[0]]), base, span)
-        except CheckpointError:
+        except READ_ERRORS:
             suspects = rows  # one of them reaches out of the file; alone, each of the others may still be right
         else:
             suspects = rows[self._differ(rows, span, (start - base).tolist(), (stop - base).tolist())]
@@ -93,7 +92,7 @@ class _Check:
         block = thread_buffer(nbytes)
         try:
             self.source.read_into(self.entries, row, start, block)
-        except CheckpointError as error:
+        except READ_ERRORS as error:
             self.errors.setdefault(row, error)
             return
         guarded = self.source.crc is not None and self.entries.checksum[row] != NO_CHECKSUM
@@ -119,7 +118,7 @@ class _Check:
     def _catch(self, row: int, check: Callable[..., None], *arguments: Any) -> None:
         try:
             check(*arguments)
-        except CheckpointError as error:
+        except READ_ERRORS as error:
             self.errors.setdefault(row, error)
 
 

@@ -14,11 +14,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from shardvar.checkpoint.blocks import Blocks, Progress, batches
+from shardvar.checkpoint.blocks import READ_ERRORS, Blocks, Progress, ReadError, batches
 from shardvar.checkpoint.numbers import Array, Number, is_number, json_number, python_number, widened
 from shardvar.checkpoint.reader import Reader
 from shardvar.engine.evidence import BLOCK_NBYTES
-from shardvar.errors import CheckpointError
 from shardvar.layout.dtypes import ITEMSIZES
 
 
@@ -115,7 +114,7 @@ def statistics(array: Array) -> Statistics:
 
 def measure(
     reader: Reader, keys: Iterable[str], progress: Progress = lambda nbytes: None
-) -> Iterator[tuple[str, Statistics | CheckpointError]]:
+) -> Iterator[tuple[str, Statistics | ReadError]]:
     """The statistics of each tensor of numbers among ``keys``, or the error that keeps it from being read.
 
     Strings and opaque tensors have none and are left out. Memory: some blocks, whatever the size of a tensor.
@@ -127,20 +126,20 @@ def measure(
     small = [tensor for tensor in numbers if blocks.is_small(tensor)]
     for batch in batches(blocks.nbytes, small):
         for tensor, found in zip(batch, blocks.read(batch), strict=True):
-            yield blocks.tensors.keys[tensor], found if isinstance(found, CheckpointError) else statistics(found)
+            yield blocks.tensors.keys[tensor], found if isinstance(found, ReadError) else statistics(found)
             progress(int(blocks.nbytes[tensor]))
     for tensor in numbers:
         if not blocks.is_small(tensor):
             yield blocks.tensors.keys[tensor], _measure_large(blocks, tensor, progress)
 
 
-def _measure_large(blocks: Blocks, tensor: int, progress: Progress) -> Statistics | CheckpointError:
+def _measure_large(blocks: Blocks, tensor: int, progress: Progress) -> Statistics | ReadError:
     total = Statistics()
     try:
         for array in blocks.stream(tensor, BLOCK_NBYTES // int(ITEMSIZES[blocks.tensors.codes[tensor]])):
             total = total.merge(statistics(array))
             progress(array.nbytes)
-    except CheckpointError as error:
+    except READ_ERRORS as error:
         return error
     return total
 

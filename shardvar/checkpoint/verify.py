@@ -9,15 +9,15 @@ Each step goes on after what it finds: one damaged tensor hides no other. Format
 same, which proves that the bytes are there and nothing else; the report says how many bytes nothing guards.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shardvar.checkpoint.blocks import Progress
+from shardvar.checkpoint.blocks import Progress, ReadError
 from shardvar.checkpoint.locate import Found, Path, find_checkpoint
 from shardvar.checkpoint.payloads import check_payloads
 from shardvar.checkpoint.verify_report import Damage, VerifyReport
-from shardvar.errors import CheckpointError, CheckpointNotFound
+from shardvar.errors import CheckpointError, CheckpointNotFound, UnsupportedError
 from shardvar.formats.protocol import Finding, Source
 from shardvar.planning.faults import find_faults
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
@@ -53,19 +53,23 @@ def verify(path: Path, progress: Progress = lambda nbytes: None) -> VerifyReport
 
 def _report(found: Found, source: Source, progress: Progress) -> VerifyReport:
     tables, damages = _scan(source)
-    if not damages:
-        damages.extend(_broken_laws(source, tables))
+    faults = {} if damages else _faults(source, tables, damages)
     findings = _findings(source, damages)
     damages.extend(Damage("InvalidCheckpoint", None, None, _sentence(each)) for each in findings if each.is_damage)
+    damages.extend(_damage(error, key) for key, error in faults.items())
     readable = [_readable(source, entries) for entries in tables]
     for entries in readable:
         errors = check_payloads(source, entries, progress)
         damages.extend(_damage_of(source, entries, row, error) for row, error in sorted(errors.items()))
+    # What this release cannot read may well be whole.
+    unsupported = [damage for damage in damages if damage.kind == UnsupportedError.__name__]
+    notes = [f"{damage.key}: not verified. {damage.message}" for damage in unsupported]
+    notes.extend(_sentence(each) for each in findings if not each.is_damage)
     return VerifyReport(
         path=found.path,
         format=found.format.name,
-        damages=tuple(damages),
-        notes=tuple(_sentence(each) for each in findings if not each.is_damage),
+        damages=tuple(damage for damage in damages if damage not in unsupported),
+        notes=tuple(notes),
         num_tensors=len(
             {key for entries in tables for key in entries.slices.tensors.keys} | source.index.faults.keys()
         ),
@@ -87,14 +91,14 @@ def _scan(source: Source) -> tuple[list[EntryTable], list[Damage]]:
     return tables, []
 
 
-def _broken_laws(source: Source, tables: Sequence[EntryTable]) -> Iterator[Damage]:
-    faults = dict(source.index.faults)
+def _faults(source: Source, tables: Sequence[EntryTable], damages: list[Damage]) -> dict[str, ReadError]:
+    """The keys that cannot be read, because of what the index says of them or of how their slices lie."""
+    faults: dict[str, ReadError] = dict(source.index.faults)
     try:
-        faults = find_faults(concatenate([entries.slices for entries in tables])) | faults
+        return {**find_faults(concatenate([entries.slices for entries in tables])), **faults}
     except CheckpointError as error:
-        yield _damage(error)
-    for key, fault in faults.items():
-        yield _damage(fault, key)
+        damages.append(_damage(error))
+        return faults
 
 
 def _findings(source: Source, damages: list[Damage]) -> Sequence[Finding]:
@@ -123,11 +127,11 @@ def _unguarded(source: Source, entries: EntryTable) -> int:
     return int(entries.slices.nbytes[bare].sum())
 
 
-def _damage(error: CheckpointError, key: str | None = None) -> Damage:
+def _damage(error: ReadError, key: str | None = None) -> Damage:
     return Damage(type(error).__name__, key, None, str(error))
 
 
-def _damage_of(source: Source, entries: EntryTable, row: int, error: CheckpointError) -> Damage:
+def _damage_of(source: Source, entries: EntryTable, row: int, error: ReadError) -> Damage:
     file = source.index.files[int(entries.file[row])]
     return Damage(type(error).__name__, entries.slices.key(row), file, str(error))
 

@@ -4,6 +4,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 
+from shardvar.checkpoint.blocks import ReadError
 from shardvar.checkpoint.locate import Found, find_checkpoint, find_checkpoints
 from shardvar.checkpoint.numbers import Number
 from shardvar.checkpoint.reader import Reader
@@ -13,9 +14,8 @@ from shardvar.cli.listing import Tensor, list_slices, list_tensors, slice_json
 from shardvar.cli.output import print_json, print_table, progress
 from shardvar.cli.text import count, human_shape, human_size, one_line, printable
 from shardvar.cli.tree import Line, tree_lines
-from shardvar.errors import CheckpointError
 
-Measured = dict[str, Statistics | CheckpointError]
+Measured = dict[str, Statistics | ReadError]
 
 
 def run(arguments: Namespace) -> int:
@@ -77,8 +77,8 @@ def _print_json(reader: Reader, tensors: Sequence[Tensor], measured: Measured, a
     )
 
 
-def _statistics_json(found: Statistics | CheckpointError | None) -> dict[str, object]:
-    if isinstance(found, CheckpointError):
+def _statistics_json(found: Statistics | ReadError | None) -> dict[str, object]:
+    if isinstance(found, ReadError):
         return {"stats": None, "stats_error": {"kind": type(found).__name__, "message": str(found)}}
     return {"stats": found and found.to_json()}
 
@@ -166,8 +166,8 @@ def _slice_rows(reader: Reader, tensor: Tensor) -> Iterator[tuple[str, ...]]:
         yield "", "", f"[{region}]", human_size(each.nbytes), "", f"{printable(each.file)} at {each.start}", ""
 
 
-def _statistics_row(key: str, found: Statistics | CheckpointError) -> tuple[str, ...]:
-    if isinstance(found, CheckpointError):
+def _statistics_row(key: str, found: Statistics | ReadError) -> tuple[str, ...]:
+    if isinstance(found, ReadError):
         return printable(key), type(found).__name__, *[""] * 6
     numbers = (found.minimum, found.maximum, found.mean, found.std)
     return printable(key), *map(_number, numbers), str(found.nan), str(found.inf), str(found.zero)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from shardvar.checkpoint.blocks import ReadError
 from shardvar.checkpoint.reader import Reader
-from shardvar.errors import ArgumentError, CheckpointError
+from shardvar.errors import ArgumentError
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 
 _MARKS = {
@@ -55,7 +56,7 @@ class Tensor:
     """The slices that it is stored as."""
     files: tuple[str, ...]
     """The data files that hold them."""
-    fault: CheckpointError | None
+    fault: ReadError | None
     """Why it cannot be read; None where it can."""
     rows: tuple[int, ...]
     """Its rows in the reader's entries."""

@@ -1,7 +1,8 @@
 """``shardvar show``: the values of a tensor, or of a part of it.
 
 Of a selection that is too long to print only the beginning and the end along each axis are shown, as NumPy does; of a
-large tensor only those are read, so that the first rows of a table larger than memory can be looked at.
+large tensor only those are read, so that the first rows of a table larger than memory can be looked at. A tensor that
+fits in a block is verified whole, whatever is selected of it; of a larger one the note says where nothing was compared.
 """
 
 from argparse import Namespace
@@ -13,13 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.checkpoint.numbers import json_number
-from shardvar.checkpoint.reader import Reader, open_checkpoint
+from shardvar.checkpoint.reader import LazyTensor, Reader, open_checkpoint
 from shardvar.checkpoint.reports import SCHEMA
 from shardvar.cli.output import note, print_json
 from shardvar.cli.text import human_shape, printable
 from shardvar.cli.usage import parse_index
+from shardvar.engine.evidence import BLOCK_NBYTES, check_entry
 from shardvar.errors import ArgumentError, UnknownKey
 from shardvar.layout.dtypes import STRING
+from shardvar.planning.index import NO_CHECKSUM
 
 _PRINTED = 1000
 """Elements up to which a selection is printed in full."""
@@ -44,23 +47,41 @@ def run(arguments: Namespace) -> int:
     """Print a selection of one tensor."""
     with open_checkpoint(arguments.path) as reader:
         key = _find_key(reader, arguments.key)
-        tensor = reader[key]
+        tensor, entries = reader[key], reader.find(key)
         axes = parse_index(arguments.index, tensor.shape)
         shape = tuple(len(axis) for axis in axes if isinstance(axis, range))
+        is_checked = arguments.verify == "full" or int(entries.slices.nbytes.sum()) <= BLOCK_NBYTES
+        if is_checked:
+            for row in range(len(entries)):
+                check_entry(reader.source, entries, row)
         if arguments.json:
-            if prod(shape) > _MOST_JSON:
-                raise ArgumentError(f"{prod(shape)} values are too many for JSON.", "Give an INDEX that selects fewer.")
-            values = _read(reader, key, axes, arguments.verify)
-            told = {"schema": SCHEMA, "key": key, "dtype": tensor.dtype, "full_shape": list(tensor.shape)}
-            verified = {"verified": not reader.unverified}
-            print_json(told | {"shape": list(shape), "values": _as_json(values, tensor.dtype)} | verified)
+            _print_json(reader, tensor, axes, shape, is_checked)
         else:
             selected = f" ({arguments.index.strip()}: {human_shape(shape)})" if arguments.index.strip() else ""
             print(f"{printable(key)} {tensor.dtype} {human_shape(tensor.shape)}{printable(selected)}")
-            print(_as_text(reader, key, axes, arguments.verify))
-        if reader.unverified:
+            print(_as_text(reader, tensor, axes))
+        if reader.unverified and not is_checked:
             note(f"note: read without its checksum, since {reader.format} has one only of the whole; --verify full.")
     return 0
+
+
+def _print_json(reader: Reader, tensor: LazyTensor, axes: Axes, shape: tuple[int, ...], is_checked: bool) -> None:
+    if prod(shape) > _MOST_JSON:
+        raise ArgumentError(f"{prod(shape)} values are too many for JSON.", "Give an INDEX that selects fewer.")
+    values = _read(reader, tensor.key, axes)
+    entries = reader.find(tensor.key)
+    guarded = bool(((entries.checksum != NO_CHECKSUM) | ~entries.plain).all())
+    print_json(
+        {
+            "schema": SCHEMA,
+            "key": tensor.key,
+            "dtype": tensor.dtype,
+            "full_shape": list(tensor.shape),
+            "shape": list(shape),
+            "verified": guarded and (is_checked or not reader.unverified),
+            "values": _as_json(values, tensor.dtype),
+        }
+    )
 
 
 def _find_key(reader: Reader, typed: str) -> str:
@@ -75,8 +96,8 @@ def _find_key(reader: Reader, typed: str) -> str:
     return typed
 
 
-def _read(reader: Reader, key: str, axes: Axes, verify: str) -> Array:
-    return reader.read(key, tuple(axis if isinstance(axis, int) else _slice(axis) for axis in axes), verify=verify)
+def _read(reader: Reader, key: str, axes: Axes) -> Array:
+    return reader.read(key, tuple(axis if isinstance(axis, int) else _slice(axis) for axis in axes))
 
 
 def _slice(indices: range) -> slice:
@@ -86,12 +107,12 @@ def _slice(indices: range) -> slice:
     return slice(indices.start, indices.stop if indices.stop >= 0 else None, indices.step)
 
 
-def _as_text(reader: Reader, key: str, axes: Axes, verify: str) -> str:
+def _as_text(reader: Reader, tensor: LazyTensor, axes: Axes) -> str:
     size = prod(len(axis) for axis in axes if isinstance(axis, range))
-    if size <= _PRINTED or reader[key].dtype == STRING:
-        array = _read(reader, key, axes, verify)
+    if size <= _PRINTED or tensor.dtype == STRING:
+        array = _read(reader, tensor.key, axes)
     else:
-        array = _excerpt(reader, key, axes, verify)
+        array = _excerpt(reader, tensor.key, axes)
     return np.array2string(
         array,
         threshold=_PRINTED if size <= _PRINTED else 0,
@@ -102,7 +123,7 @@ def _as_text(reader: Reader, key: str, axes: Axes, verify: str) -> str:
     )
 
 
-def _excerpt(reader: Reader, key: str, axes: Axes, verify: str) -> Array:
+def _excerpt(reader: Reader, key: str, axes: Axes) -> Array:
     """An array whose first and last indices along each axis are those of the selection.
 
     A long axis is one longer than what is shown of it, so that NumPy prints dots where something was left out.
@@ -122,7 +143,7 @@ def _excerpt(reader: Reader, key: str, axes: Axes, verify: str) -> Array:
         raise ArgumentError("The selection has too many long axes to show.", "Give an INDEX that selects fewer.")
     excerpt: Array | None = None
     for corner in product(*pieces):
-        values = _read(reader, key, [indices for indices, _ in corner], verify)
+        values = _read(reader, key, [indices for indices, _ in corner])
         if excerpt is None:
             excerpt = np.zeros(shape, values.dtype)
         excerpt[tuple(place for _, place in corner if place is not None)] = values

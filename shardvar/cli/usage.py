@@ -23,7 +23,7 @@ def parse_size(text: str) -> int:
         raise ArgumentError(f"{text!r} is no size.", "Write it like 64MB, 64MiB or 4096.")
     whole, fraction, unit, binary = match.groups()
     scale: int = (1024 if binary else 1000) ** _UNITS.index((unit or "").upper())
-    decimals = 10 ** len(fraction or "")
+    decimals: int = 10 ** len(fraction or "")
     scaled = int(whole + (fraction or "")) * scale
     nbytes, rest = divmod(scaled, decimals)
     if rest or not nbytes:

@@ -4,6 +4,7 @@ A policy takes the slices that a checkpoint is to hold and answers with an ``Ass
 further where that helps and is allowed, each slice with the number of its file. Strings are never cut.
 """
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,40 +60,42 @@ class MaxShardSizePolicy:
         return f"Fills files up to {self.max_shard_size} bytes, cutting slices that do not fit."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """Fill one file after the other. What cannot be cut and exceeds the limit gets a file of its own.
+        """Fill one file after the other.
 
         A slice is cut along the axis that fills most of what remains in the file (RFC 001, Tensor Partitioning: "We
         want to partition along the axis that results in the most amount of remaining shard space being filled up").
+        Where one index along every axis is more than a whole file, the longest axis is cut into single indices and
+        these are cut further, down to single elements. Only what cannot be cut exceeds the limit, in a file of its own.
         """
         cuttable = _cuttable(slices, capabilities)
-        rows: list[int] = []
-        regions: list[Region | None] = []
+        pieces: list[_Piece] = []
         files: list[int] = []
         file, remaining = 0, self.max_shard_size
         for row, nbytes in enumerate(slices.nbytes.tolist()):
-            if nbytes <= remaining:
-                pieces: list[tuple[Region | None, int]] = [(None, nbytes)]
-            elif not cuttable[row]:
-                pieces = [(None, nbytes)]
-            else:
-                pieces = _fill(slices.region(row), nbytes, remaining, self.max_shard_size)
-            for region, size in pieces:
-                if size > remaining and remaining < self.max_shard_size:
-                    file, remaining = file + 1, self.max_shard_size
-                rows.append(row)
-                regions.append(region)
+            rest = [_Piece(row, None, nbytes)]
+            while rest:
+                piece = rest.pop()
+                if piece.nbytes > remaining:
+                    halves = _fill(slices, piece, remaining, self.max_shard_size) if cuttable[row] else []
+                    if halves:
+                        rest.extend(reversed(halves))
+                        continue
+                    if remaining < self.max_shard_size:
+                        file, remaining = file + 1, self.max_shard_size
+                        rest.append(piece)
+                        continue
+                pieces.append(piece)
                 files.append(file)
-                remaining = max(0, remaining - size)
-        table = _recut(slices, rows, regions)
-        return Assignment(table, np.array(files, dtype=np.int64), file + 1, self.description)
+                remaining = max(remaining - piece.nbytes, 0)
+        return Assignment(_recut(slices, pieces), np.array(files, dtype=np.int64), file + 1, self.description)
 
 
 @dataclass(frozen=True, slots=True)
 class BalancedPolicy:
-    """``num_files`` files of about equal payload, cutting slices along axis 0 where that helps."""
+    """Files of about equal payload, ``num_files`` of them, cutting slices along axis 0 where that helps."""
 
     num_files: int
-    """The number of files."""
+    """The number of files; there are fewer where there are fewer rows and tensors to fill them."""
 
     def __post_init__(self) -> None:
         if self.num_files < 1:
@@ -104,26 +107,41 @@ class BalancedPolicy:
         return f"Balances payload bytes over {self.num_files} files."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """Lay all payloads end to end, draw ``num_files - 1`` even marks, and cut at the row nearest to each mark."""
+        """Lay all payloads end to end, draw ``num_files - 1`` even marks, and cut at the row nearest to each mark.
+
+        Where everything can be cut, a file is within one row of its even share. What cannot be cut goes to the file
+        that its middle falls in, unless that leaves a file empty: every file gets a piece as long as there are as
+        many pieces as files, and files beyond that are not written, since a cut is made for balance alone.
+        """
         cuttable = _cuttable(slices, capabilities)
-        stops = np.cumsum(slices.nbytes)
-        total = int(stops[-1]) if len(stops) else 0
+        total = int(slices.nbytes.sum())
         marks = [total * n // self.num_files for n in range(1, self.num_files)]
-        rows: list[int] = []
-        regions: list[Region | None] = []
-        begins: list[int] = []
+        pieces: list[_Piece] = []
+        middles: list[int] = []
         position = 0
         for row, nbytes in enumerate(slices.nbytes.tolist()):
-            inside = [mark - position for mark in marks if position < mark < position + nbytes] if cuttable[row] else []
-            pieces = _cut_at(slices.region(row), nbytes, inside) if inside else [(None, nbytes)]
-            for region, size in pieces:
-                rows.append(row)
-                regions.append(region)
-                begins.append(position + size // 2)
-                position += size
-        # A piece belongs to the file that its middle falls in, so that one that cannot be cut goes to the nearer side.
-        file = np.searchsorted(np.array(marks, dtype=np.int64), np.array(begins, dtype=np.int64), side="right")
-        return Assignment(_recut(slices, rows, regions), file.astype(np.int64), self.num_files, self.description)
+            inside = marks[bisect_right(marks, position) : bisect_left(marks, position + nbytes)]
+            cuts = [mark - position for mark in inside] if cuttable[row] else []
+            for piece in _cut_at(slices, row, nbytes, cuts):
+                pieces.append(piece)
+                middles.append(position + piece.nbytes // 2)
+                position += piece.nbytes
+        num_files = max(1, min(self.num_files, len(pieces)))
+        first = _leave_none_empty([bisect_left(middles, mark) for mark in marks], len(pieces), num_files)
+        file = np.searchsorted(np.array(first, dtype=np.int64), np.arange(len(pieces)), side="right")
+        return Assignment(_recut(slices, pieces), file.astype(np.int64), num_files, self.description)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a slice that a policy is given."""
+
+    row: int
+    """The row of the slice."""
+    region: Region | None
+    """The part, in the coordinates of the whole tensor; None for all of the slice."""
+    nbytes: int
+    """The bytes of its payload."""
 
 
 def _cuttable(slices: SliceTable, capabilities: Capabilities) -> list[bool]:
@@ -135,34 +153,24 @@ def _cuttable(slices: SliceTable, capabilities: Capabilities) -> list[bool]:
     return result
 
 
-def _fill(region: Region, nbytes: int, remaining: int, limit: int) -> list[tuple[Region | None, int]]:
-    """Pieces of a region, each as large as what remains in its file allows; an element is never cut."""
-    itemsize = nbytes // region.size
-    pieces: list[tuple[Region | None, int]] = []
-    while region.size * itemsize > remaining:
-        axis, count = _best_axis(region, itemsize, remaining)
-        if count == 0 and remaining < limit:
-            remaining = limit
-            continue
-        piece, region = _split(region, axis, max(count, 1))
-        size = piece.size * itemsize
-        pieces.append((piece, size))
-        remaining = remaining - size if size < remaining else limit
-        if not region.size:
-            return pieces
-    pieces.append((region, region.size * itemsize))
-    return pieces
+def _fill(slices: SliceTable, piece: _Piece, remaining: int, limit: int) -> list[_Piece]:
+    """The piece in two, the first as large as what remains in the file allows, or cut so that it can be cut further.
 
-
-def _best_axis(region: Region, itemsize: int, remaining: int) -> tuple[int, int]:
-    """The axis along which most bytes fit, and how many indices do; the longest axis where none fits."""
-    per_index = [region.size // extent * itemsize for extent in region.shape]
-    counts = [min(remaining // size, extent) for size, extent in zip(per_index, region.shape, strict=True)]
-    filled = [count * size for count, size in zip(counts, per_index, strict=True)]
-    if max(filled) == 0:
-        return per_index.index(min(per_index)), 0
-    axis = filled.index(max(filled))
-    return axis, counts[axis]
+    Nothing where no cut helps: it fits a file of its own, or it is a single element.
+    """
+    region = piece.region or slices.region(piece.row)
+    itemsize = piece.nbytes // region.size
+    per_index = [piece.nbytes // extent for extent in region.shape]
+    counts = [remaining // nbytes for nbytes in per_index]
+    filled = [count * nbytes for count, nbytes in zip(counts, per_index, strict=True)]
+    axis, count = filled.index(max(filled)), max(counts)
+    if not count:
+        if remaining < limit or region.size == 1:
+            return []
+        axis, count = region.shape.index(max(region.shape)), 1
+    else:
+        count = counts[axis]
+    return [_Piece(piece.row, half, half.size * itemsize) for half in _split(region, axis, count)]
 
 
 def _split(region: Region, axis: int, count: int) -> tuple[Region, Region]:
@@ -174,28 +182,39 @@ def _split(region: Region, axis: int, count: int) -> tuple[Region, Region]:
     return Region(region.offset, shape), Region(offset, rest)
 
 
-def _cut_at(region: Region, nbytes: int, marks: list[int]) -> list[tuple[Region | None, int]]:
-    """The region cut along axis 0 at the rows nearest to some places of its payload."""
-    row_nbytes = nbytes // region.shape[0]
-    rows = sorted({(mark + row_nbytes // 2) // row_nbytes for mark in marks} - {0, region.shape[0]})
-    stops = [*rows, region.shape[0]]
-    return [
-        (
-            Region((region.offset[0] + start, *region.offset[1:]), (stop - start, *region.shape[1:])),
-            (stop - start) * row_nbytes,
-        )
-        for start, stop in zip([0, *stops], stops, strict=False)
-    ]
+def _cut_at(slices: SliceTable, row: int, nbytes: int, marks: list[int]) -> list[_Piece]:
+    """A slice cut along axis 0 at the rows nearest to some places of its payload."""
+    if not marks:
+        return [_Piece(row, None, nbytes)]
+    region = slices.region(row)
+    count = region.shape[0]
+    row_nbytes = nbytes // count
+    cuts = sorted({(mark + row_nbytes // 2) // row_nbytes for mark in marks} - {0, count})
+    pieces = []
+    for start, stop in zip([0, *cuts], [*cuts, count], strict=True):
+        part = Region((region.offset[0] + start, *region.offset[1:]), (stop - start, *region.shape[1:]))
+        pieces.append(_Piece(row, part, (stop - start) * row_nbytes))
+    return pieces
 
 
-def _recut(slices: SliceTable, rows: list[int], regions: list[Region | None]) -> SliceTable:
-    """The table with these rows, those that have a region of their own cut to it."""
-    table = slices.take(np.array(rows, dtype=np.int64))
+def _leave_none_empty(first: list[int], num_pieces: int, num_files: int) -> list[int]:
+    """The first piece of each file but the first one, moved as little as it takes for every file to have one."""
+    kept = list(first) if num_files == len(first) + 1 else list(range(1, num_files))
+    for file in range(len(kept)):
+        kept[file] = max(kept[file], kept[file - 1] + 1 if file else 1)
+    for file in reversed(range(len(kept))):
+        kept[file] = min(kept[file], num_pieces - len(kept) + file)
+    return kept
+
+
+def _recut(slices: SliceTable, pieces: list[_Piece]) -> SliceTable:
+    """The table of the pieces."""
+    table = slices.take(np.array([piece.row for piece in pieces], dtype=np.int64))
     offset, shape = table.offset.copy(), table.shape.copy()
-    for position, region in enumerate(regions):
-        if region is not None:
-            offset[position, : region.rank] = region.offset
-            shape[position, : region.rank] = region.shape
+    for position, piece in enumerate(pieces):
+        if piece.region is not None:
+            offset[position, : piece.region.rank] = piece.region.offset
+            shape[position, : piece.region.rank] = piece.region.shape
     return SliceTable.of(table.tensors, table.tensor, offset, shape, table.nbytes)
 
 

@@ -24,6 +24,8 @@ from shardvar.wire.zip import STORED
 
 _BLOCK_NBYTES = 1 << 18
 """Bytes that are read or skipped at a time."""
+_MODEST_NBYTES, _MODEST_INFLATION = 1 << 30, 64
+"""What an array may take in memory: so many bytes, or so many times those of the file that it comes from."""
 
 
 @dataclass(slots=True)
@@ -122,11 +124,14 @@ class PayloadStream:
 def read_transposed(file: ReadableFile, array: Array) -> memoryview:
     """The whole payload of an array in Fortran order; takes twice its size while it is turned."""
     header = array.header
+    cause = f"It lies in Fortran order, and turning it takes {2 * header.nbytes} bytes of memory."
+    remedy = "Save it anew in C order, or not compressed."
+    if header.nbytes > max(_MODEST_NBYTES, array.member.stored_nbytes * _MODEST_INFLATION):
+        raise UnsupportedError(cause, remedy)
     try:
         stored = bytearray(header.nbytes)
         PayloadStream.of(file, array).read_into(memoryview(stored))
         elements = np.frombuffer(stored, numpy_dtype(header.dtype)).reshape(header.shape, order="F")
         return np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data
     except MemoryError:
-        cause = f"It lies in Fortran order, and turning it takes {2 * header.nbytes} bytes of memory."
-        raise UnsupportedError(cause, "Save it anew in C order, or use a larger machine.") from None
+        raise UnsupportedError(cause, remedy) from None

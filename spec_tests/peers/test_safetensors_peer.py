@@ -1,0 +1,90 @@
+"""The real safetensors reads what is written in its format, and what it writes is read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from support import open_path, read_whole, some_arrays, write_arrays
+
+from shardvar.formats.safetensors import FORMAT
+from shardvar.planning.index import Metadata
+from shardvar.storage.local import LocalStorage
+from shardvar.wire.safetensors_header import DTYPES, WRITABLE
+
+safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed")
+real = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+
+NUMPYS = sorted(name for name in WRITABLE if not name.startswith("float8"))
+"""The dtypes that safetensors.numpy reads; the others need torch."""
+
+
+def written(directory: Path, arrays: dict[str, Any], **how: Any) -> Path:
+    write_arrays(FORMAT, LocalStorage(str(directory)), "m", arrays, **how)
+    return directory / "m.safetensors"
+
+
+def native(array: Any) -> Any:
+    return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("=")).reshape(array.shape)
+
+
+def assert_same(read: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert read.keys() == expected.keys()
+    for key, array in expected.items():
+        assert read[key].shape == array.shape and read[key].tobytes() == native(array).tobytes(), key
+
+
+@given(arrays=some_arrays(NUMPYS))
+def test_the_real_library_reads_what_is_written(
+    arrays: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever follows whatever: payloads that are not aligned for their elements among them."""
+    path = written(tmp_path_factory.mktemp("written"), arrays, metadata=Metadata("policy", "writer", {"é": "\n"}))
+    assert_same(real.load_file(path), arrays)
+    with safetensors.safe_open(path, "numpy") as file:
+        assert file.metadata() == {"shardvar.description": "policy", "shardvar.writer": "writer", "é": "\n"}
+
+
+@given(arrays=some_arrays([name for name in NUMPYS if name != "bfloat16"]))
+def test_what_the_real_library_writes_is_read(arrays: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("real") / "m.safetensors"
+    real.save_file({key: native(array) for key, array in arrays.items()}, path, metadata={"a": "b"})
+    source = open_path(FORMAT, path)
+    found, errors = read_whole(source)
+    assert errors == {} and source.index.metadata.user == {"a": "b"}
+    assert_same(found, arrays)
+
+
+@pytest.mark.parametrize("name", sorted(WRITABLE))
+def test_torch_reads_every_dtype_even_from_an_odd_place(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from safetensors.torch import load_file
+
+    octets = np.arange(48, dtype=np.uint8) % 2
+    array = octets.view(np.dtype(getattr(ml_dtypes, name, name)))
+    path = written(tmp_path, {"a": np.ones(3, np.int8), "b": array})
+    found = load_file(path)["b"]
+    assert found.contiguous().view(torch.uint8).numpy().tobytes() == array.tobytes()
+
+
+def test_the_dtypes_are_those_that_the_real_library_knows() -> None:
+    """A header of no known dtype makes it list those that it knows."""
+    header = b'{"a":{"dtype":"?","shape":[],"data_offsets":[0,0]}}'
+    with pytest.raises(safetensors.SafetensorError) as raised:
+        safetensors.deserialize(len(header).to_bytes(8, "little") + header)
+    known = {word for word in str(raised.value).split("`") if word.isupper() or "_" in word} & {*DTYPES, "C128", "I4"}
+    assert known == set(DTYPES)
+
+
+def test_a_set_holds_what_its_index_says(tmp_path: Path) -> None:
+    """Followed by hand, as every loader of sets does."""
+    arrays = {f"layer.{n}": np.full((3, n), n, np.float32) for n in range(5)}
+    file_of = {key: number % 3 for number, key in enumerate(arrays)}
+    written(tmp_path, arrays, file_of=file_of)
+    index = json.loads((tmp_path / "m.safetensors.index.json").read_text())
+    found = {key: real.load_file(tmp_path / file)[key] for key, file in index["weight_map"].items()}
+    assert_same(found, arrays)
+    assert index["metadata"]["total_size"] == sum(array.nbytes for array in arrays.values())

@@ -21,7 +21,7 @@ from shardvar.planning.slices import SliceTable
 _NAMED = 8
 """Missing regions that an error names; the others it counts."""
 
-_SUBTRACTED = 4096
+_SUBTRACTED = 1024
 """Slices up to which the missing regions of a tensor are worked out."""
 
 
@@ -45,9 +45,13 @@ def _out_of_bounds(slices: SliceTable) -> dict[int, CheckpointError]:
     for row in np.flatnonzero(bad).tolist():
         tensor = int(slices.tensor[row])
         if tensor not in faults:
-            extents = ", ".join(f"{o}:{o + s}" for o, s in zip(slices.offset[row], slices.shape[row], strict=True))
+            full_shape = slices.tensors.shape(tensor)
+            # Not a Region: what is out of bounds may have negative or overflowing numbers.
+            columns = (column[row, : len(full_shape)].tolist() for column in (slices.offset, slices.shape))
+            extents = ", ".join(f"{offset}:{offset + count}" for offset, count in zip(*columns, strict=True))
             faults[tensor] = OutOfBounds(
-                f"The slice [{extents}] of {slices.key(row)!r} reaches out of the shape {slices.tensors.shape(tensor)}."
+                f"The slice [{extents}] of {slices.key(row)!r} reaches out of the shape {full_shape}.",
+                "The index is damaged, or its writer was wrong; the other tensors can be read.",
             )
     return faults
 
@@ -97,8 +101,9 @@ def _overlap(slices: SliceTable, first: int, second: int) -> tuple[int, Checkpoi
 
 def _holes(slices: SliceTable) -> Iterator[tuple[int, CheckpointError]]:
     held = np.zeros(len(slices.tensors))
-    np.add.at(held, slices.tensor, np.prod(slices.shape, axis=1, dtype=np.float64))
-    full = np.prod(slices.tensors.shapes, axis=1, dtype=np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.add.at(held, slices.tensor, np.prod(slices.shape, axis=1, dtype=np.float64))
+        full = np.prod(slices.tensors.shapes, axis=1, dtype=np.float64)
     listed = np.zeros(len(slices.tensors), dtype=np.bool)
     listed[slices.tensor] = True
     order = np.argsort(slices.tensor, kind="stable")

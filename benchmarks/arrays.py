@@ -1,0 +1,107 @@
+"""Saving and loading arrays: what is compared with raw input and output and with the peers."""
+
+import os
+from collections.abc import Iterator
+from io import RawIOBase
+from pathlib import Path
+
+import numpy as np
+
+import shardvar as sv
+from benchmarks.figures import Figure
+from benchmarks.peers import Arrays, Peer
+from benchmarks.places import Place, emptied, sync_tree
+from benchmarks.setting import Setting, skipped
+from benchmarks.timing import Run
+
+
+def our_save(place: Place, arrays: Arrays) -> Run:
+    """``sv.save`` of a checkpoint that was not there before."""
+    room = place.room("ours")
+    return Run(lambda: sv.save(room / "model", arrays), emptied(room))
+
+
+def our_load(place: Place, arrays: Arrays) -> Run:
+    """``sv.load`` of the arrays, which are saved for it."""
+    room = place.room("ours")
+    sv.save(room / "model", arrays)
+    return Run(lambda: sv.load(room / "model"))
+
+
+def raw_write(place: Place, arrays: Arrays) -> Run:
+    """One file of the same bytes, written and synced."""
+    room = place.room("theirs")
+
+    def write() -> None:
+        with open(room / "raw", "wb", buffering=0) as file:
+            for array in arrays.values():
+                _write(file.fileno(), memoryview(array).cast("B"))
+            os.fsync(file.fileno())
+
+    return Run(write, emptied(room))
+
+
+def raw_read(place: Place, arrays: Arrays) -> Run:
+    """``readinto`` of the same bytes into fresh arrays."""
+    write = raw_write(place, arrays)
+    write.before(), write.call()
+    path = place.path / "theirs" / "raw"
+
+    def read() -> list[np.ndarray]:
+        fresh = [np.empty_like(array) for array in arrays.values()]
+        with open(path, "rb", buffering=0) as file:
+            for array in fresh:
+                _read(file, memoryview(array).cast("B"))
+        return fresh
+
+    return Run(read)
+
+
+def peer_save(place: Place, arrays: Arrays, peer: Peer) -> Run:
+    """A peer's save, synced."""
+    room, state = place.room("theirs"), peer.prepare(arrays)
+
+    def save() -> None:
+        peer.save(room, state)
+        sync_tree(room)
+
+    return Run(save, emptied(room))
+
+
+def peer_load(place: Place, arrays: Arrays, peer: Peer) -> Run:
+    """A peer's load of what it saved."""
+    room, state = place.room("theirs"), peer.prepare(arrays)
+    peer.save(room, state)
+    return Run(lambda: peer.load(room, state))
+
+
+def beside_peers(
+    setting: Setting, subject: str, place: Place, arrays: Arrays, targets: dict[str, float | None], otherwise: float
+) -> Iterator[Figure]:
+    """Save and load beside every peer; ``targets`` are those of single peers."""
+    for name, peer in setting.peers():
+        if peer is None:
+            yield skipped(subject, name, f"{name} is not installed")
+            continue
+        target = targets.get(name, otherwise)
+        save = our_save(place, arrays), peer_save(place, arrays, peer)
+        yield setting.ratio(f"save {subject}", name, place, *save, target)
+        load = our_load(place, arrays), peer_load(place, arrays, peer)
+        yield setting.ratio(f"load {subject}", name, place, *load, target)
+
+
+def check_same(path: Path, arrays: Arrays) -> None:
+    """Raise unless what was saved is what is loaded: nothing is gained by being quick and wrong."""
+    loaded = sv.load(path)
+    if loaded.keys() != arrays.keys() or any((loaded[key] != array).any() for key, array in arrays.items()):
+        raise ValueError(f"{path} does not hold what was saved there.")
+
+
+def _write(descriptor: int, octets: memoryview) -> None:
+    while octets:
+        octets = octets[os.write(descriptor, octets[: 1 << 30]) :]
+
+
+def _read(file: RawIOBase, octets: memoryview) -> None:
+    while octets:
+        octets = octets[file.readinto(octets) or 0 :]

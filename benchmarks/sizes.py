@@ -1,0 +1,49 @@
+"""How much is saved, planned and read."""
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of one run."""
+
+    table_rows: int = 2_097_152
+    """Rows of 64 float32 of the large table: 512 MiB."""
+    tiny_count: int = 20_000
+    """Tensors of 16 floats."""
+    index_entries: int = 1_000_000
+    """Entries of the index in which one tensor is looked up."""
+    partial_rows: int = 1_000_000
+    """Rows of 64 float32 of the tensor of which a part is read: 256 MB."""
+    reshard_nbytes: int = 2 * GIB
+    """What is resharded."""
+    reshard_large_nbytes: int = 8 * GIB
+    """What is resharded to see that memory does not grow."""
+    plan_slices: int = 1_000_000
+    """Slices of a plan, before and after."""
+    map_nbytes: int = 10 * GIB
+    """What is opened as a memory map."""
+    seconds: float = 15.0
+    """Time for the pairs of one ratio; three pairs are taken however long they are."""
+    processes: int = 9
+    """Fresh processes for one figure of start-up."""
+
+
+FULL = Sizes()
+
+QUICK = Sizes(
+    table_rows=131_072,
+    tiny_count=2_000,
+    index_entries=50_000,
+    partial_rows=100_000,
+    reshard_nbytes=GIB // 8,
+    reshard_large_nbytes=GIB // 2,
+    plan_slices=50_000,
+    map_nbytes=GIB,
+    seconds=1.0,
+    processes=3,
+)
+"""For a look at whether everything runs; the targets are meant for the full sizes."""

@@ -45,29 +45,38 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
 
 def parts_of(shape: tuple[int, ...], dtype: str, cut: Cut) -> Sequence[tuple[Sequence[int], Sequence[int]]]:
     """The (offset, shape) of each part of one tensor."""
-    if not isinstance(cut, (int, Sequence, PartitionSpec, Partition)):
+    if callable(cut):
         cut = cut(shape, dtype)
-    whole = [((0,) * len(shape), shape)]
     if is_whole(dtype) or not shape:
-        return whole
+        return [((0,) * len(shape), shape)]
     if isinstance(cut, Partition):
         if cut.shape != shape:
             raise ArgumentError(f"A partition of {cut.shape} does not fit a tensor of shape {shape}.")
         return [(part.offset, part.shape) for part in cut]
-    if isinstance(cut, int):
-        if cut < 1:
-            raise ArgumentError(f"A tensor cannot be cut into {cut} slices.", "Give at least 1.")
-        rest_offset, rest = (0,) * (len(shape) - 1), shape[1:]
-        intervals = div(shape[0], max(1, min(cut, shape[0])))
-        return [((start, *rest_offset), (stop - start, *rest)) for start, stop in intervals]
+    if isinstance(cut, (int, np.integer)):
+        cut = (int(cut),)
+    if not isinstance(cut, (Sequence, PartitionSpec)):
+        raise ArgumentError(
+            f"{cut!r} does not say how a tensor is cut.", "Give a number of parts, or one for each axis."
+        )
     spec = cut if isinstance(cut, PartitionSpec) else PartitionSpec(partitions=cut)
+    if spec.partitions is not None:
+        counts = [min(count, max(extent, 1)) for count, extent in zip(spec.partitions, shape, strict=False)]
+        if len(spec.partitions) == 1:
+            # By far the most usual cut, and there may be many tensors: it needs no proof.
+            rest_offset, rest = (0,) * (len(shape) - 1), shape[1:]
+            return [((a, *rest_offset), (b - a, *rest)) for a, b in div(shape[0], counts[0])]
+        spec = PartitionSpec(partitions=[*counts, *spec.partitions[len(shape) :]])
     return [(part.offset, part.shape) for part in Partition.from_sizes(shape, spec.sizes(shape))]
 
 
 def _cut_tensor(tensors: TensorTable, row: int, cut: Cut, nbytes: int) -> SliceTable:
     one = tensors.take(np.array([row]))
     rank = one.shapes.shape[1]
-    parts = parts_of(tensors.shape(row), tensors.dtype(row), cut)
+    try:
+        parts = parts_of(tensors.shape(row), tensors.dtype(row), cut)
+    except ArgumentError as error:
+        raise type(error)(f"{tensors.keys[row]!r}: {error.cause}", error.remedy) from error
     offset = np.zeros((len(parts), rank), dtype=np.int64)
     shape = np.ones((len(parts), rank), dtype=np.int64)
     for position, (start, extent) in enumerate(parts):

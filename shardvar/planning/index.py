@@ -137,7 +137,11 @@ class TableIndex:
             self._rows.update(self.entries.slices.tensors.rows())
         if key not in self._rows:
             raise unknown_key(key, self._rows)
-        return self.entries.take(np.flatnonzero(self.entries.slices.tensor == self._rows[key]))
+        row = self._rows[key]
+        found = self.entries.take(np.flatnonzero(self.entries.slices.tensor == row))
+        # Only the one tensor: what looks at an answer should not have to look at the others' names and shapes.
+        tensors = found.slices.tensors.take(np.array([row]))
+        return replace(found, slices=replace(found.slices, tensors=tensors, tensor=np.zeros_like(found.slices.tensor)))
 
     def scan(self) -> Iterator[EntryTable]:
         """All entries in one table."""

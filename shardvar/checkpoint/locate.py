@@ -5,7 +5,14 @@ from dataclasses import dataclass
 
 from shardvar.errors import AmbiguousPath, ArgumentError, CheckpointNotFound
 from shardvar.formats.protocol import Format, Source
-from shardvar.formats.table import all_formats, format_named, format_of_name
+from shardvar.formats.table import (
+    all_formats,
+    format_named,
+    format_of_name,
+    name_of_target,
+    names_of_target,
+    stem_of_name,
+)
 from shardvar.storage.local import LocalStorage, split
 
 Path = str | os.PathLike[str]
@@ -26,6 +33,11 @@ class Found:
     def path(self) -> str:
         """The path, for messages."""
         return os.path.join(self.storage.path, self.name)
+
+    @property
+    def stem(self) -> str:
+        """The name without its ending: the same for every name that a person may have for this checkpoint."""
+        return stem_of_name(self.name, self.format.name)
 
     def open(self) -> Source:
         """Open it for reading."""
@@ -49,7 +61,7 @@ def find_checkpoint(path: Path) -> Found:
     if len(found) == 1:
         return found[0]
     if found:
-        listed = ", ".join(f"{each.path} ({each.format.name})" for each in found[:20])
+        listed = ", ".join(f"{_unmistakable(each)} ({each.format.name})" for each in found[:20])
         more = f" and {len(found) - 20} more" if len(found) > 20 else ""
         raise AmbiguousPath(f"{os.fspath(path)} may mean {listed}{more}.", "Give the path of one of them.")
     raise CheckpointNotFound(
@@ -64,9 +76,28 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Found:
     if not name:
         raise ArgumentError(f"{os.fspath(path)} is a directory.", "Give the name of the checkpoint in it, too.")
     form = format_named(format_name or format_of_name(name) or otherwise)
-    return Found(form, storage, name)
+    return Found(form, storage, name_of_target(name, form.name))
 
 
-def is_there(target: Found) -> bool:
-    """Whether a checkpoint of the target's format stands under its name already."""
-    return bool(target.format.locate(target.storage, target.name))
+def is_same(a: Found, b: Found) -> bool:
+    """Whether two names, of the same format, are of the same checkpoint, also if one of them leads through a link."""
+    if a.format.name != b.format.name:
+        return False
+    stems = (os.path.join(os.path.realpath(each.storage.path), each.stem) for each in (a, b))
+    return len({*stems}) == 1 or os.path.realpath(a.path) == os.path.realpath(b.path)
+
+
+def standing_in_another_format(target: Found) -> Found | None:
+    """The checkpoint of another format that stands under the target's very name, such as a prefix that both use."""
+    others = (form for form in all_formats() if form.name != target.format.name)
+    there = (Found(form, target.storage, target.name) for form in others)
+    return next((each for each in there if each.name in each.format.locate(each.storage, each.name)), None)
+
+
+def _unmistakable(found: Found) -> str:
+    """A path that means this checkpoint and no other, where there is one: its index, if its prefix is another's too."""
+    for name in names_of_target(found.name, found.format.name):
+        path = os.path.join(found.storage.path, name)
+        if find_checkpoints(path) == [found]:
+            return path
+    return found.path

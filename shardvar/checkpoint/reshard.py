@@ -1,14 +1,13 @@
 """Lay a checkpoint out anew: other slices, other files, another format, without ever holding a tensor whole."""
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import numpy as np
 
-from shardvar.checkpoint.locate import Found, Path, find_checkpoint, find_target
+from shardvar.checkpoint.locate import Found, Path, find_checkpoint, find_target, is_same
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.save import WRITER
@@ -39,8 +38,8 @@ def reshard(
 
     ``format`` is what the ending of ``target`` says where it is not given, else that of the source. Tensors keep
     their slices unless ``partition`` says otherwise (see ``save``); all go to one file unless ``policy`` does.
-    ``filter`` is a glob or several: keys that match one are taken. ``rename`` goes from old keys to new ones, or from globs with one
-    ``*`` to names with one. ``cast`` goes from globs to dtypes; otherwise no dtype changes.
+    ``filter`` is a glob or several: keys that match one are taken. ``rename`` goes from old keys to new ones, or from
+    globs with one ``*`` to names with one. ``cast`` goes from globs to dtypes; otherwise no dtype changes.
 
     Every checksum of the source is compared before the target is committed. The source is never touched, and the target
     is there whole or not at all. If the process is killed, a second run of the same call reuses the files that the
@@ -50,7 +49,7 @@ def reshard(
     """
     found = find_checkpoint(source)
     goal = find_target(target, format, otherwise=found.format.name)
-    if os.path.realpath(found.path) == os.path.realpath(goal.path) and found.format.name == goal.format.name:
+    if is_same(found, goal):
         raise ArgumentError(f"{found.path} is both the source and the target.", "Choose another target.")
     with Reader(found.path, found.format.name, found.open()) as reader:
         stored = _renamed(_filtered(reader, filter), dict(rename or {}))

@@ -10,13 +10,16 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from shardvar.checkpoint.locate import Found, is_there
+from shardvar.checkpoint.locate import Found, standing_in_another_format
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.engine.evidence import BLOCK_NBYTES
+from shardvar.engine.files import FileTask
+from shardvar.engine.journal import JOURNAL
 from shardvar.engine.pool import WORKERS
 from shardvar.engine.write import file_tasks, write_checkpoint
-from shardvar.errors import ArgumentError, PolicyError, StorageError, TargetExists
+from shardvar.errors import ArgumentError, CheckpointError, MissingFile, PolicyError, StorageError, TargetExists
 from shardvar.formats.protocol import Source
+from shardvar.formats.table import stem_of_name
 from shardvar.planning.capabilities import check_holds, join_whole
 from shardvar.planning.cut import Cut, cut_slices
 from shardvar.planning.index import EntryTable, Metadata
@@ -45,8 +48,10 @@ class Draft:
     """What fills the slices."""
     metadata: Metadata
     """What the checkpoint is to say about itself."""
+    force: bool
+    """Whether whatever stands there may be replaced."""
     may_replace: bool
-    """Whether an existing checkpoint may be replaced."""
+    """Whether a checkpoint of the same format may be replaced."""
 
 
 def draft(
@@ -81,7 +86,7 @@ def draft(
     metadata = replace(metadata, description=assignment.description)
     atomic = capabilities.atomic_overwrite or assignment.num_files <= 1
     plan = plan_copies(entries.slices, assignment.slices)
-    return Draft(target, entries, assignment, plan, metadata, force or (replace_atomically and atomic))
+    return Draft(target, entries, assignment, plan, metadata, force, force or (replace_atomically and atomic))
 
 
 def carry_out(work: Draft, source: Source, generation: str | None, progress: Progress) -> WriteReport:
@@ -89,26 +94,61 @@ def carry_out(work: Draft, source: Source, generation: str | None, progress: Pro
     target = work.target
     target.storage.make()
     free = target.storage.free_nbytes()
-    with target.storage.lock(target.name):
+    with target.storage.lock(target.stem):
         check_may_write(work)
-        total = int(work.assignment.slices.nbytes.sum())
-        if total > free:
-            raise StorageError(
-                f"{target.path} needs {total} bytes and {target.storage.path} has {free} free.", "Make room first."
-            )
         token = generation or secrets.token_hex(8)
         sink = target.format.create(target.storage, target.name, work.assignment, work.metadata, token)
         tasks = file_tasks(work.plan, work.entries, work.assignment, sink, target.storage, token)
+        _check_room(target, tasks, free)
         written = write_checkpoint(tasks, source, sink, resume=generation is not None, progress=progress)
     return replace(report_of(work, free), reused_files=written.reused, dry_run=False)
 
 
+def _check_room(target: Found, tasks: list[FileTask], free: int) -> None:
+    """Raise ``StorageError`` before anything is written that the disk has no room for; finished files have theirs."""
+    finished = {name.removesuffix(JOURNAL) for name in target.storage.names() if name.endswith(JOURNAL)}
+    needed = sum(int(task.plan.targets.nbytes.sum()) for task in tasks if task.name not in finished)
+    if needed > free:
+        raise StorageError(
+            f"{target.path} needs {needed} bytes and {target.storage.path} has {free} free.", "Make room first."
+        )
+
+
 def check_may_write(work: Draft) -> None:
     """Raise ``TargetExists`` where a checkpoint would be replaced and may not be."""
-    if is_there(work.target) and not work.may_replace:
-        atomic = work.target.format.capabilities.atomic_overwrite or work.assignment.num_files <= 1
+    target = work.target
+    other = standing_in_another_format(target)
+    if other is not None and not work.force:
+        raise TargetExists(
+            f"{other.path} exists in the format {other.format.name}; one more under that name would be ambiguous.",
+            "Choose another name, or force it to stand beside.",
+        )
+    there = target.format.locate(target.storage, target.name)
+    for name in there:
+        if stem_of_name(name, target.format.name) != target.stem:
+            raise TargetExists(f"{target.path} is a file of the checkpoint {name}.", "Choose another name.")
+    if there and not work.may_replace and not _is_unfinished(target, there):
+        atomic = target.format.capabilities.atomic_overwrite or work.assignment.num_files <= 1
         manner = "" if atomic else ", which this format cannot do in one step: a crash in between leaves a mixture"
-        raise TargetExists(f"{work.target.path} exists.", f"Choose another name, or force its replacement{manner}.")
+        raise TargetExists(f"{target.path} exists.", f"Choose another name, or force its replacement{manner}.")
+
+
+def _is_unfinished(target: Found, there: list[str]) -> bool:
+    """Whether what is there is no checkpoint, but what a writer left that was killed while it put files in place.
+
+    Data files without an index alone might be somebody's last hope. With the journal of an unfinished write beside
+    them they are its own: it had looked, as is looked here, that there was nothing to replace.
+    """
+    journals = (name for name in target.storage.names() if name.endswith(JOURNAL))
+    if not any(name.startswith(target.stem) for name in journals):
+        return False
+    try:
+        target.format.open(target.storage, there[0]).close()
+    except MissingFile:
+        return True
+    except CheckpointError:
+        pass  # damaged, and there
+    return False
 
 
 def report_of(work: Draft, free_nbytes: int) -> WriteReport:

@@ -21,6 +21,7 @@ from shardvar.layout.dtypes import ITEMSIZES
 from shardvar.layout.region import Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.plan import Plan
+from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import WritableFile
 
 
@@ -85,7 +86,7 @@ def write_unit(work: FileWork, unit: Unit) -> Sums:
         if unit.nbytes != int(work.plan.targets.nbytes[unit.first : unit.last].sum()):
             np.frombuffer(block, np.uint8)[:] = 0  # what lies between payloads
         moves = _fill(work, unit, block)
-    sums = _checksums(work, unit, block)
+    sums = take_checksums(work.writer, work.plan.targets, work.start, unit, block)
     if moves is not None:
         # Each target's bytes are those of one piece of the source: its checksum is the piece's, and is known by now.
         columns = (moves.source.tolist(), moves.source_start.tolist(), moves.nbytes.tolist())
@@ -179,15 +180,17 @@ def _fill_boxes(work: FileWork, unit: Unit, target: int, block: memoryview, base
     fill_range(work.source, work.entries, region, copies, begin - place, block[begin:end], itemsize, work.evidence)
 
 
-def _checksums(work: FileWork, unit: Unit, block: memoryview) -> Sums:
-    """The checksums that the writer keeps, of each target's bytes in the block."""
-    crc, run = work.writer.crc, work.writer.run_nbytes
+def take_checksums(writer: FileWriter, targets: SliceTable, places: Ints, unit: Unit, block: memoryview) -> Sums:
+    """The checksums that the writer keeps, of each target's bytes in the block, which holds those of the unit.
+
+    ``places`` are where the targets' payloads begin in the file.
+    """
+    crc, run = writer.crc, writer.run_nbytes
     if crc is None:
         return Sums([0] * (unit.last - unit.first), [])
     payload: list[int] = []
     runs: list[int] = []
-    targets = work.plan.targets
-    starts = (work.start[unit.first : unit.last] - (int(work.start[unit.first]) + unit.start)).tolist()
+    starts = (places[unit.first : unit.last] - (int(places[unit.first]) + unit.start)).tolist()
     sizes = targets.nbytes[unit.first : unit.last].tolist()
     whole = (ITEMSIZES[targets.codes()[unit.first : unit.last]] == 0).tolist()
     for row, (start, nbytes) in enumerate(zip(starts, sizes, strict=True)):
@@ -198,7 +201,7 @@ def _checksums(work: FileWork, unit: Unit, block: memoryview) -> Sums:
             payload.append(_joined(crc.combine, sums, run, len(piece)))
         elif whole[row]:
             tensor = targets[unit.first + row]
-            payload.append(work.writer.checksum_whole(tensor.dtype, tensor.region.size, piece))
+            payload.append(writer.checksum_whole(tensor.dtype, tensor.region.size, piece))
         else:
             payload.append(crc.compute(piece))
     return Sums(payload, runs)

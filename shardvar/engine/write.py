@@ -6,27 +6,22 @@ read is verified, the sink puts them in place.
 
 If the process is killed, finished files and their journals stay; the same reshard run again finds them under the same
 names, since those carry a digest of source, plan and writer, reads them once to see that they are whole, and goes on
-with the rest. An error, as opposed to a kill or an interrupt, leaves nothing behind.
+with the rest. An error leaves nothing behind; a kill and an interrupt leave what a second run can use.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from shardvar.engine.evidence import BLOCK_NBYTES, Piece, check_evidence
+from shardvar.engine.evidence import check_evidence
 from shardvar.engine.files import FileReport, FileTask, run_task
-from shardvar.errors import CheckpointError, StorageError
-from shardvar.formats.protocol import FileChecksums, Sink, Source
-from shardvar.layout.dtypes import ITEMSIZES
+from shardvar.engine.journal import read_journal, remove_files, remove_journals, write_journal
+from shardvar.formats.protocol import Sink, Source
 from shardvar.layout.region import Ints
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.storage.protocol import Storage
-
-JOURNAL = ".done"
-"""Added to the name under which a file is written: the journal that says that it is finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +73,32 @@ def write_checkpoint(
     progress: Callable[[int], object] = lambda nbytes: None,
 ) -> Written:
     """Run the tasks, verify what was read, and commit. With ``resume`` finished files are kept and reused."""
+    reports: list[FileReport] = []
     reused = 0
     try:
-        reports = []
         for task in tasks:
-            report = _finished(task) if resume else None
+            report = read_journal(task) if resume else None
             if report is None:
                 report = run_task(task, source, progress)
                 if resume:
-                    _write_journal(task, report)
+                    write_journal(task, report)
             else:
                 reused += 1
                 progress(report.nbytes)
             reports.append(report)
         if tasks:
             check_evidence(source, tasks[0].entries, [part for report in reports for part in report.parts])
+    except BaseException as error:
+        # What was interrupted can be taken up again if it can be found again; an error would only come again.
+        if isinstance(error, Exception) or not resume:
+            remove_files(tasks)
+        raise
+    try:
         sink.commit([report.checksums for report in reports])
     except Exception:
-        for task in tasks:
-            task.storage.remove(task.name)
-            task.storage.remove(task.name + JOURNAL)
+        remove_journals(tasks)  # and no file: which of them are in place already, only the sink can tell
         raise
-    for task in tasks if resume else ():
-        task.storage.remove(task.name + JOURNAL)
+    remove_journals(tasks)
     return Written(len(tasks), reused, sum(report.nbytes for report in reports))
 
 
@@ -110,61 +108,3 @@ def _ranges(first: Ints, last: Ints) -> Ints:
     stops = np.cumsum(counts)
     total = int(stops[-1]) if len(stops) else 0
     return np.asarray(np.arange(total) + np.repeat(first - (stops - counts), counts))
-
-
-def _write_journal(task: FileTask, report: FileReport) -> None:
-    content = {
-        "id": task.id,
-        "payload": report.checksums.payload.tolist(),
-        "runs": report.checksums.runs.tolist(),
-        "parts": report.parts,
-        "nbytes": report.nbytes,
-    }
-    file = task.storage.create(task.name + JOURNAL)
-    try:
-        file.write(0, json.dumps(content).encode())
-    finally:
-        file.close()
-
-
-def _finished(task: FileTask) -> FileReport | None:
-    """The report of an earlier run that finished this task's file, or None where there is none to trust."""
-    try:
-        journal = task.storage.open(task.name + JOURNAL)
-        try:
-            content = json.loads(journal.read(0, journal.size))
-        finally:
-            journal.close()
-        parts: list[Piece] = [(a, b, c, d) for a, b, c, d in content["parts"]]
-        payload = np.array(content["payload"], dtype=np.int64)
-        checksums = FileChecksums(payload, np.array(content["runs"], dtype=np.uint32))
-        report = FileReport(checksums, parts, int(content["nbytes"]))
-        return report if content["id"] == task.id and _is_whole(task, report) else None
-    except (CheckpointError, StorageError, ValueError, KeyError, TypeError):
-        # A journal that is absent, cut or foreign is no journal: the file is written again.
-        return None
-
-
-def _is_whole(task: FileTask, report: FileReport) -> bool:
-    """Whether every payload in the finished file has the checksum that the journal gives."""
-    crc = task.writer.crc
-    targets = task.plan.targets
-    if len(report.checksums.payload) != len(targets):
-        return False
-    file = task.storage.open(task.name)
-    try:
-        for row, (start, nbytes) in enumerate(zip(task.start.tolist(), targets.nbytes.tolist(), strict=True)):
-            found = 0
-            for at in range(start, start + nbytes, BLOCK_NBYTES):
-                block = file.read(at, min(BLOCK_NBYTES, start + nbytes - at))
-                found = crc.compute(block, found) if crc is not None else 0
-                if not ITEMSIZES[targets.codes()[row]] and not task.writer.run_nbytes and crc is not None:
-                    found = task.writer.checksum_whole(
-                        targets.dtype(row), targets.region(row).size, memoryview(file.read(start, nbytes))
-                    )
-                    break
-            if crc is not None and found != report.checksums.payload[row]:
-                return False
-    finally:
-        file.close()
-    return True

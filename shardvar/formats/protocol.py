@@ -118,7 +118,10 @@ class Sink(Protocol):
         """How each file is framed and guarded."""
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Put the finished files in place, the index last, and remove what no index names any more."""
+        """Put the finished files in place, the index last, and remove what no index names any more.
+
+        Where it raises, the new checkpoint is in place whole, or nothing of it is left (``formats.commit``).
+        """
 
 
 class Format(Protocol):

@@ -29,6 +29,10 @@ _SUFFIXES = {
 """What the ending of a target's name says of its format."""
 
 
+_INDEXES = (".svindex", ".index")
+"""The endings of indexes whose checkpoints go by the name without it."""
+
+
 def format_names() -> list[str]:
     """The names of all formats."""
     return [*_MODULES, *(point.name for point in _added())]
@@ -58,6 +62,30 @@ def format_of_name(name: str) -> str | None:
     ('safetensors', None)
     """
     return next((form for suffix, form in _SUFFIXES.items() if name.endswith(suffix)), None)
+
+
+def stem_of_name(name: str, format_name: str) -> str:
+    """A checkpoint's name without the ending that its format gives it: the same for every name that it may go by.
+
+    >>> stem_of_name("model.safetensors.index.json", "safetensors"), stem_of_name("model", "safetensors")
+    ('model', 'model')
+    """
+    endings = [suffix for suffix, form in _SUFFIXES.items() if form == format_name and name.endswith(suffix)]
+    return name.removesuffix(max(endings, key=len, default="")) or name
+
+
+def name_of_target(name: str, format_name: str) -> str:
+    """What a format is to call a target: formats that go by a prefix are not given the ending of its index.
+
+    >>> name_of_target("model.index", "tensorflow"), name_of_target("model.npz", "npz")
+    ('model', 'model.npz')
+    """
+    return stem_of_name(name, format_name) if name.endswith(_INDEXES) else name
+
+
+def names_of_target(name: str, format_name: str) -> list[str]:
+    """What a person may type for a checkpoint of that name, the name itself first."""
+    return [name, *(name + suffix for suffix, form in _SUFFIXES.items() if form == format_name)]
 
 
 def _added() -> list[EntryPoint]:

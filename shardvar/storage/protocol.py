@@ -73,4 +73,4 @@ class Storage(Protocol):
         """Delete a file; nothing happens where it is not there."""
 
     def lock(self, name: str) -> AbstractContextManager[None]:
-        """Hold ``name`` for one writer; ``StorageError`` at once where another process holds it. Dies with its process."""
+        """Hold ``name`` for one writer; ``StorageError`` at once where another holds it. Dies with its process."""

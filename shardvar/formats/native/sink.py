@@ -6,10 +6,10 @@ is removed afterwards, by this writer or, should it die here, by the next.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
-from shardvar.errors import CheckpointError, StorageError, UnsupportedError, at
+from shardvar.errors import CheckpointError, UnsupportedError, at
+from shardvar.formats.commit import put_in_place, remove_unnamed
 from shardvar.formats.native.layout import encode_rows, plan_places, sort_rows
 from shardvar.formats.native.names import MAX_FILES, check_generation, data_names, index_name, leftovers
 from shardvar.formats.native.overview import RUN_NBYTES, Overview, encode_text
@@ -93,18 +93,9 @@ class NativeSink:
         rows = sort_rows(self.assignment, self.keys, self.start, checksums)
         octets = b"".join(encode_block_file(encode_rows(rows), self.overview.encode()))
         aside = f"{index_name(self.prefix)}.{self.overview.generation}"
-        try:
-            file = self.storage.create(aside)
-            file.write(0, octets)
-            file.close()
-            self.storage.rename(aside, index_name(self.prefix))
-        except StorageError:
-            self.storage.remove(aside)
-            raise
-        # The checkpoint is there. An error now would make it look as if it were not.
-        with suppress(StorageError):
-            for name in leftovers(self.storage.names(), self.prefix, self.asides):
-                self.storage.remove(name)
+        data = [(name, name) for name in self.asides]
+        put_in_place(self.storage, data, (aside, index_name(self.prefix)), octets)
+        remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self.asides))
 
 
 def create_sink(

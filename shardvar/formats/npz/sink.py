@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import UnsupportedError
+from shardvar.formats.commit import put_in_place, remove_unnamed
 from shardvar.formats.npz.contents import SUFFIX
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.region import Ints
@@ -77,19 +78,10 @@ class NpzSink:
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished file in its place."""
-        if not checksums:
-            self._write_empty()
-        self.storage.rename(self.asides[0], self.name)
+        empty = None if checksums else build_end(0, 0, 0)
+        put_in_place(self.storage, [], (self.asides[0], self.name), empty)
         aside = re.compile(re.escape(self.name) + r"\.[A-Za-z0-9]+\.tmp(\.done)?", re.DOTALL)
-        for name in filter(aside.fullmatch, self.storage.names()):
-            self.storage.remove(name)
-
-    def _write_empty(self) -> None:
-        file = self.storage.create(self.asides[0])
-        try:
-            file.write(0, build_end(0, 0, 0))
-        finally:
-            file.close()
+        remove_unnamed(self.storage, lambda names: filter(aside.fullmatch, names))
 
 
 def plan_sink(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import UnsupportedError
+from shardvar.formats.commit import put_in_place, remove_unnamed
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
 from shardvar.formats.tensorflow.names import check_readable, data_files, data_name, index_name
@@ -83,17 +84,10 @@ class BundleSink:
             [np.zeros(0, np.int64), *(file.payload for file in checksums)]
         )
         finals = [data_name(self.prefix, number, count) for number in range(self.assignment.num_files)]
-        index = self.storage.create(self.index_aside)
-        try:
-            index.write(0, encode_table([(HEADER_KEY, encode_header(count)), *sorted(self._entries(crc))]))
-        finally:
-            index.close()
-        for aside, final in zip(self.asides, finals, strict=True):
-            self.storage.rename(aside, final)
-        self.storage.rename(self.index_aside, index_name(self.prefix))
-        old = {name for name, _ in data_files(self.prefix, names)} - set(finals)
-        for name in (*old, *_left_asides(self.prefix, self.storage.names())):
-            self.storage.remove(name)
+        renames = list(zip(self.asides, finals, strict=True))
+        index = encode_table([(HEADER_KEY, encode_header(count)), *sorted(self._entries(crc))])
+        put_in_place(self.storage, renames, (self.index_aside, index_name(self.prefix)), index)
+        remove_unnamed(self.storage, lambda names: _unnamed(self.prefix, names, finals))
 
     def _entries(self, crc: Ints) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of the index, not yet sorted."""
@@ -191,7 +185,8 @@ def _free_count(prefix: str, num_files: int, names: list[str]) -> int:
     return count
 
 
-def _left_asides(prefix: str, names: list[str]) -> list[str]:
-    """Files that writers of this prefix left when they died, and what was noted beside them."""
+def _unnamed(prefix: str, names: Sequence[str], finals: Sequence[str]) -> list[str]:
+    """The data files that no index names any more, files that writers left when they died, and their journals."""
     aside = re.compile(re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp(\.[a-z]+)?", re.DOTALL)
-    return [name for name in names if aside.fullmatch(name)]
+    old = {name for name, _ in data_files(prefix, names)}.difference(finals)
+    return [*old, *(name for name in names if aside.fullmatch(name))]

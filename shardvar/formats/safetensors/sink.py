@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import UnsupportedError
+from shardvar.formats.commit import put_in_place, remove_unnamed
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.safetensors.contents import DESCRIPTION, WRITER
 from shardvar.formats.safetensors.names import SUFFIX, index_name, part_name, parts_of, prefix_of
@@ -72,40 +73,33 @@ class SafetensorsSink:
         """Put the finished files in place, the index last, and remove what it does not name."""
         filled = np.unique(self.assignment.file).tolist()
         if len(filled) > 1:
-            finals = [part_name(self.prefix, number + 1, len(filled)) for number in range(len(filled))]
-            self._commit_set([self.asides[number] for number in filled], finals)
+            kept = [part_name(self.prefix, number + 1, len(filled)) for number in range(len(filled))]
+            self._commit_set([self.asides[number] for number in filled], kept)
+            kept.append(index_name(self.prefix))
         else:
-            finals = [self.prefix + SUFFIX]
-            self._commit_single(self.asides[filled[0]] if filled else self.index_aside)
-        names = self.storage.names()
-        old = {self.prefix + SUFFIX, *parts_of(self.prefix, names)} - set(finals)
-        for name in (*old, *_left_asides(self.prefix, names)):
-            self.storage.remove(name)
+            kept = [self.prefix + SUFFIX]
+            self._commit_single(self.asides[filled[0]] if filled else None)
+        for _ in ("an index", "the files that it names"):
+            remove_unnamed(self.storage, lambda names: _unnamed(self.prefix, names, kept))
 
-    def _commit_single(self, aside: str) -> None:
-        if aside == self.index_aside:
-            self._write(aside, build_header([], self.writer.metadata))
-        self.storage.rename(aside, self.prefix + SUFFIX)
-        self.storage.remove(index_name(self.prefix))
+    def _commit_single(self, aside: str | None) -> None:
+        content = build_header([], self.writer.metadata) if aside is None else None
+        put_in_place(self.storage, [], (aside or self.index_aside, self.prefix + SUFFIX), content)
 
     def _commit_set(self, asides: list[str], finals: list[str]) -> None:
         slices, number = self.assignment.slices, np.unique(self.assignment.file, return_inverse=True)[1]
         weight_map = {slices.key(row): finals[number[row]] for row in range(len(slices))}
         index = {"metadata": {"total_size": int(slices.nbytes.sum())}, "weight_map": weight_map}
-        text = json.dumps(index, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-        self._write(self.index_aside, text.encode("utf-8"))
-        if not set(finals).isdisjoint(self.storage.names()):
-            self.storage.remove(index_name(self.prefix))
-        for aside, final in zip(asides, finals, strict=True):
-            self.storage.rename(aside, final)
-        self.storage.rename(self.index_aside, index_name(self.prefix))
-
-    def _write(self, name: str, content: bytes) -> None:
-        file = self.storage.create(name)
-        try:
-            file.write(0, content)
-        finally:
-            file.close()
+        content = json.dumps(index, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        final = index_name(self.prefix)
+        is_clash = not set(finals).isdisjoint(self.storage.names())
+        put_in_place(
+            self.storage,
+            list(zip(asides, finals, strict=True)),
+            (self.index_aside, final),
+            content.encode("utf-8"),
+            [final] if is_clash else [],
+        )
 
 
 def plan_sink(
@@ -137,9 +131,14 @@ def _rows(slices: SliceTable) -> list[tuple[str, str, tuple[int, ...]]]:
     return [(tensors.keys[row], tensors.dtype(row), tensors.shape(row)) for row in slices.tensor.tolist()]
 
 
-def _left_asides(prefix: str, names: Sequence[str]) -> list[str]:
-    """Files that writers of this prefix left when they died."""
+def _unnamed(prefix: str, names: Sequence[str], kept: Sequence[str]) -> list[str]:
+    """The files of a checkpoint of this prefix that are no longer part of it, and those that writers left who died."""
     aside = re.compile(
-        re.escape(prefix) + r"(-\d{5,}\.safetensors|\.safetensors\.index\.json)\.[A-Za-z0-9]+\.tmp(\.done)?", re.DOTALL
+        re.escape(prefix) + r"(-\d{5,}\.safetensors|\.safetensors\.index\.json)\.[A-Za-z0-9]+\.tmp(\.[a-z]+)?",
+        re.DOTALL,
     )
-    return [name for name in names if aside.fullmatch(name)]
+    index = index_name(prefix)
+    # Files go once their index is gone or another: those of an index that could not be removed stay a checkpoint.
+    parts = parts_of(prefix, names) if index in kept or index not in names else []
+    old = [name for name in (prefix + SUFFIX, index, *parts) if name in names and name not in kept]
+    return [*old, *(name for name in names if aside.fullmatch(name))]

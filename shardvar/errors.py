@@ -9,6 +9,7 @@
     │   ├── PolicyError                         a policy's answer breaks one of RFC 001's restrictions
     │   └── UnsupportedError                    valid, but this format or this release cannot hold or read it
     ├── ScopeError (RuntimeError)               the caller's: scopes left in another order than entered
+    ├── DeviceFull (MemoryError)                the caller's: more on a device than its memory limit allows
     ├── UnknownKey (KeyError)                   the caller's: no tensor of that name
     ├── TargetExists (FileExistsError)          the caller's: something would be overwritten
     ├── StorageError (OSError)                  the machine's: disk full, permission denied, locked by another
@@ -76,6 +77,10 @@ class UnsupportedError(ArgumentError):
 
 class ScopeError(ShardvarError, RuntimeError):
     """Scopes were left in another order than they were entered."""
+
+
+class DeviceFull(ShardvarError, MemoryError):
+    """An allocation would pass a device's memory limit; the cause names device, limit, used and requested bytes."""
 
 
 class UnknownKey(ShardvarError, KeyError):

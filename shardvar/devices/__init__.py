@@ -1,0 +1,29 @@
+"""Simulated devices: where values live, what fits there, and what crosses between them."""
+
+from shardvar.devices.cluster import Cluster, make_cluster
+from shardvar.devices.device import Device, current_device, device_scope, full_name, value_nbytes
+from shardvar.devices.ledger import Ledger, Traffic, Transfer, operation_scope, track_transfers
+from shardvar.devices.moves import Buffer, adopt, allocate, copy_into, gather_into, move, move_array, place
+
+__all__ = [
+    "Buffer",
+    "Cluster",
+    "Device",
+    "Ledger",
+    "Traffic",
+    "Transfer",
+    "adopt",
+    "allocate",
+    "copy_into",
+    "current_device",
+    "device_scope",
+    "full_name",
+    "gather_into",
+    "make_cluster",
+    "move",
+    "move_array",
+    "operation_scope",
+    "place",
+    "track_transfers",
+    "value_nbytes",
+]

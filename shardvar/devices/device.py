@@ -1,0 +1,189 @@
+"""Simulated devices: a name and a memory whose limit is enforced.
+
+A device is an identity, not a value that can be equal to another: two devices of one name are two memories. Its only
+mutable state is the count of bytes in use, which a lock guards. An array that is accounted to a device gives its bytes
+back when it is garbage-collected, views included: a view keeps the array that owns the memory alive. Finalizers may run
+anywhere, even while this thread holds the lock; so a finalizer only appends to a deque, which the next count drains.
+
+Names are TensorFlow's: ``/job:ps/replica:0/task:1/device:CPU:0`` or short ``ps:1``, ``worker:0/GPU:1``, ``GPU:0``.
+"""
+
+import gc
+import re
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull
+
+Array = npt.NDArray[Any]
+
+_FULL_NAME = re.compile(
+    r"(?:/job:(?P<job>\w+))?(?:/replica:(?P<replica>\d+))?(?:/task:(?P<task>\d+))?"
+    r"(?:/(?:device:)?(?P<kind>[A-Za-z]+):(?P<index>\d+))?",
+    re.ASCII,
+)
+_SHORT_NAME = re.compile(r"(?P<job>[A-Za-z_]\w*):(?P<task>\d+)(?:/(?P<kind>[A-Za-z]+):(?P<index>\d+))?", re.ASCII)
+_LOCAL_NAME = re.compile(r"(?P<kind>[CGT]PU):(?P<index>\d+)", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Memory:
+    """The bytes in use on one device."""
+
+    used: int = 0
+    peak: int = 0
+    lock: Lock = field(default_factory=Lock)
+    released: deque[int] = field(default_factory=deque)
+
+    def drain(self) -> int:
+        """Count what finalizers gave back; the caller holds the lock."""
+        while self.released:
+            self.used -= self.released.popleft()
+        return self.used
+
+    def reserve(self, nbytes: int, limit: int | None) -> bool:
+        """Count ``nbytes`` as used; False, and nothing changed, where they do not fit."""
+        with self.lock:
+            fits = limit is None or self.drain() + nbytes <= limit
+            if fits:
+                self.used = self.drain() + nbytes
+                self.peak = max(self.peak, self.used)
+            return fits
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Device:
+    """One memory with a name.
+
+    >>> Device("ps:1", memory_limit=1 << 20)
+    Device(name='/job:ps/replica:0/task:1/device:CPU:0', memory_limit=1048576)
+    """
+
+    name: str
+    """The full name; a short one is completed."""
+    memory_limit: int | None = None
+    """The bytes that it can hold; None for no limit."""
+    _memory: _Memory = field(init=False, repr=False, default_factory=_Memory)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", full_name(self.name))
+        if self.memory_limit is not None and self.memory_limit < 0:
+            raise ArgumentError(f"{self.name} cannot have a memory limit of {self.memory_limit} bytes.")
+
+    @property
+    def short_name(self) -> str:
+        """``ps:1``, ``worker:0/GPU:1``; the full name where the replica is not 0."""
+        _, job, replica, task, device = (part.partition(":")[2] for part in self.name.split("/"))
+        if replica != "0":
+            return self.name
+        return f"{job}:{task}" if device == "CPU:0" else f"{job}:{task}/{device}"
+
+    @property
+    def host_name(self) -> str:
+        """The full name of the CPU of its task, which is its own where it is that CPU."""
+        return self.name.rpartition("/")[0] + "/device:CPU:0"
+
+    @property
+    def used(self) -> int:
+        """The bytes of the arrays that live here now."""
+        with self._memory.lock:
+            return self._memory.drain()
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that were ever in use at once."""
+        return self._memory.peak
+
+    def account(self, array: Array) -> "weakref.finalize[[int], Array]":
+        """Count an array as living here, from now until it is garbage-collected or the result is called."""
+        nbytes = value_nbytes(array)
+        self.reserve(nbytes)
+        finalizer = weakref.finalize(array, self._memory.released.append, nbytes)
+        finalizer.atexit = False
+        return finalizer
+
+    def reserve(self, nbytes: int) -> None:
+        """Count bytes as used; ``DeviceFull`` where they do not fit, even once garbage was collected."""
+        if self._memory.reserve(nbytes, self.memory_limit):
+            return
+        gc.collect()
+        if not self._memory.reserve(nbytes, self.memory_limit):
+            raise DeviceFull(
+                f"{self.name} has a memory limit of {self.memory_limit} bytes, {self.used} are used "
+                f"and {nbytes} were requested.",
+                "Spread the variable over more shards, or give the device more memory.",
+            )
+
+    def check_room(self, nbytes: int) -> None:
+        """``DeviceFull`` where an array of so many bytes would not fit, before it is made."""
+        self.reserve(nbytes)
+        self._memory.released.append(nbytes)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def full_name(name: str) -> str:
+    """The name in full; ``ArgumentError`` where it names no device.
+
+    >>> full_name("ps:1"), full_name("GPU:1")
+    ('/job:ps/replica:0/task:1/device:CPU:0', '/job:localhost/replica:0/task:0/device:GPU:1')
+    >>> full_name("/job:ps/task:3")
+    '/job:ps/replica:0/task:3/device:CPU:0'
+    """
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"{name!r} is no name of a device.", "Give a text such as 'ps:1'.")
+    found = _LOCAL_NAME.fullmatch(name) or _SHORT_NAME.fullmatch(name) or _FULL_NAME.fullmatch(name)
+    if not (name and found):
+        raise ArgumentError(
+            f"{name!r} is no name of a device.", "Write '/job:ps/replica:0/task:1/device:CPU:0' or 'ps:1'."
+        )
+    part = {key: value for key, value in found.groupdict().items() if value}
+    job, kind = part.get("job", "localhost"), part.get("kind", "CPU").upper()
+    replica, task, index = (int(part.get(key, 0)) for key in ("replica", "task", "index"))
+    return f"/job:{job}/replica:{replica}/task:{task}/device:{kind}:{index}"
+
+
+def value_nbytes(array: Array) -> int:
+    """The bytes of an array's elements; strings count their own bytes.
+
+    >>> value_nbytes(np.zeros((3, 2), np.float32)), value_nbytes(np.array([b"abc", b""], object))
+    (24, 3)
+    """
+    return sum(map(len, array.flat)) if array.dtype == np.object_ else array.nbytes
+
+
+_DEFAULT = Device("localhost:0")
+_current: ContextVar[Device] = ContextVar("device", default=_DEFAULT)
+
+
+def current_device() -> Device:
+    """Where values that are no buffers live: the device of the innermost ``device_scope``, else one without limit."""
+    return _current.get()
+
+
+@contextmanager
+def device_scope(device: Device) -> Iterator[Device]:
+    """Compute on this device: arrays made inside live there, and reaching another device's buffers is a move."""
+    if not isinstance(device, Device):
+        raise ArgumentTypeError(f"{device!r} is no device.", "Give a shardvar.devices.Device.")
+    token = _current.set(device)
+    try:
+        yield device
+    finally:
+        _current.reset(token)

@@ -1,0 +1,140 @@
+"""The transfer ledger: what crossed from one device to another, counted as it is copied.
+
+A ledger is open from ``track_transfers()`` until its block ends. It sees the moves of the thread that opened it, those
+inside ledgers nested in it included, and those of threads that opened none of their own. Rows are totals by operation,
+source and target, so that a long run takes no more memory than a short one.
+
+An operation is what the user called: the outermost ``operation_scope`` gives its name to all moves beneath it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from threading import Lock
+
+from shardvar.devices.device import Device
+
+_Route = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What one operation moved from one device to another."""
+
+    operation: str
+    """The operation that the user called."""
+    source: str
+    """The full name of the device that the bytes left."""
+    target: str
+    """The full name of the device that they reached."""
+    nbytes: int
+    """How many bytes."""
+    messages: int
+    """In how many moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Totals."""
+
+    nbytes: int
+    """The bytes that crossed between devices."""
+    messages: int
+    """The moves that carried them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ledger:
+    """The moves that were counted while it was open; it may be read at any time, also while threads still move.
+
+    >>> with track_transfers() as ledger:
+    ...     with operation_scope("assign"):
+    ...         record_transfer(Device("worker:0"), Device("ps:1"), 80)
+    >>> ledger.operations
+    {'assign': Traffic(nbytes=80, messages=1)}
+    """
+
+    _nbytes: Counter[_Route] = field(init=False, repr=False, default_factory=Counter)
+    _messages: Counter[_Route] = field(init=False, repr=False, default_factory=Counter)
+    _lock: Lock = field(init=False, repr=False, default_factory=Lock)
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """One row for each operation, source and target, in the order in which they first moved anything."""
+        with self._lock:
+            return tuple(Transfer(*route, nbytes, self._messages[route]) for route, nbytes in self._nbytes.items())
+
+    @property
+    def operations(self) -> dict[str, Traffic]:
+        """The totals of each operation."""
+        return {row.operation: self.total(row.operation) for row in self.transfers}
+
+    @property
+    def nbytes(self) -> int:
+        """All bytes that crossed."""
+        return self.total().nbytes
+
+    @property
+    def messages(self) -> int:
+        """All moves that crossed."""
+        return self.total().messages
+
+    def total(self, operation: str | None = None) -> Traffic:
+        """The totals of one operation, or of all; zeros where it moved nothing."""
+        rows = [row for row in self.transfers if operation in (None, row.operation)]
+        return Traffic(sum(row.nbytes for row in rows), sum(row.messages for row in rows))
+
+    def add(self, route: _Route, nbytes: int, messages: int) -> None:
+        """Count moves along a route: operation, source, target."""
+        with self._lock:
+            self._nbytes[route] += nbytes
+            self._messages[route] += messages
+
+
+_open: list[Ledger] = []
+_open_lock = Lock()
+_own: ContextVar[tuple[Ledger, ...]] = ContextVar("ledgers", default=())
+_operation: ContextVar[str | None] = ContextVar("operation", default=None)
+
+
+@contextmanager
+def track_transfers() -> Iterator[Ledger]:
+    """A ledger of the moves between devices inside the block.
+
+    Law: a nested ledger's totals are a part of the outer one's.
+    """
+    ledger = Ledger()
+    token = _own.set((*_own.get(), ledger))
+    with _open_lock:
+        _open.append(ledger)
+    try:
+        yield ledger
+    finally:
+        with _open_lock:
+            _open.remove(ledger)
+        _own.reset(token)
+
+
+@contextmanager
+def operation_scope(name: str) -> Iterator[None]:
+    """Moves inside are this operation's, unless an enclosing scope has named them already."""
+    token = _operation.set(_operation.get() or name)
+    try:
+        yield
+    finally:
+        _operation.reset(token)
+
+
+def record_transfer(source: Device, target: Device, nbytes: int, messages: int = 1) -> None:
+    """Count a move; where source and target are one device nothing crosses, and nothing is counted.
+
+    For ``devices.moves`` alone: whoever calls it has just copied the bytes.
+    """
+    if source is target:
+        return
+    with _open_lock:
+        ledgers = _own.get() or tuple(_open)
+    for ledger in ledgers:
+        ledger.add((_operation.get() or "move", source.name, target.name), nbytes, messages)

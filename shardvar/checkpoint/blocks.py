@@ -137,7 +137,7 @@ def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
     """
     shape = tensors.shape(0)
     inner = next((axis for axis in range(len(shape)) if prod(shape[axis + 1 :]) <= count), len(shape))
-    if inner == len(shape):
+    if inner == len(shape) or 0 in shape:
         return tensors.whole()
     step = max(1, count // prod(shape[inner + 1 :]))
     first = np.arange(0, shape[inner], step, dtype=np.int64)

@@ -1,9 +1,8 @@
 """How far two arrays of values are apart, in pieces that can be put together.
 
 Elements of one dtype are the same if their bits are. So a NaN is the same as a NaN of the same bits and as no other,
-and 0.0 is not -0.0, though at a distance of 0: what a resharding must give back is bits. Elements of different dtypes,
-and those of fewer than eight bits, whose other bits mean nothing, are the same if their values are, with every NaN the
-same; integers beyond 2**53 lose digits beside floats.
+and 0.0 is not -0.0, though at a distance of 0: what a resharding must give back is bits. Elements of different dtypes
+are the same if their values are, with every NaN the same; integers beyond 2**53 lose digits beside floats.
 
 The distance of two elements is ``|a - b|``, exact for integers, and their relative distance is that over
 ``max(|a|, |b|)``. Both are symmetric. A NaN has no distance, so elements without one are counted apart.
@@ -86,7 +85,10 @@ def _differ(a: Array, b: Array) -> Mask:
     mask: Mask
     if a.dtype.kind == "O":
         mask = a != b
-    elif a.dtype != b.dtype or dtype_name(a.dtype) in _SUB_BYTE:
+        return mask
+    if a.dtype == b.dtype and dtype_name(a.dtype) in _SUB_BYTE:
+        a, b = widened(a), widened(b)  # the bits of an element, without those that only fill its byte
+    if a.dtype != b.dtype:
         a, b = _in_common(a, b)
         mask = (a != b) & ~((a != a) & (b != b))
     elif a.itemsize == 16:

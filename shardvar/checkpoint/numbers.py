@@ -26,11 +26,12 @@ def is_number(dtype: str) -> bool:
 def widened(array: Array) -> Array:
     """The same values as uint64, int64, complex128 or float64, whichever holds the dtype's values exactly."""
     kind = array.dtype.kind
-    if array.dtype == np.uint64:
-        return array
+    if kind == "u" and array.itemsize == 8:
+        return array.astype(np.uint64, copy=False)
     if kind in "iub" or array.dtype.name in _SMALL_INTEGERS:
         return array.astype(np.int64)
-    return array.astype(np.complex128 if kind == "c" else np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        return array.astype(np.complex128 if kind == "c" else np.float64)
 
 
 def python_number(value: Any) -> Number:

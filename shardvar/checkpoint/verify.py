@@ -55,7 +55,7 @@ def _report(found: Found, source: Source, progress: Progress) -> VerifyReport:
     tables, damages = _scan(source)
     faults = {} if damages else _faults(source, tables, damages)
     findings = _findings(source, damages)
-    damages.extend(Damage("InvalidCheckpoint", None, None, _sentence(each)) for each in findings if each.is_damage)
+    damages.extend(_damage_found(each) for each in findings if each.is_damage)
     damages.extend(_damage(error, key) for key, error in faults.items())
     readable = [_readable(source, entries) for entries in tables]
     for entries in readable:
@@ -134,6 +134,10 @@ def _damage(error: ReadError, key: str | None = None) -> Damage:
 def _damage_of(source: Source, entries: EntryTable, row: int, error: ReadError) -> Damage:
     file = source.index.files[int(entries.file[row])]
     return Damage(type(error).__name__, entries.slices.key(row), file, str(error))
+
+
+def _damage_found(finding: Finding) -> Damage:
+    return Damage("InvalidCheckpoint", None, finding.place, _sentence(finding))
 
 
 def _sentence(finding: Finding) -> str:

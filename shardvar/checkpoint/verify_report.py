@@ -15,7 +15,7 @@ class Damage:
     key: str | None
     """The tensor; None where it is not one tensor's."""
     file: str | None
-    """The data file, where it is known."""
+    """The file, where it is known."""
     message: str
     """What is wrong, and what to do."""
 

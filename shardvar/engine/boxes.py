@@ -41,7 +41,7 @@ def read_box(
         first, last = (_dot(index, strides) for index in (box.offset, [stop - 1 for stop in box.stop]))
         nbytes = (last - first + 1) * itemsize
         if nbytes > _SMALL_NBYTES and nbytes > min(BLOCK_NBYTES, _DENSE * box.size * itemsize):
-            stack.extend(_halves(box, out))
+            stack.extend(reversed(_halves(box, out)))
             continue
         span = bytearray(nbytes)
         source.read_into(entries, row, first * itemsize, memoryview(span))

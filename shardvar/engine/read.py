@@ -74,6 +74,8 @@ def read_arrays(
     _read_boxes(reading, plan, np.flatnonzero(~is_run[plan.copies.target]).tolist())
     _read_strings(reading, moves.take(np.flatnonzero(is_string)))
     reading.evidence.check()
+    for row in np.flatnonzero(targets.codes() == _BOOL).tolist():
+        check_bool(reading.arrays[row], targets.key(row))
     return [reading.arrays[row] for row in range(len(targets))]
 
 
@@ -109,10 +111,10 @@ def _check_small(reading: _Reading, rows: Any, span: memoryview, starts: list[in
         return
     compute = reading.source.crc.compute
     found = np.array([compute(span[a:b]) for a, b in zip(starts, stops, strict=True)], dtype=np.int64)
-    wrong = found != reading.entries.checksum[rows]
-    if wrong.any():
-        row, at = int(rows[int(np.argmax(wrong))]), int(np.argmax(wrong))
-        check_evidence(reading.source, reading.entries, [(row, 0, stops[at] - starts[at], int(found[at]))])
+    differ = np.flatnonzero(found != reading.entries.checksum[rows]).tolist()
+    # Those that have no checksum differ from it, too: the evidence tells them apart.
+    pieces = [(int(rows[at]), 0, stops[at] - starts[at], int(found[at])) for at in differ]
+    check_evidence(reading.source, reading.entries, pieces)
 
 
 def _cut_small(reading: _Reading, rows: Any, span: memoryview, starts: list[int]) -> None:
@@ -123,10 +125,7 @@ def _cut_small(reading: _Reading, rows: Any, span: memoryview, starts: list[int]
     codes = targets.codes()[rows].tolist()
     dtypes = {number: numpy_dtype(NAMES[number]) for number in set(codes)}
     for row, number, shape, rank, start in zip(rows.tolist(), codes, shapes, ranks, starts, strict=True):
-        array = np.ndarray(shape[:rank], dtypes[number], span, start).copy()
-        if number == _BOOL:
-            check_bool(array, targets.key(row))
-        reading.arrays[row] = array
+        reading.arrays[row] = np.ndarray(shape[:rank], dtypes[number], span, start).copy()
 
 
 def _allocate(reading: _Reading) -> None:
@@ -156,7 +155,6 @@ def _read_runs(reading: _Reading, moves: MoveTable) -> None:
         reading.progress(len(block))
 
     run_all(read, [(m, a, b) for m, nbytes in enumerate(sizes) for a, b in blocks(nbytes, BLOCK_NBYTES)])
-    _check_bools(reading, set(targets))
 
 
 def _read_parts(reading: _Reading, moves: MoveTable) -> None:
@@ -164,7 +162,7 @@ def _read_parts(reading: _Reading, moves: MoveTable) -> None:
     entries, runs = reading.entries, reading.entries.runs
     if runs is None or not len(moves):
         return
-    step = BLOCK_NBYTES // runs.run_nbytes * runs.run_nbytes
+    step = max(BLOCK_NBYTES // runs.run_nbytes, 1) * runs.run_nbytes
     views = {row: bytes_of(reading.arrays[row]) for row in set(moves.target.tolist())}
 
     def read(work: tuple[int, int, int, int, int]) -> None:
@@ -180,7 +178,6 @@ def _read_parts(reading: _Reading, moves: MoveTable) -> None:
             start, stop = max(at, first), min(at + step, first + nbytes)
             work.append((source, start, stop, target, into + start - first))
     run_all(read, work)
-    _check_bools(reading, set(moves.target.tolist()))
 
 
 def _read_decoded(reading: _Reading, moves: MoveTable) -> None:
@@ -191,7 +188,6 @@ def _read_decoded(reading: _Reading, moves: MoveTable) -> None:
             reading.source.read_into(reading.entries, source, first + start, view[into + start : into + stop])
         reading.evidence.add([(source, first, nbytes, NO_CHECKSUM)])
         reading.progress(nbytes)
-    _check_bools(reading, set(moves.target.tolist()))
 
 
 def _read_boxes(reading: _Reading, plan: Plan, rows: list[int]) -> None:
@@ -205,7 +201,6 @@ def _read_boxes(reading: _Reading, plan: Plan, rows: list[int]) -> None:
         out = view[copy.region.relative_to(reading.targets.region(copy.target)).slices]
         read_box(reading.source, reading.entries, copy.source, inside, out, reading.evidence)
         reading.progress(out.nbytes)
-    _check_bools(reading, set(plan.copies.target[rows].tolist()))
 
 
 def _read_strings(reading: _Reading, moves: MoveTable) -> None:
@@ -220,11 +215,6 @@ def _read_strings(reading: _Reading, moves: MoveTable) -> None:
         check_evidence(reading.source, entries, [(source, 0, nbytes, found)])
         reading.arrays[target] = strings.decode(payload, reading.targets.region(target).shape)
         reading.progress(nbytes)
-
-
-def _check_bools(reading: _Reading, rows: set[int]) -> None:
-    for row in rows:
-        check_bool(reading.arrays[row], reading.targets.key(row))
 
 
 def _columns(moves: MoveTable) -> list[list[int]]:

@@ -171,7 +171,8 @@ def _fill_boxes(work: FileWork, unit: Unit, target: int, block: memoryview, base
     begin, end = max(place, 0), min(place + int(plan.targets.nbytes[target]), unit.nbytes)
     first, last = (begin - place) // itemsize, (end - place) // itemsize
     rows = np.arange(work.copies[target], work.copies[target + 1])
-    shape, offset = plan.copies.shape[rows], plan.copies.offset[rows] - plan.targets.offset[target]
+    rank = plan.targets.shape.shape[1]  # the sources may have tensors of more axes, and the copies their columns
+    shape, offset = plan.copies.shape[rows, :rank], plan.copies.offset[rows, :rank] - plan.targets.offset[target]
     strides = np.append(np.cumprod(plan.targets.shape[target, :0:-1])[::-1], 1)
     begins = (offset * strides).sum(axis=1)
     ends = ((offset + shape - 1) * strides).sum(axis=1)

@@ -225,7 +225,14 @@ def test_what_is_no_regular_file_is_malformed(storage: LocalStorage) -> None:
 def test_absent_files_are_missing(storage: LocalStorage) -> None:
     written(storage, "f", b"")
     os.symlink("nowhere", Path(storage.path) / "dangling")
-    for place, name in ((storage, "none"), (storage, "dangling"), (LocalStorage(storage.path + "/f"), "x")):
+    os.symlink("circle", Path(storage.path) / "circle")
+    assert storage.names() == ["circle", "dangling", "f"]
+    for place, name in (
+        (storage, "none"),
+        (storage, "dangling"),
+        (storage, "circle"),
+        (LocalStorage(storage.path + "/f"), "x"),
+    ):
         with pytest.raises(MissingFile, match=name):
             place.open(name)
 

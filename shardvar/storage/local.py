@@ -41,7 +41,7 @@ class LocalStorage:
         with reading(self.path):
             try:
                 with os.scandir(self.path) as entries:
-                    return sorted(entry.name for entry in entries if not entry.is_dir())
+                    return sorted(entry.name for entry in entries if not _is_directory(entry))
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
@@ -126,6 +126,14 @@ def _complaint(name: str) -> str:
     except UnicodeEncodeError:
         return "it cannot be encoded"
     return f"it has {nbytes} bytes, and {_NAME_NBYTES} are the most" if nbytes > _NAME_NBYTES else ""
+
+
+def _is_directory(entry: "os.DirEntry[str]") -> bool:
+    """Whether an entry is a directory or leads to one; a link that leads nowhere is not, and says so when opened."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _sync_directory(path: str) -> None:

@@ -62,6 +62,8 @@ def writing(path: str) -> Iterator[None]:
 def _refused_reading(path: str, error: OSError) -> ShardvarError:
     if error.errno in _ABSENT:
         return MissingFile(f"{path} is not there.", "Find the file, or use another checkpoint.")
+    if error.errno == errno.ELOOP:
+        return MissingFile(f"{path} is not there: its symbolic links lead in a circle.", "Find the file it stood for.")
     if error.errno == _NO_DEVICE:
         return MalformedCheckpoint(f"{path} is not a regular file.", "Name a file that holds a checkpoint.")
     return _refused(f"{path} cannot be read", error)

@@ -7,9 +7,16 @@ it: one that is let go of, because many others were opened since, is closed once
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import Event, Lock
 
-from shardvar.errors import CheckpointError, IncompleteCheckpoint, InvalidCheckpoint, MissingFile, StorageError
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MissingFile,
+    StorageError,
+)
 from shardvar.layout.region import Ints
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import COPY_AGAIN
@@ -31,11 +38,14 @@ class DataFiles:
     _open: OrderedDict[int, ReadableFile] = field(init=False, default_factory=OrderedDict)
     _maps: dict[int, memoryview] = field(init=False, default_factory=dict)
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
+    _closed: Event = field(init=False, default_factory=Event)
     _lock: Lock = field(init=False, default_factory=Lock)
 
     def file(self, number: int) -> ReadableFile:
         """A data file, open."""
         with self._lock:
+            if self._closed.is_set():
+                raise ArgumentError("The checkpoint was closed.", "Open it again.")
             file = self._open.get(number)
             if file is None:
                 file = self._open[number] = self._opened(number)
@@ -68,6 +78,7 @@ class DataFiles:
     def close(self) -> None:
         """Give the files back. Maps that were handed out stay valid."""
         with self._lock:
+            self._closed.set()
             for file in self._open.values():
                 file.close()
             self._open.clear()

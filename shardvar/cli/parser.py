@@ -158,13 +158,15 @@ def _add_reshard(verbs: "Verbs[Parser]") -> None:
     files.add_argument("--max-file-size", metavar="SIZE", help="fill files up to SIZE payload bytes: 64MB, 64MiB, 4096")
     files.add_argument("--files", metavar="N", help="balance the bytes over N files")
     parser.add_argument(
-        "--shards", metavar="[GLOB=]N", action="append", help="cut along axis 0 into N slices; repeatable"
+        "--shards", metavar="[GLOB=]N", action="append", help="cut along axis 0 into N slices; globs mean the new keys"
     )
     parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match; may be repeated")
     parser.add_argument(
         "--rename", metavar="OLD=NEW", action="append", help="a key, or globs with one * each; repeatable"
     )
-    parser.add_argument("--cast", metavar="GLOB=DTYPE", action="append", help="change dtypes, which nothing else does")
+    parser.add_argument(
+        "--cast", metavar="GLOB=DTYPE", action="append", help="change dtypes, which nothing else does; of the new keys"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
     parser.add_argument(
         "--force",

@@ -136,9 +136,9 @@ class MemorySource:
         self.reads.append(((file, begin, nbytes), start))
         octets = np.frombuffer(buffer, np.uint8)
         np.bitwise_xor(octets, CODED, out=octets)
-        if start + len(buffer) == nbytes:
-            if CRC32C.compute(bytes(self.files[file][begin : begin + nbytes])) != self.own[file, begin, nbytes]:
-                raise CorruptCheckpoint(f"{entries.slices.key(row)!r} has another checksum.")
+        stored = bytes(self.files[file][begin : begin + nbytes])
+        if start + len(buffer) == nbytes and CRC32C.compute(stored) != self.own[file, begin, nbytes]:
+            raise CorruptCheckpoint(f"{entries.slices.key(row)!r} has another checksum.")
 
     def map(self, file: int) -> memoryview:
         return memoryview(bytes(self.files[file]))

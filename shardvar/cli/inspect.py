@@ -12,7 +12,7 @@ from shardvar.checkpoint.reports import SCHEMA
 from shardvar.checkpoint.stats import Statistics, measure
 from shardvar.cli.listing import Tensor, list_slices, list_tensors, slice_json
 from shardvar.cli.output import print_json, print_table, progress
-from shardvar.cli.text import count, human_shape, human_size, one_line, printable
+from shardvar.cli.text import count, human_shape, human_size, one_line, printable, short_path
 from shardvar.cli.tree import Line, tree_lines
 
 Measured = dict[str, Statistics | ReadError]
@@ -41,7 +41,7 @@ def _print_choices(found: Sequence[Found], as_json: bool) -> None:
         print_json({"schema": SCHEMA, "checkpoints": choices})
         return
     print(f"{count(len(found), 'checkpoint')} here; inspect one of them:")
-    print_table(("format", "path"), [(each.format.name, printable(each.path)) for each in found])
+    print_table(("format", "path"), [(each.format.name, short_path(each.path)) for each in found])
 
 
 def _measure(reader: Reader, tensors: Sequence[Tensor]) -> Measured:
@@ -104,7 +104,7 @@ def _print_text(reader: Reader, tensors: Sequence[Tensor], measured: Measured, a
 
 def _heading(reader: Reader, tensors: Sequence[Tensor]) -> Iterator[str]:
     metadata = reader.metadata
-    yield f"{printable(reader.path)} ({reader.format})"
+    yield f"{short_path(reader.path)} ({reader.format})"
     if metadata.writer:
         yield f"written by {printable(metadata.writer)}"
     if metadata.description:

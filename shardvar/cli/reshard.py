@@ -6,7 +6,7 @@ from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.reshard import reshard
 from shardvar.checkpoint.verify_report import VerifyReport
 from shardvar.cli.output import print_json, progress
-from shardvar.cli.text import count, human_size, one_line, printable
+from shardvar.cli.text import count, human_size, one_line, short_path
 from shardvar.cli.usage import parse_count, parse_pairs, parse_shards, parse_size
 from shardvar.cli.verify import payload_nbytes, print_report, verify_with_progress
 from shardvar.errors import ArgumentError, UnsupportedError
@@ -62,7 +62,7 @@ def _print_report(report: WriteReport, verified: VerifyReport | None) -> None:
     verb = "would write" if report.dry_run else "wrote"
     what = f"{count(report.num_tensors, 'tensor')} in {count(report.num_slices, 'slice')}"
     size = f"{count(report.num_files, 'file')}, {human_size(report.nbytes)}"
-    print(f"{verb} {printable(report.path)} ({report.format}): {what}, {size}")
+    print(f"{verb} {short_path(report.path)} ({report.format}): {what}, {size}")
     print(f"policy: {one_line(report.description)}")
     if report.reused_files:
         print(f"{count(report.reused_files, 'file')} that an interrupted run had finished were kept")

@@ -57,8 +57,10 @@ def run(arguments: Namespace) -> int:
         if arguments.json:
             _print_json(reader, tensor, axes, shape, is_checked)
         else:
-            selected = f" ({arguments.index.strip()}: {human_shape(shape)})" if arguments.index.strip() else ""
-            print(f"{printable(key)} {tensor.dtype} {human_shape(tensor.shape)}{printable(selected)}")
+            index = arguments.index.strip().removeprefix("[").removesuffix("]")
+            selected = f"[{printable(index)}]" if index else ""
+            whole = f", of {human_shape(tensor.shape)}" if index else ""
+            print(f"{printable(key)}{selected} {tensor.dtype} {human_shape(shape)}{whole}")
             print(_as_text(reader, tensor, axes))
         if reader.unverified and not is_checked:
             note(f"note: read without its checksum, since {reader.format} has one only of the whole; --verify full.")

@@ -1,5 +1,6 @@
 """Text that is safe to print, and numbers for people."""
 
+import os
 from collections.abc import Sequence
 
 
@@ -15,6 +16,12 @@ def printable(text: str) -> str:
     if text.isprintable() and "\\" not in text:
         return text
     return "".join(map(_escaped, text))
+
+
+def short_path(path: str) -> str:
+    """The path as a person in the working directory would type it."""
+    inside = os.path.join(os.getcwd(), "")
+    return printable(path.removeprefix(inside))
 
 
 def one_line(text: str) -> str:

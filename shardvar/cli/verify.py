@@ -6,7 +6,7 @@ from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.verify import verify
 from shardvar.checkpoint.verify_report import Damage, VerifyReport
 from shardvar.cli.output import print_json, progress
-from shardvar.cli.text import count, human_size, one_line, printable
+from shardvar.cli.text import count, human_size, one_line, printable, short_path
 from shardvar.errors import CheckpointError
 
 
@@ -46,7 +46,7 @@ def print_report(report: VerifyReport) -> None:
     if report.unguarded_nbytes:
         read += f"; {human_size(report.unguarded_nbytes)} have no checksum in this format: structure only"
     verdict = "ok" if report.ok else f"{count(len(report.damages), 'damage')} in"
-    print(f"{verdict}{': ' if report.ok else ' '}{printable(report.path)} ({report.format}): {read}")
+    print(f"{verdict}{': ' if report.ok else ' '}{short_path(report.path)} ({report.format}): {read}")
 
 
 def _place(damage: Damage) -> str:

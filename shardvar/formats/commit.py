@@ -1,8 +1,8 @@
 """The steps that make a checkpoint of finished files visible, the same for every format.
 
 The index, or the only file, is renamed last: that is the step in which the new checkpoint takes the place of the old
-one. An error before it leaves nothing of the new checkpoint, an error in it or after it removes nothing that may be in
-place. A process that is killed leaves what there is at that moment, and the next commit removes it.
+one. An error or an interrupt before it leaves nothing of the new checkpoint, one in it or after it removes nothing that
+may be in place. A process that is killed leaves what there is at that moment, and the next commit removes it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +26,6 @@ def put_in_place(
     whose new files take the places of old ones.
     """
     aside, final = last
-    written = [aside, *(old for old, _ in renames)]
     try:
         if content is not None:
             write_file(storage, aside, content)
@@ -35,17 +34,23 @@ def put_in_place(
         for old, new in renames:
             if old != new:
                 storage.rename(old, new)
-                written.append(new)
-    except Exception:
-        remove_files(storage, written)
+    except BaseException:
+        _withdraw(storage, renames, aside)
         raise
     try:
         storage.rename(aside, final)
-    except Exception:
+    except BaseException:
         # The rename may have been made and only forcing it to the disk have failed: then the new checkpoint is there.
         if aside in storage.names():
-            remove_files(storage, written)
+            _withdraw(storage, renames, aside)
         raise
+
+
+def _withdraw(storage: Storage, renames: Sequence[tuple[str, str]], aside: str) -> None:
+    """Remove the new files, each of which is under one of its two names."""
+    with suppress(StorageError):
+        there = set(storage.names())
+        remove_files(storage, (aside, *(old if old in there else new for old, new in renames)))
 
 
 def write_file(storage: Storage, name: str, content: bytes) -> None:

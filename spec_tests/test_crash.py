@@ -1,0 +1,389 @@
+"""What is left behind by a writer that is killed, interrupted or refused by the disk, at every step of every format.
+
+The steps are those of ``faulty``: each call that changes the directory. For every step one run ends there; the old
+checkpoint or the new one must stand, whole, and whoever writes next must find the way free.
+"""
+
+import gc
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from faulty import ENVIRONMENT, FORMATS, Fault, Killed, arrays, failing, full, reshard, save
+
+import shardvar as sv
+from shardvar.errors import (
+    AmbiguousPath,
+    CheckpointError,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    StorageError,
+    TargetExists,
+)
+
+OLD, NEW = arrays(1), arrays(2)
+ATOMIC = [form for form in FORMATS if form != "safetensors set"]
+
+Run = Callable[[Path], Any]
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is forced to the disk cannot be seen without cutting the power, and takes its time."""
+    monkeypatch.setattr("shardvar.storage.local_file.sync", lambda descriptor: None)
+    monkeypatch.setattr("shardvar.storage.local.sync", lambda descriptor: None)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The new tensors as a checkpoint, to be resharded."""
+    path = tmp_path_factory.mktemp("source") / "source"
+    sv.save(path, NEW, partition=2)
+    return path
+
+
+def is_same(read: dict[str, Any], written: dict[str, Any]) -> bool:
+    return read.keys() == written.keys() and all(np.array_equal(read[key], written[key]) for key in written)
+
+
+def state(directory: Path, form: str) -> str:
+    """What stands there: "old" or "new", whole, or the name of the error of whoever reads it."""
+    try:
+        read = sv.load(directory / FORMATS[form][1])
+    except (CheckpointError, AmbiguousPath) as error:
+        return type(error).__name__
+    assert is_same(read, OLD) or is_same(read, NEW), "a mixture"
+    return "old" if is_same(read, OLD) else "new"
+
+
+def steps(
+    tmp_path: Path, run: Run, prepare: Run, kind: Callable[[], BaseException], after: bool = False
+) -> Iterator[Any]:
+    """For each step of ``run``: the directory in which one run came to its end there, and that run's fault."""
+    for at in range(200):
+        directory = tmp_path / str(at)
+        directory.mkdir()
+        with failing(directory, Fault(-1)):
+            prepare(directory)
+        fault = Fault(at, kind, after)
+        try:
+            with failing(directory, fault):
+                run(directory)
+        except (Killed, StorageError, KeyboardInterrupt):
+            pass
+        if fault.taken <= at:
+            return
+        yield directory, fault
+        shutil.rmtree(directory)
+    pytest.fail("the run does not come to its end")
+
+
+def nothing(directory: Path) -> None:
+    """There is nothing in the directory."""
+
+
+def old_of(form: str) -> Run:
+    return lambda directory: save(directory, form, OLD)
+
+
+def strays(directory: Path) -> list[str]:
+    """Files that a reader of the directory cannot explain."""
+    return [
+        name
+        for name in sorted(os.listdir(directory))
+        if name.endswith((".tmp", ".done", ".lock")) or "svindex." in name
+    ]
+
+
+def assert_clean(directory: Path, form: str, clean: Path) -> None:
+    """As many files as one clean write leaves, and none that stood aside."""
+    if not clean.exists():
+        clean.mkdir()
+        save(clean, form, NEW)
+    assert len(os.listdir(directory)) == len(os.listdir(clean)) and not strays(directory), os.listdir(directory)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_clean(form: str, tmp_path: Path) -> None:
+    seen = set()
+    save_new = partial(save, form=form, tensors=NEW, force=form == "safetensors set")
+    for directory, fault in steps(tmp_path, save_new, old_of(form), Killed):
+        seen.add(state(directory, form))
+        with failing(directory, Fault(-1)):
+            save_new(directory)
+        assert state(directory, form) == "new", fault.log
+        assert_clean(directory, form, tmp_path / "clean")
+    assert seen == {"old", "new"} if form in ATOMIC else {"old", "new", "CheckpointNotFound"}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_reshard_that_is_killed_is_taken_up_by_the_same_reshard(
+    form: str, is_there: bool, source: Path, tmp_path: Path
+) -> None:
+    """Files whose journal was written are not written again, and the result is that of an undisturbed run."""
+    run = partial(reshard, source, form=form, force=is_there)
+    seen, reused = set(), set()
+    for directory, fault in steps(tmp_path, run, old_of(form) if is_there else nothing, Killed):
+        seen.add(state(directory, form))
+        journals = sum(line.startswith("close") and line.endswith(".done") for line in fault.log)
+        is_committing = any(line.startswith("rename") for line in fault.log)
+        with failing(directory, Fault(-1)):
+            try:
+                report = run(directory)
+            except TargetExists:
+                assert state(directory, form) == "new" and not is_there
+                continue
+        # A journal that was written and not yet closed is whole, unless the machine died too.
+        assert is_committing or report.reused_files in (journals, journals + 1)
+        reused.add(report.reused_files)
+        assert state(directory, form) == "new", fault.log
+        assert_clean(directory, form, tmp_path / "clean")
+    assert reused >= set(range(FORMATS[form][2] + 1))
+    assert {"new", "old" if is_there else "CheckpointNotFound"} <= seen
+    allowed = {"old", "new", "CheckpointNotFound", "MissingFile"} if form == "safetensors set" else {"old", "new"}
+    assert seen <= (allowed if is_there else {"new", "CheckpointNotFound", "MissingFile"}), seen
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("after", [False, True], ids=["instead of the step", "after the step"])
+def test_a_step_that_fails_leaves_nothing_of_the_new_checkpoint_or_all_of_it(
+    form: str, is_there: bool, after: bool, source: Path, tmp_path: Path
+) -> None:
+    """A full disk and its like. All of it only where the failure came after the step that made it visible."""
+    run = partial(reshard, source, form=form, force=is_there)
+    prepare = old_of(form) if is_there else nothing
+    for directory, fault in steps(tmp_path, run, prepare, full, after):
+        found = state(directory, form)
+        if found == "new":
+            assert after or "remove" in fault.log[-1], fault.log
+        elif form in ATOMIC or not is_there:
+            assert found == ("old" if is_there else "CheckpointNotFound"), fault.log
+            if not after:
+                if is_there:
+                    assert_clean(directory, form, tmp_path / "clean")
+                else:
+                    assert os.listdir(directory) == [], fault.log
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_interrupt_keeps_what_a_second_run_can_use_and_nothing_else(form: str, source: Path, tmp_path: Path) -> None:
+    """Ctrl-C: a reshard can be taken up, a save cannot."""
+    for directory, fault in steps(tmp_path, partial(reshard, source, form=form), nothing, KeyboardInterrupt):
+        found, finished = state(directory, form), sum("close" in line and ".done" in line for line in fault.log)
+        is_committing = len(fault.log) > 0 and finished == FORMATS[form][2]
+        assert found == "CheckpointNotFound" or (found == "new" and is_committing)
+        assert is_committing or sum(name.endswith(".done") for name in os.listdir(directory)) >= finished
+    save_new = partial(save, form=form, tensors=NEW, force=True)
+    for directory, _ in steps(tmp_path, save_new, old_of(form), KeyboardInterrupt):
+        found = state(directory, form)
+        assert found in ("old", "new") or form not in ATOMIC
+        if found == "old":
+            assert_clean(directory, form, tmp_path / "clean")
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "npz"])
+def test_what_a_killed_writer_left_is_no_checkpoint_to_anybody(form: str, tmp_path: Path) -> None:
+    """Neither the directory nor the prefix means more than before, and no leftover is taken for a checkpoint."""
+    for directory, fault in steps(tmp_path, partial(save, form=form, tensors=NEW), old_of(form), Killed):
+        assert is_same(sv.load(directory), OLD) or is_same(sv.load(directory), NEW), fault.log
+        report = sv.verify(directory)
+        assert report.ok, report.damages
+
+
+REAL = [("shardvar", 3), ("shardvar", 12), ("shardvar", 21), ("tensorflow", 16), ("tensorflow", 21), ("npz", 4)]
+
+
+@pytest.mark.parametrize(("form", "at"), REAL)
+def test_a_process_that_is_really_killed_leaves_the_old_or_the_new(
+    form: str, at: int, source: Path, tmp_path: Path
+) -> None:
+    """SIGKILL by itself, in the midst of a reshard; its lock dies with it, and the second run takes its files up."""
+    save(tmp_path, form, OLD)
+    program = [sys.executable, Path(__file__).with_name("faulty.py"), source, tmp_path, form]
+    died = subprocess.run([*program, str(at)], capture_output=True, env=ENVIRONMENT)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert state(tmp_path, form) in ("old", "new") and strays(tmp_path)
+    journals = sum(name.endswith(".done") for name in os.listdir(tmp_path))
+    report = reshard(source, tmp_path, form, force=True)
+    assert report.reused_files in (journals - 1, journals)  # the last one may have been half written
+    assert state(tmp_path, form) == "new"
+    assert_clean(tmp_path, form, tmp_path.parent / f"{tmp_path.name}-clean")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_second_writer_is_refused_at_once_by_whatever_name_it_calls_the_target(
+    form: str, source: Path, tmp_path: Path
+) -> None:
+    """While the first writes; and the first comes to its end as if there had been no other."""
+    bare, name, _ = FORMATS[form]
+    ending = {"shardvar": ".svindex", "tensorflow": ".index", "npz": ".npz"}.get(form, ".safetensors")
+    refused = []
+
+    def write_too(nbytes: int) -> None:
+        for other in {name, "ck" + ending, "ck"}:
+            with pytest.raises(StorageError, match="being written"):
+                sv.save(tmp_path / other, OLD, format=bare, force=True)
+            refused.append(other)
+
+    reshard(source, tmp_path, form, progress=write_too)
+    assert refused and state(tmp_path, form) == "new"
+    assert_clean(tmp_path, form, tmp_path.parent / f"{tmp_path.name}-clean")
+
+
+@pytest.mark.parametrize("change", ["flip", "cut", "touch", "journal", "nested", "huge numbers", "other pieces"])
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors set"])
+def test_a_finished_file_that_is_no_longer_what_its_journal_says_is_written_again(
+    form: str, change: str, source: Path, tmp_path: Path
+) -> None:
+    """Neither the file nor the journal is believed unseen, and no journal makes the second run fail."""
+    (tmp_path / "undisturbed").mkdir()
+    directory = tmp_path / "target"
+    directory.mkdir()
+    fault = Fault(-1)
+    with failing(tmp_path / "undisturbed", fault):
+        reshard(source, tmp_path / "undisturbed", form)
+    last = max(step for step, line in enumerate(fault.log) if line.startswith("close") and line.endswith(".done"))
+    with pytest.raises(Killed), failing(directory, Fault(last + 1)):
+        reshard(source, directory, form)
+    journal = sorted(directory.glob("*.done"))[0]
+    file = journal.with_suffix("")
+    before, text = file.stat(), journal.read_text()
+    match change:
+        case "flip":
+            octets = bytearray(file.read_bytes())
+            octets[-1] ^= 1
+            file.write_bytes(octets)
+        case "cut":
+            os.truncate(file, before.st_size - 1)
+        case "touch":
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+        case "journal":
+            journal.write_text(text[: len(text) // 2])
+        case "nested":
+            journal.write_text("[" * 10**6)
+        case "huge numbers":
+            journal.write_text(text.replace('"payload": [', f'"payload": [{10**400}, '))
+        case "other pieces":
+            journal.write_text(text.replace('"parts": [', '"parts": [[9999, 0, 1, 5], '))
+    reports = len(list(directory.glob("*.done")))
+    assert reshard(source, directory, form).reused_files == reports - 1
+    assert state(directory, form) == "new"
+    assert_clean(directory, form, tmp_path / "clean")
+
+
+def test_a_source_that_changed_is_resharded_anew(tmp_path: Path) -> None:
+    """The files of the first run are of another source, so none of them is reused, and none stays."""
+    directory = tmp_path / "target"
+    directory.mkdir()
+    sv.save(tmp_path / "source", OLD, partition=2)
+    with pytest.raises(Killed), failing(directory, Fault(12)):
+        reshard(tmp_path / "source", directory, "shardvar")
+    assert list(directory.glob("*.done"))
+    sv.save(tmp_path / "source", NEW, partition=2)
+    assert reshard(tmp_path / "source", directory, "shardvar").reused_files == 0
+    assert state(directory, "shardvar") == "new"
+    assert_clean(directory, "shardvar", tmp_path / "clean")
+
+
+def test_a_damaged_source_leaves_no_target(source: Path, tmp_path: Path) -> None:
+    """Not even the directory's name is taken: what was written before the damage was found is removed."""
+    copy = tmp_path / "source"
+    copy.mkdir()
+    for path in source.parent.glob("source.*"):
+        shutil.copy(path, copy)
+    (data,) = copy.glob("*.svdata-*")
+    octets = bytearray(data.read_bytes())
+    octets[-1] ^= 1
+    data.write_bytes(octets)
+    for form in FORMATS:
+        target = tmp_path / form
+        target.mkdir()
+        with pytest.raises(CorruptCheckpoint):
+            reshard(copy, target, form)
+        assert os.listdir(target) == []
+    os.truncate(data, data.stat().st_size - 1)
+    with pytest.raises(IncompleteCheckpoint):
+        reshard(copy, target, "shardvar")
+    assert os.listdir(target) == []
+
+
+LIMITED = """
+import resource, sys
+import shardvar as sv
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+try:
+    sv.reshard(sys.argv[1], sys.argv[2], format=sys.argv[3])
+except sv.errors.StorageError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
+def test_a_file_that_may_not_grow_is_a_storage_error_that_leaves_nothing(form: str, tmp_path: Path) -> None:
+    """The operating system's own refusal, in the midst of a write."""
+    (tmp_path / "target").mkdir()
+    sv.save(tmp_path / "source", {"big": np.ones(9000)})
+    program = [sys.executable, "-c", LIMITED, tmp_path / "source", tmp_path / "target" / "ck", form]
+    done = subprocess.run(program, capture_output=True, text=True, env=ENVIRONMENT)
+    assert "larger than allowed" in done.stdout and "ulimit" in done.stdout, done.stderr
+    assert os.listdir(tmp_path / "target") == []
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
+def test_a_disk_that_fills_up_is_a_storage_error_that_leaves_nothing(form: str, tmp_path: Path) -> None:
+    """A file system that has room for the payloads, which is looked at before, and not for what comes with them."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], capture_output=True).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        sv.save(disk / "ck", {"old": np.ones(3)}, format=form)
+        before = sorted(os.listdir(disk))
+        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+        sv.save(tmp_path / "source", {"big": np.ones(free // 8)})
+        with pytest.raises(StorageError, match="the disk is full"):
+            sv.reshard(tmp_path / "source", disk / "ck", format=form, force=True)
+        assert sorted(os.listdir(disk)) == before and list(sv.load(disk)) == ["old"]
+    finally:
+        gc.collect()  # the frames of the error may hold the file
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_disk_without_room_is_refused_before_a_byte_is_written(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardvar.storage.local.LocalStorage.free_nbytes", lambda storage: 100)
+    with pytest.raises(StorageError, match="100 free"):
+        reshard(source, tmp_path, "shardvar")
+    with pytest.raises(StorageError, match="100 free"):
+        save(tmp_path, "shardvar", NEW)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_may_not_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="permission is denied"):
+        save(tmp_path, "shardvar", NEW)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_directory_of_a_target_is_made(form: str, tmp_path: Path) -> None:
+    """With those above it; a file in its place is an error."""
+    save(tmp_path / "a" / "b", form, NEW)
+    assert state(tmp_path / "a" / "b", form) == "new"
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError):
+        save(tmp_path / "file", form, NEW)
+    with pytest.raises(StorageError):
+        save(tmp_path / "file" / "below", form, NEW)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +21,12 @@ from shardvar.layout.dtypes import code, is_opaque, is_whole, numpy_dtype
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
 from shardvar.planning.slices import SliceTable
 from shardvar.wire.crc import Checksum
+
+_integer_info: Any = ml_dtypes.iinfo  # without types in its package
+_float_info: Any = ml_dtypes.finfo
+
+_NARROW = ("int2", "int4", "uint2", "uint4")
+"""Types that do not convert to each other but all to int8."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,15 +103,23 @@ def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
 
 def convert(values: npt.NDArray[Any], dtype: np.dtype[Any], key: str) -> npt.NDArray[Any]:
     """The values in another dtype, rounded as NumPy rounds; ``UnsupportedError`` where more than precision is lost."""
+    lost = np.zeros(values.shape, np.bool)
+    numbers = values
+    if values.dtype.kind == "c" and dtype.kind != "c":
+        numbers, lost = values.real, values.imag != 0
+    elif values.dtype.name in _NARROW:
+        numbers = values.astype(np.int8)
     with np.errstate(all="ignore"):
-        converted = values.astype(dtype)
-        back = converted.astype(values.dtype)
-        if _is_exact(values.dtype) or _is_exact(dtype):
-            lost = back != values
-        elif values.dtype.kind == "c" and dtype.kind != "c":
-            lost = values.imag != 0
+        converted = numbers.astype(dtype)
+        if _is_exact(numbers.dtype) or _is_exact(dtype):
+            after = converted.real if dtype.kind == "c" else converted
+            lost |= (after.astype(numbers.dtype) != numbers) | ((after < 0) != (numbers < 0))
+            lost |= _is_wrapped(numbers, after) | _is_wrapped(after, numbers)
         else:
-            lost = np.isfinite(values) & ~np.isfinite(converted)
+            # Types without infinities, or without NaNs, put numbers in their place.
+            lost |= np.isfinite(numbers) != np.isfinite(converted)
+            lost |= np.isnan(numbers) != np.isnan(converted)
+            lost |= _is_beyond(numbers, dtype)
     if lost.any():
         value = values[int(np.argmax(lost))]
         raise UnsupportedError(
@@ -112,6 +127,23 @@ def convert(values: npt.NDArray[Any], dtype: np.dtype[Any], key: str) -> npt.NDA
             "Choose a wider dtype, or leave the tensor as it is.",
         )
     return converted
+
+
+def _is_wrapped(fractions: npt.NDArray[Any], integers: npt.NDArray[Any]) -> npt.NDArray[np.bool]:
+    """True for floats past the largest integer, which some processors turn into it, and it into them."""
+    if _is_exact(fractions.dtype) or not _is_exact(integers.dtype) or integers.dtype == np.bool:
+        return np.zeros(fractions.shape, np.bool)
+    return np.asarray(fractions.astype(np.float64) >= float(int(_integer_info(integers.dtype).max) + 1))
+
+
+def _is_beyond(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool]:
+    """True for finite numbers that are beyond the largest of a real type by more than rounding can explain."""
+    if values.dtype.kind == "c":
+        return np.zeros(values.shape, np.bool)
+    kind = np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
+    largest, eps = (float(getattr(_float_info(kind), name)) for name in ("max", "eps"))
+    limit = largest + eps * 2.0 ** np.floor(np.log2(largest)) / 2
+    return np.asarray(np.isfinite(values) & (np.abs(values.astype(np.float64)) >= limit))
 
 
 def _is_exact(dtype: np.dtype[Any]) -> bool:

@@ -1,5 +1,6 @@
 """NumPy's basic index as a region to read and what to pick from it afterwards."""
 
+from operator import index
 from typing import Any
 
 from shardvar.errors import ArgumentError
@@ -8,23 +9,23 @@ from shardvar.layout.region import Region
 Pick = tuple[slice | int | None, ...]
 
 
-def parse_index(index: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
-    """The smallest region that holds what ``index`` selects, and the index that picks it from that region.
+def parse_index(selected: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
+    """The smallest region that holds what ``selected`` selects, and the index that picks it from that region.
 
-    Law: ``x[index]`` is ``x[region.slices][pick]``. Integers, slices with any step, ``...`` and ``None`` as in NumPy;
-    ``IndexError`` where an integer is out of range, ``ArgumentError`` for anything that is no basic index.
+    Law: ``x[selected]`` is ``x[region.slices][pick]``. Integers, slices with any step, ``...`` and ``None`` as in
+    NumPy; ``IndexError`` where an integer is out of range, ``ArgumentError`` for anything that is no basic index.
 
     >>> region, pick = parse_index((slice(9, 2, -3), 1), (13, 4))
     >>> str(region), pick
     ('[3:10, 1:2]', (slice(6, None, -3), 0))
     """
-    if index is None:
+    if selected is None:
         return Region.whole(shape), ()
-    if isinstance(index, Region):
-        if not Region.whole(shape).covers(index):
-            raise ArgumentError(f"{index} reaches out of the shape {shape}.")
-        return index, ()
-    items = _expand(index if isinstance(index, tuple) else (index,), shape)
+    if isinstance(selected, Region):
+        if not Region.whole(shape).covers(selected):
+            raise ArgumentError(f"{selected} reaches out of the shape {shape}.")
+        return selected, ()
+    items = _expand(selected if isinstance(selected, tuple) else (selected,), shape)
     offset: list[int] = []
     extent: list[int] = []
     pick: list[slice | int | None] = []
@@ -59,21 +60,31 @@ def _expand(items: tuple[Any, ...], shape: tuple[int, ...]) -> list[Any]:
 def _along(item: Any, length: int, axis: int) -> tuple[int, int, slice | int]:
     """(first index, number of indices, what to pick from them) along one axis."""
     if isinstance(item, slice):
-        indices = range(length)[item]
+        indices = range(length)[_bounds(item)]
         if not indices:
             return 0, 0, slice(None)
         low, high = min(indices[0], indices[-1]), max(indices[0], indices[-1])
         if indices.step > 0:
             return low, high - low + 1, slice(None, None, indices.step)
         return low, high - low + 1, slice(high - low, None, indices.step)
-    try:
-        number = item.__index__()
-    except AttributeError:
-        raise ArgumentError(
-            f"{item!r} is no basic index.", "Give integers, slices, ... or None; index the array for more."
-        ) from None
-    if isinstance(item, bool):
-        raise ArgumentError(f"{item!r} is no basic index.", "Index the array with it instead.")
+    number = _integer(item)
     if not -length <= number < length:
         raise IndexError(f"Index {number} is out of range for axis {axis} of length {length}.")
     return number % length, 1, 0
+
+
+def _bounds(item: slice) -> slice:
+    bounds = (None if bound is None else _integer(bound) for bound in (item.start, item.stop, item.step))
+    found = slice(*bounds)
+    if found.step == 0:
+        raise ArgumentError(f"{item!r} has a step of 0.", "Give another step.")
+    return found
+
+
+def _integer(item: Any) -> int:
+    try:
+        if not isinstance(item, bool):
+            return index(item)
+    except TypeError:
+        pass  # said below, as for bools
+    raise ArgumentError(f"{item!r} is no basic index.", "Give integers, slices, ... or None; index the array for more.")

@@ -15,6 +15,9 @@ from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable
 
+_READ = (STRING, "bool")
+"""Dtypes that are never mapped: strings must be decoded, and a bool of a byte other than 0 and 1 must be refused."""
+
 
 def load(
     path: Path, keys: Iterable[str] | None = None, *, mmap: bool = False, verify: str = "auto"
@@ -25,7 +28,7 @@ def load(
     incomplete or otherwise at fault raises its error. Strings are object arrays of ``bytes``.
 
     With ``mmap`` arrays that lie in a file in one piece are read-only views of it, unverified until ``sv.verify`` was
-    called; the others (strings, tensors in several slices that do not follow each other) are read as above.
+    called; the others (strings, bools, tensors in several slices that do not follow each other) are read as above.
 
     >>> import numpy as np, tempfile, os
     >>> from shardvar.checkpoint.save import save
@@ -75,7 +78,7 @@ def _map_all(reader: Reader, entries: EntryTable) -> dict[str, npt.NDArray[Any]]
     mapped = {}
     for tensor, key in enumerate(slices.tensors.keys):
         rows = order[bounds[tensor] : bounds[tensor + 1]]
-        if slices.tensors.dtype(tensor) != STRING and _is_one_piece(entries, rows, slices):
+        if slices.tensors.dtype(tensor) not in _READ and _is_one_piece(entries, rows, slices):
             mapped[key] = _view(reader, entries, tensor, int(rows[0]))
     return mapped
 

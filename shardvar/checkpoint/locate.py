@@ -80,11 +80,11 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Found:
 
 
 def is_same(a: Found, b: Found) -> bool:
-    """Whether two names, of the same format, are of the same checkpoint, also if one of them leads through a link."""
-    if a.format.name != b.format.name:
-        return False
-    stems = (os.path.join(os.path.realpath(each.storage.path), each.stem) for each in (a, b))
-    return len({*stems}) == 1 or os.path.realpath(a.path) == os.path.realpath(b.path)
+    """Whether two names are of the same checkpoint or of the same file, also if one of them leads through a link."""
+    if os.path.realpath(a.path) == os.path.realpath(b.path):
+        return a.format.name == b.format.name or os.path.isfile(a.path)
+    stems = {os.path.join(os.path.realpath(each.storage.path), each.stem) for each in (a, b)}
+    return len(stems) == 1 and a.format.name == b.format.name
 
 
 def standing_in_another_format(target: Found) -> Found | None:

@@ -38,7 +38,7 @@ class LazyTensor:
     """Its full shape."""
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
-        return self.reader.read(self.key, index)
+        return self.reader.read(self.key, (None,) if index is None else index)  # to NumPy, None is a new axis
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.reader.read(self.key)
@@ -140,11 +140,6 @@ class Reader:
         entries = self.index.find(key)
         for error in find_faults(entries.slices).values():
             raise error
-        if len(entries.slices.tensors) > 1:
-            kept = entries.slices.tensors.take(entries.slices.tensor[:1])
-            slices = entries.slices
-            table = SliceTable(kept, np.zeros_like(slices.tensor), slices.offset, slices.shape, slices.nbytes)
-            return EntryTable(table, entries.file, entries.start, entries.checksum, entries.plain, entries.runs)
         return entries
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Lay a checkpoint out anew: other slices, other files, another format, without ever holding a tensor whole."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -10,7 +11,7 @@ import numpy as np
 from shardvar.checkpoint.locate import Found, Path, find_checkpoint, find_target, is_same
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import WriteReport
-from shardvar.checkpoint.save import WRITER
+from shardvar.checkpoint.save import WRITER, check_keys
 from shardvar.checkpoint.writing import Draft, Partitions, Progress, carry_out, check_may_write, draft, report_of
 from shardvar.engine.cast import CastSource, cast_entries
 from shardvar.errors import ArgumentError
@@ -95,9 +96,10 @@ def _renamed(entries: EntryTable, names: Mapping[str, str]) -> EntryTable:
             raise ArgumentError(f"No tensor is named {old!r}, so none is renamed to {new!r}.")
         for row in hits:
             renamed[row] = new.replace("*", _match(old, tensors.keys[row]) or "", 1) if "*" in old else new
-    twice = sorted({key for key in renamed if renamed.count(key) > 1}) if len(set(renamed)) < len(renamed) else []
-    if twice:
-        raise ArgumentError(f"Two tensors would be named {twice[0]!r}.", "Choose names that differ.")
+    check_keys(renamed)
+    key, count = Counter(renamed).most_common(1)[0]
+    if count > 1:
+        raise ArgumentError(f"{count} tensors would be named {key!r}.", "Choose names that differ.")
     slices = replace(entries.slices, tensors=replace(tensors, keys=renamed))
     return replace(entries, slices=slices)
 
@@ -128,7 +130,9 @@ def _generation(found: Found, reader: Reader, work: Draft) -> str:
     """A digest of the source as it is now, the plan and the writer: the same reshard again has the same."""
     digest = hashlib.sha256(f"{WRITER} {found.path} {found.format.name} {work.target.format.name}".encode())
     digest.update(repr((work.assignment.num_files, work.metadata)).encode("utf-8", "surrogateescape"))
-    for name in reader.index.files:
+    files = reader.index.files
+    for number in np.unique(work.entries.file).tolist():  # a file that is not needed may be missing
+        name = files[number]
         file = found.storage.open(name)
         try:
             digest.update(f"{name} {file.stamp}".encode("utf-8", "surrogateescape"))

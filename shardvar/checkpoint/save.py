@@ -1,6 +1,6 @@
 """Save arrays as a checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,7 @@ def save(
 def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:
     """The arrays of a mapping as a source, one whole tensor each."""
     keys = list(tensors)
-    arrays = [_as_array(value) for value in tensors.values()]
+    arrays = [_as_array(key, value) for key, value in tensors.items()]
     codes: dict[np.dtype[Any], int] = {}
     column = np.zeros(len(keys), dtype=np.int64)
     for row, (key, array) in enumerate(zip(keys, arrays, strict=True)):
@@ -72,20 +72,22 @@ def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:
         if number is None:
             number = codes[array.dtype] = _code(key, array)
         column[row] = number
-    _check_keys(keys)
+    check_keys(keys)
     ranks, shapes = pad([array.shape for array in arrays], fill=1)
     return array_source(TensorTable(keys, column, ranks, shapes).whole(), arrays)
 
 
-def _as_array(value: npt.ArrayLike) -> npt.NDArray[Any]:
-    if isinstance(value, np.ndarray):
+def _as_array(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
+    if type(value) is np.ndarray:
         return value
-    if isinstance(value, bytes):
-        # NumPy's own conversion would lose trailing NULs.
-        array = np.empty((), dtype=object)
-        array[()] = value
-        return array
-    return np.asarray(value)
+    if np.ma.isMaskedArray(value):
+        raise UnsupportedError(
+            f"{key!r} is a masked array, whose mask would be lost.", "Fill it, or save the mask too."
+        )
+    array = np.asarray(value)
+    if array.dtype.kind == "S" and not isinstance(value, np.ndarray):
+        return np.array(value, dtype=object)  # as S, bytes would lose their trailing NULs
+    return array
 
 
 def _code(key: str, array: npt.NDArray[Any]) -> int:
@@ -95,7 +97,8 @@ def _code(key: str, array: npt.NDArray[Any]) -> int:
         raise UnsupportedError(f"{key!r}: {error.cause}", error.remedy) from None
 
 
-def _check_keys(keys: list[Any]) -> None:
+def check_keys(keys: Sequence[Any]) -> None:
+    """Raise ``ArgumentError`` unless all keys are text that can be stored."""
     for key in keys:
         if not isinstance(key, str):
             raise ArgumentError(f"The key {key!r} is a {type(key).__name__}.", "Keys are strings.")

@@ -10,6 +10,8 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from shardvar.checkpoint.locate import Found, standing_in_another_format
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.engine.evidence import BLOCK_NBYTES
@@ -20,8 +22,10 @@ from shardvar.engine.write import file_tasks, write_checkpoint
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, PolicyError, StorageError, TargetExists
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import stem_of_name
+from shardvar.layout.dtypes import ITEMSIZES
 from shardvar.planning.capabilities import check_holds, join_whole
 from shardvar.planning.cut import Cut, cut_slices
+from shardvar.planning.faults import find_faults
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Assignment, Plan, plan_copies
 from shardvar.planning.policies import AllInOnePolicy, TablePolicy, file_nbytes
@@ -171,12 +175,22 @@ def report_of(work: Draft, free_nbytes: int) -> WriteReport:
 
 
 def _check_keeps(slices: SliceTable, assignment: Assignment) -> None:
-    """RFC 001, Restrictions: "Tensors must not be removed from the checkpoint." """
-    answered = assignment.slices
+    """RFC 001, Restrictions: "Tensors must not be removed from the checkpoint."
+
+    Nor may elements be lost or doubled, which would be written as it is, nor strings be cut, which nothing could read.
+    """
+    answered, tensors = assignment.slices, slices.tensors
+    policy, remedy = f"The policy {assignment.description!r}", "A policy answers with every element that it was given."
+    if answered.tensors is not tensors and answered.tensors.rows() != tensors.rows():
+        raise PolicyError(f"{policy} answered with other tensors than it was given.", remedy)
     lost = sorted(set(slices.tensor.tolist()) - set(answered.tensor.tolist()))
-    if lost or int(answered.nbytes.sum()) != int(slices.nbytes.sum()):
-        keys = ", ".join(repr(slices.tensors.keys[tensor]) for tensor in lost[:8])
-        raise PolicyError(
-            f"The policy {assignment.description!r} lost elements of {keys or 'some tensors'}.",
-            "A policy answers with every element that it was given.",
-        )
+    if lost:
+        keys = ", ".join(repr(tensors.keys[tensor]) for tensor in lost[:8])
+        raise PolicyError(f"{policy} lost {keys}.", remedy)
+    for error in find_faults(answered).values():
+        raise PolicyError(f"{policy} lost or doubled elements: {error.cause}", remedy)
+    cut = np.flatnonzero((ITEMSIZES[answered.codes()] == 0) & ~answered.is_whole()).tolist()
+    if cut:
+        raise PolicyError(f"{policy} cut {answered.key(cut[0])!r}, which is of dtype {answered.dtype(cut[0])}.", remedy)
+    if len(answered) != len(assignment.file) or not np.isin(assignment.file, np.arange(assignment.num_files)).all():
+        raise PolicyError(f"{policy} named files other than the {assignment.num_files} that it spoke of.", remedy)

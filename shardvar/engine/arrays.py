@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.errors import UnsupportedError
+from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.layout.dtypes import STRING, code
 from shardvar.layout.region import Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
@@ -93,7 +93,10 @@ def array_source(slices: SliceTable, arrays: Sequence[npt.NDArray[Any]]) -> Arra
     payloads: list[npt.NDArray[Any] | bytes] = list(arrays)
     nbytes: Ints = slices.nbytes.copy()
     for row in np.flatnonzero(slices.codes() == _STRING_CODE).tolist():
-        encoded = strings.encode(_as_bytes_objects(arrays[row]))
+        try:
+            encoded = strings.encode(_as_bytes_objects(arrays[row]))
+        except ArgumentError as error:
+            raise ArgumentError(f"{slices.key(row)!r}: {error.cause}", error.remedy) from None
         payloads[row] = encoded
         nbytes[row] = len(encoded)
     table = SliceTable(slices.tensors, slices.tensor, slices.offset, slices.shape, nbytes)

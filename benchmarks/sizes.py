@@ -27,7 +27,7 @@ class Sizes:
     map_nbytes: int = 10 * GIB
     """What is opened as a memory map."""
     seconds: float = 15.0
-    """Time for the pairs of one ratio; three pairs are taken however long they are."""
+    """Time for the pairs of one ratio; five pairs are taken however long they are."""
     processes: int = 9
     """Fresh processes for one figure of start-up."""
 

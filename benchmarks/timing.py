@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
-FEWEST = 3
+FEWEST = 5
 MOST = 15
 
 

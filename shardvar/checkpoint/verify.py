@@ -9,7 +9,7 @@ Each step goes on after what it finds: one damaged tensor hides no other. Format
 same, which proves that the bytes are there and nothing else; the report says how many bytes nothing guards.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -53,11 +53,13 @@ def verify(path: Path, progress: Progress = lambda nbytes: None) -> VerifyReport
 
 def _report(found: Found, source: Source, progress: Progress) -> VerifyReport:
     tables, damages = _scan(source)
-    faults = {} if damages else _faults(source, tables, damages)
+    # An index that cannot be read to its end cannot be asked for its faults either.
+    unreadable: dict[str, ReadError] = {} if damages else dict(source.index.faults)
+    faults = unreadable if damages else _faults(unreadable, tables, damages)
     findings = _findings(source, damages)
     damages.extend(_damage_found(each) for each in findings if each.is_damage)
     damages.extend(_damage(error, key) for key, error in faults.items())
-    readable = [_readable(source, entries) for entries in tables]
+    readable = [_readable(unreadable, entries) for entries in tables]
     for entries in readable:
         errors = check_payloads(source, entries, progress)
         damages.extend(_damage_of(source, entries, row, error) for row, error in sorted(errors.items()))
@@ -70,9 +72,7 @@ def _report(found: Found, source: Source, progress: Progress) -> VerifyReport:
         format=found.format.name,
         damages=tuple(damage for damage in damages if damage not in unsupported),
         notes=tuple(notes),
-        num_tensors=len(
-            {key for entries in tables for key in entries.slices.tensors.keys} | source.index.faults.keys()
-        ),
+        num_tensors=len({key for entries in tables for key in entries.slices.tensors.keys} | faults.keys()),
         num_slices=sum(len(entries) for entries in tables),
         num_files=len(source.index.files),
         read_nbytes=sum(int(entries.slices.nbytes.sum()) for entries in readable),
@@ -91,14 +91,15 @@ def _scan(source: Source) -> tuple[list[EntryTable], list[Damage]]:
     return tables, []
 
 
-def _faults(source: Source, tables: Sequence[EntryTable], damages: list[Damage]) -> dict[str, ReadError]:
+def _faults(
+    unreadable: dict[str, ReadError], tables: Sequence[EntryTable], damages: list[Damage]
+) -> dict[str, ReadError]:
     """The keys that cannot be read, because of what the index says of them or of how their slices lie."""
-    faults: dict[str, ReadError] = dict(source.index.faults)
     try:
-        return {**find_faults(concatenate([entries.slices for entries in tables])), **faults}
+        return {**find_faults(concatenate([entries.slices for entries in tables])), **unreadable}
     except CheckpointError as error:
         damages.append(_damage(error))
-        return faults
+        return unreadable
 
 
 def _findings(source: Source, damages: list[Damage]) -> Sequence[Finding]:
@@ -113,9 +114,8 @@ def _findings(source: Source, damages: list[Damage]) -> Sequence[Finding]:
         return ()
 
 
-def _readable(source: Source, entries: EntryTable) -> EntryTable:
+def _readable(faults: Collection[str], entries: EntryTable) -> EntryTable:
     """The entries without those of keys that the index cannot read: where their payloads lie, nobody knows."""
-    faults = source.index.faults
     if not faults:
         return entries
     keep = np.array([key not in faults for key in entries.slices.tensors.keys], dtype=np.bool)

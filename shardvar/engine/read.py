@@ -1,8 +1,8 @@
 """Restore: a plan's targets as arrays in memory, every checksum on the way compared.
 
 Check: the plan covers its targets; it could not have been constructed otherwise. Plan: its moves, sorted by how they
-are best read. Move: small whole tensors, many in one read; longer runs of bytes straight into the arrays, block by
-block; boxes; payloads that the source must decode, one after the other. Commit: nothing is returned before everything
+are best read. Move: small payloads, many in one read; longer runs of bytes straight into the arrays, block by block;
+boxes; payloads that the source must decode, one after the other. Commit: nothing is returned before everything
 that was read is verified.
 """
 
@@ -48,6 +48,10 @@ class _Reading:
     """Is told how many bytes were read."""
 
 
+_Place = Callable[[_Reading, MoveTable, memoryview, list[int]], None]
+"""Takes the payloads of moves out of a span of their file, in which they begin at the given places."""
+
+
 def read_arrays(
     plan: Plan, source: Source, entries: EntryTable, progress: Callable[[int], object] = lambda nbytes: None
 ) -> Arrays:
@@ -63,9 +67,10 @@ def read_arrays(
     plain = entries.plain[moves.source]
     is_whole_source = moves.nbytes == entries.slices.nbytes[moves.source]
     is_whole_target = moves.nbytes == targets.nbytes[moves.target]
-    small = plain & ~is_string & is_whole_source & is_whole_target & (moves.nbytes <= SMALL_NBYTES)
-    _read_small(reading, moves.take(np.flatnonzero(small)))
+    small = plain & ~is_string & is_whole_source & is_run[moves.target] & (moves.nbytes <= SMALL_NBYTES)
+    _read_small(reading, moves.take(np.flatnonzero(small & is_whole_target)), _cut_out)
     _allocate(reading)
+    _read_small(reading, moves.take(np.flatnonzero(small & ~is_whole_target)), _put_in)
     large = plain & ~is_string & ~small & is_run[moves.target]
     in_part = ~is_whole_source & (entries.runs is not None)
     _read_runs(reading, moves.take(np.flatnonzero(large & ~in_part)))
@@ -85,8 +90,8 @@ def check_bool(array: npt.NDArray[Any], key: str) -> None:
         raise InvalidCheckpoint(f"{key!r} is of dtype bool and holds bytes other than 0 and 1.")
 
 
-def _read_small(reading: _Reading, moves: MoveTable) -> None:
-    """Whole small tensors: neighbours in a file come in one read, and their checksums are compared as a column."""
+def _read_small(reading: _Reading, moves: MoveTable, place: _Place) -> None:
+    """Whole small payloads: neighbours in a file come in one read, and their checksums are compared as a column."""
     entries = reading.entries
     file, start = entries.file[moves.source], entries.start[moves.source]
     order = np.lexsort((start, file))
@@ -100,7 +105,7 @@ def _read_small(reading: _Reading, moves: MoveTable) -> None:
         reading.source.read_span(int(file[first]), base, span)
         starts, stops = (start[first:last] - base).tolist(), (stop[first:last] - base).tolist()
         _check_small(reading, moves.source[first:last], span, starts, stops)
-        _cut_small(reading, moves.target[first:last], span, starts)
+        place(reading, moves.take(np.arange(first, last)), span, starts)
         reading.progress(len(span))
 
     run_all(read, spans(file, start, moves.nbytes))
@@ -117,9 +122,17 @@ def _check_small(reading: _Reading, rows: Any, span: memoryview, starts: list[in
     check_evidence(reading.source, reading.entries, pieces)
 
 
-def _cut_small(reading: _Reading, rows: Any, span: memoryview, starts: list[int]) -> None:
-    """The arrays of the targets, copied out of the span."""
-    targets = reading.targets
+def _put_in(reading: _Reading, moves: MoveTable, span: memoryview, starts: list[int]) -> None:
+    """Copy small parts of targets from the span to their places."""
+    views = {row: bytes_of(reading.arrays[row]) for row in set(moves.target.tolist())}
+    columns = (moves.target.tolist(), moves.target_start.tolist(), moves.nbytes.tolist())
+    for start, row, into, nbytes in zip(starts, *columns, strict=True):
+        views[row][into : into + nbytes] = span[start : start + nbytes]
+
+
+def _cut_out(reading: _Reading, moves: MoveTable, span: memoryview, starts: list[int]) -> None:
+    """Make arrays of small targets, copied out of the span."""
+    rows, targets = moves.target, reading.targets
     shapes = targets.shape[rows].tolist()
     ranks = targets.tensors.ranks[targets.tensor[rows]].tolist()
     codes = targets.codes()[rows].tolist()

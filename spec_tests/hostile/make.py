@@ -1,0 +1,50 @@
+"""Files that somebody made to harm whoever reads them: the bytes of each, and what it is there to catch.
+
+``PYTHONPATH=.:spec_tests python spec_tests/hostile/make.py`` writes the directories beside this file, and README.md; a
+test holds that it would write the same again. Nothing here comes out of a compressor, whose bytes change from release
+to release.
+"""
+
+import shutil
+from pathlib import Path
+
+from hostile.native import native_cases
+from hostile.npz import npz_cases
+from hostile.safetensors import safetensors_cases
+from hostile.tensorflow import tensorflow_cases
+
+HERE = Path(__file__).parent
+
+CASES = [*native_cases(), *tensorflow_cases(), *safetensors_cases(), *npz_cases()]
+
+
+def readme() -> str:
+    """The list of all cases."""
+    rows = [f"| {case.name} | {case.error} | {case.why} |" for case in CASES]
+    lines = [
+        "# Hostile files",
+        "",
+        "Each directory is a checkpoint that somebody made to harm whoever reads it, or that was harmed itself. The",
+        "error is the class that every verb gives for it; the bug is what a reader that is not careful has.",
+        "`make.py` writes them all, and this page; `spec_tests/test_hostile.py` holds the verbs to it, in bounded",
+        "memory and time. More of this kind stands under `spec_tests/golden/`.",
+        "",
+        "| directory | error | the bug that it is there to catch |",
+        "|---|---|---|",
+    ]
+    return "\n".join([*lines, *rows, ""])
+
+
+def main() -> None:
+    for path in HERE.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+    for case in CASES:
+        (HERE / case.name).mkdir()
+        for name, octets in case.files.items():
+            (HERE / case.name / name).write_bytes(octets)
+    (HERE / "README.md").write_text(readme(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -113,3 +113,13 @@ def test_partitioners_are_asked_with_shape_and_dtype() -> None:
 
     cut_slices(TensorTable.of([("a", "float32", (6, 2)), ("b", "int8", (3,))]).whole(), partitioner)
     assert asked == [((6, 2), "float32"), ((3,), "int8")]
+
+
+@given(tensor_tables(), st.sampled_from([1, 2, 3, (2,), lambda shape, dtype: [len(shape) + 1]]))
+def test_cutting_many_tensors_is_cutting_each_alone(tensors: TensorTable, cut: Any) -> None:
+    """Tensors that are alike share their work, and nothing else."""
+    whole = tensors.whole()
+    together = cut_slices(whole, cut)
+    alone = [cut_slices(whole.take(np.array([row])), {"*": cut}) for row in range(len(tensors))]
+    expected = [table[row] for number, table in enumerate(alone) for row in np.flatnonzero(table.tensor == number)]
+    assert [together[row] for row in range(len(together))] == expected

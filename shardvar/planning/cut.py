@@ -1,14 +1,16 @@
 """Into which slices each tensor is cut: what ``partition=`` and ``--shards`` mean."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 
 import numpy as np
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import is_whole
 from shardvar.layout.partition import Partition, PartitionSpec, div
-from shardvar.planning.slices import SliceTable, TensorTable, concatenate
+from shardvar.layout.region import Ints
+from shardvar.planning.slices import SliceTable, TensorTable, widen
 
 Partitioner = Callable[..., "Sequence[int] | PartitionSpec"]
 Cut = int | Sequence[int] | PartitionSpec | Partition | Partitioner
@@ -19,28 +21,46 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
     """The slices with every tensor that ``partition`` speaks of cut as it says; the others stay as they are.
 
     A mapping goes from globs to cuts; the last glob that matches a key counts, and one that matches none is an
-    ``ArgumentError``. Counts are clamped to the number of rows, and strings and scalars stay whole, as in TensorFlow.
+    ``ArgumentError``. Counts are clamped to the number of rows, and strings and scalars stay whole, as in TensorFlow. A
+    partitioner is asked once for each dtype and shape.
     """
     if partition is None:
         return slices
     rules = dict(partition) if isinstance(partition, Mapping) else {"*": partition}
-    for glob in rules:
-        if not any(fnmatchcase(key, glob) for key in slices.tensors.keys) and glob != "*":
-            raise ArgumentError(f"No tensor matches {glob!r}.", "`shardvar inspect` lists the keys.")
-    cuts = [
-        next((cut for glob, cut in reversed(rules.items()) if fnmatchcase(key, glob)), None)
-        for key in slices.tensors.keys
-    ]
-    spoken = np.array([cut is not None for cut in cuts], dtype=np.bool)
-    tables = [slices.take(np.flatnonzero(~spoken[slices.tensor]))]
-    nbytes = np.zeros(len(slices.tensors), dtype=np.int64)
+    tensors, cuts = slices.tensors, list(rules.values())
+    rule = _rules(tensors.keys, list(rules))
+    rule[np.array([cut is None for cut in cuts] + [True])[rule]] = -1
+    nbytes = np.zeros(len(tensors), dtype=np.int64)
     np.add.at(nbytes, slices.tensor, slices.nbytes)
-    for row, cut in enumerate(cuts):
-        if cut is not None:
-            tables.append(_cut_tensor(slices.tensors, row, cut, int(nbytes[row])))
-    table = concatenate(tables)
+    tables = [slices.take(np.flatnonzero(rule[slices.tensor] < 0))]
+    tables += [_cut_tensors(tensors, rows, cuts[rule[rows[0]]], nbytes[rows]) for rows in _alike(tensors, rule)]
+    columns = ([getattr(table, name) for table in tables] for name in ("tensor", "offset", "shape", "nbytes"))
+    table = SliceTable(tensors, *map(np.concatenate, columns))
     # Tensors keep their order; the slices of one follow each other.
     return table.take(np.argsort(table.tensor, kind="stable"))
+
+
+def _rules(keys: Sequence[str], globs: Sequence[str]) -> Ints:
+    """[n] which glob, the last one that matches, speaks of each key; -1 where none does."""
+    rule = np.full(len(keys), -1, dtype=np.int64)
+    for number, glob in enumerate(globs):
+        matches = re.compile(translate(glob)).match  # what fnmatchcase does, but once
+        matched = [row for row, key in enumerate(keys) if matches(key)]
+        if not matched and glob != "*":
+            raise ArgumentError(f"No tensor matches {glob!r}.", "`shardvar inspect` lists the keys.")
+        rule[matched] = number
+    return rule
+
+
+def _alike(tensors: TensorTable, rule: Ints) -> list[Ints]:
+    """The tensors that a rule speaks of, those of one rule, dtype and shape together, which are cut alike."""
+    rows = np.flatnonzero(rule >= 0)
+    if not len(rows):
+        return []
+    columns = np.column_stack([rule, tensors.codes, tensors.ranks, tensors.shapes])[rows]
+    order = np.lexsort(columns.T[::-1])
+    differs = (columns[order[1:]] != columns[order[:-1]]).any(axis=1)
+    return sorted(np.split(rows[order], np.flatnonzero(differs) + 1), key=lambda alike: int(alike[0]))
 
 
 def parts_of(shape: tuple[int, ...], dtype: str, cut: Cut) -> Sequence[tuple[Sequence[int], Sequence[int]]]:
@@ -70,17 +90,16 @@ def parts_of(shape: tuple[int, ...], dtype: str, cut: Cut) -> Sequence[tuple[Seq
     return [(part.offset, part.shape) for part in Partition.from_sizes(shape, spec.sizes(shape))]
 
 
-def _cut_tensor(tensors: TensorTable, row: int, cut: Cut, nbytes: int) -> SliceTable:
-    one = tensors.take(np.array([row]))
-    rank = one.shapes.shape[1]
+def _cut_tensors(tensors: TensorTable, rows: Ints, cut: Cut, nbytes: Ints) -> SliceTable:
+    """The slices of tensors of one dtype and shape, tensor by tensor; ``nbytes`` are those of the whole tensors."""
+    first = int(rows[0])
+    tensor_shape = tensors.shape(first)
     try:
-        parts = parts_of(tensors.shape(row), tensors.dtype(row), cut)
+        parts = parts_of(tensor_shape, tensors.dtype(first), cut)
     except ArgumentError as error:
-        raise type(error)(f"{tensors.keys[row]!r}: {error.cause}", error.remedy) from error
-    offset = np.zeros((len(parts), rank), dtype=np.int64)
-    shape = np.ones((len(parts), rank), dtype=np.int64)
-    for position, (start, extent) in enumerate(parts):
-        offset[position, : len(start)] = start
-        shape[position, : len(extent)] = extent
-    count = len(parts)
-    return SliceTable.of(one, np.zeros(count, dtype=np.int64), offset, shape, np.full(count, nbytes))
+        raise type(error)(f"{tensors.keys[first]!r}: {error.cause}", error.remedy) from error
+    columns = [start for start, _ in parts], [extent for _, extent in parts]
+    offset, shape = (np.array(column, dtype=np.int64).reshape(len(parts), len(tensor_shape)) for column in columns)
+    rank, times = tensors.shapes.shape[1], (len(rows), 1)
+    offset, shape = np.tile(widen(offset, rank, 0), times), np.tile(widen(shape, rank, 1), times)
+    return SliceTable.of(tensors, np.repeat(rows, len(parts)), offset, shape, np.repeat(nbytes, len(parts)))

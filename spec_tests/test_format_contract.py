@@ -291,9 +291,15 @@ def test_nothing_is_there_before_the_commit(form: Format, storage: LocalStorage)
 
 
 def test_a_commit_removes_what_it_replaces_and_what_dead_writers_left(form: Format, storage: LocalStorage) -> None:
-    """The files of the directory are those that one clean write makes, and those of other checkpoints."""
+    """The files of the directory are those that one clean write makes, and whatever else was there before.
+
+    Other checkpoints stay, and so do copies that somebody made of files of this one.
+    """
     write(form, storage, "ck2", spread(form)).close()
-    others = storage.names()
+    write(form, storage, "ck", spread(form), "g0").close()
+    for name in storage.names():
+        (Path(storage.path) / f"{name}.bak").write_bytes(b"a copy")
+    others = [name for name in storage.names() if "ck2" in name or name.endswith(".bak")]
     write_files(form, storage, "ck", spread(form), "dead")
     write(form, storage, "ck", spread(form), "g1").close()
     write(form, storage, "ck", [whole("new", np.arange(5))], "g2").close()

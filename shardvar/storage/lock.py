@@ -42,7 +42,7 @@ def _lock(path: str, what: str) -> int:
         except BlockingIOError:
             os.close(descriptor)
             break
-        except OSError:
+        except BaseException:  # an interrupt too: the lock would stay as long as the process
             os.close(descriptor)
             raise
         os.close(descriptor)

@@ -28,6 +28,8 @@ _REFUSALS: dict[int, tuple[str, str]] = {
     errno.ENFILE: ("too many files are open on this machine", "Close some programs."),
     errno.ELOOP: ("it is a symbolic link that is not followed", "Remove the link, or name what it points to."),
     errno.ENAMETOOLONG: ("the path is too long", "Choose a shorter one."),
+    errno.EEXIST: ("something else stands there", "Choose another name, or move it away."),
+    errno.ENOTDIR: ("what should be its directory is a file", "Choose another place, or move the file away."),
     errno.EISDIR: ("it is a directory", "Choose another name, or move the directory away."),
     errno.ENOTEMPTY: ("it is a directory", "Choose another name, or move the directory away."),
     errno.ENOLCK: ("the file system has no locks", "Choose a place on a local disk."),
@@ -70,7 +72,7 @@ def _refused_reading(path: str, error: OSError) -> ShardvarError:
 
 
 def _refused_writing(path: str, error: OSError) -> ShardvarError:
-    if error.errno in _ABSENT:
+    if error.errno == errno.ENOENT:
         return StorageError(f"{path} cannot be written: there is no such directory.", "Make the directory first.")
     return _refused(f"{path} cannot be written", error)
 

@@ -18,12 +18,19 @@ MAX_FILES = 99_999
 
 _GENERATION = re.compile(r"[A-Za-z0-9]{1,64}")
 _DATA = re.compile(r"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}", re.DOTALL)
-_ASIDE = re.compile(r"(?P<prefix>.+)\.(svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}(\.\w+)?|svindex\.\w+)", re.DOTALL)
+_ASIDE = re.compile(
+    r"(?P<prefix>.+)\.(svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}(\.done)?|svindex\.[A-Za-z0-9]{1,64}\.tmp)", re.DOTALL
+)
 
 
 def index_name(prefix: str) -> str:
     """The name of the index file."""
     return prefix + INDEX_SUFFIX
+
+
+def aside_name(prefix: str, generation: str) -> str:
+    """The name under which the index is written before it takes the place of the old one."""
+    return f"{index_name(prefix)}.{generation}.tmp"
 
 
 def data_names(prefix: str, generation: str, count: int) -> list[str]:
@@ -66,7 +73,8 @@ def find_prefixes(names: Iterable[str], name: str) -> list[str]:
 def leftovers(names: Iterable[str], prefix: str, named: Iterable[str]) -> list[str]:
     """The files of a prefix that its index, which names ``named``, does not name.
 
-    Older generations, files of writers that died, journals and indexes that stand aside; never a file of another kind.
+    Older generations, files of writers that died, journals and indexes that stand aside; never a file of another kind,
+    such as a copy that somebody made of an index.
     """
     kept = {index_name(prefix), *named}
     return [

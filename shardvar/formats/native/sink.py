@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from shardvar.errors import CheckpointError, UnsupportedError, at
 from shardvar.formats.commit import put_in_place, remove_unnamed
 from shardvar.formats.native.layout import encode_rows, plan_places, sort_rows
-from shardvar.formats.native.names import MAX_FILES, check_generation, data_names, index_name, leftovers
+from shardvar.formats.native.names import MAX_FILES, aside_name, check_generation, data_names, index_name, leftovers
 from shardvar.formats.native.overview import RUN_NBYTES, Overview, encode_text
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import ITEMSIZES, NAMES
@@ -92,7 +92,7 @@ class NativeSink:
         """Write the index aside, rename it over the old one, and remove what it does not name."""
         rows = sort_rows(self.assignment, self.keys, self.start, checksums)
         octets = b"".join(encode_block_file(encode_rows(rows), self.overview.encode()))
-        aside = f"{index_name(self.prefix)}.{self.overview.generation}"
+        aside = aside_name(self.prefix, self.overview.generation)
         data = [(name, name) for name in self.asides]
         put_in_place(self.storage, data, (aside, index_name(self.prefix)), octets)
         remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self.asides))

@@ -71,7 +71,21 @@ def find_checkpoints(storage: Storage, name: str) -> list[str]:
         return [index_name(part[0])]
     if name in names and (name.endswith((SUFFIX, INDEX_SUFFIX)) or _has_header(storage, name)):
         return [name]
-    return [found for found in (name + SUFFIX, index_name(name)) if found in names]
+    prefix = name.removesuffix(INDEX_SUFFIX).removesuffix(SUFFIX)
+    others = [index_name(prefix)] if name != prefix else [name + SUFFIX, index_name(name)]
+    found = [other for other in others if other in names]
+    return found or ([index_name(prefix)] if orphans_of(prefix, names) else [])
+
+
+def orphans_of(prefix: str, names: Iterable[str]) -> list[str]:
+    """Files of a set whose index is gone; they go by its name, so that opening them can say what is missing.
+
+    >>> orphans_of("model", ["model-00001-of-00002.safetensors", "model-00001-of-00001.safetensors"])
+    ['model-00001-of-00002.safetensors']
+    """
+    names = list(names)
+    has_index = index_name(prefix) in names
+    return [] if has_index else [name for name in parts_of(prefix, names) if (part := split_part(name)) and part[2] > 1]
 
 
 def _all_checkpoints(names: list[str]) -> list[str]:
@@ -80,9 +94,9 @@ def _all_checkpoints(names: list[str]) -> list[str]:
     files = [name for name in names if name.endswith(SUFFIX)]
     if indexes:
         return sorted([*indexes, *({prefix_of(index) + SUFFIX for index in indexes} & set(files))])
-    # Parts without their index go by its name all the same, so that opening them can say what is missing.
-    parts = {name: part for name in files if (part := split_part(name)) and part[2] > 1}
-    return sorted({index_name(parts[name][0]) if name in parts else name for name in files})
+    return sorted(
+        {index_name(prefix_of(name)) if name in orphans_of(prefix_of(name), [name]) else name for name in files}
+    )
 
 
 def _has_header(storage: Storage, name: str) -> bool:

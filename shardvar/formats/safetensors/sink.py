@@ -72,6 +72,7 @@ class SafetensorsSink:
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished files in place, the index last, and remove what it does not name."""
         filled = np.unique(self.assignment.file).tolist()
+        is_own = _is_own(self.prefix, self.storage.names())
         if len(filled) > 1:
             kept = [part_name(self.prefix, number + 1, len(filled)) for number in range(len(filled))]
             self._commit_set([self.asides[number] for number in filled], kept)
@@ -80,7 +81,7 @@ class SafetensorsSink:
             kept = [self.prefix + SUFFIX]
             self._commit_single(self.asides[filled[0]] if filled else None)
         for _ in ("an index", "the files that it names"):
-            remove_unnamed(self.storage, lambda names: _unnamed(self.prefix, names, kept))
+            remove_unnamed(self.storage, lambda names: _unnamed(self.prefix, names, kept, is_own))
 
     def _commit_single(self, aside: str | None) -> None:
         content = build_header([], self.writer.metadata) if aside is None else None
@@ -131,14 +132,24 @@ def _rows(slices: SliceTable) -> list[tuple[str, str, tuple[int, ...]]]:
     return [(tensors.keys[row], tensors.dtype(row), tensors.shape(row)) for row in slices.tensor.tolist()]
 
 
-def _unnamed(prefix: str, names: Sequence[str], kept: Sequence[str]) -> list[str]:
+def _is_own(prefix: str, names: Sequence[str]) -> bool:
+    """Whether files of a set with that prefix are this checkpoint's: its index is there, or was about to be.
+
+    Without any index they may be somebody's last copy, of which a writer of one file knows nothing.
+    """
+    return any(name == index_name(prefix) or _is_aside(prefix, name, of_index=True) for name in names)
+
+
+def _is_aside(prefix: str, name: str, of_index: bool = False) -> bool:
+    """Whether a file is one that writers of that prefix put aside, or its journal; ``of_index`` for an index alone."""
+    kinds = r"\.safetensors\.index\.json" if of_index else r"(-\d{5,}\.safetensors|\.safetensors\.index\.json)"
+    return re.fullmatch(re.escape(prefix) + kinds + r"\.[A-Za-z0-9]+\.tmp(\.[a-z]+)?", name, re.DOTALL) is not None
+
+
+def _unnamed(prefix: str, names: Sequence[str], kept: Sequence[str], is_own: bool) -> list[str]:
     """The files of a checkpoint of this prefix that are no longer part of it, and those that writers left who died."""
-    aside = re.compile(
-        re.escape(prefix) + r"(-\d{5,}\.safetensors|\.safetensors\.index\.json)\.[A-Za-z0-9]+\.tmp(\.[a-z]+)?",
-        re.DOTALL,
-    )
     index = index_name(prefix)
     # Files go once their index is gone or another: those of an index that could not be removed stay a checkpoint.
-    parts = parts_of(prefix, names) if index in kept or index not in names else []
+    parts = parts_of(prefix, names) if is_own and (index in kept or index not in names) else []
     old = [name for name in (prefix + SUFFIX, index, *parts) if name in names and name not in kept]
-    return [*old, *(name for name in names if aside.fullmatch(name))]
+    return [*old, *(name for name in names if _is_aside(prefix, name))]

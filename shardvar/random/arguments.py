@@ -1,0 +1,106 @@
+"""What random functions take: shapes, dtypes, seeds, limits. Each is read, or named as what cannot be meant."""
+
+from collections.abc import Sequence
+from math import isfinite
+from operator import index
+from typing import Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import dtype_name, numpy_dtype
+
+Array = npt.NDArray[Any]
+
+FLOATS = "float16", "bfloat16", "float32", "float64"
+INTEGERS = "int32", "int64", "uint32", "uint64"
+
+TRUNCATED_AT = 2
+"""Standard deviations beyond which a truncated normal is drawn again: TensorFlow's, and what the name means to it."""
+
+
+def read_shape(shape: Sequence[SupportsIndex]) -> tuple[int, ...]:
+    """The shape as integers.
+
+    >>> read_shape(np.array([13, 4]))
+    (13, 4)
+    """
+    try:
+        extents = tuple(index(extent) for extent in shape)
+    except TypeError:
+        raise ArgumentTypeError(f"{shape!r} is no shape.", "Give a sequence of integers.") from None
+    if any(extent < 0 for extent in extents):
+        raise ArgumentError(f"The shape {extents} has a negative extent.")
+    return extents
+
+
+def read_dtype(dtype: npt.DTypeLike, allowed: Sequence[str]) -> np.dtype[Any]:
+    """The dtype, one of those that are allowed.
+
+    >>> read_dtype("bfloat16", FLOATS), read_dtype(np.float32, FLOATS)
+    (dtype(bfloat16), dtype('float32'))
+    """
+    try:
+        name = dtype_name(np.dtype(dtype))
+    except TypeError:
+        raise ArgumentTypeError(f"{dtype!r} is no dtype.", f"Give one of {', '.join(allowed)}.") from None
+    if name not in allowed:
+        raise ArgumentError(f"Values of dtype {name} cannot be drawn here.", f"Draw one of {', '.join(allowed)}.")
+    return numpy_dtype(name)
+
+
+def read_seed(seed: object) -> Array:
+    """The seed as an array of two integers.
+
+    >>> read_seed([7, 0])
+    array([7, 0])
+    """
+    try:
+        array = np.asarray(seed)
+    except (ValueError, OverflowError):
+        array = np.empty(0)
+    if array.shape != (2,) or array.dtype.kind not in "iu":
+        raise ArgumentError(f"{seed!r} is no seed.", "Give two integers of at most 64 bits, such as [7, 0].")
+    return array
+
+
+def read_integer_limits(minval: npt.ArrayLike, maxval: npt.ArrayLike, dtype: np.dtype[Any]) -> tuple[int, int]:
+    """``minval`` and the number of integers in [minval, maxval), both of which the dtype holds."""
+    limits = np.iinfo(dtype)
+    try:
+        low, high = index(minval), index(maxval)  # type: ignore[arg-type]  # what is no integer is refused below
+    except TypeError:
+        raise ArgumentTypeError(
+            f"The limits {minval!r} and {maxval!r} of {dtype} values are not both integers.", "Give two integers."
+        ) from None
+    if not limits.min <= low < high <= limits.max:
+        raise ArgumentError(
+            f"There are no {dtype} values between minval={low} and maxval={high}.",
+            f"Give limits from {limits.min} to {limits.max}, the lower one first.",
+        )
+    return low, high - low
+
+
+def read_limits(minval: npt.ArrayLike, maxval: npt.ArrayLike) -> tuple[float, float]:
+    """Two finite numbers, the lower one first."""
+    try:
+        low, high = float(minval), float(maxval)  # type: ignore[arg-type]  # what is no number is refused below
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(f"The limits {minval!r} and {maxval!r} are not both numbers.") from None
+    if not (isfinite(low) and isfinite(high) and low <= high):
+        raise ArgumentError(f"Nothing can be drawn between minval={low} and maxval={high}.", "Put the lower one first.")
+    return low, high
+
+
+def scaled(values: Array, factor: npt.ArrayLike, summand: npt.ArrayLike) -> Array:
+    """``values * factor + summand``, in place, each operation rounded to the dtype of ``values``."""
+    try:
+        values *= np.asarray(factor).astype(values.dtype)
+        values += np.asarray(summand).astype(values.dtype)
+    except ValueError:
+        raise ArgumentError(
+            f"Limits of shape {np.shape(factor)} and {np.shape(summand)} do not broadcast to {values.shape}.",
+            "Give numbers, or arrays that broadcast to the shape.",
+        ) from None
+    return values

@@ -1,0 +1,122 @@
+"""JAX's uniform numbers under its partitionable threefry, bit for bit: the default of ``jax.random`` since 0.5.
+
+Bits of element ``i`` are a function of the key and of ``i`` alone, the flat index in the full array: threefry2x32 of
+the counter (high 32 bits of i, low 32 bits of i). Any region can be drawn alone, as JAX does on every device.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout import Region
+from shardvar.random.arguments import FLOATS, Array, read_dtype, read_limits, read_shape
+from shardvar.random.blocks import draw_blocks
+
+Words = npt.NDArray[np.uint32]
+
+_ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
+_PARITY = 0x1BD11BDA
+_MASK = 0xFFFFFFFF
+
+_FORMS = {"float16": (16, 10), "bfloat16": (8, 7), "float32": (32, 23), "float64": (64, 52)}
+"""How many random bits JAX draws for a value of a dtype, and how many of them, the high ones, become its fraction."""
+
+
+def jax_key(seed: int) -> tuple[int, int]:
+    """The key that ``jax.random.key(seed)`` has while 64-bit types are off, its default: (0, the seed's low 32 bits).
+
+    >>> jax_key(-1)
+    (0, 4294967295)
+    """
+    return 0, int(seed) & _MASK
+
+
+def threefry2x32(key: tuple[int, int], x0: Words, x1: Words) -> tuple[Words, Words]:
+    """Twenty rounds of threefry (Salmon et al., 2011): two words of counter -> two words.
+
+    >>> [hex(int(word[0])) for word in threefry2x32((0, 0), np.zeros(1, np.uint32), np.zeros(1, np.uint32))]
+    ['0x6b200159', '0x99ba4efe']
+    """
+    keys = (*key, key[0] ^ key[1] ^ _PARITY)
+    x0, x1 = x0 + np.uint32(keys[0]), x1 + np.uint32(keys[1])
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            x0 += x1
+            x1 = x1 << np.uint32(rotation) | x1 >> np.uint32(32 - rotation)
+            x1 ^= x0
+        x0 += np.uint32(keys[(group + 1) % 3])
+        x1 += np.uint32((keys[(group + 2) % 3] + group + 1) & _MASK)
+    return x0, x1
+
+
+def jax_bits(
+    key: tuple[int, int] | Sequence[int], shape: Sequence[int] = (), bits: int = 32, region: Region | None = None
+) -> Array:
+    """``jax.random.bits(key, shape)``: random unsigned integers of 8, 16, 32 or 64 bits."""
+    if bits not in (8, 16, 32, 64):
+        raise ArgumentError(f"There are no integers of {bits} bits.", "Ask for 8, 16, 32 or 64.")
+    pair, kind = _read_key(key), np.dtype(f"u{bits // 8}")
+
+    def values(start: int, count: int) -> Array:
+        index = np.arange(start, start + count, dtype=np.uint64)
+        high, low = threefry2x32(pair, (index >> np.uint64(32)).astype(np.uint32), index.astype(np.uint32))
+        if bits == 64:
+            return high.astype(np.uint64) << np.uint64(32) | low
+        return (high ^ low).astype(kind)
+
+    return draw_blocks(read_shape(shape), region, kind, values)
+
+
+def jax_uniform(
+    key: tuple[int, int] | Sequence[int],
+    shape: Sequence[int] = (),
+    dtype: npt.DTypeLike = "float32",
+    minval: float = 0.0,
+    maxval: float = 1.0,
+    region: Region | None = None,
+) -> Array:
+    """``jax.random.uniform(key, shape, dtype, minval, maxval)``.
+
+    Law: with ``region=r`` it is ``jax_uniform(key, shape)[r.slices]``, bit for bit.
+    JAX's compiler fuses the product with the sum, so float32 is rounded once here too; float64 with limits is rounded
+    twice, and may differ from JAX's in the last place.
+    """
+    kind = read_dtype(dtype, FLOATS)
+    low, high = (np.asarray(limit).astype(kind) for limit in read_limits(minval, maxval))
+    drawn_bits, fraction_bits = _FORMS[kind.name]
+    words = jax_bits(key, shape, drawn_bits, region).astype(f"u{kind.itemsize}", copy=False)
+    words >>= words.dtype.type(drawn_bits - fraction_bits)
+    words |= np.ones((), kind).view(words.dtype)
+    values: np.ndarray[Any, Any] = words.view(kind)
+    values -= kind.type(1)
+    if kind == np.float32:
+        values = _fused(values, high - low, low)
+    else:
+        values *= high - low
+        values += low
+    return np.asarray(np.maximum(values, low, out=values))
+
+
+def _fused(values: Array, factor: Array, summand: Array) -> Array:
+    """``values * factor + summand`` in float32, rounded once.
+
+    The product is exact in float64. The sum is rounded to odd there (to the neighbour whose last bit is 1, where it is
+    inexact), and so the rounding to float32 sees on which side of a tie the true sum lies.
+    """
+    product, low = values.astype(np.float64) * np.float64(factor), np.float64(summand)
+    total = product + low
+    part = total - product
+    error = (product - (total - part)) + (low - part)
+    is_even = total.view(np.int64) & 1 == 0
+    odd = np.where((error != 0) & is_even, np.nextafter(total, np.copysign(np.inf, error)), total)
+    return np.asarray(odd.astype(np.float32))
+
+
+def _read_key(key: tuple[int, int] | Sequence[int]) -> tuple[int, int]:
+    array = np.asarray(key)
+    if array.shape != (2,) or array.dtype.kind not in "iu":
+        raise ArgumentTypeError(f"{key!r} is no key.", "Give two 32-bit integers, as jax_key(seed) does.")
+    return int(array[0]) & _MASK, int(array[1]) & _MASK

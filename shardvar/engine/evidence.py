@@ -11,13 +11,14 @@ and one that was read in part is read to its end here.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from threading import Lock
 
 import numpy as np
 
 from shardvar.errors import ArgumentError, CorruptCheckpoint
 from shardvar.formats.protocol import Source
-from shardvar.layout.region import Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.wire.crc import Checksum
 
@@ -76,9 +77,9 @@ def check_evidence(source: Source, entries: EntryTable, pieces: Sequence[Piece])
         raise _corrupt(source, entries, int(table[int(np.argmax(wrong)), 0]))
     order = np.flatnonzero(~whole)
     order = order[np.lexsort((table[order, 1], table[order, 0]))]
-    for rows in np.split(order, np.flatnonzero(np.diff(table[order, 0])) + 1):
-        if len(rows):
-            _check_parts(source, entries, table[rows], bool(known[rows].all()))
+    unknown = set(table[~known, 0].tolist())
+    for row, parts in groupby(map(tuple, table[order].tolist()), itemgetter(0)):
+        _check_parts(source, entries, list(parts), row not in unknown)
 
 
 def check_entry(source: Source, entries: EntryTable, row: int) -> None:
@@ -127,12 +128,10 @@ def _new_buffer(nbytes: int) -> memoryview:
     return memoryview(bytearray(nbytes))
 
 
-def _check_parts(source: Source, entries: EntryTable, parts: Ints, known: bool) -> None:
+def _check_parts(source: Source, entries: EntryTable, parts: list[Piece], known: bool) -> None:
     """The pieces of one payload, by first byte: combined where they tile it and are known, else read again."""
-    row = int(parts[0, 0])
-    stops = parts[:, 1] + parts[:, 2]
-    tile = parts[0, 1] == 0 and stops[-1] == entries.slices.nbytes[row] and (parts[1:, 1] == stops[:-1]).all()
-    if tile and known:
+    row = parts[0][0]
+    if known and _tile(parts, int(entries.slices.nbytes[row])):
         if entries.checksum[row] != _combined(source.crc, parts):
             raise _corrupt(source, entries, row)
     elif entries.runs is not None:
@@ -142,23 +141,33 @@ def _check_parts(source: Source, entries: EntryTable, parts: Ints, known: bool) 
         check_entry(source, entries, row)
 
 
-def _combined(crc: Checksum | None, parts: Ints) -> int:
+def _tile(parts: list[Piece], nbytes: int) -> bool:
+    """Whether the pieces follow each other from the first byte of a payload to its last."""
+    done = 0
+    for _, first, count, _ in parts:
+        if first != done:
+            return False
+        done += count
+    return done == nbytes
+
+
+def _combined(crc: Checksum | None, parts: list[Piece]) -> int:
     """The checksum of pieces that follow each other; ``NO_CHECKSUM`` of pieces that have none."""
-    if crc is None or parts[0, 3] == NO_CHECKSUM:
+    combined = parts[0][3]
+    if crc is None or combined == NO_CHECKSUM:
         return NO_CHECKSUM
-    combined = 0
-    for nbytes, piece in parts[:, 2:].tolist():
+    for _, _, nbytes, piece in parts[1:]:
         combined = crc.combine(combined, piece, nbytes)
     return combined
 
 
-def _merged(parts: Ints) -> Iterator[tuple[int, int]]:
+def _merged(parts: list[Piece]) -> Iterator[tuple[int, int]]:
     """Ranges of bytes that hold the pieces, adjacent and repeated ones joined."""
-    start, stop = int(parts[0, 1]), int(parts[0, 1] + parts[0, 2])
-    for first, nbytes in parts[1:, 1:3].tolist():
+    start = stop = parts[0][1]
+    for _, first, nbytes, _ in parts:
         if first > stop:
             yield start, stop
-            start, stop = first, first + nbytes
+            start = first
         stop = max(stop, first + nbytes)
     yield start, stop
 

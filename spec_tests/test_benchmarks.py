@@ -1,0 +1,57 @@
+"""The benchmarks run, and what they measure is what they say; no test looks at a time."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+
+pytest.importorskip("benchmarks", reason="the benchmarks stand in the tree, not in the wheel")
+
+from benchmarks import lookup, partial, plan  # after the skip
+from benchmarks.figures import Figure, to_json
+from benchmarks.holes import one_tensor, write_holes
+from benchmarks.places import Place
+from benchmarks.setting import Setting
+from benchmarks.sizes import QUICK
+from benchmarks.timing import FEWEST, Run, compare
+
+SIZES = replace(QUICK, index_entries=300, partial_rows=20_000, plan_slices=100, processes=1)
+
+
+@pytest.mark.parametrize(("rows", "count", "num_files"), [(1, 1, 1), (5000, 3, 2), (13, 5, 5)])
+def test_holes_are_a_checkpoint_of_zeros_with_right_checksums(
+    tmp_path: Path, rows: int, count: int, num_files: int
+) -> None:
+    write_holes(tmp_path / "model", one_tensor(rows, count), num_files)
+    assert sv.verify(tmp_path / "model").ok
+    assert (sv.load(tmp_path / "model")["table"] == np.zeros((rows, 64), np.float32)).all()
+    with sv.open_checkpoint(tmp_path / "model") as reader:
+        assert (len(reader.entries()), len(reader.index.files)) == (count, num_files)
+
+
+def test_the_calls_of_a_comparison_are_interleaved() -> None:
+    calls: list[str] = []
+    found = compare(
+        Run(lambda: calls.append("ours")), Run(lambda: calls.append("theirs"), lambda: calls.append("before")), 0
+    )
+    assert found.pairs == FEWEST
+    timed = [call for call in calls if call != "before"][2:]
+    assert all({timed[at], timed[at + 1]} == {"ours", "theirs"} for at in range(0, len(timed), 2))
+    assert calls.count("before") == calls.count("theirs") == FEWEST + 1
+
+
+def test_a_figure_is_a_miss_past_its_target_alone() -> None:
+    figures = [Figure("a", "", "", value, "x", target) for value, target in ((1, 1), (1.1, 1), (1, None), (None, 1))]
+    assert [figure.verdict for figure in figures] == ["pass", "miss", "", "skipped"]
+    assert to_json(figures)["figures"][1]["value"] == 1.1
+
+
+def test_what_needs_neither_clock_nor_peer_is_within_its_target(tmp_path: Path) -> None:
+    """Bytes and memory are the same on every machine."""
+    setting = Setting([Place("disk", tmp_path)], SIZES)
+    figures = [figure for subject in (lookup, partial, plan) for figure in subject.measure(setting)]
+    assert [figure for figure in figures if figure.verdict == "miss" and figure.unit == "MiB"] == []
+    assert all(figure.value is not None or figure.note.endswith("is not installed") for figure in figures)

@@ -1,6 +1,7 @@
 """The local disk: bytes go where they are put, every refusal is the right error, and one writer holds a prefix."""
 
 import errno
+import fcntl
 import multiprocessing
 import os
 import pickle
@@ -284,6 +285,23 @@ def test_a_prefix_has_one_writer_at_a_time(storage: LocalStorage) -> None:
         with pytest.raises(StorageError, match="ck is being written"), storage.lock("ck"):
             pass
         with storage.lock("other"):
+            pass
+    with storage.lock("ck"):
+        pass
+    assert storage.names() == []
+
+
+def test_an_interrupt_while_locking_leaves_no_lock(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that goes on after Ctrl-C is not kept out by itself."""
+    lock = fcntl.flock
+
+    def lock_and_interrupt(descriptor: int, operation: int) -> None:
+        lock(descriptor, operation)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", lock_and_interrupt)
+        with pytest.raises(KeyboardInterrupt), storage.lock("ck"):
             pass
     with storage.lock("ck"):
         pass

@@ -32,7 +32,6 @@ def write_journal(task: FileTask, report: FileReport) -> None:
         "payload": report.checksums.payload.tolist(),
         "runs": report.checksums.runs.tolist(),
         "parts": report.parts,
-        "nbytes": report.nbytes,
     }
     file = task.storage.create(task.name + JOURNAL)
     try:

@@ -131,12 +131,13 @@ def _new_buffer(nbytes: int) -> memoryview:
 def _check_parts(source: Source, entries: EntryTable, parts: list[Piece], known: bool) -> None:
     """The pieces of one payload, by first byte: combined where they tile it and are known, else read again."""
     row = parts[0][0]
-    if known and _tile(parts, int(entries.slices.nbytes[row])):
+    nbytes = int(entries.slices.nbytes[row])
+    if known and _tile(parts, nbytes):
         if entries.checksum[row] != _combined(source.crc, parts):
             raise _corrupt(source, entries, row)
     elif entries.runs is not None:
-        for start, stop in _merged(parts):
-            check_runs(source, entries, row, start, stop)
+        for start, stop in _merged(parts, entries.runs.run_nbytes):
+            check_runs(source, entries, row, start, min(stop, nbytes))
     else:
         check_entry(source, entries, row)
 
@@ -161,14 +162,15 @@ def _combined(crc: Checksum | None, parts: list[Piece]) -> int:
     return combined
 
 
-def _merged(parts: list[Piece]) -> Iterator[tuple[int, int]]:
-    """Ranges of bytes that hold the pieces, adjacent and repeated ones joined."""
-    start = stop = parts[0][1]
+def _merged(parts: list[Piece], run_nbytes: int) -> Iterator[tuple[int, int]]:
+    """Ranges of whole runs that hold the pieces; each run is in one of them, however many pieces touch it."""
+    start = stop = parts[0][1] // run_nbytes * run_nbytes
     for _, first, nbytes, _ in parts:
-        if first > stop:
+        begin, end = first // run_nbytes * run_nbytes, -(-(first + nbytes) // run_nbytes) * run_nbytes
+        if begin > stop:
             yield start, stop
-            start = first
-        stop = max(stop, first + nbytes)
+            start = begin
+        stop = max(stop, end)
     yield start, stop
 
 

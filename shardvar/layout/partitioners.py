@@ -225,6 +225,8 @@ def _extent(shape: Shape, axis: int) -> int:
 
 def _check_positive(**values: int) -> None:
     for name, value in values.items():
+        if not hasattr(value, "__index__"):
+            raise ArgumentTypeError(f"{name} is {value!r}.", "It must be a positive integer.")
         if value < 1:
             raise ArgumentError(f"{name} is {value}.", "It must be positive.")
 

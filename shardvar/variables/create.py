@@ -1,0 +1,124 @@
+"""Creating a variable that may be partitioned: one call of the base creator a part, each on its own device.
+
+1. Whoever is colocated with another variable is created there, whole.
+2. The geometry is known from the initial value, which is made whole only where it cannot be made in parts.
+3. The partitioner answers; fewer than two parts are a plain variable.
+4. Each part is created by the next creator with its own value, shape, name and device.
+5. The parts become shards of one sharded variable, which bears the name.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardvar.devices import Device, current_device
+from shardvar.errors import ArgumentTypeError
+from shardvar.layout.partition import Partition, PartitionSpec
+from shardvar.layout.partitioning import AnyPartitioner, check_answer, plan_partition
+from shardvar.layout.region import Region
+from shardvar.variables.creators import NextCreator
+from shardvar.variables.initial_value import InitialValue, gives_away, open_initial_value
+from shardvar.variables.name_scope import scoped_name
+from shardvar.variables.sharded import ShardedVariable
+from shardvar.variables.values import Array
+from shardvar.variables.variable import Variable
+
+Cut = Partition | PartitionSpec | Sequence[int] | int | AnyPartitioner | None
+"""How to cut: a partition, what a partitioner may answer, a number of shards, or a partitioner."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartValue:
+    """The initial value of one part, to be called on the part's device; its result belongs to whoever called."""
+
+    initial: InitialValue
+    """The whole of which it is a part."""
+    region: Region
+    """The part."""
+    device: Device
+    """Where it will live."""
+
+    def __call__(self) -> Array:
+        return self.initial.part(self.region, self.device)
+
+    @property
+    def gives_away(self) -> bool:
+        """Whether the array that it returns is nobody else's."""
+        return self.initial.function is not None and gives_away(self.initial.function)
+
+
+def create_partitioned(
+    next_creator: NextCreator,
+    kwargs: dict[str, Any],
+    *,
+    cut: Cut,
+    place_next: Callable[[], Device] = current_device,
+    num_shards: int = 1,
+) -> Any:
+    """What the body of a strategy's creator returns: a plain variable, or a sharded one.
+
+    ``place_next`` is called once a variable or part that is created, in their order; ``num_shards`` is offered to
+    partitioners of three arguments.
+    """
+    # R-CREATE-3 (RFC 000): 'For variables that are "colocated_with" other variables, they will be created as normal
+    # variables residing in the same device as the "colocated_with" variable.'
+    if kwargs.get("colocated_with") is not None:
+        return next_creator(**kwargs)
+    initial = open_initial_value(kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype"))
+    partition = plan_cut(cut, initial, num_shards)
+    # R-CREATE-2 (RFC 000): "We will fall back to creating normal variables when there are less than two partitions."
+    if len(partition) < 2:
+        value = kwargs["initial_value"] if initial.whole is None else initial.whole
+        return next_creator(**kwargs | {"initial_value": value, "device": place_next()})
+    name = kwargs.get("name")
+    parts = [
+        next_creator(**kwargs | _arguments_of_part(initial, region, place_next(), name, number))
+        for number, region in enumerate(partition)
+    ]
+    return ShardedVariable(parts, name="ShardedVariable" if name is None else scoped_name(name))
+
+
+def create_sharded_variable(
+    initial_value: Any, cut: Cut, devices: Sequence[Device] | None = None, **kwargs: Any
+) -> Any:
+    """``sv.Variable(initial_value, **kwargs)``, cut and placed round robin on devices, without any strategy.
+
+    >>> sharded = create_sharded_variable([1.0, 2.0, 3.0, 4.0, 5.0], 2, name="w")
+    >>> [(shard.name, shard.shape) for shard in sharded.variables]
+    [('w/part_0', (3,)), ('w/part_1', (2,))]
+    """
+    homes = list(devices or [current_device()])
+    turn = iter(range(1 << 62))
+    kwargs["initial_value"] = initial_value
+    return create_partitioned(Variable, kwargs, cut=cut, place_next=lambda: homes[next(turn) % len(homes)])
+
+
+def plan_cut(cut: Cut, initial: InitialValue, num_shards: int) -> Partition:
+    """The partition of rows that ``cut`` means for this value."""
+    if isinstance(cut, Partition):
+        sizes = [part.shape[:1] for part in cut]
+        if cut.shape != initial.shape or any(part.shape[1:] != cut.shape[1:] for part in cut):
+            raise ArgumentTypeError(
+                f"A partition of {cut.shape} cannot cut a value of shape {initial.shape} into rows.",
+                "Give a partition of the first axis alone.",
+            )
+        return check_answer(PartitionSpec(splits=[[size for (size,) in sizes]]), initial.shape) if sizes else cut
+    if cut is None or callable(cut):
+        return plan_partition(cut, initial.shape, initial.dtype, num_shards)
+    if not initial.shape:
+        return plan_partition(None, (), initial.dtype)
+    return check_answer([cut] if isinstance(cut, int) else cut, initial.shape)
+
+
+def _arguments_of_part(
+    initial: InitialValue, region: Region, device: Device, name: str | None, number: int
+) -> dict[str, Any]:
+    """What the next creator is told of one part instead of the whole."""
+    # R-CREATE-4 (RFC 000): 'dense.trainable_variables[0].name == "w/part_0"'.
+    return {
+        "initial_value": PartValue(initial, region, device),
+        "shape": region.shape,
+        "dtype": initial.dtype,
+        "name": None if name is None else f"{name}/part_{number}",
+        "device": device,
+    }

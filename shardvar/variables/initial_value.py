@@ -1,0 +1,155 @@
+"""Initial values: an array for the whole variable, or a callable that makes it, whole or part by part.
+
+R-INIT-1 (RFC 000): "initial value is either a Tensor-like value (for the entire variable), or a callable (w/ no
+arguments) that returns the full initial value." Initializers are callables that take ``shape``, ``dtype`` and
+``partition``, often with the first two bound by ``functools.partial``.
+
+R-INIT-2 (RFC 000): "we will inspect the initializer to see if it accepts the `partition` argument. If not, this
+initializer is not partition aware and we will go ahead creating the entire value and do slicing, otherwise we will pass
+in the `partition` argument, create initial values on each sharding device."
+
+What a callable accepts is read off its signature, never found out by calling it and catching what it raises: its own
+errors are its caller's to see. Besides RFC 000's ``partition`` and the ``layout`` of its appendix, TensorFlow's
+spellings are known: ``partition_shape`` with ``partition_offset``, and ``shard_info``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from inspect import Parameter, signature
+from typing import Any, Self
+
+import numpy as np
+
+from shardvar.devices import Device, device_scope
+from shardvar.errors import ArgumentError
+from shardvar.layout.region import Region
+from shardvar.variables.initializers import joined
+from shardvar.variables.values import Array, as_dtype, as_value, cast_value, check_shape
+
+_SPELLINGS = (("partition",), ("partition_shape", "partition_offset"), ("shard_info",), ("layout",))
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """What is known of a callable without calling it."""
+
+    names: frozenset[str]
+    """The parameters that it takes, bound or not."""
+    required: frozenset[str]
+    """Those that must be given."""
+    bound: Mapping[str, Any]
+    """Those that ``functools.partial`` has given already."""
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Self:
+        try:
+            parameters = signature(function).parameters
+        except (TypeError, ValueError):  # a callable without a signature, as some of C are: it takes nothing
+            return cls(frozenset(), frozenset(), {})
+        named = {
+            name: p for name, p in parameters.items() if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        }
+        required = frozenset(name for name, p in named.items() if p.default is Parameter.empty)
+        bound: dict[str, Any] = {}
+        if isinstance(function, partial):
+            bound = dict(signature(function.func).bind_partial(*function.args, **function.keywords).arguments)
+        return cls(frozenset(named), required, bound)
+
+    @property
+    def partition_arguments(self) -> tuple[str, ...] | None:
+        """The spelling in which it accepts a partition, or None."""
+        return next((names for names in _SPELLINGS if self.names.issuperset(names)), None)
+
+    def free_arguments(self, shape: Sequence[int | None] | None, dtype: Any) -> dict[str, Any]:
+        """Shape and dtype, for an initializer that was not bound to them."""
+        if "shape" not in self.required or shape is None:
+            return {}
+        given = {"shape": tuple(shape)}
+        return given | {"dtype": dtype} if dtype is not None and "dtype" in self.names else given
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InitialValue:
+    """The initial value of a variable that may be partitioned: its geometry, and each part of it."""
+
+    shape: tuple[int, ...]
+    """The full shape."""
+    dtype: np.dtype[Any]
+    """The dtype of all parts."""
+    whole: Array | None
+    """The full value, where it had to be made to know the geometry or because nothing else can be had."""
+    function: Callable[..., Any] | None
+    """What makes a part, where that is possible."""
+
+    def part(self, region: Region, device: Device) -> Array:
+        """The part's value; where a function makes it, the full value never exists."""
+        if self.function is None:
+            return as_value(self.whole)[region.slices]
+        given = _Signature.of(self.function)
+        made = self.function(**given.free_arguments(self.shape, self.dtype), **_partition(given, region, device))
+        if given.partition_arguments == ("layout",):
+            made = made[device.name]  # RFC 000's appendix: "returns a map from device string to the initial value"
+        value = cast_value(as_value(made), self.dtype, "The initial value of a part")
+        check_shape(value.shape, region.shape, f"The initial value of the part {region}")
+        return value
+
+
+def open_initial_value(initial_value: Any, shape: Sequence[int] | None, dtype: Any) -> InitialValue:
+    """The geometry of an initial value, the value itself being made only where there is no other way.
+
+    The shape is the declared one or the one that the callable is bound to; the dtype likewise.
+    """
+    wanted = None if dtype is None else as_dtype(dtype)
+    initial_value = joined(initial_value)
+    if callable(initial_value):
+        given = _Signature.of(initial_value)
+        known_shape = given.bound.get("shape") if shape is None else shape
+        known_dtype = given.bound.get("dtype") if wanted is None else wanted
+        if "shape" in given.required and known_dtype is None:
+            known_dtype = np.float32  # what initializers make where nothing else is asked for
+        if given.partition_arguments and known_shape is not None and known_dtype is not None:
+            return InitialValue(tuple(known_shape), as_dtype(known_dtype), None, initial_value)
+        initial_value = initial_value(**given.free_arguments(shape, wanted))
+    if initial_value is None:
+        raise ArgumentError("A variable has no initial value.", "Give initial_value: an array, or a callable.")
+    value = as_value(initial_value, wanted)
+    if shape is not None:
+        check_shape(value.shape, tuple(shape), "The initial value")
+    return InitialValue(value.shape, value.dtype, value, None)
+
+
+def evaluate(
+    initial_value: Any, shape: tuple[int | None, ...] | None, dtype: Any, device: Device
+) -> tuple[Array, bool]:
+    """The value for a plain variable on ``device``, and whether nobody else can hold the array.
+
+    R-INIT-3 (RFC 000): initial values are created "on each sharding device": a callable runs where its value will live.
+    """
+    if initial_value is None:
+        raise ArgumentError("A variable has no initial value.", "Give initial_value: an array, or a callable.")
+    wanted = None if dtype is None else as_dtype(dtype)
+    if not callable(initial_value):
+        return as_value(initial_value, wanted), False
+    with device_scope(device):
+        value = initial_value(**_Signature.of(initial_value).free_arguments(shape, wanted))
+    return as_value(value, wanted), gives_away(initial_value)
+
+
+def gives_away(function: Any) -> bool:
+    """Whether every call returns an array that nobody else holds: initializers say so of themselves."""
+    while isinstance(function, partial):
+        function = function.func
+    return bool(getattr(function, "gives_away", False))
+
+
+def _partition(given: _Signature, region: Region, device: Device) -> dict[str, Any]:
+    spelling = given.partition_arguments or ()
+    values = {
+        "partition": region,
+        "partition_shape": region.shape,
+        "partition_offset": region.offset,
+        "shard_info": region,
+        "layout": {device.name: region},
+    }
+    return {name: values[name] for name in spelling}

@@ -1,0 +1,149 @@
+"""ResourceVariable: the default kind of variable, a resource with a name."""
+
+from typing import Any, Self
+
+import numpy as np
+
+from shardvar.devices import Device, current_device, device_scope, operation_scope
+from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.variables.initial_value import evaluate
+from shardvar.variables.interface import VariableInterface
+from shardvar.variables.name_scope import scoped_name
+from shardvar.variables.operations import gather_rows, plan_dense, plan_sparse, read_run, read_variable_op
+from shardvar.variables.resource import Resource, Write
+from shardvar.variables.row_layout import Ints
+from shardvar.variables.updates import Update
+from shardvar.variables.values import Array, check_shape
+from shardvar.variables.variable import Variable, VariableAggregation, VariableSynchronization, parse_mode
+
+
+class ResourceVariable(Variable):
+    """A variable whose value is in one resource on one device.
+
+    R-VAR-7 (RFC 003): reads are snapshots, and a read sees each write that it is ordered after: both hold the mutex.
+    """
+
+    def __init__(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        *,
+        shape: Any = None,
+        constraint: Any = None,
+        synchronization: Any = None,
+        aggregation: Any = None,
+        device: Device | None = None,
+        colocated_with: VariableInterface | None = None,
+    ) -> None:
+        self._synchronization = parse_mode(VariableSynchronization, synchronization)
+        self._aggregation = parse_mode(VariableAggregation, aggregation)
+        on_read = self._synchronization is VariableSynchronization.ON_READ
+        self._trainable = not on_read if trainable is None else bool(trainable)
+        self._constraint = constraint
+        self._name = scoped_name("Variable" if name is None else name)
+        # R-CREATE-3 (RFC 000): "residing in the same device as the “colocated_with” variable".
+        home = device or current_device() if colocated_with is None else device_of(colocated_with)
+        declared = None if shape is None else parse_shape(shape)
+        value, is_own = evaluate(initial_value, declared, dtype, home)
+        if declared is not None:
+            check_shape(value.shape, declared, f"The initial value of {self._name}")
+        self._declared_shape = value.shape if declared is None else declared
+        self._resource = Resource(value, home, source=home if callable(initial_value) else None, is_own=is_own)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._resource.array.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._resource.array.dtype
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def trainable(self) -> bool:
+        return self._trainable
+
+    @property
+    def synchronization(self) -> VariableSynchronization:
+        """When its copies are made equal, where it is mirrored."""
+        return self._synchronization  # type: ignore[no-any-return]
+
+    @property
+    def aggregation(self) -> VariableAggregation:
+        """How updates of several replicas become one."""
+        return self._aggregation  # type: ignore[no-any-return]
+
+    @property
+    def constraint(self) -> Any:
+        """What an optimizer applies to the value after an update, if anything."""
+        return self._constraint
+
+    @property
+    def device(self) -> Device:
+        return self._resource.device
+
+    @property
+    def resource(self) -> Resource:
+        """The pair of a buffer and a mutex, for the low-level operations."""
+        return self._resource
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        return (self._resource,)
+
+    def read_value(self) -> Array:
+        with operation_scope("read_value"):
+            return read_variable_op(self._resource)
+
+    def read_run(self, out: Array, rows: slice) -> None:
+        read_run(self._resource, out, rows)
+
+    def gather_rows(self, out: Array, rows: Ints, places: Ints | None) -> None:
+        gather_rows(self._resource, out, rows, places)
+
+    def plan_dense(self, update: Update, value: Array) -> Write:
+        return plan_dense(self._resource, update, value)
+
+    def plan_sparse(self, update: Update, rows: Ints, values: Array, order: Ints | None) -> Write:
+        return plan_sparse(self._resource, update, rows, values, order)
+
+    @property
+    def _assignable_shape(self) -> tuple[int | None, ...]:
+        return self._declared_shape
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A variable of the same name on the same device with a value of its own, in no container."""
+        twin = object.__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update(self.__dict__)
+        for name in ("_children", "_child_hook", "_container"):
+            twin.__dict__.pop(name, None)
+        with device_scope(self.device):
+            twin._resource = Resource(self.read_value(), self.device, is_own=True)
+        return twin
+
+
+def device_of(variable: Any) -> Device:
+    """Where a variable lives; of a sharded one, where its first shard does."""
+    if not isinstance(variable, VariableInterface):
+        raise ArgumentTypeError(f"colocated_with is {variable!r}.", "Give a variable.")
+    resources = variable.resources
+    if not resources:
+        raise ArgumentError(f"{variable.name} lives on no device of its own.", "Colocate with a resource variable.")
+    return resources[0].device
+
+
+def parse_shape(shape: Any) -> tuple[int | None, ...]:
+    """A declared shape: integers, None where any size may be assigned."""
+    try:
+        dimensions = tuple(None if extent is None else int(extent.__index__()) for extent in shape)
+    except (TypeError, AttributeError):
+        raise ArgumentTypeError(f"{shape!r} is no shape.", "Give integers, or None for any size.") from None
+    if any(extent is not None and extent < 0 for extent in dimensions):
+        raise ArgumentError(f"The shape {dimensions} has a negative dimension.")
+    return dimensions

@@ -1,0 +1,178 @@
+"""ShardedVariable: a container of variables that compose a larger one along the first axis.
+
+R-SV-1 (RFC 000): "ShardedVariable is a container of a list of variables that are placed on different devices, and that
+list of variables compose a larger variable." It has the interface of a variable and is none itself: where a plain one
+is asked for (a gradient, a module's list of variables), its shards are given.
+
+What TensorFlow decided about Python's protocols is kept: iterating gives the shards, ``==`` compares elements, the hash
+is the identity. There is no ``len``.
+"""
+
+import weakref
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+
+from shardvar.devices import Device, operation_scope
+from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
+from shardvar.layout.dtypes import dtype_name
+from shardvar.layout.partition import Partition
+from shardvar.layout.region import Region
+from shardvar.variables.index import Rows
+from shardvar.variables.interface import VariableInterface
+from shardvar.variables.resource import Resource, Write
+from shardvar.variables.row_layout import Ints
+from shardvar.variables.shards import Shards, layout_of
+from shardvar.variables.updates import Update
+from shardvar.variables.values import Array
+from shardvar.variables.variable import Variable
+
+
+class ShardedVariable(VariableInterface):
+    """Variables that stand one after another along the first axis, as one.
+
+    The shards may have any number of rows, none included; all else of their shapes, their dtype and whether they are
+    trainable must agree, and none may be in another container.
+
+    >>> sharded = ShardedVariable([Variable([[0.0, 1.0]]), Variable([[2.0, 3.0], [4.0, 5.0]])])
+    >>> sharded.shape, sharded[1:, 0]
+    ((3, 2), array([2., 4.], dtype=float32))
+    """
+
+    def __init__(self, variables: Sequence[Variable], name: str = "ShardedVariable") -> None:
+        shards = check_shards(variables)
+        self._name = name
+        self._shards = Shards(tuple(shards), layout_of(shards), tuple(shards[0].shape[1:]), shards[0].dtype)
+        for shard in shards:
+            shard._container = weakref.ref(self)
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The shards, in the order of their rows."""
+        return list(self._shards.variables)
+
+    def get_variable_list(self) -> list[Variable]:
+        """R-SV-2 (RFC 002): "Returns a list of partition variables." """
+        return self.variables
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self._shards.layout.num_rows, *self._shards.row_shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._shards.dtype
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def trainable(self) -> bool:
+        return self._shards.variables[0].trainable
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Where each shard lives."""
+        return tuple(shard.device for shard in self._shards.variables)
+
+    @property
+    def partition(self) -> Partition:
+        """The region of the whole that each shard holds."""
+        zeros = (0,) * len(self._shards.row_shape)
+        bounds = self._shards.layout.bounds
+        parts = tuple(
+            Region((start, *zeros), (stop - start, *self._shards.row_shape)) for start, stop in pairwise(bounds)
+        )
+        return Partition(self.shape, parts)
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        return self._shards.resources
+
+    def read_value(self) -> Array:
+        """The full value, concatenated on the current device.
+
+        R-SV-3 (RFC 000): "ShardedVariable will support read and update functions like read_value, assign_add and
+        scatter_add."
+        """
+        with operation_scope("read_value"):
+            return self._shards.read_rows(range(self.shape[0]))
+
+    def _read_rows(self, rows: Rows) -> Array:
+        return self._shards.read_rows(rows)
+
+    def _plan_dense(self, update: Update, value: Array) -> list[Write]:
+        return self._shards.plan_dense(update, value)
+
+    def _plan_sparse(self, update: Update, rows: Ints, values: Array) -> list[Write]:
+        return self._shards.plan_sparse(update, rows, values)
+
+    def _written(self, read_value: bool) -> Any:
+        # R-ASSIGN-2: as TensorFlow, every write returns the container itself, whatever read_value says.
+        return self
+
+    def __iter__(self) -> Iterator[Variable]:
+        return iter(self._shards.variables)
+
+    def __copy__(self) -> Self:
+        """Another container of the same shards; they stay the first one's."""
+        twin = object.__new__(type(self))
+        twin._name, twin._shards = self._name, self._shards
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Independent shards of the same names, in a container of their own."""
+        from copy import deepcopy
+
+        twin = type(self)([deepcopy(shard, memo) for shard in self._shards.variables], self._name)
+        memo[id(self)] = twin
+        return twin
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{shard.name} {shard.shape} on {shard.device}" for shard in self._shards.variables)
+        return f"<sv.ShardedVariable {self.name!r} shape={self.shape} dtype={dtype_name(self.dtype)} of {parts}>"
+
+
+def check_shards(variables: Any) -> list[Variable]:
+    """The variables as a list, proven to compose one; the error names the first that does not fit.
+
+    R-SV-4 (RFC 000): they "compose a larger variable": equal dtypes, equal shapes but for the first axis.
+    """
+    is_list = isinstance(variables, Sequence) and not isinstance(variables, str | bytes)
+    if not is_list or not len(variables) or not all(isinstance(shard, Variable) for shard in variables):
+        raise ArgumentTypeError(
+            f"ShardedVariable is given {type(variables).__name__} {_excerpt(variables)}.",
+            "Give a non-empty list of variables.",
+        )
+    shards: list[Variable] = list(variables)
+    _check_equal("dtype", [dtype_name(shard.dtype) for shard in shards])
+    scalar = next((shard for shard in shards if not shard.shape), None)
+    if scalar is not None:
+        raise LayoutError(f"The shard {scalar.name} is a scalar.", "A shard has a first axis, along which it is one.")
+    _check_equal("shape behind the first axis", [shard.shape[1:] for shard in shards])
+    _check_equal("trainable property", [shard.trainable for shard in shards])
+    for number, shard in enumerate(shards):
+        if any(shard is other for other in shards[:number]):
+            raise LayoutError(f"The variable {shard.name} is given twice.", "Each shard is a variable of its own.")
+        if shard.container is not None:
+            raise LayoutError(
+                f"The variable {shard.name} is a shard of {shard.container.name} already.",
+                "A variable has one place in one sharded variable; use that one.",
+            )
+    return shards
+
+
+def _check_equal(what: str, values: list[Any]) -> None:
+    odd = next((number for number, value in enumerate(values) if value != values[0]), None)
+    if odd is not None:
+        raise ArgumentError(
+            f"Shards 0 and {odd} differ in {what}: {values[0]} and {values[odd]}.", "All shards have the same."
+        )
+
+
+def _excerpt(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."

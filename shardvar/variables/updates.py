@@ -1,0 +1,83 @@
+"""What a write does to the elements that it touches: one table for dense and sparse writes.
+
+``new = combine(old, value)``. Sparse writes apply duplicates one after another in the order in which they were given,
+so that sums, products and the last of several updates are those of a plain loop, bit for bit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import dtype_name
+from shardvar.variables.values import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One way of combining what is there with what comes."""
+
+    verb: str
+    """Its name in messages and in the ledger."""
+    combine: Callable[[Array, Array], Array]
+    """Elementwise ``new = combine(old, value)``."""
+    fold: Callable[[Array], Array] | None = None
+    """``fold(stack)`` is ``combine`` from the first of [n, *row] to the last, if there is a fast way of saying it."""
+    is_arithmetic: bool = True
+    """Whether it needs numbers: strings and booleans can only be replaced."""
+
+    def apply(self, array: Array, value: Array) -> None:
+        """Combine all elements of an array with a value of its shape, in place."""
+        if isinstance(self.combine, np.ufunc):
+            self.combine(array, value, out=array)
+        else:
+            array[...] = self.combine(array, value)
+
+
+def truncated_quotient(old: Array, value: Array) -> Array:
+    """Division; of integers, towards zero as in TensorFlow and C.
+
+    >>> truncated_quotient(np.array([-7, 7]), np.array([2, -2]))
+    array([-3, -3])
+    """
+    if old.dtype.kind not in "iu":
+        return np.asarray(np.divide(old, value))
+    quotient, remainder = np.divmod(old, value)
+    return np.asarray(quotient + ((remainder != 0) & ((old < 0) != (value < 0))).astype(quotient.dtype))
+
+
+def _fold(ufunc: np.ufunc) -> Callable[[Array], Array]:
+    """Left to right along axis 0. ``reduce`` goes row by row, but for rows of one element it would add in pairs."""
+
+    def fold(stack: Array) -> Array:
+        if stack[0].size == 1:
+            return np.asarray(ufunc.accumulate(stack, axis=0)[-1])
+        return np.asarray(ufunc.reduce(stack, axis=0))
+
+    return fold
+
+
+def _replace(old: Array, value: Array) -> Array:
+    return value
+
+
+REPLACE = Update("update", _replace, lambda stack: stack[-1], is_arithmetic=False)
+ADD = Update("add", np.add, _fold(np.add))
+SUB = Update("sub", np.subtract, _fold(np.subtract))
+MUL = Update("mul", np.multiply, _fold(np.multiply))
+DIV = Update("div", truncated_quotient)
+MIN = Update("min", np.minimum, _fold(np.minimum))
+MAX = Update("max", np.maximum, _fold(np.maximum))
+
+
+def check_update(update: Update, dtype: np.dtype[Any], values: Array) -> None:
+    """``ArgumentError`` where the dtype has no such arithmetic, or where something would be divided by zero."""
+    if update.is_arithmetic and dtype.kind in "Ob":
+        raise ArgumentError(
+            f"A variable of dtype {dtype_name(dtype)} cannot {update.verb} values.", "Assign new values instead."
+        )
+    if update is DIV and not np.all(values):
+        # As TensorFlow: floats too, so that a model does not fill with infinities unseen.
+        raise ArgumentError("The values to divide by hold a zero.", "Divide by numbers other than 0.")

@@ -1,0 +1,126 @@
+"""What may be the value of a variable: a NumPy array of a dtype that shardvar knows, strings being objects of bytes.
+
+``as_value`` takes whatever means an array, ``cast_value`` fits it to a variable. Plain Python numbers have TensorFlow's
+dtypes (float32, int32), arrays keep their own. A value is cast where its kind allows: bool, integer, real, complex may
+become a later one of these, never an earlier, and an integer that does not fit is refused; nothing else is.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import STRING, dtype_name, numpy_dtype
+
+Array = npt.NDArray[Any]
+
+_KINDS = (("bool",), ("int", "uint"), ("float", "bfloat"), ("complex",))
+"""Prefixes of dtype names, by rank: a value may be cast to its own rank or a later one."""
+
+
+def as_value(value: Any, dtype: Any = None) -> Array:
+    """The array that ``value`` means, of ``dtype`` where one is given; perhaps ``value`` itself, never checked for NaN.
+
+    >>> as_value([1, 2]).dtype, as_value(1.5).dtype, as_value(np.float64(1.5)).dtype, as_value("a")
+    (dtype('int32'), dtype('float32'), dtype('float64'), array(b'a', dtype=object))
+    """
+    array = _array(value)
+    if dtype is not None:
+        return cast_value(array, as_dtype(dtype), "The value")
+    if _is_python(value):
+        array = _narrowed(array)
+    return array.astype(numpy_dtype(dtype_name(array.dtype)), copy=False)
+
+
+def cast_value(value: Any, dtype: np.dtype[Any], what: str) -> Array:
+    """``value`` as an array of ``dtype``; ``ArgumentError`` begins with ``what``, the words for it.
+
+    R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is sharded or not": there is
+    one rule for plain and sharded variables, and it is the plain one's.
+    """
+    array = _array(value)
+    if array.dtype == dtype:
+        return array
+    source, target = _rank(array.dtype), _rank(dtype)
+    if source is None or target is None or source > target:
+        raise ArgumentError(
+            f"{what} has dtype {dtype_name(array.dtype)}, and the variable {dtype_name(dtype)}.",
+            f"Convert it first, by value.astype({dtype_name(dtype)!r}).",
+        )
+    with np.errstate(over="ignore", invalid="ignore"):  # a real that does not fit becomes infinite, as in any cast
+        cast = array.astype(dtype)
+    if source == target == 1 and not np.array_equal(cast, array):
+        raise ArgumentError(f"{what} holds integers that do not fit {dtype_name(dtype)}.", "Use a wider dtype.")
+    return cast
+
+
+def as_dtype(dtype: Any) -> np.dtype[Any]:
+    """The NumPy dtype that a name, a type or a dtype means.
+
+    >>> as_dtype("bfloat16"), as_dtype(np.float32), as_dtype("string")
+    (dtype(bfloat16), dtype('float32'), dtype('O'))
+    """
+    if isinstance(dtype, str):
+        return numpy_dtype(dtype)
+    try:
+        return numpy_dtype(dtype_name(np.dtype(dtype)))
+    except TypeError:
+        raise ArgumentTypeError(f"{dtype!r} is no dtype.", "Give a name such as 'float32', or a NumPy dtype.") from None
+
+
+def check_shape(shape: tuple[int, ...], expected: tuple[int | None, ...], what: str) -> None:
+    """``ArgumentError`` unless ``shape`` is the expected one, in which None stands for any size.
+
+    R-VAR-2: shapes are equal, nothing is broadcast and nothing is cropped.
+    """
+    fits = len(shape) == len(expected) and all(e in (None, s) for s, e in zip(shape, expected, strict=True))
+    if not fits:
+        raise ArgumentError(f"{what} has shape {shape}, and {expected} is asked for.", "Give a value of that shape.")
+
+
+def _array(value: Any) -> Array:
+    try:
+        array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{type(value).__name__} has no value as an array: {error}.", "Give an array.") from error
+    if array.dtype.kind == "U":
+        return np.char.encode(array, "utf-8").astype(object)
+    if array.dtype.kind == "S":
+        return array.astype(object)
+    if array.dtype.kind == "O":
+        return _strings(array)
+    return array
+
+
+def _strings(array: Array) -> Array:
+    """Objects are strings, or they are no value at all."""
+    encoded = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
+    if not all(isinstance(item, bytes) for item in encoded):
+        raise ArgumentTypeError("An array of Python objects is no value.", "Give numbers, or strings of bytes.")
+    strings = np.empty(len(encoded), object)
+    strings[:] = encoded
+    return strings.reshape(array.shape)
+
+
+def _is_python(value: Any) -> bool:
+    """True where the first leaf of nested lists is a plain Python number."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return isinstance(value, bool | int | float | list | tuple) and not isinstance(value, np.generic)
+
+
+def _narrowed(array: Array) -> Array:
+    if array.dtype == np.float64:
+        return array.astype(np.float32)
+    limits = np.iinfo(np.int32)
+    if array.dtype == np.int64 and (array.size == 0 or (limits.min <= array.min() and array.max() <= limits.max)):
+        return array.astype(np.int32)
+    return array
+
+
+def _rank(dtype: np.dtype[Any]) -> int | None:
+    name = dtype_name(dtype)
+    if name == STRING:
+        return None
+    return next(rank for rank, prefixes in enumerate(_KINDS) if name.startswith(prefixes))

@@ -1,0 +1,32 @@
+"""Vectors: what TensorFlow did with sharded variables, as JSON, and what this engine makes of the same inputs.
+
+One module a group. A module offers
+
+    OPS     op -> function(inputs) that does the same here and returns what the vector's ``expected`` describes
+    RULES   the deviations that the group knows, each a ``Rule`` whose id stands in docs/deviations.md
+
+Another layer adds a group by adding a module and its name to ``GROUPS``; a group of ops for a group that exists already
+(lookups in div_mod) is added to that group's ``OPS``.
+"""
+
+from importlib import import_module
+from types import ModuleType
+
+GROUPS: dict[str, str] = {
+    "constructor": "constructor",
+    "creation": "creation",
+    "div_mod": "div_mod",
+    "getitem": "getitem",
+    "operators": "operators",
+    "partitioners": "partitioners",
+    "scatter_assign": "scatter_assign",
+    "tf1_partitioned": "tf1_partitioned",
+    "variable_semantics": "variable_semantics",
+}
+"""Group -> its module here. rng, initializers, sparse_lookups, losses, gradients, optimizers, checkpoint join as their
+layers are built."""
+
+
+def group_module(group: str) -> ModuleType | None:
+    """The module of a group, or None where no layer has one yet."""
+    return import_module(f"vectors.{GROUPS[group]}") if group in GROUPS else None

@@ -1,0 +1,162 @@
+"""How a case is run and judged: the same for every group.
+
+A case passes where this engine gives what it expects: equal values of equal dtype and shape, or an error of the class
+that stands for TensorFlow's. It deviates where it does not, and a rule of the group says that cases of this kind
+differ, and the rule finds that what the engine did instead is right. Everything else fails; so does an op that nobody
+offers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes  # noqa: F401 - registers bfloat16 and the others with NumPy
+import numpy as np
+
+from shardvar.errors import ShardvarError
+from shardvar.layout.dtypes import dtype_name, numpy_dtype
+
+ERRORS: dict[str, type[Exception]] = {
+    "InvalidArgumentError": ValueError,
+    "ValueError": ValueError,
+    "TypeError": TypeError,
+    "IndexError": IndexError,
+    "RuntimeError": RuntimeError,
+    "NotImplementedError": NotImplementedError,
+}
+"""The builtin of which an error here must be an instance, where TensorFlow raises the class on the left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the engine did: a value, or an error."""
+
+    value: Any = None
+    """What the op returned, where it returned."""
+    error: Exception | None = None
+    """What it raised, where it raised."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the engine raised an error of its own tree: it understood, and said no."""
+        return isinstance(self.error, ShardvarError)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A way in which this engine is on purpose unlike TensorFlow."""
+
+    id: str
+    """Its row in docs/deviations.md."""
+    covers: Callable[[Mapping[str, Any], Outcome], bool]
+    """Whether a case is of this kind and the outcome is what is right for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one case."""
+
+    id: str
+    """The case."""
+    kind: str
+    """``passed``, ``deviates`` or ``failed``."""
+    why: str = ""
+    """The rule, or what went wrong."""
+
+
+class Skipped(Exception):
+    """Raised by an op that does not know what a case's inputs mean."""
+
+
+def judge(case: Mapping[str, Any], module: ModuleType | None) -> Verdict:
+    """Run one case and judge it."""
+    op = module.OPS.get(case["op"]) if module is not None else None
+    if module is None or op is None:
+        return Verdict(case["id"], "failed", f"no layer offers the op {case['op']!r}")
+    outcome = run(op, case["inputs"])
+    wrong = disagreement(case, outcome)
+    if wrong is None:
+        return Verdict(case["id"], "passed")
+    rule = next((rule for rule in module.RULES if rule.covers(case, outcome)), None)
+    return Verdict(case["id"], "failed", wrong) if rule is None else Verdict(case["id"], "deviates", rule.id)
+
+
+def run(op: Callable[[Any], Any], inputs: Any) -> Outcome:
+    """The value or the error of an op; only an assertion, which is about the harness itself, passes through."""
+    try:
+        return Outcome(op(inputs))
+    except AssertionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it raises is what is judged
+        return Outcome(error=error)
+
+
+def disagreement(case: Mapping[str, Any], outcome: Outcome) -> str | None:
+    """How the outcome differs from what the case expects, in one line; None where it does not."""
+    if "error" not in case:
+        if outcome.error is not None:
+            return f"raised {type(outcome.error).__name__}: {outcome.error}"
+        return difference(outcome.value, case["expected"])
+    wanted = case["error"]["class"]
+    if outcome.error is None:
+        return f"expected {wanted}, got {_short(outcome.value)}"
+    if not isinstance(outcome.error, ERRORS.get(wanted, ())):
+        return f"expected {wanted}, raised {type(outcome.error).__name__}: {outcome.error}"
+    if "state_after" in case and difference(list(map(decode, case["inputs"]["shards"])), case["state_after"]):
+        return "TensorFlow left a part of the write behind"
+    return None
+
+
+def difference(actual: Any, expected: Any, path: str = "") -> str | None:
+    """Where two values differ first; arrays in the vectors' encoding are compared as arrays, dicts by expected keys."""
+    if is_array(expected):
+        return _array_difference(actual, decode(expected), path)
+    if isinstance(expected, dict):
+        if not isinstance(actual, Mapping):
+            return f"{path}: {_short(actual)} is no mapping"
+        pairs: Iterable[tuple[str, Any, Any]] = ((f"{path}.{key}", actual.get(key), expected[key]) for key in expected)
+    elif isinstance(expected, list):
+        if not isinstance(actual, list | tuple) or len(actual) != len(expected):
+            return f"{path}: {_short(actual)} is not {_short(expected)}"
+        pairs = ((f"{path}[{i}]", *both) for i, both in enumerate(zip(actual, expected, strict=True)))
+    else:
+        same = type(actual) is type(expected) and actual == expected
+        return None if same else f"{path}: {_short(actual)} is not {_short(expected)}"
+    return next((found for name, *both in pairs if (found := difference(*both, name)) is not None), None)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array in the vectors' encoding."""
+    return isinstance(value, dict) and value.keys() >= {"dtype", "shape", "data"}
+
+
+def decode(value: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """The array that ``{dtype, shape, data}`` encodes; strings become bytes."""
+    dtype = numpy_dtype(value["dtype"])
+    flat = _flat(value["data"])
+    if dtype == np.object_:
+        array = np.empty(len(flat), object)
+        array[:] = [item.encode() if isinstance(item, str) else item for item in flat]
+    else:
+        array = np.array([float(item) if isinstance(item, str) else item for item in flat]).astype(dtype)
+    return array.reshape(value["shape"])
+
+
+def _array_difference(actual: Any, expected: np.ndarray[Any, Any], path: str) -> str | None:
+    found = np.asarray(actual)
+    if dtype_name(found.dtype) != dtype_name(expected.dtype) or found.shape != expected.shape:
+        return f"{path}: {found.dtype} {found.shape} is not {expected.dtype} {expected.shape}"
+    same = np.array_equal(found, expected, equal_nan=found.dtype.kind in "fc")
+    return None if same else f"{path}: {_short(found.tolist())} is not {_short(expected.tolist())}"
+
+
+def _flat(data: Any) -> list[Any]:
+    if not isinstance(data, list):
+        return [data]
+    return [item for part in data for item in (_flat(part) if isinstance(part, list) else [part])]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."

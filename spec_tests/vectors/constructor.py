@@ -1,0 +1,121 @@
+"""Construction of ShardedVariable from a list of variables: geometry, names, errors, which attributes exist."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from shardvar.devices import Device
+from shardvar.errors import LayoutError
+from shardvar.layout.dtypes import dtype_name, numpy_dtype
+from shardvar.variables import ShardedVariable, Variable
+from vectors.cases import Outcome, Rule, Skipped
+
+
+def _construct(inputs: Mapping[str, Any]) -> Any:
+    if "variables" in inputs:
+        return list(ShardedVariable(_described(inputs["variables"])).shape)
+    variables = [
+        Variable(np.zeros(shape, numpy_dtype(dtype)), name=inputs.get("name"))
+        for shape, dtype in zip(inputs["shapes"], inputs["dtypes"], strict=True)
+    ]
+    container = tuple(variables) if inputs.get("container") == "tuple" else variables
+    sharded = ShardedVariable(container, **({"name": inputs["sv_name"]} if "sv_name" in inputs else {}))
+    return {
+        "shape": list(sharded.shape),
+        "dtype": dtype_name(sharded.dtype),
+        "name": sharded.name,
+        "num_shards": len(sharded.variables),
+        "offsets": [list(part.offset) for part in sharded.partition],
+        "specs": [_spec(sharded.shape, part) for part in sharded.partition],
+    }
+
+
+def _spec(shape: tuple[int, ...], part: Any) -> str:
+    """TensorFlow's text of a slice; shardvar's own printer refuses empty ones, which TensorFlow cannot save either."""
+    extents = ":".join(f"{start},{count}" for start, count in zip(part.offset, part.shape, strict=True))
+    return f"{' '.join(map(str, shape))} {extents}"
+
+
+def _described(variables: Any) -> Any:
+    if variables == "generator of variables":
+        return (Variable([1.0]) for _ in range(2))
+    if variables == "variable with SaveSliceInfo already set":
+        variable = Variable([1.0])
+        variable.kept = ShardedVariable([variable])
+        return [variable]
+    if isinstance(variables, str) and variables.startswith("higher dim unknown"):
+        return [Variable(np.zeros((1, 3), np.float32), shape=[1, None])]
+    if isinstance(variables, str):
+        raise Skipped(variables)
+    if isinstance(variables, list):
+        return [Variable([1.0]) if item == "<variable>" else item for item in variables]
+    return variables
+
+
+def _trainable(inputs: Mapping[str, Any]) -> bool:
+    return ShardedVariable([Variable([1.0], trainable=flag) for flag in inputs["trainable"]]).trainable
+
+
+def _collides(inputs: Mapping[str, Any]) -> bool:
+    """Whether what tells them apart, which is identity and never a name, is one for both."""
+    first = Variable([1.0], name=inputs["shard0_name"])
+    sharded = ShardedVariable([first, Variable([2.0])])
+    return hash(sharded) == id(first) or sharded is first
+
+
+def _hasattr(inputs: Mapping[str, Any]) -> bool:
+    return hasattr(ShardedVariable([Variable([1.0], device=Device("ps:0"))]), inputs["attr"])
+
+
+OPS = {
+    "ShardedVariable": _construct,
+    "trainable_of_saving_variable": _trainable,
+    "unique_id_collides_with_shard0": _collides,
+    "hasattr": _hasattr,
+}
+
+OF_THE_INTERFACE = {
+    "__array__",
+    "gather_nd",
+    "read_value",
+    "trainable",
+    "value",
+}
+"""What TensorFlow's container lacks, and RFC 000 or the interface of variables gives it."""
+
+
+def _has_what_the_interface_has(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    return case["op"] == "hasattr" and case["inputs"]["attr"] in OF_THE_INTERFACE and outcome.value is True
+
+
+def _mixed_trainable(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    flags = case["inputs"].get("trainable", [])
+    return case["op"] == "trainable_of_saving_variable" and len(set(flags)) > 1 and outcome.refused
+
+
+def _no_collision(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    return case["op"] == "unique_id_collides_with_shard0" and outcome.value is False
+
+
+def _unknown_shape(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    return "unknown" in str(case["inputs"].get("variables")) and outcome.value == [1, 3]
+
+
+def _scalar(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    return [] in case["inputs"].get("shapes", []) and isinstance(outcome.error, LayoutError)
+
+
+def _twice_or_shared(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    text = str(case["inputs"].get("variables"))
+    return ("twice" in text or "shared" in text) and isinstance(outcome.error, LayoutError)
+
+
+RULES = [
+    Rule("D-SV-1", _has_what_the_interface_has),
+    Rule("D-SV-2", _mixed_trainable),
+    Rule("D-SV-3", _no_collision),
+    Rule("D-SV-4", _unknown_shape),
+    Rule("D-SV-5", _scalar),
+    Rule("D-SV-6", _twice_or_shared),
+]

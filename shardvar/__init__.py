@@ -28,8 +28,21 @@ if TYPE_CHECKING:
     from shardvar.layout import chunk as chunk
     from shardvar.layout import div as div
     from shardvar.layout import div_owner as div_owner
+    from shardvar.layout.partitioners import FixedShardsPartitioner as FixedShardsPartitioner
+    from shardvar.layout.partitioners import MaxSizePartitioner as MaxSizePartitioner
+    from shardvar.layout.partitioners import MinSizePartitioner as MinSizePartitioner
+    from shardvar.layout.partitioners import fixed_size_partitioner as fixed_size_partitioner
+    from shardvar.layout.partitioners import min_max_variable_partitioner as min_max_variable_partitioner
+    from shardvar.layout.partitioners import variable_axis_size_partitioner as variable_axis_size_partitioner
     from shardvar.planning.policies import AllInOnePolicy as AllInOnePolicy
     from shardvar.planning.policies import MaxShardSizePolicy as MaxShardSizePolicy
+    from shardvar.tracking import Trackable as Trackable
+    from shardvar.variables import IndexedSlices as IndexedSlices
+    from shardvar.variables import ShardedVariable as ShardedVariable
+    from shardvar.variables import Variable as Variable
+    from shardvar.variables import name_scope as name_scope
+    from shardvar.variables import variable_creator_scope as variable_creator_scope
+    from shardvar.variables import variable_operations as variable_operations
 
 _HOMES = {
     "shardvar.errors": ("errors",),
@@ -37,7 +50,24 @@ _HOMES = {
     "shardvar.checkpoint.diff": ("diff",),
     "shardvar.checkpoint.verify": ("verify",),
     "shardvar.layout": ("Partition", "PartitionSpec", "Region", "chunk", "div", "div_owner"),
+    "shardvar.layout.partitioners": (
+        "FixedShardsPartitioner",
+        "MaxSizePartitioner",
+        "MinSizePartitioner",
+        "fixed_size_partitioner",
+        "min_max_variable_partitioner",
+        "variable_axis_size_partitioner",
+    ),
     "shardvar.planning.policies": ("AllInOnePolicy", "MaxShardSizePolicy"),
+    "shardvar.tracking": ("Trackable",),
+    "shardvar.variables": (
+        "IndexedSlices",
+        "ShardedVariable",
+        "Variable",
+        "name_scope",
+        "variable_creator_scope",
+        "variable_operations",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -3,7 +3,7 @@
 from operator import index
 from typing import Any
 
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, OutOfRange
 from shardvar.layout.region import Region
 
 Pick = tuple[slice | int | None, ...]
@@ -13,7 +13,7 @@ def parse_index(selected: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
     """The smallest region that holds what ``selected`` selects, and the index that picks it from that region.
 
     Law: ``x[selected]`` is ``x[region.slices][pick]``. Integers, slices with any step, ``...`` and ``None`` as in
-    NumPy; ``IndexError`` where an integer is out of range, ``ArgumentError`` for anything that is no basic index.
+    NumPy; ``OutOfRange`` where an integer is out of range, ``ArgumentError`` for anything that is no basic index.
 
     >>> region, pick = parse_index((slice(9, 2, -3), 1), (13, 4))
     >>> str(region), pick
@@ -46,10 +46,10 @@ def _expand(items: tuple[Any, ...], shape: tuple[int, ...]) -> list[Any]:
     """One item an axis, besides the ``None``s: an ellipsis, or the end, stands for the axes that are left out."""
     given = sum(item is not None and item is not Ellipsis for item in items)
     if given > len(shape):
-        raise IndexError(f"{given} indices are too many for the shape {shape}.")
+        raise OutOfRange(f"{given} indices are too many for the shape {shape}.")
     ellipses = sum(item is Ellipsis for item in items)
     if ellipses > 1:
-        raise IndexError("An index has at most one ellipsis.")
+        raise OutOfRange("An index has at most one ellipsis.")
     rest = [slice(None)] * (len(shape) - given)
     expanded: list[Any] = []
     for item in items if ellipses else (*items, Ellipsis):
@@ -69,7 +69,7 @@ def _along(item: Any, length: int, axis: int) -> tuple[int, int, slice | int]:
         return low, high - low + 1, slice(high - low, None, indices.step)
     number = _integer(item)
     if not -length <= number < length:
-        raise IndexError(f"Index {number} is out of range for axis {axis} of length {length}.")
+        raise OutOfRange(f"Index {number} is out of range for axis {axis} of length {length}.")
     return number % length, 1, 0
 
 

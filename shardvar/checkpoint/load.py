@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardvar.checkpoint.arguments import strings_of
 from shardvar.checkpoint.locate import Path
 from shardvar.checkpoint.reader import VERIFY, Reader, open_checkpoint
 from shardvar.engine.read import read_arrays
@@ -57,8 +58,7 @@ def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
             raise type(error)(error.cause, error.remedy)
         entries = reader.entries()
     else:
-        wanted = [keys] if isinstance(keys, str) else list(dict.fromkeys(keys))
-        entries = concatenate_entries([reader.find(key) for key in wanted])
+        entries = concatenate_entries([reader.find(key) for key in strings_of(keys, "keys")])
     codes = entries.slices.tensors.codes
     for number in np.unique(codes).tolist():
         if is_opaque(NAMES[number]):

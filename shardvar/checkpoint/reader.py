@@ -8,11 +8,12 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from shardvar.checkpoint.arguments import check_string
 from shardvar.checkpoint.basic_index import Pick, parse_index
 from shardvar.checkpoint.locate import Path, find_checkpoint
 from shardvar.engine.read import read_arrays
 from shardvar.engine.region_read import read_unverified
-from shardvar.errors import ArgumentError, CheckpointError
+from shardvar.errors import ArgumentError, ArgumentTypeError, CheckpointError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import Region
@@ -28,7 +29,7 @@ VERIFY = ("auto", "full")
 class LazyTensor:
     """A tensor that is stored: shape and dtype at once, values when it is indexed or made an array."""
 
-    reader: "Reader"
+    reader: "Reader" = field(repr=False)
     """The checkpoint that it is in."""
     key: str
     """Its name."""
@@ -40,7 +41,14 @@ class LazyTensor:
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         return self.reader.read(self.key, (None,) if index is None else index)  # to NumPy, None is a new axis
 
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ArgumentTypeError(f"{self.key!r} has no axes and therefore no length.")
+        return self.shape[0]
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if copy is False:  # as NumPy's protocol has it
+            raise ArgumentError(f"{self.key!r} lies in a file, and an array of it is always a copy.")
         array = self.reader.read(self.key)
         return array if dtype is None else array.astype(dtype)
 
@@ -56,13 +64,13 @@ class Reader:
     """Where it is."""
     format: str
     """The name of its format."""
-    source: Source
+    source: Source = field(repr=False)
     """What reads payloads."""
-    unverified: list[tuple[str, Region]] = field(default_factory=list)
+    unverified: list[tuple[str, Region]] = field(default_factory=list, repr=False)
     """The parts that were returned without a checksum of theirs having been compared, since the format has one only of
     the whole; ``verify="full"`` reads the whole instead."""
-    _table: EntryTable | None = None
-    _faults: dict[str, CheckpointError] | None = None
+    _table: EntryTable | None = field(default=None, repr=False)
+    _faults: dict[str, CheckpointError] | None = field(default=None, repr=False)
 
     @property
     def index(self) -> Index:
@@ -107,7 +115,7 @@ class Reader:
 
         Reads the bytes that the part needs. Their checksums are compared where the format has checksums of runs; where
         it has one of the whole, ``verify="full"`` reads the whole and ``"auto"`` notes the part in ``unverified``.
-        ``UnknownKey``, ``IndexError``, or the key's fault.
+        ``UnknownKey``, ``OutOfRange``, or the key's fault.
         """
         if verify not in VERIFY:
             raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
@@ -134,6 +142,7 @@ class Reader:
 
     def find(self, key: str) -> EntryTable:
         """The entries of one key, looked up without the others; ``UnknownKey``, or the key's fault."""
+        check_string(key, "keys")
         fault = self.index.faults.get(key)
         if fault is not None:
             raise type(fault)(fault.cause, fault.remedy)

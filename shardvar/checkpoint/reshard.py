@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from shardvar.checkpoint.arguments import check_mapping, check_policy, name_of_dtype, strings_of
 from shardvar.checkpoint.locate import Found, Path, find_checkpoint, find_target, is_same
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import WriteReport
@@ -48,6 +49,9 @@ def reshard(
 
     ``TargetExists`` without ``force``; the errors of reading and of ``save``.
     """
+    check_policy(policy)
+    for names in (rename, cast):
+        check_mapping(names or {}, "names to names")
     found = find_checkpoint(source)
     goal = find_target(target, format, otherwise=found.format.name)
     if is_same(found, goal):
@@ -65,7 +69,7 @@ def reshard(
 
 def _filtered(reader: Reader, globs: str | Iterable[str] | None) -> EntryTable:
     """The entries of the keys that match; raises the fault of any of them."""
-    patterns = [globs] if isinstance(globs, str) else list(globs) if globs is not None else ["*"]
+    patterns = strings_of(globs, "globs") if globs is not None else ["*"]
     keys = reader.keys()
     kept = {key for key in keys if any(fnmatchcase(key, pattern) for pattern in patterns)}
     if not kept and keys:
@@ -118,7 +122,8 @@ def _cast(source: Source, stored: EntryTable, globs: Mapping[str, str]) -> tuple
     if not globs:
         return stored, source
     dtypes: dict[str, str] = {}
-    for glob, dtype in globs.items():
+    for glob, given in globs.items():
+        dtype = name_of_dtype(given)
         hits = [key for key in stored.slices.tensors.keys if fnmatchcase(key, glob)]
         if not hits:
             raise ArgumentError(f"No tensor matches {glob!r}, so none is cast to {dtype}.")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardvar.checkpoint.arguments import as_array, check_mapping, check_policy, texts_of
 from shardvar.checkpoint.locate import Path, find_target
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.writing import Partitions, carry_out, draft
@@ -48,13 +49,14 @@ def save(
     5
     """
     target = find_target(path, format, otherwise="shardvar")
+    check_policy(policy)
     source = source_of(tensors)
     work = draft(
         target,
         source.index.entries,
         policy=policy,
         partition=partition,
-        metadata=Metadata(writer=WRITER, user=dict(metadata or {})),
+        metadata=Metadata(writer=WRITER, user=texts_of(metadata)),
         force=force,
         replace_atomically=True,
     )
@@ -63,8 +65,9 @@ def save(
 
 def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:
     """The arrays of a mapping as a source, one whole tensor each."""
+    check_mapping(tensors, "keys to arrays")
     keys = list(tensors)
-    arrays = [_as_array(key, value) for key, value in tensors.items()]
+    arrays = [as_array(key, value) for key, value in tensors.items()]
     codes: dict[np.dtype[Any], int] = {}
     column = np.zeros(len(keys), dtype=np.int64)
     for row, (key, array) in enumerate(zip(keys, arrays, strict=True)):
@@ -75,19 +78,6 @@ def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:
     check_keys(keys)
     ranks, shapes = pad([array.shape for array in arrays], fill=1)
     return array_source(TensorTable(keys, column, ranks, shapes).whole(), arrays)
-
-
-def _as_array(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
-    if type(value) is np.ndarray:
-        return value
-    if np.ma.isMaskedArray(value):
-        raise UnsupportedError(
-            f"{key!r} is a masked array, whose mask would be lost.", "Fill it, or save the mask too."
-        )
-    array = np.asarray(value)
-    if array.dtype.kind == "S" and not isinstance(value, np.ndarray):
-        return np.array(value, dtype=object)  # as S, bytes would lose their trailing NULs
-    return array
 
 
 def _code(key: str, array: npt.NDArray[Any]) -> int:

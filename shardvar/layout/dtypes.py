@@ -87,12 +87,14 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     >>> dtype_name(np.dtype(">f4")), dtype_name(np.dtype("S5"))
     ('float32', 'string')
     """
-    name = _NAME_OF.get(dtype) or _NAME_OF.get(dtype.newbyteorder("="))
+    name = _NAME_OF.get(dtype)
+    if name is None and dtype.kind != "T":  # NumPy's variable-width text has no byte order to ask for
+        name = _NAME_OF.get(dtype.newbyteorder("="))
     if name is not None:
         return name
     if dtype.kind in "SO":
         return STRING
-    remedy = "Encode it as an object array of bytes." if dtype.kind == "U" else "Convert it to a numeric dtype first."
+    remedy = "Encode it as an object array of bytes." if dtype.kind in "UT" else "Convert it to a numeric dtype first."
     raise UnsupportedError(f"Arrays of NumPy dtype {dtype} cannot be stored.", remedy)
 
 

@@ -6,11 +6,12 @@ further where that helps and is allowed, each slice with the number of its file.
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from numbers import Real
 from typing import Protocol
 
 import numpy as np
 
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import NAMES, code
 from shardvar.layout.region import Ints, Region
 from shardvar.planning.capabilities import Capabilities
@@ -51,6 +52,9 @@ class MaxShardSizePolicy:
     """The limit in bytes of payload; framing and indexes are not counted."""
 
     def __post_init__(self) -> None:
+        given: object = self.max_shard_size
+        if not isinstance(given, Real):
+            raise ArgumentTypeError(f"{given!r} is no number of bytes.", "Give an integer.")
         if self.max_shard_size < 1:
             raise ArgumentError(f"A maximum of {self.max_shard_size} bytes a file holds nothing.", "Give at least 1.")
 

@@ -9,7 +9,7 @@ import os
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
-from shardvar.errors import ArgumentError, InvalidCheckpoint, ShardvarError, StorageError
+from shardvar.errors import ArgumentError, ArgumentTypeError, InvalidCheckpoint, ShardvarError, StorageError
 from shardvar.storage.local_file import LocalReadableFile, LocalWritableFile, create_local, open_local, sync
 from shardvar.storage.lock import locked
 from shardvar.storage.refusals import reading, writing
@@ -98,7 +98,10 @@ def split(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
 
     The directory is absolute, so that it means the same in another process. Nothing is created, ``~`` is not expanded.
     """
-    text = os.fsdecode(path)
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        raise ArgumentTypeError(f"{path!r} is no path.", "Give the path of a checkpoint.") from None
     if not text or "\0" in text:
         raise ArgumentError(f"{text!r} is no path.", "Give the path of a checkpoint.")
     try:

@@ -1,0 +1,121 @@
+"""What callers hand in, held to what the verbs take, so that a slip is told in the error tree's words.
+
+Types are looked at here alone; what the values mean is checked where they are used.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from shardvar.layout.dtypes import code, dtype_name, numpy_dtype
+
+
+def as_array(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
+    """The array that a value is, never one that has lost something of it."""
+    array = value if type(value) is np.ndarray else _convert(key, value)
+    if array.dtype == np.bool and array.size and array.view(np.uint8).max() > 1:
+        raise ArgumentError(
+            f"{key!r} is of dtype bool and holds bytes other than 0 and 1.", "Make it from numbers with astype(bool)."
+        )
+    return array
+
+
+def _convert(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
+    if np.ma.isMaskedArray(value):
+        raise UnsupportedError(
+            f"{key!r} is a masked array, whose mask would be lost.", "Fill it, or save the mask too."
+        )
+    try:
+        array = np.asarray(_without_torch(value))
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{key!r}: {error.cause}", error.remedy) from None
+    except (TypeError, ValueError, RuntimeError) as error:  # the last is how PyTorch refuses
+        raise ArgumentTypeError(
+            f"{key!r} is a {type(value).__name__}, of which NumPy makes no array: {str(error).rstrip('.')}.",
+            "Give an array, or what NumPy makes one of.",
+        ) from error
+    if array.dtype.kind == "O" and array.ndim == 0 and not isinstance(value, np.ndarray):
+        raise ArgumentTypeError(
+            f"{key!r} is a {type(value).__name__}, which is no array.",
+            "Give arrays, and to each of several together a key of its own.",
+        )
+    if array.dtype.kind == "S" and not isinstance(value, np.ndarray):
+        return np.array(value, dtype=object)  # as S, bytes would lose their trailing NULs
+    return array
+
+
+def _without_torch(value: Any) -> Any:
+    """A tensor of PyTorch as what NumPy takes, anything else as it is.
+
+    PyTorch gives NumPy neither what has a gradient nor the dtypes that only ``ml_dtypes`` has; those go by their bytes.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return value
+    tensor = value.detach().cpu().resolve_conj().resolve_neg()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if hasattr(np, name):
+        return tensor.numpy()
+    code(name)  # float4_e2m1fn_x2 and quantized types are nobody else's
+    bits = tensor.contiguous().view({1: torch.uint8, 2: torch.int16}[tensor.element_size()])
+    return bits.numpy().view(numpy_dtype(name))
+
+
+def check_mapping(value: Any, what: str) -> None:
+    """Raise ``ArgumentTypeError`` unless the value is a mapping; ``what`` says what from and to."""
+    if not isinstance(value, Mapping):
+        raise ArgumentTypeError(f"A {type(value).__name__} is no mapping from {what}.", "Give a dict.")
+
+
+def check_policy(policy: Any) -> None:
+    """Raise ``ArgumentTypeError`` for what cannot assign slices to files."""
+    if policy is not None and (isinstance(policy, type) or not callable(getattr(policy, "assign", None))):
+        raise ArgumentTypeError(f"{policy!r} is no policy.", "Give one such as MaxShardSizePolicy(64 * 10**6).")
+
+
+def texts_of(metadata: Any) -> dict[str, str]:
+    """The metadata that a user gives, which are text for text in every format."""
+    if metadata is None:
+        return {}
+    check_mapping(metadata, "text to text")
+    for name, text in metadata.items():
+        if not (isinstance(name, str) and isinstance(text, str)):
+            raise ArgumentTypeError(f"The metadata have {text!r} for {name!r}.", "Give text for text.")
+        try:
+            (name + text).encode()
+        except UnicodeEncodeError:
+            raise ArgumentError(f"The metadata {name!r}: {text!r} are no valid Unicode.", "Give other text.") from None
+    return dict(metadata)
+
+
+def strings_of(values: str | Iterable[str], what: str) -> list[str]:
+    """One string or several, each once, in order."""
+    if isinstance(values, str):
+        return [values]
+    try:
+        strings = list(dict.fromkeys(values))
+    except TypeError:
+        raise ArgumentTypeError(f"{values!r} is neither one of the {what} nor several.", "Give strings.") from None
+    for each in strings:
+        check_string(each, what)
+    return strings
+
+
+def check_string(value: Any, what: str) -> None:
+    """Raise ``ArgumentTypeError`` for anything but text."""
+    if not isinstance(value, str):
+        raise ArgumentTypeError(f"{value!r} is a {type(value).__name__}, and the {what} are strings.", "Give a string.")
+
+
+def name_of_dtype(dtype: Any) -> str:
+    """The name of a dtype that is given by name or as NumPy has it."""
+    if isinstance(dtype, str):
+        return dtype
+    try:
+        return dtype_name(np.dtype(dtype))
+    except TypeError:
+        raise ArgumentTypeError(f"{dtype!r} is no dtype.", "Give its name, such as 'bfloat16'.") from None

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import regions_in, shapes
+from vectors import rng
 
 from shardvar import random
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
@@ -20,7 +21,6 @@ from shardvar.random.philox import PhiloxStream
 
 CASES = json.loads((Path(__file__).parent / "golden" / "variables" / "rng.json").read_text(encoding="utf-8"))["cases"]
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
-ULP = 4
 
 seeds = st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))
 
@@ -29,52 +29,15 @@ def array_of(stored: dict[str, Any]) -> np.ndarray:
     return np.array(stored["data"]).astype(stored["dtype"]).reshape(stored["shape"])
 
 
-def assert_near(actual: np.ndarray, expected: np.ndarray, ulp: int = ULP) -> None:
+def assert_near(actual: np.ndarray, expected: np.ndarray, ulp: int = rng.ULP) -> None:
     assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
     spacing = np.spacing(np.abs(expected)).astype(np.float64)
     assert np.all(np.abs(actual.astype(np.float64) - expected) <= ulp * spacing)
 
 
-def drawn(op: str, case: dict[str, Any]) -> Any:
-    """What shardvar says for the inputs of a case of the group ``rng``."""
-    of = dict(case)
-    seed = np.array(of.get("seed", 0), of.get("seed_dtype", "int64"))
-    match op:
-        case "key_counter":
-            stream = PhiloxStream.of(seed)
-            counter = [stream.counter >> 32 * word & 0xFFFFFFFF for word in range(4)]
-            return {"key_words": list(stream.key), "counter_words": counter}
-        case "uint32_words":
-            return PhiloxStream.of(seed).words(0, of["n"]).tolist()
-        case "uniform":
-            return random.stateless_uniform(of["shape"], seed, of["minval"], of["maxval"], of["dtype"])
-        case "float16_uniform" | "bfloat16_uniform":
-            return random.stateless_uniform(of["shape"], seed, dtype=of["dtype"])
-        case "normal":
-            return random.stateless_normal(of["shape"], seed, of["mean"], of["stddev"], of["dtype"])
-        case "truncated_normal":
-            return random.stateless_truncated_normal(of["shape"], seed, of["mean"], of["stddev"], of["dtype"])
-        case "split":
-            return random.split(seed, of["num"])
-        case "fold_in":
-            return random.fold_in(seed, of["data"])
-        case "uniform_big_tail":
-            return random.stateless_uniform(of["shape"], seed)[-of["last"] :]
-        case "jax_bits":
-            return random.jax_bits(of["key"], of["shape"]).tolist()
-        case "jax_uniform":
-            return random.jax_uniform(random.jax_key(of["seed"]), of["shape"])
-        case "jax_uniform_prefix":
-            small, large = (
-                random.jax_uniform(random.jax_key(of["seed"]), of[f"shape_{s}"]) for s in ("small", "large")
-            )
-            return bool((large[: len(small)] == small).all())
-    raise AssertionError(f"unknown op {op}")
-
-
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 def test_every_vector_of_the_group_rng(case: dict[str, Any]) -> None:
-    actual, expected = drawn(case["op"], case["inputs"]), case["expected"]
+    actual, expected = rng.OPS[case["op"]](case["inputs"]), case["expected"]
     if not (isinstance(expected, dict) and "data" in expected):
         assert actual == expected
     elif case["op"] in ("normal", "truncated_normal"):

@@ -51,18 +51,22 @@ def read_dtype(dtype: npt.DTypeLike, allowed: Sequence[str]) -> np.dtype[Any]:
 
 
 def read_seed(seed: object) -> Array:
-    """The seed as an array of two integers.
+    """The seed as an array of two integers: an array keeps its dtype, others become int64, or uint64 if need be.
 
-    >>> read_seed([7, 0])
-    array([7, 0])
+    >>> read_seed([7, 0]), read_seed([-1, 2**64 - 1])
+    (array([7, 0]), array([18446744073709551615, 18446744073709551615], dtype=uint64))
     """
+    if isinstance(seed, np.ndarray) and seed.shape == (2,) and seed.dtype.kind in "iu":
+        return seed
     try:
-        array = np.asarray(seed)
-    except (ValueError, OverflowError):
-        array = np.empty(0)
-    if array.shape != (2,) or array.dtype.kind not in "iu":
+        first, second = (index(part) for part in seed)  # type: ignore[attr-defined]  # what is no pair is refused below
+    except (TypeError, ValueError):
+        first, second = 2**64, 2**64
+    if not all(-(2**63) <= part < 2**64 for part in (first, second)):
         raise ArgumentError(f"{seed!r} is no seed.", "Give two integers of at most 64 bits, such as [7, 0].")
-    return array
+    if max(first, second) < 2**63:
+        return np.array([first, second], np.int64)
+    return np.array([first % 2**64, second % 2**64], np.uint64)
 
 
 def read_integer_limits(minval: npt.ArrayLike, maxval: npt.ArrayLike, dtype: np.dtype[Any]) -> tuple[int, int]:

@@ -1,0 +1,150 @@
+"""What an initializer is: a frozen value that makes the elements of a variable, whole or part by part.
+
+R-INIT-4 (RFC 000): 'we propose adding a new "partition" parameter to all initializers: __call__(self, shape,
+dtype=None, partition=None).' '"partition" is a namedtuple of two fields: shape and offset. partition.shape is the shape
+of the partition, shape is the full combined shape, partition.offset is a list of integers specifying offset of the
+partition with respect to the full value for each dimension.'
+
+A subclass writes ``part``: the elements of one region of a tensor of the full shape. All else follows from it: the
+whole is the part that is everything, and a layout is a part for each device. Each call makes a new array.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import fields
+from functools import partial
+from typing import Any, ClassVar, Protocol, Self, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.devices import Device, device_scope
+from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
+from shardvar.layout.dtypes import STRING, dtype_name
+from shardvar.layout.region import Region
+from shardvar.random.arguments import read_shape
+from shardvar.variables.values import as_dtype
+
+Array = npt.NDArray[Any]
+_Key = TypeVar("_Key", str, Device)
+
+
+class PartitionLike(Protocol):
+    """RFC 000's partition; a ``Region`` is one."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """The shape of the part."""
+
+    @property
+    def offset(self) -> Sequence[int]:
+        """The part's first index along each axis of the full value."""
+
+
+class Initializer(ABC):
+    """A callable that returns the initial value of a variable, or of one part of it.
+
+    Law: ``init(shape, dtype, partition=p)`` has the shape ``p.shape``.
+    """
+
+    __slots__ = ()
+    gives_away: ClassVar[bool] = True
+    """Every call returns an array that nobody else holds, so a buffer may take it without a copy."""
+
+    @overload
+    def __call__(
+        self, shape: Sequence[int], dtype: Any = None, partition: PartitionLike | None = None, *, layout: None = None
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        shape: Sequence[int],
+        dtype: Any = None,
+        partition: None = None,
+        *,
+        layout: Mapping[_Key, PartitionLike],
+    ) -> dict[_Key, Array]: ...
+
+    def __call__(
+        self,
+        shape: Sequence[int],
+        dtype: Any = None,
+        partition: PartitionLike | None = None,
+        *,
+        layout: Mapping[Any, PartitionLike] | None = None,
+    ) -> Any:
+        """The value of ``partition``, by default of everything; or with ``layout`` the values by device.
+
+        ``shape`` is the full shape in every case. ``dtype`` is float32 by default.
+        """
+        extents = read_shape(shape)
+        kind = self.read_dtype(dtype)
+        if layout is None:
+            return self.part(extents, kind, read_partition(extents, partition))
+        if partition is not None:
+            raise ArgumentError("An initializer was given a partition and a layout.", "Give one of them.")
+        return self.joined()._parts(extents, kind, layout)
+
+    @abstractmethod
+    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+        """The elements of ``region`` of a tensor of this shape, in an array of their own; never more than they need."""
+
+    def joined(self) -> Self:
+        """An initializer whose parts, made by separate calls, belong to one value: this one, where they do anyway."""
+        return self
+
+    def read_dtype(self, dtype: Any) -> np.dtype[Any]:
+        """The dtype to make; ``ArgumentError`` where these values have none of that dtype."""
+        kind = np.dtype(np.float32) if dtype is None else as_dtype(dtype)
+        if dtype_name(kind) == STRING:
+            raise ArgumentError(f"{type(self).__name__} makes numbers, and strings were asked for.", "Give an array.")
+        return kind
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make an equal initializer; plain data, but for arrays among them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """The initializer of ``get_config``."""
+        return cls(**config)
+
+    def _parts(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Mapping[Any, PartitionLike]
+    ) -> dict[Any, Array]:
+        # R-INIT-7 (RFC 000): "Layout is a map from device string to the shard assigned to that device, represented by a
+        # namedtuple of two fields: shape and offset." "__call__ returns a map from device string to the initial value
+        # on that device."
+        values = {}
+        for device, partition in layout.items():
+            with device_scope(device) if isinstance(device, Device) else nullcontext():
+                values[device] = self.part(shape, dtype, read_partition(shape, partition))
+        return values
+
+
+def joined(initial_value: Any) -> Any:
+    """``initial_value``, its initializer bound to what its parts must have in common; looks inside partials.
+
+    Whoever creates a sharded variable calls this once, and then asks the result for every part.
+    """
+    if isinstance(initial_value, partial):
+        return partial(joined(initial_value.func), *initial_value.args, **initial_value.keywords)
+    return initial_value.joined() if isinstance(initial_value, Initializer) else initial_value
+
+
+def read_partition(shape: tuple[int, ...], partition: PartitionLike | None) -> Region:
+    """The region that a partition means, the whole by default.
+
+    >>> read_partition((13, 4), Region((9, 0), (2, 4)))
+    Region(offset=(9, 0), shape=(2, 4))
+    """
+    whole = Region.whole(shape)
+    if partition is None:
+        return whole
+    if not (hasattr(partition, "offset") and hasattr(partition, "shape")):
+        raise ArgumentTypeError(f"{partition!r} is no partition.", "Give a Region: it has an offset and a shape.")
+    region = Region(partition.offset, partition.shape)
+    if region.rank != whole.rank or not whole.covers(region):
+        raise LayoutError(f"The partition {region} reaches out of the shape {shape}.", "Give a part of that shape.")
+    return region

@@ -15,14 +15,17 @@ import numpy.typing as npt
 
 from shardvar.errors import CheckpointError, IncompleteCheckpoint, OutOfBounds, OverlappingSlices
 from shardvar.layout.overlap import find_overlap
-from shardvar.layout.region import Ints, Region, subtract_all
+from shardvar.layout.region import Ints, Region
 from shardvar.planning.slices import SliceTable
 
 _NAMED = 8
 """Missing regions that an error names; the others it counts."""
 
 _SUBTRACTED = 1024
-"""Slices up to which the missing regions of a tensor are worked out."""
+"""Slices up to which missing regions are worked out: of one tensor, and of all tensors of an index together."""
+
+_PIECES = 64
+"""Pieces that a tensor may fall into while its slices are taken away; more are no help to anybody."""
 
 
 def find_faults(slices: SliceTable) -> dict[str, CheckpointError]:
@@ -108,19 +111,32 @@ def _holes(slices: SliceTable) -> Iterator[tuple[int, CheckpointError]]:
     listed[slices.tensor] = True
     order = np.argsort(slices.tensor, kind="stable")
     bounds = np.searchsorted(slices.tensor[order], np.arange(len(slices.tensors) + 1))
+    subtracted = 0
     # Floats decide only what is looked at; the exact sizes decide.
     for tensor in np.flatnonzero(listed & (held != full)).tolist():
         regions = [slices.region(row) for row in order[bounds[tensor] : bounds[tensor + 1]].tolist()]
         whole = Region.whole(slices.tensors.shape(tensor))
         if sum(region.size for region in regions) < whole.size:
-            yield tensor, missing(slices.tensors.keys[tensor], whole, regions)
+            subtracted += len(regions)
+            named = regions if subtracted <= _SUBTRACTED else None
+            yield tensor, missing(slices.tensors.keys[tensor], whole, named)
 
 
-def missing(key: str, wanted: Region, stored: list[Region]) -> IncompleteCheckpoint:
-    """The error that names the regions of ``wanted`` that no stored region holds."""
+def missing(key: str, wanted: Region, stored: list[Region] | None) -> IncompleteCheckpoint:
+    """The error that names the regions of ``wanted`` that no stored region holds, where that is soon found out."""
     remedy = "They are stored nowhere; find the missing file, or the writer's other parts."
-    if len(stored) > _SUBTRACTED:
+    regions = _rest(wanted, stored) if stored is not None and len(stored) <= _SUBTRACTED else None
+    if regions is None:
         return IncompleteCheckpoint(f"{key!r} lacks some of the {wanted.size} elements of {wanted}.", remedy)
-    regions = subtract_all(wanted, sorted(stored))
     more = f" and {len(regions) - _NAMED} more regions" if len(regions) > _NAMED else ""
     return IncompleteCheckpoint(f"{key!r} lacks {', '.join(map(str, regions[:_NAMED]))}{more}.", remedy)
+
+
+def _rest(wanted: Region, stored: list[Region]) -> list[Region] | None:
+    """What is left of a region without others, as disjoint regions; None where it falls into too many."""
+    rest = [wanted]
+    for region in sorted(stored):
+        rest = [piece for old in rest for piece in old.subtract(region)]
+        if len(rest) > _PIECES:
+            return None
+    return rest

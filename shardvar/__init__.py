@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shardvar import errors as errors
+    from shardvar import random as random
     from shardvar.checkpoint import load as load
     from shardvar.checkpoint import open_checkpoint as open_checkpoint
     from shardvar.checkpoint import reshard as reshard
     from shardvar.checkpoint import save as save
     from shardvar.checkpoint.diff import diff as diff
     from shardvar.checkpoint.verify import verify as verify
+    from shardvar.devices import track_transfers as track_transfers
     from shardvar.layout import Partition as Partition
     from shardvar.layout import PartitionSpec as PartitionSpec
     from shardvar.layout import Region as Region
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from shardvar.variables import IndexedSlices as IndexedSlices
     from shardvar.variables import ShardedVariable as ShardedVariable
     from shardvar.variables import Variable as Variable
+    from shardvar.variables import initializers as initializers
     from shardvar.variables import name_scope as name_scope
     from shardvar.variables import variable_creator_scope as variable_creator_scope
     from shardvar.variables import variable_operations as variable_operations
@@ -49,6 +52,7 @@ _HOMES = {
     "shardvar.checkpoint": ("load", "open_checkpoint", "reshard", "save"),
     "shardvar.checkpoint.diff": ("diff",),
     "shardvar.checkpoint.verify": ("verify",),
+    "shardvar.devices": ("track_transfers",),
     "shardvar.layout": ("Partition", "PartitionSpec", "Region", "chunk", "div", "div_owner"),
     "shardvar.layout.partitioners": (
         "FixedShardsPartitioner",
@@ -59,11 +63,13 @@ _HOMES = {
         "variable_axis_size_partitioner",
     ),
     "shardvar.planning.policies": ("AllInOnePolicy", "MaxShardSizePolicy"),
+    "shardvar.random": ("random",),
     "shardvar.tracking": ("Trackable",),
     "shardvar.variables": (
         "IndexedSlices",
         "ShardedVariable",
         "Variable",
+        "initializers",
         "name_scope",
         "variable_creator_scope",
         "variable_operations",

@@ -62,6 +62,7 @@ def test_rules_name_rows_of_the_page_of_deviations() -> None:
 def test_parts_of_what_is_not_drawn_are_parts_of_the_whole(
     shape: tuple[int, ...], initializer: init.Initializer, dtype: str, data: st.DataObject
 ) -> None:
+    """R-INIT-4 (RFC 000): "partition.shape is the shape of the partition, shape is the full combined shape"."""
     part = data.draw(regions_in(shape))
     whole = initializer(shape, dtype)
     np.testing.assert_array_equal(initializer(shape, dtype, part), whole[part.slices], strict=True)
@@ -317,6 +318,7 @@ def test_shards_and_neighbours_are_not_correlated(law: str, mode: Any) -> None:
 @pytest.mark.parametrize("make_more", [init.LecunUniform, init.LecunNormal])
 @pytest.mark.parametrize("mode", ["rfc", "global"])
 def test_a_shards_variance_is_that_of_the_full_shape(make: Any, make_more: Any, mode: Any) -> None:
+    """R-INIT-6 (RFC 000): "shape is the full combined shape"."""
     shape, part = (800, 100), Region((400, 0), (200, 100))
     wanted = {"Glorot": 2 / 900, "He": 2 / 800, "Lecun": 1 / 800}
     for kind in (make, make_more):

@@ -17,13 +17,19 @@ GROUPS: dict[str, str] = {
     "creation": "creation",
     "div_mod": "div_mod",
     "getitem": "getitem",
+    "initializers": "initializers",
+    "gradients": "gradients",
+    "losses": "losses",
     "operators": "operators",
+    "optimizers": "optimizers",
     "partitioners": "partitioners",
+    "rng": "rng",
     "scatter_assign": "scatter_assign",
+    "sparse_lookups": "sparse_lookups",
     "tf1_partitioned": "tf1_partitioned",
     "variable_semantics": "variable_semantics",
 }
-"""Group -> its module here. rng, initializers, sparse_lookups, losses, gradients, optimizers, checkpoint join as their
+"""Group -> its module here. rng, initializers, checkpoint join as their
 layers are built."""
 
 

@@ -32,7 +32,7 @@ class IndexedSlices:
 
     def __init__(self, values: Any, indices: Any, dense_shape: Sequence[int] | None = None) -> None:
         object.__setattr__(self, "values", as_value(values))
-        object.__setattr__(self, "indices", as_value(indices) if np.size(indices) else np.asarray(indices, np.int64))
+        object.__setattr__(self, "indices", as_value(indices) if np.size(indices) else _no_indices(indices))
         object.__setattr__(self, "dense_shape", None if dense_shape is None else tuple(map(int, dense_shape)))
         leading = self.values.shape[: self.indices.ndim]
         if leading != self.indices.shape:
@@ -60,3 +60,9 @@ class IndexedSlices:
         rows, order = sort_rows(check_rows(self.indices, self.dense_shape[0], rank=1))
         scatter_sorted(dense, rows, self.values[order], ADD)
         return dense
+
+
+def _no_indices(indices: Any) -> Array:
+    """An empty list has no dtype of its own, an empty array of integers has."""
+    array = np.asarray(indices)
+    return array if array.dtype.kind in "iu" else array.astype(np.int64)

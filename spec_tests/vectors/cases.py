@@ -65,6 +65,34 @@ class Verdict:
     """The rule, or what went wrong."""
 
 
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How far real numbers may be from what a vector expects; a group says so by ``ULP`` or ``TOLERANCE``."""
+
+    ulp: int = 0
+    """Units in the last place."""
+    tolerance: float = 0.0
+    """Relative to the expected number, and to 1 where that is smaller: libraries add up in other orders."""
+
+    @classmethod
+    def of(cls, module: ModuleType) -> "Allowance":
+        """That of a group; none where it does not say."""
+        return cls(getattr(module, "ULP", 0), getattr(module, "TOLERANCE", 0.0))
+
+    def covers(self, found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> bool:
+        """Whether two arrays of one dtype and shape are close enough."""
+        if found.dtype.kind not in "fc":
+            return np.array_equal(found, expected)
+        with np.errstate(invalid="ignore", over="ignore"):
+            far = np.abs(found - expected)
+            near = np.maximum(self.ulp * np.spacing(np.abs(expected)), self.tolerance * np.maximum(np.abs(expected), 1))
+        both_nan = np.isnan(found) & np.isnan(expected)
+        return bool(np.all((found == expected) | both_nan | (far <= near)))
+
+
+EXACT = Allowance()
+
+
 class Skipped(Exception):
     """Raised by an op that does not know what a case's inputs mean."""
 
@@ -75,7 +103,7 @@ def judge(case: Mapping[str, Any], module: ModuleType | None) -> Verdict:
     if module is None or op is None:
         return Verdict(case["id"], "failed", f"no layer offers the op {case['op']!r}")
     outcome = run(op, case["inputs"])
-    wrong = disagreement(case, outcome)
+    wrong = disagreement(case, outcome, Allowance.of(module))
     if wrong is None:
         return Verdict(case["id"], "passed")
     rule = next((rule for rule in module.RULES if rule.covers(case, outcome)), None)
@@ -92,12 +120,12 @@ def run(op: Callable[[Any], Any], inputs: Any) -> Outcome:
         return Outcome(error=error)
 
 
-def disagreement(case: Mapping[str, Any], outcome: Outcome) -> str | None:
+def disagreement(case: Mapping[str, Any], outcome: Outcome, allowance: Allowance = EXACT) -> str | None:
     """How the outcome differs from what the case expects, in one line; None where it does not."""
     if "error" not in case:
         if outcome.error is not None:
             return f"raised {type(outcome.error).__name__}: {outcome.error}"
-        return difference(outcome.value, case["expected"])
+        return difference(outcome.value, case["expected"], allowance=allowance)
     wanted = case["error"]["class"]
     if outcome.error is None:
         return f"expected {wanted}, got {_short(outcome.value)}"
@@ -108,10 +136,10 @@ def disagreement(case: Mapping[str, Any], outcome: Outcome) -> str | None:
     return None
 
 
-def difference(actual: Any, expected: Any, path: str = "") -> str | None:
+def difference(actual: Any, expected: Any, path: str = "", allowance: Allowance = EXACT) -> str | None:
     """Where two values differ first; arrays in the vectors' encoding are compared as arrays, dicts by expected keys."""
     if is_array(expected):
-        return _array_difference(actual, decode(expected), path)
+        return _array_difference(actual, decode(expected), path, allowance)
     if isinstance(expected, dict):
         if not isinstance(actual, Mapping):
             return f"{path}: {_short(actual)} is no mapping"
@@ -123,7 +151,7 @@ def difference(actual: Any, expected: Any, path: str = "") -> str | None:
     else:
         same = type(actual) is type(expected) and actual == expected
         return None if same else f"{path}: {_short(actual)} is not {_short(expected)}"
-    return next((found for name, *both in pairs if (found := difference(*both, name)) is not None), None)
+    return next((found for name, *both in pairs if (found := difference(*both, name, allowance)) is not None), None)
 
 
 def is_array(value: Any) -> bool:
@@ -143,12 +171,15 @@ def decode(value: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     return array.reshape(value["shape"])
 
 
-def _array_difference(actual: Any, expected: np.ndarray[Any, Any], path: str) -> str | None:
+def _array_difference(actual: Any, expected: np.ndarray[Any, Any], path: str, allowance: Allowance) -> str | None:
     found = np.asarray(actual)
     if dtype_name(found.dtype) != dtype_name(expected.dtype) or found.shape != expected.shape:
         return f"{path}: {found.dtype} {found.shape} is not {expected.dtype} {expected.shape}"
-    same = np.array_equal(found, expected, equal_nan=found.dtype.kind in "fc")
-    return None if same else f"{path}: {_short(found.tolist())} is not {_short(expected.tolist())}"
+    return (
+        None
+        if allowance.covers(found, expected)
+        else f"{path}: {_short(found.tolist())} is not {_short(expected.tolist())}"
+    )
 
 
 def _flat(data: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from shardvar.layout.mod import mod_owner, mod_sizes
 from shardvar.layout.partition import div
 from shardvar.variables import ShardedVariable, Variable
 from shardvar.variables.row_layout import RowLayout, check_rows
+from vectors import lookups
 from vectors.cases import Outcome, Rule, Skipped
 
 
@@ -46,7 +47,13 @@ def _decompose(inputs: Mapping[str, Any]) -> Any:
     }
 
 
-OPS: dict[str, Callable[[Any], Any]] = {"div_split": _div_split, "id_map": _id_map, "decompose_indices": _decompose}
+OPS: dict[str, Callable[[Any], Any]] = {
+    "div_split": _div_split,
+    "id_map": _id_map,
+    "decompose_indices": _decompose,
+    **lookups.OPS,
+}
+TOLERANCE = lookups.TOLERANCE
 
 
 def _sizes(case: Mapping[str, Any]) -> list[int]:
@@ -75,4 +82,4 @@ def _any_layout(case: Mapping[str, Any], outcome: Outcome) -> bool:
     return outcome.value["assignment"] == [where[i][0] for i in ids]
 
 
-RULES = [Rule("D-LAYOUT-1", _any_layout)]
+RULES = [Rule("D-LAYOUT-1", _any_layout), *lookups.RULES]

@@ -1,0 +1,195 @@
+"""What all optimizers share: hyperparameters, slots, and applying gradients to all variables or to none.
+
+An optimizer is a rule, elementwise and in place, and the slots that the rule needs. ``apply_gradients`` has four steps:
+check the pairs, create slots that are missing, plan every variable's write, commit all of them.
+
+R-OPT-3 (RFC 000): "Hyperparameters and slots in optimizer are variables. Hyperparameters creation will be subject to
+the parameter strategy scope and partitioner." They are created by ``sv.Variable`` when the optimizer is.
+
+``compat`` says whose formulas are meant, where TensorFlow has had several: "keras_legacy" (RFC 000's
+``tf.keras.optimizers``, the default), "v1" (``tf.compat.v1.train``) or "keras3".
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from shardvar.devices import operation_scope
+from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.nn.gradients import Gradient, check_sources, gradient
+from shardvar.tracking import Trackable
+from shardvar.training.optimizers.slots import SlotTable
+from shardvar.training.optimizers.step import Slots, exact_dtype, plan_step
+from shardvar.variables.interface import VariableInterface
+from shardvar.variables.resource import commit
+from shardvar.variables.sharded import ShardedVariable
+from shardvar.variables.values import Array
+from shardvar.variables.variable import Variable
+
+Compat = Literal["keras_legacy", "v1", "keras3"]
+Pair = tuple[Gradient | None, Variable]
+Loss = Callable[[], tuple[Any, Iterable[Pair]]]
+"""Returns the loss and its gradients as pullbacks give them; a variable may come several times."""
+Numbers = Mapping[str, Any]
+"""Hyperparameters, read once a step, as scalars of the dtype that is trained."""
+
+
+class Optimizer(Trackable):
+    """The base class: a subclass names its hyperparameters and slots, and writes the rule."""
+
+    def __init__(self, name: str, compat: Compat, hyperparameters: Mapping[str, float]) -> None:
+        if compat not in get_args(Compat):
+            raise ArgumentError(f"compat is {compat!r}.", f"It is one of {', '.join(get_args(Compat))}.")
+        self._name, self._compat = name, compat
+        self._hyperparameters = {key: self._create(key, value) for key, value in hyperparameters.items()}
+        self._slots = SlotTable(self)
+        self.iterations: Variable = self.track(
+            "iterations", Variable(np.int64(0), trainable=False, name=f"{name}/iterations")
+        )
+        """How many steps were applied."""
+
+    @property
+    def name(self) -> str:
+        """Its name, before the names of its hyperparameters."""
+        return self._name
+
+    @property
+    def learning_rate(self) -> VariableInterface:
+        """The variable that holds it; ``learning_rate.assign`` changes it for later steps."""
+        return self.hyperparameter("learning_rate")
+
+    def hyperparameter(self, name: str) -> VariableInterface:
+        """The variable that holds a hyperparameter."""
+        if name not in self._hyperparameters:
+            known = ", ".join(self._hyperparameters)
+            raise ArgumentError(f"{self._name} has no hyperparameter {name!r}.", f"It has {known}.")
+        return self._hyperparameters[name]
+
+    # What a subclass says.
+
+    def _slot_values(self) -> Mapping[str, float]:
+        """The slots that the rule needs, and what they begin with."""
+        return {}
+
+    def _touches_all_rows(self) -> bool:
+        """Whether rows without a gradient change too, because a slot decays."""
+        return False
+
+    def _numbers(self, step: int, dtype: np.dtype[Any]) -> Numbers:
+        """What the rule needs to know in step ``step``, which is 1 at first."""
+        return {name: variable.read_value().astype(dtype)[()] for name, variable in self._hyperparameters.items()}
+
+    def _update(self, value: Array, gradient: Array, square: Array, slots: Slots, numbers: Numbers) -> None:
+        """The rule: change ``value`` and ``slots`` in place, elementwise."""
+        raise NotImplementedError
+
+    # Training.
+
+    def apply_gradients(self, grads_and_vars: Iterable[Pair], name: str | None = None) -> None:
+        """Apply each gradient to its variable; on an error no variable and no slot has changed.
+
+        R-OPT-4 (RFC 000): "grads_and_vars contains a pair of (gradient, component variable)". R-OPT-5 (RFC 000):
+        "Optimizer lazily creates slots in the first call of apply_gradients(grads_and_vars)".
+        """
+        pairs = _check_pairs(grads_and_vars)
+        with operation_scope(name or "apply_gradients"):
+            step = int(self.iterations) + 1
+            dtypes = {variable.dtype for _, variable in pairs}
+            numbers = {dtype: self._numbers(step, exact_dtype(dtype)) for dtype in dtypes}
+            writes = [self._plan(part, variable, numbers[variable.dtype]) for part, variable in pairs]
+            commit(writes)
+            self.iterations.assign_add(1)
+            for _, variable in pairs:
+                _constrain(variable)
+
+    def minimize(self, loss: Loss, var_list: Any) -> Any:
+        """One step down the loss, which ``loss()`` returns together with its gradients; the loss is returned.
+
+        R-OPT-6: ``var_list`` is a list of variables, or an object with ``trainable_variables``: nothing is collected
+        globally (RFC 003). Variables that the loss does not depend on stay.
+        """
+        variables = trainable_variables(var_list)
+        if not callable(loss):
+            raise ArgumentTypeError(f"The loss is {type(loss).__name__}.", "Give a function without arguments.")
+        value, contributions = loss()
+        self.apply_gradients(zip(gradient(contributions, variables), variables, strict=True))
+        return value
+
+    def _plan(self, part: Gradient, variable: Variable, numbers: Numbers) -> Any:
+        if getattr(variable, "constraint", None) is not None and not isinstance(part, np.ndarray):
+            raise ArgumentError(
+                f"{variable.name} has a constraint and a sparse gradient.", "Constrain dense gradients alone."
+            )
+        slots = {key: self.add_slot(variable, key, first) for key, first in self._slot_values().items()}
+        return plan_step(
+            lambda value, given, square, arrays: self._update(value, given, square, arrays, numbers),
+            part,
+            variable,
+            slots,
+            touches_all_rows=self._touches_all_rows(),
+            sum_squares=self._compat == "keras3",
+        )
+
+    # Slots.
+
+    def add_slot(self, var: Any, slot_name: str, initializer: Any = 0.0) -> Any:
+        """The slot of a variable, or the sharded slot of a sharded one; created where there is none.
+
+        ``initializer`` is a number, or a callable that makes the value.
+        """
+        return self._slots.add(var, slot_name, initializer)
+
+    def get_slot(self, var: Any, slot_name: str) -> Any:
+        """The slot of a variable; of a sharded one, the sharded variable of its shards' slots."""
+        return self._slots.get(var, slot_name)
+
+    def get_slot_names(self) -> list[str]:
+        """The names of the slots that there are."""
+        return self._slots.names
+
+    def _create(self, name: str, value: float) -> VariableInterface:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise ArgumentTypeError(f"{name} is {value!r}.", "Give a number.") from None
+        if not isfinite(number):
+            raise ArgumentError(f"{name} is {number}.", "Give a finite number.")
+        variable: VariableInterface = Variable(np.float32(number), trainable=False, name=f"{self._name}/{name}")
+        return self.track(name, variable)
+
+
+def trainable_variables(var_list: Any) -> list[Variable]:
+    """The variables of a list, or of an object that has ``trainable_variables``; a sharded variable is refused."""
+    listed = getattr(var_list, "trainable_variables", var_list)
+    variables = check_sources(list(listed) if isinstance(listed, list | tuple) else [listed])
+    if not variables:
+        raise ArgumentError("var_list has no variables.", "Give a list of variables, or a module.")
+    return variables
+
+
+def _check_pairs(grads_and_vars: Iterable[Pair]) -> list[tuple[Gradient, Variable]]:
+    """The pairs that have a gradient, each variable once."""
+    pairs = [(part, variable) for part, variable in grads_and_vars]
+    seen: set[int] = set()
+    for _, variable in pairs:
+        if isinstance(variable, ShardedVariable):
+            raise ArgumentTypeError(
+                f"A gradient is applied to the sharded variable {variable.name!r}.",
+                "Apply one to each shard: zip(gradients, sharded.variables).",
+            )
+        check_sources([variable])
+        if id(variable) in seen:
+            raise ArgumentError(f"{variable.name} comes with two gradients.", "Add them with sv.nn.gradient.")
+        seen.add(id(variable))
+    given = [(part, variable) for part, variable in pairs if part is not None]
+    if not given:
+        raise ArgumentError("There are no gradients to apply.", "Give pairs (gradient, variable).")
+    return given
+
+
+def _constrain(variable: Variable) -> None:
+    constraint = getattr(variable, "constraint", None)
+    if constraint is not None:
+        variable.assign(constraint(variable.read_value()))

@@ -1,0 +1,106 @@
+"""Slots: variables that an optimizer keeps beside those that it trains, of the same shape on the same device.
+
+R-SLOT-1 (RFC 000): "If var is a ShardedVariable, add_slot will iterate its underlying component variables and create a
+slot for each of them, and get_slot will lookup the slots of var's component variables, and construct a new
+ShardedVariable on the fly containing those slots. Slot variable is partitioned in exactly the same way as the original
+variable."
+
+A shard's slot is found by the shard, which is how training works; it is a child of the optimizer within the sharded
+slot, which is how saving works: "At saving/loading time, optimizer sees sharded variable as a ShardedVariable
+instance".
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from shardvar.errors import ArgumentTypeError, UnknownKey
+from shardvar.tracking import Trackable
+from shardvar.variables.interface import VariableInterface
+from shardvar.variables.sharded import ShardedVariable
+from shardvar.variables.variable import Variable
+
+
+class SlotTable:
+    """The slots of one optimizer, each a child of ``owner`` in folded form."""
+
+    def __init__(self, owner: Trackable) -> None:
+        self._owner = owner
+        self._slots: dict[tuple[int, str], VariableInterface] = {}
+        self._variables: dict[int, VariableInterface] = {}  # kept alive, so that their ids stay theirs
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all slots that there are, sorted."""
+        return sorted({name for _, name in self._slots})
+
+    def find(self, variable: Any, name: str) -> VariableInterface | None:
+        """The slot, or None."""
+        if isinstance(variable, ShardedVariable) and (id(variable), name) not in self._slots:
+            found = [self.find(shard, name) for shard in variable.variables]
+            slots = [slot for slot in found if isinstance(slot, Variable)]
+            if len(slots) == len(found):
+                self._compose(variable, name, slots)
+        return self._slots.get((id(variable), name))
+
+    def get(self, variable: Any, name: str) -> VariableInterface:
+        """The slot; ``UnknownKey`` where there is none."""
+        slot = self.find(_check_variable(variable), name)
+        if slot is None:
+            known = ", ".join(self.names) or "none yet"
+            raise UnknownKey(f"{variable.name} has no slot {name!r}.", f"The optimizer's slots are {known}.")
+        return slot
+
+    def add(self, variable: Any, name: str, initializer: Any = 0.0) -> VariableInterface:
+        """The slot, created if there is none, and where it is a shard's, those of all shards with it."""
+        known = self.find(_check_variable(variable), name)
+        if known is not None:
+            return known
+        if isinstance(variable, ShardedVariable):
+            self._compose(variable, name, [self._own(shard, name, initializer) for shard in variable.variables])
+        elif isinstance(variable, Variable) and variable.container is not None:
+            self.add(variable.container, name, initializer)
+        else:
+            self._track(variable, name, self._own(variable, name, initializer))
+        return self._slots[id(variable), name]
+
+    def _own(self, variable: Any, name: str, initializer: Any) -> Variable:
+        """The slot of a variable that is not sharded; being "colocated_with" it, it is never partitioned."""
+        known = self._slots.get((id(variable), name))
+        if isinstance(known, Variable):
+            return known
+        first = initializer if callable(initializer) else partial(np.full, variable.shape, initializer, variable.dtype)
+        slot: Variable = Variable(
+            first,
+            trainable=False,
+            name=f"{variable.name}/{name}",
+            dtype=variable.dtype,
+            shape=variable.shape,
+            colocated_with=variable,
+        )
+        self._remember(variable, name, slot)
+        return slot
+
+    def _compose(self, variable: ShardedVariable, name: str, slots: list[Variable]) -> None:
+        sharded = ShardedVariable(slots, name=f"{variable.name}/{name}")
+        self._remember(variable, name, sharded)
+        self._track(variable, name, sharded)
+
+    def _remember(self, variable: VariableInterface, name: str, slot: VariableInterface) -> None:
+        self._variables[id(variable)] = variable
+        self._slots[id(variable), name] = slot
+
+    def _track(self, variable: VariableInterface, name: str, slot: VariableInterface) -> None:
+        """Give the slot a name among the optimizer's children: the variable's, and a number where that is taken."""
+        base = variable.name.replace("/", ".")
+        number = 0
+        while (child := f"{base}{f'_{number}' if number else ''}.{name}") in self._owner.children:
+            number += 1
+        self._owner.track(child, slot)
+
+
+def _check_variable(variable: Any) -> Any:
+    if not isinstance(variable, VariableInterface):
+        raise ArgumentTypeError(f"A slot of {type(variable).__name__} is asked for.", "Give a variable.")
+    return variable

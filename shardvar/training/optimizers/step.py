@@ -1,0 +1,137 @@
+"""One variable's part of a step: the gradient goes to the variable's device, and the rule is applied there in place.
+
+1. ``plan_step`` checks the gradient and moves it: all that can fail. Variable and slots do not move.
+2. The returned ``Write`` applies the rule to blocks that fit the processor's cache. A rule is elementwise, so neither
+   blocks nor shards change a bit of the result (R-OPT-2): dense gradients by runs of elements, sparse ones by the rows
+   that they have, or where the rule moves other rows too, by all rows, their gradient being zero.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from shardvar.devices import current_device, move_array
+from shardvar.errors import ArgumentError
+from shardvar.nn.gradients import Gradient
+from shardvar.nn.params import is_half
+from shardvar.training.optimizers.gradient_rows import GradientRows
+from shardvar.variables.indexed_slices import IndexedSlices
+from shardvar.variables.resource import Write
+from shardvar.variables.values import Array, as_value, cast_value, check_shape
+from shardvar.variables.variable import Variable
+
+Slots = Mapping[str, Array]
+Rule = Callable[[Array, Array, Array, Slots], None]
+"""``rule(value, gradient, square, slots)`` changes value and slots in place; all arrays have one shape."""
+
+_BLOCK_NBYTES = 1 << 17
+"""What a block of one array takes; a rule holds about eight such arrays at a time."""
+
+
+def plan_step(
+    rule: Rule,
+    gradient: Gradient,
+    variable: Variable,
+    slots: Mapping[str, Variable],
+    *,
+    touches_all_rows: bool = False,
+    sum_squares: bool = False,
+) -> Write:
+    """The write of one step; its resources are the variable's and the slots'."""
+    if variable.dtype.kind in "iubO":
+        raise ArgumentError(f"{variable.name} has dtype {variable.dtype} and no gradient.", "Train real variables.")
+    apply = _plan(_in_exact(rule, variable.dtype), gradient, variable, touches_all_rows, sum_squares)
+    held = (variable, *slots.values())
+    resources = tuple(resource for each in held for resource in each.resources)
+    if all(len(each.resources) == 1 for each in held):
+        return Write(resources, lambda: apply(*_arrays([each.resources[0].array for each in held], slots)))
+    return Write(resources, lambda: _apply_to_copies(apply, held, slots))
+
+
+def exact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype that rules compute in: the variable's, or float32 where that has few bits."""
+    return np.dtype(np.float32) if is_half(dtype) else dtype
+
+
+def _in_exact(rule: Rule, dtype: np.dtype[Any]) -> Rule:
+    exact = exact_dtype(dtype)
+    if exact == dtype:
+        return rule
+
+    def widened(value: Array, gradient: Array, square: Array, slots: Slots) -> None:
+        arrays = {name: slot.astype(exact) for name, slot in slots.items()}
+        new, part = value.astype(exact), gradient.astype(exact)
+        rule(new, part, part * part, arrays)
+        value[...] = new.astype(dtype)
+        for name, slot in slots.items():
+            slot[...] = arrays[name].astype(dtype)
+
+    return widened
+
+
+def _apply_to_copies(
+    apply: Callable[[Array, Slots], None], held: tuple[Variable, ...], slots: Mapping[str, Any]
+) -> None:
+    """The same for kinds of variables that keep their memory to themselves, or have several."""
+    copies = [np.array(each.read_value()) for each in held]
+    apply(*_arrays(copies, slots))
+    for each, copy in zip(held, copies, strict=True):
+        each.assign(copy)
+
+
+def _arrays(arrays: list[Array], slots: Mapping[str, Any]) -> tuple[Array, Slots]:
+    return arrays[0], dict(zip(slots, arrays[1:], strict=True))
+
+
+def _plan(
+    rule: Rule, gradient: Gradient, variable: Variable, touches_all_rows: bool, sum_squares: bool
+) -> Callable[[Array, Slots], None]:
+    here, there = current_device(), variable.device
+    if not isinstance(gradient, IndexedSlices):
+        dense = cast_value(as_value(gradient), variable.dtype, "The gradient")
+        check_shape(dense.shape, variable.shape, "The gradient")
+        moved = np.ascontiguousarray(move_array(dense, here, there))
+        return lambda value, slots: _apply_dense(rule, moved, value, slots)
+    given = GradientRows.of(gradient, variable.shape, variable.dtype, sum_squares=sum_squares)
+    squares = None if given.squares is None else move_array(given.squares, here, there)
+    there_rows = GradientRows(given.rows, move_array(given.sums, here, there), squares)
+    by_rows = _apply_to_all_rows if touches_all_rows else _apply_to_rows
+    return lambda value, slots: by_rows(rule, there_rows, value, slots)
+
+
+def _apply_dense(rule: Rule, gradient: Array, value: Array, slots: Slots) -> None:
+    flat, flat_gradient = value.reshape(-1), gradient.reshape(-1)
+    flat_slots = {name: slot.reshape(-1) for name, slot in slots.items()}
+    for block in _blocks(flat):
+        part = flat_gradient[block]
+        rule(flat[block], part, part * part, {name: slot[block] for name, slot in flat_slots.items()})
+
+
+def _apply_to_rows(rule: Rule, gradient: GradientRows, value: Array, slots: Slots) -> None:
+    for block in _blocks(gradient.sums):
+        rows, part = gradient.rows[block], gradient.sums[block]
+        square = part * part if gradient.squares is None else gradient.squares[block]
+        new, new_slots = value[rows], {name: slot[rows] for name, slot in slots.items()}
+        rule(new, part, square, new_slots)
+        value[rows] = new
+        for name, slot in slots.items():
+            slot[rows] = new_slots[name]
+
+
+def _apply_to_all_rows(rule: Rule, gradient: GradientRows, value: Array, slots: Slots) -> None:
+    for block in _blocks(value):
+        low, high = np.searchsorted(gradient.rows, [block.start, block.stop])
+        local = gradient.rows[low:high] - block.start
+        part = np.zeros_like(value[block])
+        part[local] = gradient.sums[low:high]
+        square = part * part
+        if gradient.squares is not None:
+            square[local] = gradient.squares[low:high]
+        rule(value[block], part, square, {name: slot[block] for name, slot in slots.items()})
+
+
+def _blocks(array: Array) -> Iterator[slice]:
+    """Slices of the first axis that hold about a block's bytes each."""
+    step = max(1, _BLOCK_NBYTES // max(1, array[:1].nbytes))
+    return (slice(start, min(start + step, len(array))) for start in range(0, len(array), step))

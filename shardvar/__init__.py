@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shardvar import errors as errors
+    from shardvar import nn as nn
     from shardvar import random as random
     from shardvar.checkpoint import load as load
     from shardvar.checkpoint import open_checkpoint as open_checkpoint
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
     from shardvar.layout.partitioners import fixed_size_partitioner as fixed_size_partitioner
     from shardvar.layout.partitioners import min_max_variable_partitioner as min_max_variable_partitioner
     from shardvar.layout.partitioners import variable_axis_size_partitioner as variable_axis_size_partitioner
+    from shardvar.nn import matmul as matmul
     from shardvar.planning.policies import AllInOnePolicy as AllInOnePolicy
     from shardvar.planning.policies import MaxShardSizePolicy as MaxShardSizePolicy
     from shardvar.tracking import Trackable as Trackable
+    from shardvar.training import optimizers as optimizers
     from shardvar.variables import IndexedSlices as IndexedSlices
     from shardvar.variables import ShardedVariable as ShardedVariable
     from shardvar.variables import Variable as Variable
@@ -62,9 +65,11 @@ _HOMES = {
         "min_max_variable_partitioner",
         "variable_axis_size_partitioner",
     ),
+    "shardvar.nn": ("matmul", "nn"),
     "shardvar.planning.policies": ("AllInOnePolicy", "MaxShardSizePolicy"),
     "shardvar.random": ("random",),
     "shardvar.tracking": ("Trackable",),
+    "shardvar.training": ("optimizers",),
     "shardvar.variables": (
         "IndexedSlices",
         "ShardedVariable",

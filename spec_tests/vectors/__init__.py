@@ -17,8 +17,8 @@ GROUPS: dict[str, str] = {
     "creation": "creation",
     "div_mod": "div_mod",
     "getitem": "getitem",
-    "initializers": "initializers",
     "gradients": "gradients",
+    "initializers": "initializers",
     "losses": "losses",
     "operators": "operators",
     "optimizers": "optimizers",
@@ -29,8 +29,7 @@ GROUPS: dict[str, str] = {
     "tf1_partitioned": "tf1_partitioned",
     "variable_semantics": "variable_semantics",
 }
-"""Group -> its module here. rng, initializers, checkpoint join as their
-layers are built."""
+"""Group -> its module here. checkpoint joins as its layer is built."""
 
 
 def group_module(group: str) -> ModuleType | None:

@@ -49,6 +49,8 @@ class LocalStorage:
         """Put ``old`` in the place of ``new``, in one step, and force that step to the disk."""
         source, target = self._join(old), self._join(new)
         with writing(target):
+            # Files made before, which the renamed one may name, must not reach the disk after it.
+            _sync_directory(self.path)
             os.replace(source, target)
             _sync_directory(self.path)
 

@@ -157,7 +157,7 @@ def test_stamps_tell_contents_apart(storage: LocalStorage) -> None:
 
 
 def test_closing_a_written_file_syncs_it(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each file is forced to the disk once when it is closed, and each rename forces its directory."""
+    """Each file is forced to the disk once when it is closed; a rename forces its directory before and after."""
     synced: list[int] = []
     monkeypatch.setattr(local_file, "sync", synced.append)
     monkeypatch.setattr("shardvar.storage.local.sync", synced.append)
@@ -168,7 +168,7 @@ def test_closing_a_written_file_syncs_it(storage: LocalStorage, monkeypatch: pyt
     file.close()
     assert len(synced) == 1
     storage.rename("f", "g")
-    assert len(synced) == 2 and storage.names() == ["g"]
+    assert len(synced) == 3 and storage.names() == ["g"]
 
 
 def test_names_are_those_of_files(storage: LocalStorage) -> None:

@@ -146,9 +146,8 @@ def hit_penalties(labels: Ints, candidates: Ints, dtype: np.dtype[Any]) -> Array
     reversed_first = np.unique(candidates[::-1], return_index=True)[1]
     is_last = np.zeros(len(candidates), np.bool_)
     is_last[len(candidates) - 1 - reversed_first] = True
-    hits = (labels[:, :, None] == candidates).sum(axis=1) * is_last
-    with np.errstate(over="ignore"):  # a label given twice is hit twice, and the sum is minus infinity
-        return np.asarray(hits.astype(dtype) * np.finfo(dtype).min)
+    hits = (labels[:, :, None] == candidates).any(axis=1) & is_last
+    return np.asarray(np.where(hits, np.finfo(dtype).min, dtype.type(0)))
 
 
 def _check(weights: Any, biases: Any, labels: Any, inputs: Any, num_true: int) -> tuple[Array, Ints]:

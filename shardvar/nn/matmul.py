@@ -63,30 +63,28 @@ def check_product(left: tuple[int, ...], right: tuple[int, ...]) -> None:
 def _rows_of_product(a: VariableInterface, b: Array, mode: Mode) -> Array:
     """[rows of a, columns of b]: each shard gives its own rows."""
     out = np.empty((a.shape[0], b.shape[1]), np.result_type(a.dtype, b.dtype))
+    multiply = _multiply_here if mode == "concat" else _multiply_there
     for shard, rows in _shards(a):
-        if mode == "concat":
-            with _value_here(shard) as value:
-                np.matmul(value, b, out=out[rows])
-        else:
-            _multiply_there(shard, b, out[rows], shard_is_left=True)
+        multiply(shard, b, out[rows], shard_is_left=True)
     return out
 
 
 def _sum_of_products(a: Array, b: VariableInterface, mode: Mode) -> Array:
     """[rows of a, columns of b]: each shard gives the term of its own rows, and of their columns of ``a``."""
     out = np.zeros((a.shape[0], b.shape[1]), np.result_type(a.dtype, b.dtype))
-    term = out
+    term = np.empty_like(out)
+    multiply = _multiply_here if mode == "concat" else _multiply_there
     for shard, rows in _shards(b):
-        columns = a[:, rows]
-        if mode == "concat":
-            with _value_here(shard) as value:
-                np.matmul(columns, value, out=term)
-        else:
-            _multiply_there(shard, columns, term, shard_is_left=False)
-        if term is not out:
-            out += term
-        term = np.empty_like(out) if term is out else term
+        multiply(shard, a[:, rows], term, shard_is_left=False)
+        out += term
     return out
+
+
+def _multiply_here(shard: Variable, other: Array, out: Array, *, shard_is_left: bool) -> None:
+    """``out[...] = product``, computed on the current device."""
+    with _value_here(shard) as value:
+        left, right = (value, other) if shard_is_left else (other, value)
+        np.matmul(left, right, out=out)
 
 
 def _multiply_there(shard: Variable, other: Array, out: Array, *, shard_is_left: bool) -> None:

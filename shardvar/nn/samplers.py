@@ -77,6 +77,7 @@ def expected_count(classes: npt.ArrayLike, range_max: int, draws: int) -> Array:
     """How often each class is to be expected among the distinct ones of so many draws, float32."""
     ids = np.asarray(classes, np.float64)
     chance = np.log1p(1 / (ids + 1)) / np.log1p(range_max)
+    chance = np.minimum(chance, np.nextafter(1, 0))  # of a single class it is 1, whose complement has no logarithm
     return np.asarray(-np.expm1(draws * np.log1p(-chance)), np.float32)
 
 

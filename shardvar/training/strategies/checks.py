@@ -1,0 +1,35 @@
+"""What strategies are given, checked."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from shardvar.devices import Device
+from shardvar.errors import ArgumentTypeError
+from shardvar.layout.partitioning import AnyPartitioner
+
+
+def check_partitioner(partitioner: Any) -> AnyPartitioner | None:
+    """A callable, or None for no partitioner."""
+    if partitioner is not None and not callable(partitioner):
+        raise ArgumentTypeError(f"The partitioner {partitioner!r} is not callable.", "Give p(shape, dtype), or None.")
+    checked: AnyPartitioner | None = partitioner
+    return checked
+
+
+def check_devices(devices: Any) -> tuple[Device, ...]:
+    """The devices as a tuple, at least one."""
+    is_list = isinstance(devices, Sequence) and not isinstance(devices, str)
+    if not is_list or not devices or not all(isinstance(device, Device) for device in devices):
+        raise ArgumentTypeError(
+            f"{devices!r} is no list of devices.", "Give devices: a strategy's host_devices or replica_devices."
+        )
+    return tuple(devices)
+
+
+def check_size_known(shape: Any, cut: Any) -> None:
+    """Refuse to cut a variable that may change its size: its shards could not."""
+    if cut is not None and isinstance(shape, Sequence) and None in shape:
+        raise ArgumentTypeError(
+            f"A variable of the shape {tuple(shape)} cannot be cut, since its size is not known.",
+            "Give its full shape, or create it where no partitioner is.",
+        )

@@ -1,0 +1,81 @@
+"""HybridStrategy: two strategies, and a function that says which of them creates a variable.
+
+R-HYBRID-1 (RFC 002): "a hybrid strategy that mirrors some variables and shards other variables"; "strategy_chooser: a
+callable that takes variable name, variable shape and variable dtype and returns which strategy to apply".
+"""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from shardvar.devices import Device
+from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.training.serialization import check_config, deserialize, serializable, serialize
+from shardvar.training.strategies.scope import Scope
+from shardvar.training.strategies.strategy import Strategy
+from shardvar.variables.creators import NextCreator
+from shardvar.variables.initial_value import open_initial_value
+
+Chooser = Callable[[str | None, tuple[int, ...], Any], "Strategy | int | None"]
+
+
+@serializable
+class HybridStrategy(Strategy):
+    """``chooser(name, shape, dtype)`` answers with one of the two, with 1 or 2, or with None for the first, the
+    default.
+
+    Computing, and what its scopes say of devices by default, is the first one's business.
+    """
+
+    def __init__(self, strategy1: Strategy, strategy2: Strategy, strategy_chooser: Chooser) -> None:
+        for strategy in (strategy1, strategy2):
+            if not isinstance(strategy, Strategy):
+                raise ArgumentTypeError(f"{strategy!r} is no strategy.", "Give two strategies and a chooser.")
+        if not callable(strategy_chooser):
+            raise ArgumentTypeError(
+                f"The chooser {strategy_chooser!r} is not callable.", "Give chooser(name, shape, dtype)."
+            )
+        self.strategy1 = strategy1
+        self.strategy2 = strategy2
+        self.strategy_chooser = strategy_chooser
+
+    @property
+    def host_devices(self) -> tuple[Device, ...]:
+        return self.strategy1.host_devices
+
+    @property
+    def replica_devices(self) -> tuple[Device, ...]:
+        return self.strategy1.replica_devices
+
+    def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], said: Scope) -> Any:
+        """What the chosen one makes."""
+        initial = open_initial_value(kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype"))
+        if initial.whole is not None:  # it was evaluated to know its shape: once is enough
+            kwargs = kwargs | {"initial_value": initial.whole}
+        chosen = self._chosen(kwargs.get("name"), initial.shape, initial.dtype)
+        return chosen.create_free(next_creator, kwargs, said)
+
+    def get_config(self) -> dict[str, Any]:
+        """Both strategies and the chooser, whose class must be registered."""
+        return {
+            "strategy1": serialize(self.strategy1),
+            "strategy2": serialize(self.strategy2),
+            "strategy_chooser": serialize(self.strategy_chooser),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        given = check_config(cls, config)
+        return cls(**{name: deserialize(value) if isinstance(value, dict) else value for name, value in given.items()})
+
+    def __repr__(self) -> str:
+        return f"HybridStrategy({self.strategy1}, {self.strategy2})"
+
+    def _chosen(self, name: str | None, shape: tuple[int, ...], dtype: Any) -> Strategy:
+        answer = self.strategy_chooser(name, shape, dtype)
+        if answer is None or answer is self.strategy1 or answer == 1:
+            return self.strategy1
+        if answer is self.strategy2 or answer == 2:
+            return self.strategy2
+        raise ArgumentError(
+            f"The chooser answered {answer!r} for the variable {name!r}.", "Answer with one of its two strategies."
+        )

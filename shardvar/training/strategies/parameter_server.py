@@ -1,0 +1,141 @@
+"""ParameterServerStrategy: variables live on servers, one after another, large ones in parts.
+
+    turn    0         1         2         3         4     5
+    server  ps:0      ps:1      ps:2      ps:0      ps:1  ps:2
+    made    w/part_0  w/part_1  w/part_2  w/part_3  b     u/part_0  ...
+
+The round goes on from variable to variable; each part, and each variable that is not cut, is one turn. A variable that
+is colocated with another takes no turn, and neither does one that could not be created.
+"""
+
+from itertools import cycle
+from threading import RLock
+from typing import Any, Self
+
+from shardvar.devices import Cluster, Device, current_device, make_cluster
+from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.partitioning import AnyPartitioner
+from shardvar.training.serialization import check_config, deserialize, serializable, serialize
+from shardvar.training.strategies.checks import check_partitioner, check_size_known
+from shardvar.training.strategies.copies import create_cut
+from shardvar.training.strategies.scope import Partitioning, Scope
+from shardvar.training.strategies.strategy import Strategy
+from shardvar.variables import AggregatingVariable, VariableAggregation
+from shardvar.variables.creators import NextCreator
+from shardvar.variables.variable import parse_mode
+
+
+@serializable
+class ParameterServerStrategy(Strategy):
+    """``num_ps`` simulated servers, or those of a cluster; none is the local case.
+
+    R-PSS-1 (RFC 000): "Variables created under strategy.scope() will be partitioned based on the strategy-level
+    partitioner."
+
+    >>> from shardvar.layout.partitioners import FixedShardsPartitioner
+    >>> from shardvar.variables import Variable
+    >>> strategy = ParameterServerStrategy(2, FixedShardsPartitioner(3))
+    >>> with strategy.scope():
+    ...     w, b = Variable([0.0] * 7, name="w"), Variable(0.0, name="b")
+    >>> [(shard.name, shard.device.short_name) for shard in [*w.variables, b]]
+    [('w/part_0', 'ps:0'), ('w/part_1', 'ps:1'), ('w/part_2', 'ps:0'), ('b', 'ps:1')]
+    """
+
+    def __init__(
+        self,
+        num_ps: int | Cluster,
+        variable_partitioner: AnyPartitioner | None = None,
+        *,
+        ps_memory_limit: int | None = None,
+    ) -> None:
+        self.variable_partitioner = check_partitioner(variable_partitioner)
+        self.cluster = _cluster(num_ps, ps_memory_limit)
+        self._turn = 0
+        self._lock = RLock()
+
+    @property
+    def num_ps(self) -> int:
+        """How many servers there are."""
+        return len(self.cluster.servers)
+
+    @property
+    def host_devices(self) -> tuple[Device, ...]:
+        return self.cluster.hosts
+
+    @property
+    def replica_devices(self) -> tuple[Device, ...]:
+        return self.cluster.replicas
+
+    def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], said: Scope) -> Any:
+        """A plain variable on the next server, or a sharded one on the next servers."""
+        how = said.partitioning or Partitioning(self.variable_partitioner)
+        check_size_known(kwargs.get("shape"), how.cut)
+        with self._lock:
+            before, made = self._turn, None
+            try:
+                made = create_cut(
+                    next_creator,
+                    kwargs,
+                    how.cut,
+                    # R-PSS-2 (RFC 000): "ParameterServerStrategy ... always partitions variables among parameter
+                    # servers", unless other devices are named.
+                    place_next=cycle(how.devices).__next__ if how.devices else self._next_server,
+                    # R-PSS-3 (RFC 002): "The number of shards is the number of ps in multi-worker case and 1 in local
+                    # case."
+                    num_shards=len(how.devices) if how.devices else max(1, self.num_ps),
+                )
+            finally:
+                if made is None:
+                    self._turn = before
+        return self._aggregating(made, kwargs.get("aggregation"))
+
+    def get_config(self) -> dict[str, Any]:
+        """The number of servers, the limit of their memories, the partitioner."""
+        limits = {server.memory_limit for server in self.cluster.servers}
+        if len(limits) > 1:
+            raise ArgumentError(f"The servers of {self} have several memory limits.", "Give all servers the same.")
+        return {
+            "num_ps": self.num_ps,
+            "variable_partitioner": serialize(self.variable_partitioner),
+            "ps_memory_limit": limits.pop() if limits else None,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """R-SERIAL-1 (RFC 002): "a cluster of different number of parameter servers" is another ``num_ps``."""
+        given = check_config(cls, config)
+        return cls(**given | {"variable_partitioner": deserialize(given.get("variable_partitioner"))})
+
+    def __repr__(self) -> str:
+        return f"ParameterServerStrategy(num_ps={self.num_ps}, variable_partitioner={self.variable_partitioner!r})"
+
+    @property
+    def _own_partitioner(self) -> AnyPartitioner | None:
+        return self.variable_partitioner
+
+    def _next_server(self) -> Device:
+        servers = self.cluster.servers
+        if not servers:
+            return current_device()
+        self._turn += 1
+        return servers[(self._turn - 1) % len(servers)]
+
+    def _aggregating(self, made: Any, aggregation: Any) -> Any:
+        """R-PSS-4 (RFC 002): "model variables can sometimes be AggregatingVariable with a underlying ShardedVariable":
+
+        where several replicas update it, and it was said how their updates become one.
+        """
+        mode = parse_mode(VariableAggregation, aggregation)
+        if mode is VariableAggregation.NONE or len(self.replica_devices) < 2:
+            return made
+        return AggregatingVariable(made, mode)
+
+
+def _cluster(num_ps: int | Cluster, memory_limit: int | None) -> Cluster:
+    if isinstance(num_ps, Cluster):
+        if memory_limit is not None:
+            raise ArgumentError("ps_memory_limit is given beside a cluster.", "Give it to make_cluster.")
+        return num_ps
+    if isinstance(num_ps, bool) or not hasattr(num_ps, "__index__"):
+        raise ArgumentTypeError(f"num_ps is {num_ps!r}.", "Give the number of servers, or a cluster.")
+    return make_cluster(num_ps, ps_memory_limit=memory_limit)

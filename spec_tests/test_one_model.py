@@ -1,0 +1,117 @@
+"""One model, unchanged, under every strategy."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+from clusters import Tall, assert_equal_copies, places, two_gpus
+
+from shardvar.layout.partition import PartitionSpec
+from shardvar.layout.partitioners import FixedShardsPartitioner
+from shardvar.training import Module, layers, optimizers
+from shardvar.training.strategies import (
+    CollectiveAllReduceStrategy,
+    HybridStrategy,
+    MirroredStrategy,
+    ParameterServerStrategy,
+    Strategy,
+)
+from shardvar.variables import (
+    MirroredVariable,
+    ResourceVariable,
+    initializers,
+)
+
+
+class Recommender(Module):
+    """RFC 000's model, small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.user = layers.Embedding(11, 3, initializers.RandomUniform(seed=1, seed_mode="global"), name="user")
+        self.item = layers.Embedding(7, 3, initializers.RandomUniform(seed=2, seed_mode="global"), name="item")
+        draw = initializers.GlorotUniform(seed=3, seed_mode="global")
+        self.hidden = layers.Dense(4, "sigmoid", kernel_initializer=draw, name="dense_0")
+        self.logits = layers.Dense(1, kernel_initializer=draw, name="dense_1")
+
+    def loss(self, user: Any, item: Any, wanted: Any) -> tuple[float, list[Any]]:
+        """Half the squared error, and its gradients."""
+        of_user, pull_user = self.user.vjp(user)
+        of_item, pull_item = self.item.vjp(item)
+        hidden, pull_hidden = self.hidden.vjp(np.concatenate([of_user, of_item], axis=1))
+        logits, pull_logits = self.logits.vjp(hidden)
+        error = logits[:, 0] - wanted
+        pairs, upstream = pull_logits(error[:, None])
+        more, upstream = pull_hidden(upstream)
+        both = [pull_user(upstream[:, :3])[0], pull_item(upstream[:, 3:])[0]]
+        return float(np.sum(error * error) / 2), [*pairs, *more, *both[0], *both[1]]
+
+
+def train(
+    strategy: Strategy | None, make_optimizer: Callable[[], Any], steps: int = 3
+) -> tuple[list[float], list[Any]]:
+    """Losses, and the variables by name, sharded ones concatenated."""
+    rng = np.random.default_rng(0)
+    batch = rng.integers(0, 11, 6), rng.integers(0, 7, 6), rng.random(6).astype(np.float32)
+    with nullcontext() if strategy is None else strategy.scope():
+        model, optimizer = Recommender(), make_optimizer()
+    losses = [optimizer.minimize(lambda: model.loss(*batch), model) for _ in range(steps)]
+    tables = [model.user.embeddings, model.item.embeddings, model.hidden.kernel, model.hidden.bias, model.logits.kernel]
+    for table in tables:
+        if isinstance(table, MirroredVariable):
+            assert_equal_copies(table)
+    return losses, [np.asarray(table) for table in tables]
+
+
+def strategies() -> list[Strategy]:
+    return [
+        ParameterServerStrategy(3),
+        ParameterServerStrategy(3, FixedShardsPartitioner(3)),
+        ParameterServerStrategy(2, lambda shape, dtype: PartitionSpec(splits=[[1, shape[0] - 1]])),
+        ParameterServerStrategy(0, FixedShardsPartitioner(2)),
+        MirroredStrategy(["GPU:0", "GPU:1"]),
+        CollectiveAllReduceStrategy(2, 2),
+        HybridStrategy(two_gpus(), ParameterServerStrategy(2, FixedShardsPartitioner(4)), Tall()),
+    ]
+
+
+@pytest.mark.parametrize(
+    "make_optimizer", [optimizers.SGD, optimizers.Adagrad, optimizers.Adam], ids=lambda o: o.__name__
+)
+def test_one_model_unchanged_trains_alike_under_every_strategy(make_optimizer: Callable[[], Any]) -> None:
+    """RFC 000: "without requiring users to rewrite their model code". Of shards, sums differ in their order alone."""
+    losses, tables = train(None, make_optimizer)
+    for strategy in strategies():
+        other_losses, other_tables = train(strategy, make_optimizer)
+        assert np.allclose(losses, other_losses, rtol=1e-6), strategy
+        for one, other in zip(tables, other_tables, strict=True):
+            assert np.allclose(one, other, rtol=1e-5, atol=1e-6), strategy
+
+
+def test_strategies_that_cut_nothing_change_no_bit() -> None:
+    losses, tables = train(None, optimizers.Adam)
+    for strategy in (ParameterServerStrategy(2), two_gpus(), CollectiveAllReduceStrategy(1, 3)):
+        other_losses, other_tables = train(strategy, optimizers.Adam)
+        assert losses == other_losses
+        assert all(np.array_equal(one, other) for one, other in zip(tables, other_tables, strict=True))
+
+
+def test_hyperparameters_are_created_under_the_scope() -> None:
+    """R-OPT-3: "Hyperparameters creation will be subject to the parameter strategy scope and partitioner." """
+    with ParameterServerStrategy(2, FixedShardsPartitioner(2)).scope():
+        rate = optimizers.SGD(0.5).learning_rate
+    assert places(rate)[0].startswith("ps:") and isinstance(rate, ResourceVariable)
+    with two_gpus().scope():
+        assert isinstance(optimizers.SGD(0.5).learning_rate, MirroredVariable)
+
+
+def test_a_copy_of_a_module_shares_its_strategy() -> None:
+    strategy = ParameterServerStrategy(2)
+    with strategy.scope():
+        layer = layers.Dense(2)
+    twin = deepcopy(layer)
+    twin([[1.0]])
+    assert places(twin.kernel) == ["ps:0"] and deepcopy(strategy) is strategy

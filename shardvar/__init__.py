@@ -41,7 +41,17 @@ if TYPE_CHECKING:
     from shardvar.planning.policies import AllInOnePolicy as AllInOnePolicy
     from shardvar.planning.policies import MaxShardSizePolicy as MaxShardSizePolicy
     from shardvar.tracking import Trackable as Trackable
+    from shardvar.training import Module as Module
+    from shardvar.training import deserialize as deserialize
+    from shardvar.training import layers as layers
     from shardvar.training import optimizers as optimizers
+    from shardvar.training import serializable as serializable
+    from shardvar.training import serialize as serialize
+    from shardvar.training import strategies as strategies
+    from shardvar.training.strategies import CollectiveAllReduceStrategy as CollectiveAllReduceStrategy
+    from shardvar.training.strategies import HybridStrategy as HybridStrategy
+    from shardvar.training.strategies import MirroredStrategy as MirroredStrategy
+    from shardvar.training.strategies import ParameterServerStrategy as ParameterServerStrategy
     from shardvar.variables import IndexedSlices as IndexedSlices
     from shardvar.variables import ShardedVariable as ShardedVariable
     from shardvar.variables import Variable as Variable
@@ -69,7 +79,21 @@ _HOMES = {
     "shardvar.planning.policies": ("AllInOnePolicy", "MaxShardSizePolicy"),
     "shardvar.random": ("random",),
     "shardvar.tracking": ("Trackable",),
-    "shardvar.training": ("optimizers",),
+    "shardvar.training": (
+        "Module",
+        "deserialize",
+        "layers",
+        "optimizers",
+        "serializable",
+        "serialize",
+        "strategies",
+    ),
+    "shardvar.training.strategies": (
+        "CollectiveAllReduceStrategy",
+        "HybridStrategy",
+        "MirroredStrategy",
+        "ParameterServerStrategy",
+    ),
     "shardvar.variables": (
         "IndexedSlices",
         "ShardedVariable",

@@ -4,14 +4,14 @@ Gather the unit's bytes into a buffer, take the checksums while they are in the 
 unit whose bytes lie in an array as they are is written from there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from shardvar.engine.arrays import ArraySource
-from shardvar.engine.boxes import fill_range
+from shardvar.engine.boxes import Wanted, boxes_in_range, read_boxes
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.gather import gather, gather_arrays
 from shardvar.engine.moves import MoveTable
@@ -80,12 +80,30 @@ class Sums:
 def write_unit(work: FileWork, unit: Unit) -> Sums:
     """Gather, take checksums, write."""
     block = _payload_in_memory(work, unit)
-    moves = None
-    if block is None:
-        block = thread_buffer(unit.nbytes)
+    if block is not None:
+        return _finish(work, unit, block, None)
+    (sums,) = write_units(work, [unit])
+    return sums
+
+
+def write_units(work: FileWork, units: Sequence[Unit]) -> list[Sums]:
+    """Gather several units at once, so that what more than one of them needs is read once; then as ``write_unit``."""
+    stops = np.cumsum([unit.nbytes for unit in units]).tolist()
+    buffer = thread_buffer(stops[-1])
+    blocks = [buffer[stop - unit.nbytes : stop] for unit, stop in zip(units, stops, strict=True)]
+    moves: list[MoveTable | None] = []
+    wanted: list[Wanted] = []
+    for unit, block in zip(units, blocks, strict=True):
         if unit.nbytes != int(work.plan.targets.nbytes[unit.first : unit.last].sum()):
             np.frombuffer(block, np.uint8)[:] = 0  # what lies between payloads
-        moves = _fill(work, unit, block)
+        moves.append(_fill(work, unit, block))
+        wanted.extend(_boxes(work, unit, block))
+    read_boxes(work.source, work.entries, wanted, work.evidence)
+    return [_finish(work, *each) for each in zip(units, blocks, moves, strict=True)]
+
+
+def _finish(work: FileWork, unit: Unit, block: memoryview, moves: MoveTable | None) -> Sums:
+    """Take the checksums of a unit's bytes, and write them."""
     sums = take_checksums(work.writer, work.plan.targets, work.start, unit, block)
     if moves is not None:
         # Each target's bytes are those of one piece of the source: its checksum is the piece's, and is known by now.
@@ -118,14 +136,12 @@ def _rows(work: FileWork, unit: Unit) -> Ints:
 
 
 def _fill(work: FileWork, unit: Unit, block: memoryview) -> MoveTable | None:
-    """Fill the block. Returns the moves where each fills one target, and their checksums are left to the caller."""
+    """Fill the block but for boxes. Returns the moves where each fills one target, whose checksums the caller takes."""
     moves = work.moves.take(_rows(work, unit))
     base = int(work.start[unit.first]) + unit.start
     places = work.start[moves.target] + moves.target_start - base
     if unit.last == unit.first + 1:
         moves, places = _clip(moves, places, unit.nbytes)
-    for target in (np.flatnonzero(~work.is_run[unit.first : unit.last]) + unit.first).tolist():
-        _fill_boxes(work, unit, target, block, base)
     if isinstance(work.source, ArraySource):
         gather_arrays(work.source, work.entries.file[moves.source], moves, places, block)
         return None
@@ -163,8 +179,15 @@ def _clip(moves: MoveTable, places: Ints, nbytes: int) -> tuple[MoveTable, Ints]
     return clipped.take(rows), start[rows]
 
 
-def _fill_boxes(work: FileWork, unit: Unit, target: int, block: memoryview, base: int) -> None:
-    """Fill a target's bytes in the block from the copies that meet them."""
+def _boxes(work: FileWork, unit: Unit, block: memoryview) -> Iterator[Wanted]:
+    """What fills the targets in the block that moves do not fill."""
+    base = int(work.start[unit.first]) + unit.start
+    for target in (np.flatnonzero(~work.is_run[unit.first : unit.last]) + unit.first).tolist():
+        yield from _boxes_of_target(work, unit, target, block, base)
+
+
+def _boxes_of_target(work: FileWork, unit: Unit, target: int, block: memoryview, base: int) -> Iterator[Wanted]:
+    """What fills a target's bytes in the block: the copies that meet them."""
     plan = work.plan
     itemsize = int(ITEMSIZES[plan.targets.codes()[target]])
     place = int(work.start[target]) - base
@@ -178,7 +201,7 @@ def _fill_boxes(work: FileWork, unit: Unit, target: int, block: memoryview, base
     ends = ((offset + shape - 1) * strides).sum(axis=1)
     copies = [plan.copy(row) for row in rows[(begins < last) & (ends >= first)].tolist()]
     region = plan.targets.region(target)
-    fill_range(work.source, work.entries, region, copies, begin - place, block[begin:end], itemsize, work.evidence)
+    return boxes_in_range(work.entries, region, copies, begin - place, block[begin:end], itemsize)
 
 
 def take_checksums(writer: FileWriter, targets: SliceTable, places: Ints, unit: Unit, block: memoryview) -> Sums:

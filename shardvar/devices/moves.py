@@ -125,14 +125,27 @@ def gather_into(
 
     ``rows`` and ``at`` [n] must be in range, which is the caller's to check; without ``at`` it is ``out[:] = ...``.
     """
-    row_nbytes = max(1, array[:1].nbytes)
-    step = max(1, _GATHER_NBYTES // row_nbytes)
+    wide_out, wide = _rows_as_elements(out, array)
+    step = max(1, _GATHER_NBYTES // max(1, array[:1].nbytes))
+    scratch = np.empty((min(step, len(rows)), *wide.shape[1:]), wide.dtype)
     nbytes = 0
     for start in range(0, len(rows), step):
-        block = np.take(array, rows[start : start + step], axis=0)
-        out[slice(start, start + len(block)) if at is None else at[start : start + step]] = block
+        chosen = rows[start : start + step]
+        # Rows are in range, so nothing is clipped: this mode is the one that writes to `out` without a buffer.
+        block = np.take(wide, chosen, axis=0, out=scratch[: len(chosen)], mode="clip")
+        wide_out[slice(start, start + len(block)) if at is None else at[start : start + step]] = block
         nbytes += value_nbytes(block)
     record_transfer(source, target, nbytes, messages=int(len(rows) > 0))
+
+
+def _rows_as_elements(*arrays: Array) -> tuple[Array, ...]:
+    """The same memory with each row as one element, which NumPy copies twice as fast as a row of many."""
+    nbytes = arrays[0].itemsize * prod(arrays[0].shape[1:])
+    if any(
+        array.ndim < 2 or not array.size or array.dtype.hasobject or not array.flags.c_contiguous for array in arrays
+    ):
+        return arrays
+    return tuple(array.reshape(len(array), -1).view(np.dtype((np.void, nbytes)))[:, 0] for array in arrays)
 
 
 def _copy_for(device: Device, array: Array) -> Array:

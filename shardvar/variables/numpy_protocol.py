@@ -7,6 +7,7 @@ operators convert their arguments with it and go on with plain arrays. Results a
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,7 @@ _WRITERS = {np.copyto, np.put, np.put_along_axis, np.place, np.putmask, np.fill_
 _METADATA: dict[Any, Callable[[Any], Any]] = {
     np.shape: lambda variable: variable.shape,
     np.ndim: lambda variable: len(variable.shape),
+    np.size: lambda variable: prod(variable.shape),
 }
 """Questions that the variable itself answers: nothing need move."""
 

@@ -57,11 +57,12 @@ class Shards:
         return out
 
     def plan_dense(self, update: Update, value: Array) -> list[Write]:
-        """A write of each shard with its own rows of ``value``."""
+        """A write of each shard that has rows with its own rows of ``value``."""
         bounds = pairwise(self.layout.bounds)
         return [
             shard.plan_dense(update, value[start:stop])
             for shard, (start, stop) in zip(self.variables, bounds, strict=True)
+            if start < stop
         ]
 
     def plan_sparse(self, update: Update, rows: Ints, values: Array) -> list[Write]:

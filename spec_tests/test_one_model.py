@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from clusters import Tall, assert_equal_copies, places, two_gpus
 
+from shardvar.devices import track_transfers
+from shardvar.errors import ArgumentError
 from shardvar.layout.partition import PartitionSpec
 from shardvar.layout.partitioners import FixedShardsPartitioner
+from shardvar.nn import gradient
 from shardvar.training import Module, layers, optimizers
 from shardvar.training.strategies import (
     CollectiveAllReduceStrategy,
@@ -21,6 +24,7 @@ from shardvar.training.strategies import (
 )
 from shardvar.variables import (
     MirroredVariable,
+    PerReplica,
     ResourceVariable,
     initializers,
 )
@@ -34,8 +38,8 @@ class Recommender(Module):
         self.user = layers.Embedding(11, 3, initializers.RandomUniform(seed=1, seed_mode="global"), name="user")
         self.item = layers.Embedding(7, 3, initializers.RandomUniform(seed=2, seed_mode="global"), name="item")
         draw = initializers.GlorotUniform(seed=3, seed_mode="global")
-        self.hidden = layers.Dense(4, "sigmoid", kernel_initializer=draw, name="dense_0")
-        self.logits = layers.Dense(1, kernel_initializer=draw, name="dense_1")
+        self.hidden = layers.Dense(4, "sigmoid", kernel_initializer=draw, name="dense_0", input_dim=6)
+        self.logits = layers.Dense(1, kernel_initializer=draw, name="dense_1", input_dim=4)
 
     def loss(self, user: Any, item: Any, wanted: Any) -> tuple[float, list[Any]]:
         """Half the squared error, and its gradients."""
@@ -115,3 +119,43 @@ def test_a_copy_of_a_module_shares_its_strategy() -> None:
     twin = deepcopy(layer)
     twin([[1.0]])
     assert places(twin.kernel) == ["ps:0"] and deepcopy(strategy) is strategy
+
+
+def test_replicas_that_share_a_batch_train_as_one_that_has_it_all() -> None:
+    """``run`` on parts of the batch, ``reduce`` their gradients, apply the sum: the step of the whole batch."""
+    rng = np.random.default_rng(1)
+    users, items, wanted = rng.integers(0, 11, 8), rng.integers(0, 7, 8), rng.random(8).astype(np.float32)
+    strategy = CollectiveAllReduceStrategy(2, 2)
+    with strategy.scope():
+        shared, alone = Recommender(), Recommender()
+        optimizer = optimizers.SGD(0.1)
+    optimizer.minimize(lambda: alone.loss(users, items, wanted), alone)
+
+    def gradients(rows: slice) -> list[Any]:
+        loss, pairs = shared.loss(users[rows], items[rows], wanted[rows])
+        return [np.float32(loss), gradient(pairs, shared.trainable_variables)]
+
+    parts = PerReplica([slice(start, start + 2) for start in range(0, 8, 2)])
+    with track_transfers() as ledger:
+        per_replica = strategy.run(gradients, parts)
+        assert ledger.transfers == ()  # every replica reads its own copy
+        loss, reduced = strategy.reduce("sum", per_replica)
+    assert np.isclose(loss, alone_loss(users, items, wanted)) and ledger.messages > 0
+    assert {row.operation for row in ledger.transfers} == {"reduce"}
+    optimizer.apply_gradients(zip(reduced, shared.trainable_variables, strict=True))
+    for one, other in zip(shared.variables, alone.variables, strict=True):
+        assert np.allclose(one, other, rtol=1e-5, atol=1e-6)
+        assert_equal_copies(one)
+
+
+def alone_loss(*batch: Any) -> float:
+    """What a fresh model loses."""
+    return Recommender().loss(*batch)[0]
+
+
+def test_what_replicas_cannot_agree_on_is_refused() -> None:
+    strategy = two_gpus()
+    assert strategy.reduce("mean", PerReplica([[None, 1.0], [None, 3.0]])) == [None, 2.0]
+    for values in ([None, 1.0], [[1.0], [1.0, 2.0]]):
+        with pytest.raises(ArgumentError):
+            strategy.reduce("sum", PerReplica(values))

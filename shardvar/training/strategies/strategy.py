@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
-from shardvar.devices import Device, device_scope
+from shardvar.devices import Device, device_scope, operation_scope
 from shardvar.errors import ArgumentError
 from shardvar.layout.partition import PartitionSpec
 from shardvar.layout.partitioning import AnyPartitioner
@@ -20,9 +20,18 @@ from shardvar.training.strategies.checks import check_devices, check_partitioner
 from shardvar.training.strategies.copies import create_beside
 from shardvar.training.strategies.hints import Hints
 from shardvar.training.strategies.scope import Partitioning, Scope, current_scope
-from shardvar.variables import MirroredVariable, PerReplica, ShardedVariable, Variable, VariableInterface
+from shardvar.variables import (
+    MirroredVariable,
+    PerReplica,
+    ShardedVariable,
+    Variable,
+    VariableAggregation,
+    VariableInterface,
+)
 from shardvar.variables.creators import NextCreator
 from shardvar.variables.initializers import Zeros
+from shardvar.variables.mirrored import aggregate
+from shardvar.variables.variable import parse_mode
 
 
 class Strategy:
@@ -120,6 +129,14 @@ class Strategy:
                 results.append(function(*own))
         return PerReplica(results, devices)
 
+    def reduce(self, aggregation: VariableAggregation | str, value: PerReplica) -> Any:
+        """One value of those of all replicas, on the current device; of lists, a list of such values.
+
+        So the gradients that ``run`` gives become those of the whole batch: with ``"sum"`` where losses are sums.
+        """
+        with operation_scope("reduce"):
+            return _reduced(value, parse_mode(VariableAggregation, aggregation))
+
     def __deepcopy__(self, memo: object) -> Self:
         """Itself: a strategy is the cluster that it stands for, as a device is its memory."""
         return self
@@ -131,6 +148,19 @@ class Strategy:
     def _said(self) -> Scope:
         scope = current_scope()
         return scope if scope is not None and scope.strategy is self else Scope(self)
+
+
+def _reduced(value: PerReplica, mode: VariableAggregation) -> Any:
+    values, devices = value.values, value.devices
+    if all(isinstance(one, list | tuple) for one in values):
+        if len({len(one) for one in values}) > 1:
+            raise ArgumentError("The replicas give lists of different lengths.", "Give what belongs together.")
+        return [_reduced(PerReplica(row, devices), mode) for row in zip(*values, strict=True)]
+    if all(one is None for one in values):
+        return None
+    if any(one is None for one in values):
+        raise ArgumentError("Some replicas give a value and some give none.", "Give zeros, or rows of none.")
+    return aggregate(value, mode)
 
 
 def _as_sharded(made: VariableInterface) -> VariableInterface:

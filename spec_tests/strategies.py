@@ -211,5 +211,11 @@ def payload_of(array: Array) -> bytes:
     return array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
+def named_regions(cause: str) -> list[tuple[slice, ...]]:
+    """The regions that an error says are missing, as NumPy's indexes."""
+    texts = [part[part.index("[") + 1 :] for part in cause.partition(" lacks ")[2].split("]")[:-1]]
+    return [tuple(slice(*map(int, axis.split(":"))) for axis in text.split(", ") if axis) for text in texts]
+
+
 def _columns(axes: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
     return [offset for offset, _ in axes], [extent for _, extent in axes]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import regions, shapes, slice_tables, table_of, tilings
+from strategies import named_regions, regions, shapes, slice_tables, table_of, tilings
 
 from shardvar.errors import IncompleteCheckpoint, OutOfBounds, OverlappingSlices
 from shardvar.layout import Region
@@ -84,10 +84,7 @@ def test_the_missing_regions_that_are_named_are_the_ones_that_no_slice_holds(sli
             for row in range(len(slices)):
                 if slices.tensor[row] == tensor:
                     marks[slices.region(row).slices] = 0
-            named = [part + "]" for part in error.cause.partition(" lacks ")[2].split("]")[:-1]]
-            for text in named:
-                inside = text[text.index("[") + 1 : -1]
-                index = tuple(slice(*map(int, axis.split(":"))) for axis in inside.split(", ") if axis)
+            for index in named_regions(error.cause):
                 marks[index] -= 1
             if "more regions" not in error.cause:
                 assert (marks == 0).all(), "exactly the holes are named"

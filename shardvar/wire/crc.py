@@ -46,7 +46,11 @@ class Checksum:
 
     def combine(self, first: int, second: int, second_nbytes: int) -> int:
         """The checksum of two byte strings, one after the other, from theirs and the length of the second."""
-        return _multiply(_power(second_nbytes, self.polynomial), first, self.polynomial) ^ second
+        combined = second
+        for products in _products(second_nbytes, self.polynomial):
+            combined ^= products[first & 15]
+            first >>= 4
+        return combined
 
     def combine_runs(self, checksums: NDArray[np.uint32], run_nbytes: int) -> NDArray[np.uint32]:
         """The checksums of [..., runs] equally long runs of bytes, one after the other -> [...].
@@ -92,6 +96,25 @@ def _multiply(factor: int, word: Word, polynomial: int) -> Word:
             product = product ^ power
         power = (power >> 1) ^ (power & 1) * polynomial
     return cast(Word, product)
+
+
+@lru_cache(maxsize=1024)
+def _products(nbytes: int, polynomial: int) -> list[list[int]]:
+    """``x**(8 * nbytes)`` times each value of each four bits of a word, the lowest bits first.
+
+    A product is the sum of those of the factor's bits. Whoever combines many pieces has few lengths of them.
+    """
+    of_bit, power = [0] * 32, _power(nbytes, polynomial)
+    for bit in range(31, -1, -1):
+        of_bit[bit] = power
+        power = (power >> 1) ^ (power & 1) * polynomial
+    tables = []
+    for low in range(0, 32, 4):
+        products = [0]
+        for bit in range(low, low + 4):
+            products += [product ^ of_bit[bit] for product in products]
+        tables.append(products)
+    return tables
 
 
 @lru_cache(maxsize=4096)

@@ -94,7 +94,9 @@ def test_wrong_arguments_are_refused_when_they_are_given() -> None:
         lambda: HybridStrategy(two_gpus(), two_gpus(), None),  # type: ignore[arg-type]
         lambda: two_gpus().variable_partitioning_scope(3).__enter__(),  # type: ignore[arg-type]
         lambda: two_gpus().variable_partitioning_scope(None, []).__enter__(),
-        lambda: two_gpus().variable_partitioning_scope(None, ["GPU:0"]).__enter__(),  # type: ignore[list-item]
+        lambda: two_gpus().variable_partitioning_scope(None, ["GPU:0"]).__enter__(),
+        lambda: two_gpus().variable_partitioning_scope(None, [3]).__enter__(),  # type: ignore[list-item]
+        lambda: two_gpus().variable_partitioning_scope(None, "GPU:0").__enter__(),
     ]
     for attempt in attempts:
         with pytest.raises(ArgumentError):

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 import numpy as np
@@ -196,7 +197,10 @@ def test_mirroring_strategies_partition_on_replicas_by_default_or_on_hosts() -> 
     assert isinstance(replicas, ShardedVariable) and isinstance(hosts, ShardedVariable)
     assert places(replicas) == ["worker:0/GPU:0", "worker:0/GPU:1", "worker:1/GPU:0", "worker:1/GPU:1"]
     assert places(hosts) == ["worker:0", "worker:1"]
-    assert offered == [4, 2]
+    with strategy.variable_partitioning_scope(by_devices, ["worker:1", "worker:0/GPU:1"]):
+        named = Variable(arange(8))
+    assert places(named) == ["worker:1", "worker:0/GPU:1"] and named.devices[0] is strategy.host_devices[1]
+    assert offered == [4, 2, 2]
     assert [shard.name for shard in hosts.variables] == ["w/part_0", "w/part_1"]
 
 
@@ -235,6 +239,23 @@ def test_a_scope_is_a_threads_own() -> None:
         thread.start()
         thread.join()
     assert places(made[0]) == ["localhost:0"]
+
+
+def test_a_scope_does_not_follow_a_context_into_another_thread() -> None:
+    """The stack of creators does not either: what enters the scope there is asked for there."""
+    strategy = ParameterServerStrategy(2, FixedShardsPartitioner(2))
+    made: list[Any] = []
+
+    def create() -> None:
+        made.append(Variable(arange(2)))
+        with strategy.scope():
+            made.append(Variable(arange(2)))
+
+    with strategy.scope():
+        thread = threading.Thread(target=copy_context().run, args=(create,))
+        thread.start()
+        thread.join()
+    assert [type(variable) for variable in made] == [ResourceVariable, ShardedVariable]
 
 
 def test_threads_that_create_at_once_share_the_round() -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shardvar.devices import Device
-from shardvar.errors import ArgumentTypeError
+from shardvar.devices import Device, full_name
+from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.partitioning import AnyPartitioner
 
 
@@ -16,14 +16,25 @@ def check_partitioner(partitioner: Any) -> AnyPartitioner | None:
     return checked
 
 
-def check_devices(devices: Any) -> tuple[Device, ...]:
-    """The devices as a tuple, at least one."""
+def check_devices(devices: Any, known: Sequence[Device] = ()) -> tuple[Device, ...]:
+    """The devices as a tuple, at least one; a name is that of the first known one that has it."""
+    if isinstance(devices, Sequence) and not isinstance(devices, str):
+        devices = [_named(device, known) if isinstance(device, str) else device for device in devices]
     is_list = isinstance(devices, Sequence) and not isinstance(devices, str)
     if not is_list or not devices or not all(isinstance(device, Device) for device in devices):
         raise ArgumentTypeError(
             f"{devices!r} is no list of devices.", "Give devices: a strategy's host_devices or replica_devices."
         )
     return tuple(devices)
+
+
+def _named(name: str, known: Sequence[Device]) -> Device:
+    wanted = full_name(name)
+    found = next((device for device in known if device.name == wanted), None)
+    if found is None:
+        names = ", ".join(device.short_name for device in known)
+        raise ArgumentError(f"The strategy has no device {wanted}.", f"It has {names}.")
+    return found
 
 
 def check_size_known(shape: Any, cut: Any) -> None:

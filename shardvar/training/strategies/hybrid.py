@@ -46,6 +46,10 @@ class HybridStrategy(Strategy):
     def replica_devices(self) -> tuple[Device, ...]:
         return self.strategy1.replica_devices
 
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(dict.fromkeys((*self.strategy1.devices, *self.strategy2.devices)))
+
     def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], said: Scope) -> Any:
         """What the chosen one makes."""
         initial = open_initial_value(kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype"))

@@ -66,6 +66,10 @@ class ParameterServerStrategy(Strategy):
     def replica_devices(self) -> tuple[Device, ...]:
         return self.cluster.replicas
 
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return self.cluster.devices
+
     def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], said: Scope) -> Any:
         """A plain variable on the next server, or a sharded one on the next servers."""
         how = said.partitioning or Partitioning(self.variable_partitioner)

@@ -6,8 +6,8 @@ said; entering another strategy's inside is refused: who wants two takes a ``Hyb
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
+from threading import local
 from typing import Any, Protocol
 
 from shardvar.devices import Device
@@ -52,13 +52,13 @@ class Scope:
     @contextmanager
     def enter(self) -> Iterator[None]:
         """Create variables so inside."""
-        outer = _current.get()
+        outer = _current.scope
         if outer is not None and outer.strategy is not self.strategy:
             raise ScopeError(
                 f"The scope of {self.strategy} was entered inside that of {outer.strategy}.",
                 "Leave the outer one first, or give both to sv.HybridStrategy.",
             )
-        token = _current.set(self)
+        _current.scope = self
         try:
             if outer is not None:  # its creator is on the stack already
                 yield
@@ -66,17 +66,23 @@ class Scope:
                 with variable_creator_scope(_create):
                     yield
         finally:
-            _current.reset(token)
+            _current.scope = outer
 
 
 def current_scope() -> Scope | None:
     """The innermost scope of this thread, if it is in one."""
-    return _current.get()
+    return _current.scope
 
 
 def _create(next_creator: NextCreator, **kwargs: Any) -> Any:
-    scope = _current.get()
+    scope = _current.scope
     return next_creator(**kwargs) if scope is None else scope.strategy.create(next_creator, kwargs, scope)
 
 
-_current: ContextVar[Scope | None] = ContextVar("scope", default=None)
+class _Current(local):
+    """A thread's innermost scope: of the thread, as its stack of creators is."""
+
+    scope: Scope | None = None
+
+
+_current = _Current()

@@ -47,6 +47,11 @@ class Strategy:
         """The devices that compute; the hosts where there are no others."""
         raise NotImplementedError
 
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All devices that it knows."""
+        return tuple(dict.fromkeys((*self.host_devices, *self.replica_devices)))
+
     def create(self, next_creator: NextCreator, kwargs: dict[str, Any], said: Scope) -> Any:
         """What ``sv.Variable(**kwargs)`` gives under this strategy: beside another variable, or where it is free."""
         if kwargs.get("colocated_with") is not None:
@@ -74,16 +79,16 @@ class Strategy:
 
     @contextmanager
     def variable_partitioning_scope(
-        self, partitioner: AnyPartitioner | None, partition_devices: Sequence[Device] | None = None
+        self, partitioner: AnyPartitioner | None, partition_devices: Sequence[Device | str] | None = None
     ) -> Iterator[Self]:
         """Cut the variables created inside as this partitioner says; it may stand inside ``scope()`` or alone.
 
         R-PARTSCOPE-1 (RFC 000): "Per-layer partitioner overwrites strategy-level partitioner." R-PARTSCOPE-2:
         partition_devices is "A list of devices to partition the variable on. Set to the host devices if the desire is
         to place the variables on host, set to replica (accelerator) devices if the desire is to place the variables on
-        replicas. Defaults to replica devices."
+        replicas. Defaults to replica devices." They are ``host_devices``, ``replica_devices``, or some of their names.
         """
-        devices = None if partition_devices is None else check_devices(partition_devices)
+        devices = None if partition_devices is None else check_devices(partition_devices, self.devices)
         partitioning = Partitioning(check_partitioner(partitioner), devices)
         with replace(self._said(), partitioning=partitioning).enter():
             yield self

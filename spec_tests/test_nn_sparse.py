@@ -140,5 +140,11 @@ def test_a_sparse_tensor_is_valid_once_it_exists() -> None:
         SparseTensor([[0, 0]], [1, 2], [1, 3])
     with pytest.raises(ArgumentError, match="rank"):
         SparseTensor([[0]], [1], [1, 3])
+    with pytest.raises(ArgumentError, match="lengths"):
+        SparseTensor([[0], [1, 2]], [1, 2], [2, 2])
+    with pytest.raises(ArgumentTypeError, match="extents"):
+        SparseTensor([[0, 0]], [1], ["a", 2])
+    with pytest.raises(ArgumentTypeError, match="lists"):
+        SparseTensor.from_rows([1, 2])  # type: ignore[list-item]
     empty = SparseTensor([], [], [4, 0])
     assert empty.indices.shape == (0, 2) and empty.values.shape == (0,)

@@ -249,6 +249,9 @@ def test_pairs_that_cannot_be_meant_are_refused() -> None:
         SGD().apply_gradients([(one, Variable([1]))])
     with pytest.raises(ArgumentTypeError):
         SGD().apply_gradients([(one, np.ones(1))])  # type: ignore[list-item]
+    for pairs in (None, [1, 2]):
+        with pytest.raises(ArgumentTypeError, match="pairs"):
+            SGD().apply_gradients(pairs)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "fast", None])
@@ -302,6 +305,8 @@ def test_minimize_needs_variables(var_list: Any) -> None:
         SGD().minimize(lambda: (0.0, []), var_list)
     with pytest.raises(ArgumentTypeError, match="loss"):
         SGD().minimize(1.0, [Variable([1.0])])  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match="gradients"):
+        SGD().minimize(lambda: 1.0, [Variable([1.0])])  # type: ignore[arg-type, return-value]
 
 
 def test_a_kind_of_variable_that_keeps_its_memory_to_itself_is_trained_through_its_interface() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError
-from shardvar.nn.params import check_table, is_half
+from shardvar.nn.params import as_integers, check_table, is_half
 from shardvar.variables.values import Array
 
 
@@ -28,8 +28,9 @@ def embedding_lookup(params: Any, ids: Any, max_norm: float | None = None, name:
     """
     table = check_table(params)
     limit = check_max_norm(max_norm, table.dtype)
-    rows = table.sparse_read(ids, name or "embedding_lookup")
-    return rows if limit is None else clip_rows(rows, limit, np.ndim(ids))
+    numbers = as_integers(ids, "Ids")
+    rows = table.sparse_read(numbers, name or "embedding_lookup")
+    return rows if limit is None else clip_rows(rows, limit, numbers.ndim)
 
 
 def clip_rows(rows: Array, max_norm: float, first_axis: int) -> Array:

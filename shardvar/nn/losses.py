@@ -15,7 +15,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError
 from shardvar.nn.lookup import embedding_lookup
-from shardvar.nn.params import check_table
+from shardvar.nn.params import as_integers, check_table
 from shardvar.nn.samplers import SampledValues, log_uniform_sampler
 from shardvar.variables.row_layout import Ints
 from shardvar.variables.values import Array, as_value, cast_value, check_shape
@@ -89,18 +89,21 @@ def sampled_softmax_loss(
 def logistic_losses(sampled: SampledLogits) -> Array:
     """Summed over the logits of each example, in the form that does not overflow."""
     z, y = sampled.logits, sampled.labels
-    return np.asarray(np.sum(np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z))), axis=1))
+    with np.errstate(invalid="ignore"):  # what is infinite or no number has a loss that is no number
+        return np.asarray(np.sum(np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z))), axis=1))
 
 
 def softmax_losses(sampled: SampledLogits) -> Array:
     """``-S y log softmax(z)`` of each example."""
-    return np.asarray(-np.sum(sampled.labels * log_softmax(sampled.logits), axis=1))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(-np.sum(sampled.labels * log_softmax(sampled.logits), axis=1))
 
 
 def log_softmax(z: Array) -> Array:
     """The logarithm of the softmax of each row, in the form that does not overflow."""
-    below = z - np.max(z, axis=1, keepdims=True, initial=-np.inf)
-    return np.asarray(below - np.log(np.sum(np.exp(below), axis=1, keepdims=True)))
+    with np.errstate(invalid="ignore"):
+        below = z - np.max(z, axis=1, keepdims=True, initial=-np.inf)
+        return np.asarray(below - np.log(np.sum(np.exp(below), axis=1, keepdims=True)))
 
 
 def sampled_logits(
@@ -158,8 +161,8 @@ def _check(weights: Any, biases: Any, labels: Any, inputs: Any, num_true: int) -
         raise ArgumentError(f"Weights have shape {table.shape} and dtype {table.dtype}.", "Give reals [classes, dim].")
     features = cast_value(as_value(inputs), table.dtype, "The inputs")
     check_shape(features.shape, (None, table.shape[1]), "The array of inputs")
-    classes = np.asarray(labels)
-    if num_true < 1 or (classes.size and classes.dtype.kind not in "iu"):
-        raise ArgumentError(f"num_true is {num_true} and labels have dtype {classes.dtype}.", "Give integers.")
+    classes = as_integers(labels, "Labels")
+    if num_true < 1:
+        raise ArgumentError(f"num_true is {num_true}.", "Give at least one label an example.")
     check_shape(classes.shape, (features.shape[0], num_true), "The array of labels")
     return features, classes.astype(np.int64)

@@ -119,4 +119,7 @@ def _shards(variable: VariableInterface) -> Iterator[tuple[Variable, slice]]:
 
 
 def _value(value: Any) -> Array:
-    return value.read_value() if isinstance(value, VariableInterface) else as_value(value)
+    array = value.read_value() if isinstance(value, VariableInterface) else as_value(value)
+    if array.dtype == np.object_:
+        raise ArgumentError("Strings have no product.", "Give numbers.")
+    return array

@@ -12,6 +12,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.row_layout import RowLayout
 from shardvar.variables.sharded import ShardedVariable
+from shardvar.variables.values import Array
 from shardvar.variables.variable import Variable
 
 
@@ -48,3 +49,20 @@ def layout_of(params: VariableInterface) -> RowLayout:
 def is_half(dtype: np.dtype[Any]) -> bool:
     """True for dtypes of so few bits that sums are taken in float32: float16, bfloat16, float8."""
     return dtype.itemsize < np.dtype(np.float32).itemsize and dtype.kind not in "iub"
+
+
+def as_integers(values: Any, what: str) -> Array:
+    """Integers of any rank in the dtype that they have, int64 where there are none; ``what`` begins the error's words.
+
+    >>> as_integers([], "ids").dtype, as_integers(np.uint8(3), "ids").dtype
+    (dtype('int64'), dtype('uint8'))
+    """
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{what} have rows of several lengths.", "Give an array.") from None
+    if array.size == 0 and array.dtype.kind not in "iu":
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise ArgumentTypeError(f"{what} have dtype {array.dtype}.", "Give integers.")
+    return array

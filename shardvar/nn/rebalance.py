@@ -41,7 +41,10 @@ def plan_balanced_rows(frequencies: npt.ArrayLike, layout: RowLayout) -> Ints:
     >>> plan_balanced_rows([8, 4, 4, 1, 1, 1], RowLayout.of_sizes([3, 3])).tolist()
     [0, 3, 4, 1, 5, 2]
     """
-    counts = np.asarray(frequencies, np.float64)
+    try:
+        counts = np.asarray(frequencies, np.float64)
+    except (TypeError, ValueError):
+        raise ArgumentError("Frequencies are no numbers.", "Give a number of at least 0 for each id.") from None
     if counts.shape != (layout.num_rows,) or not np.all(np.isfinite(counts) & (counts >= 0)):
         raise ArgumentError(
             f"Frequencies of shape {counts.shape} do not fit {layout.num_rows} rows, or are not counts.",

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
+from shardvar.nn.params import as_integers
 from shardvar.random import stateless_uniform
 from shardvar.variables.values import Array, as_value, check_shape
 
@@ -43,9 +44,8 @@ class SampledValues:
                     "sampled_values are not three arrays.",
                     "Give (sampled_candidates, true_expected_count, sampled_expected_count).",
                 ) from None
-        ids = np.asarray(candidates)
-        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise ArgumentError(f"Candidates have shape {ids.shape} and dtype {ids.dtype}.", "Give integers [n].")
+        ids = as_integers(candidates, "Candidates")
+        check_shape(ids.shape, (ids.size,), "sampled_candidates")
         true_array, sampled_array = as_value(true_count), as_value(sampled_count)
         check_shape(true_array.shape, labels_shape, "true_expected_count")
         check_shape(sampled_array.shape, ids.shape, "sampled_expected_count")

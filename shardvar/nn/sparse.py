@@ -15,7 +15,7 @@ import numpy as np
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.nn.bags import Bags, check_combiner, read_bags
 from shardvar.nn.lookup import check_max_norm
-from shardvar.nn.params import check_table
+from shardvar.nn.params import as_integers, check_table
 from shardvar.nn.sparse_tensor import SparseTensor
 from shardvar.variables.row_layout import Ints
 from shardvar.variables.values import Array
@@ -133,15 +133,9 @@ def _check_pair(ids: Any, weights: Any) -> None:
     for what, value in {"ids": ids, "weights": weights}.items():
         if not isinstance(value, SparseTensor) and not (what == "weights" and value is None):
             raise ArgumentTypeError(f"The {what} are {type(value).__name__}.", "Give a sv.nn.SparseTensor.")
-    check_integers(ids.values)
+    as_integers(ids.values, "Ids")
     if weights is not None and not np.array_equal(ids.indices, weights.indices):
         raise ArgumentError(
             f"{len(ids.values)} ids and {len(weights.values)} weights do not stand at the same indices.",
             "Give one weight for each id.",
         )
-
-
-def check_integers(ids: Array) -> None:
-    """``ArgumentTypeError`` unless ids are integers; whether the table has them is asked when they are read."""
-    if ids.size and ids.dtype.kind not in "iu":
-        raise ArgumentTypeError(f"Ids have dtype {ids.dtype}.", "Give integers.")

@@ -6,7 +6,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from shardvar.errors import ArgumentError, OutOfRange
+from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
+from shardvar.nn.params import as_integers
 from shardvar.variables.row_layout import Ints
 from shardvar.variables.values import Array, as_value
 
@@ -27,12 +28,12 @@ class SparseTensor:
     """The shape of the tensor; every index lies in it."""
 
     def __init__(self, indices: Any, values: Any, dense_shape: Sequence[int]) -> None:
-        shape = tuple(map(int, dense_shape))
-        places = np.asarray(indices, np.int64 if np.size(indices) == 0 else None)
-        places = places.reshape(-1, len(shape)) if places.size == 0 else places
-        if places.dtype.kind not in "iu" or places.ndim != 2 or places.shape[1] != len(shape) or not shape:
+        shape = tuple(as_integers(dense_shape, "The extents of a dense shape").tolist())
+        places = as_integers(indices, "Indices")
+        places = places.reshape(-1, len(shape)) if places.size == 0 and shape else places
+        if places.ndim != 2 or places.shape[1] != len(shape) or not shape:
             raise ArgumentError(
-                f"Indices of shape {places.shape} and dtype {places.dtype} do not fit the dense shape {shape}.",
+                f"Indices of shape {places.shape} do not fit the dense shape {shape}.",
                 "Give integers [n, rank].",
             )
         object.__setattr__(self, "indices", places.astype(np.int64))
@@ -43,6 +44,8 @@ class SparseTensor:
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[Any]], dtype: Any = None) -> Self:
         """The matrix whose rows begin with these values, the longest one giving its width."""
+        if not all(isinstance(values, list | tuple | np.ndarray) for values in rows):
+            raise ArgumentTypeError("Not all rows are lists.", "Give a list of values for each row.")
         indices = [(row, column) for row, values in enumerate(rows) for column in range(len(values))]
         values = np.asarray([value for row in rows for value in row], dtype or (None if indices else np.int64))
         return cls(indices, values, (len(rows), max(map(len, rows), default=0)))

@@ -19,7 +19,7 @@ from shardvar.nn.bags import Bags, bag_gradients, check_combiner, distinct_ids, 
 from shardvar.nn.gradients import ShardGradients, check_upstream, dense_gradients, sparse_gradients
 from shardvar.nn.lookup import check_max_norm, clip_rows, embedding_lookup, row_norms
 from shardvar.nn.matmul import Mode, matmul
-from shardvar.nn.params import check_table
+from shardvar.nn.params import as_integers, check_table
 from shardvar.nn.sparse import (
     Compat,
     embedding_lookup_sparse,
@@ -56,13 +56,14 @@ def _lookup(params: Any, ids: Any, max_norm: float | None = None, name: str | No
     table = check_table(params)
     limit = check_max_norm(max_norm, table.dtype)
     read = embedding_lookup(table, ids, None, name)
-    flat = _flat_ids(ids)
-    value = read if limit is None else clip_rows(read, limit, np.ndim(ids))
+    numbers = as_integers(ids, "Ids")
+    flat = numbers.ravel()
+    value = read if limit is None else clip_rows(read, limit, numbers.ndim)
 
     def pullback(upstream: Any) -> tuple[ShardGradients]:
         above = check_upstream(upstream, value)
         if limit is not None:
-            above = clip_gradient(read, above, limit, np.ndim(ids))
+            above = clip_gradient(read, above, limit, numbers.ndim)
         return (sparse_gradients(table, flat, above.reshape(len(flat), *table.shape[1:])),)
 
     return value, pullback
@@ -201,11 +202,6 @@ def _getitem(a: VariableInterface, b: Any) -> tuple[Array, Pullback]:
         return (tuple((part if is_touched else None, shard) for (part, shard), is_touched in parts),)
 
     return value, pullback
-
-
-def _flat_ids(ids: Any) -> Array:
-    array = np.asarray(ids)
-    return array.ravel() if array.size else np.zeros(0, array.dtype if array.dtype.kind in "iu" else np.int64)
 
 
 def _plain(value: Any) -> Any:

@@ -113,7 +113,10 @@ class Optimizer(Trackable):
         variables = trainable_variables(var_list)
         if not callable(loss):
             raise ArgumentTypeError(f"The loss is {type(loss).__name__}.", "Give a function without arguments.")
-        value, contributions = loss()
+        computed: Any = loss()
+        if not isinstance(computed, tuple) or len(computed) != 2:
+            raise ArgumentTypeError(f"The loss returns {type(computed).__name__}.", "Return (loss, gradients).")
+        value, contributions = computed
         self.apply_gradients(zip(gradient(contributions, variables), variables, strict=True))
         return value
 
@@ -171,7 +174,10 @@ def trainable_variables(var_list: Any) -> list[Variable]:
 
 def _check_pairs(grads_and_vars: Iterable[Pair]) -> list[tuple[Gradient, Variable]]:
     """The pairs that have a gradient, each variable once."""
-    pairs = [(part, variable) for part, variable in grads_and_vars]
+    try:
+        pairs = [(part, variable) for part, variable in grads_and_vars]
+    except (TypeError, ValueError):
+        raise ArgumentTypeError("grads_and_vars holds no pairs.", "Give pairs (gradient, variable).") from None
     seen: set[int] = set()
     for _, variable in pairs:
         if isinstance(variable, ShardedVariable):

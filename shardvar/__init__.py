@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shardvar.checkpoint import reshard as reshard
     from shardvar.checkpoint import save as save
     from shardvar.checkpoint.diff import diff as diff
+    from shardvar.checkpoint.objects import Checkpoint as Checkpoint
     from shardvar.checkpoint.verify import verify as verify
     from shardvar.devices import track_transfers as track_transfers
     from shardvar.layout import Partition as Partition
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from shardvar.layout.partitioners import fixed_size_partitioner as fixed_size_partitioner
     from shardvar.layout.partitioners import min_max_variable_partitioner as min_max_variable_partitioner
     from shardvar.layout.partitioners import variable_axis_size_partitioner as variable_axis_size_partitioner
-    from shardvar.nn import matmul as matmul
+    from shardvar.nn.matmul import matmul as matmul
     from shardvar.planning.policies import AllInOnePolicy as AllInOnePolicy
     from shardvar.planning.policies import MaxShardSizePolicy as MaxShardSizePolicy
     from shardvar.tracking import Trackable as Trackable
@@ -56,14 +57,15 @@ if TYPE_CHECKING:
     from shardvar.variables import ShardedVariable as ShardedVariable
     from shardvar.variables import Variable as Variable
     from shardvar.variables import initializers as initializers
-    from shardvar.variables import name_scope as name_scope
     from shardvar.variables import variable_creator_scope as variable_creator_scope
     from shardvar.variables import variable_operations as variable_operations
+    from shardvar.variables.name_scope import name_scope as name_scope
 
 _HOMES = {
     "shardvar.errors": ("errors",),
     "shardvar.checkpoint": ("load", "open_checkpoint", "reshard", "save"),
     "shardvar.checkpoint.diff": ("diff",),
+    "shardvar.checkpoint.objects": ("Checkpoint",),
     "shardvar.checkpoint.verify": ("verify",),
     "shardvar.devices": ("track_transfers",),
     "shardvar.layout": ("Partition", "PartitionSpec", "Region", "chunk", "div", "div_owner"),
@@ -75,7 +77,8 @@ _HOMES = {
         "min_max_variable_partitioner",
         "variable_axis_size_partitioner",
     ),
-    "shardvar.nn": ("matmul", "nn"),
+    "shardvar.nn": ("nn",),
+    "shardvar.nn.matmul": ("matmul",),
     "shardvar.planning.policies": ("AllInOnePolicy", "MaxShardSizePolicy"),
     "shardvar.random": ("random",),
     "shardvar.tracking": ("Trackable",),
@@ -99,10 +102,10 @@ _HOMES = {
         "ShardedVariable",
         "Variable",
         "initializers",
-        "name_scope",
         "variable_creator_scope",
         "variable_operations",
     ),
+    "shardvar.variables.name_scope": ("name_scope",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

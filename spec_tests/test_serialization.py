@@ -17,9 +17,7 @@ from shardvar.training.strategies import (
     MirroredStrategy,
     ParameterServerStrategy,
 )
-from shardvar.variables import (
-    Variable,
-)
+from shardvar.variables import PerReplica, Variable
 
 
 @pytest.mark.parametrize(
@@ -80,6 +78,7 @@ def test_plain_data_makes_registered_classes_alone(data: Any) -> None:
 
 
 def test_wrong_arguments_are_refused_when_they_are_given() -> None:
+    servers: Any = ParameterServerStrategy(2)
     attempts: list[Callable[[], Any]] = [
         lambda: ParameterServerStrategy(-1),
         lambda: ParameterServerStrategy("two"),  # type: ignore[arg-type]
@@ -92,6 +91,10 @@ def test_wrong_arguments_are_refused_when_they_are_given() -> None:
         lambda: MirroredStrategy([3]),  # type: ignore[list-item]
         lambda: HybridStrategy(two_gpus(), None, lambda *_: None),  # type: ignore[arg-type]
         lambda: HybridStrategy(two_gpus(), two_gpus(), None),  # type: ignore[arg-type]
+        lambda: two_gpus().hint_scope({}).__enter__(),  # type: ignore[arg-type]
+        lambda: two_gpus().run(print, PerReplica([1])),
+        lambda: two_gpus().experimental_create_sharded_variable("w", 3, "float32"),  # type: ignore[arg-type]
+        lambda: servers.experimental_create_sharded_variable("w", [None, 2], "float32"),
         lambda: two_gpus().variable_partitioning_scope(3).__enter__(),  # type: ignore[arg-type]
         lambda: two_gpus().variable_partitioning_scope(None, []).__enter__(),
         lambda: two_gpus().variable_partitioning_scope(None, ["GPU:0"]).__enter__(),

@@ -204,6 +204,17 @@ def test_mirroring_strategies_partition_on_replicas_by_default_or_on_hosts() -> 
     assert [shard.name for shard in hosts.variables] == ["w/part_0", "w/part_1"]
 
 
+def test_what_a_partitioning_scope_does_not_cut_is_mirrored() -> None:
+    """A layer's bias stays on every replica, where its kernel is cut."""
+    strategy = two_gpus()
+    with strategy.variable_partitioning_scope(min_max_variable_partitioner(2, min_slice_size=16)):
+        kernel, bias, count = Variable(arange(8, 2)), Variable(arange(2)), Variable(0)
+    with strategy.variable_partitioning_scope(None):
+        whole = Variable(arange(8, 2))
+    kinds = [type(variable) for variable in (kernel, bias, count, whole)]
+    assert kinds == [ShardedVariable, MirroredVariable, MirroredVariable, MirroredVariable]
+
+
 def test_creators_inside_see_the_whole_and_those_outside_the_parts() -> None:
     seen: list[tuple[str, str]] = []
 

@@ -13,6 +13,7 @@ from shardvar.errors import ArgumentTypeError
 from shardvar.variables import MirroredVariable, ShardedVariable, VariableInterface, create_partitioned
 from shardvar.variables.create import Cut
 from shardvar.variables.creators import NextCreator
+from shardvar.variables.initial_value import InitialValue, open_initial_value
 
 
 def create_cut(
@@ -30,6 +31,12 @@ def create_cut(
     if cut is None:
         return next_creator(**kwargs | {"device": place_next()})
     return create_partitioned(next_creator, kwargs, cut=cut, place_next=place_next, num_shards=num_shards)
+
+
+def opened(kwargs: dict[str, Any]) -> tuple[InitialValue, dict[str, Any]]:
+    """The geometry of the variable that the arguments mean, and arguments by which nothing is evaluated twice."""
+    initial = open_initial_value(kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype"))
+    return initial, kwargs if initial.whole is None else kwargs | {"initial_value": initial.whole}
 
 
 def create_spread(

@@ -10,10 +10,10 @@ from typing import Any, Self
 from shardvar.devices import Device
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.training.serialization import check_config, deserialize, serializable, serialize
+from shardvar.training.strategies.copies import opened
 from shardvar.training.strategies.scope import Scope
 from shardvar.training.strategies.strategy import Strategy
 from shardvar.variables.creators import NextCreator
-from shardvar.variables.initial_value import open_initial_value
 
 Chooser = Callable[[str | None, tuple[int, ...], Any], "Strategy | int | None"]
 
@@ -52,9 +52,7 @@ class HybridStrategy(Strategy):
 
     def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], said: Scope) -> Any:
         """What the chosen one makes."""
-        initial = open_initial_value(kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype"))
-        if initial.whole is not None:  # it was evaluated to know its shape: once is enough
-            kwargs = kwargs | {"initial_value": initial.whole}
+        initial, kwargs = opened(kwargs)
         chosen = self._chosen(kwargs.get("name"), initial.shape, initial.dtype)
         return chosen.create_free(next_creator, kwargs, said)
 

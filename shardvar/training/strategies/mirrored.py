@@ -13,11 +13,12 @@ from typing import Any, Self
 from shardvar.devices import Cluster, Device, make_cluster
 from shardvar.training.serialization import check_config, serializable
 from shardvar.training.strategies.checks import check_devices, check_size_known
-from shardvar.training.strategies.copies import create_copies, create_spread
+from shardvar.training.strategies.copies import create_copies, create_spread, opened
 from shardvar.training.strategies.dense_updates import DenseUpdatesVariable
 from shardvar.training.strategies.scope import Partitioning, Scope
 from shardvar.training.strategies.strategy import Strategy
 from shardvar.variables import MirroredVariable, VariableInterface
+from shardvar.variables.create import plan_cut
 from shardvar.variables.creators import NextCreator
 
 
@@ -37,11 +38,16 @@ class _Mirroring(Strategy):
         return self._replicas
 
     def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], said: Scope) -> VariableInterface:
-        """A mirrored variable; inside a partitioning scope a sharded one."""
-        how = said.partitioning or Partitioning(None, is_mirrored=True)
+        """A mirrored variable; a sharded one where a partitioning scope cuts it in two parts at least."""
+        how = said.partitioning or Partitioning(None)
         check_size_known(kwargs.get("shape"), how.cut)
-        if not how.is_mirrored:
-            return create_spread(next_creator, kwargs, how.cut, how.devices or self._replicas)
+        if how.cut is not None and not how.is_mirrored:
+            devices = how.devices or self._replicas
+            initial, kwargs = opened(kwargs)
+            partition = plan_cut(how.cut, initial, len(devices))
+            if len(partition) > 1:
+                return create_spread(next_creator, kwargs, partition, devices)
+            how = Partitioning(None)
         homes = self._hosts if said.hints.mirror_on_host else self._replicas
         kind = DenseUpdatesVariable if said.hints.cast_updates_to_dense else MirroredVariable
         return kind(create_copies(next_creator, kwargs, how.cut, homes), kwargs.get("aggregation"))

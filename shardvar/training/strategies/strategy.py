@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from shardvar.devices import Device, device_scope, operation_scope
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.partition import PartitionSpec
 from shardvar.layout.partitioning import AnyPartitioner
 from shardvar.training.strategies.checks import check_devices, check_partitioner
@@ -31,6 +31,7 @@ from shardvar.variables import (
 from shardvar.variables.creators import NextCreator
 from shardvar.variables.initializers import Zeros
 from shardvar.variables.mirrored import aggregate
+from shardvar.variables.resource_variable import parse_shape
 from shardvar.variables.variable import parse_mode
 
 
@@ -96,6 +97,8 @@ class Strategy:
     @contextmanager
     def hint_scope(self, hints: Hints) -> Iterator[Self]:
         """Obey these hints for the variables created inside."""
+        if not isinstance(hints, Hints):
+            raise ArgumentTypeError(f"{hints!r} are no hints.", "Give sv.strategies.Hints(...).")
         said = self._said()
         with replace(said, hints=said.hints | hints).enter():
             yield self
@@ -122,11 +125,16 @@ class Strategy:
             said = replace(said, partitioning=how if partitions is None else replace(how, cut=partitions))
         with said.enter():
             value = Zeros() if initializer is None else initializer
-            return _as_sharded(Variable(value, name=name, shape=tuple(shape), dtype=dtype, trainable=trainable))
+            return _as_sharded(Variable(value, name=name, shape=parse_shape(shape), dtype=dtype, trainable=trainable))
 
     def run(self, function: Callable[..., Any], *args: Any) -> PerReplica:
         """``function`` on each replica, with that replica's part of arguments that are ``PerReplica``."""
         devices = self.replica_devices
+        for arg in args:
+            if isinstance(arg, PerReplica) and len(arg.values) != len(devices):
+                raise ArgumentError(
+                    f"{len(arg.values)} values are given to {len(devices)} replicas.", "Give one of each a replica."
+                )
         results = []
         for number, device in enumerate(devices):
             own = [arg.values[number] if isinstance(arg, PerReplica) else arg for arg in args]

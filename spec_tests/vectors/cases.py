@@ -106,8 +106,16 @@ def judge(case: Mapping[str, Any], module: ModuleType | None) -> Verdict:
     wrong = disagreement(case, outcome, Allowance.of(module))
     if wrong is None:
         return Verdict(case["id"], "passed")
-    rule = next((rule for rule in module.RULES if rule.covers(case, outcome)), None)
+    rule = next((rule for rule in module.RULES if _covers(rule, case, outcome)), None)
     return Verdict(case["id"], "failed", wrong) if rule is None else Verdict(case["id"], "deviates", rule.id)
+
+
+def _covers(rule: Rule, case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """A rule that cannot make sense of a case does not cover it."""
+    try:
+        return rule.covers(case, outcome)
+    except (AttributeError, LookupError, TypeError, ValueError, Skipped):
+        return False
 
 
 def run(op: Callable[[Any], Any], inputs: Any) -> Outcome:

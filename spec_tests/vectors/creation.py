@@ -265,6 +265,12 @@ def _no_generators(case: Mapping[str, Any], outcome: Outcome) -> bool:
     return "tf.random.Generator" in case["inputs"].get("op", "") and isinstance(outcome.error, Skipped)
 
 
+def _own_errors_are_raised(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """What accepts a partition is read off the signature; an initializer's own error is its caller's to see."""
+    said = str(case["inputs"].get("initial_value"))
+    return said.startswith("raises ") and type(outcome.error).__name__ in said
+
+
 RULES = [
     Rule("D-CREATE-1", _named_container),
     Rule("D-CREATE-2", _nothing_to_cut),
@@ -275,4 +281,5 @@ RULES = [
     Rule("D-CREATE-7", _colocated_with_the_whole),
     Rule("D-CREATE-8", _seeds_differ),
     Rule("D-CREATE-9", _no_generators),
+    Rule("D-CREATE-10", _own_errors_are_raised),
 ]

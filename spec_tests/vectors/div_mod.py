@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.layout.mod import mod_owner, mod_sizes
+from shardvar.errors import LayoutError
+from shardvar.layout.mod import mod_sizes
 from shardvar.layout.partition import div
+from shardvar.nn.mod import mod_to_div
 from shardvar.variables import ShardedVariable, Variable
 from shardvar.variables.row_layout import RowLayout, check_rows
 from vectors import lookups
@@ -27,11 +29,7 @@ def _id_map(inputs: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         return ShardedVariable([Variable(shard) for shard in shards]).sparse_read(ids)
     if inputs["partition_strategy"] != "mod":
         raise Skipped(inputs["partition_strategy"])
-    if tuple(sizes) != mod_sizes(sum(sizes), len(sizes)):
-        raise Skipped("a mod layout of other sizes")
-    owner, row = mod_owner(ids, sum(sizes), len(sizes))
-    found = [shards[p][r] for p, r in zip(owner, row, strict=True)]
-    return np.array(found, np.int32).reshape(*ids.shape, 2)
+    return mod_to_div([Variable(shard) for shard in shards]).sparse_read(ids)
 
 
 def _decompose(inputs: Mapping[str, Any]) -> Any:
@@ -82,4 +80,23 @@ def _any_layout(case: Mapping[str, Any], outcome: Outcome) -> bool:
     return outcome.value["assignment"] == [where[i][0] for i in ids]
 
 
-RULES = [Rule("D-LAYOUT-1", _any_layout), *lookups.RULES]
+def _not_cut_by_mod(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """A list that mod cannot have cut is refused where it is converted, not looked up in wrong rows."""
+    if case["inputs"].get("partition_strategy") != "mod":
+        return False
+    sizes = _sizes(case)
+    return tuple(sizes) != mod_sizes(sum(sizes), len(sizes)) and isinstance(outcome.error, LayoutError)
+
+
+def _no_strategies(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """RFC 002: "we will remove partition_strategy from all v2 symbols": there is no argument to get wrong."""
+    strategy = case["inputs"].get("partition_strategy", "div")
+    return strategy not in ("div", "mod") and isinstance(outcome.error, Skipped)
+
+
+RULES = [
+    Rule("D-LAYOUT-1", _any_layout),
+    Rule("D-LAYOUT-2", _not_cut_by_mod),
+    Rule("D-LAYOUT-3", _no_strategies),
+    *lookups.RULES,
+]

@@ -8,7 +8,7 @@ import numpy as np
 from shardvar.devices import Device
 from shardvar.variables import Variable
 from vectors.building import sharded
-from vectors.cases import Outcome, Rule, Skipped, decode, difference
+from vectors.cases import Outcome, Rule, decode, difference
 
 
 def key_of(token: Any) -> Any:
@@ -30,7 +30,7 @@ def key_of(token: Any) -> Any:
         return decode(value) if isinstance(value, dict) else np.asarray(value)
     if kind == "variable":
         return Variable(decode(value), device=Device("worker:0"))
-    raise Skipped(kind)
+    return np.int64(value) if kind == "np_int" else value
 
 
 def _getitem(inputs: Mapping[str, Any]) -> Any:

@@ -44,10 +44,13 @@ def partitioner_of(text: str) -> Callable[..., Any]:
 
 def _initial_value(text: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """The full value that an initializer's name means. The random ones of TensorFlow 1 draw from a stateful stream."""
-    name = text.removeprefix("v1 ").split("(")[0].strip()
-    if name == "identity":
+    name, _, arguments = text.removeprefix("v1 ").partition("(")
+    if name.strip() == "constant" and "[" in arguments:
+        value = ast.literal_eval(arguments.rstrip(")").partition("=")[2] or arguments.rstrip(")"))
+        return np.asarray(value, np.float32).reshape(shape)
+    if name.strip() == "identity":
         return np.eye(*shape, dtype=np.float32)
-    return np.ones(shape, np.float32) if name == "ones" else np.zeros(shape, np.float32)
+    return np.ones(shape, np.float32) if name.strip() == "ones" else np.zeros(shape, np.float32)
 
 
 def _get_variable(inputs: Mapping[str, Any]) -> Any:
@@ -105,10 +108,19 @@ def _shorter_than_the_rank(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 def _stateful_random(case: Mapping[str, Any], outcome: Outcome) -> bool:
     """The streams of TensorFlow 1's random operations belong to a session; everything but the values is as there."""
-    if "random" not in case["inputs"]["initializer"] and "normal" not in case["inputs"]["initializer"]:
+    name = case["inputs"]["initializer"]
+    if not any(word in name for word in ("random", "normal", "uniform", "orthogonal", "scaling", "glorot")):
         return False
     rest = {key: value for key, value in case.get("expected", {}).items() if key != "values"}
     return bool(rest) and difference(outcome.value, rest) is None
+
+
+def _constants_are_sliced(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """RFC 000: "creating the entire value and do slicing"; TensorFlow 1 asks a list for the part's shape."""
+    if "constant" not in case["inputs"]["initializer"] or "error" not in case or outcome.error is not None:
+        return False
+    value = _initial_value(case["inputs"]["initializer"], tuple(case["inputs"]["shape"]))
+    return np.array_equal(np.concatenate(outcome.value["values"]), value)
 
 
 RULES = [
@@ -117,4 +129,5 @@ RULES = [
     Rule("D-TF1-3", _more_parts_than_rows),
     Rule("D-TF1-4", _shorter_than_the_rank),
     Rule("D-TF1-5", _stateful_random),
+    Rule("D-TF1-6", _constants_are_sliced),
 ]

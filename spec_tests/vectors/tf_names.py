@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.tracking import Trackable
+from shardvar.training import Module
 from shardvar.variables import ShardedVariable, Variable
 
 Array = np.ndarray[Any, Any]
@@ -36,20 +36,6 @@ def _flatten(value: Any, expand_composites: bool = False) -> list[Any]:
     if isinstance(value, ShardedVariable) and expand_composites:
         return value.variables
     return [value]
-
-
-class Module(Trackable):
-    """A stand-in that says what RFC 000's table says: attributes folded, ``variables`` expanded."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self.__dict__[name] = self.track(name, value)
-
-    @property
-    def variables(self) -> list[Variable]:
-        found: list[Variable] = []
-        for child in self.children.values():
-            found += child.variables if isinstance(child, ShardedVariable) else [child]
-        return found
 
 
 _RAW = {"Neg": np.negative, "AddV2": np.add, "Mul": np.multiply, "Sub": np.subtract, "MatMul": np.matmul}
@@ -129,15 +115,35 @@ def _relu(x: Any) -> Array:
     return np.maximum(x, np.float32(0))
 
 
-def namespace() -> SimpleNamespace:
+class _Names:
+    """A name of TensorFlow; one that is not in the tables is NumPy's of that name, or of it without ``reduce_``."""
+
+    def __init__(self, **known: Any) -> None:
+        self.__dict__.update(known)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name.removeprefix("reduce_"))
+
+
+def _lookup(params: Any, ids: Any) -> Array:
+    return params.sparse_read(ids) if isinstance(params, ShardedVariable) else np.asarray(params)[np.asarray(ids)]
+
+
+def namespace() -> _Names:
     """What stands for ``tf``."""
-    nn = SimpleNamespace(l2_loss=lambda x: np.asarray(np.sum(np.square(x)) / 2, np.asarray(x).dtype), relu=_relu)
-    return SimpleNamespace(
+    nn = _Names(
+        embedding_lookup=_lookup,
+        l2_loss=lambda x: np.asarray(np.sum(np.square(x)) / 2, np.asarray(x).dtype),
+        relu=_relu,
+    )
+    math = _Names(**_MATH)
+    return _Names(
         **_MATH,
         **_TENSORS,
         **_DTYPES,
         bool=np.bool_,
-        math=SimpleNamespace(**_MATH),
+        linalg=math,
+        math=math,
         nest=SimpleNamespace(flatten=_flatten),
         newaxis=None,
         nn=nn,

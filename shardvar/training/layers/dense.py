@@ -17,13 +17,13 @@ _Activation = tuple[Callable[[Array], Array], Callable[[Array], Array]]
 
 
 def _sigmoid(x: Array) -> Array:
-    decay = np.exp(-np.abs(x))  # which never overflows
-    return np.asarray(np.where(x >= 0, 1, decay) / (1 + decay))
+    with np.errstate(over="ignore"):  # where exp is infinite the value is 0, as it should be
+        return np.asarray(1 / (1 + np.exp(-x)))
 
 
 _ACTIVATIONS: dict[str | None, _Activation] = {
-    None: (lambda x: x, np.ones_like),
-    "linear": (lambda x: x, np.ones_like),
+    None: (lambda x: x, lambda y: np.ones((), y.dtype)),
+    "linear": (lambda x: x, lambda y: np.ones((), y.dtype)),
     "relu": (lambda x: np.maximum(x, 0), lambda y: (y > 0).astype(y.dtype)),
     "sigmoid": (_sigmoid, lambda y: np.asarray(y * (1 - y))),
     "tanh": (np.tanh, lambda y: np.asarray(1 - y * y)),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from strategies import tensor_dicts
 import shardvar as sv
 from shardvar.checkpoint.locate import find_checkpoints
 from shardvar.checkpoint.verify_report import VerifyReport
+from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint
 
 GOLDEN = Path(__file__).parent / "golden"
 FORMATS = {"shardvar": "model", "tensorflow": "model", "safetensors": "model.safetensors", "npz": "model.npz"}
@@ -227,3 +229,21 @@ def test_a_report_is_json_with_stable_keys(tmp_path: Path) -> None:
     assert list(told) == keys.split()
     assert list(told["damages"][0]) == "kind key file message".split()
     assert json.loads(json.dumps(told)) == told
+
+
+@pytest.mark.parametrize("form", ["tensorflow", "safetensors"])
+def test_a_bool_that_is_none_is_told_with_its_file_and_a_remedy(form: str, tmp_path: Path) -> None:
+    path = tmp_path / FORMATS[form]
+    sv.save(path, {"mask": np.ones(300, np.bool), "w": np.arange(9.0)}, format=form)
+    (data,) = (file for file in tmp_path.iterdir() if file.suffix != ".index")
+    octets = bytearray(data.read_bytes())
+    octets[octets.index(b"\1" * 300) + 200] = 7
+    data.write_bytes(octets)
+    with sv.open_checkpoint(path) as reader:
+        for index in (np.s_[150:250], ...):
+            with pytest.raises((InvalidCheckpoint, CorruptCheckpoint), match=re.escape(data.name)) as caught:
+                reader["mask"][index]
+            assert "mask" in caught.value.cause
+            assert caught.value.remedy
+        np.testing.assert_array_equal(reader["mask"][:200], np.ones(200, np.bool))
+        np.testing.assert_array_equal(reader["w"][...], np.arange(9.0))

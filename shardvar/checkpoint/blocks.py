@@ -168,7 +168,7 @@ def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence)
             _read_runs(source, entries, moves.take(rows), bytes_of(array), evidence)
         else:
             _read_boxes(source, entries, plan, range(copies[target], copies[target + 1]), array, evidence)
-        wrong = wrong or _bool_fault(array, tensors.keys[0])
+        wrong = wrong or _bool_fault(array, tensors.keys[0], source, entries)
         yield array
     if wrong is not None:
         # A damaged payload should be called damaged, so its checksum comes first.
@@ -211,9 +211,9 @@ def _payloads(source: Source, entries: EntryTable, evidence: Evidence) -> Iterat
             yield array
 
 
-def _bool_fault(array: Array, key: str) -> ReadError | None:
+def _bool_fault(array: Array, key: str, source: Source, entries: EntryTable) -> ReadError | None:
     try:
-        check_bool(array, key)
+        check_bool(array, key, source, entries)
     except READ_ERRORS as error:
         return error
     return None

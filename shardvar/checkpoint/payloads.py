@@ -133,4 +133,4 @@ def check_values(source: Source, entries: EntryTable, row: int) -> None:
     for start in range(0, nbytes, BLOCK_NBYTES):
         block = memoryview(bytearray(min(BLOCK_NBYTES, nbytes - start)))
         source.read_into(entries, row, start, block)
-        check_bool(np.frombuffer(block, np.bool), entries.slices.key(row))
+        check_bool(np.frombuffer(block, np.bool), entries.slices.key(row), source, entries)

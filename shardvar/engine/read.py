@@ -80,14 +80,19 @@ def read_arrays(
     _read_strings(reading, moves.take(np.flatnonzero(is_string)))
     reading.evidence.check()
     for row in np.flatnonzero(targets.codes() == _BOOL).tolist():
-        check_bool(reading.arrays[row], targets.key(row))
+        check_bool(reading.arrays[row], targets.key(row), source, entries)
     return [reading.arrays[row] for row in range(len(targets))]
 
 
-def check_bool(array: npt.NDArray[Any], key: str) -> None:
+def check_bool(array: npt.NDArray[Any], key: str, source: Source, entries: EntryTable) -> None:
     """Raise ``InvalidCheckpoint`` where a bool is stored as a byte other than 0 or 1, which NumPy would not survive."""
     if array.dtype == np.bool and array.size and array.view(np.uint8).max() > 1:
-        raise InvalidCheckpoint(f"{key!r} is of dtype bool and holds bytes other than 0 and 1.")
+        rows = (row for row in range(len(entries)) if entries.slices.key(row) == key)
+        files = sorted({source.index.files[int(entries.file[row])] for row in rows})
+        raise InvalidCheckpoint(
+            f"{', '.join(files)}: {key!r} is of dtype bool and holds bytes other than 0 and 1.",
+            "Whatever wrote the file is at fault, or it was damaged since; `shardvar verify` lists what else is.",
+        )
 
 
 def _read_small(reading: _Reading, moves: MoveTable, place: _Place) -> None:

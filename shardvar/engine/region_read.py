@@ -26,4 +26,4 @@ def read_unverified(
         if common is not None:
             out = view[common.relative_to(wanted).slices]
             read_box(source, entries, row, common.relative_to(stored), out, Evidence(source, entries))
-    check_bool(array, entries.slices.key(rows[0]) if rows else "")
+    check_bool(array, entries.slices.key(rows[0]) if rows else "", source, entries)

@@ -138,3 +138,16 @@ def test_shards_of_one_row_each_are_the_same_by_mod_and_by_div() -> None:
     shards = [Variable([float(i)]) for i in range(3)]
     assert isinstance(mod_to_div(shards), ShardedVariable)
     assert mod_to_div(shards).numpy().tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("counts", [[20_000], [7_000, 0, 13_000], [1_000] * 20])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_much_is_gathered_by_two_threads_and_is_the_same_rows(counts: list[int], dtype: str) -> None:
+    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    full = np.arange(20_000 * 33).reshape(20_000, 33).astype(kind)
+    table = shard(full, counts)
+    ids = np.random.default_rng(7).integers(0, 20_000, 40_001)
+    with track_transfers() as ledger:
+        rows = embedding_lookup(table, ids)
+    assert np.array_equal(rows, full[ids])
+    assert ledger.nbytes == rows.nbytes and ledger.messages == sum(count > 0 for count in counts)

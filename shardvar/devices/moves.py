@@ -13,9 +13,12 @@ the ledger counts. Moves within one device copy where the caller asked for a cop
     gather_into     rows of an array into memory that lives on the target already
 """
 
+import os
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import Any, Self
 
@@ -28,6 +31,8 @@ from shardvar.errors import ScopeError
 
 _GATHER_NBYTES = 1 << 18
 """Rows are gathered so many bytes at a time: what lies between source and target stays in the processor's cache."""
+_MUCH_NBYTES = 1 << 20
+"""From so many bytes on a gather is shared by two threads: it takes several times as long as to wake the second."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,14 +70,19 @@ class Buffer:
         return type(self)(self.device, _copy_for(self.device, self.array))
 
 
-def allocate(shape: Sequence[int], dtype: npt.DTypeLike, device: Device | None = None) -> Buffer:
-    """Zeros (empty strings for objects) on a device, the current one by default; the limit is checked first."""
+def allocate(
+    shape: Sequence[int], dtype: npt.DTypeLike, device: Device | None = None, *, is_zeroed: bool = True
+) -> Buffer:
+    """Zeros (empty strings for objects) on a device, the current one by default; the limit is checked first.
+
+    ``is_zeroed=False`` is for callers that write every element next: their values are anything until then.
+    """
     device = device or current_device()
     dtype = np.dtype(dtype)
     if dtype == np.object_:
         return Buffer(device, np.full(shape, b"", object))
     device.check_room(prod(shape) * dtype.itemsize)
-    return Buffer(device, np.zeros(shape, dtype))
+    return Buffer(device, np.zeros(shape, dtype) if is_zeroed else np.empty(shape, dtype))
 
 
 def adopt(array: Array, device: Device | None = None) -> Buffer:
@@ -126,16 +136,48 @@ def gather_into(
     ``rows`` and ``at`` [n] must be in range, which is the caller's to check; without ``at`` it is ``out[:] = ...``.
     """
     wide_out, wide = _rows_as_elements(out, array)
-    step = max(1, _GATHER_NBYTES // max(1, array[:1].nbytes))
-    scratch = np.empty((min(step, len(rows)), *wide.shape[1:]), wide.dtype)
-    nbytes = 0
-    for start in range(0, len(rows), step):
-        chosen = rows[start : start + step]
-        # Rows are in range, so nothing is clipped: this mode is the one that writes to `out` without a buffer.
-        block = np.take(wide, chosen, axis=0, out=scratch[: len(chosen)], mode="clip")
-        wide_out[slice(start, start + len(block)) if at is None else at[start : start + step]] = block
-        nbytes += value_nbytes(block)
+    nbytes = len(rows) * wide[:1].nbytes
+    half = len(rows) // 2 if nbytes >= _MUCH_NBYTES and not array.dtype.hasobject else 0
+    # NumPy copies without the interpreter's lock, so another thread does one half meanwhile.
+    other = _helper_of(os.getpid()).submit(_copy_rows, wide_out, wide, rows, at, 0, half) if half else None
+    _copy_rows(wide_out, wide, rows, at, half, len(rows))
+    if other is not None:
+        other.result()
+    if array.dtype.hasobject:
+        nbytes = value_nbytes(out if at is None else out[at])
     record_transfer(source, target, nbytes, messages=int(len(rows) > 0))
+
+
+def _copy_rows(
+    out: Array,
+    array: Array,
+    rows: npt.NDArray[np.int64],
+    at: npt.NDArray[np.int64] | None,
+    start: int,
+    stop: int,
+) -> None:
+    """``out[at] = array[rows]`` for the rows ``start`` to ``stop`` of the list, block by block."""
+    step = max(1, _GATHER_NBYTES // max(1, array[:1].nbytes))
+    scratch = np.empty((min(step, stop - start), *array.shape[1:]), array.dtype)
+    for first in range(start, stop, step):
+        block = slice(first, min(first + step, stop))
+        # Rows are in range, so nothing is clipped: this mode is the one that writes to `out` without a buffer.
+        if at is None and out.flags.c_contiguous:
+            np.take(array, rows[block], axis=0, out=out[block], mode="clip")
+            continue
+        taken = np.take(array, rows[block], axis=0, out=scratch[: block.stop - first], mode="clip")
+        if at is None:
+            out[block] = taken
+        elif out.ndim == 1 and out.flags.c_contiguous:
+            np.put(out, at[block], taken, mode="clip")
+        else:
+            out[at[block]] = taken
+
+
+@cache
+def _helper_of(process: int) -> ThreadPoolExecutor:
+    """One thread that lives as long as the process; a process that was forked makes its own."""
+    return ThreadPoolExecutor(1, thread_name_prefix="shardvar-gather")
 
 
 def _rows_as_elements(*arrays: Array) -> tuple[Array, ...]:

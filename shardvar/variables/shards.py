@@ -46,7 +46,7 @@ class Shards:
 
         R-MOVE-1: what crosses to the current device is these rows and nothing else.
         """
-        out = allocate((len(rows), *self.row_shape), self.dtype).array
+        out = allocate((len(rows), *self.row_shape), self.dtype, is_zeroed=False).array
         with holding(self.resources):
             if isinstance(rows, range):
                 for shard, run, places in self.layout.runs(rows):

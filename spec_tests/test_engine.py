@@ -41,7 +41,15 @@ from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.wire.crc import CRC32C
 
-TINY = {"BLOCK_NBYTES": 64, "SMALL_NBYTES": 16, "_GAP_NBYTES": 4, "_SMALL_NBYTES": 8, "_DENSE": 2}
+TINY = {
+    "BLOCK_NBYTES": 64,
+    "BATCH_NBYTES": 192,
+    "SMALL_NBYTES": 16,
+    "_GRAIN_NBYTES": 16,
+    "_GAP_NBYTES": 4,
+    "_SMALL_NBYTES": 8,
+    "_DENSE": 2,
+}
 WRITERS = [MemoryWriter(), MemoryWriter(None), MemoryWriter(CRC32C, 16), MemoryWriter(CRC32C, 64)]
 
 

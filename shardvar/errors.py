@@ -11,6 +11,7 @@
     ├── ScopeError (RuntimeError)               the caller's: scopes left in another order than entered
     ├── DeviceFull (MemoryError)                the caller's: more on a device than its memory limit allows
     ├── UnknownKey (KeyError)                   the caller's: no tensor of that name
+    ├── UnmatchedObjects (AssertionError)       the caller's: objects and checkpoint do not match, and it was asserted
     ├── TargetExists (FileExistsError)          the caller's: something would be overwritten
     ├── StorageError (OSError)                  the machine's: disk full, permission denied, locked by another
     └── CheckpointError                         the checkpoint's
@@ -85,6 +86,10 @@ class DeviceFull(ShardvarError, MemoryError):
 
 class UnknownKey(ShardvarError, KeyError):
     """No tensor of that name."""
+
+
+class UnmatchedObjects(ShardvarError, AssertionError):
+    """Objects without a value, or values without an object, where it was asserted that there are none; lists all."""
 
 
 class TargetExists(ShardvarError, FileExistsError):

@@ -13,6 +13,7 @@ from importlib import import_module
 from types import ModuleType
 
 GROUPS: dict[str, str] = {
+    "checkpoint": "checkpoint",
     "constructor": "constructor",
     "creation": "creation",
     "div_mod": "div_mod",
@@ -29,7 +30,7 @@ GROUPS: dict[str, str] = {
     "tf1_partitioned": "tf1_partitioned",
     "variable_semantics": "variable_semantics",
 }
-"""Group -> its module here. checkpoint joins as its layer is built."""
+"""Group -> its module here."""
 
 
 def group_module(group: str) -> ModuleType | None:

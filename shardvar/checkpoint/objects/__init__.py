@@ -1,0 +1,6 @@
+"""Objects to files and back: the state of variables under the names by which a root object reaches them."""
+
+from shardvar.checkpoint.objects.checkpoint import Checkpoint
+from shardvar.checkpoint.objects.status import RestoreStatus
+
+__all__ = ["Checkpoint", "RestoreStatus"]

@@ -1,0 +1,386 @@
+"""sv.Checkpoint: objects to files and back, into any layout, whole or not at all, now or when they appear."""
+
+import gc
+import logging
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.checkpoint.objects.keys import key_of, path_of
+from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, decode_graph, encode_graph, nodes_of_keys
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CheckpointError,
+    CheckpointNotFound,
+    CorruptCheckpoint,
+    InconsistentTensor,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    UnmatchedObjects,
+)
+from shardvar.tracking import ObjectGraph, Trackable
+from shardvar.training.module import Module
+from shardvar.variables import MirroredVariable, RefVariable
+
+Array = np.ndarray[Any, Any]
+
+
+def sharded(value: Array, sizes: list[int]) -> sv.ShardedVariable:
+    stops = np.cumsum(sizes).tolist()
+    return sv.ShardedVariable([sv.Variable(value[b - n : b]) for b, n in zip(stops, sizes, strict=True)])
+
+
+def zeros(sizes: list[int], row_shape: tuple[int, ...] = (2,), dtype: Any = np.float32) -> sv.ShardedVariable:
+    return sharded(np.zeros((sum(sizes), *row_shape), dtype), sizes)
+
+
+def table(rows: int = 5) -> Array:
+    return np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
+
+
+class Model(Module):
+    """A module with a sharded variable, a plain one, and a list of both."""
+
+    def __init__(self, scale: float, sizes: list[int]) -> None:
+        super().__init__()
+        self.w = sharded(table() * np.float32(scale), sizes)
+        self.inner = Module()
+        self.inner.b = sv.Variable([scale, 2 * scale])
+        self.blocks = [sv.Variable(scale), {"a.b/c": sv.Variable(3 * scale)}, (self.inner,)]
+
+
+@st.composite
+def cuts(draw: st.DrawFn, rows: int) -> list[int]:
+    """Sizes of 1 to 7 shards of so many rows; uneven, and some of them empty."""
+    places = sorted(draw(st.lists(st.integers(0, rows), max_size=6)))
+    return [int(size) for size in np.diff([0, *places, rows])]
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data(), st.integers(0, 13), st.sampled_from([(), (2,), (3, 0)]))
+def test_any_layout_is_restored_into_any_other(
+    tmp_path: Path, data: Any, rows: int, row_shape: tuple[int, ...]
+) -> None:
+    dtype = data.draw(st.sampled_from([np.float32, np.int64, np.complex64, np.bool, ml_dtypes.bfloat16]))
+    form = data.draw(st.sampled_from(["shardvar", "tensorflow"]))
+    value = (np.arange(rows * int(np.prod(row_shape))) % 2).reshape(rows, *row_shape).astype(dtype)
+    source, target = sharded(value, data.draw(cuts(rows))), zeros(data.draw(cuts(rows)), row_shape, dtype)
+    sv.Checkpoint(w=source).write(tmp_path / "model", format=form, force=True)
+    sv.Checkpoint(w=target).read(tmp_path / "model.svindex" if form == "shardvar" else tmp_path / "model.index")
+    np.testing.assert_array_equal(target.numpy(), value)
+    plain = sv.Variable(np.zeros_like(value))
+    sv.Checkpoint(w=plain).read(tmp_path / ("model.svindex" if form == "shardvar" else "model.index"))
+    np.testing.assert_array_equal(plain.numpy(), value)
+
+
+def test_strings_are_stored_whole_and_restored_into_shards(tmp_path: Path) -> None:
+    words = np.array([b"a", b"", b"\xff\x00c"], object)
+    sv.Checkpoint(w=sharded(words, [2, 1])).write(tmp_path / "model")
+    target = sharded(np.array([b""] * 3, object), [1, 0, 2])
+    sv.Checkpoint(w=target).read(tmp_path / "model").assert_consumed()
+    assert target.numpy().tolist() == words.tolist()
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
+def test_modules_dictionaries_lists_and_tuples_keep_their_names_in_every_format(tmp_path: Path, form: str) -> None:
+    """Also where the format holds no strings, and so no graph of objects: the keys tell it."""
+    sv.Checkpoint(model=Model(1.0, [3, 2]), more=[sv.Variable(7)]).write(tmp_path / "model", format=form)
+    model, more = Model(0.0, [1, 1, 3]), [sv.Variable(0)]
+    sv.Checkpoint(model=model, more=more).read(tmp_path / "model").assert_consumed()
+    np.testing.assert_array_equal(model.w.numpy(), table())
+    assert model.inner.b.numpy().tolist() == [1.0, 2.0]
+    assert (float(model.blocks[0]), float(model.blocks[1]["a.b/c"]), int(more[0])) == (1.0, 3.0, 7)
+
+
+def test_the_file_is_a_checkpoint_like_any_other_with_the_keys_of_tensorflow(tmp_path: Path) -> None:
+    """A sharded variable is one key and a slice a shard; an object under two names is stored once, under the first."""
+    model = Model(1.0, [3, 0, 2])
+    report = sv.Checkpoint(model=model, again=model.inner).write(tmp_path / "model")
+    with sv.open_checkpoint(tmp_path / "model") as reader:
+        assert set(reader) == {
+            GRAPH_KEY,
+            "again/b/.ATTRIBUTES/VARIABLE_VALUE",
+            "model/blocks/0/.ATTRIBUTES/VARIABLE_VALUE",
+            "model/blocks/1/a..b.Sc/.ATTRIBUTES/VARIABLE_VALUE",
+            "model/w/.ATTRIBUTES/VARIABLE_VALUE",
+        }
+        np.testing.assert_array_equal(reader.read("model/w/.ATTRIBUTES/VARIABLE_VALUE"), table())
+        assert len(reader.find("model/w/.ATTRIBUTES/VARIABLE_VALUE").slices) == 2
+    assert report.num_tensors == 5
+    assert sv.verify(tmp_path / "model").ok
+
+
+def test_an_object_is_found_under_a_name_that_is_not_the_one_of_its_key(tmp_path: Path) -> None:
+    shared = sv.Variable(5.0)
+    sv.Checkpoint(a=shared, b=shared).write(tmp_path / "model")
+    late = sv.Variable(0.0)
+    sv.Checkpoint(b=late).read(tmp_path / "model").assert_consumed()
+    assert float(late) == 5.0
+
+
+def test_a_root_lends_its_children_and_may_be_a_variable(tmp_path: Path) -> None:
+    sv.Checkpoint(Model(1.0, [5]), step=sv.Variable(3)).write(tmp_path / "both")
+    with sv.open_checkpoint(tmp_path / "both") as reader:
+        assert {"w/.ATTRIBUTES/VARIABLE_VALUE", "step/.ATTRIBUTES/VARIABLE_VALUE"} <= set(reader)
+    model, step = Model(0.0, [2, 3]), sv.Variable(0)
+    checkpoint = sv.Checkpoint(model)
+    status = checkpoint.read(tmp_path / "both")
+    assert status.unmatched_keys == ["step/.ATTRIBUTES/VARIABLE_VALUE"]
+    checkpoint.step = step
+    assert int(step) == 3
+    status.assert_consumed()
+    np.testing.assert_array_equal(model.w.numpy(), table())
+    sv.Checkpoint(sv.Variable(4.0)).write(tmp_path / "variable")
+    variable = sv.Variable(0.0)
+    sv.Checkpoint(variable).read(tmp_path / "variable").assert_consumed()
+    assert float(variable) == 4.0
+
+
+def test_mirrored_variables_are_saved_once_and_every_copy_is_restored(tmp_path: Path) -> None:
+    report = sv.Checkpoint(w=MirroredVariable([sharded(table(), [3, 2]), sharded(table(), [3, 2])])).write(
+        tmp_path / "model"
+    )
+    assert (report.num_tensors, report.num_slices) == (2, 3)
+    copies = [zeros([1, 4]), zeros([1, 4])]
+    sv.Checkpoint(w=MirroredVariable(copies)).read(tmp_path / "model").assert_consumed()
+    for copy in copies:
+        np.testing.assert_array_equal(copy.numpy(), table())
+
+
+def test_any_kind_of_variable_is_saved_and_restored(tmp_path: Path) -> None:
+    sv.Checkpoint(w=RefVariable([1.0, 2.0])).write(tmp_path / "model")
+    target = RefVariable([0.0, 0.0])
+    sv.Checkpoint(w=target).read(tmp_path / "model").assert_consumed()
+    assert np.asarray(target.read_value()).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda: zeros([2, 2]), lambda: zeros([5], (3,)), lambda: zeros([5], dtype=np.float64), lambda: zeros([10], ())],
+)
+def test_another_dtype_or_shape_changes_nothing_at_all(tmp_path: Path, wrong: Any) -> None:
+    sv.Checkpoint(a=sv.Variable(1.0), w=sharded(table(), [3, 2]), z=sv.Variable(2.0)).write(tmp_path / "model")
+    a, z, w = sv.Variable(0.0), sv.Variable(0.0), wrong()
+    with pytest.raises(InconsistentTensor, match="w/"):
+        sv.Checkpoint(a=a, w=w, z=z).read(tmp_path / "model")
+    assert (float(a), float(z), w.numpy().any()) == (0.0, 0.0, False)
+
+
+def test_a_damaged_payload_changes_nothing_at_all(tmp_path: Path) -> None:
+    sv.Checkpoint(a=sv.Variable(1.0), w=sharded(table(), [3, 2])).write(tmp_path / "model")
+    (data,) = (path for path in tmp_path.iterdir() if "svdata" in path.name)
+    octets = bytearray(data.read_bytes())
+    octets[-1] ^= 1
+    data.write_bytes(octets)
+    a, w = sv.Variable(0.0), zeros([5])
+    with pytest.raises(CorruptCheckpoint):
+        sv.Checkpoint(a=a, w=w).read(tmp_path / "model")
+    assert (float(a), w.numpy().any()) == (0.0, False)
+
+
+def test_what_appears_later_is_restored_before_it_is_read(tmp_path: Path) -> None:
+    """A variable, a module full of them, an item of a list; each when it is attached."""
+    sv.Checkpoint(model=Model(1.0, [3, 2]), step=sv.Variable(9)).write(tmp_path / "model")
+    model = Module()
+    checkpoint = sv.Checkpoint(model=model)
+    status = checkpoint.read(tmp_path / "model")
+    model.w = zeros([4, 1])
+    np.testing.assert_array_equal(model.w.numpy(), table())
+    model.blocks = []
+    model.blocks.append(sv.Variable(0.0))
+    assert float(model.blocks[0]) == 1.0
+    inner = Module()
+    model.inner = inner
+    with pytest.raises(UnmatchedObjects):
+        status.assert_consumed()
+    inner.b = sv.Variable([0.0, 0.0])
+    assert inner.b.numpy().tolist() == [1.0, 2.0]
+    model.blocks.append({"a.b/c": sv.Variable(0.0)})
+    checkpoint.step = sv.Variable(0)
+    assert (float(model.blocks[1]["a.b/c"]), int(checkpoint.step)) == (3.0, 9)
+    status.assert_consumed()
+
+
+def test_what_took_its_value_keeps_later_writes(tmp_path: Path) -> None:
+    """Restoring what appears touches nothing else, and a variable in the place of a restored one is a new one."""
+    sv.Checkpoint(a=sv.Variable(1.0), b=sv.Variable(2.0)).write(tmp_path / "model")
+    checkpoint = sv.Checkpoint(a=sv.Variable(0.0))
+    checkpoint.read(tmp_path / "model").expect_partial()
+    checkpoint.a.assign(5.0)
+    checkpoint.b = sv.Variable(0.0)
+    assert (float(checkpoint.a), float(checkpoint.b)) == (5.0, 2.0)
+    checkpoint.b = sv.Variable(7.0)
+    assert float(checkpoint.b) == 7.0
+
+
+def test_what_appears_with_another_shape_is_refused_and_keeps_its_value(tmp_path: Path) -> None:
+    sv.Checkpoint(w=sv.Variable([1.0, 2.0])).write(tmp_path / "model")
+    checkpoint = sv.Checkpoint()
+    checkpoint.read(tmp_path / "model").expect_partial()
+    wrong = sv.Variable([0.0, 0.0, 0.0])
+    with pytest.raises(InconsistentTensor, match="float32"):
+        checkpoint.w = wrong
+    assert not wrong.numpy().any()
+    checkpoint.w = sv.Variable([0.0, 0.0])
+    assert checkpoint.w.numpy().tolist() == [1.0, 2.0]
+
+
+def test_the_status_lists_every_key_and_every_object_that_did_not_match(tmp_path: Path) -> None:
+    sv.Checkpoint(a=sv.Variable(1.0), b=sv.Variable(2.0), c=sv.Variable(3.0)).write(tmp_path / "model")
+    status = sv.Checkpoint(c=sv.Variable(0.0), d=sv.Variable(0.0), m={"e": sv.Variable(0.0)}).read(tmp_path / "model")
+    assert status.unmatched_keys == [key_of(["a"]), key_of(["b"])]
+    assert status.unmatched_objects == ["d", "m/e"]
+    with pytest.raises(UnmatchedObjects, match="d, m/e; values without an object: a/.*, b/") as caught:
+        status.assert_consumed()
+    assert isinstance(caught.value, AssertionError)
+    with pytest.raises(UnmatchedObjects, match=r"objects without a value: d, m/e\."):
+        status.assert_existing_objects_matched()
+    assert status.assert_nontrivial_match() is status.expect_partial() is status
+    with pytest.raises(UnmatchedObjects):
+        sv.Checkpoint(z=sv.Variable(0.0)).read(tmp_path / "model").expect_partial().assert_nontrivial_match()
+
+
+def test_existing_objects_may_match_while_values_are_left(tmp_path: Path) -> None:
+    sv.Checkpoint(a=sv.Variable(1.0), b=sv.Variable(2.0)).write(tmp_path / "model")
+    status = sv.Checkpoint(a=sv.Variable(0.0)).read(tmp_path / "model").expect_partial()
+    status.assert_existing_objects_matched().assert_nontrivial_match()
+    with pytest.raises(UnmatchedObjects):
+        status.assert_consumed()
+
+
+@pytest.mark.parametrize("is_expected", [False, True])
+def test_values_that_nobody_ever_took_are_logged_unless_that_is_expected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_expected: bool
+) -> None:
+    sv.Checkpoint(a=sv.Variable(1.0), b=sv.Variable(2.0)).write(tmp_path / "model")
+    with caplog.at_level(logging.WARNING, "shardvar.checkpoint"):
+        checkpoint = sv.Checkpoint(a=sv.Variable(0.0))
+        status = checkpoint.read(tmp_path / "model")
+        if is_expected:
+            status.expect_partial()
+        assert caplog.text == ""
+        del checkpoint, status
+        gc.collect()
+    assert (key_of(["b"]) in caplog.text) is not is_expected
+
+
+def test_the_number_of_a_numbered_checkpoint_is_nobodys_value_to_restore(tmp_path: Path) -> None:
+    sv.Checkpoint(a=sv.Variable(1.0), save_counter=sv.Variable(4)).write(tmp_path / "model")
+    sv.Checkpoint(a=sv.Variable(0.0)).restore(tmp_path / "model").assert_consumed()
+    with pytest.raises(UnmatchedObjects, match="save_counter"):
+        sv.Checkpoint(a=sv.Variable(0.0)).read(tmp_path / "model").expect_partial().assert_consumed()
+
+
+def test_a_checkpoint_is_of_one_moment_and_writing_changes_nothing(tmp_path: Path) -> None:
+    w = sharded(table(), [3, 2])
+    sv.Checkpoint(w=w).write(tmp_path / "model")
+    w.assign_add(np.ones((5, 2), np.float32))
+    np.testing.assert_array_equal(sv.load(tmp_path / "model", [key_of(["w"])])[key_of(["w"])], table())
+    np.testing.assert_array_equal(w.numpy(), table() + 1)
+
+
+def test_what_reshard_laid_out_anew_is_restored_all_the_same(tmp_path: Path) -> None:
+    sv.Checkpoint(model=Model(1.0, [3, 2])).write(tmp_path / "a")
+    sv.reshard(tmp_path / "a", tmp_path / "b", format="tensorflow", partition={"*w*": 4})
+    model = Model(0.0, [1, 4])
+    sv.Checkpoint(model=model).read(tmp_path / "b").assert_consumed()
+    np.testing.assert_array_equal(model.w.numpy(), table())
+
+
+@pytest.mark.parametrize("value", [3, "text", None, object()])
+def test_only_objects_with_state_are_given(value: Any) -> None:
+    with pytest.raises(ArgumentTypeError):
+        sv.Checkpoint(a=value)
+
+
+def test_shards_and_names_that_cannot_be_kept_apart_are_refused(tmp_path: Path) -> None:
+    w = sharded(table(), [3, 2])
+    for checkpoint in (
+        sv.Checkpoint(w=w, parts=w.variables),
+        sv.Checkpoint(d={1: sv.Variable(1.0), "1": sv.Variable(2.0)}),
+        sv.Checkpoint(d={"\ud800": sv.Variable(1.0)}),
+    ):
+        with pytest.raises(ArgumentError):
+            checkpoint.write(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+    for names in ({"read": w}, {"_root": w}):
+        with pytest.raises(ArgumentError):
+            sv.Checkpoint(**names)
+    with pytest.raises(ArgumentError, match="another child"):
+        sv.Checkpoint(Model(1.0, [5]), w=sv.Variable(1.0))
+    with pytest.raises(ArgumentError, match="is a variable"):
+        sv.Checkpoint(sv.Variable(1.0), w=w)
+    with pytest.raises(CheckpointNotFound):
+        sv.Checkpoint(w=w).read(tmp_path / "model")
+
+
+def test_containers_that_hold_themselves_are_walked_once(tmp_path: Path) -> None:
+    items: list[Any] = [sv.Variable(1.0)]
+    items.append(items)
+    report = sv.Checkpoint(items=items).write(tmp_path / "model")
+    assert report.num_tensors == 2
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(min_size=1), max_size=4).map(tuple))
+def test_keys_are_read_back_as_the_paths_that_they_were_made_of(path: tuple[str, ...]) -> None:
+    assert path_of(key_of(path)) == path
+
+
+@settings(deadline=None)
+@given(st.text("./SA", max_size=8))
+def test_what_is_no_key_is_no_path(text: str) -> None:
+    """A path is only found where the key is the one that the path has."""
+    key = f"{text}/.ATTRIBUTES/VARIABLE_VALUE"
+    path = path_of(key)
+    assert path is None or key_of(path) == key
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60))
+def test_no_message_breaks_the_reader_of_the_graph(message: bytes) -> None:
+    try:
+        nodes = decode_graph(message, ())
+    except CheckpointError:
+        return
+    assert all(child < len(nodes) for node in nodes for child in node.children.values())
+
+
+def test_a_graph_is_read_back_as_it_was_written() -> None:
+    root, shared = Trackable(), sv.Variable(1.0)
+    root.track("a", shared)
+    root.track("loop", root)
+    root.track("é/.", Trackable()).track("b", shared)
+    graph = ObjectGraph.of(root)
+    nodes = decode_graph(encode_graph(graph, graph.paths()), [key_of(["a"])])
+    assert [tuple(node.children.items()) for node in nodes] == list(graph.edges)
+    assert [node.key for node in nodes] == [None, key_of(["a"]), None]
+
+
+def test_graphs_that_break_their_own_law_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MalformedCheckpoint):
+        decode_graph(b"", ())
+    with pytest.raises(InvalidCheckpoint, match="object 5"):
+        decode_graph(bytes([0x0A, 4, 0x0A, 2, 0x08, 5]), ())
+    for number, message in enumerate((np.float32(1), np.array([b"a", b"b"], object))):
+        sv.save(tmp_path / f"{number}", {GRAPH_KEY: message})
+        with pytest.raises(InvalidCheckpoint, match="one string"):
+            sv.Checkpoint(w=sv.Variable(1.0)).read(tmp_path / f"{number}")
+
+
+def test_a_graph_without_end_and_a_key_without_end_are_walked(tmp_path: Path) -> None:
+    """Neither a cycle nor a depth beyond Python's stack is a problem."""
+    deep = nodes_of_keys([key_of(["x"] * 5000)])
+    assert len(deep) == 5001
+    assert deep[-1].key is not None
+    sv.save(tmp_path / "loop", {GRAPH_KEY: np.array(bytes([0x0A, 5, 0x0A, 3, 0x12, 1, 0x61]), object)})
+    model = Module()
+    model.a = model
+    sv.Checkpoint(model).read(tmp_path / "loop").assert_consumed()

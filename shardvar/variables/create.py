@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardvar.devices import Device, current_device
-from shardvar.errors import ArgumentTypeError
+from shardvar.errors import LayoutError
 from shardvar.layout.partition import Partition, PartitionSpec
 from shardvar.layout.partitioning import AnyPartitioner, check_answer, plan_partition
 from shardvar.layout.region import Region
@@ -96,13 +96,13 @@ def create_sharded_variable(
 def plan_cut(cut: Cut, initial: InitialValue, num_shards: int) -> Partition:
     """The partition of rows that ``cut`` means for this value."""
     if isinstance(cut, Partition):
-        sizes = [part.shape[:1] for part in cut]
-        if cut.shape != initial.shape or any(part.shape[1:] != cut.shape[1:] for part in cut):
-            raise ArgumentTypeError(
-                f"A partition of {cut.shape} cannot cut a value of shape {initial.shape} into rows.",
-                "Give a partition of the first axis alone.",
+        rows = [part.shape[0] for part in cut if part.shape]
+        if cut.shape != initial.shape or (rows and cut != check_answer(PartitionSpec(splits=[rows]), cut.shape)):
+            raise LayoutError(
+                f"The partition of {cut.shape} into {', '.join(map(str, cut))} does not cut the rows of {initial.shape}.",
+                "Give a partition of that shape along its first axis, its parts in the order of their rows.",
             )
-        return check_answer(PartitionSpec(splits=[[size for (size,) in sizes]]), initial.shape) if sizes else cut
+        return cut
     if cut is None or callable(cut):
         return plan_partition(cut, initial.shape, initial.dtype, num_shards)
     if not initial.shape:

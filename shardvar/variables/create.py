@@ -96,10 +96,9 @@ def create_sharded_variable(
 def plan_cut(cut: Cut, initial: InitialValue, num_shards: int) -> Partition:
     """The partition of rows that ``cut`` means for this value."""
     if isinstance(cut, Partition):
-        rows = [part.shape[0] for part in cut if part.shape]
-        if cut.shape != initial.shape or (rows and cut != check_answer(PartitionSpec(splits=[rows]), cut.shape)):
+        if cut.shape != initial.shape or not _cuts_rows_in_order(cut):
             raise LayoutError(
-                f"The partition of {cut.shape} into {', '.join(map(str, cut))} does not cut the rows of {initial.shape}.",
+                f"The parts {', '.join(map(str, cut))} of {cut.shape} do not cut the rows of {initial.shape}.",
                 "Give a partition of that shape along its first axis, its parts in the order of their rows.",
             )
         return cut
@@ -108,6 +107,16 @@ def plan_cut(cut: Cut, initial: InitialValue, num_shards: int) -> Partition:
     if not initial.shape:
         return plan_partition(None, (), initial.dtype)
     return check_answer([cut] if isinstance(cut, int) else cut, initial.shape)
+
+
+def _cuts_rows_in_order(partition: Partition) -> bool:
+    start = 0
+    for part in partition:
+        zeros = (0,) * len(partition.shape[1:])
+        if part.shape and (part.offset != (start, *zeros) or part.shape[1:] != partition.shape[1:]):
+            return False
+        start += part.shape[0] if part.shape else 0
+    return True
 
 
 def _arguments_of_part(

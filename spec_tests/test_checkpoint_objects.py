@@ -117,6 +117,17 @@ def test_the_file_is_a_checkpoint_like_any_other_with_the_keys_of_tensorflow(tmp
     assert sv.verify(tmp_path / "model").ok
 
 
+@pytest.mark.parametrize("count", [3, 200])
+def test_many_variables_are_restored_as_few_are(tmp_path: Path, count: int) -> None:
+    """Of many the entries are scanned, of few they are looked up."""
+    arrays = {key_of([f"{number}"]): np.float32(number) for number in range(count)}
+    sv.save(tmp_path / "model", arrays | {"other": np.float32(1)})
+    variables = {f"{number}": sv.Variable(-1.0) for number in range(count)}
+    status = sv.Checkpoint(**variables).read(tmp_path / "model").assert_existing_objects_matched()
+    assert status.unmatched_keys == ["other"]
+    assert [float(variable) for variable in variables.values()] == list(range(count))
+
+
 def test_an_object_is_found_under_a_name_that_is_not_the_one_of_its_key(tmp_path: Path) -> None:
     shared = sv.Variable(5.0)
     sv.Checkpoint(a=shared, b=shared).write(tmp_path / "model")

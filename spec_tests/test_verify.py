@@ -247,3 +247,26 @@ def test_a_bool_that_is_none_is_told_with_its_file_and_a_remedy(form: str, tmp_p
             assert caught.value.remedy
         np.testing.assert_array_equal(reader["mask"][:200], np.ones(200, np.bool))
         np.testing.assert_array_equal(reader["w"][...], np.arange(9.0))
+
+
+@pytest.mark.parametrize(
+    ("first", "what", "remedy"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n", "Git LFS pointer", "git lfs pull"),
+        (b"<!DOCTYPE html><html><body>404" + b" " * 99, "web page", "download"),
+        (b"\x1f\x8b\x08\x00" + bytes(99), "gzip", "gzip -d"),
+        (b"", "empty", "Copy"),
+    ],
+)
+@pytest.mark.parametrize("index", ["m.index", "m.safetensors.index.json"])
+def test_an_index_that_is_something_else_is_called_what_it_is(
+    index: str, first: bytes, what: str, remedy: str, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        sv.save(tmp_path / f"m-0000{number}-of-00002.safetensors", {f"k{number}": np.ones(3)})
+    (tmp_path / "m.data-00000-of-00001").write_bytes(bytes(12))
+    (tmp_path / index).write_bytes(first)
+    (damage,) = sv.verify(tmp_path / index).damages
+    assert what in damage.message
+    assert remedy in damage.message
+    assert index in damage.message

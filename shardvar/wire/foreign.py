@@ -8,6 +8,7 @@ SNIFF_NBYTES = 64
 
 _KNOWN = (
     (b"version https://git-lfs", "a Git LFS pointer instead of the file itself", "Fetch the content: `git lfs pull`."),
+    (b"\x1f\x8b", "compressed by gzip", "Unpack it: `gzip -d`, under a name that ends in .gz."),
     (b"PK\x03\x04", "a zip archive, such as torch.save and numpy.savez write", "Convert it, or give it its own name."),
     (b"\x93NUMPY", "a single NumPy array (.npy)", "Store it with numpy.savez under a name of its own."),
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "Convert it with the framework that wrote it."),

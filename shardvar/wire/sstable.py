@@ -26,6 +26,7 @@ import numpy as np
 from shardvar.errors import at
 from shardvar.wire.crc import CRC32C, mask
 from shardvar.wire.damage import corrupt, invalid, malformed
+from shardvar.wire.foreign import SNIFF_NBYTES, not_a
 from shardvar.wire.snappy import decompress
 from shardvar.wire.varint import decode_varint
 
@@ -80,13 +81,13 @@ class Table:
 def open_table(read: Read, size: int) -> Table:
     """The table in a file of ``size`` bytes, its footer and index block read and checked."""
     if size < FOOTER_NBYTES:
-        raise malformed(f"{size} bytes are too few for a sorted table, whose footer has {FOOTER_NBYTES}.")
+        first = read(0, min(SNIFF_NBYTES, size))
+        raise not_a("a sorted table", first, size, f"its {size} bytes are fewer than the {FOOTER_NBYTES} of a footer")
     limit = size - FOOTER_NBYTES
     footer = read(limit, FOOTER_NBYTES)
     if not footer.endswith(MAGIC):
-        raise malformed(
-            f"No sorted table ends at offset {size}: {footer[-8:].hex()} stands where {MAGIC.hex()} belongs."
-        )
+        why = f"{footer[-8:].hex()} stands at offset {size - 8}, where {MAGIC.hex()} belongs"
+        raise not_a("a sorted table", read(0, min(SNIFF_NBYTES, size)), size, why)
     with at(f"footer at offset {limit}"):
         _, _, position = decode_handle(footer, 0)
         offset, nbytes, _ = decode_handle(footer, position)

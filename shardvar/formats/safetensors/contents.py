@@ -37,7 +37,7 @@ from shardvar.planning.slices import TensorTable, pad
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json
 from shardvar.wire.damage import WRITE_AGAIN, invalid, malformed
-from shardvar.wire.foreign import SNIFF_NBYTES
+from shardvar.wire.foreign import SNIFF_NBYTES, not_a
 from shardvar.wire.safetensors_header import (
     BITS,
     MAX_HEADER_NBYTES,
@@ -140,7 +140,10 @@ def _read_index(storage: Storage, name: str) -> tuple[str, Mapping[str, str], Ma
         with at(file.name):
             if file.size > MAX_HEADER_NBYTES:
                 raise malformed(f"The index has {file.size} bytes; {MAX_HEADER_NBYTES} are the most that is read.")
-            index = strict_json.parse(file.read(0, file.size), _INDEX_DEPTH)
+            text = file.read(0, file.size)
+            if not text.lstrip().startswith(b"{"):
+                raise not_a("the index of a set", text[:SNIFF_NBYTES], file.size, "no JSON object begins it")
+            index = strict_json.parse(text, _INDEX_DEPTH)
             weight_map = index.get("weight_map") if type(index) is dict else None
             if type(weight_map) is not dict or not set(map(type, weight_map.values())) <= {str}:
                 raise invalid("The index has no weight_map from names of tensors to names of files.")

@@ -219,6 +219,36 @@ def test_what_appears_later_is_restored_before_it_is_read(tmp_path: Path) -> Non
     status.assert_consumed()
 
 
+def test_slots_are_saved_folded_and_restored_when_they_are_created(tmp_path: Path) -> None:
+    """Two steps in three shards, and one on either side of a checkpoint in two, end with the same bits."""
+
+    def step(optimizer: Any, w: sv.ShardedVariable) -> None:
+        optimizer.apply_gradients([(np.ones(shard.shape, np.float32), shard) for shard in w.variables])
+
+    w, optimizer = sharded(table(), [2, 2, 1]), sv.optimizers.Adam(0.1)
+    step(optimizer, w)
+    sv.Checkpoint(w=w, optimizer=optimizer).write(tmp_path / "model")
+    step(optimizer, w)
+    other, fresh = zeros([1, 4]), sv.optimizers.Adam(0.1)
+    status = sv.Checkpoint(w=other, optimizer=fresh).read(tmp_path / "model").assert_existing_objects_matched()
+    assert len(status.unmatched_keys) == 2
+    step(fresh, other)
+    status.assert_consumed()
+    np.testing.assert_array_equal(other.numpy(), w.numpy())
+
+
+def test_a_policy_says_which_slices_share_a_file(tmp_path: Path) -> None:
+    report = sv.Checkpoint(w=sharded(table(), [2, 2, 1])).write(
+        tmp_path / "model", policy=sv.MaxShardSizePolicy(16), metadata={"epoch": "3"}
+    )
+    assert report.num_files > 2
+    w = zeros([5])
+    sv.Checkpoint(w=w).read(tmp_path / "model").assert_consumed()
+    np.testing.assert_array_equal(w.numpy(), table())
+    with sv.open_checkpoint(tmp_path / "model") as reader:
+        assert reader.metadata.user == {"epoch": "3"}
+
+
 def test_what_took_its_value_keeps_later_writes(tmp_path: Path) -> None:
     """Restoring what appears touches nothing else, and a variable in the place of a restored one is a new one."""
     sv.Checkpoint(a=sv.Variable(1.0), b=sv.Variable(2.0)).write(tmp_path / "model")

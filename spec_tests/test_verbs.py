@@ -81,13 +81,25 @@ def tensors_for(draw: st.DrawFn, *forms: str) -> dict[str, Array]:
     each: st.SearchStrategy[Array] = arrays(numbers, max_rank=3, max_extent=5)
     if all("string" in format_named(form).capabilities.dtypes for form in forms):
         each = st.one_of(each, each, string_arrays())
-    names = keys().filter(is_kept_inside) if "npz" in forms else keys()
+    names = keys().filter(lambda key: all(may_hold(form, key) for form in forms))
     return draw(st.dictionaries(names, each, max_size=4))
 
 
-def is_kept_inside(key: str) -> bool:
-    """npz refuses keys that would be files elsewhere if the archive were unpacked."""
-    return not (key.startswith(("/", "\\")) or ".." in key or ":" in key)
+def may_hold(form: str, key: str) -> bool:
+    """npz refuses keys that would be files elsewhere if the archive were unpacked, safetensors its one reserved word."""
+    if form == "npz":
+        return not (key.startswith(("/", "\\")) or ".." in key or ":" in key)
+    return form != "safetensors" or key != "__metadata__"
+
+
+@pytest.mark.parametrize(
+    ("form", "key"), [("npz", "../x"), ("npz", "/x"), ("npz", "a/../../x"), ("safetensors", "__metadata__")]
+)
+def test_a_key_that_a_format_has_no_place_for_is_refused_by_name(form: str, key: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="Rename") as caught:
+        save(target(tmp_path, form), {"good": np.zeros(2), key: np.zeros(2)}, format=form)
+    assert repr(key) in caught.value.cause
+    assert files_of(tmp_path) == {}
 
 
 def check_same(found: Mapping[str, Array], expected: Mapping[str, Array]) -> None:

@@ -220,6 +220,7 @@ def test_a_wrong_key_is_told_the_right_one(form: str, tmp_path: Path) -> None:
         load(target(tmp_path, form), ["dense/kernl"])
     with open_checkpoint(target(tmp_path, form)) as reader:
         assert "dense/kernel" in reader and "dense/kernl" not in reader
+        assert len(reader) == len(list(reader)) == len(reader.keys())
         for ask in (reader.read, reader.find, reader.__getitem__):
             with pytest.raises(UnknownKey):
                 ask("")

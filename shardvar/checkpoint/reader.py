@@ -70,6 +70,7 @@ class Reader:
     """The parts that were returned without a checksum of theirs having been compared, since the format has one only of
     the whole; ``verify="full"`` reads the whole instead."""
     _table: EntryTable | None = field(default=None, repr=False)
+    _keys: dict[str, None] | None = field(default=None, repr=False)
     _faults: dict[str, CheckpointError] | None = field(default=None, repr=False)
 
     @property
@@ -97,14 +98,22 @@ class Reader:
 
     def keys(self) -> list[str]:
         """The names of all tensors, in the order of the index; those that cannot be read included."""
-        keys = list(self.entries().slices.tensors.keys)
-        return keys + sorted(set(self.index.faults).difference(keys))
+        return list(self._names())
+
+    def _names(self) -> dict[str, None]:
+        if self._keys is None:
+            stored = self.entries().slices.tensors.keys
+            self._keys = dict.fromkeys(stored) | dict.fromkeys(sorted(set(self.index.faults).difference(stored)))
+        return self._keys
+
+    def __len__(self) -> int:
+        return len(self._names())
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
+        return iter(self._names())
 
-    def __contains__(self, key: str) -> bool:
-        return key in self.keys()
+    def __contains__(self, key: object) -> bool:
+        return key in self._names()
 
     def __getitem__(self, key: str) -> LazyTensor:
         tensors = self.find(key).slices.tensors

@@ -24,6 +24,8 @@ class Sizes:
     """What is resharded to see that memory does not grow."""
     plan_slices: int = 1_000_000
     """Slices of a plan, before and after."""
+    sharded_rows: int = 1_000_000
+    """Rows of 64 float32 of the sharded variable."""
     map_nbytes: int = 10 * GIB
     """What is opened as a memory map."""
     seconds: float = 15.0
@@ -42,6 +44,7 @@ QUICK = Sizes(
     reshard_nbytes=GIB // 8,
     reshard_large_nbytes=GIB // 2,
     plan_slices=50_000,
+    sharded_rows=100_000,
     map_nbytes=GIB,
     seconds=1.0,
     processes=3,

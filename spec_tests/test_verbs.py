@@ -86,7 +86,7 @@ def tensors_for(draw: st.DrawFn, *forms: str) -> dict[str, Array]:
 
 
 def may_hold(form: str, key: str) -> bool:
-    """npz refuses keys that would be files elsewhere if the archive were unpacked, safetensors its one reserved word."""
+    """npz refuses keys that would be files elsewhere if it were unpacked, safetensors the one word that it reserves."""
     if form == "npz":
         return not (key.startswith(("/", "\\")) or ".." in key or ":" in key)
     return form != "safetensors" or key != "__metadata__"

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import NUMBERS, Array, arrays, cuts, keys, same, string_arrays
+from strategies import NUMBERS, Array, arrays, cuts, filled_shapes, keys, same, string_arrays
 
 from shardvar.checkpoint import load, open_checkpoint, reshard, save
+from shardvar.checkpoint.basic_index import cut_steps, parse_index
 from shardvar.checkpoint.locate import find_target
 from shardvar.checkpoint.save import source_of
 from shardvar.checkpoint.writing import draft
@@ -310,6 +311,17 @@ def basic_indexes(shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
         return tuple(items)
 
     return index()
+
+
+@given(filled_shapes(max_rank=3, max_extent=9), st.integers(1, 40), st.data())
+def test_cutting_along_a_step_changes_nothing(shape: tuple[int, ...], most: int, data: st.DataObject) -> None:
+    """What steps leave out is read a bounded number of elements at a time, or not at all."""
+    array, index = np.arange(np.prod(shape)).reshape(shape), data.draw(basic_indexes(shape))
+    region, pick = parse_index((None,) if index is None else index, shape)
+    parts, axis = cut_steps(region, pick, most)
+    picked = [np.asarray(array[part.slices][(*pick, ...)]) for part, pick in parts]
+    assert same(picked[0] if len(parts) == 1 else np.concatenate(picked, axis), np.asarray(array[index]))
+    assert len(parts) == 1 or all(part.size <= most or 1 in part.shape for part, _ in parts)
 
 
 @pytest.mark.parametrize("form", FORMATS)

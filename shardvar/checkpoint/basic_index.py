@@ -42,6 +42,36 @@ def parse_index(selected: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
     return Region(offset, extent), tuple(pick)
 
 
+def cut_steps(region: Region, pick: Pick, most: int) -> tuple[list[tuple[Region, Pick]], int]:
+    """Parts of what ``parse_index`` gave, and the axis along which what they pick is put together.
+
+    So that a step is not paid for with memory: the parts have about ``most`` elements, or one index along the axis of
+    the largest step. Without a step there is one part, the whole.
+
+    >>> parts, axis = cut_steps(*parse_index((1, slice(None, None, 3)), (2, 10)), 6)
+    >>> [(str(part), picked) for part, picked in parts], axis
+    ([('[1:2, 0:4]', (0, slice(None, None, 3))), ('[1:2, 6:10]', (0, slice(None, None, 3)))], 0)
+    """
+    steps = [abs(item.step or 1) if isinstance(item, slice) else 1 for item in pick]
+    place = steps.index(max(steps)) if steps else 0
+    strided = pick[place] if steps else None
+    if not isinstance(strided, slice) or steps[place] == 1 or region.size <= most:
+        return [(region, pick)], 0
+    axis = sum(item is not None for item in pick[:place])
+    indices = range(region.shape[axis])[strided]
+    count = max(1, most // (region.size // region.shape[axis] * steps[place]))
+    parts = []
+    for first in range(0, len(indices), count):
+        some = indices[first : first + count]
+        low, high = min(some[0], some[-1]), max(some[0], some[-1])
+        offset, shape = list(region.offset), list(region.shape)
+        offset[axis] += low
+        shape[axis] = high - low + 1
+        item = slice(None if some.step > 0 else high - low, None, some.step)
+        parts.append((Region(offset, shape), (*pick[:place], item, *pick[place + 1 :])))
+    return parts, sum(not isinstance(item, int) for item in pick[:place])
+
+
 def _expand(items: tuple[Any, ...], shape: tuple[int, ...]) -> list[Any]:
     """One item an axis, besides the ``None``s: an ellipsis, or the end, stands for the axes that are left out."""
     given = sum(item is not None and item is not Ellipsis for item in items)

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.checkpoint.arguments import check_string
-from shardvar.checkpoint.basic_index import Pick, parse_index
+from shardvar.checkpoint.basic_index import Pick, cut_steps, parse_index
 from shardvar.checkpoint.locate import Path, find_checkpoint
+from shardvar.engine.evidence import BLOCK_NBYTES
 from shardvar.engine.read import read_arrays
 from shardvar.engine.region_read import read_unverified
 from shardvar.errors import ArgumentError, ArgumentTypeError, CheckpointError
@@ -132,15 +133,18 @@ class Reader:
         tensors = entries.slices.tensors
         shape = tensors.shape(0)
         wanted, pick = parse_index(region, shape)
-        if wanted == Region.whole(shape) or tensors.dtype(0) == "string":
-            array = self._read(entries, Region.whole(shape))
-            return _pick(_pick(array, wanted.slices), pick)
-        rows = _overlapping(entries, wanted)
-        parts = [row for row in rows if not wanted.covers(entries.slices.region(row))]
-        if verify == "auto" and entries.runs is None and any(entries.checksum[row] != NO_CHECKSUM for row in parts):
+        if tensors.dtype(0) == "string":
+            return _pick(_pick(self._read(entries, Region.whole(shape)), wanted.slices), pick)
+        if entries.runs is not None:
+            most = BLOCK_NBYTES // numpy_dtype(tensors.dtype(0)).itemsize
+            parts, axis = cut_steps(wanted, pick, most)
+            if len(parts) > 1:  # copied, so that what lies between is not held
+                return np.concatenate([_pick(self._read(entries, part), some).copy() for part, some in parts], axis)
+            return _pick(self._read(entries, wanted), pick)
+        if verify == "auto" and wanted != Region.whole(shape) and _has_unverified(entries, wanted):
             self.unverified.append((key, wanted))
             target = np.empty(wanted.shape, numpy_dtype(tensors.dtype(0)))
-            read_unverified(self.source, entries, rows, wanted, target)
+            read_unverified(self.source, entries, _overlapping(entries, wanted), wanted, target)
             return _pick(target, pick)
         return _pick(self._read(entries, wanted), pick)
 
@@ -200,3 +204,9 @@ def _overlapping(entries: EntryTable, wanted: Region) -> list[int]:
     """The rows that hold an element of the region."""
     copies = plan_copies(entries.slices, _one_slice(entries.slices.tensors, wanted)).copies
     return [int(row) for row in copies.source]
+
+
+def _has_unverified(entries: EntryTable, wanted: Region) -> bool:
+    """Whether a checksum covers more than the region, so that reading the region alone compares nothing with it."""
+    parts = (row for row in _overlapping(entries, wanted) if not wanted.covers(entries.slices.region(row)))
+    return any(entries.checksum[row] != NO_CHECKSUM for row in parts)

@@ -94,7 +94,8 @@ def test_losses_are_refused_by_value(value: Any, source: str, target: str) -> No
 def test_rounding_is_no_loss(value: Any, source: str, target: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        convert(np.array([value], numpy_dtype(source)), numpy_dtype(target), "k")
+        converted = convert(np.array([value], numpy_dtype(source)), numpy_dtype(target), "k")
+    assert converted.dtype == numpy_dtype(target) and converted.shape == (1,)
 
 
 def source_and_entries(writer: MemoryWriter) -> Any:

@@ -108,9 +108,10 @@ def test_buffers_in_a_cycle_make_room_before_an_allocation_is_refused() -> None:
     del cycle
     gc.disable()
     try:
-        place(floats(10), device)
+        buffer = place(floats(10), device)
     finally:
         gc.enable()
+    assert device.used == buffer.nbytes == 40
 
 
 @given(

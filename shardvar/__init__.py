@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shardvar.checkpoint import save as save
     from shardvar.checkpoint.diff import diff as diff
     from shardvar.checkpoint.objects import Checkpoint as Checkpoint
+    from shardvar.checkpoint.options import CheckpointOptions as CheckpointOptions
     from shardvar.checkpoint.verify import verify as verify
     from shardvar.devices import track_transfers as track_transfers
     from shardvar.layout import Partition as Partition
@@ -66,6 +67,7 @@ _HOMES = {
     "shardvar.checkpoint": ("load", "open_checkpoint", "reshard", "save"),
     "shardvar.checkpoint.diff": ("diff",),
     "shardvar.checkpoint.objects": ("Checkpoint",),
+    "shardvar.checkpoint.options": ("CheckpointOptions",),
     "shardvar.checkpoint.verify": ("verify",),
     "shardvar.devices": ("track_transfers",),
     "shardvar.layout": ("Partition", "PartitionSpec", "Region", "chunk", "div", "div_owner"),

@@ -18,7 +18,7 @@ from shardvar.engine.cast import CastSource, cast_entries
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Source
 from shardvar.planning.index import EntryTable, Metadata
-from shardvar.planning.policies import TablePolicy
+from shardvar.planning.policies import Policy
 from shardvar.planning.slices import SliceTable
 
 
@@ -27,7 +27,7 @@ def reshard(
     target: Path,
     *,
     format: str | None = None,
-    policy: TablePolicy | None = None,
+    policy: Policy | None = None,
     partition: Partitions = None,
     filter: str | Iterable[str] | None = None,
     rename: Mapping[str, str] | None = None,

@@ -14,7 +14,7 @@ from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.layout.dtypes import code, dtype_name
 from shardvar.planning.index import Metadata
-from shardvar.planning.policies import TablePolicy
+from shardvar.planning.policies import Policy
 from shardvar.planning.slices import TensorTable, pad
 
 WRITER = "shardvar 0.1.0"
@@ -25,7 +25,7 @@ def save(
     tensors: Mapping[str, npt.ArrayLike],
     *,
     format: str | None = None,
-    policy: TablePolicy | None = None,
+    policy: Policy | None = None,
     partition: Partitions = None,
     metadata: Mapping[str, str] | None = None,
     force: bool = False,

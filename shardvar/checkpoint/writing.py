@@ -19,7 +19,15 @@ from shardvar.engine.files import FileTask
 from shardvar.engine.journal import JOURNAL
 from shardvar.engine.pool import WORKERS
 from shardvar.engine.write import file_tasks, write_checkpoint
-from shardvar.errors import ArgumentError, CheckpointError, MissingFile, PolicyError, StorageError, TargetExists
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    MissingFile,
+    PolicyError,
+    StorageError,
+    TargetExists,
+    UnsupportedError,
+)
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import stem_of_name
 from shardvar.layout.dtypes import ITEMSIZES
@@ -28,7 +36,7 @@ from shardvar.planning.cut import Cut, cut_slices
 from shardvar.planning.faults import find_faults
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Assignment, Plan, plan_copies
-from shardvar.planning.policies import AllInOnePolicy, TablePolicy, file_nbytes
+from shardvar.planning.policies import AllInOnePolicy, Policy, file_nbytes
 from shardvar.planning.slices import SliceTable
 
 Partitions = Cut | dict[str, Cut] | None
@@ -62,7 +70,7 @@ def draft(
     target: Found,
     entries: EntryTable,
     *,
-    policy: TablePolicy | None,
+    policy: Policy | None,
     partition: Partitions,
     metadata: Metadata,
     force: bool,
@@ -81,6 +89,8 @@ def draft(
         )
     slices = join_whole(cut_slices(entries.slices, partition), capabilities)
     policy = policy or AllInOnePolicy()
+    if not hasattr(policy, "assign"):
+        raise UnsupportedError(f"The policy {policy.description!r} has no `assign`.", "Give one that has.")
     assignment = policy.assign(slices, capabilities)
     if assignment.num_files > 1 and not capabilities.many_files:
         raise ArgumentError(

@@ -5,9 +5,10 @@ further where that helps and is allowed, each slice with the number of its file.
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,6 +29,20 @@ class TablePolicy(Protocol):
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
         """The slices, possibly cut further, each with its file."""
+
+
+class CallbackPolicy(Protocol):
+    """Decides which slices share a file, tensor by tensor (RFC 001's ``ShardingCallback``)."""
+
+    @property
+    def description(self) -> str:
+        """One sentence, kept in the index and repeated in errors."""
+
+    def __call__(self, shardable_tensors: Sequence[Any], /) -> Sequence[Mapping[str, Mapping[str, Any]]]:
+        """For every file the tensors in it: from keys to the texts of slices to values."""
+
+
+Policy = TablePolicy | CallbackPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from shardvar.checkpoint.arguments import check_policy, texts_of
+from shardvar.checkpoint.arguments import texts_of
 from shardvar.checkpoint.locate import Path, find_target
 from shardvar.checkpoint.objects.containers import ContainerNode, node_of
 from shardvar.checkpoint.objects.keys import key_of
@@ -16,6 +16,7 @@ from shardvar.checkpoint.objects.restoration import open_restoration
 from shardvar.checkpoint.objects.state import snapshot
 from shardvar.checkpoint.objects.status import RestoreStatus
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, encode_graph
+from shardvar.checkpoint.options import CheckpointOptions, policy_of
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.save import WRITER, check_keys
@@ -23,7 +24,7 @@ from shardvar.checkpoint.writing import carry_out, draft
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import STRING
 from shardvar.planning.index import Metadata
-from shardvar.planning.policies import TablePolicy
+from shardvar.planning.policies import Policy
 from shardvar.tracking import ChildHook, ObjectGraph, Trackable
 from shardvar.variables import Variable, VariableInterface
 
@@ -84,17 +85,18 @@ class Checkpoint(Trackable):
         path: Path,
         *,
         format: str | None = None,
-        policy: TablePolicy | None = None,
+        policy: Policy | None = None,
+        options: CheckpointOptions | None = None,
         metadata: Mapping[str, str] | None = None,
         force: bool = False,
     ) -> WriteReport:
         """Write the values of all variables, as of one moment, and commit them; a report of what was written.
 
-        The arguments and errors are those of ``sv.save``. Keys are TensorFlow's, and in formats that hold strings the
+        The arguments and errors are those of ``sv.save``; ``options`` may have the policy instead. Keys are TensorFlow's, and in formats that hold strings the
         graph of objects is stored too, so that TensorFlow restores what the format "tensorflow" holds.
         """
         target = find_target(path, format, otherwise="shardvar")
-        check_policy(policy)
+        policy = policy_of(policy, options)
         graph = self._graph()
         paths = graph.paths()
         keyed = _keyed(graph, paths)

@@ -89,9 +89,10 @@ def draft(
         )
     slices = join_whole(cut_slices(entries.slices, partition), capabilities)
     policy = policy or AllInOnePolicy()
-    if not hasattr(policy, "assign"):
+    assign = getattr(policy, "assign", None)
+    if assign is None:
         raise UnsupportedError(f"The policy {policy.description!r} has no `assign`.", "Give one that has.")
-    assignment = policy.assign(slices, capabilities)
+    assignment: Assignment = assign(slices, capabilities)
     if assignment.num_files > 1 and not capabilities.many_files:
         raise ArgumentError(
             f"The format {target.format.name} has one file, not {assignment.num_files}.", "Leave the file limit out."

@@ -92,8 +92,9 @@ class Checkpoint(Trackable):
     ) -> WriteReport:
         """Write the values of all variables, as of one moment, and commit them; a report of what was written.
 
-        The arguments and errors are those of ``sv.save``; ``options`` may have the policy instead. Keys are TensorFlow's, and in formats that hold strings the
-        graph of objects is stored too, so that TensorFlow restores what the format "tensorflow" holds.
+        The arguments and errors are those of ``sv.save``; ``options`` may have the policy instead. Keys are
+        TensorFlow's, and in formats that hold strings the graph of objects is stored too, so that TensorFlow restores
+        what the format "tensorflow" holds.
         """
         target = find_target(path, format, otherwise="shardvar")
         policy = policy_of(policy, options)

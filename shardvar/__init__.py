@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from shardvar.nn.matmul import matmul as matmul
     from shardvar.planning.policies import AllInOnePolicy as AllInOnePolicy
     from shardvar.planning.policies import MaxShardSizePolicy as MaxShardSizePolicy
+    from shardvar.tracking import Stateful as Stateful
     from shardvar.tracking import Trackable as Trackable
     from shardvar.training import Module as Module
     from shardvar.training import deserialize as deserialize
@@ -83,7 +84,7 @@ _HOMES = {
     "shardvar.nn.matmul": ("matmul",),
     "shardvar.planning.policies": ("AllInOnePolicy", "MaxShardSizePolicy"),
     "shardvar.random": ("random",),
-    "shardvar.tracking": ("Trackable",),
+    "shardvar.tracking": ("Stateful", "Trackable"),
     "shardvar.training": (
         "Module",
         "deserialize",

@@ -1,8 +1,8 @@
 """Stateful: an object that says itself what it saves, and takes it back.
 
-A variable's state is its value, that of most objects the state of their children. Whatever else has state (a vocabulary,
-the position of an input, a schedule) says so by two methods; each array that it names is a tensor of the checkpoint,
-under the key ``path/.ATTRIBUTES/name``.
+The state of a variable is its value, that of most objects the state of their children. Whatever else has state (a
+vocabulary, the position in an input, a schedule) says so by two methods. Each array that it names is a tensor of the
+checkpoint, under the key ``path/.ATTRIBUTES/name``.
 """
 
 from abc import ABC, abstractmethod

@@ -1,8 +1,10 @@
-"""The steps that make a checkpoint of finished files visible, the same for every format.
+"""The steps that make a checkpoint of finished files visible, or take one away, the same for every format.
 
 The index, or the only file, is renamed last: that is the step in which the new checkpoint takes the place of the old
 one. An error or an interrupt before it leaves nothing of the new checkpoint, one in it or after it removes nothing that
 may be in place. A process that is killed leaves what there is at that moment, and the next commit removes it.
+
+Taking away goes the other way round: what makes the files a checkpoint goes first.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -76,3 +78,19 @@ def remove_unnamed(storage: Storage, unnamed: Callable[[list[str]], Iterable[str
     """Once a checkpoint is in place, remove those files of the directory that it has left without a name."""
     with suppress(StorageError):
         remove_files(storage, unnamed(storage.names()))
+
+
+def take_away(
+    storage: Storage, indexes: Sequence[tuple[str, str]], unnamed: Callable[[list[str]], Iterable[str]]
+) -> None:
+    """Remove a checkpoint: its index (or its only file) in one step, and then whatever that leaves without a name.
+
+    ``indexes`` are names with those that they have aside. A rename is forced to the disk and a removal is not: were the
+    index removed, it could be there again after a crash, and files that it names could not.
+    """
+    there = storage.names()
+    for name, aside in indexes:
+        if name in there:
+            storage.rename(name, aside)
+    for name in unnamed(storage.names()):
+        storage.remove(name)

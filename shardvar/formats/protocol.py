@@ -13,6 +13,8 @@ reads payloads through it, by rows of the entry tables that the source's own ind
 Writing. ``Format.create`` lays the assigned slices out and gives a ``Sink``. The engine writes every payload at its
 place in a file that stands aside under a name of its own, then what frames the payloads, and syncs it. Once all files
 are finished, ``Sink.commit`` puts them in place, the index last; nothing is visible before.
+
+Removing. ``Format.remove`` takes a checkpoint away, the index first; whoever comes in between finds none.
 """
 
 from collections.abc import Sequence
@@ -150,4 +152,11 @@ class Format(Protocol):
 
         ``generation`` is a token of letters and digits that no other writer uses at the same time. Existing files are
         read at most. ``UnsupportedError`` where the format cannot hold the slices (``planning.capabilities``).
+        """
+
+    def remove(self, storage: Storage, name: str) -> None:
+        """Take the checkpoint ``name`` (as ``create`` takes it) away: its index first, then its other files.
+
+        Files that writers of that very name left go too, also where there is no checkpoint; no file of another's does.
+        What an index says is not believed: the files are those whose names a writer of this checkpoint gives them.
         """

@@ -17,7 +17,8 @@ Nothing but the name of the generation differs between two checkpoints of the sa
 
 from dataclasses import dataclass
 
-from shardvar.formats.native.names import find_prefixes
+from shardvar.formats.commit import take_away
+from shardvar.formats.native.names import aside_name, find_prefixes, index_name, leftovers
 from shardvar.formats.native.sink import CAPABILITIES, NativeSink, create_sink
 from shardvar.formats.native.source import NativeSource, open_source
 from shardvar.planning.capabilities import Capabilities
@@ -51,6 +52,11 @@ class NativeFormat:
     ) -> NativeSink:
         """Lay the assigned slices out as a checkpoint of that prefix."""
         return create_sink(storage, name, assignment, metadata, generation)
+
+    def remove(self, storage: Storage, name: str) -> None:
+        """Take away the index, and then all generations of data files."""
+        index = index_name(name), aside_name(name, "removed")
+        take_away(storage, [index], lambda names: leftovers(names, name, ()))
 
 
 FORMAT = NativeFormat()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from shardvar.errors import CheckpointError, StorageError
 from shardvar.formats.npz.contents import SUFFIX, read_contents
-from shardvar.formats.npz.sink import NpzSink, plan_sink
+from shardvar.formats.npz.sink import NpzSink, plan_sink, remove_archive
 from shardvar.formats.npz.source import NpzSource
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
@@ -45,8 +45,16 @@ class NpzFormat:
         self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
     ) -> NpzSink:
         """Lay out an archive. NumPy's has no place for the metadata."""
-        final = name if name.endswith(FILE_SUFFIX) else name + FILE_SUFFIX
-        return plan_sink(storage, final, assignment, self.capabilities, generation)
+        return plan_sink(storage, _file_name(name), assignment, self.capabilities, generation)
+
+    def remove(self, storage: Storage, name: str) -> None:
+        """Take away the archive."""
+        remove_archive(storage, _file_name(name))
+
+
+def _file_name(name: str) -> str:
+    """The name of the archive that a target's name means."""
+    return name if name.endswith(FILE_SUFFIX) else name + FILE_SUFFIX
 
 
 def _has_array(storage: Storage, name: str) -> bool:

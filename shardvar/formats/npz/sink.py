@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.commit import put_in_place, remove_unnamed
+from shardvar.formats.commit import put_in_place, remove_unnamed, take_away
 from shardvar.formats.npz.contents import SUFFIX
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.region import Ints
@@ -80,8 +80,7 @@ class NpzSink:
         """Put the finished file in its place."""
         empty = None if checksums else build_end(0, 0, 0)
         put_in_place(self.storage, [], (self.asides[0], self.name), empty)
-        aside = re.compile(re.escape(self.name) + r"\.[A-Za-z0-9]+\.tmp(\.done)?", re.DOTALL)
-        remove_unnamed(self.storage, lambda names: filter(aside.fullmatch, names))
+        remove_unnamed(self.storage, lambda names: _asides(self.name, names))
 
 
 def plan_sink(
@@ -106,6 +105,17 @@ def plan_sink(
         starts.append(start)
         position = start + nbytes
     return NpzSink(storage, name, [f"{name}.{generation}.tmp"], np.array(starts, dtype=np.int64))
+
+
+def remove_archive(storage: Storage, name: str) -> None:
+    """Take away the archive of that name."""
+    take_away(storage, [(name, f"{name}.removed.tmp")], lambda names: _asides(name, names))
+
+
+def _asides(name: str, names: list[str]) -> list[str]:
+    """The files that writers of that archive put aside, and their journals."""
+    aside = re.compile(re.escape(name) + r"\.[A-Za-z0-9]+\.tmp(\.done)?", re.DOTALL)
+    return list(filter(aside.fullmatch, names))
 
 
 def _members(slices: SliceTable) -> Iterator[tuple[bytes, bytes]]:

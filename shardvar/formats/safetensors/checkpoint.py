@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from shardvar.formats.safetensors.contents import read_set, read_single
-from shardvar.formats.safetensors.names import INDEX_SUFFIX, find_checkpoints
-from shardvar.formats.safetensors.sink import SafetensorsSink, plan_sink
+from shardvar.formats.safetensors.names import INDEX_SUFFIX, find_checkpoints, prefix_of
+from shardvar.formats.safetensors.sink import SafetensorsSink, plan_sink, remove_checkpoint
 from shardvar.formats.safetensors.source import SafetensorsSource
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
@@ -39,6 +39,10 @@ class SafetensorsFormat:
     ) -> SafetensorsSink:
         """Lay out a file, or a set; the metadata go into each file's ``__metadata__``."""
         return plan_sink(storage, name, assignment, metadata, self.capabilities, generation)
+
+    def remove(self, storage: Storage, name: str) -> None:
+        """Take away the file and the set of that prefix, of which a writer leaves one."""
+        remove_checkpoint(storage, prefix_of(name))
 
 
 FORMAT = SafetensorsFormat()

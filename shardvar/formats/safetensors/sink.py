@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.commit import put_in_place, remove_unnamed
+from shardvar.formats.commit import put_in_place, remove_unnamed, take_away
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.safetensors.contents import DESCRIPTION, WRITER
 from shardvar.formats.safetensors.names import SUFFIX, index_name, part_name, parts_of, prefix_of
@@ -125,6 +125,14 @@ def plan_sink(
         mine = slices.take(rows)
         start[rows] = len(build_header(_rows(mine), writer.metadata)) + np.cumsum(mine.nbytes) - mine.nbytes
     return SafetensorsSink(storage, prefix, assignment, asides, f"{index_name(prefix)}.{generation}.tmp", start, writer)
+
+
+def remove_checkpoint(storage: Storage, prefix: str) -> None:
+    """Take away the file of that prefix, and the set of which an index is there or was about to be."""
+    index, single = index_name(prefix), prefix + SUFFIX
+    is_own = _is_own(prefix, storage.names())
+    indexes = [(index, f"{index}.removed.tmp"), (single, f"{prefix}-00001{SUFFIX}.removed.tmp")]
+    take_away(storage, indexes, lambda names: _unnamed(prefix, names, (), is_own))
 
 
 def _rows(slices: SliceTable) -> list[tuple[str, str, tuple[int, ...]]]:

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from shardvar.formats.commit import take_away
 from shardvar.formats.tensorflow.index import read_index
-from shardvar.formats.tensorflow.names import find_prefixes
+from shardvar.formats.tensorflow.names import find_prefixes, index_name
 from shardvar.formats.tensorflow.protos import ENUMS
-from shardvar.formats.tensorflow.sink import BundleSink, plan_sink
+from shardvar.formats.tensorflow.sink import BundleSink, plan_sink, unnamed
 from shardvar.formats.tensorflow.source import BundleSource
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
@@ -47,6 +48,11 @@ class TensorFlowFormat:
     ) -> BundleSink:
         """Lay out a bundle. It has no place for the metadata: TensorFlow keeps a policy's description nowhere."""
         return plan_sink(storage, name, assignment, self.capabilities, generation)
+
+    def remove(self, storage: Storage, name: str) -> None:
+        """Take away the index, and then the data files of any count."""
+        index = index_name(name)
+        take_away(storage, [(index, f"{index}.removed.tmp")], lambda names: unnamed(name, names, ()))
 
 
 FORMAT = TensorFlowFormat()

@@ -87,7 +87,7 @@ class BundleSink:
         renames = list(zip(self.asides, finals, strict=True))
         index = encode_table([(HEADER_KEY, encode_header(count)), *sorted(self._entries(crc))])
         put_in_place(self.storage, renames, (self.index_aside, index_name(self.prefix)), index)
-        remove_unnamed(self.storage, lambda names: _unnamed(self.prefix, names, finals))
+        remove_unnamed(self.storage, lambda names: unnamed(self.prefix, names, finals))
 
     def _entries(self, crc: Ints) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of the index, not yet sorted."""
@@ -185,7 +185,7 @@ def _free_count(prefix: str, num_files: int, names: list[str]) -> int:
     return count
 
 
-def _unnamed(prefix: str, names: Sequence[str], finals: Sequence[str]) -> list[str]:
+def unnamed(prefix: str, names: Sequence[str], finals: Sequence[str]) -> list[str]:
     """The data files that no index names any more, files that writers left when they died, and their journals."""
     aside = re.compile(re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp(\.[a-z]+)?", re.DOTALL)
     old = {name for name, _ in data_files(prefix, names)}.difference(finals)

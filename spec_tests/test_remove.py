@@ -59,10 +59,9 @@ def test_what_writers_of_the_name_left_goes_too(form: str, tmp_path: Path) -> No
     fault = Fault(4)
     save(tmp_path, form, arrays(1))
     whole = set(os.listdir(tmp_path))
-    with pytest.raises(Killed):
-        with failing(tmp_path, fault):
-            policy = BalancedPolicy(files) if files > 1 else None
-            sv.save(tmp_path / target, arrays(2), format=name, policy=policy, force=True)
+    with pytest.raises(Killed), failing(tmp_path, fault):
+        policy = BalancedPolicy(files) if files > 1 else None
+        sv.save(tmp_path / target, arrays(2), format=name, policy=policy, force=True)
     assert set(os.listdir(tmp_path)) - whole
     remove(tmp_path, form)
     assert [left for left in os.listdir(tmp_path) if not left.endswith(".lock")] == []

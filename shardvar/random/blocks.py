@@ -1,14 +1,14 @@
 """A region of a tensor as blocks of bounded size, so that values addressed by flat index are drawn a piece at a time.
 
-A block's span is the run of flat indices from its first element to its last. Whoever draws in sequence draws the whole
-span and picks the block from it by strides. Small gaps are drawn and dropped, since that costs less than a jump; large
-ones are jumped over.
+A block's span is the run of flat indices from its first element to its last. A block that is its span is drawn where it
+belongs. Of others the whole span is drawn and the block picked from it by strides: small gaps are drawn and dropped,
+since that costs less than a jump; large ones are jumped over.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import islice, product
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,22 @@ from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout import Region
 
 Array = npt.NDArray[Any]
+Draw = Callable[[int, Array], None]
+"""(start, out): writes the values at the flat indices from ``start`` on to ``out`` [count], which is contiguous."""
 
-BLOCK = 1 << 15
-"""Elements of a span: 256 KiB of 64-bit words, which stay in the processor's second cache."""
+BLOCK = 1 << 17
+"""Elements of a span: half a MiB of float32, which stays in the processor's second cache while it is computed on."""
 
 _LARGEST_GAP = 1 << 13
 """Elements: to make and drop as many takes about as long as to make a generator for the place behind them."""
 
-_THREADS = 4
-_WORTH_THREADS = 1 << 18
-"""Elements, half a millisecond of work. What is addressed by index may be drawn in any order, and so by threads."""
+_TAKEN = 4
+"""Blocks that a thread takes at a time: 2 MiB of float32, so that two threads seldom meet in one page of memory, which
+the system would clear for each of them."""
+
+_WORTH_A_THREAD = 1 << 20
+"""Elements, some milliseconds of work. What is addressed by index may be drawn in any order, and so by two threads; of
+more, each would wait for the interpreter's lock, which every step of a block takes for a moment."""
 
 
 def row_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -57,8 +63,8 @@ def read_region(shape: tuple[int, ...], region: Region | None) -> Region:
 def spans(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Region]:
     """Blocks, in order, that tile a box of this shape; each spans at most ``BLOCK`` of the strides' elements.
 
-    >>> [str(block) for block in spans((3, 50_000), (50_000, 1))][:3]
-    ['[0:1, 0:32768]', '[0:1, 32768:50000]', '[1:2, 0:32768]']
+    >>> [str(block) for block in spans((3, 200_000), (200_000, 1))][:3]
+    ['[0:1, 0:131072]', '[0:1, 131072:200000]', '[1:2, 0:131072]']
     """
     if 0 in shape:
         return
@@ -78,27 +84,43 @@ def spans(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Region]:
             yield Region(offset[1:], block[1:])
 
 
-def draw_blocks(
-    shape: tuple[int, ...], region: Region | None, dtype: np.dtype[Any], draw: Callable[[int, int], Array]
-) -> Array:
-    """The region of a tensor whose element at flat index ``start + i`` is ``draw(start, count)[i]``, for any counts."""
-    region, strides = read_region(shape, region), row_strides(shape)
+def draw_blocks(shape: tuple[int, ...], region: Region | None, dtype: np.dtype[Any], draw: Draw) -> Array:
+    """The region of a tensor whose elements ``draw`` writes, in blocks of any bounds and in any order."""
+    region = read_region(shape, region)
     out = np.empty(region.shape, dtype)
-    base = _flat(region.offset, strides)
+    blocks, lock = spans(region.shape, row_strides(shape)), Lock()
 
-    def draw_every(step: int, first: int) -> None:
-        for block in islice(spans(region.shape, strides), first, None, step):
-            count = 1 + _flat([extent - 1 for extent in block.shape], strides)
-            values = draw(base + _flat(block.offset, strides), count)
-            steps = [step * values.itemsize for step in strides]
-            out[block.slices] = np.lib.stride_tricks.as_strided(values, block.shape, steps, writeable=False)
+    def draw_rest() -> None:
+        while True:
+            with lock:  # each thread takes what is next when it is done: neither waits for the other
+                taken = list(islice(blocks, _TAKEN))
+            if not taken:
+                return
+            for block in taken:
+                _draw_block(out, block, row_strides(shape), region, draw)
 
-    if out.size < _WORTH_THREADS:
-        draw_every(1, 0)
+    if out.size < _WORTH_A_THREAD:
+        draw_rest()
     else:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(partial(draw_every, _THREADS), range(_THREADS)))
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(draw_rest)
+            draw_rest()
+            other.result()
     return out
+
+
+def _draw_block(out: Array, block: Region, strides: tuple[int, ...], region: Region, draw: Draw) -> None:
+    """Draw a block of ``out``, the region of a tensor that has these strides."""
+    start = _flat(region.offset, strides) + _flat(block.offset, strides)
+    count = 1 + _flat([extent - 1 for extent in block.shape], strides)
+    if count == block.size:
+        first = _flat(block.offset, row_strides(region.shape))
+        draw(start, out.reshape(-1)[first : first + count])
+        return
+    values = np.empty(count, out.dtype)
+    draw(start, values)
+    steps = [step * values.itemsize for step in strides]
+    out[block.slices] = np.lib.stride_tricks.as_strided(values, block.shape, steps, writeable=False)
 
 
 def _flat(index: Sequence[int], strides: Sequence[int]) -> int:

@@ -16,7 +16,7 @@ the HIGH bits of a word:
 Nothing is held but the region and a block of words.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,11 +36,12 @@ from shardvar.random.arguments import (
     read_seed,
     read_shape,
 )
-from shardvar.random.blocks import draw_blocks
+from shardvar.random.blocks import Draw, draw_blocks
 
 Words64 = npt.NDArray[np.uint64]
-_Draw = Callable[[int, int], Array]
-"""(start, count) -> the values at the flat indices from start on."""
+
+_PIECE = 1 << 14
+"""Words that are drawn at a time: 128 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,55 +58,61 @@ class IndexedStream:
         return cls((first % 2**64, second % 2**64))
 
     def words(self, start: int, count: int, attempt: int = 0) -> Words64:
-        """Words ``start`` to ``start + count`` of an attempt.
+        """Words ``start`` to ``start + count`` of an attempt."""
+        return np.concatenate([np.empty(0, np.uint64), *self.pieces(start, count, attempt)])
+
+    def pieces(self, start: int, count: int, attempt: int = 0) -> Iterator[Words64]:
+        """The same words in order, not many at a time: while they are used they stay in the processor's cache.
 
         Words ``4 b`` to ``4 b + 4`` are Philox4x64-10 at the counter (b + 1, 0, 0, attempt), least word first: NumPy's
         generator counts before it computes.
         """
         counter = np.array([start // 4, 0, 0, attempt], np.uint64)
         generator = np.random.Philox(key=np.array(self.key, np.uint64), counter=counter)
-        return np.asarray(generator.random_raw(start % 4 + count)[start % 4 :])
+        generator.random_raw(start % 4)
+        for first in range(0, count, _PIECE):
+            yield np.asarray(generator.random_raw(min(_PIECE, count - first)))
 
-    def uniform(self, start: int, count: int, wide: np.dtype[Any]) -> Array:
-        """Fractions in [0, 1), float32 or float64."""
-        if wide == np.float64:
-            return _fractions64(self.words(start, count))
-        words = self.words(start // 2, (start + count + 1) // 2 - start // 2)
-        return _fractions32(_halves(words)[start % 2 :][:count])
+    def uniform(self, start: int, out: Array) -> Iterator[Array]:
+        """Write fractions in [0, 1) to ``out``, float32 or float64; each piece is given while it is in the cache."""
+        first, stop, done = start // _in_a_word(out), -(-(start + len(out)) // _in_a_word(out)), 0
+        skipped = start % _in_a_word(out)
+        for words in self.pieces(first, stop - first):
+            bits = _parts(words, out)[skipped:][: len(out) - done]
+            yield _fractions(bits, out[done : done + len(bits)])
+            done, skipped = done + len(bits), 0
 
-    def normal(self, start: int, count: int, wide: np.dtype[Any]) -> Array:
-        """Standard normal values, float32 or float64."""
-        first, stop = start // 2, (start + count + 1) // 2
-        pairs = np.empty((stop - first, 2), wide)
-        radius, angle = _polar(*(part.copy() for part in self._fractions(first, stop, wide, attempt=0)))
-        np.multiply(radius, np.cos(angle), out=pairs[:, 0])
-        np.multiply(radius, np.sin(angle), out=pairs[:, 1])
-        return pairs.reshape(-1)[start % 2 :][:count]
+    def normal(self, start: int, out: Array) -> None:
+        """Write standard normal values to ``out``, float32 or float64."""
+        first, stop = start // 2, (start + len(out) + 1) // 2
+        is_pairs = start % 2 == len(out) % 2 == 0
+        pairs = out.reshape(-1, 2) if is_pairs else np.empty((stop - first, 2), out.dtype)
+        done = 0
+        for words in self.pieces(first * 2 // _in_a_word(out), (stop - first) * 2 // _in_a_word(out)):
+            fractions = _fractions(_parts(words, out)).reshape(-1, 2)
+            radius, angle = _polar(fractions[:, 0].copy(), fractions[:, 1].copy())
+            np.multiply(radius, np.cos(angle), out=pairs[done : done + len(angle), 0])
+            np.multiply(radius, np.sin(angle), out=pairs[done : done + len(angle), 1])
+            done += len(angle)
+        if not is_pairs:
+            out[:] = pairs.reshape(-1)[start % 2 :][: len(out)]
 
-    def truncated_normal(self, start: int, count: int, wide: np.dtype[Any]) -> Array:
-        """Standard normal values within the limit."""
-        values = self.normal(start, count, wide)
-        attempt, again = 0, _beyond(values)
+    def truncated_normal(self, start: int, out: Array) -> None:
+        """Write standard normal values within the limit to ``out``."""
+        self.normal(start, out)
+        attempt, again = 0, _beyond(out)
         while len(again):
             attempt += 1
-            values[again] = self._normal_at(start + again, wide, attempt)
-            again = again[_beyond(values[again])]
-        return values
+            out[again] = self._normal_at(start + again, out.dtype, attempt)
+            again = again[_beyond(out[again])]
 
-    def _normal_at(self, indices: npt.NDArray[np.int64], wide: np.dtype[Any], attempt: int) -> Array:
+    def _normal_at(self, indices: npt.NDArray[np.int64], kind: np.dtype[Any], attempt: int) -> Array:
         """An attempt's values at ascending indices: words are drawn through, only what is asked for is computed."""
-        pairs = indices // 2
-        first, stop = int(pairs[0]), int(pairs[-1]) + 1
-        radius, angle = _polar(*(part[pairs - first] for part in self._fractions(first, stop, wide, attempt)))
+        pairs, like = indices // 2, np.empty(0, kind)
+        first, stop = (int(pair) * 2 // _in_a_word(like) for pair in (pairs[0], pairs[-1] + 1))
+        fractions = _fractions(_parts(self.words(first, stop - first, attempt), like)).reshape(-1, 2)
+        radius, angle = _polar(*fractions[pairs - pairs[0]].T.copy())
         return np.asarray(radius * np.where(indices % 2 == 0, np.cos(angle), np.sin(angle)))
-
-    def _fractions(self, first: int, stop: int, wide: np.dtype[Any], attempt: int) -> tuple[Array, Array]:
-        """The two fractions of each of the pairs ``first`` to ``stop``."""
-        if wide == np.float64:
-            fractions = _fractions64(self.words(2 * first, 2 * (stop - first), attempt))
-        else:
-            fractions = _fractions32(_halves(self.words(first, stop - first, attempt)))
-        return fractions[0::2], fractions[1::2]
 
 
 def indexed_uniform(
@@ -157,7 +164,7 @@ def indexed_truncated_normal(
 
 
 def _scaled_draw(
-    draw: Callable[[IndexedStream, int, int, np.dtype[Any]], Array],
+    draw: Callable[[IndexedStream, int, Array], None],
     shape: Sequence[int],
     seed: npt.ArrayLike,
     mean: float,
@@ -169,16 +176,18 @@ def _scaled_draw(
     wide = np.promote_types(kind, np.float32)
     factor, summand = wide.type(stddev), wide.type(mean)
 
-    def values(start: int, count: int) -> Array:
-        drawn = draw(stream, start, count, wide)
+    def values(start: int, out: Array) -> None:
+        drawn = out if kind == wide else np.empty(len(out), wide)
+        draw(stream, start, drawn)
         drawn *= factor
         drawn += summand
-        return drawn.astype(kind, copy=False)
+        if kind != wide:
+            out[:] = drawn
 
     return draw_blocks(extents, region, kind, values)
 
 
-def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: np.dtype[Any]) -> _Draw:
+def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: np.dtype[Any]) -> Draw:
     wide = np.promote_types(kind, np.float32)
     low, high = (np.asarray(limit).astype(kind) for limit in (minval, maxval))
     with np.errstate(over="ignore"):
@@ -186,50 +195,55 @@ def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: np.dtype
     if not np.isfinite(factor):
         raise ArgumentError(f"The range from {minval} to {maxval} is too large for {kind}.", "Draw it as float64.")
     largest = np.nextafter(high, low)  # a product or a rounding may reach the upper limit, which is not in the range
+    # No step of the arithmetic turns a greater fraction into a smaller value, so the greatest tells what is reached.
+    is_reached = ((1 - np.finfo(wide).eps) * factor + summand).astype(kind) > largest
     is_unit = factor == 1 and summand == 0
 
-    def values(start: int, count: int) -> Array:
-        drawn = stream.uniform(start, count, wide)
-        if not is_unit:
-            drawn *= factor
-            drawn += summand
-        narrow = drawn.astype(kind, copy=False)
-        return narrow if is_unit and kind == wide else np.minimum(narrow, largest, out=narrow)
+    def values(start: int, out: Array) -> None:
+        drawn = out if kind == wide else np.empty(len(out), wide)
+        for piece in stream.uniform(start, drawn):
+            if not is_unit:
+                piece *= factor
+                piece += summand
+        if kind != wide:
+            out[:] = drawn
+        if is_reached:
+            np.minimum(out, largest, out=out)
 
     return values
 
 
-def _integers(stream: IndexedStream, low: int, count: int, kind: np.dtype[Any]) -> _Draw:
-    def values(start: int, length: int) -> Array:
-        words = stream.words(start, length)
+def _integers(stream: IndexedStream, low: int, count: int, kind: np.dtype[Any]) -> Draw:
+    def values(start: int, out: Array) -> None:
+        words = stream.words(start, len(out))
         words %= np.uint64(count)
         words += np.uint64(low % 2**64)
-        return words.astype(kind)
+        out[:] = words.astype(kind, copy=False)
 
     return values
 
 
-def _halves(words: Words64) -> npt.NDArray[np.uint32]:
-    """The low half of each word, then its high half."""
+def _in_a_word(values: Array) -> int:
+    """How many of the values, float32 or float64, one word gives."""
+    return 8 // values.itemsize
+
+
+def _parts(words: Words64, values: Array) -> Array:
+    """The words as integers of the size of the values; a half of them is the low half, then the high half."""
+    if values.itemsize == 8:
+        return words
     return words.astype("<u8", copy=False).view("<u4").astype(np.uint32, copy=False)
 
 
-def _fractions32(words: npt.NDArray[np.uint32]) -> Array:
-    """The high 23 bits of each word as a float32 in [0, 1); the words are used up."""
-    words >>= np.uint32(9)
-    words |= np.uint32(127 << 23)
-    fractions = words.view(np.float32)
-    fractions -= np.float32(1)
-    return fractions
-
-
-def _fractions64(words: Words64) -> Array:
-    """The high 52 bits of each word as a float64 in [0, 1); the words are used up."""
-    words >>= np.uint64(12)
-    words |= np.uint64(1023 << 52)
-    fractions = words.view(np.float64)
-    fractions -= 1
-    return fractions
+def _fractions(words: Array, out: Array | None = None) -> Array:
+    """The high 23 or 52 bits of each word as a number in [0, 1), in ``out`` or in the words' memory, which is used."""
+    kind = np.dtype(f"f{words.itemsize}")
+    info = np.finfo(kind)
+    words >>= words.dtype.type(info.bits - info.nmant)
+    words |= np.ones((), kind).view(words.dtype)
+    fractions = words.view(kind)
+    values: Array = np.subtract(fractions, kind.type(1), out=fractions if out is None else out)
+    return values
 
 
 def _polar(z0: Array, z1: Array) -> tuple[Array, Array]:

@@ -60,12 +60,10 @@ def jax_bits(
         raise ArgumentError(f"There are no integers of {bits} bits.", "Ask for 8, 16, 32 or 64.")
     pair, kind = _read_key(key), np.dtype(f"u{bits // 8}")
 
-    def values(start: int, count: int) -> Array:
-        index = np.arange(start, start + count, dtype=np.uint64)
+    def values(start: int, out: Array) -> None:
+        index = np.arange(start, start + len(out), dtype=np.uint64)
         high, low = threefry2x32(pair, (index >> np.uint64(32)).astype(np.uint32), index.astype(np.uint32))
-        if bits == 64:
-            return high.astype(np.uint64) << np.uint64(32) | low
-        return (high ^ low).astype(kind)
+        out[:] = high.astype(np.uint64) << np.uint64(32) | low if bits == 64 else high ^ low
 
     return draw_blocks(read_shape(shape), region, kind, values)
 

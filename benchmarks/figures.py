@@ -22,7 +22,7 @@ class Figure:
     value: float | None
     """The number; None where it was skipped."""
     unit: str
-    """``x`` for ratios of times, else ``s``, ``ms``, ``MiB``."""
+    """``x`` for ratios of times, else ``s``, ``ms``, ``us``, ``MiB``; empty for a plain difference."""
     target: float | None
     """What the value should not exceed; None for numbers that are there to compare with."""
     note: str = ""
@@ -60,4 +60,4 @@ def to_json(figures: list[Figure]) -> dict[str, Any]:
 
 
 def _number(value: float, unit: str) -> str:
-    return f"{value:.3g} {unit}" if value < 100 else f"{value:.0f} {unit}"
+    return (f"{value:.3g}" if value < 100 else f"{value:.0f}") + f" {unit}".rstrip()

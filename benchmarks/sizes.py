@@ -26,6 +26,8 @@ class Sizes:
     """Slices of a plan, before and after."""
     sharded_rows: int = 1_000_000
     """Rows of 64 float32 of the sharded variable."""
+    training_users: int = 200_000
+    """Users of the model that is trained; items are half as many."""
     map_nbytes: int = 10 * GIB
     """What is opened as a memory map."""
     seconds: float = 15.0
@@ -45,6 +47,7 @@ QUICK = Sizes(
     reshard_large_nbytes=GIB // 2,
     plan_slices=50_000,
     sharded_rows=100_000,
+    training_users=20_000,
     map_nbytes=GIB,
     seconds=1.0,
     processes=3,

@@ -14,6 +14,7 @@ from benchmarks import lookup, partial, plan  # after the skip
 from benchmarks.figures import Figure, to_json
 from benchmarks.holes import one_tensor, write_holes
 from benchmarks.places import Place
+from benchmarks.recommenders import Plain, Sharded, draw_batches, initial_values
 from benchmarks.setting import Setting
 from benchmarks.sizes import QUICK
 from benchmarks.timing import FEWEST, Run, compare
@@ -55,3 +56,17 @@ def test_what_needs_neither_clock_nor_peer_is_within_its_target(tmp_path: Path) 
     figures = [figure for subject in (lookup, partial, plan) for figure in subject.measure(setting)]
     assert [figure for figure in figures if figure.verdict == "miss" and figure.unit == "MiB"] == []
     assert all(figure.value is not None or figure.note.endswith("is not installed") for figure in figures)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "Adam"])
+def test_the_three_servers_train_as_no_server_does_bit_for_bit_and_as_numpy_by_hand(optimizer: str) -> None:
+    """What is timed does the same work; NumPy sums rows that come often in pairs, so it agrees but for rounding."""
+    first = initial_values(200, 100, 8)
+    models = [Sharded(first, optimizer), Sharded(first, optimizer, 0), Plain(first, optimizer)]
+    losses = [[model.step(batch) for batch in draw_batches(200, 100, 64, 4)] for model in models]
+    assert losses[0] == losses[1] and np.allclose(losses[0], losses[2])
+    assert len(models[0].user.embeddings.variables) == 3  # type: ignore[union-attr]
+    for name, value in models[0].values().items():
+        assert not np.array_equal(value, first[name]), name
+        assert np.array_equal(value, models[1].values()[name]), name
+        assert np.allclose(value, models[2].values()[name], rtol=0, atol=1e-4), name

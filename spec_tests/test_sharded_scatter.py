@@ -14,7 +14,7 @@ import shardvar as sv
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.variables import Variable
 from shardvar.variables.row_layout import RowLayout
-from shardvar.variables.scatter import scatter_sorted, sort_rows
+from shardvar.variables.scatter import scatter_sorted, sort_rows, sum_sorted
 from shardvar.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB, Update
 
 UPDATES = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV, "min": MIN, "max": MAX, "update": REPLACE}
@@ -84,6 +84,28 @@ def test_many_rows_are_treated_in_blocks() -> None:
     ascending, order = sort_rows(rows)
     scatter_sorted(array, ascending, values[order], ADD)
     assert array.tobytes() == wanted.tobytes()
+
+
+@given(
+    st.sampled_from([np.float32, np.float64, np.float16, np.int8, ml_dtypes.bfloat16]),
+    st.sampled_from([(), (1,), (2,), (2, 2)]),
+    st.integers(0, 2**32),
+    st.integers(1, 6),
+    st.integers(0, 60),
+)
+def test_sums_of_rows_are_a_plain_loop_over_zeros_bit_for_bit(
+    dtype: Any, row_shape: tuple[int, ...], seed: int, num_rows: int, count: int
+) -> None:
+    """The fast path of ``scatter_sorted`` to zeros: the same rows, the same order of additions."""
+    rng = np.random.default_rng(seed)
+    values = (rng.normal(size=(count, *row_shape)) * 100).astype(dtype)
+    rows = rng.integers(0, num_rows, count)
+    with np.errstate(all="ignore"):
+        ascending, order = sort_rows(rows)
+        distinct, sums = sum_sorted(ascending, values, order)
+        wanted = by_loop(np.zeros((num_rows, *row_shape), dtype), rows, values, ADD)
+    assert np.array_equal(distinct, np.unique(rows)) and sums.dtype == values.dtype
+    assert np.array_equal(sums, wanted[distinct])
 
 
 @given(st.lists(st.integers(0, 9) | st.integers(0, 2**62)))

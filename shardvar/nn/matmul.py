@@ -9,7 +9,7 @@ and finally concat the results". Both give the same product; they differ in what
 ``sv.track_transfers()`` shows. A variable on the left gives rows of the product, one on the right gives terms of a sum.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
 from typing import Any, Literal, get_args
@@ -25,6 +25,8 @@ from shardvar.variables.values import Array, as_value
 from shardvar.variables.variable import Variable
 
 Mode = Literal["concat", "sharded"]
+_Product = Callable[[Array, Array, Array], object]
+"""``product(other, shard, out)`` writes the product of the two, in whichever order it means, to ``out``."""
 
 
 def matmul(a: Any, b: Any, mode: Mode = "concat") -> Array:
@@ -54,6 +56,22 @@ def matmul(a: Any, b: Any, mode: Mode = "concat") -> Array:
         return np.asarray(left @ right)
 
 
+def matmul_transposed(a: Array, b: VariableInterface, mode: Mode = "concat") -> Array:
+    """``a @ b.T`` for ``a`` [n, m] and ``b`` [k, m] -> [n, k]; each shard gives the columns of its own rows.
+
+    >>> from shardvar.variables import ShardedVariable, Variable
+    >>> table = ShardedVariable([Variable([[1.0, 0.0], [2.0, 1.0]]), Variable([[3.0, 1.0]])])
+    >>> matmul_transposed(np.array([[10.0, 1.0]], np.float32), table).tolist()
+    [[10.0, 21.0, 31.0]]
+    """
+    with operation_scope("matmul"):
+        out = np.empty((a.shape[0], b.shape[0]), np.result_type(a.dtype, b.dtype))
+        multiply = _multiply_here if mode == "concat" else _multiply_there
+        for shard, rows in _shards(b):
+            multiply(shard, a, out[:, rows], _shard_transposed)
+        return out
+
+
 def check_product(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     """``ArgumentError`` unless [*batch, n, k] and [k, m] are multiplied."""
     if len(left) < 2 or len(right) != 2 or left[-1] != right[0]:
@@ -65,39 +83,47 @@ def _rows_of_product(a: VariableInterface, b: Array, mode: Mode) -> Array:
     out = np.empty((a.shape[0], b.shape[1]), np.result_type(a.dtype, b.dtype))
     multiply = _multiply_here if mode == "concat" else _multiply_there
     for shard, rows in _shards(a):
-        multiply(shard, b, out[rows], shard_is_left=True)
+        multiply(shard, b, out[rows], _shard_first)
     return out
 
 
 def _sum_of_products(a: Array, b: VariableInterface, mode: Mode) -> Array:
     """[rows of a, columns of b]: each shard gives the term of its own rows, and of their columns of ``a``."""
-    out = np.zeros((a.shape[0], b.shape[1]), np.result_type(a.dtype, b.dtype))
-    term = np.empty_like(out)
     multiply = _multiply_here if mode == "concat" else _multiply_there
+    shape, dtype = (a.shape[0], b.shape[1]), np.result_type(a.dtype, b.dtype)
+    out: Array | None = None
     for shard, rows in _shards(b):
-        multiply(shard, a[:, rows], term, shard_is_left=False)
-        out += term
-    return out
+        term = np.empty(shape, dtype)
+        multiply(shard, a[:, rows], term, np.matmul)
+        out = term if out is None else np.add(out, term, out=out)
+    return np.zeros(shape, dtype) if out is None else out
 
 
-def _multiply_here(shard: Variable, other: Array, out: Array, *, shard_is_left: bool) -> None:
-    """``out[...] = product``, computed on the current device."""
+def _multiply_here(shard: Variable, other: Array, out: Array, product: _Product) -> None:
+    """``product(other, shard, out)``, computed on the current device."""
     with _value_here(shard) as value:
-        left, right = (value, other) if shard_is_left else (other, value)
-        np.matmul(left, right, out=out)
+        product(other, value, out)
 
 
-def _multiply_there(shard: Variable, other: Array, out: Array, *, shard_is_left: bool) -> None:
-    """``out[...] = product``, computed on the shard's device."""
+def _multiply_there(shard: Variable, other: Array, out: Array, product: _Product) -> None:
+    """``product(other, shard, out)``, computed on the shard's device."""
     here, there = current_device(), shard.device
     moved = move_array(np.ascontiguousarray(other), here, there)
     with device_scope(there), _value_here(shard) as value:
-        left, right = (value, moved) if shard_is_left else (moved, value)
         if here is there:
-            np.matmul(left, right, out=out)
+            product(moved, value, out)
             return
-        product = np.matmul(left, right)
-    copy_into(out, product, there, here)
+        computed = np.empty(out.shape, out.dtype)
+        product(moved, value, computed)
+    copy_into(out, computed, there, here)
+
+
+def _shard_first(other: Array, shard: Array, out: Array) -> None:
+    np.matmul(shard, other, out=out)
+
+
+def _shard_transposed(other: Array, shard: Array, out: Array) -> None:
+    np.matmul(other, shard.T, out=out)
 
 
 @contextmanager

@@ -51,6 +51,15 @@ def is_half(dtype: np.dtype[Any]) -> bool:
     return dtype.itemsize < np.dtype(np.float32).itemsize and dtype.kind not in "iub"
 
 
+def exact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype to compute in: float32 for dtypes of few bits, else the same.
+
+    >>> exact_dtype(np.dtype(np.float16)), exact_dtype(np.dtype(np.float64))
+    (dtype('float32'), dtype('float64'))
+    """
+    return np.dtype(np.float32) if is_half(dtype) else dtype
+
+
 def as_integers(values: Any, what: str) -> Array:
     """Integers of any rank in the dtype that they have, int64 where there are none; ``what`` begins the error's words.
 

@@ -8,6 +8,7 @@ tape. The table at the end says which functions have one.
 
 import operator
 from collections.abc import Callable
+from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -18,7 +19,7 @@ from shardvar.nn import losses
 from shardvar.nn.bags import Bags, bag_gradients, check_combiner, distinct_ids, read_bags
 from shardvar.nn.gradients import ShardGradients, check_upstream, dense_gradients, sparse_gradients
 from shardvar.nn.lookup import check_max_norm, clip_rows, embedding_lookup, row_norms
-from shardvar.nn.matmul import Mode, matmul
+from shardvar.nn.matmul import Mode, matmul, matmul_transposed
 from shardvar.nn.params import as_integers, check_table
 from shardvar.nn.sparse import (
     Compat,
@@ -49,7 +50,11 @@ def vjp(function: Callable[..., Array], *args: Any, **kwargs: Any) -> tuple[Arra
     if rule is None:
         known = ", ".join(known.__name__ for known in _RULES)
         raise ArgumentError(f"{getattr(function, '__name__', function)} has no pullback.", f"Give one of {known}.")
-    return rule(**signature(function).bind(*args, **kwargs).arguments)
+    return rule(**_signature(function).bind(*args, **kwargs).arguments)
+
+
+_signature = cache(signature)
+"""Of the functions that have a rule, which are few: reading one takes as long as a small product."""
 
 
 def _lookup(params: Any, ids: Any, max_norm: float | None = None, name: str | None = None) -> tuple[Array, Pullback]:
@@ -140,8 +145,8 @@ def _matmul(a: Any, b: Any, mode: Mode = "concat") -> tuple[Array, Pullback]:
         flat = above.reshape(-1, above.shape[-1])
         left, right = _plain(a), _plain(b)
         rows = left if isinstance(left, VariableInterface) else left.reshape(-1, left.shape[-1])
-        # Where a variable is the other factor, the product's own streaming serves the transposed one.
-        of_left = matmul(right, flat.T, mode).T if isinstance(right, VariableInterface) else flat @ right.T
+        # Where a variable is the other factor, its shards come or are gone to one by one, as for the product itself.
+        of_left = matmul_transposed(flat, right, mode) if isinstance(right, VariableInterface) else flat @ right.T
         of_right = matmul(flat.T, rows, mode).T if isinstance(rows, VariableInterface) else rows.T @ flat
         return _cut(a, of_left.reshape(left.shape)), _cut(b, of_right)
 

@@ -2,7 +2,8 @@
 
 R-OPT-1 (RFC 002): sparse updates are "essentially dicts mapping from indices to vectors", and a row that comes twice
 has the sum for its gradient. Sums go from the first to the last, so they are the same bits however the rows are spread
-over shards. Keras 3 squares before it sums, which is not the gradient's square: ``compat="keras3"`` does so too.
+over shards. Keras 3 squares before it sums, which is not the gradient's square: ``compat="keras3"`` does so too, in
+float32 where the gradient has few bits.
 """
 
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ from typing import Self
 
 import numpy as np
 
+from shardvar.nn.params import exact_dtype
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.row_layout import Ints, check_rows
-from shardvar.variables.scatter import scatter_sorted, sort_rows
-from shardvar.variables.updates import ADD
+from shardvar.variables.scatter import sort_rows, sum_sorted
 from shardvar.variables.values import Array, cast_value, check_shape
 
 
@@ -26,7 +27,7 @@ class GradientRows:
     sums: Array
     """The gradient of each, [n, *row]."""
     squares: Array | None
-    """What counts as its square where that is not ``sums * sums``."""
+    """What counts as its square where that is not ``sums * sums``, in the dtype that rules compute in."""
 
     @classmethod
     def of(
@@ -39,13 +40,8 @@ class GradientRows:
         if gradient.dense_shape is not None:
             check_shape(gradient.dense_shape, shape, "The gradient")
         ascending, order = sort_rows(indices)
-        is_first = np.append(True, ascending[1:] != ascending[:-1]) if len(ascending) else np.zeros(0, np.bool_)
-        owner = np.cumsum(is_first) - 1
-        squares = _sums(owner, values * values, order) if sum_squares else None
-        return cls(ascending[is_first], _sums(owner, values, order), squares)
-
-
-def _sums(owner: Ints, values: Array, order: Ints) -> Array:
-    out = np.zeros((int(owner[-1]) + 1 if len(owner) else 0, *values.shape[1:]), values.dtype)
-    scatter_sorted(out, owner, values[order], ADD)
-    return out
+        rows, sums = sum_sorted(ascending, values, order)
+        if not sum_squares:
+            return cls(rows, sums, None)
+        exact = values.astype(exact_dtype(dtype), copy=False)
+        return cls(rows, sums, sum_sorted(ascending, exact * exact, order)[1])

@@ -19,9 +19,10 @@ import numpy as np
 from shardvar.devices import operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.nn.gradients import Gradient, check_sources, gradient
+from shardvar.nn.params import exact_dtype
 from shardvar.tracking import Trackable
 from shardvar.training.optimizers.slots import SlotTable
-from shardvar.training.optimizers.step import Slots, exact_dtype, plan_step
+from shardvar.training.optimizers.step import Slots, plan_step
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.resource import commit
 from shardvar.variables.sharded import ShardedVariable

@@ -14,7 +14,7 @@ import numpy as np
 from shardvar.devices import current_device, move_array
 from shardvar.errors import ArgumentError
 from shardvar.nn.gradients import Gradient
-from shardvar.nn.params import is_half
+from shardvar.nn.params import exact_dtype
 from shardvar.training.optimizers.gradient_rows import GradientRows
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.resource import Write
@@ -24,6 +24,8 @@ from shardvar.variables.variable import Variable
 Slots = Mapping[str, Array]
 Rule = Callable[[Array, Array, Array, Slots], None]
 """``rule(value, gradient, square, slots)`` changes value and slots in place; all arrays have one shape."""
+_Blockwise = Callable[[Array, Array, Array | None, Slots], None]
+"""The same for arrays of the variable's dtype, and of a square only where it is not the gradient's."""
 
 _BLOCK_NBYTES = 1 << 17
 """What a block of one array takes; a rule holds about eight such arrays at a time."""
@@ -49,25 +51,22 @@ def plan_step(
     return Write(resources, lambda: _apply_to_copies(apply, held, slots))
 
 
-def exact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype that rules compute in: the variable's, or float32 where that has few bits."""
-    return np.dtype(np.float32) if is_half(dtype) else dtype
-
-
-def _in_exact(rule: Rule, dtype: np.dtype[Any]) -> Rule:
+def _in_exact(rule: Rule, dtype: np.dtype[Any]) -> _Blockwise:
+    """The rule in the dtype to compute in; the square is the gradient's where none is given."""
     exact = exact_dtype(dtype)
-    if exact == dtype:
-        return rule
 
-    def widened(value: Array, gradient: Array, square: Array, slots: Slots) -> None:
+    def same(value: Array, gradient: Array, square: Array | None, slots: Slots) -> None:
+        rule(value, gradient, gradient * gradient if square is None else square, slots)
+
+    def widened(value: Array, gradient: Array, square: Array | None, slots: Slots) -> None:
         arrays = {name: slot.astype(exact) for name, slot in slots.items()}
-        new, part = value.astype(exact), gradient.astype(exact)
-        rule(new, part, part * part, arrays)
+        new = value.astype(exact)
+        same(new, gradient.astype(exact), square, arrays)
         value[...] = new.astype(dtype)
         for name, slot in slots.items():
             slot[...] = arrays[name].astype(dtype)
 
-    return widened
+    return same if exact == dtype else widened
 
 
 def _apply_to_copies(
@@ -85,7 +84,7 @@ def _arrays(arrays: list[Array], slots: Mapping[str, Any]) -> tuple[Array, Slots
 
 
 def _plan(
-    rule: Rule, gradient: Gradient, variable: Variable, touches_all_rows: bool, sum_squares: bool
+    rule: _Blockwise, gradient: Gradient, variable: Variable, touches_all_rows: bool, sum_squares: bool
 ) -> Callable[[Array, Slots], None]:
     here, there = current_device(), variable.device
     if not isinstance(gradient, IndexedSlices):
@@ -100,18 +99,17 @@ def _plan(
     return lambda value, slots: by_rows(rule, there_rows, value, slots)
 
 
-def _apply_dense(rule: Rule, gradient: Array, value: Array, slots: Slots) -> None:
+def _apply_dense(rule: _Blockwise, gradient: Array, value: Array, slots: Slots) -> None:
     flat, flat_gradient = value.reshape(-1), gradient.reshape(-1)
     flat_slots = {name: slot.reshape(-1) for name, slot in slots.items()}
     for block in _blocks(flat):
-        part = flat_gradient[block]
-        rule(flat[block], part, part * part, {name: slot[block] for name, slot in flat_slots.items()})
+        rule(flat[block], flat_gradient[block], None, {name: slot[block] for name, slot in flat_slots.items()})
 
 
-def _apply_to_rows(rule: Rule, gradient: GradientRows, value: Array, slots: Slots) -> None:
+def _apply_to_rows(rule: _Blockwise, gradient: GradientRows, value: Array, slots: Slots) -> None:
     for block in _blocks(gradient.sums):
         rows, part = gradient.rows[block], gradient.sums[block]
-        square = part * part if gradient.squares is None else gradient.squares[block]
+        square = None if gradient.squares is None else gradient.squares[block]
         new, new_slots = value[rows], {name: slot[rows] for name, slot in slots.items()}
         rule(new, part, square, new_slots)
         value[rows] = new
@@ -119,14 +117,15 @@ def _apply_to_rows(rule: Rule, gradient: GradientRows, value: Array, slots: Slot
             slot[rows] = new_slots[name]
 
 
-def _apply_to_all_rows(rule: Rule, gradient: GradientRows, value: Array, slots: Slots) -> None:
+def _apply_to_all_rows(rule: _Blockwise, gradient: GradientRows, value: Array, slots: Slots) -> None:
     for block in _blocks(value):
         low, high = np.searchsorted(gradient.rows, [block.start, block.stop])
         local = gradient.rows[low:high] - block.start
         part = np.zeros_like(value[block])
         part[local] = gradient.sums[low:high]
-        square = part * part
+        square = None
         if gradient.squares is not None:
+            square = np.zeros(part.shape, gradient.squares.dtype)
             square[local] = gradient.squares[low:high]
         rule(value[block], part, square, {name: slot[block] for name, slot in slots.items()})
 

@@ -1,7 +1,7 @@
 """Objects with named children, and the frozen graph that they form. Nothing is collected globally."""
 
-from shardvar.tracking.graph import ObjectGraph
+from shardvar.tracking.graph import SLOT, ObjectGraph, SlotEdge
 from shardvar.tracking.stateful import Stateful
-from shardvar.tracking.trackable import ChildHook, Trackable
+from shardvar.tracking.trackable import ChildHook, Slot, Trackable
 
-__all__ = ["ChildHook", "ObjectGraph", "Stateful", "Trackable"]
+__all__ = ["SLOT", "ChildHook", "ObjectGraph", "Slot", "SlotEdge", "Stateful", "Trackable"]

@@ -7,8 +7,9 @@ to the process: two restores of two models never meet.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from shardvar.errors import ArgumentTypeError
 
@@ -18,19 +19,44 @@ ChildHook = Callable[["Trackable", str, "Trackable"], None]
 """Called as ``hook(parent, name, child)`` once the child is in its parent's table."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """What a child is that is kept beside another object, as an optimizer keeps moments beside a variable."""
+
+    beside: "Trackable"
+    """The other object."""
+    name: str
+    """What is kept, such as "momentum": the child is found by the other object and this, whatever its own name is."""
+
+
 class Trackable:
     """An object whose state is that of its named children, and its own.
 
-    Both attributes are made when first needed, so that a subclass need not call ``__init__``.
+    All attributes are made when first needed, so that a subclass need not call ``__init__``.
     """
 
     _children: dict[str, "Trackable"]
+    _child_slots: dict[str, Slot]
     _child_hook: ChildHook | None
+
+    other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """How other libraries call children and slots of such objects, by their names here: checkpoints are read and
+    written under both."""
 
     @property
     def children(self) -> Mapping[str, "Trackable"]:
         """The tracked children by name, in the order in which the names appeared; a view that cannot be written."""
         return MappingProxyType(self.__dict__.get("_children", {}))
+
+    @property
+    def child_slots(self) -> Mapping[str, Slot]:
+        """Those of the children that are slots, by their names; a view that cannot be written."""
+        return MappingProxyType(self.__dict__.get("_child_slots", {}))
+
+    def track_slot(self, name: str, child: _T, beside: "Trackable", slot_name: str) -> _T:
+        """``track`` a child that is kept beside another object."""
+        self.__dict__.setdefault("_child_slots", {})[name] = Slot(beside, slot_name)
+        return self.track(name, child)
 
     def track(self, name: str, child: _T) -> _T:
         """Make ``child`` the child of that name, tell the hook, and return it; a child of the same name is replaced."""
@@ -45,6 +71,7 @@ class Trackable:
     def untrack(self, name: str) -> None:
         """Forget the child of that name, if there is one."""
         self.__dict__.get("_children", {}).pop(name, None)
+        self.__dict__.get("_child_slots", {}).pop(name, None)
 
     def await_children(self, hook: ChildHook | None) -> None:
         """Leave a hook for the children that will appear from now on, or take it away with None."""

@@ -21,7 +21,7 @@ from shardvar.tracking import Trackable
 from shardvar.training.containers import as_attribute, node_of
 from shardvar.variables import ShardedVariable, Variable
 
-_UNTRACKED = ("_children", "_child_hook")
+_UNTRACKED = ("_children", "_child_slots", "_child_hook")
 
 
 class Module(Trackable):

@@ -121,7 +121,7 @@ class ResourceVariable(Variable):
         twin = object.__new__(type(self))
         memo[id(self)] = twin
         twin.__dict__.update(self.__dict__)
-        for name in ("_children", "_child_hook", "_container"):
+        for name in ("_children", "_child_slots", "_child_hook", "_container"):
             twin.__dict__.pop(name, None)
         with device_scope(self.device):
             twin._resource = Resource(self.read_value(), self.device, is_own=True)

@@ -85,6 +85,47 @@ def decode_fields(message: bytes) -> Iterator[Field]:
         yield Field(number, wire_type, value, start)
 
 
+def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """``decode_fields`` of the message in ``[start, stop)``, for messages of many small fields: only what has no width.
+
+    (number, start, stop) of the bytes of wire type 2, within ``message``; (number, value, -1) of a varint. Fixed words
+    are passed over.
+    """
+    while start < stop:
+        tag = message[start]
+        if 0x08 <= tag < 0x80:
+            start += 1
+        else:
+            tag, start = decode_varint(message, start, stop)
+        number, wire_type = tag >> 3, tag & 7
+        value = message[start] if start < stop else 0x80
+        if value < 0x80 and wire_type in (VARINT, BYTES) and 0 < number < 1 << 29:
+            start += 1
+        else:
+            value, start = _decode_long(message, start, stop, number, wire_type)
+        if wire_type == VARINT:
+            yield number, value, -1
+        elif value > stop - start:
+            raise malformed(
+                f"Field {number} claims {value} bytes at offset {start}, where its message has {stop - start} left."
+            )
+        else:
+            if wire_type == BYTES:
+                yield number, start, start + value
+            start += value
+
+
+def _decode_long(message: bytes, start: int, stop: int, number: int, wire_type: int) -> tuple[int, int]:
+    """What follows any tag: the value of a varint or the number of bytes of all else, and the offset after it."""
+    if not 0 < number < 1 << 29:
+        raise malformed(f"The field before offset {start} has the number {number}, which no message has.")
+    if wire_type in WIDTHS:
+        return WIDTHS[wire_type], start
+    if wire_type in (VARINT, BYTES):
+        return decode_varint(message, start, stop)
+    raise malformed(f"Field {number} before offset {start} has wire type {wire_type}, which messages here do not use.")
+
+
 def _decode_bytes(message: bytes, offset: int, wire_type: int, number: int) -> tuple[bytes, int]:
     """The bytes of a field that has a width or a length, and the offset after them."""
     if wire_type == BYTES:

@@ -11,10 +11,14 @@ from shardvar.wire.damage import malformed
 
 MAX_NBYTES = 10
 """ceil(64 / 7): the longest varint of 64 bits."""
+_ONE_BYTE = [bytes([value]) for value in range(0x80)]
+"""Most varints that are written: tags, and lengths of names."""
 
 
 def encode_varint(value: int) -> bytes:
     """The varint of ``value``, which is taken modulo 2**64 as protobuf does with negative numbers."""
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
     value &= 0xFFFFFFFFFFFFFFFF
     digits = bytearray()
     while value > 0x7F:

@@ -2,6 +2,7 @@
 
     key  := path "/.ATTRIBUTES/" attribute      "layers/0/w/.ATTRIBUTES/VARIABLE_VALUE"
     path := edge ("/" edge)*                    the names from the root to the object; empty for the root itself
+         |  path? "/.OPTIMIZER_SLOT/" path      a slot: the variable, and then the optimizer and the slot's name
     edge := the name, with "." written ".." and then "/" written ".S"
 
 An edge never has a single dot in front of another letter than S, so no name can look like ``.ATTRIBUTES``.
@@ -10,20 +11,23 @@ An edge never has a single dot in front of another letter than S, so no name can
 import re
 from collections.abc import Iterable
 
+from shardvar.tracking import SLOT
+
 VARIABLE_VALUE = "VARIABLE_VALUE"
 """The attribute that is the value of a variable."""
 _ATTRIBUTES = "/.ATTRIBUTES/"
 _ESCAPED = re.compile(r"\.(.?)", re.DOTALL)
 
 
-def key_of(path: Iterable[str]) -> str:
-    """The key of the value of the variable at the end of a path.
+def key_of(path: Iterable[str], attribute: str = VARIABLE_VALUE) -> str:
+    """The key of the value of the variable at the end of a path, or of another attribute of the object there.
 
     >>> key_of(["model", "a/b.c"])
     'model/a.Sb..c/.ATTRIBUTES/VARIABLE_VALUE'
+    >>> key_of(["w", SLOT, "optimizer", "m"])
+    'w/.OPTIMIZER_SLOT/optimizer/m/.ATTRIBUTES/VARIABLE_VALUE'
     """
-    edges = (name.replace(".", "..").replace("/", ".S") for name in path)
-    return "/".join(edges) + _ATTRIBUTES + VARIABLE_VALUE
+    return "/".join([_edge(name) if "." in name or "/" in name else name for name in path]) + _ATTRIBUTES + attribute
 
 
 def path_of(key: str) -> tuple[str, ...] | None:
@@ -35,7 +39,21 @@ def path_of(key: str) -> tuple[str, ...] | None:
     head, separator, attribute = key.partition(_ATTRIBUTES)
     if not separator or attribute != VARIABLE_VALUE:
         return None
-    if any(found[1] not in (".", "S") for found in _ESCAPED.finditer(head)):
-        return None
-    unescape = {".": ".", "S": "/"}
-    return tuple(_ESCAPED.sub(lambda found: unescape[found[1]], edge) for edge in head.split("/")) if head else ()
+    if not head:
+        return ()
+    path = []
+    for edge in head.split("/"):
+        if edge == SLOT:
+            path.append(SLOT)
+        elif "." not in edge:
+            path.append(edge)
+        elif any(found[1] not in (".", "S") for found in _ESCAPED.finditer(edge)):
+            return None
+        else:
+            path.append(_ESCAPED.sub(lambda found: "/" if found[1] == "S" else ".", edge))
+    slots = [number for number, name in enumerate(path) if name is SLOT]
+    return tuple(path) if not slots or (len(slots) == 1 and slots[0] < len(path) - 1) else None
+
+
+def _edge(name: str) -> str:
+    return name if name is SLOT else name.replace(".", "..").replace("/", ".S")

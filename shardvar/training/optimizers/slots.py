@@ -97,7 +97,7 @@ class SlotTable:
         number = 0
         while (child := f"{base}{f'_{number}' if number else ''}.{name}") in self._owner.children:
             number += 1
-        self._owner.track(child, slot)
+        self._owner.track_slot(child, slot, variable, name)
 
 
 def _check_variable(variable: Any) -> Any:

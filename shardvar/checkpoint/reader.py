@@ -164,6 +164,10 @@ class Reader:
             raise error
         return entries
 
+    def forget(self) -> None:
+        """Let go of what grows with the number of tensors, and is found again when it is asked for."""
+        self._table = self._keys = self._faults = None
+
     def close(self) -> None:
         """Give the files back."""
         self.source.close()

@@ -148,11 +148,14 @@ def _match(sources: TensorTable, targets: TensorTable) -> Ints:
     same = (widen(sources.shapes, rank, 1)[found] == widen(targets.shapes, rank, 1)).all(axis=1)
     same &= (sources.codes[found] == targets.codes) & (sources.ranks[found] == targets.ranks)
     if not same.all():
-        row = int(np.argmin(same))
-        source = int(found[row])
-        raise InconsistentTensor(
-            f"{targets.keys[row]!r} is {sources.dtype(source)}{list(sources.shape(source))} in the checkpoint "
-            f"and {targets.dtype(row)}{list(targets.shape(row))} where it is to go.",
-            "Shapes and dtypes are never changed unasked.",
-        )
+        differences = [
+            f"{targets.keys[row]!r} is {_described(sources, int(found[row]))} in the checkpoint "
+            f"and {_described(targets, row)} where it is to go"
+            for row in np.flatnonzero(~same).tolist()
+        ]
+        raise InconsistentTensor(f"{'; '.join(differences)}.", "Shapes and dtypes are never changed unasked.")
     return found
+
+
+def _described(tensors: TensorTable, row: int) -> str:
+    return f"{tensors.dtype(row)}{list(tensors.shape(row))}"

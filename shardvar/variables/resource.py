@@ -11,9 +11,10 @@ fail; so a write to many shards happens whole or not at all, and concurrent ones
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from operator import attrgetter
 from threading import RLock
 from typing import Any
 
@@ -23,6 +24,7 @@ from shardvar.devices import Buffer, Device, adopt, place
 from shardvar.variables.values import Array
 
 _serials = count()
+_serial_of = attrgetter("serial")
 
 
 class Resource:
@@ -64,10 +66,15 @@ class Write:
 @contextmanager
 def holding(resources: Sequence[Resource]) -> Iterator[None]:
     """Hold the mutexes of all, whatever their order here."""
-    with ExitStack() as held:
-        for resource in sorted(set(resources), key=lambda resource: resource.serial):
-            held.enter_context(resource.mutex)
+    held = []
+    try:
+        for resource in sorted(set(resources), key=_serial_of):
+            resource.mutex.acquire()
+            held.append(resource.mutex)
         yield
+    finally:
+        for mutex in reversed(held):
+            mutex.release()
 
 
 def commit(writes: Sequence[Write]) -> None:

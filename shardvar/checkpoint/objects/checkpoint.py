@@ -128,9 +128,8 @@ class Checkpoint(Trackable):
 
     def _read(self, path: Path, ignored: tuple[str, ...]) -> RestoreStatus:
         top = self._top
-        with open_checkpoint(path) as reader:
-            restoration = open_restoration(reader, ignored)
-            restoration.restore(top, 0, reader)
+        restoration = open_restoration(open_checkpoint(path), ignored)
+        restoration.restore(top, 0)
         if top is not self:
             super().await_children(restoration.hook(0))
         return RestoreStatus(restoration, self._graph)

@@ -41,7 +41,7 @@ def path_of(key: str) -> tuple[str, ...] | None:
         return None
     if not head:
         return ()
-    path = []
+    path: list[str] = []
     for edge in head.split("/"):
         if edge == SLOT:
             path.append(SLOT)

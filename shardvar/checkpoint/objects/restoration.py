@@ -1,31 +1,37 @@
 """A checkpoint that is being restored into a graph of objects, now and as objects appear.
 
-match    children by name, from the root on, as the checkpoint's graph has them: an object and a stored object meet once
+match    children by name, from the root on, as the checkpoint's graph has them, and slots by what they are kept beside;
+         an object and a stored object meet once
 plan     dtype and full shape of every variable that met a value are compared, then all values are read
-commit   all are written while nobody reads in between; only then are the objects marked as restored
+commit   objects with a state of their own take it, and give it back where one of them refuses; then all variables are
+         written while nobody reads in between; only then are the objects marked as restored
 
 An object that met a stored one keeps a hook for children that the checkpoint has and it has not. When one appears, the
-same three steps restore it and what hangs on it, before anybody else can see it. The checkpoint is opened again for
-that, and must still be where it was.
+same three steps restore it and what hangs on it, before anybody else can see it. As long as there are values that no
+object took, the checkpoint stays open for that: it may be replaced or removed meanwhile, as a manager removes old ones,
+and what appears still gets the values of then. What is kept are open files and no values.
 """
 
 import logging
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from shardvar.checkpoint.objects.state import read_writes
-from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, StoredNode, decode_graph, nodes_of_keys
-from shardvar.checkpoint.reader import Reader, open_checkpoint
-from shardvar.tracking import ChildHook, Trackable
+from shardvar.checkpoint.objects.filling import Keyed, read_writes
+from shardvar.checkpoint.objects.keys import VARIABLE_VALUE
+from shardvar.checkpoint.objects.matching import Matching, Pairs
+from shardvar.checkpoint.objects.own_state import States, read_states, take_states
+from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, decode_graph, nodes_of_keys
+from shardvar.checkpoint.reader import Reader
+from shardvar.errors import CheckpointError
+from shardvar.tracking import ChildHook, Stateful, Trackable
 from shardvar.variables import VariableInterface
 from shardvar.variables.resource import commit
 from shardvar.wire.damage import invalid
 
 _LOG = logging.getLogger("shardvar.checkpoint")
-
-_Match = list[tuple[Trackable, int]]
-"""Objects, each with the number of the stored object that it is."""
+_IGNORED = "/.ATTRIBUTES/OBJECT_CONFIG_JSON"
+"""How keys end that Keras 2 wrote beside each layer: as TensorFlow has it, nobody's value and nobody's loss."""
 
 
 @dataclass(slots=True)
@@ -49,81 +55,117 @@ class Unmatched:
 class Restoration:
     """The meeting of one checkpoint with one graph of objects."""
 
-    path: str
-    """The checkpoint."""
-    nodes: list[StoredNode]
-    """Its graph; the first is the root."""
+    reader: Reader
+    """The checkpoint, open while anything may still be asked of it."""
+    matching: Matching
+    """Its graph, and what met in it."""
     unmatched: Unmatched
     """What no object took yet."""
-    _objects: dict[int, Trackable] = field(default_factory=dict)
-    """The object that each stored one is, by its number."""
-    _met: set[int] = field(default_factory=set)
-    """The identities of the objects that met a stored one."""
     _restored: set[int] = field(default_factory=set)
-    """The identities of the variables that took a value."""
+    """The identities of the objects that took a value."""
 
-    def restore(self, root: Trackable, number: int, reader: Reader) -> None:
+    @property
+    def path(self) -> str:
+        """The checkpoint."""
+        return self.unmatched.path
+
+    def restore(self, root: Trackable, number: int) -> None:
         """Restore an object that is a stored one, and all that hang on both."""
-        match = self._match(root, number)
-        wanted = [
-            (key, each)
-            for each, node in match
-            if (key := self.nodes[node].key) is not None and isinstance(each, VariableInterface)
-        ]
-        commit(read_writes(reader, wanted))
-        if not self._met:  # a restore that failed has told so already
+        pairs = self.matching.find(root, number)
+        variables, states = self._wanted(pairs)
+        try:
+            self._fill(variables, states)
+        except BaseException:
+            if not self.matching.objects:
+                self.reader.close()
+            raise
+        if not self.matching.objects:  # a restore that failed has told so already
             weakref.finalize(self, self.unmatched.tell).atexit = False
-        self.unmatched.keys.difference_update(key for key, _ in wanted)
-        self._restored.update(id(each) for _, each in wanted)
-        for each, node in match:
-            self._objects[node] = each
-            self._met.add(id(each))
-            each.await_children(self.hook(node))
+        self._restored.update([id(each) for _, each in variables], [id(each) for each, _ in states])
+        self.unmatched.keys.difference_update(
+            [key for key, _ in variables], [key for _, keys in states for key in keys.values()]
+        )
+        self.matching.accept(pairs)
+        for each, node in pairs:
+            stored = self.matching.nodes[node]
+            each.await_children(self.hook(node) if stored.children or stored.slots else None)
+        if self.unmatched.keys:
+            self.reader.forget()
+        else:
+            self.reader.close()
+
+    def _fill(self, variables: Keyed, states: States) -> None:
+        try:
+            writes = read_writes(self.reader, variables)
+            values = read_states(self.reader, states)
+        except CheckpointError as error:
+            raise type(error)(f"{error.cause}{self.laid_out}", error.remedy) from error
+        take_states(values)
+        commit(writes)
 
     def hook(self, number: int) -> ChildHook:
         """What restores the children of a stored object as they appear."""
-        children = self.nodes[number].children
 
         def appear(parent: Trackable, name: str, child: Trackable) -> None:
-            node = children.get(name)
-            if node is None or node in self._objects or id(child) in self._met:
-                return
-            with open_checkpoint(self.path) as reader:
-                self.restore(child, node, reader)
+            node = self.matching.find_child(number, parent, name)
+            if node is not None:
+                self.restore(child, node)
 
         return appear
 
-    def is_restored(self, variable: VariableInterface) -> bool:
-        """Whether the variable took a value."""
-        return id(variable) in self._restored
+    def is_restored(self, each: Trackable) -> bool:
+        """Whether the object took a value."""
+        return id(each) in self._restored
 
     @property
     def num_met(self) -> int:
         """The objects that met a stored one, the root included."""
-        return len(self._met)
+        return len(self.matching.objects)
 
-    def _match(self, root: Trackable, number: int) -> _Match:
-        """The pairs that meet now, breadth first; whoever comes first under a name is the stored object."""
-        match = [(root, number)]
-        met, taken = {id(root)}, {number}
-        for parent, node in match:  # grows while it is walked
-            stored = self.nodes[node].children
-            for name, child in parent.children.items() if stored else ():
-                target = stored.get(name)
-                if target is None or target in taken or target in self._objects:
-                    continue
-                if id(child) not in met and id(child) not in self._met:
-                    match.append((child, target))
-                    met.add(id(child))
-                    taken.add(target)
-        return match
+    @property
+    def laid_out(self) -> str:
+        """A sentence on what decided which slices share a file, in its own words.
+
+        RFC 001: it is there "to assist with debugging during checkpoint restoration".
+        """
+        description = self.reader.metadata.description
+        return f" Its files were laid out by {description!r}." if description else ""
+
+    def _wanted(self, pairs: Pairs) -> tuple[Keyed, States]:
+        """The variables that met a value, and the objects that met a state of their own."""
+        variables: list[tuple[str, VariableInterface]] = []
+        states: list[tuple[Stateful, Mapping[str, str]]] = []
+        for each, number in pairs:
+            keys = self.matching.nodes[number].keys
+            if not keys:
+                continue
+            key = keys.get(VARIABLE_VALUE)
+            if isinstance(each, VariableInterface):
+                if key is not None:
+                    variables.append((key, each))
+                keys = {name: key for name, key in keys.items() if name != VARIABLE_VALUE} if len(keys) > 1 else {}
+            if keys and isinstance(each, Stateful):
+                states.append((each, keys))
+        return variables, states
 
 
 def open_restoration(reader: Reader, ignored: Iterable[str] = ()) -> Restoration:
-    """The restoration of an open checkpoint, which has met nothing yet; ``ignored`` keys are nobody's."""
+    """The restoration of an open checkpoint, which has met nothing yet; ``ignored`` keys are nobody's.
+
+    It closes the checkpoint: at once where it cannot be understood.
+    """
+    try:
+        return _open(reader, ignored)
+    except BaseException:
+        reader.close()
+        raise
+
+
+def _open(reader: Reader, ignored: Iterable[str]) -> Restoration:
     keys = dict.fromkeys(reader.keys())
     nodes = decode_graph(_message(reader), keys) if GRAPH_KEY in keys else nodes_of_keys(keys)
-    return Restoration(reader.path, nodes, Unmatched(reader.path, set(keys).difference(ignored, [GRAPH_KEY])))
+    wanted = {key for key in keys if not key.endswith(_IGNORED)}.difference(ignored, [GRAPH_KEY])
+    return Restoration(reader, Matching(nodes), Unmatched(reader.path, wanted))
 
 
 def _message(reader: Reader) -> bytes:

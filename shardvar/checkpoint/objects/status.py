@@ -5,8 +5,12 @@ from typing import Self
 
 from shardvar.checkpoint.objects.restoration import Restoration
 from shardvar.errors import UnmatchedObjects
-from shardvar.tracking import ObjectGraph
+from shardvar.tracking import ObjectGraph, Stateful, Trackable
 from shardvar.variables import VariableInterface
+
+
+def _has_values(node: Trackable) -> bool:
+    return isinstance(node, VariableInterface) or (isinstance(node, Stateful) and bool(node.state()))
 
 
 class RestoreStatus:
@@ -23,12 +27,12 @@ class RestoreStatus:
 
     @property
     def unmatched_objects(self) -> list[str]:
-        """The variables that took no value, as the names that lead to them."""
+        """The variables and objects with a state of their own that took none, as the names that lead to them."""
         graph = self._graph()
         return [
             "/".join(path) or "the root"
             for node, path in zip(graph.objects, graph.paths(), strict=True)
-            if isinstance(node, VariableInterface) and not self._restoration.is_restored(node)
+            if not self._restoration.is_restored(node) and _has_values(node)
         ]
 
     def assert_consumed(self) -> Self:
@@ -58,8 +62,9 @@ class RestoreStatus:
             said.append(f"objects without a value: {', '.join(objects)}")
         if keys:
             said.append(f"values without an object: {', '.join(keys)}")
+        found = self._restoration
         if said:
             raise UnmatchedObjects(
-                f"{self._restoration.path} and the objects do not match; {'; '.join(said)}.",
+                f"{found.path} and the objects do not match; {'; '.join(said)}.{found.laid_out}",
                 "Name the objects as they were when it was written, or do not assert this.",
             )

@@ -1,7 +1,7 @@
 """Dense: a matrix product, a bias and an activation."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -43,6 +43,9 @@ class Dense(Layer):
 
     kernel: VariableInterface
     bias: VariableInterface
+
+    other_names: ClassVar[Mapping[str, str]] = {"kernel": "_kernel"}
+    """Keras 3's."""
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """Embedding: rows of a table by their ids."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +24,9 @@ class Embedding(Layer):
     >>> table([[3, 0]]).tolist()
     [[[1.0, 1.0], [1.0, 1.0]]]
     """
+
+    other_names: ClassVar[Mapping[str, str]] = {"embeddings": "_embeddings"}
+    """Keras 3's."""
 
     def __init__(
         self,

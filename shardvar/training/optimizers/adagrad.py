@@ -1,6 +1,7 @@
 """Adagrad: a learning rate for each element, which falls with the squares that it has seen."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from shardvar.variables.values import Array
 
 class Adagrad(Optimizer):
     """``a += g^2`` and ``w -= lr g / (sqrt(a) + eps)``; "v1" has no eps, "keras3" takes ``sqrt(a + eps)``."""
+
+    other_names: ClassVar[Mapping[str, str]] = {**Optimizer.other_names, "accumulator": "_accumulators"}
+    """Keras 3's."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Adam: momentum over the root of the squares' decaying mean, both freed of their bias towards their beginning."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,9 @@ class Adam(Optimizer):
     Sparse gradients move every row: those without one decay, as if their gradient were zero. ``epsilon`` is by default
     1e-7, in "v1" 1e-8.
     """
+
+    other_names: ClassVar[Mapping[str, str]] = {**Optimizer.other_names, "m": "_momentums", "v": "_velocities"}
+    """Keras 3's."""
 
     def __init__(
         self,

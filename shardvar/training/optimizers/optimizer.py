@@ -12,7 +12,7 @@ the parameter strategy scope and partitioner." They are created by ``sv.Variable
 
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -39,6 +39,9 @@ Numbers = Mapping[str, Any]
 
 class Optimizer(Trackable):
     """The base class: a subclass names its hyperparameters and slots, and writes the rule."""
+
+    other_names: ClassVar[Mapping[str, str]] = {"iterations": "_iterations", "learning_rate": "_learning_rate"}
+    """Keras 3's, in whose checkpoints slots are found too; a subclass adds its slots'."""
 
     def __init__(self, name: str, compat: Compat, hyperparameters: Mapping[str, float]) -> None:
         if compat not in get_args(Compat):

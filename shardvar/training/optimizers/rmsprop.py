@@ -1,6 +1,7 @@
 """RMSprop: steps divided by the root of the squares' decaying mean."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from shardvar.variables.values import Array
 
 class RMSprop(Optimizer):
     """``s = rho s + (1 - rho) g^2`` and ``w -= lr g / (sqrt(s) + eps)``; the squares of all rows decay."""
+
+    other_names: ClassVar[Mapping[str, str]] = {**Optimizer.other_names, "rms": "_velocities"}
+    """Keras 3's."""
 
     def __init__(
         self,

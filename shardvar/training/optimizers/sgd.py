@@ -1,7 +1,7 @@
 """Gradient descent, with and without momentum."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from shardvar.training.optimizers.optimizer import Compat, Numbers, Optimizer
 from shardvar.training.optimizers.step import Slots
@@ -14,6 +14,9 @@ class SGD(Optimizer):
     "v1" keeps the gradients' sum instead, ``m = mu m + g`` and ``w -= lr m``. Rows without a gradient keep value and
     momentum; in "keras3" their momentum moves them on.
     """
+
+    other_names: ClassVar[Mapping[str, str]] = {**Optimizer.other_names, "momentum": "momentums"}
+    """Keras 3's."""
 
     def __init__(
         self,

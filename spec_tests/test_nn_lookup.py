@@ -29,6 +29,8 @@ def test_a_scalar_id_gives_one_row_and_a_plain_variable_is_looked_up_alike() -> 
     variable = Variable([[1.0, 2.0], [3.0, 4.0]])
     assert embedding_lookup(variable, 1).tolist() == [3.0, 4.0]
     assert embedding_lookup(Variable([5.0, 6.0]), [1, 0]).tolist() == [6.0, 5.0]
+    row = embedding_lookup(Variable([5.0, 6.0]), 1)
+    assert row.shape == () and row == 6.0
 
 
 @settings(deadline=None)

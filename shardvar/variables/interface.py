@@ -93,7 +93,7 @@ class VariableInterface(NumpyProtocol, Trackable):
         """
         rows = check_rows(indices, self._num_rows())
         with operation_scope(name or "sparse_read"):
-            return self._read_rows(rows.ravel()).reshape(*rows.shape, *self.shape[1:])
+            return self._read_rows(rows.ravel()).reshape((*rows.shape, *self.shape[1:]))
 
     def gather_nd(self, indices: Any, name: str | None = None) -> Array:
         """The elements or slices at ``indices`` [*n, k], each an index into the first k axes -> [*n, *shape[k:]]."""

@@ -37,4 +37,7 @@ class RMSprop(Optimizer):
         squares, rho = slots["rms"], numbers["rho"]
         squares *= rho
         squares += (1 - rho) * square
-        value -= numbers["learning_rate"] * gradient / (np.sqrt(squares) + numbers["epsilon"])
+        if self._compat == "keras3":
+            value -= numbers["learning_rate"] * gradient / np.sqrt(squares + numbers["epsilon"])
+        else:
+            value -= numbers["learning_rate"] * gradient / (np.sqrt(squares) + numbers["epsilon"])

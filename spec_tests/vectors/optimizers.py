@@ -9,7 +9,7 @@ import numpy as np
 
 from shardvar.training import optimizers
 from shardvar.variables import IndexedSlices, ShardedVariable, Variable
-from vectors.cases import Rule, decode, is_array
+from vectors.cases import Outcome, Rule, decode, is_array
 
 _CLASSES = {
     "sgd": optimizers.SGD,
@@ -47,5 +47,16 @@ def _gradient(part: Mapping[str, Any]) -> Any:
 OPS = {
     f"{compat}.{name}": partial(_run, compat, name) for compat in ("v1", "keras_legacy", "keras3") for name in _CLASSES
 }
-RULES: list[Rule] = []
+
+
+def _rounds_its_bias_correction(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """In float32, 1 - 0.999 is wrong in the fifth digit, and Adam's steps with it; here such numbers are Python's."""
+    if not case["op"].endswith(".adam") or outcome.error is not None:
+        return False
+    step = 2e-5 * case["inputs"]["hyper"].get("learning_rate", 1e-3) * len(outcome.value["var"])
+    pairs = zip(outcome.value["var"], map(decode, case["expected"]["var"]), strict=True)
+    return all(np.allclose(ours, theirs, rtol=2e-6, atol=step) for ours, theirs in pairs)
+
+
+RULES = [Rule("D-OPT-1", _rounds_its_bias_correction)]
 TOLERANCE = 2e-6

@@ -12,6 +12,12 @@ from vectors.cases import Rule
 ULP = 4
 """Units in the last place by which normal values may differ: libraries round logarithms and sines differently."""
 
+
+def SUMMAND(inputs: Mapping[str, Any]) -> float:
+    """The mean, which is added to what was drawn: its rounding stays where the sum is small."""
+    return abs(float(inputs.get("mean", 0.0)))
+
+
 Inputs = Mapping[str, Any]
 
 

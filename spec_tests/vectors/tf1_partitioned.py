@@ -1,6 +1,7 @@
 """What ``get_variable(partitioner=...)`` of TensorFlow 1 makes, which the creation of sharded variables replaces."""
 
 import ast
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from shardvar.layout.partitioners import (
     min_max_variable_partitioner,
     variable_axis_size_partitioner,
 )
-from shardvar.variables import ShardedVariable, create_sharded_variable
+from shardvar.variables import ShardedVariable, create_sharded_variable, initializers
 from vectors.cases import Outcome, Rule, Skipped, difference
 
 _CALL = re.compile(r"(?:v1\.)?(\w+)\((.*)\)")
@@ -44,13 +45,20 @@ def partitioner_of(text: str) -> Callable[..., Any]:
 
 def _initial_value(text: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """The full value that an initializer's name means. The random ones of TensorFlow 1 draw from a stateful stream."""
-    name, _, arguments = text.removeprefix("v1 ").partition("(")
-    if name.strip() == "constant" and "[" in arguments:
-        value = ast.literal_eval(arguments.rstrip(")").partition("=")[2] or arguments.rstrip(")"))
-        return np.asarray(value, np.float32).reshape(shape)
-    if name.strip() == "identity":
-        return np.eye(*shape, dtype=np.float32)
-    return np.ones(shape, np.float32) if name.strip() == "ones" else np.zeros(shape, np.float32)
+    name = text.removeprefix("v1 ").partition("(")[0].strip()
+    if name.startswith("constant"):
+        return initializers.Constant(_constant(text, shape))(shape)
+    if name == "identity":
+        return initializers.Identity()(shape)
+    return np.ones(shape, np.float32) if name == "ones" else np.zeros(shape, np.float32)
+
+
+def _constant(text: str, shape: tuple[int, ...]) -> Any:
+    """The number or the list in the text; where it only says that there is a list, the numbers from 0 on."""
+    try:
+        return np.asarray(ast.literal_eval(text.partition("(")[2].rpartition(")")[0].rpartition("=")[2]), np.float32)
+    except (SyntaxError, TypeError, ValueError):
+        return np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
 
 
 def _get_variable(inputs: Mapping[str, Any]) -> Any:

@@ -1,11 +1,13 @@
 """Plain variables: creators, snapshots, what assignments return and refuse."""
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
 
+from shardvar.layout.dtypes import numpy_dtype
 from shardvar.variables import Variable, variable_creator_scope
 from vectors.cases import Outcome, Rule, Skipped, difference
 
@@ -113,16 +115,38 @@ VALUES: dict[str, Any] = {
     "ok": np.array([1.0, 2.0, 3.0], np.float32),
     "np_int": np.array([1, 2, 3]),
     "long": np.array([1.0, 2.0, 3.0, 4.0], np.float32),
+    "empty": np.zeros(0, np.float32),
+    "empty_list": [],
+    "nan": np.array([np.nan, 1.0, 2.0], np.float32),
+    "none": None,
+    "string": "a",
+    "tuple": (1.0, 2.0, 3.0),
 }
 """What the value kinds of the vectors mean. A tensor of TensorFlow is an array here."""
 
 
 def _value(kind: str) -> Any:
+    """The value of a kind: one of ``VALUES``, or 1, 2, 3 in the form and of the dtype that its words name."""
     if kind in VALUES:
         return VALUES[kind]
-    if "float64" in kind:
-        return np.array([1.0, 2.0, 3.0])
-    raise Skipped(kind)
+    words = re.findall(r"[a-z0-9]+", kind.lower())
+    if words[-1] in ("list", "tuple"):
+        items = [{"bool": bool, "float": float}.get(words[0], int)(item) for item in (1, 2, 3)]
+        return items if words[-1] == "list" else tuple(items)
+    name = next((_DTYPES[word] for word in words if word in _DTYPES), None)
+    if name is None and not set(words) & _FORMS:
+        raise Skipped(kind)
+    array = np.array([1, 2, 3], numpy_dtype(name or "float32"))
+    return Variable(array) if "variable" in words else array
+
+
+_DTYPES = {
+    **{f"{kind}{bits}": f"{kind}{bits}" for kind in ("float", "int", "uint") for bits in (8, 16, 32, 64)},
+    **{short: f"float{short[1:]}" for short in ("f16", "f32", "f64")},
+    **{"bfloat16": "bfloat16", "bool": "bool", "complex": "complex64", "complex64": "complex64"},
+    **{"complex128": "complex128", "double": "float64", "float": "float32", "half": "float16", "int": "int64"},
+}
+_FORMS = {"array", "ndarray", "np", "numpy", "tensor", "tf", "variable"}
 
 
 def _assign(method: str) -> Callable[[Mapping[str, Any]], Any]:
@@ -208,14 +232,21 @@ def _says_that_a_creator_returned_none(case: Mapping[str, Any], outcome: Outcome
 def _arrays_are_cast(case: Mapping[str, Any], outcome: Outcome) -> bool:
     """TensorFlow refuses a tensor of another dtype and casts an array; here a tensor is an array."""
     kind = str(case["inputs"].get("value_kind"))
-    if "float64" not in kind or outcome.error is not None:
+    if "error" not in case or np.asarray(_value(kind)).dtype == np.float32 or outcome.error is not None:
         return False
     same = OPS[case["op"]]({**case["inputs"], "value_kind": "float_list"})
     return difference(outcome.value, {"dtype": "float32", "shape": list(same.shape), "data": same.tolist()}) is None
+
+
+def _no_part_of_a_value_is_dropped(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """TensorFlow casts complex numbers to real ones by dropping their imaginary parts."""
+    kind = str(case["inputs"].get("value_kind"))
+    return outcome.refused and np.asarray(_value(kind)).dtype.kind == "c"
 
 
 RULES = [
     Rule("D-VAR-1", _no_graph_arguments),
     Rule("D-VAR-2", _says_that_a_creator_returned_none),
     Rule("D-ASSIGN-2", _arrays_are_cast),
+    Rule("D-ASSIGN-4", _no_part_of_a_value_is_dropped),
 ]

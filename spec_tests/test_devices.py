@@ -4,6 +4,7 @@ import copy
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -20,14 +21,17 @@ from shardvar.devices import (
     device_scope,
     full_name,
     gather_into,
+    gather_parts,
     make_cluster,
     move,
     move_array,
     operation_scope,
     place,
     track_transfers,
+    value_nbytes,
 )
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, ScopeError
+from shardvar.variables.row_layout import RowLayout
 
 
 def floats(count: int) -> np.ndarray:
@@ -205,6 +209,51 @@ def test_gather_into_is_numpy_indexing_and_moves_the_rows_that_it_touches(rows: 
     np.testing.assert_array_equal(plain, table[np.array(rows, np.int64)])
     np.testing.assert_array_equal(permuted[at], plain)
     assert (ledger.nbytes, ledger.messages) == (2 * 16 * len(rows), 2 * bool(rows))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.booleans(), st.data())
+def test_gather_parts_is_indexing_of_their_concatenation_and_one_message_from_each(
+    sizes: list[int], is_text: bool, data: st.DataObject
+) -> None:
+    """Parts of any sizes, empty ones included, of numbers and of strings; the rows in any order, some of them twice."""
+    count = sum(sizes)
+    whole = np.arange(2 * count).reshape(count, 2)
+    whole = np.array([b"%d" % (100 * value) for value in whole.flat], object).reshape(count, 2) if is_text else whole
+    bounds = np.cumsum([0, *sizes])
+    parts = [place(whole[start:stop], Device(f"ps:{number}")) for number, (start, stop) in enumerate(pairwise(bounds))]
+    rows = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=30)) if count else [], np.int64)
+    out = np.empty((len(rows), 2), whole.dtype)
+    with track_transfers() as ledger:
+        gather_parts(out, parts, rows, RowLayout.of_sizes(sizes).pieces, Device("worker:0"))
+    np.testing.assert_array_equal(out, whole[rows], strict=True)
+    owner = np.searchsorted(bounds[1:], rows, side="right")
+    expected = {
+        parts[number].device.name: (value_nbytes(whole[rows[owner == number]]), 1) for number in set(owner.tolist())
+    }
+    assert {row.source: (row.nbytes, row.messages) for row in ledger.transfers} == expected
+
+
+@pytest.mark.parametrize("order", ["any", "ascending", "one part"])
+@pytest.mark.parametrize("num_parts", [1, 3, 9])
+def test_many_rows_of_many_parts_which_two_threads_gather_are_those_of_the_whole(num_parts: int, order: str) -> None:
+    whole = np.arange(3 * 70_000, dtype=np.float64).reshape(70_000, 3)
+    parts = [place(part, Device(f"ps:{number}")) for number, part in enumerate(np.array_split(whole, num_parts))]
+    rows = np.random.default_rng(1).integers(0, len(parts[0].array) if order == "one part" else len(whole), 100_000)
+    rows = np.sort(rows) if order == "ascending" else rows
+    out = np.empty((len(rows), 3))
+    with track_transfers() as ledger:
+        layout = RowLayout.of_sizes([len(part.array) for part in parts])
+        gather_parts(out, parts, rows, layout.pieces, Device("worker:0"))
+    np.testing.assert_array_equal(out, whole[rows])
+    assert (ledger.nbytes, ledger.messages) == (out.nbytes, 1 if order == "one part" else num_parts)
+
+
+def test_rows_without_elements_are_a_message_of_no_bytes() -> None:
+    parts = [place(np.empty((2, 0)), Device(f"ps:{number}")) for number in range(2)]
+    out = np.empty((3, 0))
+    with track_transfers() as ledger:
+        gather_parts(out, parts, np.array([3, 0, 1]), RowLayout.of_sizes([2, 2]).pieces, Device("worker:0"))
+    assert (ledger.nbytes, ledger.messages) == (0, 2)
 
 
 def test_nested_ledgers_each_see_their_own_and_the_outermost_operation_names_the_moves() -> None:

@@ -2,8 +2,9 @@
 
 from shardvar.devices.cluster import Cluster, make_cluster
 from shardvar.devices.device import Device, current_device, device_scope, full_name, value_nbytes
+from shardvar.devices.gather import gather_into, gather_parts
 from shardvar.devices.ledger import Ledger, Traffic, Transfer, operation_scope, track_transfers
-from shardvar.devices.moves import Buffer, adopt, allocate, copy_into, gather_into, move, move_array, place
+from shardvar.devices.moves import Buffer, adopt, allocate, copy_into, move, move_array, place
 
 __all__ = [
     "Buffer",
@@ -19,6 +20,7 @@ __all__ = [
     "device_scope",
     "full_name",
     "gather_into",
+    "gather_parts",
     "make_cluster",
     "move",
     "move_array",

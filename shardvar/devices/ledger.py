@@ -130,7 +130,7 @@ def operation_scope(name: str) -> Iterator[None]:
 def record_transfer(source: Device, target: Device, nbytes: int, messages: int = 1) -> None:
     """Count a move; where source and target are one device nothing crosses, and nothing is counted.
 
-    For ``devices.moves`` alone: whoever calls it has just copied the bytes.
+    For ``devices.moves`` and ``devices.gather`` alone: whoever calls it has just copied the bytes.
     """
     if source is target:
         return

@@ -10,15 +10,13 @@ the ledger counts. Moves within one device copy where the caller asked for a cop
     move            a buffer's value on another device
     move_array      the same for an array, with source and target named
     copy_into       values into memory that lives on the target already
-    gather_into     rows of an array into memory that lives on the target already
+
+``devices.gather`` moves rows.
 """
 
-import os
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
 from math import prod
 from typing import Any, Self
 
@@ -28,11 +26,6 @@ import numpy.typing as npt
 from shardvar.devices.device import Array, Device, current_device, value_nbytes
 from shardvar.devices.ledger import record_transfer
 from shardvar.errors import ScopeError
-
-_GATHER_NBYTES = 1 << 18
-"""Rows are gathered so many bytes at a time: what lies between source and target stays in the processor's cache."""
-_MUCH_NBYTES = 1 << 20
-"""From so many bytes on a gather is shared by two threads: it takes several times as long as to wake the second."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,73 +114,6 @@ def copy_into(out: Array, values: npt.ArrayLike, source: Device, target: Device)
     array = np.asarray(values)
     out[...] = array
     record_transfer(source, target, value_nbytes(array))
-
-
-def gather_into(
-    out: Array,
-    array: Array,
-    rows: npt.NDArray[np.int64],
-    source: Device,
-    target: Device,
-    at: npt.NDArray[np.int64] | None = None,
-) -> None:
-    """``out[at] = array[rows]``, where ``array`` lives on ``source`` and ``out`` on ``target``: one message.
-
-    ``rows`` and ``at`` [n] must be in range, which is the caller's to check; without ``at`` it is ``out[:] = ...``.
-    """
-    wide_out, wide = _rows_as_elements(out, array)
-    nbytes = len(rows) * wide[:1].nbytes
-    half = len(rows) // 2 if nbytes >= _MUCH_NBYTES and not array.dtype.hasobject else 0
-    # NumPy copies without the interpreter's lock, so another thread does one half meanwhile.
-    other = _helper_of(os.getpid()).submit(_copy_rows, wide_out, wide, rows, at, 0, half) if half else None
-    _copy_rows(wide_out, wide, rows, at, half, len(rows))
-    if other is not None:
-        other.result()
-    if array.dtype.hasobject:
-        nbytes = value_nbytes(out if at is None else out[at])
-    record_transfer(source, target, nbytes, messages=int(len(rows) > 0))
-
-
-def _copy_rows(
-    out: Array,
-    array: Array,
-    rows: npt.NDArray[np.int64],
-    at: npt.NDArray[np.int64] | None,
-    start: int,
-    stop: int,
-) -> None:
-    """``out[at] = array[rows]`` for the rows ``start`` to ``stop`` of the list, block by block."""
-    step = max(1, _GATHER_NBYTES // max(1, array[:1].nbytes))
-    scratch = np.empty((min(step, stop - start), *array.shape[1:]), array.dtype)
-    for first in range(start, stop, step):
-        block = slice(first, min(first + step, stop))
-        # Rows are in range, so nothing is clipped: this mode is the one that writes to `out` without a buffer.
-        if at is None and out.flags.c_contiguous:
-            np.take(array, rows[block], axis=0, out=out[block], mode="clip")
-            continue
-        taken = np.take(array, rows[block], axis=0, out=scratch[: block.stop - first], mode="clip")
-        if at is None:
-            out[block] = taken
-        elif out.ndim == 1 and out.flags.c_contiguous:
-            np.put(out, at[block], taken, mode="clip")
-        else:
-            out[at[block]] = taken
-
-
-@cache
-def _helper_of(process: int) -> ThreadPoolExecutor:
-    """One thread that lives as long as the process; a process that was forked makes its own."""
-    return ThreadPoolExecutor(1, thread_name_prefix="shardvar-gather")
-
-
-def _rows_as_elements(*arrays: Array) -> tuple[Array, ...]:
-    """The same memory with each row as one element, which NumPy copies twice as fast as a row of many."""
-    nbytes = arrays[0].itemsize * prod(arrays[0].shape[1:])
-    if any(
-        array.ndim < 2 or not array.size or array.dtype.hasobject or not array.flags.c_contiguous for array in arrays
-    ):
-        return arrays
-    return tuple(array.reshape(len(array), -1).view(np.dtype((np.void, nbytes)))[:, 0] for array in arrays)
 
 
 def _copy_for(device: Device, array: Array) -> Array:

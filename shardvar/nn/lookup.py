@@ -1,7 +1,7 @@
 """Dense lookups: rows of a table by their ids.
 
 1. ids are checked: integers, each in ``[0, rows)``; the first that is not is named, and nothing moves.
-2. every shard gives the rows that it holds, straight into their places in the answer; no other row moves.
+2. every shard gives the rows that it holds, and they are put in the order of the ids; no other row moves.
 3. rows that are longer than ``max_norm`` are shortened to it.
 """
 

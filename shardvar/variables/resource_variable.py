@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from shardvar.devices import Device, current_device, device_scope, operation_scope
+from shardvar.devices import Buffer, Device, current_device, device_scope, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.variables.initial_value import evaluate
 from shardvar.variables.interface import VariableInterface
@@ -102,6 +102,9 @@ class ResourceVariable(Variable):
 
     def read_run(self, out: Array, rows: slice) -> None:
         read_run(self._resource, out, rows)
+
+    def rows_buffer(self) -> Buffer | None:
+        return self._resource.buffer
 
     def gather_rows(self, out: Array, rows: Ints, places: Ints | None) -> None:
         gather_rows(self._resource, out, rows, places)

@@ -16,7 +16,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 Ints = npt.NDArray[np.int64]
 
 _FEW = 8
-"""Up to so many shards it is faster to compare all rows with each shard's bounds than to search and sort."""
+"""Up to so many shards it is faster to compare all rows with each shard's first than to search and sort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +65,28 @@ class RowLayout:
         whole = self._only_shard(rows)
         if whole is not None:
             yield whole, rows - self.bounds[whole], None
-        elif self.num_shards <= _FEW:
-            for shard, (start, stop) in enumerate(pairwise(self.bounds)):
-                places = np.flatnonzero((rows >= start) & (rows < stop))
-                if len(places):
-                    yield shard, rows[places] - start, places
         else:
-            owner, local = self.owner(rows)
-            order = np.argsort(owner, kind="stable")
-            edges = np.searchsorted(owner[order], np.arange(self.num_shards + 1))
-            for shard in np.unique(owner).tolist():
-                places = order[edges[shard] : edges[shard + 1]]
-                yield shard, local[places], places
+            for shard, places in self._places(rows):
+                local = rows[places]
+                local -= self.bounds[shard]
+                yield shard, local, places
+
+    def _places(self, rows: Ints) -> Iterator[tuple[int, Ints]]:
+        """For each shard that holds some of the rows: the shard, the places of its rows, which ascend."""
+        if self.num_shards <= _FEW:
+            owner = np.zeros(len(rows), np.uint8)
+            for start in self.bounds[1:-1]:
+                owner += (rows >= start).view(np.uint8)
+            for shard in range(self.num_shards):
+                places = np.flatnonzero(owner == shard)
+                if len(places):
+                    yield shard, places
+        else:
+            owners, _ = self.owner(rows)
+            order = np.argsort(owners, kind="stable")
+            edges = np.searchsorted(owners[order], np.arange(self.num_shards + 1))
+            for shard in np.unique(owners).tolist():
+                yield shard, order[edges[shard] : edges[shard + 1]]
 
     def runs(self, rows: range) -> Iterator[tuple[int, slice, slice]]:
         """For each shard that holds some of the rows: the shard, a slice of it, and the slice of ``rows`` that it is.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardvar.devices import allocate
+from shardvar.devices import allocate, current_device, gather_parts
 from shardvar.variables.index import Rows
 from shardvar.variables.resource import Resource, Write, holding
 from shardvar.variables.row_layout import Ints, RowLayout
@@ -51,6 +51,10 @@ class Shards:
             if isinstance(rows, range):
                 for shard, run, places in self.layout.runs(rows):
                     self.variables[shard].read_run(out[places], run)
+                return out
+            buffers = [buffer for shard in self.variables if (buffer := shard.rows_buffer()) is not None]
+            if len(buffers) == len(self.variables):
+                gather_parts(out, buffers, rows, self.layout.pieces, current_device())
             else:
                 for shard, local, at in self.layout.pieces(rows):
                     self.variables[shard].gather_rows(out, local, at)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardvar.devices import Device, current_device
+from shardvar.devices import Buffer, Device, current_device
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.variables.creators import create
 from shardvar.variables.index import Rows
@@ -102,6 +102,13 @@ class Variable(VariableInterface, metaclass=_Factory):
     def read_run(self, out: Array, rows: slice) -> None:
         """``out[...] = value[rows]``, where ``out`` lives on the current device."""
         out[...] = self.read_value()[rows]
+
+    def rows_buffer(self) -> Buffer | None:
+        """The buffer whose rows are the value's, for whoever holds the mutexes; None where a read does more.
+
+        Shards that have one are read together, without ``gather_rows``.
+        """
+        return None
 
     def gather_rows(self, out: Array, rows: Ints, places: Ints | None) -> None:
         """``out[places] = value[rows]``, where ``out`` lives on the current device; places None means all."""

@@ -1,7 +1,6 @@
 """A step on shards is the step on the whole, bit for bit; slots lie as their variables; nothing is half done."""
 
 import gc
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from steps import ANY, COMPATS, MAKERS, gradients
 from tables import Table, ids_for, shard, tables
 
 from shardvar import nn
@@ -16,33 +16,8 @@ from shardvar.devices import Device, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange, UnknownKey
 from shardvar.nn.gradients import dense_gradients, sparse_gradients
 from shardvar.tracking import ObjectGraph, Trackable
-from shardvar.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer, RMSprop
+from shardvar.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
 from shardvar.variables import IndexedSlices, ShardedVariable, Variable, variable_creator_scope
-
-Make = Callable[[str], Optimizer]
-
-MAKERS: dict[str, Callable[[Any], Optimizer]] = {
-    "sgd": lambda compat: SGD(0.1, compat=compat),
-    "momentum": lambda compat: Momentum(0.1, 0.9, compat=compat),
-    "nesterov": lambda compat: Momentum(0.1, 0.9, nesterov=True, compat=compat),
-    "adagrad": lambda compat: Adagrad(0.1, compat=compat),
-    "adam": lambda compat: Adam(0.1, compat=compat),
-    "rmsprop": lambda compat: RMSprop(0.1, compat=compat),
-}
-COMPATS = ["keras_legacy", "v1", "keras3"]
-ANY = st.builds(lambda name, compat: MAKERS[name](compat), st.sampled_from(sorted(MAKERS)), st.sampled_from(COMPATS))
-
-
-@st.composite
-def gradients(draw: st.DrawFn, table: Table) -> Any:
-    """Dense, or rows with duplicates."""
-    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    if draw(st.booleans()):
-        return random.normal(size=table.full.shape).astype(np.float32)
-    ids = np.array(draw(ids_for(table.rows)), np.int64)
-    return IndexedSlices(
-        random.normal(size=(len(ids), *table.full.shape[1:])).astype(np.float32), ids, table.full.shape
-    )
 
 
 def apply(optimizer: Optimizer, variable: Any, whole: Any) -> None:
@@ -334,4 +309,16 @@ def test_slots_take_room_on_the_device_of_their_variable() -> None:
     variable = Variable(np.ones(100, np.float32), device=Device("ps:0", memory_limit=1000))
     with pytest.raises(MemoryError, match="ps"):
         Adam().apply_gradients([(np.ones(100, np.float32), variable)])
+    assert np.all(variable.numpy() == 1)
+
+
+@pytest.mark.parametrize("name", ["adagrad", "adam", "rmsprop"])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+def test_keras_3_squares_rows_that_come_twice_before_it_sums_them_in_every_dtype(name: str, dtype: Any) -> None:
+    """3 and -3 have the sum 0, which is the gradient; their squares have the sum 18."""
+    variable, optimizer = Variable(np.ones((3, 1), dtype)), MAKERS[name]("keras3")
+    optimizer.apply_gradients([(IndexedSlices(np.array([[3], [-3]], dtype), [1, 1]), variable)])
+    slot = optimizer.get_slot(variable, {"adagrad": "accumulator", "adam": "v", "rmsprop": "rms"}[name])
+    first, share = {"adagrad": (0.1, 1.0), "adam": (0.0, 0.001), "rmsprop": (0.0, 0.1)}[name]
+    assert np.allclose(slot.numpy()[1].astype(np.float32), first + 18 * share, rtol=1e-2)
     assert np.all(variable.numpy() == 1)

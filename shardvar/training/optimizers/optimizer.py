@@ -21,16 +21,18 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.nn.gradients import Gradient, check_sources, gradient
 from shardvar.nn.params import exact_dtype
 from shardvar.tracking import Trackable
+from shardvar.training.optimizers.replicas import aggregate_gradient
 from shardvar.training.optimizers.slots import SlotTable
-from shardvar.training.optimizers.step import Slots, plan_step
+from shardvar.training.optimizers.step import Slots, plan_steps
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.resource import commit
+from shardvar.variables.mirrored import PerReplica
+from shardvar.variables.resource import Write, commit
 from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.values import Array
 from shardvar.variables.variable import Variable
 
 Compat = Literal["keras_legacy", "v1", "keras3"]
-Pair = tuple[Gradient | None, Variable]
+Pair = tuple[Gradient | PerReplica | None, Variable]
 Loss = Callable[[], tuple[Any, Iterable[Pair]]]
 """Returns the loss and its gradients as pullbacks give them; a variable may come several times."""
 Numbers = Mapping[str, Any]
@@ -96,14 +98,15 @@ class Optimizer(Trackable):
 
         R-OPT-4 (RFC 000): "grads_and_vars contains a pair of (gradient, component variable)". R-OPT-5 (RFC 000):
         "Optimizer lazily creates slots in the first call of apply_gradients(grads_and_vars)".
+
+        A gradient may be ``PerReplica``, as ``strategy.run`` gives it: the variable's ``aggregation`` makes one of it.
         """
-        pairs = _check_pairs(grads_and_vars)
         with operation_scope(name or "apply_gradients"):
+            pairs = _check_pairs(grads_and_vars)
             step = int(self.iterations) + 1
             dtypes = {variable.dtype for _, variable in pairs}
             numbers = {dtype: self._numbers(step, exact_dtype(dtype)) for dtype in dtypes}
-            writes = [self._plan(part, variable, numbers[variable.dtype]) for part, variable in pairs]
-            commit(writes)
+            commit([write for part, variable in pairs for write in self._plan(part, variable, numbers[variable.dtype])])
             self.iterations.assign_add(1)
             for _, variable in pairs:
                 _constrain(variable)
@@ -124,13 +127,13 @@ class Optimizer(Trackable):
         self.apply_gradients(zip(gradient(contributions, variables), variables, strict=True))
         return value
 
-    def _plan(self, part: Gradient, variable: Variable, numbers: Numbers) -> Any:
+    def _plan(self, part: Gradient, variable: Variable, numbers: Numbers) -> list[Write]:
         if getattr(variable, "constraint", None) is not None and not isinstance(part, np.ndarray):
             raise ArgumentError(
                 f"{variable.name} has a constraint and a sparse gradient.", "Constrain dense gradients alone."
             )
         slots = {key: self.add_slot(variable, key, first) for key, first in self._slot_values().items()}
-        return plan_step(
+        return plan_steps(
             lambda value, given, square, arrays: self._update(value, given, square, arrays, numbers),
             part,
             variable,
@@ -193,7 +196,8 @@ def _check_pairs(grads_and_vars: Iterable[Pair]) -> list[tuple[Gradient, Variabl
         if id(variable) in seen:
             raise ArgumentError(f"{variable.name} comes with two gradients.", "Add them with sv.nn.gradient.")
         seen.add(id(variable))
-    given = [(part, variable) for part, variable in pairs if part is not None]
+    aggregated = [(aggregate_gradient(part, variable), variable) for part, variable in pairs]
+    given = [(part, variable) for part, variable in aggregated if part is not None]
     if not given:
         raise ArgumentError("There are no gradients to apply.", "Give pairs (gradient, variable).")
     return given

@@ -5,11 +5,14 @@ slot for each of them, and get_slot will lookup the slots of var's component var
 ShardedVariable on the fly containing those slots. Slot variable is partitioned in exactly the same way as the original
 variable."
 
+The slot of a mirrored variable is mirrored beside it, so that every replica applies the same updates to its own.
+
 A shard's slot is found by the shard, which is how training works; it is a child of the optimizer within the sharded
 slot, which is how saving works: "At saving/loading time, optimizer sees sharded variable as a ShardedVariable
 instance".
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +21,7 @@ import numpy as np
 from shardvar.errors import ArgumentTypeError, UnknownKey
 from shardvar.tracking import Trackable
 from shardvar.variables.interface import VariableInterface
+from shardvar.variables.mirrored import MirroredVariable
 from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.variable import Variable
 
@@ -70,15 +74,12 @@ class SlotTable:
         known = self._slots.get((id(variable), name))
         if isinstance(known, Variable):
             return known
-        first = initializer if callable(initializer) else partial(np.full, variable.shape, initializer, variable.dtype)
-        slot: Variable = Variable(
-            first,
-            trainable=False,
-            name=f"{variable.name}/{name}",
-            dtype=variable.dtype,
-            shape=variable.shape,
-            colocated_with=variable,
-        )
+        slot_name = f"{variable.name}/{name}"
+        slot: Variable
+        if isinstance(variable, MirroredVariable):
+            slot = _mirrored_slot(variable, slot_name, initializer)
+        else:
+            slot = _slot_beside(variable, slot_name, initializer)
         self._remember(variable, name, slot)
         return slot
 
@@ -98,6 +99,37 @@ class SlotTable:
         while (child := f"{base}{f'_{number}' if number else ''}.{name}") in self._owner.children:
             number += 1
         self._owner.track_slot(child, slot, variable, name)
+
+
+def _slot_beside(variable: VariableInterface, name: str, initializer: Any) -> Any:
+    first = initializer if callable(initializer) else partial(np.full, variable.shape, initializer, variable.dtype)
+    return Variable(
+        first, trainable=False, name=name, dtype=variable.dtype, shape=variable.shape, colocated_with=variable
+    )
+
+
+def _mirrored_slot(variable: MirroredVariable, name: str, initializer: Any) -> MirroredVariable:
+    """A slot beside each copy, cut as the copy is, whether or not a strategy's scope is entered now.
+
+    Copies begin with equal values: what a callable makes is made once.
+    """
+    copies: list[VariableInterface] = []
+    for number, copy in enumerate(variable.copies):
+        own = f"{name}/replica_{number}" if number else name
+        if not isinstance(copy, ShardedVariable):
+            copies.append(_slot_beside(copy, own, _of_first(initializer, copies)))
+            continue
+        shards = []
+        for part, shard in enumerate(copy.variables):
+            firsts = [first.variables[part] for first in copies if isinstance(first, ShardedVariable)]
+            shards.append(_slot_beside(shard, f"{own}/part_{part}", _of_first(initializer, firsts)))
+        copies.append(ShardedVariable(shards, name=own))
+    return MirroredVariable(copies, variable.aggregation)
+
+
+def _of_first(initializer: Any, copies: Sequence[VariableInterface]) -> Any:
+    """The initializer of the next copy: the first one's value where that cannot be made again."""
+    return (lambda *_, **__: copies[0].read_value()) if copies and callable(initializer) else initializer
 
 
 def _check_variable(variable: Any) -> Any:

@@ -1,23 +1,28 @@
 """One variable's part of a step: the gradient goes to the variable's device, and the rule is applied there in place.
 
-1. ``plan_step`` checks the gradient and moves it: all that can fail. Variable and slots do not move.
-2. The returned ``Write`` applies the rule to blocks that fit the processor's cache. A rule is elementwise, so neither
-   blocks nor shards change a bit of the result (R-OPT-2): dense gradients by runs of elements, sparse ones by the rows
-   that they have, or where the rule moves other rows too, by all rows, their gradient being zero.
+1. ``plan_steps`` checks the gradient and moves it: all that can fail. Variable and slots do not move.
+2. A ``Write`` that is returned applies the rule to blocks that fit the processor's cache. A rule is elementwise, so
+   neither blocks nor shards change a bit of the result (R-OPT-2): dense gradients by runs of elements, sparse ones by
+   the rows that they have, or where the rule moves other rows too, by all rows, their gradient being zero.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from shardvar.devices import current_device, move_array
 from shardvar.errors import ArgumentError
-from shardvar.nn.gradients import Gradient
+from shardvar.nn.gradients import Gradient, ShardGradients, dense_gradients, sparse_gradients
 from shardvar.nn.params import exact_dtype
 from shardvar.training.optimizers.gradient_rows import GradientRows
 from shardvar.variables.indexed_slices import IndexedSlices
-from shardvar.variables.resource import Write
+from shardvar.variables.interface import VariableInterface
+from shardvar.variables.mirrored import MirroredVariable
+from shardvar.variables.resource import Resource, Write
+from shardvar.variables.row_layout import check_rows
+from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.values import Array, as_value, cast_value, check_shape
 from shardvar.variables.variable import Variable
 
@@ -31,24 +36,61 @@ _BLOCK_NBYTES = 1 << 17
 """What a block of one array takes; a rule holds about eight such arrays at a time."""
 
 
-def plan_step(
+def plan_steps(
     rule: Rule,
     gradient: Gradient,
-    variable: Variable,
-    slots: Mapping[str, Variable],
+    variable: VariableInterface,
+    slots: Mapping[str, VariableInterface],
     *,
     touches_all_rows: bool = False,
     sum_squares: bool = False,
-) -> Write:
-    """The write of one step; its resources are the variable's and the slots'."""
+) -> list[Write]:
+    """The writes of one step of one variable, one for each part of memory; their resources are its and the slots'.
+
+    R-OPT-7 (RFC 000): mirrored variables "are always kept in sync by applying the same updates to every copy": the
+    gradient goes to each, and no copy's value moves.
+    """
     if variable.dtype.kind in "iubO":
         raise ArgumentError(f"{variable.name} has dtype {variable.dtype} and no gradient.", "Train real variables.")
-    apply = _plan(_in_exact(rule, variable.dtype), gradient, variable, touches_all_rows, sum_squares)
-    held = (variable, *slots.values())
-    resources = tuple(resource for each in held for resource in each.resources)
-    if all(len(each.resources) == 1 for each in held):
-        return Write(resources, lambda: apply(*_arrays([each.resources[0].array for each in held], slots)))
-    return Write(resources, lambda: _apply_to_copies(apply, held, slots))
+    blockwise = _in_exact(rule, variable.dtype)
+    writes = []
+    for part, own, own_slots in _leaves(gradient, variable, slots):
+        apply = _plan(blockwise, part, own, touches_all_rows, sum_squares)
+        held = (own, *own_slots.values())
+        resources = tuple(resource for each in held for resource in each.resources)
+        if all(len(each.resources) == 1 for each in held):
+            writes.append(Write(resources, partial(_apply_in_place, apply, resources, own_slots)))
+        else:
+            writes.append(Write(resources, partial(_apply_to_copies, apply, held, own_slots)))
+    return writes
+
+
+def _leaves(
+    gradient: Any, variable: Any, slots: Mapping[str, Any]
+) -> Iterator[tuple[Gradient, Variable, Mapping[str, Variable]]]:
+    """Each copy, and of a copy each shard, with its part of the gradient and its own slots."""
+    if isinstance(variable, MirroredVariable):
+        if all(isinstance(slot, MirroredVariable) for slot in slots.values()):
+            for number, copy in enumerate(variable.copies):
+                yield from _leaves(gradient, copy, {name: slot.copies[number] for name, slot in slots.items()})
+            return
+    elif isinstance(variable, ShardedVariable):
+        for number, (part, shard) in enumerate(_cut(gradient, variable)):
+            yield from _leaves(part, shard, {name: slot.variables[number] for name, slot in slots.items()})
+        return
+    yield gradient, variable, slots
+
+
+def _cut(gradient: Gradient, variable: ShardedVariable) -> ShardGradients:
+    """The shards' parts of a gradient, which is checked first."""
+    if isinstance(gradient, IndexedSlices):
+        check_rows(gradient.indices, variable.shape[0], rank=1)
+        check_shape(gradient.values.shape[1:], variable.shape[1:], "A row of the gradient")
+        check_shape(gradient.dense_shape or variable.shape, variable.shape, "The gradient")
+        return sparse_gradients(variable, gradient.indices, gradient.values)
+    dense = as_value(gradient)
+    check_shape(dense.shape, variable.shape, "The gradient")
+    return dense_gradients(variable, dense)
 
 
 def _in_exact(rule: Rule, dtype: np.dtype[Any]) -> _Blockwise:
@@ -67,6 +109,12 @@ def _in_exact(rule: Rule, dtype: np.dtype[Any]) -> _Blockwise:
             slot[...] = arrays[name].astype(dtype)
 
     return same if exact == dtype else widened
+
+
+def _apply_in_place(
+    apply: Callable[[Array, Slots], None], resources: tuple[Resource, ...], slots: Mapping[str, Any]
+) -> None:
+    apply(*_arrays([resource.array for resource in resources], slots))
 
 
 def _apply_to_copies(

@@ -142,6 +142,40 @@ def test_variables_are_the_trainable_and_the_others_in_the_order_of_names(rows: 
     assert names(module.non_trainable_variables) == sorted(name for name in last if not last[name])
 
 
+def test_what_becomes_a_shard_after_it_became_an_attribute_is_refused_where_variables_are_collected() -> None:
+    """R-MODULE-1: nobody can know it earlier, and later it would be trained and saved twice."""
+    for nested in (False, True):
+        module, variable = Module(), Variable([1.0], name="w")
+        module.first = [variable] if nested else variable
+        assert module.variables == (variable,)
+        module.table = ShardedVariable([variable, Variable([2.0])], name="table")
+        for collect in (lambda m: m.variables, lambda m: m.trainable_variables):
+            with pytest.raises(ArgumentError, match="w is a shard of table"):
+                collect(module)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda d: d.update({"1": Module()}),
+        lambda d: d.__setitem__("1", Module()),
+        lambda d: d.setdefault("1", Module()),
+        lambda d: d.__ior__({"2": 3, "1": Module()}),
+    ],
+)
+def test_two_entries_of_a_dictionary_that_claim_one_name_are_refused_and_nothing_changes(act: Any) -> None:
+    module, child = Module(), Module()
+    module.blocks = {1: child}
+    with pytest.raises(ArgumentError, match="The keys 1 and '1' are both children named '1'"):
+        act(module.blocks)
+    assert module.blocks == {1: child} and dict(module.blocks.children) == {"1": child}
+    with pytest.raises(ArgumentError, match="both children named '1'"):
+        module.blocks = {1: Module(), "1": Module()}
+    assert module.blocks[1] is child
+    module.blocks["1"] = "an entry without state claims no name"
+    assert dict(module.blocks.children) == {"1": child}
+
+
 def test_a_shard_is_refused_as_an_attribute_in_any_container() -> None:
     """R-MODULE-1: "We should disallow assigning component variables of a sharded variable to object attributes." """
     table = sharded(2)

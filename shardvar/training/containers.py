@@ -53,8 +53,8 @@ class _Container(Trackable):
 
     @property
     def children(self) -> Mapping[str, Trackable]:
-        nodes = {name: node_of(item) for name, item in self.named_items()}
-        return MappingProxyType({name: node for name, node in nodes.items() if node is not None})
+        nodes = ((name, node_of(item)) for name, item in self.named_items())
+        return MappingProxyType({name: node for name, node in nodes if node is not None})
 
     def _announce(self) -> None:
         """Tell the hook of the children that it has not been told of; items that left are forgotten."""
@@ -109,19 +109,19 @@ class TrackedDict(dict[Any, Any], _Container):
     """A dictionary whose values are children, named by their keys."""
 
     def __init__(self, items: Mapping[Any, Any] | None = None) -> None:
-        super().__init__({key: as_attribute(value) for key, value in (items or {}).items()})
+        super().__init__(_entries(items or {}))
         self._announce()
 
     def named_items(self) -> Iterator[tuple[str, Any]]:
         return ((str(key), value) for key, value in self.items())
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, as_attribute(value))
-        self._announce()
+        self.update({key: value})
 
     def update(self, *others: Any, **items: Any) -> None:
-        for key, value in dict(*others, **items).items():
-            self[key] = value
+        entries = _entries({**self, **dict(*others, **items)})
+        super().update(entries)
+        self._announce()
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         if key not in self:
@@ -141,6 +141,22 @@ class TrackedDict(dict[Any, Any], _Container):
         twin = memo[id(self)] = type(self)()
         twin.update({deepcopy(key, memo): deepcopy(value, memo) for key, value in self.items()})
         return twin
+
+
+def _entries(items: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The entries as they are kept, no two of them children of one name.
+
+    R-MODULE-3: a child is saved under its name; of two that have one name, the second would be lost.
+    """
+    entries = {key: as_attribute(value) for key, value in items.items()}
+    named: dict[str, Any] = {}
+    for key, value in entries.items():
+        if node_of(value) is not None and named.setdefault(str(key), key) is not key:
+            raise ArgumentError(
+                f"The keys {named[str(key)]!r} and {key!r} are both children named {str(key)!r}.",
+                "Give keys that differ as text: of two children of one name, one would not be saved.",
+            )
+    return entries
 
 
 class TupleNode(_Container):

@@ -120,7 +120,7 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
         elif isinstance(value, ShardedVariable):
             yield from value.variables
         elif isinstance(value, Variable | Module):
-            yield value
+            yield as_attribute(value)  # which refuses what became a shard after it became an attribute
         elif isinstance(value, list | tuple | Mapping) and id(value) not in entered:  # a list may contain itself
             entered.add(id(value))
             ahead.append(iter([value[key] for key in _sorted_keys(value)] if isinstance(value, Mapping) else value))

@@ -1,6 +1,7 @@
 """Shards are real: what crosses between devices, what is counted, and what does not fit."""
 
 import gc
+import threading
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ def test_moves_are_counted_under_the_operation_that_the_user_called() -> None:
         sharded.scatter_add(slices(0), name="mine")
         _ = sharded[0]
         np.add(sharded, 1)
-    assert list(ledger.operations)[1:] == ["mine", "getitem", "read_value"]
+    assert list(ledger.operations) == ["create", "mine", "getitem", "read_value"]
 
 
 def test_the_concatenated_value_must_fit_where_it_is_asked_for() -> None:
@@ -124,6 +125,33 @@ def test_strings_that_grow_are_refused_before_any_shard_changes() -> None:
     assert sharded.assign(["x", "yy"]).numpy().tolist() == [b"x", b"yy"]
     gc.collect()
     assert [device.used for device in devices] == [1, 2]
+
+
+def test_strings_that_a_scatter_makes_grow_are_refused_before_any_shard_changes() -> None:
+    devices = [Device("ps:0"), Device("ps:1", memory_limit=12)]
+    sharded = sv.ShardedVariable([Variable(["a"], device=devices[0]), Variable(["b", "c"], device=devices[1])])
+    with pytest.raises(DeviceFull):
+        sharded.scatter_update(sv.IndexedSlices(["x", "y" * 20], [0, 2]))
+    assert sharded.numpy().tolist() == [b"a", b"b", b"c"]
+    sharded.scatter_update(sv.IndexedSlices(["xx", "y", "yyy"], [0, 2, 2]))
+    assert sharded.numpy().tolist() == [b"xx", b"b", b"yyy"]
+    gc.collect()
+    assert [device.used for device in devices] == [2, 4], "what is counted is what is there"
+
+
+def test_concurrent_scatters_of_strings_lose_nothing() -> None:
+    variable = sv.ShardedVariable([Variable(["-"] * 40, device=Device("ps:0"))])
+
+    def write(letter: str) -> None:
+        for row in range("ab".index(letter), 40, 2):
+            variable.scatter_update(sv.IndexedSlices([letter], [row]))
+
+    threads = [threading.Thread(target=write, args=(letter,)) for letter in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert variable.numpy().tolist() == [b"a", b"b"] * 20
 
 
 def test_memory_is_given_back_when_the_variable_goes() -> None:

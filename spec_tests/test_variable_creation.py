@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sharding import counting
 
 import shardvar as sv
-from shardvar.devices import Device, current_device, track_transfers
+from shardvar.devices import Device, current_device, device_scope, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, LayoutError
 from shardvar.layout.partition import Partition, div
 from shardvar.variables import create_partitioned, create_sharded_variable, initializers
@@ -283,3 +283,44 @@ def test_the_geometry_is_known_without_the_value_where_it_can_be() -> None:
     assert open_initial_value([1.0], None, None).shape == (1,)
     with pytest.raises((LayoutError, ArgumentTypeError, ArgumentError)):
         open_initial_value([1.0], (2,), None)
+
+
+def test_slices_of_an_array_cross_to_their_devices_and_parts_that_are_made_there_do_not() -> None:
+    """RFC 000: "create initial values on each sharding device": the ledger says what that saves."""
+    homes, worker = [Device("ps:0"), Device("ps:1")], Device("worker:0")
+    array = counting((5, 2))
+    for value, nbytes in (
+        (array, [24, 16]),
+        (lambda: array, [24, 16]),
+        (partial(initializers.Zeros(), shape=(5, 2), dtype="float32"), []),
+    ):
+        with device_scope(worker), track_transfers() as ledger:
+            create_sharded_variable(value, 2, homes, name="w")
+        assert [(row.source, row.nbytes) for row in ledger.transfers] == [(worker.name, size) for size in nbytes]
+        assert {row.operation for row in ledger.transfers} <= {"create"}
+    with device_scope(homes[0]), track_transfers() as ledger:
+        create_sharded_variable(array, 2, homes)
+    assert [(row.target, row.nbytes) for row in ledger.transfers] == [(homes[1].name, 16)]
+
+
+def test_a_callable_of_any_keywords_does_not_say_that_it_makes_parts() -> None:
+    """R-INIT-2 (RFC 000): "we will inspect the initializer to see if it accepts the `partition` argument": by name.
+
+    Whoever takes any keyword takes misspelled ones too; called once and sliced, its value is right whatever it does.
+    """
+    calls: list[dict[str, Any]] = []
+
+    def function(**given: Any) -> Any:
+        calls.append(given)
+        return counting((5, 2))
+
+    def named(partition: Any, **given: Any) -> Any:
+        calls.append({"partition": partition, **given})
+        return counting((5, 2))[partition.slices]
+
+    variable = create_sharded_variable(function, 2, shape=(5, 2), dtype="float32")
+    assert calls == [{}] and (variable.numpy() == counting((5, 2))).all()
+    calls.clear()
+    variable = create_sharded_variable(named, 2, shape=(5, 2), dtype="float32")
+    assert [call["partition"].offset for call in calls] == [(0, 0), (3, 0)]
+    assert (variable.numpy() == counting((5, 2))).all()

@@ -142,6 +142,7 @@ def test_values_of_replicas_cross_from_where_they_lie() -> None:
     with device_scope(REPLICAS[0]), track_transfers() as ledger:
         variable.assign_add(PerReplica([np.ones(4, np.float32)] * 2, REPLICAS))
     assert ledger.nbytes == 16 + 16, "one from the other replica, the sum to the server"
+    assert list(ledger.operations) == ["assign_add"], "each move bears the name of what the user called"
     assert variable.numpy().tolist() == [2] * 4
 
 

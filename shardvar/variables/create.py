@@ -42,6 +42,11 @@ class PartValue:
         return self.initial.part(self.region, self.device)
 
     @property
+    def source(self) -> Device:
+        """Where its result is: where the part will live, or where the whole is of which it is a slice."""
+        return self.device if self.initial.whole is None else self.initial.home
+
+    @property
     def gives_away(self) -> bool:
         """Whether the array that it returns is nobody else's."""
         return self.initial.function is not None and gives_away(self.initial.function)

@@ -1,13 +1,14 @@
-"""NumPy's index as rows to read and what to pick from them afterwards.
+"""NumPy's index as rows to read, perhaps columns of them alone, and what to pick from these afterwards.
 
-Law: ``x[key]`` is ``x[rows][pick]``, for everything that NumPy allows as a key: integers, slices with any step,
-``...``, ``None``, boolean masks of any rank, arrays of integers, in any mixture. So a sharded variable moves the rows
-that a key touches, and NumPy itself does the rest.
+Law: ``x[key]`` is ``x[rows][:, *columns][pick]``, for everything that NumPy allows as a key: integers, slices with any
+step, ``...``, ``None``, boolean masks of any rank, arrays of integers, in any mixture. So a sharded variable moves what
+a key touches, and NumPy itself does the rest.
 
 1. A boolean mask becomes the integer arrays of its ``nonzero()``, which NumPy defines it to be.
 2. Now each item stands for one axis, besides ``None`` and the scalars True and False, which stand for none, and the
    ellipsis, which stands for all axes left over.
 3. The item of the first axis says which rows are touched; in ``pick`` it is replaced by one that selects among them.
+4. Where the rows are a range, slices and integers of other axes say which columns are touched, in the same way.
 """
 
 from collections.abc import Callable
@@ -32,18 +33,23 @@ class RowIndex:
     """The rows, in range."""
     pick: tuple[Any, ...]
     """The key for the array of these rows."""
+    columns: tuple[slice, ...] = ()
+    """What is touched of the other axes, where rows are a range; nothing means all."""
 
-    def read(self, read_rows: Callable[[Rows], Array]) -> Array:
-        """The value at the key, given a way of reading rows."""
+    def read(self, read_rows: Callable[[Rows, tuple[slice, ...]], Array]) -> Array:
+        """The value at the key, given a way of reading rows, or columns of them."""
         try:
-            picked: Array = read_rows(self.rows)[self.pick]
+            picked: Array = read_rows(self.rows, self.columns)[self.pick]
             return picked
         except IndexError as error:  # of another axis, or arrays that do not broadcast
             raise OutOfRange(f"{str(error).capitalize()}.", "The index follows NumPy's rules.") from error
 
 
 def read_index(
-    key: Any, shape: tuple[int, ...], read_rows: Callable[[Rows], Array], read_value: Callable[[], Array]
+    key: Any,
+    shape: tuple[int, ...],
+    read_rows: Callable[[Rows, tuple[slice, ...]], Array],
+    read_value: Callable[[], Array],
 ) -> Array:
     """``value[key]``, reading rows where there are any."""
     if shape:
@@ -56,7 +62,7 @@ def plan_index(key: Any, shape: tuple[int, ...]) -> RowIndex:
     """The rows that ``key`` touches in an array of ``shape``, which has an axis.
 
     >>> plan_index((slice(9, 2, -3), 1), (13, 4))
-    RowIndex(rows=range(9, 2, -3), pick=(slice(None, None, None), 1))
+    RowIndex(rows=range(9, 2, -3), pick=(slice(None, None, None), 0), columns=(slice(1, 2, 1),))
     """
     items = _items(key, shape)
     first = next(place for place, item in enumerate(items) if _axes(item))
@@ -71,7 +77,38 @@ def plan_index(key: Any, shape: tuple[int, ...]) -> RowIndex:
     else:
         others = items[:first] + items[first + 1 :]
         rows, pick = _rows_of_array(item, shape[0], alone=all(map(_is_basic, others)))
-    return RowIndex(rows, (*items[:first], pick, *items[first + 1 :]))
+        return RowIndex(rows, (*items[:first], pick, *items[first + 1 :]))
+    rest, columns = _columns(items[first + 1 :], shape)
+    return RowIndex(rows, (*items[:first], pick, *rest), columns)
+
+
+def _columns(items: list[Any], shape: tuple[int, ...]) -> tuple[list[Any], tuple[slice, ...]]:
+    """What picks from the columns that are touched, and these columns; all of an axis that an array indexes.
+
+    R-MOVE-2: of each row, what the key does not touch is not moved either.
+    """
+    picks: list[Any] = []
+    columns: list[slice] = []
+    for item in items:
+        axis = len(columns) + 1
+        if _axes(item) == 0 or isinstance(item, np.ndarray):
+            picks.append(item)
+            columns += [slice(None)] * _axes(item)
+        elif isinstance(item, slice):
+            picks.append(slice(None))
+            columns.append(_slice_of(_range(item, shape[axis])))
+        else:
+            number = _row(item, shape[axis], axis)
+            picks.append(0)
+            columns.append(slice(number, number + 1, 1))
+    return picks, tuple(columns) if any(column != slice(None) for column in columns) else ()
+
+
+def _slice_of(numbers: range) -> slice:
+    """The slice that selects these numbers, which are in range."""
+    if not numbers:
+        return slice(0, 0, 1)
+    return slice(numbers.start, numbers.stop if numbers.stop >= 0 else None, numbers.step)
 
 
 def plan_gather_nd(indices: Any, shape: tuple[int, ...]) -> RowIndex:
@@ -164,9 +201,9 @@ def _range(item: slice, length: int) -> range:
     return range(length)[item]
 
 
-def _row(number: int, length: int) -> int:
+def _row(number: int, length: int, axis: int = 0) -> int:
     if not -length <= number < length:
-        raise OutOfRange(f"Index {number} is out of range for axis 0 of length {length}.")
+        raise OutOfRange(f"Index {number} is out of range for axis {axis} of length {length}.")
     return number % length
 
 

@@ -14,14 +14,14 @@ spellings are known: ``partition_shape`` with ``partition_offset``, and ``shard_
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any, Self
 
 import numpy as np
 
-from shardvar.devices import Device, device_scope
+from shardvar.devices import Device, current_device, device_scope
 from shardvar.errors import ArgumentError
 from shardvar.layout.region import Region
 from shardvar.variables.initializers import joined
@@ -81,6 +81,8 @@ class InitialValue:
     """The full value, where it had to be made to know the geometry or because nothing else can be had."""
     function: Callable[..., Any] | None
     """What makes a part, where that is possible."""
+    home: Device = field(default_factory=current_device)
+    """Where the full value is, if there is one: where the program computed as it was made."""
 
     def part(self, region: Region, device: Device) -> Array:
         """The part's value; where a function makes it, the full value never exists."""
@@ -121,8 +123,8 @@ def open_initial_value(initial_value: Any, shape: Sequence[int] | None, dtype: A
 
 def evaluate(
     initial_value: Any, shape: tuple[int | None, ...] | None, dtype: Any, device: Device
-) -> tuple[Array, bool]:
-    """The value for a plain variable on ``device``, and whether nobody else can hold the array.
+) -> tuple[Array, Device, bool]:
+    """The value for a plain variable on ``device``, where it is, and whether nobody else can hold the array.
 
     R-INIT-3 (RFC 000): initial values are created "on each sharding device": a callable runs where its value will live.
     """
@@ -130,10 +132,10 @@ def evaluate(
         raise ArgumentError("A variable has no initial value.", "Give initial_value: an array, or a callable.")
     wanted = None if dtype is None else as_dtype(dtype)
     if not callable(initial_value):
-        return as_value(initial_value, wanted), False
+        return as_value(initial_value, wanted), current_device(), False
     with device_scope(device):
         value = initial_value(**_Signature.of(initial_value).free_arguments(shape, wanted))
-    return as_value(value, wanted), gives_away(initial_value)
+    return as_value(value, wanted), getattr(initial_value, "source", device), gives_away(initial_value)
 
 
 def gives_away(function: Any) -> bool:

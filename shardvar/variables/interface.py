@@ -60,7 +60,7 @@ class VariableInterface(NumpyProtocol, Trackable):
         """The shape that a value to assign must have; None where any size will do."""
         return self.shape
 
-    def _read_rows(self, rows: Rows) -> Array:
+    def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
         """The rows, in this order and in range, as an array that nobody else holds."""
         raise NotImplementedError
 
@@ -183,7 +183,9 @@ class VariableInterface(NumpyProtocol, Trackable):
         values = cast_value(slices.values, self.dtype, "The values")
         check_shape(values.shape, (len(rows), *self.shape[1:]), "The array of values")
         check_update(update, self.dtype, values)
-        with operation_scope(name):
+        # Strings are combined with those of now while the write is planned; numbers only while it is committed.
+        alone = self.resources if self.dtype == np.object_ else ()
+        with operation_scope(name), holding(alone):
             commit(self._plan_sparse(update, rows, values))
         return self._written(True)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.devices import Device, current_device, move_array
+from shardvar.devices import Device, current_device, move_array, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import dtype_name
 from shardvar.variables.index import Rows
@@ -62,10 +62,12 @@ class _Aggregating(Variable):
         return self._aggregation
 
     def _write_dense(self, update: Update, value: Any, name: str, read_value: bool) -> Any:
-        return super()._write_dense(update, self._aggregated(value, update), name, read_value)
+        with operation_scope(name):
+            return super()._write_dense(update, self._aggregated(value, update), name, read_value)
 
     def _write_sparse(self, update: Update, sparse_delta: Any, name: str) -> Any:
-        return super()._write_sparse(update, self._aggregated(sparse_delta, update), name)
+        with operation_scope(name):
+            return super()._write_sparse(update, self._aggregated(sparse_delta, update), name)
 
     def _aggregated(self, value: Any, update: Update) -> Any:
         return aggregate(value, self._aggregation, update) if isinstance(value, PerReplica) else value
@@ -118,8 +120,8 @@ class MirroredVariable(_Aggregating):
     def read_value(self) -> Array:
         return self.nearest.read_value()
 
-    def _read_rows(self, rows: Rows) -> Array:
-        return self.nearest._read_rows(rows)
+    def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
+        return self.nearest._read_rows(rows, columns)
 
     def _plan_dense(self, update: Update, value: Array) -> list[Write]:
         return [write for copy in self._copies for write in copy._plan_dense(update, value)]
@@ -179,8 +181,8 @@ class AggregatingVariable(_Aggregating):
     def read_value(self) -> Array:
         return self._variable.read_value()
 
-    def _read_rows(self, rows: Rows) -> Array:
-        return self._variable._read_rows(rows)
+    def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
+        return self._variable._read_rows(rows, columns)
 
     def _plan_dense(self, update: Update, value: Array) -> list[Write]:
         return self._variable._plan_dense(update, value)

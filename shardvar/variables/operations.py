@@ -67,13 +67,15 @@ def resource_gather(resource: Resource, rows: Ints) -> Array:
 def resource_scatter(resource: Resource, update: Update, rows: Ints, values: Array) -> None:
     """Combine rows with values, in their order."""
     ascending, order = sort_rows(rows)
-    commit([plan_sparse(resource, update, ascending, cast_value(values, resource.array.dtype, "The values"), order)])
+    with holding([resource]):
+        fitting = cast_value(values, resource.array.dtype, "The values")
+        commit([plan_sparse(resource, update, ascending, fitting, order)])
 
 
-def read_run(resource: Resource, out: Array, rows: slice) -> None:
-    """``out[...] = value[rows]``, where ``out`` lives on the current device."""
+def read_run(resource: Resource, out: Array, run: tuple[slice, ...]) -> None:
+    """``out[...] = value[run]``, a slice for each of the first axes, where ``out`` lives on the current device."""
     with resource.mutex:
-        copy_into(out, resource.array[rows], resource.device, current_device())
+        copy_into(out, resource.array[run], resource.device, current_device())
 
 
 def gather_rows(resource: Resource, out: Array, rows: Ints, places: Ints | None) -> None:
@@ -98,9 +100,15 @@ def plan_dense(resource: Resource, update: Update, value: Array) -> Write:
 def plan_sparse(resource: Resource, update: Update, rows: Ints, values: Array, order: Ints | None) -> Write:
     """The write of ``values[order]`` to ``rows``, which ascend; order None means as they are.
 
-    Strings that replace others are counted by the device when the whole value is assigned next.
+    Strings change the bytes in use: all of them find room on the device before the old ones go. Whoever plans a write
+    of strings holds the mutex until it is committed.
     """
     here, device = current_device(), resource.device
+    if values.dtype == np.object_:
+        new = resource.array.copy()
+        scatter_sorted(new, rows, move_array(values if order is None else values[order], here, device), update)
+        buffer = place(new, device, source=device)
+        return Write((resource,), lambda: setattr(resource, "buffer", buffer))
     if order is None:
         moved = move_array(values, here, device)
     else:

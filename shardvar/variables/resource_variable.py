@@ -46,11 +46,12 @@ class ResourceVariable(Variable):
         # R-CREATE-3 (RFC 000): "residing in the same device as the “colocated_with” variable".
         home = device or current_device() if colocated_with is None else device_of(colocated_with)
         declared = None if shape is None else parse_shape(shape)
-        value, is_own = evaluate(initial_value, declared, dtype, home)
+        value, source, is_own = evaluate(initial_value, declared, dtype, home)
         if declared is not None:
             check_shape(value.shape, declared, f"The initial value of {self._name}")
         self._declared_shape = value.shape if declared is None else declared
-        self._resource = Resource(value, home, source=home if callable(initial_value) else None, is_own=is_own)
+        with operation_scope("create"):
+            self._resource = Resource(value, home, source=source, is_own=is_own)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -100,8 +101,8 @@ class ResourceVariable(Variable):
         with operation_scope("read_value"):
             return read_variable_op(self._resource)
 
-    def read_run(self, out: Array, rows: slice) -> None:
-        read_run(self._resource, out, rows)
+    def read_run(self, out: Array, run: tuple[slice, ...]) -> None:
+        read_run(self._resource, out, run)
 
     def rows_buffer(self) -> Buffer | None:
         return self._resource.buffer

@@ -101,8 +101,8 @@ class ShardedVariable(VariableInterface):
         with operation_scope("read_value"):
             return self._shards.read_rows(range(self.shape[0]))
 
-    def _read_rows(self, rows: Rows) -> Array:
-        return self._shards.read_rows(rows)
+    def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
+        return self._shards.read_rows(rows, columns)
 
     def _plan_dense(self, update: Update, value: Array) -> list[Write]:
         return self._shards.plan_dense(update, value)

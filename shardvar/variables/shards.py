@@ -41,16 +41,19 @@ class Shards:
         """What holds the values of all shards."""
         return tuple(resource for shard in self.variables for resource in shard.resources)
 
-    def read_rows(self, rows: Rows) -> Array:
+    def read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
         """The rows, in range, in this order, on the current device: only the shards that hold some are asked.
+
+        ``columns`` may be given where rows are a range: of each row only these, one slice an axis, are read.
 
         R-MOVE-1: what crosses to the current device is these rows and nothing else.
         """
-        out = allocate((len(rows), *self.row_shape), self.dtype, is_zeroed=False).array
+        extents = [len(range(size)[column]) for size, column in zip(self.row_shape, columns, strict=False)]
+        out = allocate((len(rows), *(extents if columns else self.row_shape)), self.dtype, is_zeroed=False).array
         with holding(self.resources):
             if isinstance(rows, range):
                 for shard, run, places in self.layout.runs(rows):
-                    self.variables[shard].read_run(out[places], run)
+                    self.variables[shard].read_run(out[places], (run, *columns))
                 return out
             buffers = [buffer for shard in self.variables if (buffer := shard.rows_buffer()) is not None]
             if len(buffers) == len(self.variables):

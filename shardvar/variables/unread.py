@@ -51,8 +51,8 @@ class UnreadVariable(Variable):
     def read_value(self) -> Array:
         return self._variable.read_value()
 
-    def _read_rows(self, rows: Rows) -> Array:
-        return self._variable._read_rows(rows)
+    def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
+        return self._variable._read_rows(rows, columns)
 
     def _plan_dense(self, update: Update, value: Array) -> list[Write]:
         return self._variable._plan_dense(update, value)

@@ -99,9 +99,9 @@ class Variable(VariableInterface, metaclass=_Factory):
 
     # What a sharded variable asks of its shards.
 
-    def read_run(self, out: Array, rows: slice) -> None:
-        """``out[...] = value[rows]``, where ``out`` lives on the current device."""
-        out[...] = self.read_value()[rows]
+    def read_run(self, out: Array, run: tuple[slice, ...]) -> None:
+        """``out[...] = value[run]``, a slice for each of the first axes, where ``out`` lives on the current device."""
+        out[...] = self.read_value()[run]
 
     def rows_buffer(self) -> Buffer | None:
         """The buffer whose rows are the value's, for whoever holds the mutexes; None where a read does more.
@@ -131,8 +131,8 @@ class Variable(VariableInterface, metaclass=_Factory):
 
     # The interface, of one shard.
 
-    def _read_rows(self, rows: Rows) -> Array:
-        return one_shard(self).read_rows(rows)
+    def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
+        return one_shard(self).read_rows(rows, columns)
 
     def _plan_dense(self, update: Update, value: Array) -> list[Write]:
         return [self.plan_dense(update, value)]

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from shardvar.checkpoint import save as save
     from shardvar.checkpoint.diff import diff as diff
     from shardvar.checkpoint.objects import Checkpoint as Checkpoint
+    from shardvar.checkpoint.objects import CheckpointManager as CheckpointManager
+    from shardvar.checkpoint.objects import PendingSave as PendingSave
+    from shardvar.checkpoint.objects import latest_checkpoint as latest_checkpoint
     from shardvar.checkpoint.options import CheckpointOptions as CheckpointOptions
     from shardvar.checkpoint.verify import verify as verify
     from shardvar.devices import track_transfers as track_transfers
@@ -67,7 +70,7 @@ _HOMES = {
     "shardvar.errors": ("errors",),
     "shardvar.checkpoint": ("load", "open_checkpoint", "reshard", "save"),
     "shardvar.checkpoint.diff": ("diff",),
-    "shardvar.checkpoint.objects": ("Checkpoint",),
+    "shardvar.checkpoint.objects": ("Checkpoint", "CheckpointManager", "PendingSave", "latest_checkpoint"),
     "shardvar.checkpoint.options": ("CheckpointOptions",),
     "shardvar.checkpoint.verify": ("verify",),
     "shardvar.devices": ("track_transfers",),

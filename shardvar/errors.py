@@ -13,7 +13,9 @@
     ├── UnknownKey (KeyError)                   the caller's: no tensor of that name
     ├── UnmatchedObjects (AssertionError)       the caller's: objects and checkpoint do not match, and it was asserted
     ├── TargetExists (FileExistsError)          the caller's: something would be overwritten
-    ├── StorageError (OSError)                  the machine's: disk full, permission denied, locked by another
+    ├── StillSaving (TimeoutError)              the caller's: a save was joined for less time than it takes
+    ├── StorageError (OSError)                  the machine's: disk full, permission denied
+    │   └── LockHeld                            another writer is at it
     └── CheckpointError                         the checkpoint's
         ├── CheckpointNotFound (FileNotFoundError)  there is none at that path
         ├── MalformedCheckpoint (ValueError)        it cannot be decoded
@@ -96,8 +98,16 @@ class TargetExists(ShardvarError, FileExistsError):
     """Writing would replace something and the caller did not say that it may."""
 
 
+class StillSaving(ShardvarError, TimeoutError):
+    """A save was joined for less time than it takes; it goes on."""
+
+
 class StorageError(ShardvarError, OSError):
     """The machine refused: no space, no permission, no such device, locked by another process."""
+
+
+class LockHeld(StorageError):
+    """Another writer is at it, in this process or in another one."""
 
 
 class CheckpointError(ShardvarError):

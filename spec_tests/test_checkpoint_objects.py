@@ -312,13 +312,6 @@ def test_values_that_nobody_ever_took_are_logged_unless_that_is_expected(
     assert (key_of(["b"]) in caplog.text) is not is_expected
 
 
-def test_the_number_of_a_numbered_checkpoint_is_nobodys_value_to_restore(tmp_path: Path) -> None:
-    sv.Checkpoint(a=sv.Variable(1.0), save_counter=sv.Variable(4)).write(tmp_path / "model")
-    sv.Checkpoint(a=sv.Variable(0.0)).restore(tmp_path / "model").assert_consumed()
-    with pytest.raises(UnmatchedObjects, match="save_counter"):
-        sv.Checkpoint(a=sv.Variable(0.0)).read(tmp_path / "model").expect_partial().assert_consumed()
-
-
 def test_a_checkpoint_is_of_one_moment_and_writing_changes_nothing(tmp_path: Path) -> None:
     w = sharded(table(), [3, 2])
     sv.Checkpoint(w=w).write(tmp_path / "model")

@@ -65,6 +65,16 @@ def _without_torch(value: Any) -> Any:
     return bits.numpy().view(numpy_dtype(name))
 
 
+def dtype_of(key: str, array: npt.NDArray[Any]) -> str:
+    """The name of an array's dtype; ``UnsupportedError``, naming the key, where no checkpoint holds it."""
+    try:
+        name = dtype_name(array.dtype)
+        code(name)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{key!r}: {error.cause}", error.remedy) from None
+    return name
+
+
 def check_mapping(value: Any, what: str) -> None:
     """Raise ``ArgumentTypeError`` unless the value is a mapping; ``what`` says what from and to."""
     if not isinstance(value, Mapping):

@@ -43,6 +43,10 @@ class WriteReport:
         """Data files."""
         return len(self.file_nbytes)
 
+    def __fspath__(self) -> str:
+        """The path, so that the report of a checkpoint may be given where its path is asked for."""
+        return self.path
+
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object with stable keys."""
         return {"schema": SCHEMA, **asdict(self), "file_nbytes": list(self.file_nbytes), "num_files": self.num_files}

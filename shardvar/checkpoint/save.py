@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.checkpoint.arguments import as_array, check_mapping, check_policy, texts_of
+from shardvar.checkpoint.arguments import as_array, check_mapping, check_policy, dtype_of, texts_of
 from shardvar.checkpoint.locate import Path, find_target
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.writing import Partitions, carry_out, draft
 from shardvar.engine.arrays import ArraySource, array_source
-from shardvar.errors import ArgumentError, UnsupportedError
-from shardvar.layout.dtypes import code, dtype_name
+from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import code
 from shardvar.planning.index import Metadata
 from shardvar.planning.policies import Policy
 from shardvar.planning.slices import TensorTable, pad
@@ -73,18 +73,11 @@ def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:
     for row, (key, array) in enumerate(zip(keys, arrays, strict=True)):
         number = codes.get(array.dtype)
         if number is None:
-            number = codes[array.dtype] = _code(key, array)
+            number = codes[array.dtype] = code(dtype_of(key, array))
         column[row] = number
     check_keys(keys)
     ranks, shapes = pad([array.shape for array in arrays], fill=1)
     return array_source(TensorTable(keys, column, ranks, shapes).whole(), arrays)
-
-
-def _code(key: str, array: npt.NDArray[Any]) -> int:
-    try:
-        return code(dtype_name(array.dtype))
-    except UnsupportedError as error:
-        raise UnsupportedError(f"{key!r}: {error.cause}", error.remedy) from None
 
 
 def check_keys(keys: Sequence[Any]) -> None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from shardvar.errors import StorageError
+from shardvar.errors import LockHeld
 from shardvar.storage.refusals import writing
 
 _ATTEMPTS = 1000
@@ -19,7 +19,7 @@ _ATTEMPTS = 1000
 
 @contextmanager
 def locked(path: str, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``; ``StorageError``, naming ``what`` is guarded, at once where somebody else does."""
+    """Hold the lock file ``path``; ``LockHeld``, naming ``what`` is guarded, at once where somebody else does."""
     with writing(path):
         descriptor = _lock(path, what)
     try:
@@ -46,7 +46,7 @@ def _lock(path: str, what: str) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
-    raise StorageError(
+    raise LockHeld(
         f"{what} is being written by somebody else, who holds {path}.", "Wait until they are done, or stop them."
     )
 

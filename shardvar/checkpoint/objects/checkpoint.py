@@ -4,32 +4,32 @@ R-CKPT-1 (RFC 000): "being able to save sharded variable to a checkpoint, and re
 of shards": a sharded variable is one key, and its shards are slices of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from threading import Lock
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, overload
+
+import numpy as np
 
 from shardvar.checkpoint.arguments import texts_of
-from shardvar.checkpoint.locate import Path, find_target
+from shardvar.checkpoint.locate import Found, Path, find_target
+from shardvar.checkpoint.objects.background import PendingSave, begin
 from shardvar.checkpoint.objects.containers import ContainerNode, node_of
-from shardvar.checkpoint.objects.keys import key_of
+from shardvar.checkpoint.objects.image import Manner, take_image
+from shardvar.checkpoint.objects.keys import SAVE_COUNTER, key_of
+from shardvar.checkpoint.objects.numbered import Steps, find_series, numbered, record_newest
 from shardvar.checkpoint.objects.restoration import open_restoration
-from shardvar.checkpoint.objects.state import snapshot
 from shardvar.checkpoint.objects.status import RestoreStatus
-from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, encode_graph
 from shardvar.checkpoint.options import CheckpointOptions, policy_of
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import WriteReport
-from shardvar.checkpoint.save import WRITER, check_keys
-from shardvar.checkpoint.writing import carry_out, draft
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import STRING
-from shardvar.planning.index import Metadata
 from shardvar.planning.policies import Policy
-from shardvar.tracking import ChildHook, ObjectGraph, Trackable
-from shardvar.variables import Variable, VariableInterface
+from shardvar.tracking import ChildHook, ObjectGraph, Stateful, Trackable
+from shardvar.variables import ResourceVariable, Variable, VariableInterface
 
-SAVE_COUNTER = "save_counter/.ATTRIBUTES/VARIABLE_VALUE"
-"""Where TensorFlow's numbered checkpoints keep their number."""
+_CHILDLESS = (VariableInterface, Stateful)
+"""Roots that have a value of their own, and beside which nothing can be named."""
 
 
 class Checkpoint(Trackable):
@@ -50,9 +50,11 @@ class Checkpoint(Trackable):
 
     _root: Trackable | None
     _known: dict[int, ContainerNode]
+    _turn: Lock
 
     def __init__(self, root: Any = None, **objects: Any) -> None:
         self.__dict__["_known"] = {}
+        self.__dict__["_turn"] = Lock()
         self.__dict__["_root"] = None if root is None else self._node("root", root)
         for name in sorted(objects):
             setattr(self, name, objects[name])
@@ -61,11 +63,8 @@ class Checkpoint(Trackable):
         if name.startswith("_") or hasattr(type(self), name):
             raise ArgumentError(f"A checkpoint has no place for an object named {name!r}.", "Choose another name.")
         node = self._node(name, value)
-        there = node if self._root is None else self._root.children.get(name, node)
-        if there is not node:
-            raise ArgumentError(f"The root has another child named {name!r}.", "Choose another name.")
-        if isinstance(self._root, VariableInterface):
-            raise ArgumentError(f"The root is a variable, and has no child {name!r}.", "Give it a name too.")
+        if self._root is None or self._root.children.get(name) is not node:
+            self._check_has_place(name)
         super().__setattr__(name, value)
         self.track(name, node)
 
@@ -79,6 +78,14 @@ class Checkpoint(Trackable):
         super().await_children(hook)
         if self._root is not None:
             self._root.await_children(hook)
+
+    @property
+    def save_counter(self) -> Variable:
+        """How many numbered checkpoints were saved: an int64 variable, made when it is first needed."""
+        counter: Variable | None = self.__dict__.get("_counter")
+        if counter is None:
+            counter = self.__dict__["_counter"] = self._new_counter()
+        return counter
 
     def write(
         self,
@@ -94,25 +101,96 @@ class Checkpoint(Trackable):
 
         The arguments and errors are those of ``sv.save``; ``options`` may have the policy instead. Keys are
         TensorFlow's, and in formats that hold strings the graph of objects is stored too, so that TensorFlow restores
-        what the format "tensorflow" holds.
+        what the format "tensorflow" holds. Waits for a save of this checkpoint that is under way.
         """
         target = find_target(path, format, otherwise="shardvar")
-        policy = policy_of(policy, options)
-        graph = self._graph()
-        paths = graph.paths()
-        keyed = _keyed(graph, paths)
-        has_strings = STRING in target.format.capabilities.dtypes
-        source = snapshot(keyed, [(GRAPH_KEY, encode_graph(graph, paths))] if has_strings else [])
-        work = draft(
-            target,
-            source.index.entries,
-            policy=policy,
-            partition=None,
-            metadata=Metadata(writer=WRITER, user=texts_of(metadata)),
-            force=force,
-            replace_atomically=True,
-        )
-        return carry_out(work, source, None, lambda nbytes: None)
+        manner = Manner(policy_of(policy, options), texts_of(metadata), force)
+        with self._turn:
+            return take_image(self._graph(), target, manner).write()
+
+    @overload
+    def save(
+        self,
+        file_prefix: Path,
+        options: CheckpointOptions | None = None,
+        *,
+        format: str | None = None,
+        policy: Policy | None = None,
+        metadata: Mapping[str, str] | None = None,
+        force: bool = False,
+        background: Literal[False] = False,
+    ) -> WriteReport: ...
+    @overload
+    def save(
+        self,
+        file_prefix: Path,
+        options: CheckpointOptions | None = None,
+        *,
+        format: str | None = None,
+        policy: Policy | None = None,
+        metadata: Mapping[str, str] | None = None,
+        force: bool = False,
+        background: bool,
+    ) -> WriteReport | PendingSave: ...
+    def save(
+        self,
+        file_prefix: Path,
+        options: CheckpointOptions | None = None,
+        *,
+        format: str | None = None,
+        policy: Policy | None = None,
+        metadata: Mapping[str, str] | None = None,
+        force: bool = False,
+        background: bool = False,
+    ) -> WriteReport | PendingSave:
+        """Write the next checkpoint of a series: ``file_prefix-1``, ``file_prefix-2``; a report with its path.
+
+        The number is that of ``save_counter``, which is saved too and counts once the checkpoint is committed. The file
+        ``checkpoint`` beside it says that it is the newest, to ``sv.latest_checkpoint`` and to TensorFlow.
+
+        With ``background`` the values are copied, and the rest is done beside the program: what is returned at once is
+        a ``PendingSave``, to be joined for the report. What is assigned from then on is not in the checkpoint. Another
+        save, write or restore of this checkpoint waits for it.
+
+        >>> import os, tempfile
+        >>> checkpoint, prefix = Checkpoint(w=Variable([1.0])), os.path.join(tempfile.mkdtemp(), "ckpt")
+        >>> [os.path.basename(checkpoint.save(prefix)) for _ in range(2)]
+        ['ckpt-1', 'ckpt-2']
+        """
+        series = find_series(file_prefix, format)
+        manner = Manner(policy_of(policy, options), texts_of(metadata), force)
+        return self.save_numbered(lambda number: numbered(series, number), record_newest, manner, background)
+
+    def save_numbered(
+        self, place: Callable[[int], Found], steps: Steps, manner: Manner, background: bool
+    ) -> WriteReport | PendingSave:
+        """What ``save`` and a ``CheckpointManager`` have in common: copy the values, and write them by some steps.
+
+        ``place`` says where the checkpoint of a number goes.
+        """
+        self._turn.acquire()  # a save under way gives it back from its own thread
+        try:
+            counter = self.save_counter
+            number = int(counter) + 1
+            image = take_image(self._graph(), place(number), manner, (counter, number))
+        except BaseException:
+            self._turn.release()
+            raise
+
+        def write() -> WriteReport:
+            report = image.write()
+            counter.assign(number)
+            return report
+
+        def work() -> WriteReport:
+            return steps(image.target, write)
+
+        if background:
+            return begin(image.target.path, work, self._turn.release)
+        try:
+            return work()
+        finally:
+            self._turn.release()
 
     def read(self, path: Path) -> RestoreStatus:
         """Restore what the checkpoint and the objects both have, and go on as objects appear; what did not match.
@@ -120,15 +198,22 @@ class Checkpoint(Trackable):
         All variables that there are get their values, or none does: ``InconsistentTensor`` where dtype or full shape
         differ, and the errors of ``sv.load``. A layout is never an error: shards take the rows that they hold.
         """
-        return self._read(path, ())
+        with self._turn:
+            return self._read(path, is_numbered=False)
 
     def restore(self, path: Path) -> RestoreStatus:
-        """``read``, of a checkpoint that may be one of a numbered series: its number is nobody's value."""
-        return self._read(path, (SAVE_COUNTER,))
+        """``read``, of a checkpoint that may be one of a numbered series: saving goes on with the number after its."""
+        with self._turn:
+            return self._read(path, is_numbered=True)
 
-    def _read(self, path: Path, ignored: tuple[str, ...]) -> RestoreStatus:
-        top = self._top
+    def _read(self, path: Path, is_numbered: bool) -> RestoreStatus:
+        counter = key_of([SAVE_COUNTER])
+        # A root that has no children here was saved under a number nevertheless, by TensorFlow.
+        ignored = (counter,) if is_numbered and isinstance(self._root, _CHILDLESS) else ()
         restoration = open_restoration(open_checkpoint(path), ignored)
+        if is_numbered and counter in restoration.unmatched.keys and SAVE_COUNTER not in self.children:
+            _ = self.save_counter
+        top = self._top
         restoration.restore(top, 0)
         if top is not self:
             super().await_children(restoration.hook(0))
@@ -138,6 +223,20 @@ class Checkpoint(Trackable):
     def _top(self) -> Trackable:
         """The root of the graph: the object that was given as such, where nothing is named beside it."""
         return self if self._root is None or super().children else self._root
+
+    def _new_counter(self) -> Variable:
+        self._check_has_place(SAVE_COUNTER)
+        # In no scope: it is neither placed on a server nor cut, nor has it the name of a layer.
+        counter = ResourceVariable(np.int64(0), trainable=False, name=SAVE_COUNTER)
+        return self.track(SAVE_COUNTER, counter)
+
+    def _check_has_place(self, name: str) -> None:
+        """Raise ``ArgumentError`` where the root cannot have one more child of that name beside its own."""
+        if self._root is not None and name in self._root.children:
+            raise ArgumentError(f"The root has another child named {name!r}.", "Choose another name.")
+        if isinstance(self._root, _CHILDLESS):
+            kind = "is a variable" if isinstance(self._root, VariableInterface) else "has a state of its own"
+            raise ArgumentError(f"The root {kind}, and has no child {name!r}.", "Give it a name too.")
 
     def _graph(self) -> ObjectGraph:
         return ObjectGraph.of(self._top)
@@ -150,23 +249,3 @@ class Checkpoint(Trackable):
                 "Give modules, variables, trackable objects, or dictionaries and lists of these.",
             )
         return node
-
-
-def _keyed(graph: ObjectGraph, paths: tuple[tuple[str, ...], ...]) -> list[tuple[str, VariableInterface]]:
-    """The variables of a graph with their keys."""
-    found: dict[str, VariableInterface] = {}
-    for node, path in zip(graph.objects, paths, strict=True):
-        if not isinstance(node, VariableInterface):
-            continue
-        if isinstance(node, Variable) and node.container is not None:
-            # R-MODULE-1 (RFC 000): "It will result in unnecessary data duplications in checkpoints".
-            raise ArgumentError(
-                f"{'/'.join(path)} is a shard of {node.container.name}, and could not be restored to other shards.",
-                "Track the sharded variable itself.",
-            )
-        key = key_of(path)
-        if key in found:
-            raise ArgumentError(f"Two objects have the key {key!r}.", "Give none of them an empty name.")
-        found[key] = node
-    check_keys(list(found))
-    return list(found.items())

@@ -15,6 +15,8 @@ from shardvar.tracking import SLOT
 
 VARIABLE_VALUE = "VARIABLE_VALUE"
 """The attribute that is the value of a variable."""
+SAVE_COUNTER = "save_counter"
+"""The name of the variable that counts numbered checkpoints."""
 _ATTRIBUTES = "/.ATTRIBUTES/"
 _ESCAPED = re.compile(r"\.(.?)", re.DOTALL)
 

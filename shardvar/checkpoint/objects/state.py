@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardvar.checkpoint.arguments import dtype_of
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.layout.dtypes import STRING, dtype_name
 from shardvar.layout.region import Region
@@ -28,17 +29,17 @@ Keyed = Sequence[tuple[str, VariableInterface]]
 _Pieces = list[tuple[Region, VariableInterface]]
 
 
-def snapshot(keyed: Keyed, texts: Iterable[tuple[str, bytes]] = ()) -> ArraySource:
-    """The values of now of all variables, as of one moment, and some string tensors without axes beside them."""
+def snapshot(keyed: Keyed, others: Iterable[tuple[str, npt.NDArray[Any]]] = ()) -> ArraySource:
+    """The values of now of all variables, as of one moment, and other arrays beside them."""
     pieces = [_stored_pieces(variable) for _, variable in keyed]
     with holding([resource for _, variable in keyed for resource in variable.resources]):
         arrays = [_value(piece) for row in pieces for _, piece in row]
     tensors = [(key, dtype_name(variable.dtype), variable.shape) for key, variable in keyed]
     regions = [[region for region, _ in row] for row in pieces]
-    for key, text in texts:
-        tensors.append((key, STRING, ()))
-        regions.append([Region((), ())])
-        arrays.append(np.array(text, dtype=object))
+    for key, array in others:
+        tensors.append((key, dtype_of(key, array), array.shape))
+        regions.append([Region.whole(array.shape)])
+        arrays.append(array)
     return array_source(_table(tensors, regions), arrays)
 
 

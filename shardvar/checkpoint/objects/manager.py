@@ -1,0 +1,226 @@
+"""sv.CheckpointManager: numbered checkpoints of one directory, of which the newest are kept.
+
+Names, order of arguments and meaning are those of ``tf.train.CheckpointManager``, and each takes over the directory of
+the other. ``unfinished`` says in which order a save goes about it, and why no crash harms.
+"""
+
+import operator
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from shardvar.checkpoint.arguments import check_string, texts_of
+from shardvar.checkpoint.locate import Found, Path, find_target
+from shardvar.checkpoint.objects.background import PendingSave
+from shardvar.checkpoint.objects.checkpoint import Checkpoint
+from shardvar.checkpoint.objects.image import Manner
+from shardvar.checkpoint.objects.numbered import check_place, numbered
+from shardvar.checkpoint.objects.rotation import Retention, plan_rotation
+from shardvar.checkpoint.objects.state_file import SeriesState, read_state, resolve, write_state
+from shardvar.checkpoint.objects.unfinished import read_note, remove_checkpoints, write_note
+from shardvar.checkpoint.options import CheckpointOptions, policy_of
+from shardvar.checkpoint.reports import WriteReport
+from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.planning.policies import Policy
+from shardvar.variables import VariableInterface
+
+_LOCK = "checkpoint.manager"
+"""What a manager holds while it saves: nobody else's name."""
+
+
+class CheckpointManager:
+    """Saves numbered checkpoints of ``checkpoint`` in ``directory``, and removes those that are no longer kept.
+
+    ``max_to_keep`` of the newest are kept, None for all; of the others one every ``keep_checkpoint_every_n_hours``
+    stays for good. With ``checkpoint_interval`` a save is left out until ``step_counter``, an integer variable, has
+    gone so many steps further. ``init_fn`` is what ``restore_or_initialize`` calls where there is nothing to restore.
+
+    What a manager finds in the directory it takes over as far as the state file says that a manager saved it, under
+    this ``checkpoint_name``; other checkpoints and files are never touched. Opening a manager changes nothing on the
+    disk, so that another process may open one to restore. Of two that save in one directory at once, one gets a
+    ``LockHeld``.
+
+    >>> import os, tempfile
+    >>> from shardvar.variables import Variable
+    >>> manager = CheckpointManager(Checkpoint(w=Variable([1.0])), tempfile.mkdtemp(), max_to_keep=2)
+    >>> reports = [manager.save() for _ in range(3)]
+    >>> [os.path.basename(path) for path in manager.checkpoints], manager.latest_checkpoint == os.fspath(reports[-1])
+    (['ckpt-2', 'ckpt-3'], True)
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        directory: Path,
+        max_to_keep: int | None,
+        keep_checkpoint_every_n_hours: float | None = None,
+        checkpoint_name: str = "ckpt",
+        step_counter: Any = None,
+        checkpoint_interval: int | None = None,
+        init_fn: Callable[[], object] | None = None,
+        last_checkpoint_step: int | None = None,
+        *,
+        format: str | None = None,
+        policy: Policy | None = None,
+        metadata: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not isinstance(checkpoint, Checkpoint):
+            raise ArgumentTypeError(f"{checkpoint!r} is no sv.Checkpoint.", "Give one of what is to be saved.")
+        if checkpoint_interval is not None and step_counter is None:
+            raise ArgumentError(
+                "checkpoint_interval is given without a step_counter.", "Give the variable that counts."
+            )
+        self._checkpoint = checkpoint
+        self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
+        self._step_counter = step_counter
+        self._checkpoint_interval = checkpoint_interval
+        self._last_step = last_checkpoint_step
+        self._init_fn = init_fn
+        self._format, self._name = format, checkpoint_name
+        self._manner = Manner(policy_of(policy, None), texts_of(metadata), force=False)
+        self._clock = clock
+        self._directory = _directory_text(directory)
+        check_string(checkpoint_name, "names of checkpoints")
+        storage = self._series().storage
+        self._own = re.compile(re.escape(checkpoint_name) + r"-\d+", re.DOTALL | re.ASCII)
+        self._state = _managed(read_state(storage), self._own, clock())
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What it saves."""
+        return self._checkpoint
+
+    @property
+    def directory(self) -> str:
+        """Where it saves."""
+        return self._directory
+
+    @property
+    def checkpoint_interval(self) -> int | None:
+        """The steps between two checkpoints at least; None where every save is done."""
+        return self._checkpoint_interval
+
+    @property
+    def latest_checkpoint(self) -> str | None:
+        """The path of the newest checkpoint, None where there is none."""
+        newest = self._state.newest
+        return resolve(self._directory, newest) if newest else None
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """The paths of the checkpoints that are kept, oldest first; those that are preserved for good are not in it."""
+        return [os.path.join(self._directory, name) for name in self._state.kept]
+
+    def save(
+        self,
+        checkpoint_number: Any = None,
+        check_interval: bool = True,
+        options: CheckpointOptions | None = None,
+        *,
+        background: bool = False,
+    ) -> WriteReport | PendingSave | None:
+        """Save a checkpoint and remove those that are no longer kept; its report, or None where it is not yet time.
+
+        The number is ``checkpoint_number``, an integer or a variable of one, or else that of the checkpoint's
+        ``save_counter``, which counts in either case. Without ``check_interval``, it is time at every new step.
+        ``background`` is that of ``Checkpoint.save``: with it, a ``PendingSave`` is returned, and checkpoints are
+        removed once the new one is committed.
+        """
+        policy = policy_of(None, options) or self._manner.policy
+        number = None if checkpoint_number is None else _integer(checkpoint_number, "checkpoint_number")
+        step = None if self._checkpoint_interval is None else _integer(self._step_counter, "step_counter")
+        if not self._is_time(step, check_interval):
+            return None
+        series = self._series()
+
+        def steps(target: Found, write: Callable[[], WriteReport]) -> WriteReport:
+            return self._rotate(series, target, write, step)
+
+        return self._checkpoint.save_numbered(
+            lambda count: numbered(series, count if number is None else number),
+            steps,
+            replace(self._manner, policy=policy),
+            background,
+        )
+
+    def restore_or_initialize(self) -> str | None:
+        """Restore the newest checkpoint and return its path; where there is none, call ``init_fn`` and return None."""
+        newest = self.latest_checkpoint
+        if newest is not None:
+            self._checkpoint.restore(newest)
+            if self._checkpoint_interval is not None:
+                self._last_step = _integer(self._step_counter, "step_counter")
+        elif self._init_fn is not None:
+            self._init_fn()
+        return newest
+
+    def _series(self) -> Found:
+        """What the numbers are added to; looked up for each save, as the working directory may be another."""
+        example = find_target(os.path.join(self._directory, f"{self._name}-0"), self._format, "shardvar")
+        if os.sep in self._name:
+            raise ArgumentError(f"checkpoint_name={self._name!r} leads to another directory.", "Give a bare name.")
+        return replace(example, name=self._name)
+
+    def _is_time(self, step: int | None, check_interval: bool) -> bool:
+        if step is None or self._checkpoint_interval is None or self._last_step is None:
+            return True
+        return step != self._last_step and (not check_interval or step >= self._last_step + self._checkpoint_interval)
+
+    def _rotate(self, series: Found, target: Found, write: Callable[[], WriteReport], step: int | None) -> WriteReport:
+        """The steps of a save; ``unfinished`` has their order."""
+        check_place(target)
+        storage = target.storage
+        storage.make()
+        with storage.lock(_LOCK):
+            there = read_state(storage)
+            state, gone = plan_rotation(self._state, target.name, self._clock(), self._retention)
+            left = remove_checkpoints(series, filter(self._own.fullmatch, read_note(storage, there)))
+            is_new = there is None or target.name not in (there.newest, *there.kept)
+            write_note(storage, there, [*left, *gone, *([target.name] if is_new else [])])
+            report = write()
+            write_state(storage, state)
+            self._state = state
+            if step is not None:
+                self._last_step = step
+            write_note(storage, state, remove_checkpoints(series, [*left, *gone]))
+        return report
+
+
+def _managed(state: SeriesState | None, own: re.Pattern[str], now: float) -> SeriesState:
+    """Of what a state file says, what a manager saved under names of its own; the newest checkpoint whoever saved it.
+
+    As in TensorFlow: a manager gives times, ``Checkpoint.save`` does not; none is later than now; and what is not later
+    than what was preserved last is preserved too.
+    """
+    if state is None:
+        return SeriesState("", (), (), now - 1.0)
+    preserved = min(state.preserved, now)
+    times = state.times or (preserved,) * len(state.kept)
+    kept = [
+        (each, min(saved, now))
+        for each, saved in zip(state.kept, times, strict=True)
+        if min(saved, now) > preserved and own.fullmatch(each)
+    ]
+    return SeriesState(state.newest, tuple(each for each, _ in kept), tuple(saved for _, saved in kept), preserved)
+
+
+def _directory_text(directory: Path) -> str:
+    try:
+        return os.fsdecode(directory)
+    except TypeError:
+        raise ArgumentTypeError(f"{directory!r} is no path.", "Give the path of a directory.") from None
+
+
+def _integer(value: Any, what: str) -> int:
+    """A number or the value of a variable, which is an integer and not below zero."""
+    try:
+        number = operator.index(value.numpy() if isinstance(value, VariableInterface) else value)
+    except TypeError:
+        raise ArgumentTypeError(f"{what}={value!r} is no integer.", "Give an integer, or a variable of one.") from None
+    if isinstance(value, bool) or number < 0:
+        raise ArgumentError(f"{what}={value!r} counts nothing.", "Give an integer from 0 on.")
+    return number

@@ -3,6 +3,7 @@
 import copy
 import gc
 import threading
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -246,6 +247,25 @@ def test_many_rows_of_many_parts_which_two_threads_gather_are_those_of_the_whole
         gather_parts(out, parts, rows, layout.pieces, Device("worker:0"))
     np.testing.assert_array_equal(out, whole[rows])
     assert (ledger.nbytes, ledger.messages) == (out.nbytes, 1 if order == "one part" else num_parts)
+
+
+def test_a_gather_in_the_middle_of_another_does_not_touch_its_rows() -> None:
+    """A thread keeps memory between gathers; a finalizer may gather while the thread is in one."""
+    whole, other = np.arange(8.0).reshape(4, 2), -np.ones((4, 2))
+    rows, layout, target = np.array([3, 0, 2, 1]), RowLayout.of_sizes([2, 2]), Device("worker:0")
+
+    def gather(values: np.ndarray, split: Callable[[np.ndarray], Iterable]) -> np.ndarray:
+        out = np.empty((4, 2))
+        gather_parts(out, [place(part, Device("ps:0")) for part in np.split(values, 2)], rows, split, target)
+        return out
+
+    def interrupted(block: np.ndarray) -> Iterator:
+        for piece in layout.pieces(block):
+            yield piece
+            np.testing.assert_array_equal(gather(other, layout.pieces), other)
+
+    gather(whole, layout.pieces)
+    np.testing.assert_array_equal(gather(whole, interrupted), whole[rows])
 
 
 def test_rows_without_elements_are_a_message_of_no_bytes() -> None:

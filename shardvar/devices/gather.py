@@ -9,9 +9,11 @@ processor's cache, all of them in the order that was asked for. Nothing is writt
 """
 
 import os
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import TypeVar
 
@@ -28,11 +30,14 @@ Split = Callable[[Ints], Iterable[tuple[int, Ints, Ints | None]]]
 """Rows of the whole -> for each part that holds some of them: the part, their numbers in it, their places among the
 rows that were given; None for the places where it holds all of them."""
 
-_MUCH_NBYTES = 1 << 20
-"""From so many bytes on a gather is shared by two threads: it takes several times as long as to wake the second."""
+_MUCH_NBYTES = 1 << 22
+"""From so many bytes on a gather is shared by two threads: it takes ten times as long as to wake the second."""
 _BLOCK_NBYTES = 1 << 21
 _BLOCK_ROWS = 1 << 14
 """A block is that of them which is less: what lies between source and target stays in the processor's cache."""
+
+_of_thread = threading.local()
+"""The memory that each thread keeps between gathers, a block of it."""
 
 
 def gather_into(out: Array, array: Array, rows: Ints, source: Device, target: Device, at: Ints | None = None) -> None:
@@ -60,11 +65,11 @@ def gather_parts(out: Array, parts: Sequence[Buffer], rows: Ints, split: Split, 
     step = max(1, min(_BLOCK_ROWS, _BLOCK_NBYTES // max(1, out[:1].nbytes)))
 
     def gather(start: int, stop: int) -> Counter[int]:
-        scratch = np.empty((min(step, stop - start), *out.shape[1:]), out.dtype)
         moved: Counter[int] = Counter()
-        for first in range(start, stop, step):
-            block = slice(first, min(first + step, stop))
-            _gather_block(out[block], parts, split(rows[block]), scratch, moved)
+        with _scratch(min(step, stop - start), out) as scratch:
+            for first in range(start, stop, step):
+                block = slice(first, min(first + step, stop))
+                _gather_block(out[block], parts, split(rows[block]), scratch, moved)
         return moved
 
     total: Counter[int] = Counter()
@@ -94,9 +99,27 @@ def _gather_block(
         _take(scratch, found, out)
 
 
+@contextmanager
+def _scratch(count: int, like: Array) -> Iterator[Array]:
+    """So many rows like those of ``like``, in memory that the thread keeps: new pages would cost as much as the work.
+
+    Whoever comes in between, such as a finalizer in this very thread, finds none kept and takes memory of its own.
+    """
+    shape, nbytes = (count, *like.shape[1:]), count * like[:1].nbytes
+    if like.dtype.hasobject or nbytes > _BLOCK_NBYTES:
+        yield np.empty(shape, like.dtype)
+        return
+    kept = vars(_of_thread).pop("memory", None)
+    memory = np.empty(_BLOCK_NBYTES, np.uint8) if kept is None else kept
+    try:
+        yield memory[:nbytes].view(like.dtype).reshape(shape)
+    finally:
+        _of_thread.memory = memory
+
+
 def _take(array: Array, rows: Ints, out: Array) -> None:
     # Rows are in range, so nothing is clipped: this mode is the one that writes to `out` without a buffer.
-    np.take(array, rows, axis=0, out=out, mode="clip")
+    array.take(rows, axis=0, out=out, mode="clip")
 
 
 def _shared(work: Callable[[int, int], T], out: Array) -> list[T]:

@@ -16,7 +16,9 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 Ints = npt.NDArray[np.int64]
 
 _FEW = 8
-"""Up to so many shards it is faster to compare all rows with each shard's first than to search and sort."""
+_MANY_ROWS = 1 << 10
+"""With so few shards and so many rows it is faster to compare all rows with each shard's first than to search and sort.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class RowLayout:
         (array([2, 0, 2]), array([1, 0, 0]))
         """
         bounds = np.array(self.bounds, np.int64)
-        shard = np.searchsorted(bounds[1:], rows, side="right")
+        shard = bounds[1:].searchsorted(rows, side="right")
         return shard, rows - bounds[shard]
 
     def pieces(self, rows: Ints) -> Iterator[tuple[int, Ints, Ints | None]]:
@@ -73,20 +75,23 @@ class RowLayout:
 
     def _places(self, rows: Ints) -> Iterator[tuple[int, Ints]]:
         """For each shard that holds some of the rows: the shard, the places of its rows, which ascend."""
-        if self.num_shards <= _FEW:
+        if self.num_shards <= _FEW and len(rows) >= _MANY_ROWS:
             owner = np.zeros(len(rows), np.uint8)
             for start in self.bounds[1:-1]:
                 owner += (rows >= start).view(np.uint8)
             for shard in range(self.num_shards):
-                places = np.flatnonzero(owner == shard)
+                (places,) = (owner == shard).nonzero()
                 if len(places):
                     yield shard, places
         else:
-            owners, _ = self.owner(rows)
-            order = np.argsort(owners, kind="stable")
-            edges = np.searchsorted(owners[order], np.arange(self.num_shards + 1))
-            for shard in np.unique(owners).tolist():
-                yield shard, order[edges[shard] : edges[shard + 1]]
+            owners: npt.NDArray[Any] = self.owner(rows)[0]
+            if self.num_shards <= 1 << 16:
+                owners = owners.astype(np.uint16)  # which NumPy sorts digit by digit, several times as fast
+            order = owners.argsort(kind="stable")
+            edges = owners[order].searchsorted(np.arange(self.num_shards, dtype=owners.dtype)).tolist()
+            for shard, (first, last) in enumerate(pairwise([*edges, len(rows)])):
+                if first < last:
+                    yield shard, order[first:last]
 
     def runs(self, rows: range) -> Iterator[tuple[int, slice, slice]]:
         """For each shard that holds some of the rows: the shard, a slice of it, and the slice of ``rows`` that it is.

@@ -11,6 +11,7 @@ from shardvar.variables.name_scope import name_scope
 from shardvar.variables.ref_variable import RefVariable
 from shardvar.variables.resource_variable import ResourceVariable
 from shardvar.variables.sharded import ShardedVariable
+from shardvar.variables.sync_on_read import SyncOnReadVariable, replica_scope
 from shardvar.variables.unread import UnreadVariable
 from shardvar.variables.variable import Variable, VariableAggregation, VariableSynchronization
 
@@ -22,6 +23,7 @@ __all__ = [
     "RefVariable",
     "ResourceVariable",
     "ShardedVariable",
+    "SyncOnReadVariable",
     "UnreadVariable",
     "Variable",
     "VariableAggregation",
@@ -31,6 +33,7 @@ __all__ = [
     "create_sharded_variable",
     "initializers",
     "name_scope",
+    "replica_scope",
     "variable_creator_scope",
     "variable_operations",
 ]

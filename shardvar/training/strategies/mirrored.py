@@ -17,9 +17,10 @@ from shardvar.training.strategies.copies import create_copies, create_spread, op
 from shardvar.training.strategies.dense_updates import DenseUpdatesVariable
 from shardvar.training.strategies.scope import Partitioning, Scope
 from shardvar.training.strategies.strategy import Strategy
-from shardvar.variables import MirroredVariable, VariableInterface
+from shardvar.variables import MirroredVariable, SyncOnReadVariable, VariableInterface, VariableSynchronization
 from shardvar.variables.create import plan_cut
 from shardvar.variables.creators import NextCreator
+from shardvar.variables.variable import parse_mode
 
 
 class _Mirroring(Strategy):
@@ -38,7 +39,14 @@ class _Mirroring(Strategy):
         return self._replicas
 
     def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], said: Scope) -> VariableInterface:
-        """A mirrored variable; a sharded one where a partitioning scope cuts it in two parts at least."""
+        """A mirrored variable; a sharded one where a partitioning scope cuts it in two parts at least.
+
+        One that is synchronized on read has a copy on each replica, whatever scopes and hints say.
+        """
+        mode = parse_mode(VariableSynchronization, kwargs.get("synchronization"))
+        if mode is VariableSynchronization.ON_READ:
+            copies = create_copies(next_creator, kwargs, None, self._replicas)
+            return SyncOnReadVariable(copies, kwargs.get("aggregation"))
         how = said.partitioning or Partitioning(None)
         check_size_known(kwargs.get("shape"), how.cut)
         if how.cut is not None and not how.is_mirrored:

@@ -27,6 +27,7 @@ from shardvar.variables import (
     Variable,
     VariableAggregation,
     VariableInterface,
+    replica_scope,
 )
 from shardvar.variables.creators import NextCreator
 from shardvar.variables.initializers import Zeros
@@ -138,7 +139,7 @@ class Strategy:
         results = []
         for number, device in enumerate(devices):
             own = [arg.values[number] if isinstance(arg, PerReplica) else arg for arg in args]
-            with device_scope(device):
+            with device_scope(device), replica_scope(number):
                 results.append(function(*own))
         return PerReplica(results, devices)
 

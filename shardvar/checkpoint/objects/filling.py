@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.checkpoint.reader import Reader
 from shardvar.engine.read import read_arrays
@@ -16,9 +15,11 @@ from shardvar.layout.dtypes import STRING, dtype_name
 from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable, pad
-from shardvar.variables import ShardedVariable, Variable, VariableInterface
+from shardvar.variables import ResourceVariable, ShardedVariable, Variable, VariableInterface
+from shardvar.variables.operations import plan_replacements
 from shardvar.variables.resource import Write
 from shardvar.variables.updates import REPLACE
+from shardvar.variables.values import Array
 
 Keyed = Sequence[tuple[str, VariableInterface]]
 """Variables, each with the key of its value; keys and variables differ."""
@@ -36,7 +37,7 @@ def read_writes(reader: Reader, keyed: Keyed) -> list[Write]:
     targets, filled = _targets(keyed)
     entries = _entries(reader, targets.tensors.keys)
     arrays = read_arrays(plan_copies(entries.slices, targets), reader.source, entries)
-    return [write for each, array in zip(filled, arrays, strict=True) for write in _plan_writes(each, array)]
+    return _plan_writes(filled, arrays)
 
 
 def _targets(keyed: Keyed) -> tuple[SliceTable, list[VariableInterface]]:
@@ -78,7 +79,15 @@ def _entries(reader: Reader, keys: Sequence[str]) -> EntryTable:
     return reader.entries()
 
 
-def _plan_writes(variable: VariableInterface, value: npt.NDArray[Any]) -> list[Write]:
-    if isinstance(variable, Variable):
-        return [variable.plan_dense(REPLACE, value)]
-    return variable._plan_dense(REPLACE, value)
+def _plan_writes(filled: Sequence[VariableInterface], values: Sequence[Array]) -> list[Write]:
+    """One write of all that are resources of the default kind, and those of all others."""
+    resources, arrays, writes = [], [], []
+    for each, value in zip(filled, values, strict=True):
+        if type(each) is ResourceVariable:
+            resources.append(each.resource)
+            arrays.append(value)
+        elif isinstance(each, Variable):
+            writes.append(each.plan_dense(REPLACE, value))
+        else:
+            writes += each._plan_dense(REPLACE, value)
+    return [*plan_replacements(resources, arrays), *writes]

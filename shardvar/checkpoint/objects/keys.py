@@ -38,13 +38,21 @@ def path_of(key: str) -> tuple[str, ...] | None:
     >>> path_of(key_of(["model", "a/b.c"])), path_of(key_of([])), path_of("weight")
     (('model', 'a/b.c'), (), None)
     """
+    found = split_key(key)
+    return found[0] if found is not None and found[1] == VARIABLE_VALUE else None
+
+
+def split_key(key: str) -> tuple[tuple[str, ...], str] | None:
+    """The path and the attribute of a key of an object; None for what is no such key.
+
+    >>> split_key("inputs/.ATTRIBUTES/position")
+    (('inputs',), 'position')
+    """
     head, separator, attribute = key.partition(_ATTRIBUTES)
-    if not separator or attribute != VARIABLE_VALUE:
+    if not separator:
         return None
-    if not head:
-        return ()
     path: list[str] = []
-    for edge in head.split("/"):
+    for edge in head.split("/") if head else ():
         if edge == SLOT:
             path.append(SLOT)
         elif "." not in edge:
@@ -54,7 +62,9 @@ def path_of(key: str) -> tuple[str, ...] | None:
         else:
             path.append(_ESCAPED.sub(lambda found: "/" if found[1] == "S" else ".", edge))
     slots = [number for number, name in enumerate(path) if name is SLOT]
-    return tuple(path) if not slots or (len(slots) == 1 and slots[0] < len(path) - 1) else None
+    if slots and (len(slots) > 1 or slots[0] == len(path) - 1):
+        return None
+    return tuple(path), attribute
 
 
 def _edge(name: str) -> str:

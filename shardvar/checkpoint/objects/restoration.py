@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from shardvar.checkpoint.objects.filling import Keyed, read_writes
-from shardvar.checkpoint.objects.keys import VARIABLE_VALUE
 from shardvar.checkpoint.objects.matching import Matching, Pairs
 from shardvar.checkpoint.objects.own_state import States, read_states, take_states
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, decode_graph, nodes_of_keys
@@ -136,16 +135,11 @@ class Restoration:
         variables: list[tuple[str, VariableInterface]] = []
         states: list[tuple[Stateful, Mapping[str, str]]] = []
         for each, number in pairs:
-            keys = self.matching.nodes[number].keys
-            if not keys:
-                continue
-            key = keys.get(VARIABLE_VALUE)
-            if isinstance(each, VariableInterface):
-                if key is not None:
-                    variables.append((key, each))
-                keys = {name: key for name, key in keys.items() if name != VARIABLE_VALUE} if len(keys) > 1 else {}
-            if keys and isinstance(each, Stateful):
-                states.append((each, keys))
+            node = self.matching.nodes[number]
+            if node.key is not None and isinstance(each, VariableInterface):
+                variables.append((node.key, each))
+            if node.states and isinstance(each, Stateful):
+                states.append((each, node.states))
         return variables, states
 
 

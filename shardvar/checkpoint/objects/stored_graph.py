@@ -17,8 +17,11 @@ A message has a dozen fields an object, so decoding looks at each byte of a tag 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any
 
-from shardvar.checkpoint.objects.keys import VARIABLE_VALUE, key_of, path_of
+from shardvar.checkpoint.objects.keys import VARIABLE_VALUE, key_of, split_key
 from shardvar.tracking import SLOT, ObjectGraph, Trackable
 from shardvar.variables import VariableInterface
 from shardvar.wire.damage import invalid, malformed
@@ -26,81 +29,103 @@ from shardvar.wire.protobuf import decode_spans, encode_bytes_field, encode_vari
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """Where the message is stored, as a string tensor without axes."""
+_VALUE_FIELD = encode_bytes_field(1, VARIABLE_VALUE.encode())
+_owner_of = attrgetter("owner")
 _TRAINABLE = "_trainable_variables"
 """The child of an optimizer of Keras 3 in whose order its lists of slots are."""
 
-_Slots = dict[tuple[int, str], int]
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+"""What a node without children, or without states, has: most are variables, and a dictionary costs more than a node."""
+
+
+def _nothing() -> Mapping[Any, Any]:
+    return _NOTHING
 
 
 @dataclass(slots=True)
 class StoredNode:
     """An object of the graph."""
 
-    children: dict[str, int] = field(default_factory=dict)
+    key: str | None = None
+    """The key of its value as a variable, where one is stored."""
+    children: Mapping[str, int] = field(default_factory=_nothing)
     """The numbers of its children, by name."""
-    keys: dict[str, str] = field(default_factory=dict)
-    """The keys of its values, by the names of attributes; those that are stored."""
-    slots: _Slots | None = None
+    states: Mapping[str, str] = field(default_factory=_nothing)
+    """The keys of its other values, by the names of attributes; those that are stored."""
+    slots: Mapping[tuple[int, str], int] = field(default_factory=_nothing)
     """The numbers of the slots that it keeps, by the number of the variable beside which it does, and by name."""
-
-    @property
-    def key(self) -> str | None:
-        """The key of its value as a variable, where one is stored."""
-        return self.keys.get(VARIABLE_VALUE)
 
 
 def nodes_of_keys(keys: Iterable[str]) -> list[StoredNode]:
-    """The tree that keys spell; what is no key of a variable has no part in it."""
-    nodes = [StoredNode()]
+    """The tree that keys spell; what is no key of an object has no part in it."""
+    tree = _Tree()
+    tree.grow()
     for key in keys:
-        path = path_of(key)
-        if path is None:
-            continue
-        if SLOT in path and any(name is SLOT for name in path):
-            at = next(number for number, name in enumerate(path) if name is SLOT)
-            beside, owner = _walk(nodes, path[:at]), _walk(nodes, path[at + 1 : -1])
-            slots = nodes[owner].slots = nodes[owner].slots or {}
-            number = slots.setdefault((beside, path[-1]), len(nodes))
-            if number == len(nodes):
-                nodes.append(StoredNode())
-        else:
-            number = _walk(nodes, path)
-        nodes[number].keys[VARIABLE_VALUE] = key
-    return nodes
+        found = split_key(key)
+        if found is not None:
+            path, attribute = found
+            tree.keys[tree.number_of(path)][attribute] = key
+    return [
+        StoredNode(keys.pop(VARIABLE_VALUE, None), children or _NOTHING, keys or _NOTHING, slots or _NOTHING)
+        for keys, children, slots in zip(tree.keys, tree.children, tree.slots, strict=True)
+    ]
 
 
-def _walk(nodes: list[StoredNode], path: tuple[str, ...]) -> int:
-    """The number of the node at the end of the path, which is made where there is none."""
-    number = 0
-    for name in path:
-        number = nodes[number].children.setdefault(name, len(nodes))
-        if number == len(nodes):
-            nodes.append(StoredNode())
-    return number
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """Nodes that are made as names lead to them; the first is the root."""
+
+    children: list[dict[str, int]] = field(default_factory=list)
+    """The children of each."""
+    slots: list[dict[tuple[int, str], int]] = field(default_factory=list)
+    """The slots that each keeps."""
+    keys: list[dict[str, str]] = field(default_factory=list)
+    """The keys of the values of each, by the names of attributes."""
+
+    def grow(self) -> int:
+        """The number of a new node."""
+        self.children.append({})
+        self.slots.append({})
+        self.keys.append({})
+        return len(self.keys) - 1
+
+    def number_of(self, path: tuple[str, ...]) -> int:
+        """The number of the node at the end of the path, which is made where there is none."""
+        at = next((position for position, name in enumerate(path) if name is SLOT), None)
+        if at is not None:
+            beside, owner = self.number_of(path[:at]), self.number_of(path[at + 1 : -1])
+            slot = self.slots[owner].get((beside, path[-1]))
+            if slot is None:
+                slot = self.slots[owner][beside, path[-1]] = self.grow()
+            return slot
+        number = 0
+        for name in path:
+            child = self.children[number].get(name)
+            if child is None:
+                child = self.children[number][name] = self.grow()
+            number = child
+        return number
 
 
 def encode_graph(
     graph: ObjectGraph,
     paths: Sequence[tuple[str, ...]],
-    states: Mapping[int, Iterable[str]] | None = None,
+    states: Mapping[int, Iterable[str]] = _NOTHING,
 ) -> bytes:
     """The message of a graph whose variables are stored under the keys of these paths.
 
     ``states`` are the names of other attributes that are stored, by the positions of their objects.
     """
-    by_owner = groupby(sorted(graph.slots, key=lambda edge: edge.owner), key=lambda edge: edge.owner)
-    slots = {owner: b"".join(_encode_slot(e.beside, e.name, e.slot) for e in edges) for owner, edges in by_owner}
+    by_owner = groupby(sorted(graph.slots, key=_owner_of), key=_owner_of)
+    slots = {owner: [_encode_slot(e.beside, e.name, e.slot) for e in edges] for owner, edges in by_owner}
     nodes = []
     for number, (node, edges, path) in enumerate(zip(graph.objects, graph.edges, paths, strict=True)):
-        parts = [_encode_child(name, child) for name, child in edges]
-        parts += [_encode_child(other, child) for other, child in _other_edges(node, edges)]
+        parts = [_encode_child(name, child) for name, child in (*edges, *_other_edges(node, edges))] if edges else []
         if isinstance(node, VariableInterface):
             parts.append(_encode_value(VARIABLE_VALUE, node.name, key_of(path)))
-        for attribute in (states or {}).get(number, ()):
-            parts.append(_encode_value(attribute, "", key_of(path, attribute)))
-        if number in slots:
-            parts.append(slots[number])
-        nodes.append(encode_bytes_field(1, b"".join(parts)))
+        parts += [_encode_value(attribute, "", key_of(path, attribute)) for attribute in states.get(number, ())]
+        parts += slots.get(number, ())
+        nodes.append(encode_bytes_field(1, parts[0] if len(parts) == 1 else b"".join(parts)))
     return b"".join(nodes)
 
 
@@ -123,9 +148,9 @@ def _encode_slot(beside: int, name: str, slot: int) -> bytes:
 
 
 def _encode_value(attribute: str, full_name: str, key: str) -> bytes:
-    texts = (attribute, full_name, key)
-    message = b"".join([encode_bytes_field(number, _octets(text)) for number, text in enumerate(texts, start=1)])
-    return encode_bytes_field(2, message)
+    fields = (encode_bytes_field(number, _octets(text)) for number, text in ((2, full_name), (3, key)))
+    name = _VALUE_FIELD if attribute == VARIABLE_VALUE else encode_bytes_field(1, _octets(attribute))
+    return encode_bytes_field(2, name + b"".join(fields))
 
 
 def decode_graph(message: bytes, keys: Collection[str]) -> list[StoredNode]:
@@ -139,7 +164,7 @@ def decode_graph(message: bytes, keys: Collection[str]) -> list[StoredNode]:
     for number, node in enumerate(nodes):
         for name, child in node.children.items():
             _check_number(child, len(nodes), f"Child {name!r} of object {number}")
-        for (beside, name), slot in (node.slots or {}).items():
+        for (beside, name), slot in node.slots.items():
             _check_number(beside, len(nodes), f"What slot {name!r} of object {number} is beside")
             _check_number(slot, len(nodes), f"Slot {name!r} of object {number}")
     for node in nodes:
@@ -155,25 +180,35 @@ def _check_number(number: int, count: int, what: str) -> None:
 
 def _decode_node(message: bytes, start: int, stop: int, keys: Collection[str]) -> StoredNode:
     node = StoredNode()
+    children: dict[str, int] = {}
+    slots: dict[tuple[int, str], int] = {}
     for number, first, last in decode_spans(message, start, stop):
         if number == 1:
             child, name, _ = _decode_link(message, first, _stop(last))
-            node.children[name] = child
+            children[name] = child
         elif number == 2:
-            texts = {
-                part: _text(message[a : _stop(b)])
-                for part, a, b in decode_spans(message, first, _stop(last))
-                if part in (1, 3)
-            }
-            key = texts.get(3)
-            if key in keys and key is not None:
-                node.keys[texts.get(1, "")] = key
+            _decode_value(message, first, _stop(last), node, keys)
         elif number == 3:
             beside, name, slot = _decode_link(message, first, _stop(last))
-            if node.slots is None:
-                node.slots = {}
-            node.slots[beside, name] = slot
+            slots[beside, name] = slot
+    node.children, node.slots = children or _NOTHING, slots or _NOTHING
     return node
+
+
+def _decode_value(message: bytes, start: int, stop: int, node: StoredNode, keys: Collection[str]) -> None:
+    """Give the node the key of an attribute, where it is stored."""
+    attribute = key = ""
+    for part, first, last in decode_spans(message, start, stop):
+        if part == 1:
+            attribute = _text(message[first : _stop(last)])
+        elif part == 3:
+            key = _text(message[first : _stop(last)])
+    if key not in keys:
+        return
+    if attribute == VARIABLE_VALUE:
+        node.key = key
+    else:
+        node.states = {**node.states, attribute: key}
 
 
 def _decode_link(message: bytes, start: int, stop: int) -> tuple[int, str, int]:
@@ -199,11 +234,12 @@ def _stop(stop: int) -> int:
 def _find_slots_of_keras(node: StoredNode, nodes: list[StoredNode]) -> None:
     """Keras 3 keeps slots in lists, one a kind of slot, in the order of a list of variables: slots by another name."""
     variables = nodes[node.children[_TRAINABLE]].children
-    slots = node.slots = node.slots or {}
+    slots = dict(node.slots)
     for name, number in node.children.items():
         row = nodes[number].children
-        if name != _TRAINABLE and row.keys() == variables.keys() and not nodes[number].keys:
+        if name != _TRAINABLE and row.keys() == variables.keys():
             slots.update({(variables[at], name): slot for at, slot in row.items()})
+    node.slots = slots
 
 
 def _octets(text: str) -> bytes:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from shardvar.checkpoint.objects import CheckpointManager as CheckpointManager
     from shardvar.checkpoint.objects import PendingSave as PendingSave
     from shardvar.checkpoint.objects import latest_checkpoint as latest_checkpoint
+    from shardvar.checkpoint.objects.export import export as export
+    from shardvar.checkpoint.objects.exported import load_exported as load_exported
     from shardvar.checkpoint.options import CheckpointOptions as CheckpointOptions
     from shardvar.checkpoint.verify import verify as verify
     from shardvar.devices import track_transfers as track_transfers
@@ -71,6 +73,8 @@ _HOMES = {
     "shardvar.checkpoint": ("load", "open_checkpoint", "reshard", "save"),
     "shardvar.checkpoint.diff": ("diff",),
     "shardvar.checkpoint.objects": ("Checkpoint", "CheckpointManager", "PendingSave", "latest_checkpoint"),
+    "shardvar.checkpoint.objects.export": ("export",),
+    "shardvar.checkpoint.objects.exported": ("load_exported",),
     "shardvar.checkpoint.options": ("CheckpointOptions",),
     "shardvar.checkpoint.verify": ("verify",),
     "shardvar.devices": ("track_transfers",),

@@ -35,7 +35,7 @@ def read_writes(reader: Reader, keyed: Keyed) -> list[Write]:
     if not keyed:
         return []
     targets, filled = _targets(keyed)
-    entries = _entries(reader, targets.tensors.keys)
+    entries = entries_of(reader, targets.tensors.keys)
     arrays = read_arrays(plan_copies(entries.slices, targets), reader.source, entries)
     return _plan_writes(filled, arrays)
 
@@ -70,7 +70,7 @@ def _targets(keyed: Keyed) -> tuple[SliceTable, list[VariableInterface]]:
     return SliceTable.of(table, np.array(tensor), offset, pad(shapes, fill=1)[1]), filled
 
 
-def _entries(reader: Reader, keys: Sequence[str]) -> EntryTable:
+def entries_of(reader: Reader, keys: Sequence[str]) -> EntryTable:
     """Entries that hold those of the keys, each without a fault."""
     if len(keys) < _FEW:
         return concatenate_entries([reader.find(key) for key in keys])

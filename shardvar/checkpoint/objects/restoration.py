@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from shardvar.checkpoint.objects.filling import Keyed, read_writes
 from shardvar.checkpoint.objects.matching import Matching, Pairs
 from shardvar.checkpoint.objects.own_state import States, read_states, take_states
-from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, decode_graph, nodes_of_keys
+from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, StoredNode, decode_graph, nodes_of_keys
 from shardvar.checkpoint.reader import Reader
 from shardvar.errors import CheckpointError
 from shardvar.tracking import ChildHook, Stateful, Trackable
@@ -156,10 +156,19 @@ def open_restoration(reader: Reader, ignored: Iterable[str] = ()) -> Restoration
 
 
 def _open(reader: Reader, ignored: Iterable[str]) -> Restoration:
+    wanted = {key for key in reader if not is_no_value(key)}.difference(ignored)
+    return Restoration(reader, Matching(graph_of(reader)), Unmatched(reader.path, wanted))
+
+
+def graph_of(reader: Reader) -> list[StoredNode]:
+    """The stored objects of a checkpoint: as its message tells them, or where there is none its keys."""
     keys = dict.fromkeys(reader.keys())
-    nodes = decode_graph(_message(reader), keys) if GRAPH_KEY in keys else nodes_of_keys(keys)
-    wanted = {key for key in keys if not key.endswith(_IGNORED)}.difference(ignored, [GRAPH_KEY])
-    return Restoration(reader, Matching(nodes), Unmatched(reader.path, wanted))
+    return decode_graph(_message(reader), keys) if GRAPH_KEY in keys else nodes_of_keys(keys)
+
+
+def is_no_value(key: str) -> bool:
+    """Whether a key is part of how objects are stored, and no object's value."""
+    return key == GRAPH_KEY or key.endswith(_IGNORED)
 
 
 def _message(reader: Reader) -> bytes:

@@ -4,7 +4,7 @@ A plain variable is one whole slice. A sharded one is one tensor and a slice a s
 in 3" are the same tensor, and that is all that restoring into another layout needs. Copies are saved once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,24 +26,29 @@ from shardvar.variables.resource import holding
 
 Keyed = Sequence[tuple[str, VariableInterface]]
 """Variables, each with the key of its value; keys and variables differ."""
-_Pieces = list[tuple[Region, VariableInterface]]
+Pieces = list[tuple[Region, VariableInterface]]
+"""Regions of a tensor, each with what has its values."""
 
 
-def snapshot(keyed: Keyed, others: Iterable[tuple[str, npt.NDArray[Any]]] = ()) -> ArraySource:
+def snapshot(keyed: Keyed, others: Sequence[tuple[str, npt.NDArray[Any]]] = ()) -> ArraySource:
     """The values of now of all variables, as of one moment, and other arrays beside them."""
-    pieces = [_stored_pieces(variable) for _, variable in keyed]
+    pieces = [stored_pieces(variable) for _, variable in keyed]
     with holding([resource for _, variable in keyed for resource in variable.resources]):
         arrays = [_value(piece) for row in pieces for _, piece in row]
-    tensors = [(key, dtype_name(variable.dtype), variable.shape) for key, variable in keyed]
     regions = [[region for region, _ in row] for row in pieces]
-    for key, array in others:
-        tensors.append((key, dtype_of(key, array), array.shape))
-        regions.append([Region.whole(array.shape)])
-        arrays.append(array)
-    return array_source(_table(tensors, regions), arrays)
+    return array_source(slices_of(keyed, regions, others), [*arrays, *(array for _, array in others)])
 
 
-def _stored_pieces(variable: VariableInterface) -> _Pieces:
+def slices_of(
+    keyed: Keyed, regions: Sequence[Sequence[Region]], others: Sequence[tuple[str, npt.NDArray[Any]]]
+) -> SliceTable:
+    """The slices of variables in their regions, and of whole arrays beside them, in order."""
+    tensors = [(key, dtype_name(variable.dtype), variable.shape) for key, variable in keyed]
+    tensors += [(key, dtype_of(key, array), array.shape) for key, array in others]
+    return _table(tensors, [*regions, *([Region.whole(array.shape)] for _, array in others)])
+
+
+def stored_pieces(variable: VariableInterface) -> Pieces:
     """The regions to store, and what has their values; shards without elements only where there is nothing else."""
     while isinstance(variable, MirroredVariable | AggregatingVariable):
         variable = variable.copies[0] if isinstance(variable, MirroredVariable) else variable.variable
@@ -51,7 +56,7 @@ def _stored_pieces(variable: VariableInterface) -> _Pieces:
     return pieces or [(Region.whole(variable.shape), variable)]
 
 
-def _filled_pieces(variable: VariableInterface) -> _Pieces:
+def _filled_pieces(variable: VariableInterface) -> Pieces:
     """The regions to read, and what takes their values; string tensors are never split."""
     if isinstance(variable, ShardedVariable) and dtype_name(variable.dtype) != STRING:
         return list(zip(variable.partition, variable.variables, strict=True))

@@ -6,6 +6,7 @@ Formats with strings keep it as TensorFlow does, a message under a key of its ow
     TrackableObject       1 children (repeated: 1 node_id, 2 local_name)
                           2 attributes (repeated: 1 name, 2 full_name, 3 checkpoint_key)
                           3 slot_variables (repeated: 1 original_variable_node_id, 2 slot_name, 3 slot_variable_node_id)
+                          1001 whether a variable is not trainable: shardvar's own, in what is exported
                           others are passed over
 
 so that either reads what the other wrote, and an object that was saved once is found under each of its names. Where the
@@ -30,6 +31,8 @@ from shardvar.wire.protobuf import decode_spans, encode_bytes_field, encode_vari
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """Where the message is stored, as a string tensor without axes."""
 _VALUE_FIELD = encode_bytes_field(1, VARIABLE_VALUE.encode())
+_UNTRAINABLE = 1001
+_UNTRAINABLE_FIELD = encode_varint_field(_UNTRAINABLE, 1)
 _owner_of = attrgetter("owner")
 _TRAINABLE = "_trainable_variables"
 """The child of an optimizer of Keras 3 in whose order its lists of slots are."""
@@ -54,6 +57,10 @@ class StoredNode:
     """The keys of its other values, by the names of attributes; those that are stored."""
     slots: Mapping[tuple[int, str], int] = field(default_factory=_nothing)
     """The numbers of the slots that it keeps, by the number of the variable beside which it does, and by name."""
+    name: str = ""
+    """What a variable was called, where that is known."""
+    is_trainable: bool = True
+    """False where it is known to have been no variable that is trained."""
 
 
 def nodes_of_keys(keys: Iterable[str]) -> list[StoredNode]:
@@ -111,6 +118,8 @@ def encode_graph(
     graph: ObjectGraph,
     paths: Sequence[tuple[str, ...]],
     states: Mapping[int, Iterable[str]] = _NOTHING,
+    *,
+    says_trainable: bool = False,
 ) -> bytes:
     """The message of a graph whose variables are stored under the keys of these paths.
 
@@ -123,6 +132,8 @@ def encode_graph(
         parts = [_encode_child(name, child) for name, child in (*edges, *_other_edges(node, edges))] if edges else []
         if isinstance(node, VariableInterface):
             parts.append(_encode_value(VARIABLE_VALUE, node.name, key_of(path)))
+            if says_trainable and not node.trainable:
+                parts.append(_UNTRAINABLE_FIELD)
         parts += [_encode_value(attribute, "", key_of(path, attribute)) for attribute in states.get(number, ())]
         parts += slots.get(number, ())
         nodes.append(encode_bytes_field(1, parts[0] if len(parts) == 1 else b"".join(parts)))
@@ -191,22 +202,26 @@ def _decode_node(message: bytes, start: int, stop: int, keys: Collection[str]) -
         elif number == 3:
             beside, name, slot = _decode_link(message, first, _stop(last))
             slots[beside, name] = slot
+        elif number == _UNTRAINABLE:
+            node.is_trainable = not first
     node.children, node.slots = children or _NOTHING, slots or _NOTHING
     return node
 
 
 def _decode_value(message: bytes, start: int, stop: int, node: StoredNode, keys: Collection[str]) -> None:
     """Give the node the key of an attribute, where it is stored."""
-    attribute = key = ""
+    attribute = key = full_name = ""
     for part, first, last in decode_spans(message, start, stop):
         if part == 1:
             attribute = _text(message[first : _stop(last)])
+        elif part == 2:
+            full_name = _text(message[first : _stop(last)])
         elif part == 3:
             key = _text(message[first : _stop(last)])
     if key not in keys:
         return
     if attribute == VARIABLE_VALUE:
-        node.key = key
+        node.key, node.name = key, full_name
     else:
         node.states = {**node.states, attribute: key}
 

@@ -1,0 +1,104 @@
+"""sv.export: objects in the form in which they are served, in which nothing says how they were sharded.
+
+R-EXPORT-1 (RFC 000): "being able to be saved to SavedModel as a single variable for fast inference". A sharded variable
+is written as one whole tensor: its shards are read where they lie and put side by side in the file, so that the single
+variable exists nowhere else. RFC 000: "The single variable will not be initialized at saving time (since no one reads
+it), and it will be restored to the full value at loading time."
+
+It is a checkpoint like any other, with one more fact in its graph of objects: which variables are not trainable.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.checkpoint.arguments import texts_of
+from shardvar.checkpoint.locate import Path, find_target
+from shardvar.checkpoint.objects.containers import node_of
+from shardvar.checkpoint.objects.gather import Gathered, gather
+from shardvar.checkpoint.objects.state import slices_of, stored_pieces
+from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, encode_graph
+from shardvar.checkpoint.options import CheckpointOptions, policy_of
+from shardvar.checkpoint.reports import WriteReport
+from shardvar.checkpoint.save import WRITER
+from shardvar.checkpoint.writing import carry_out, draft
+from shardvar.engine.arrays import ArraySource, array_source
+from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import STRING
+from shardvar.planning.index import Metadata
+from shardvar.planning.policies import Policy
+from shardvar.tracking import ObjectGraph
+from shardvar.variables import ResourceVariable, VariableInterface
+from shardvar.variables.resource import holding
+
+
+def export(
+    obj: Any,
+    path: Path,
+    *,
+    as_shards: bool = False,
+    policy: Policy | None = None,
+    options: CheckpointOptions | None = None,
+    format: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    force: bool = False,
+) -> WriteReport:
+    """Write an object with all that it reaches for serving, and commit it; a report of what was written.
+
+    ``obj`` is a module, a variable, another trackable object, or a dictionary or list of these. Each sharded variable
+    is one whole tensor, or with ``as_shards`` a slice a shard, for serving in parts. The other arguments and the errors
+    are those of ``sv.save``; ``options`` may have the policy instead. ``sv.load_exported`` reads it.
+
+    Nobody writes the variables meanwhile: their values are not copied, but read where they lie. Memory: a few blocks of
+    4 MiB, whatever the size of a variable.
+
+    >>> import os, tempfile
+    >>> from shardvar.variables import create_sharded_variable
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> report = export({"w": create_sharded_variable([1.0, 2.0, 3.0, 4.0], 4)}, path)
+    >>> report.num_tensors, report.num_slices
+    (2, 2)
+    """
+    if not isinstance(as_shards, bool):
+        raise ArgumentTypeError(f"as_shards is {as_shards!r}.", "Give True or False.")
+    root = node_of(obj, {})
+    if root is None:
+        raise ArgumentTypeError(f"A {type(obj).__name__} has no variables.", "Give a module, or another trackable.")
+    target = find_target(path, format, otherwise="shardvar")
+    graph = ObjectGraph.of(root)
+    paths = graph.paths()
+    found = gather(graph, paths)
+    if not found.variables and not found.states:
+        raise ArgumentError("There is nothing to export.", "Build the model first: variables may come with a call.")
+    others = list(found.states)
+    capabilities = target.format.capabilities
+    if STRING in capabilities.dtypes:
+        message = encode_graph(graph, paths, found.attributes, says_trainable=True)
+        others.append((GRAPH_KEY, np.array(message, dtype=object)))
+    with holding([resource for _, each in found.variables for resource in each.resources]):
+        source = _source_in_place(found, others)
+        work = draft(
+            target,
+            source.index.entries,
+            policy=policy_of(policy, options),
+            partition=1 if capabilities.slice_dtypes and not as_shards else None,
+            metadata=Metadata(writer=WRITER, user=texts_of(metadata)),
+            force=force,
+            replace_atomically=True,
+        )
+        return carry_out(work, source, None, lambda nbytes: None)
+
+
+def _source_in_place(found: Gathered, others: list[tuple[str, npt.NDArray[Any]]]) -> ArraySource:
+    """The values, not copied; the mutexes are held."""
+    pieces = [stored_pieces(variable) for _, variable in found.variables]
+    arrays = [_value_in_place(piece) for row in pieces for _, piece in row]
+    regions = [[region for region, _ in row] for row in pieces]
+    return array_source(slices_of(found.variables, regions, others), [*arrays, *(array for _, array in others)])
+
+
+def _value_in_place(variable: VariableInterface) -> npt.NDArray[Any]:
+    """The memory of a variable; only kinds of variables that do not show theirs are asked for a value."""
+    return variable.resource.array if isinstance(variable, ResourceVariable) else np.asarray(variable.read_value())

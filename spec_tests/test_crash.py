@@ -199,6 +199,38 @@ def test_what_a_killed_writer_left_is_no_checkpoint_to_anybody(form: str, tmp_pa
         assert report.ok, report.damages
 
 
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("after", [False, True], ids=["instead of the step", "after the step"])
+def test_an_error_takes_back_its_own_run_and_not_what_an_earlier_one_had_finished(
+    form: str, after: bool, source: Path, tmp_path: Path
+) -> None:
+    """The first run is killed with one file finished and one begun, the second fails at any step, the third goes on."""
+    run = partial(reshard, source, form=form, force=True)
+    undisturbed, resumed = Fault(-1), Fault(-1)
+    for name in ("undisturbed", "resumed"):
+        (tmp_path / name).mkdir()
+    with failing(tmp_path / "undisturbed", undisturbed):
+        run(tmp_path / "undisturbed")
+    finished = next(step for step, line in enumerate(undisturbed.log) if line.startswith("close") and ".done" in line)
+
+    def prepare(directory: Path) -> None:
+        save(directory, form, OLD)
+        with pytest.raises(Killed), failing(directory, Fault(finished + min(FORMATS[form][2], 2))):
+            run(directory)
+
+    prepare(tmp_path / "resumed")
+    with failing(tmp_path / "resumed", resumed):
+        run(tmp_path / "resumed")
+    journals = [step for step, line in enumerate(resumed.log) if line.startswith("close") and ".done" in line]
+    assert len(journals) == FORMATS[form][2] - 1
+    for directory, fault in steps(tmp_path, run, prepare, full, after):
+        is_moving = fault.at <= max(journals, default=-1)  # and not yet committing, where an error takes all back
+        assert state(directory, form) == "old" or not is_moving
+        assert run(directory).reused_files == 1 or not is_moving, fault.log
+        assert state(directory, form) == "new"
+        assert_clean(directory, form, tmp_path / "clean")
+
+
 REAL = [("shardvar", 3), ("shardvar", 12), ("shardvar", 21), ("tensorflow", 16), ("tensorflow", 21), ("npz", 4)]
 
 

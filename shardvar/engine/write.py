@@ -6,7 +6,9 @@ read is verified, the sink puts them in place.
 
 If the process is killed, finished files and their journals stay; the same reshard run again finds them under the same
 names, since those carry a digest of source, plan and writer, reads them once to see that they are whole, and goes on
-with the rest. An error leaves nothing behind; a kill and an interrupt leave what a second run can use.
+with the rest. A kill and an interrupt leave what a second run can use. An error takes back what this run wrote, and
+leaves what an earlier one had finished, for a third run: a disk that is full today has room tomorrow. Only where the
+source turns out to be damaged is nothing kept, since any of the files may have the damage in it.
 """
 
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import numpy as np
 from shardvar.engine.evidence import check_evidence
 from shardvar.engine.files import FileReport, FileTask, run_task
 from shardvar.engine.journal import read_journal, remove_files, remove_journals, write_journal
+from shardvar.errors import CheckpointError
 from shardvar.formats.protocol import Sink, Source
 from shardvar.layout.region import Ints
 from shardvar.planning.index import EntryTable
@@ -74,24 +77,24 @@ def write_checkpoint(
 ) -> Written:
     """Run the tasks, verify what was read, and commit. With ``resume`` finished files are kept and reused."""
     reports: list[FileReport] = []
-    reused = 0
+    written: list[FileTask] = []
     try:
         for task in tasks:
             report = read_journal(task) if resume else None
             if report is None:
+                written.append(task)
                 report = run_task(task, source, progress)
                 if resume:
                     write_journal(task, report)
             else:
-                reused += 1
                 progress(report.nbytes)
             reports.append(report)
         if tasks:
             check_evidence(source, tasks[0].entries, [part for report in reports for part in report.parts])
     except BaseException as error:
-        # What was interrupted can be taken up again if it can be found again; an error would only come again.
+        # What was interrupted can be taken up again if it can be found again.
         if isinstance(error, Exception) or not resume:
-            remove_files(tasks)
+            remove_files(tasks if isinstance(error, CheckpointError) else written)
         raise
     try:
         sink.commit([report.checksums for report in reports])
@@ -99,7 +102,7 @@ def write_checkpoint(
         remove_journals(tasks)  # and no file: which of them are in place already, only the sink can tell
         raise
     remove_journals(tasks)
-    return Written(len(tasks), reused, sum(report.nbytes for report in reports))
+    return Written(len(tasks), len(tasks) - len(written), sum(report.nbytes for report in reports))
 
 
 def _ranges(first: Ints, last: Ints) -> Ints:

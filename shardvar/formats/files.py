@@ -1,15 +1,35 @@
-"""The data files of an open checkpoint: opened when they are first read, few of them open at a time."""
+"""The data files of an open checkpoint, few of them open at a time, and whether a writer replaced it meanwhile."""
 
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from shardvar.errors import ArgumentError, CorruptCheckpoint
+from shardvar.errors import ArgumentError, CorruptCheckpoint, MissingFile
 from shardvar.storage.protocol import ReadableFile, Storage
 
 OPEN_FILES = 64
 """Files that are held open at a time, of which a process may have 256 on some systems."""
+
+ATTEMPTS = 16
+"""Times that a checkpoint is opened, where each time a writer replaces it meanwhile, before that is called an error."""
+
+
+def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
+    """Whether another file than ``file``, which is open, has that name now; one that is gone is not replaced."""
+    try:
+        other = storage.open(name)
+    except MissingFile:
+        return False
+    try:
+        return other.stamp != file.stamp
+    finally:
+        other.close()
+
+
+def replaced(name: str) -> CorruptCheckpoint:
+    """What a reader is told who came between the files of two checkpoints."""
+    return CorruptCheckpoint(f"{name} was replaced while the checkpoint was being read.", "Open the checkpoint again.")
 
 
 @dataclass(slots=True)
@@ -35,8 +55,7 @@ class DataFiles:
                 raise ArgumentError("The checkpoint was closed.", "Open it again.")
             file = self._open.pop(number, None) or self.storage.open(self.names[number])
             if self._stamps.setdefault(number, file.stamp) != file.stamp:
-                cause = f"{file.name} was replaced while the checkpoint was being read."
-                raise CorruptCheckpoint(cause, "Open the checkpoint again.")
+                raise replaced(file.name)
             self._open[number] = file
             if len(self._open) > OPEN_FILES:
                 self._open.popitem(last=False)

@@ -1,7 +1,7 @@
 """An open native checkpoint.
 
 Between reading the index and opening the data files, a writer may commit a new checkpoint and remove the old files. So
-the files are opened at once, and where one is gone the index is read once more. A checkpoint of more files than are
+the files are opened at once, and where one is gone the index is read again. A checkpoint of more files than are
 held open can still be replaced while it is read; the error then says so.
 """
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from shardvar.errors import CheckpointError, MissingFile, UnsupportedError, at
+from shardvar.formats.files import ATTEMPTS, is_replaced, replaced
 from shardvar.formats.native.data_files import DataFiles
 from shardvar.formats.native.index import NativeIndex
 from shardvar.formats.native.names import data_names, index_name, leftovers
@@ -75,14 +76,7 @@ class NativeSource:
 
     def is_replaced(self) -> bool:
         """True where another index stands in the place of this one."""
-        try:
-            other = self.storage.open(index_name(self.prefix))
-        except MissingFile:
-            return False
-        try:
-            return other.stamp != self.file.stamp
-        finally:
-            other.close()
+        return is_replaced(self.storage, index_name(self.prefix), self.file)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -98,13 +92,12 @@ class NativeSource:
 
 def open_source(storage: Storage, prefix: str) -> NativeSource:
     """Open a checkpoint; the index is read again where its files were replaced meanwhile."""
-    source = _read_index(storage, prefix)
-    if source.files.hold() or not source.is_replaced():
-        return source
-    source.close()
-    source = _read_index(storage, prefix)
-    source.files.hold()
-    return source
+    for _ in range(ATTEMPTS):
+        source = _read_index(storage, prefix)
+        if source.files.hold() or not source.is_replaced():
+            return source
+        source.close()
+    raise replaced(source.file.name)
 
 
 def _read_index(storage: Storage, prefix: str) -> NativeSource:

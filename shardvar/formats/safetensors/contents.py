@@ -92,7 +92,7 @@ def read_single(storage: Storage, name: str) -> Contents:
 
 def read_set(storage: Storage, name: str) -> Contents:
     """The contents of a set, by the name of its index."""
-    stamp, weight_map, index_metadata = _read_index(storage, name)
+    index, weight_map, index_metadata = _read_index(storage, name)
     names = sorted(set(weight_map.values()))
     files = DataFiles(storage, names)
     keys_of: dict[str, list[str]] = {file: [] for file in names}
@@ -110,9 +110,10 @@ def read_set(storage: Storage, name: str) -> Contents:
         missing = [key for key in keys_of[file] if key not in row_of]
         faults.update((key, _not_in_file(storage, key, file)) for key in missing)
         _add_rows(rows, faults, headers[file], number, [row_of[key] for key in keys_of[file] if key in row_of])
-    if _stamp(storage, name) != stamp:
+    if _stamp(storage, name) != index.stamp:
         cause = f"{storage.path}: {name} was replaced while the set was being opened."
         raise CorruptCheckpoint(cause, "Open it again when the writer is done.")
+    index.close()
     metadata = {key: text for header in headers.values() for key, text in header.metadata.items()}
     findings = [*_disagreements(headers, weight_map), *_miscounts(storage, name, names)]
     if not faults:
@@ -128,8 +129,8 @@ def _read_header(file: ReadableFile) -> Header:
             return parse_header(file.read(PREAMBLE_NBYTES, nbytes), file.size)
 
 
-def _read_index(storage: Storage, name: str) -> tuple[str, Mapping[str, str], Mapping[str, Any]]:
-    """The stamp of a set's index, which file holds each key, and what else it says."""
+def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, Mapping[str, str], Mapping[str, Any]]:
+    """The index of a set, open so that no other gets its stamp; which file holds each key, and what else it says."""
     try:
         file = storage.open(name)
     except MissingFile as error:
@@ -150,9 +151,10 @@ def _read_index(storage: Storage, name: str) -> tuple[str, Mapping[str, str], Ma
             metadata = index.get("metadata", {})
             if type(metadata) is not dict:
                 raise invalid("The metadata of the index is no JSON object.")
-            return file.stamp, {key: name.removeprefix("./") for key, name in weight_map.items()}, metadata
-    finally:
+            return file, {key: name.removeprefix("./") for key, name in weight_map.items()}, metadata
+    except BaseException:
         file.close()
+        raise
 
 
 def _stamp(storage: Storage, name: str) -> str:

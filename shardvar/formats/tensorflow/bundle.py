@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 from shardvar.formats.commit import take_away
-from shardvar.formats.tensorflow.index import read_index
 from shardvar.formats.tensorflow.names import find_prefixes, index_name
 from shardvar.formats.tensorflow.protos import ENUMS
 from shardvar.formats.tensorflow.sink import BundleSink, plan_sink, unnamed
-from shardvar.formats.tensorflow.source import BundleSource
+from shardvar.formats.tensorflow.source import BundleSource, open_source
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
@@ -41,7 +40,7 @@ class TensorFlowFormat:
 
     def open(self, storage: Storage, name: str) -> BundleSource:
         """Open the bundle of that prefix."""
-        return BundleSource(storage, name, read_index(storage, name))
+        return open_source(storage, name)
 
     def create(
         self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str

@@ -34,7 +34,7 @@ from shardvar.formats.tensorflow.protos import (
     decode_entries,
     decode_header,
 )
-from shardvar.storage.protocol import Storage
+from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN, invalid
 from shardvar.wire.ordered_code import (
     decode_num,
@@ -56,8 +56,8 @@ Parts = list[tuple[int, tuple[int, ...], tuple[int, ...]]]
 class Contents:
     """An index file, decoded."""
 
-    place: str
-    """The path of the file, for messages."""
+    file: ReadableFile
+    """The file, open: as long as it is, the file system gives its identity to no other."""
     header: BundleHeader
     """What it says of the whole checkpoint."""
     keys: list[bytes]
@@ -66,6 +66,11 @@ class Contents:
     """The entries; ``NO_ENTRY`` where ``errors`` has a reason."""
     errors: dict[int, CheckpointError]
     """The rows that cannot be read."""
+
+    @property
+    def place(self) -> str:
+        """The path of the file, for messages."""
+        return self.file.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +91,8 @@ def read_contents(storage: Storage, prefix: str) -> Contents:
         file = storage.open(index_name(prefix))
     except MissingFile as error:
         raise _absent(storage, prefix, error) from error
-    try:
-        with at(file.name):
-            blocks = list(open_table(file.read, file.size).blocks())
-    finally:
-        file.close()
+    with at(file.name):
+        blocks = list(open_table(file.read, file.size).blocks())
     keys = [key for block, _ in blocks for key in block]
     values = [value for _, block in blocks for value in block]
     if keys[:1] != [HEADER_KEY]:
@@ -98,7 +100,7 @@ def read_contents(storage: Storage, prefix: str) -> Contents:
     with at(f"{file.name}: header"):
         header = decode_header(values[0])
     entries, errors = decode_entries(values[1:])
-    return Contents(file.name, header, keys[1:], entries, errors)
+    return Contents(file, header, keys[1:], entries, errors)
 
 
 def _absent(storage: Storage, prefix: str, error: MissingFile) -> Exception:

@@ -2,7 +2,7 @@
 
 The entries become columns, and the laws are checked on columns: sizes that follow from dtype and shape, places within
 files that are there, slices that tile. A key that breaks one is listed with its fault, all others can be read. Data
-files are opened here only to see how long they are, so that nothing is ever allocated for a claim.
+files are opened here, to see how long they are, so that nothing is ever allocated for a claim; and they stay open.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import CheckpointError, IncompleteCheckpoint, InvalidCheckpoint, OutOfBounds
+from shardvar.formats.files import DataFiles
 from shardvar.formats.tensorflow.contents import Contents, Tensors, decode_key, find_tensors, read_contents
 from shardvar.formats.tensorflow.names import data_name
 from shardvar.formats.tensorflow.protos import CODES
@@ -20,7 +21,7 @@ from shardvar.layout.region import Ints
 from shardvar.planning.faults import find_faults
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
-from shardvar.storage.protocol import Storage
+from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.crc import unmask
 from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN
 
@@ -35,6 +36,10 @@ class BundleIndex:
 
     table: TableIndex
     """The table of contents."""
+    file: ReadableFile
+    """The index file, open."""
+    data: DataFiles
+    """The data files that entries name, opened."""
     guards: dict[tuple[int, int, int], int]
     """(file, start, nbytes) -> checksum, of the payloads that the source checks by itself."""
     is_big_endian: bool
@@ -64,14 +69,16 @@ def read_index(storage: Storage, prefix: str) -> BundleIndex:
     faults = _Faults(tensors.faults, entries, contents.place)
     _check_sizes(faults, stored, contents.header.is_big_endian)
     _check_numbers(faults, shard, contents.header.num_shards)
-    sizes, unreadable = _measure(storage, files)
+    data = DataFiles(storage, files)
+    sizes, unreadable = _measure(data)
     _check_places(faults, files, sizes, unreadable)
     for key, error in find_faults(slices).items():
         faults.errors.setdefault(key, type(error)(f"{contents.place}: {error.cause}", error.remedy))
 
     guards = _find_guards(faults, crc)
     table = TableIndex(entries, files, faults=faults.errors)
-    return BundleIndex(table, guards, contents.header.is_big_endian, contents.header.num_shards, sizes)
+    header = contents.header
+    return BundleIndex(table, contents.file, data, guards, header.is_big_endian, header.num_shards, sizes)
 
 
 def _find_guards(faults: "_Faults", crc: Ints) -> dict[tuple[int, int, int], int]:
@@ -170,18 +177,15 @@ def _check_numbers(faults: _Faults, shard: Ints, num_shards: int) -> None:
     )
 
 
-def _measure(storage: Storage, files: list[str]) -> tuple[Ints, dict[int, CheckpointError]]:
+def _measure(files: DataFiles) -> tuple[Ints, dict[int, CheckpointError]]:
     """The sizes of the data files, and for those that cannot be opened the reason (and -1)."""
-    sizes = np.full(len(files), -1, np.int64)
+    sizes = np.full(len(files.names), -1, np.int64)
     unreadable: dict[int, CheckpointError] = {}
-    for number, name in enumerate(files):
+    for number in range(len(files.names)):
         try:
-            file = storage.open(name)
+            sizes[number] = files.open(number).size
         except CheckpointError as error:
             unreadable[number] = error
-        else:
-            sizes[number] = file.size
-            file.close()
     return sizes, unreadable
 
 

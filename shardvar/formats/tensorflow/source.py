@@ -3,18 +3,22 @@
 Little-endian elements lie in the data file as they are, and so do strings and variants; but the checksum of those is
 not that of their bytes, so this source checks them by itself, as soon as their last byte was read. The elements of a
 big-endian bundle are turned round, piece by piece, and checked in the same way, over the bytes of the file.
+
+Data files have the same names again every other time that a checkpoint is overwritten. So they are opened at once, and
+then the index must still be the one that was read; otherwise both are read anew. Files that are open stay what they
+are, whoever overwrites the checkpoint; one that is opened later must be the file that it was.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from shardvar.errors import CorruptCheckpoint, MalformedCheckpoint, at
-from shardvar.formats.files import DataFiles
+from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced
 from shardvar.formats.protocol import Finding
-from shardvar.formats.tensorflow.index import BundleIndex
-from shardvar.formats.tensorflow.names import data_files
+from shardvar.formats.tensorflow.index import BundleIndex, read_index
+from shardvar.formats.tensorflow.names import data_files, index_name
 from shardvar.layout.dtypes import STRING, VARIANT, numpy_dtype
 from shardvar.planning.index import EntryTable, TableIndex
 from shardvar.storage.protocol import Storage
@@ -26,7 +30,7 @@ _UNITS = {"qint16": 2, "quint16": 2, "qint32": 4}
 """Bytes of an element that NumPy has no type for."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class BundleSource:
     """An open tensor bundle."""
 
@@ -36,11 +40,6 @@ class BundleSource:
     """The checkpoint's name."""
     contents: BundleIndex
     """Its index."""
-    _files: DataFiles = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._files = DataFiles(self.storage, self.contents.table.files)
-
     @property
     def index(self) -> TableIndex:
         """The table of contents."""
@@ -79,6 +78,7 @@ class BundleSource:
     def close(self) -> None:
         """Give the files back."""
         self._files.close()
+        self.contents.file.close()
 
     def findings(self) -> Sequence[Finding]:
         """Data files that the index does not name, and bytes after the last payload of those that it does."""
@@ -93,6 +93,10 @@ class BundleSource:
         ]
         strays = (name for name, _ in data_files(self.prefix, self.storage.names()) if name not in index.table.files)
         return [*findings, *(Finding(name, "No tensor of the index lies in this data file.", False) for name in strays)]
+
+    @property
+    def _files(self) -> DataFiles:
+        return self.contents.data
 
     def _read_swapped(self, file: int, begin: int, start: int, buffer: memoryview, unit: int) -> None:
         """Fill ``buffer`` with words turned round; whole words are read, of which it may want a part."""
@@ -127,6 +131,16 @@ class BundleSource:
         except MalformedCheckpoint:
             return None
         return CRC32C.compute(stored)
+
+
+def open_source(storage: Storage, prefix: str) -> BundleSource:
+    """Open a bundle; its index is read again where another took its place before the data files were open."""
+    for _ in range(ATTEMPTS):
+        source = BundleSource(storage, prefix, read_index(storage, prefix))
+        if not is_replaced(storage, index_name(prefix), source.contents.file):
+            return source
+        source.close()
+    raise replaced(source.contents.file.name)
 
 
 def _count(entries: EntryTable, row: int) -> int:

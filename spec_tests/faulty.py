@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 
 import shardvar as sv
-from shardvar.errors import StorageError
+from shardvar.errors import AmbiguousPath, CheckpointError, StorageError
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage, split
 from shardvar.storage.protocol import ReadableFile, WritableFile
@@ -175,6 +175,41 @@ def reshard(source: Path, path: Path, form: str, **options: Any) -> Any:
     form, name, files = FORMATS[form]
     policy = BalancedPolicy(files) if files > 1 else None
     return sv.reshard(source, path / name, format=form, policy=policy, **options)
+
+
+OLD, NEW = arrays(1), arrays(2)
+ATOMIC = [form for form in FORMATS if form != "safetensors set"]
+
+
+def is_same(read: dict[str, Any], written: dict[str, Any]) -> bool:
+    return read.keys() == written.keys() and all(np.array_equal(read[key], written[key]) for key in written)
+
+
+def state(directory: Path, form: str) -> str:
+    """What stands there: "old" or "new", whole, or the name of the error of whoever reads it."""
+    try:
+        read = sv.load(directory / FORMATS[form][1])
+    except (CheckpointError, AmbiguousPath) as error:
+        return type(error).__name__
+    assert is_same(read, OLD) or is_same(read, NEW), "a mixture"
+    return "old" if is_same(read, OLD) else "new"
+
+
+def strays(directory: Path) -> list[str]:
+    """Files that a reader of the directory cannot explain."""
+    return [
+        name
+        for name in sorted(os.listdir(directory))
+        if name.endswith((".tmp", ".done", ".lock")) or "svindex." in name
+    ]
+
+
+def assert_clean(directory: Path, form: str, clean: Path) -> None:
+    """As many files as one clean write leaves, and none that stood aside."""
+    if not clean.exists():
+        clean.mkdir()
+        save(clean, form, NEW)
+    assert len(os.listdir(directory)) == len(os.listdir(clean)) and not strays(directory), os.listdir(directory)
 
 
 def full() -> StorageError:

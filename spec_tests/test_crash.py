@@ -16,20 +16,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faulty import ENVIRONMENT, FORMATS, Fault, Killed, arrays, failing, full, reshard, save
+from faulty import (
+    ATOMIC,
+    ENVIRONMENT,
+    FORMATS,
+    NEW,
+    OLD,
+    Fault,
+    Killed,
+    assert_clean,
+    failing,
+    full,
+    is_same,
+    reshard,
+    save,
+    state,
+    strays,
+)
 
 import shardvar as sv
 from shardvar.errors import (
-    AmbiguousPath,
-    CheckpointError,
     CorruptCheckpoint,
     IncompleteCheckpoint,
     StorageError,
     TargetExists,
 )
-
-OLD, NEW = arrays(1), arrays(2)
-ATOMIC = [form for form in FORMATS if form != "safetensors set"]
 
 Run = Callable[[Path], Any]
 
@@ -47,20 +58,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("source") / "source"
     sv.save(path, NEW, partition=2)
     return path
-
-
-def is_same(read: dict[str, Any], written: dict[str, Any]) -> bool:
-    return read.keys() == written.keys() and all(np.array_equal(read[key], written[key]) for key in written)
-
-
-def state(directory: Path, form: str) -> str:
-    """What stands there: "old" or "new", whole, or the name of the error of whoever reads it."""
-    try:
-        read = sv.load(directory / FORMATS[form][1])
-    except (CheckpointError, AmbiguousPath) as error:
-        return type(error).__name__
-    assert is_same(read, OLD) or is_same(read, NEW), "a mixture"
-    return "old" if is_same(read, OLD) else "new"
 
 
 def steps(
@@ -91,23 +88,6 @@ def nothing(directory: Path) -> None:
 
 def old_of(form: str) -> Run:
     return lambda directory: save(directory, form, OLD)
-
-
-def strays(directory: Path) -> list[str]:
-    """Files that a reader of the directory cannot explain."""
-    return [
-        name
-        for name in sorted(os.listdir(directory))
-        if name.endswith((".tmp", ".done", ".lock")) or "svindex." in name
-    ]
-
-
-def assert_clean(directory: Path, form: str, clean: Path) -> None:
-    """As many files as one clean write leaves, and none that stood aside."""
-    if not clean.exists():
-        clean.mkdir()
-        save(clean, form, NEW)
-    assert len(os.listdir(directory)) == len(os.listdir(clean)) and not strays(directory), os.listdir(directory)
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -1,0 +1,262 @@
+"""The operating system's calls under a storage: counted, refused, cut short, deadly, and recorded for a power cut.
+
+``faulty`` stands in the place of a storage; this stands under ``LocalStorage`` itself, so that the calls of which one
+storage call is made (a rename is two syncs of the directory and a rename) fail one by one. Calls that concern other
+directories are passed on unseen.
+
+After a power cut the disk holds what was forced to it, and of the rest anything: ``survivors`` lists what may be left.
+"""
+
+import errno
+import fcntl
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from math import prod
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+PATHS = ("open", "unlink", "replace", "makedirs", "scandir", "statvfs")
+"""Calls of ``os`` that take a path first."""
+DESCRIPTORS = ("fsync", "pwrite", "pread", "preadv")
+"""Calls of ``os`` that take a descriptor first."""
+WRITING = {"pwrite", "fsync", "replace", "makedirs", "create"}
+"""What a disk refuses that is full, or that went bad; files can still be removed and read."""
+ALL_SUBSETS = 3
+"""Changes of a directory that are not forced to the disk and of which every choice may have reached it."""
+
+MANY_CONTENTS = 64
+"""Of so many ways in which unsynced files may be left together, only those are tried in which all are left alike."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that was done to the disk."""
+
+    kind: str
+    """``link``, ``write``, ``sync``, ``rename``, ``unlink``, ``mkdir`` or ``sync directory``."""
+    path: str
+    """Of what; relative to the root, which is empty."""
+    target: str = ""
+    """Where a file was renamed to."""
+    start: int = 0
+    """Where in a file was written,"""
+    octets: bytes = b""
+    """and what."""
+    site: str = ""
+    """The line of the program that asked for a sync."""
+
+
+@dataclass
+class Disk:
+    """What meets those who use the disk below ``root``."""
+
+    root: str
+    at: int = -1
+    """The call that fails; 0 is the first."""
+    fault: Callable[[], BaseException] = lambda: OSError(errno.EIO, os.strerror(errno.EIO))
+    """What is raised there."""
+    cut: Callable[[int], int] = lambda nbytes: 0
+    """How many bytes a write that fails has written."""
+    stays: bool = False
+    """Whether all writing fails from then on."""
+    taken: int = 0
+    """Calls so far."""
+    log: list[str] = field(default_factory=list)
+    """What they were."""
+    events: list[Event] = field(default_factory=list)
+    """What they did."""
+    _open: dict[int, str] = field(default_factory=dict)
+    _lock: Any = field(default_factory=threading.RLock)
+
+    @contextmanager
+    def meeting(self) -> Iterator["Disk"]:
+        """Within, calls are met."""
+        real = {name: getattr(os, name) for name in (*PATHS, *DESCRIPTORS, "close")}
+        with ExitStack() as stack:
+            for name in (*PATHS, *DESCRIPTORS):
+                stack.enter_context(mock.patch.object(os, name, self._met(name, real[name])))
+            stack.enter_context(mock.patch.object(os, "close", self._closing(real["close"])))
+            stack.enter_context(mock.patch.object(fcntl, "flock", self._met("flock", fcntl.flock)))
+            yield self
+
+    def _met(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(first: Any, *rest: Any, **options: Any) -> Any:
+            path = self._path(name, first)
+            if path is None:
+                return real(first, *rest, **options)
+            with self._lock:
+                return self._do(name, path, real, first, *rest, **options)
+
+        return call
+
+    def _do(self, name: str, path: str, real: Callable[..., Any], first: Any, *rest: Any, **options: Any) -> Any:
+        is_new = (name == "makedirs" or (name == "open" and rest[0] & os.O_CREAT)) and not os.path.lexists(first)
+        what = "create" if name == "open" and is_new else name
+        number, self.taken = self.taken, self.taken + 1
+        self.log.append(f"{what} {path}")
+        if number == self.at or (self.stays and number > self.at >= 0 and what in WRITING):
+            if name == "pwrite":
+                count = self.cut(len(rest[0])) if number == self.at else 0
+                done = real(first, rest[0][:count], *rest[1:]) if count else 0
+                error = self.fault()
+                if done and isinstance(error, OSError):
+                    self.at = self.at if self.stays else self.taken  # as the kernel has it: first fewer bytes, then why
+                    self.events.append(Event("write", path, start=rest[1], octets=bytes(rest[0][:done])))
+                    return done
+                raise error
+            raise self.fault()
+        result = None if name == "fsync" else real(first, *rest, **options)  # nobody cuts the power in earnest
+        self._record(what, path, bool(is_new), rest, result)
+        return result
+
+    def _record(self, what: str, path: str, is_new: bool, rest: tuple[Any, ...], result: Any) -> None:
+        match what:
+            case "open" | "create":
+                self._open[result] = path
+                if is_new:
+                    self.events.append(Event("link", path))
+            case "pwrite":
+                self.events.append(Event("write", path, start=rest[1], octets=bytes(rest[0][:result])))
+            case "fsync":
+                kind = "sync directory" if os.path.isdir(os.path.join(self.root, path)) else "sync"
+                self.events.append(Event(kind, path, site=_site()))
+            case "replace":
+                self.events.append(Event("rename", path, os.path.relpath(rest[0], self.root)))
+            case "unlink":
+                self.events.append(Event("unlink", path))
+            case "makedirs" if is_new:
+                self.events.append(Event("mkdir", path))
+
+    def _path(self, name: str, first: Any) -> str | None:
+        """The path below the root that a call is about; None for calls that are none of this disk's business."""
+        path = os.path.join(self.root, self._open[first]) if first in self._open else first
+        if not isinstance(path, str) or not (path == self.root or path.startswith(self.root + os.sep)):
+            return None
+        relative = os.path.relpath(path, self.root)
+        return "" if relative == os.curdir else relative
+
+    def _closing(self, real: Callable[[int], None]) -> Callable[[int], None]:
+        def close(descriptor: int) -> None:
+            self._open.pop(descriptor, None)
+            real(descriptor)
+
+        return close
+
+
+def _site() -> str:
+    """The function and line that asked for a sync."""
+    frame: Any = sys._getframe(1)
+    while frame.f_globals.get("__name__", "").startswith(__name__) or "sync" in frame.f_code.co_name:
+        frame = frame.f_back
+    return f"{frame.f_code.co_name}, line {frame.f_lineno}"
+
+
+@dataclass
+class _Content:
+    """What a file holds: as its readers see it, and as far as it was forced to the disk."""
+
+    seen: bytearray
+    durable: bytes
+
+    def survivors(self) -> list[bytes]:
+        """What may be left of it: all, a part, nothing, or its length alone."""
+        seen = bytes(self.seen)
+        if seen == self.durable:
+            return [seen]
+        return list(dict.fromkeys([self.durable, seen[: len(seen) // 2], bytes(len(seen)), seen]))
+
+
+Names = dict[str, _Content | None]
+"""Files, and directories (None), by their paths."""
+Change = Callable[[Names], None]
+
+
+def snapshot(root: Path) -> dict[str, bytes]:
+    """The files below a directory."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def survivors(before: dict[str, bytes], events: Sequence[Event]) -> Iterator[tuple[bool, dict[str, bytes]]]:
+    """What may be on the disk after a power cut: whether all events had been, and the files; the same only once.
+
+    A file's bytes are forced to the disk by its sync, its name by its directory's. What is not may be there or not:
+    each change of a directory by itself, and of a file's bytes any. Lock files are left out: nothing is in them.
+    """
+    durable: Names = {path: _Content(bytearray(octets), octets) for path, octets in before.items()}
+    seen = dict(durable)
+    pending: list[tuple[str, Change]] = []
+    known: set[tuple[bool, frozenset[tuple[str, bytes]]]] = set()
+    events = [Event("begin", ""), *(event for event in events if not event.path.endswith(".lock"))]
+    for number, event in enumerate(events, 1):
+        content = seen.get(event.path)
+        if event.kind == "write" and content is not None:
+            content.seen.extend(bytes(max(0, event.start + len(event.octets) - len(content.seen))))
+            content.seen[event.start : event.start + len(event.octets)] = event.octets
+        elif event.kind == "sync" and content is not None:
+            content.durable = bytes(content.seen)
+        elif event.kind == "sync directory":
+            for directory, change in pending:
+                if directory == event.path:
+                    change(durable)
+            pending = [(directory, change) for directory, change in pending if directory != event.path]
+        elif event.kind != "begin":
+            change = _change(event, content)
+            change(seen)
+            pending.append((os.path.dirname(event.path), change))
+        for files in _left(durable, [change for _, change in pending]):
+            state = number == len(events), frozenset(files.items())
+            if state not in known:
+                known.add(state)
+                yield number == len(events), files
+
+
+def _change(event: Event, content: _Content | None) -> Change:
+    """What an event does to names."""
+    made = _Content(bytearray(), b"") if event.kind == "link" else content
+
+    def change(names: Names) -> None:
+        if event.kind in ("unlink", "rename"):
+            names.pop(event.path, None)
+        if event.kind != "unlink":
+            names[event.target or event.path] = made
+
+    return change
+
+
+def _left(durable: Names, pending: list[Change]) -> Iterator[dict[str, bytes]]:
+    """The files that there may be where some of the changes were made, and in unsynced files any bytes."""
+    for chosen in _choices(len(pending)):
+        names = dict(durable)
+        for number in chosen:
+            pending[number](names)
+        reached = {
+            path: content.survivors()
+            for path, content in names.items()
+            if content is not None and all(str(above) in names for above in list(Path(path).parents)[:-1])
+        }
+        kinds = max(map(len, reached.values()), default=1)
+        choices: Iterable[tuple[bytes, ...]] = product(*reached.values())
+        if prod(map(len, reached.values())) > MANY_CONTENTS:
+            choices = [tuple(each[min(kind, len(each) - 1)] for each in reached.values()) for kind in range(kinds)]
+        for octets in choices:
+            yield dict(zip(reached, octets, strict=True))
+
+
+def _choices(count: int) -> Iterator[tuple[int, ...]]:
+    """Which of so many changes were made: all choices of a few; of many the first, all but one, and one alone."""
+    if count <= ALL_SUBSETS:
+        for size in range(count + 1):
+            yield from combinations(range(count), size)
+        return
+    for number in range(count + 1):
+        yield tuple(range(number))
+        yield tuple(range(number, count))
+    for number in range(count):
+        yield (number,)
+        yield tuple(other for other in range(count) if other != number)

@@ -40,6 +40,7 @@ class BundleSource:
     """The checkpoint's name."""
     contents: BundleIndex
     """Its index."""
+
     @property
     def index(self) -> TableIndex:
         """The table of contents."""

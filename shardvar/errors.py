@@ -11,6 +11,7 @@
     ├── ScopeError (RuntimeError)               the caller's: scopes left in another order than entered
     ├── DeviceFull (MemoryError)                the caller's: more on a device than its memory limit allows
     ├── UnknownKey (KeyError)                   the caller's: no tensor of that name
+    ├── MissingExtra (ImportError)              the caller's: a part of shardvar whose extra is not installed
     ├── UnmatchedObjects (AssertionError)       the caller's: objects and checkpoint do not match, and it was asserted
     ├── TargetExists (FileExistsError)          the caller's: something would be overwritten
     ├── StillSaving (TimeoutError)              the caller's: a save was joined for less time than it takes
@@ -88,6 +89,10 @@ class DeviceFull(ShardvarError, MemoryError):
 
 class UnknownKey(ShardvarError, KeyError):
     """No tensor of that name."""
+
+
+class MissingExtra(ShardvarError, ImportError):
+    """A part of shardvar that needs packages of an extra which is not installed; the remedy names the command."""
 
 
 class UnmatchedObjects(ShardvarError, AssertionError):

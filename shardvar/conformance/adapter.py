@@ -1,0 +1,138 @@
+"""What an adapter is: any class whose methods, each of them optional, bear the names below.
+
+    pytest --pyargs shardvar.conformance --adapter mypackage.adapter:Adapter
+
+An adapter lends an implementation to the kit. It is constructed without arguments and needs no base class. Arrays come
+in and go out as NumPy's. A method that it has not is **not claimed**: its rules are reported so, and never as kept. A
+method may raise ``NotImplementedError`` for inputs that the implementation does not have (a dtype, an operation): these
+inputs are not claimed. Any other exception counts as what it is, a refusal: rules that want one are kept by it, all
+others broken. This is a whole adapter, of an implementation that keeps a list of arrays:
+
+    import numpy as np
+
+    class Adapter:
+        def create(self, value, num_shards):                 # any object will do as a handle
+            return np.array_split(value.copy(), num_shards)
+
+        def read(self, handle):
+            return np.concatenate(handle)
+
+        def lookup(self, handle, ids):
+            return np.concatenate(handle)[ids]
+
+        def assign(self, handle, value):                     # writes return the new handle, or None: changed in place
+            return np.array_split(value, len(handle))
+
+``shape`` is a tuple of integers, ``dtype`` a NumPy dtype (bfloat16 and its like are those of ml_dtypes), ``ids`` an
+int64 array, and rows are indices of axis 0. The implementation chooses how rows are spread over ``num_shards`` shards,
+except where a method says otherwise.
+
+=========================================================  ===========================================================
+1 partitioning
+``div(length, num_shards)``                                the (start, stop) of each shard: ``num_shards`` pairs
+``owner(ids, length, num_shards)``                         two arrays like ``ids``: the shard of each, its row there
+``regions(shape, counts)``                                 the (offset, shape) of each part of a grid, in C order
+``fixed_shards(shape, dtype, num_shards)``                 a partitioner: how many parts along each axis
+``min_size(shape, dtype, min_shard_bytes, max_shards)``    a partitioner: as many parts as can hold that much each
+``max_size(shape, dtype, max_shard_bytes, max_shards)``    a partitioner: as few parts as exceed it nowhere
+2 variables and indexing
+``create(value, num_shards)``                              a handle of a sharded variable that holds ``value``
+``create_uneven(value, sizes)``                            the same, in shards of ``sizes`` rows
+``create_partitioned(value, counts)``                      the same, for a partitioner that answered ``counts`` per axis
+``read(handle)``                                           the whole value
+``shards(handle)``                                         the value of each shard, in order
+``index(handle, key)``                                     ``variable[key]``: a tuple of integers, slices, ``...``, None
+``matmul(left, handle)``                                   the product of an array and the variable
+3 lookup and updates
+``lookup(handle, ids)``                                    the rows of the ids, by the embedding lookup
+``sparse_read(handle, ids)``                               the same by the variable's own method, or gather
+``lookup_clipped(handle, ids, max_norm)``                  the rows, each clipped to an l2 norm
+``lookup_bags(handle, bags, weights, combiner)``           a row a bag of ids, combined by sum, mean or sqrtn; weights
+                                                           are lists like the bags, or None
+``assign(handle, value)``                                  the variable holds ``value``
+``assign_add(handle, value)``, ``assign_sub(…)``           the variable holds the sum, the difference
+``scatter(handle, op, ids, rows)``                         op: add, sub, mul, div, min, max, update
+4 initialization
+``initialize(kind, shape, dtype, num_shards, seed)``       the values of the shards; kind: zeros, ones, random_uniform,
+                                                           random_normal, truncated_normal, glorot_uniform
+``initialize_whole(function, shape, dtype, num_shards)``   the same by a callable ``function(shape, dtype)``
+``initialize_parts(function, shape, dtype, num_shards)``   the same by a partition-aware callable
+                                                           ``function(shape, dtype, part_shape, part_offset)``
+5 optimizers
+``optimize(kind, value, num_shards, gradients)``           the value after a step a gradient: an array, or (ids, rows);
+                                                           kind: sgd, momentum (0.9), adagrad, adam; the rate is 0.1
+``slots(kind, value, num_shards, gradients)``              after them: {slot: the values of its shards}
+6 checkpoint save and elastic restore
+``save(path, tensors, num_shards)``                        write {key: array}, each in so many slices, under a new path;
+                                                           a file, a directory or a prefix, but nothing beside it
+``restore(path, templates, num_shards)``                   {key: array} into variables of so many shards; templates are
+                                                           arrays of the right shape and dtype, filled with junk
+``list_tensors(path)``                                     {key: (shape, dtype's name)}
+``read_rows(path, key, start, stop)``                      some rows of a tensor
+``save_parts(path, key, shape, dtype, parts)``             write one tensor from parts: (offset, array) pairs
+7 policies
+``save_limited(path, tensors, num_shards, max_nbytes)``    as save; no file holds more bytes of payload
+``file_nbytes(path)``                                      the bytes of payload that each file holds
+``save_by_callback(path, tensors, callback, description)`` as save; ``callback(tensors)`` gives for each file a list of
+                                                           (key, first row, rows); scalars have first row 0
+``description(path)``                                      the description that was saved
+8 robustness against damaged checkpoints
+(``save`` and ``restore``)                                 the kit damages what ``save`` wrote; ``restore``, called in
+                                                           another process, must raise or give the right values
+=========================================================  ===========================================================
+"""
+
+from importlib import import_module
+from typing import Any
+
+from shardvar.errors import ArgumentError
+
+METHODS = frozenset(
+    "div owner regions fixed_shards min_size max_size create create_uneven create_partitioned read shards index matmul "
+    "lookup sparse_read lookup_clipped lookup_bags assign assign_add assign_sub scatter initialize initialize_whole "
+    "initialize_parts optimize slots save restore list_tensors read_rows save_parts save_limited file_nbytes "
+    "save_by_callback description".split()
+)
+"""The names of the table above."""
+
+
+def load_adapter(spec: str) -> Any:
+    """The adapter that ``"package.module:Name"`` means, constructed; ``ArgumentError`` where there is none.
+
+    >>> type(load_adapter("shardvar.conformance.adapters.numpy:Adapter")).__name__
+    'Adapter'
+    """
+    module_name, _, name = spec.partition(":")
+    if not module_name or not name:
+        raise ArgumentError(f"{spec!r} names no adapter.", "Give package.module:Name.")
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ArgumentError(
+            f"There is no module {error.name!r}, where the adapter {spec!r} is looked for.",
+            "Install it, or run pytest as python -m pytest where it lies.",
+        ) from error
+    if not hasattr(module, name):
+        raise ArgumentError(f"The module {module_name!r} has no {name!r}.", "Give the name of the adapter's class.")
+    made = getattr(module, name)
+    return made() if callable(made) else made
+
+
+def methods_of(adapter: Any) -> frozenset[str]:
+    """The methods of an adapter that a rule may ask for.
+
+    >>> class Little:
+    ...     def div(self, length, num_shards): ...
+    ...     def helper(self): ...
+    >>> sorted(methods_of(Little()))
+    ['div']
+    """
+    return frozenset(name for name in METHODS if callable(getattr(adapter, name, None)))
+
+
+def strangers_of(adapter: Any) -> list[str]:
+    """Public methods of an adapter that no rule asks for: helpers perhaps, or names that were misspelt."""
+    public = {name for name in dir(adapter) if not name.startswith("_") and callable(getattr(adapter, name, None))}
+    return sorted(public - METHODS)

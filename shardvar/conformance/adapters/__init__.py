@@ -1,0 +1,1 @@
+"""Adapters of real implementations: ``shardvar.conformance.adapters.NAME:Adapter``; each imports its library."""

@@ -1,0 +1,132 @@
+"""An adapter of the plainest implementation there is: a sharded variable is a list of arrays, a checkpoint an npz.
+
+It is an example to copy from, and says what the kit costs: a few lines a method. What such a list has not, such as
+policies, it does not claim.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Shards = list[Array]
+
+_SCATTERS = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "min": np.minimum, "max": np.maximum,
+}  # fmt: skip
+
+
+class Adapter:
+    """Lists of arrays."""
+
+    def div(self, length: int, num_shards: int) -> list[tuple[int, int]]:
+        stops = np.cumsum([len(part) for part in np.array_split(np.arange(length), num_shards)]).tolist()
+        return list(zip([0, *stops[:-1]], stops, strict=True))
+
+    def owner(self, ids: Array, length: int, num_shards: int) -> tuple[Array, Array]:
+        starts = np.array([start for start, stop in self.div(length, num_shards) if start < stop])
+        shard = np.searchsorted(starts, ids, side="right") - 1
+        return shard, ids - starts[shard]
+
+    def create(self, value: Array, num_shards: int) -> Shards:
+        return [part.copy() for part in np.array_split(value, num_shards)]
+
+    def create_uneven(self, value: Array, sizes: Sequence[int]) -> Shards:
+        return [part.copy() for part in np.split(value, np.cumsum(sizes)[:-1])]
+
+    def read(self, handle: Shards) -> Array:
+        return np.concatenate(handle)
+
+    def shards(self, handle: Shards) -> Shards:
+        return handle
+
+    def index(self, handle: Shards, key: Any) -> Array:
+        value: Array = np.asarray(np.concatenate(handle)[key])
+        return value
+
+    def matmul(self, left: Array, handle: Shards) -> Array:
+        value: Array = left @ np.concatenate(handle)
+        return value
+
+    def lookup(self, handle: Shards, ids: Array) -> Array:
+        whole = np.concatenate(handle)
+        _check(ids, len(whole))
+        rows: Array = whole[ids]
+        return rows
+
+    def sparse_read(self, handle: Shards, ids: Array) -> Array:
+        return self.lookup(handle, ids)
+
+    def assign(self, handle: Shards, value: Array) -> Shards:
+        if sum(map(len, handle)) != len(value):
+            raise ValueError(f"A value of {len(value)} rows is none for {sum(map(len, handle))}.")
+        return np.split(value.copy(), np.cumsum([len(shard) for shard in handle])[:-1])
+
+    def assign_add(self, handle: Shards, value: Array) -> Shards:
+        return self.assign(handle, self.read(handle) + value)
+
+    def assign_sub(self, handle: Shards, value: Array) -> Shards:
+        return self.assign(handle, self.read(handle) - value)
+
+    def scatter(self, handle: Shards, op: str, ids: Array, rows: Array) -> Shards:
+        whole = np.concatenate(handle)
+        _check(ids, len(whole))
+        if op == "update":
+            whole[ids] = rows
+        else:
+            _SCATTERS[op].at(whole, ids, rows)
+        return self.assign(handle, whole)
+
+    def initialize(self, kind: str, shape: Sequence[int], dtype: npt.DTypeLike, num_shards: int, seed: int) -> Shards:
+        if kind not in ("zeros", "ones", "random_uniform"):
+            raise NotImplementedError(kind)
+        shards = []
+        for start, stop in self.div(shape[0], num_shards):
+            part = (stop - start, *shape[1:])
+            drawn = np.random.default_rng([seed, start]).uniform(-0.05, 0.05, part)
+            shards.append(np.full(part, {"zeros": 0, "ones": 1}.get(kind, drawn), dtype))
+        return shards
+
+    def initialize_whole(
+        self, function: Callable[..., Array], shape: Sequence[int], dtype: npt.DTypeLike, num_shards: int
+    ) -> Shards:
+        return np.array_split(function(shape, dtype), num_shards)
+
+    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]) -> Array:
+        if kind != "sgd":
+            raise NotImplementedError(kind)
+        handle = self.create(value, num_shards)
+        for gradient in gradients:
+            if isinstance(gradient, tuple):
+                handle = self.scatter(handle, "sub", gradient[0], np.float32(0.1) * gradient[1])
+            else:
+                handle = self.assign_sub(handle, np.float32(0.1) * gradient)
+        return self.read(handle)
+
+    def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
+        shards: dict[str, Any] = {}
+        for key, value in tensors.items():
+            if value.dtype.kind in "OV":
+                raise NotImplementedError(f"{value.dtype} in an npz")
+            parts = np.array_split(value, num_shards) if value.ndim else [value]
+            shards |= {f"{key}#{number}": part for number, part in enumerate(parts)}
+        np.savez(path + ".npz", allow_pickle=False, **shards)
+
+    def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
+        restored = {}
+        with np.load(path + ".npz") as saved:
+            for key, template in templates.items():
+                parts = [saved[name] for name in saved.files if name.rpartition("#")[0] == key]
+                value = np.concatenate(parts) if template.ndim else parts[0]
+                if value.shape != template.shape or value.dtype != template.dtype.newbyteorder("="):
+                    raise ValueError(f"{key} is saved as {value.dtype}{list(value.shape)}.")
+                restored[key] = np.concatenate(np.array_split(value, num_shards)) if value.ndim else value
+        return restored
+
+
+def _check(ids: Array, length: int) -> None:
+    """``IndexError`` for ids that are not there: NumPy would take negative ones from the end."""
+    if ((ids < 0) | (ids >= length)).any():
+        raise IndexError(f"{ids.tolist()} are not all in [0, {length}).")

@@ -1,0 +1,180 @@
+"""An adapter of shardvar itself: what it claims, it keeps."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import shardvar as sv
+from shardvar.layout import Partition
+from shardvar.layout.dtypes import dtype_name
+from shardvar.nn.gradients import dense_gradients, sparse_gradients
+from shardvar.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
+from shardvar.variables.create import create_sharded_variable
+
+Array = npt.NDArray[Any]
+Gradient = Array | tuple[Array, Array]
+
+_INITIALIZERS: dict[str, Callable[[int], Any]] = {
+    "zeros": lambda seed: sv.initializers.Zeros(),
+    "ones": lambda seed: sv.initializers.Ones(),
+    "random_uniform": lambda seed: sv.initializers.RandomUniform(seed=seed),
+    "random_normal": lambda seed: sv.initializers.RandomNormal(seed=seed),
+    "truncated_normal": lambda seed: sv.initializers.TruncatedNormal(seed=seed),
+    "glorot_uniform": lambda seed: sv.initializers.GlorotUniform(seed=seed),
+}
+_OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
+    "sgd": lambda: SGD(0.1),
+    "momentum": lambda: Momentum(0.1, 0.9),
+    "adagrad": lambda: Adagrad(0.1),
+    "adam": lambda: Adam(0.1),
+}
+
+
+class Adapter:
+    """The oracle."""
+
+    def div(self, length: int, num_shards: int) -> Any:
+        return sv.div(length, num_shards)
+
+    def owner(self, ids: Array, length: int, num_shards: int) -> Any:
+        return sv.div_owner(ids, length, num_shards)
+
+    def regions(self, shape: Sequence[int], counts: Sequence[int]) -> Any:
+        return [(part.offset, part.shape) for part in Partition.from_counts(shape, counts)]
+
+    def fixed_shards(self, shape: Sequence[int], dtype: Any, num_shards: int) -> Any:
+        return sv.FixedShardsPartitioner(num_shards)(shape, dtype)
+
+    def min_size(self, shape: Sequence[int], dtype: Any, min_shard_bytes: int, max_shards: int) -> Any:
+        return sv.MinSizePartitioner(min_shard_bytes, max_shards)(shape, dtype)
+
+    def max_size(self, shape: Sequence[int], dtype: Any, max_shard_bytes: int, max_shards: int) -> Any:
+        return sv.MaxSizePartitioner(max_shard_bytes, max_shards)(shape, dtype)
+
+    def create(self, value: Array, num_shards: int) -> Any:
+        return create_sharded_variable(value, num_shards)
+
+    def create_uneven(self, value: Array, sizes: Sequence[int]) -> Any:
+        return create_sharded_variable(value, sv.PartitionSpec(splits=[sizes]))
+
+    def create_partitioned(self, value: Array, counts: Sequence[int]) -> Any:
+        return create_sharded_variable(value, lambda shape, dtype: list(counts))
+
+    def read(self, handle: Any) -> Any:
+        return handle.numpy()
+
+    def shards(self, handle: Any) -> list[Array]:
+        return [shard.numpy() for shard in getattr(handle, "variables", [handle])]
+
+    def index(self, handle: Any, key: Any) -> Any:
+        return handle[key]
+
+    def matmul(self, left: Array, handle: Any) -> Any:
+        return sv.matmul(left, handle)
+
+    def lookup(self, handle: Any, ids: Array) -> Any:
+        return sv.nn.embedding_lookup(handle, ids)
+
+    def sparse_read(self, handle: Any, ids: Array) -> Any:
+        return handle.sparse_read(ids)
+
+    def lookup_clipped(self, handle: Any, ids: Array, max_norm: float) -> Any:
+        return sv.nn.embedding_lookup(handle, ids, max_norm)
+
+    def lookup_bags(self, handle: Any, bags: Any, weights: Any, combiner: str) -> Any:
+        given = None if weights is None else sv.nn.SparseTensor.from_rows(weights, np.float32)
+        return sv.nn.embedding_lookup_sparse(handle, sv.nn.SparseTensor.from_rows(bags, np.int64), given, combiner)
+
+    def assign(self, handle: Any, value: Array) -> None:
+        handle.assign(value)
+
+    def assign_add(self, handle: Any, value: Array) -> None:
+        handle.assign_add(value)
+
+    def assign_sub(self, handle: Any, value: Array) -> None:
+        handle.assign_sub(value)
+
+    def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> None:
+        getattr(handle, f"scatter_{op}")(sv.IndexedSlices(rows, ids))
+
+    def initialize(self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int) -> list[Array]:
+        made = _INITIALIZERS[kind](seed)
+
+        def initial(shape: Any = tuple(shape), dtype: Any = dtype, partition: Any = None) -> Any:
+            return made(shape, dtype, partition)
+
+        return self.shards(create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype))
+
+    def initialize_whole(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+        def initial(shape: Any = tuple(shape), dtype: Any = dtype) -> Any:
+            return function(shape, dtype)
+
+        return self.shards(create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype))
+
+    def initialize_parts(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+        def initial(shape: Any = tuple(shape), dtype: Any = dtype, partition: Any = None) -> Any:
+            if partition is None:
+                return function(shape, dtype)
+            return function(shape, dtype, partition.shape, partition.offset)
+
+        return self.shards(create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype))
+
+    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> Any:
+        return self._trained(kind, value, num_shards, gradients)[0].numpy()
+
+    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> dict[str, list[Array]]:
+        variable, optimizer = self._trained(kind, value, num_shards, gradients)
+        return {name: self.shards(optimizer.get_slot(variable, name)) for name in optimizer.get_slot_names()}
+
+    def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
+        sv.save(path, tensors, partition=num_shards)
+
+    def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
+        restored = {}
+        with sv.open_checkpoint(path) as checkpoint:
+            for key, template in templates.items():
+                saved = checkpoint[key]
+                if (saved.shape, saved.dtype) != (template.shape, dtype_name(template.dtype)):
+                    raise ValueError(f"{key} is saved as {saved.dtype}{list(saved.shape)}.")
+                if saved.shape:
+                    restored[key] = np.concatenate([saved[a:b] for a, b in sv.div(len(saved), num_shards)])
+                else:
+                    restored[key] = saved[()]
+        return restored
+
+    def list_tensors(self, path: str) -> dict[str, tuple[tuple[int, ...], str]]:
+        with sv.open_checkpoint(path) as checkpoint:
+            return {key: (checkpoint[key].shape, checkpoint[key].dtype) for key in checkpoint}
+
+    def read_rows(self, path: str, key: str, start: int, stop: int) -> Array:
+        with sv.open_checkpoint(path) as checkpoint:
+            return checkpoint[key][start:stop]
+
+    def save_parts(self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]) -> None:
+        regions = [sv.Region(offset, part.shape) for offset, part in parts]
+        partition = sv.Partition(tuple(shape), tuple(regions))  # refuses holes and overlaps
+        value = np.empty(shape, dtype)
+        for region, (_, part) in zip(regions, parts, strict=True):
+            value[region.slices] = part
+        sv.save(path, {key: value}, partition=partition)
+
+    def save_limited(self, path: str, tensors: Mapping[str, Array], num_shards: int, max_nbytes: int) -> None:
+        sv.save(path, tensors, partition=num_shards, policy=sv.MaxShardSizePolicy(max_nbytes))
+
+    def file_nbytes(self, path: str) -> list[int]:
+        with sv.open_checkpoint(path) as checkpoint:
+            entries = checkpoint.entries()
+            return [int(n) for n in np.bincount(entries.file, weights=entries.slices.nbytes)]
+
+    def _trained(
+        self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]
+    ) -> tuple[Any, Optimizer]:
+        variable, optimizer = self.create(value, num_shards), _OPTIMIZERS[kind]()
+        for gradient in gradients:
+            if isinstance(gradient, tuple):
+                optimizer.apply_gradients(sparse_gradients(variable, *gradient))
+            else:
+                optimizer.apply_gradients(dense_gradients(variable, gradient))
+        return variable, optimizer

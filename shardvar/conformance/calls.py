@@ -1,0 +1,134 @@
+"""An adapter whose calls are written down as Python, so that a counterexample can be run without the kit."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from shardvar.testing.compare import difference
+
+REFUSED = object()
+"""What ``attempt`` gives for a call that raised."""
+
+WRITES = ("assign", "assign_add", "assign_sub", "scatter")
+"""Methods that return a new handle, or None where the handle that they were given was changed in place."""
+
+
+class Broken(Exception):
+    """A rule is broken: what came, and what must come."""
+
+    def __init__(self, came: str, must: str) -> None:
+        super().__init__(f"{came} {must}")
+        self.came = came
+        self.must = must
+
+
+class ProcessDied(Exception):
+    """What was called in a process of its own ended that process, or hung; that is never a refusal."""
+
+
+class NotClaimed(Exception):
+    """The adapter raised ``NotImplementedError``: it does not claim these inputs."""
+
+
+class Calls:
+    """An adapter; ``lines`` is the program that has been run on it."""
+
+    def __init__(self, adapter: Any) -> None:
+        self._adapter = adapter
+        self._names: list[tuple[Any, str]] = []
+        self.lines: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(self._call, name)
+
+    def name(self, value: Any, name: str) -> Any:
+        """Call a value by a name in what is written down from now on; returns the value."""
+        self._names.append((value, name))
+        return value
+
+    def note(self, line: str) -> None:
+        """Write down a line that is no call of the adapter."""
+        self.lines.append(line)
+
+    def has(self, name: str) -> bool:
+        """Whether the adapter has a method."""
+        return callable(getattr(self._adapter, name, None))
+
+    def refuses(self, name: str, *arguments: Any) -> None:
+        """Call a method that must raise; ``Broken`` where it returns."""
+        answer = self.attempt(name, *arguments)
+        if answer is not REFUSED:
+            raise Broken(f"It returned {text(answer)}.", "It must raise an exception.")
+
+    def attempt(self, name: str, *arguments: Any) -> Any:
+        """Call a method that may raise: its answer, or ``REFUSED``; a process that ended has not refused."""
+        try:
+            return self._call(name, *arguments)
+        except (NotClaimed, ProcessDied):
+            raise
+        except Exception:  # noqa: BLE001 - which exception it is, is the implementation's business
+            return REFUSED
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        call = f"adapter.{name}({', '.join(self._named(argument) for argument in arguments)})"
+        self.lines.append(call)
+        try:
+            answer = getattr(self._adapter, name)(*arguments)
+        except NotImplementedError as error:
+            raise NotClaimed(f"{name}: {error}" if str(error) else name) from error
+        if name in WRITES and answer is None:
+            return arguments[0]
+        if name.startswith("create") or name in WRITES:
+            handle = f"h{1 + sum(label[:1] == 'h' for _, label in self._names)}"
+            self.lines[-1] = f"{handle} = {call}"
+            self._names.append((answer, handle))
+        return answer
+
+    def _named(self, value: Any) -> str:
+        for known, name in reversed(self._names):
+            if known is value:
+                return name
+        return text(value)
+
+
+def expect_equal(came: Any, must: Any, ulps: int = 0) -> None:
+    """``Broken`` unless an answer is an array of the same shape and dtype with equal values (NaN equals NaN)."""
+    found = difference(came, must, ulps=ulps)
+    if found is not None:
+        raise Broken(f"It gave {text(came)}.", f"It must give {text(np.asarray(must))}.")
+
+
+def expect(holds: bool, came: str, must: str) -> None:
+    """``Broken`` with two sentences unless something holds."""
+    if not holds:
+        raise Broken(came, must)
+
+
+def text(value: object) -> str:
+    """A value as Python that makes it, arrays in full.
+
+    >>> text({"a": np.zeros((2, 0), np.float32)}), text([np.array([1, 2]), slice(None, 3)])
+    ("{'a': np.zeros((2, 0), 'float32')}", "[np.array([1, 2], 'int64'), slice(None, 3, None)]")
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype == object:
+            return f"np.array({array.tolist()!r}, object)" if array.size else f"np.empty({array.shape}, object)"
+        if not array.size:
+            return f"np.zeros({array.shape}, {str(array.dtype)!r})"
+        plain = array if array.dtype.kind in "biufc" else array.astype(np.float64)
+        numbers = repr(plain.tolist()).replace("nan", "np.nan").replace("inf", "np.inf")
+        return f"np.array({numbers}, {str(array.dtype)!r})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(text, value)) + "]"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(text, value)) + (",)" if len(value) == 1 else ")")
+    if isinstance(value, np.dtype):
+        return f"np.dtype({str(value)!r})"
+    if value is ...:
+        return "..."
+    return str(getattr(value, "__name__", "a_function")) if callable(value) else repr(value)

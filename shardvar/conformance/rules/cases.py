@@ -1,0 +1,68 @@
+"""Cases that several levels share: tables and numbers of shards, and the means to bring an adapter to them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+from shardvar.conformance.calls import Broken, Calls
+from shardvar.testing import counting
+
+Array = npt.NDArray[Any]
+Table = tuple[Array, int]
+
+ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3,), (2, 2))
+
+FULL = "With above, users' model code doesn't need to change w.r.t whether the variable is sharded or not."
+"""RFC 000: the sentence behind every rule whose oracle is NumPy on the whole array."""
+
+
+@st.composite
+def tables(
+    draw: st.DrawFn,
+    max_shards: int = 4,
+    row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES,
+    min_shards: int = 1,
+    max_more: int = 5,
+    dtype: npt.DTypeLike = np.float32,
+) -> Table:
+    """An array and a number of shards that is not above its number of rows."""
+    num_shards = draw(st.integers(min_shards, max_shards))
+    rows = num_shards + draw(st.integers(0, max_more))
+    return counting((rows, *draw(st.sampled_from(list(row_shapes)))), dtype), num_shards
+
+
+@st.composite
+def few_rows(draw: st.DrawFn, max_shards: int = 4) -> Table:
+    """An array with fewer rows than there are shards, perhaps none."""
+    num_shards = draw(st.integers(1, max_shards))
+    rows = draw(st.integers(0, num_shards - 1))
+    return counting((rows, *draw(st.sampled_from([(), (2,)])))), num_shards
+
+
+def pairs(value: Any) -> list[tuple[int, int]]:
+    """The intervals or counts that an adapter answered, as plain integers; ``Broken`` where they are no pairs."""
+    try:
+        return [(int(start), int(stop)) for start, stop in value]
+    except (TypeError, ValueError) as error:
+        raise Broken(f"It gave {value!r}.", "It must give pairs of integers.") from error
+
+
+def concatenated(parts: Any, axis: int = 0) -> Array:
+    """The arrays of shards as one; ``Broken`` where there are none."""
+    arrays = [np.asarray(part) for part in parts]
+    if not arrays:
+        raise Broken("It gave no shards.", "It must give at least one.")
+    return np.concatenate(arrays, axis)
+
+
+def must_be_unchanged(adapter: Calls, handle: Any, value: Array) -> None:
+    """``Broken`` unless a variable still holds a value, after a write that was refused."""
+    came = adapter.read(handle)
+    if not np.array_equal(np.asarray(came), value):
+        raise Broken(
+            f"The write was refused, and the variable now holds {np.asarray(came).tolist()}.",
+            f"It must still hold {value.tolist()}.",
+        )

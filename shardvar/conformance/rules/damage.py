@@ -1,0 +1,135 @@
+"""Level 8: a damaged checkpoint is refused or gives the right values, never silently wrong ones.
+
+The kit knows nothing of the format: it damages whatever files ``save`` wrote. ``restore`` runs in a process of its own,
+since a reader may also end, hang or fill the process that it runs in.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from hypothesis import strategies as st
+
+from shardvar.conformance.calls import REFUSED, Calls, expect
+from shardvar.conformance.registry import rule
+from shardvar.conformance.rules.checkpoints import PRESENT, Tensors, checkpoint_path, expect_tensors, templates_of
+from shardvar.testing import counting
+
+WORK = "add or reduce the number of parameter servers without losing previous training work"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Where a checkpoint is damaged; all numbers are taken modulo what there is."""
+
+    file: int
+    """Which file, in the order of their names."""
+    place: float
+    """Where in it, from 0 to 1."""
+    extra: int
+    """Which bit, how many bytes, which other file."""
+
+
+def files_of(directory: str) -> list[Path]:
+    """The files of a checkpoint that are not empty, in the order of their names."""
+    return sorted(path for path in Path(directory).rglob("*") if path.is_file() and path.stat().st_size)
+
+
+def flip(directory: str, file: int, place: float, extra: int) -> None:
+    """Flip one bit."""
+    path, data, at = _opened(directory, file, place)
+    data[at] ^= 1 << extra % 8
+    path.write_bytes(data)
+
+
+def truncate(directory: str, file: int, place: float, extra: int) -> None:
+    """Cut a file off."""
+    path, data, at = _opened(directory, file, place)
+    path.write_bytes(data[:at])
+
+
+def zero(directory: str, file: int, place: float, extra: int) -> None:
+    """Overwrite up to 64 bytes with zeros, as a lost sector does."""
+    path, data, at = _opened(directory, file, place)
+    count = min(1 + extra % 64, len(data) - at)
+    data[at : at + count] = bytes(count)
+    path.write_bytes(data)
+
+
+def remove(directory: str, file: int, place: float, extra: int) -> None:
+    """Remove a file."""
+    files = files_of(directory)
+    files[file % len(files)].unlink()
+
+
+def swap(directory: str, file: int, place: float, extra: int) -> None:
+    """Exchange the contents of two files."""
+    files = files_of(directory)
+    one, other = files[file % len(files)], files[extra % len(files)]
+    data = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(data)
+
+
+def _opened(directory: str, file: int, place: float) -> tuple[Path, bytearray, int]:
+    files = files_of(directory)
+    path = files[file % len(files)]
+    data = bytearray(path.read_bytes())
+    return path, data, min(int(place * len(data)), len(data) - 1)
+
+
+Case = tuple[Tensors, int, Damage]
+
+damages = st.builds(Damage, st.integers(0, 9), st.floats(0, 1, exclude_max=True, width=16), st.integers(0, 63))
+cases = st.tuples(
+    st.sampled_from([(6, 4), (30, 8)]).map(
+        lambda shape: {"w": counting(shape), "b": -counting((3,)), "step": np.array(7, np.int64)}
+    ),
+    st.integers(1, 3),
+    damages,
+)
+
+
+def check_damage(adapter: Calls, case: Case, harm: Callable[[str, int, float, int], None]) -> None:
+    tensors, num_shards, damage = case
+    with checkpoint_path(adapter) as path:
+        adapter.save(path, tensors, num_shards)
+        directory = str(Path(path).parent)
+        expect(bool(files_of(directory)), "It wrote no files.", "It must write the checkpoint under its path.")
+        adapter.note(f"from shardvar.conformance.rules.damage import {harm.__name__}")
+        adapter.note(f'{harm.__name__}(path[: -len("/model")], {damage.file}, {damage.place}, {damage.extra})')
+        harm(directory, damage.file, damage.place, damage.extra)
+        came = adapter.attempt("restore", path, templates_of(tensors), 2)
+        if came is not REFUSED:
+            expect_tensors(came, tensors)
+
+
+@rule("R-DAMAGE-1-remove", 8, "001", PRESENT, "save restore", cases, isolated=True)
+def lost_files_are_noticed(adapter: Calls, case: Case) -> None:
+    """Where a file is lost, restoring is refused or right: nothing comes back as zeros or as what was there before."""
+    check_damage(adapter, case, remove)
+
+
+@rule("R-DAMAGE-1-truncate", 8, "001", PRESENT, "save restore", cases, isolated=True)
+def cut_files_are_noticed(adapter: Calls, case: Case) -> None:
+    """Where a file is cut off, restoring is refused or right."""
+    check_damage(adapter, case, truncate)
+
+
+@rule("R-DAMAGE-1-flip", 8, "000", WORK, "save restore", cases, isolated=True)
+def flipped_bits_are_noticed(adapter: Calls, case: Case) -> None:
+    """Where one bit of a file is flipped, restoring is refused or right."""
+    check_damage(adapter, case, flip)
+
+
+@rule("R-DAMAGE-1-zero", 8, "000", WORK, "save restore", cases, isolated=True)
+def zeroed_bytes_are_noticed(adapter: Calls, case: Case) -> None:
+    """Where some bytes of a file have become zeros, restoring is refused or right."""
+    check_damage(adapter, case, zero)
+
+
+@rule("R-DAMAGE-1-swap", 8, "000", WORK, "save restore", cases, isolated=True)
+def exchanged_files_are_noticed(adapter: Calls, case: Case) -> None:
+    """Where two files have changed places, restoring is refused or right."""
+    check_damage(adapter, case, swap)

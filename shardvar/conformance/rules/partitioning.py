@@ -1,0 +1,148 @@
+"""Level 1: which rows a shard holds, and what partitioners answer."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from shardvar.conformance.calls import Calls, expect
+from shardvar.conformance.registry import rule
+from shardvar.conformance.rules.cases import pairs
+
+DIV = (
+    "If the ids do not evenly divide the number of shards, each of the first several shards will be assigned one more "
+    "id."
+)
+SIGNATURE = "`num_partitions` is a list/tuple representing the number of partitions on each dimension"
+AT_LEAST = "Create a partitioner that allocates at least 64MB for each partition."
+AT_MOST = "The max number of such partitions (upper bound) is the 10."
+
+lengths = st.integers(0, 40)
+counts = st.integers(1, 9)
+shapes = st.lists(st.integers(1, 30), min_size=1, max_size=3).map(tuple)
+dtypes: st.SearchStrategy[np.dtype[Any]] = st.sampled_from(
+    [np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int8)]
+)
+
+
+def by_division(length: int, num_shards: int) -> list[tuple[int, int]]:
+    """The definition, by NumPy's own rule for dividing an array."""
+    sizes = [len(part) for part in np.array_split(np.arange(length), num_shards)]
+    stops = np.cumsum(sizes).tolist()
+    return [(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
+
+
+@rule("R-DIV-1", 1, "000", DIV, "div", st.tuples(lengths, counts))
+def rows_are_divided(adapter: Calls, case: tuple[int, int]) -> None:
+    """`div` gives every shard its contiguous rows, the first ones one row more."""
+    came, must = pairs(adapter.div(*case)), by_division(*case)
+    expect(came == must, f"It gave {came}.", f"It must give {must}.")
+
+
+@st.composite
+def owned(draw: st.DrawFn) -> tuple[list[int], int, int]:
+    """Ids, a length and a number of shards."""
+    length = draw(st.integers(1, 40))
+    return draw(st.lists(st.integers(0, length - 1), max_size=6)), length, draw(counts)
+
+
+@rule("R-DIV-1-owner", 1, "000", "ids are assigned to shards in a contiguous manner", "owner", owned())
+def ids_have_owners(adapter: Calls, case: tuple[list[int], int, int]) -> None:
+    """`owner` gives for every id the shard of the div rule and the row there."""
+    ids, length, num_shards = case
+    shards, rows = adapter.owner(np.array(ids, np.int64), length, num_shards)
+    came = pairs(zip(np.asarray(shards).tolist(), np.asarray(rows).tolist(), strict=True))
+    bounds = by_division(length, num_shards)
+    must = [next((s, i - a) for s, (a, b) in enumerate(bounds) if a <= i < b) for i in ids]
+    expect(came == must, f"It gave the (shard, row) pairs {came}.", f"It must give {must}.")
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> tuple[tuple[int, ...], list[int]]:
+    """A shape, and counts an axis that it can be cut into without empty parts."""
+    shape = draw(st.lists(st.integers(1, 12), min_size=1, max_size=2).map(tuple))
+    return shape, [draw(st.integers(1, min(extent, 4))) for extent in shape]
+
+
+@rule("R-PART-1-regions", 1, "000", "we are going to partition that variable 3 ways on the first dimension", "regions",
+      grids())  # fmt: skip
+def counts_make_a_grid(adapter: Calls, case: tuple[tuple[int, ...], list[int]]) -> None:
+    """`regions` gives the parts of a grid, each axis divided by the div rule."""
+    shape, along = case
+    came = [(tuple(map(int, o)), tuple(map(int, s))) for o, s in adapter.regions(shape, along)]
+    axes = [by_division(extent, count) for extent, count in zip(shape, along, strict=True)]
+    must = [(tuple(a for a, _ in cell), tuple(b - a for a, b in cell)) for cell in product(*axes)]
+    expect(came == must, f"It gave the (offset, shape) pairs {came}.", f"It must give {must}.")
+
+
+def rows_only(answer: Any, shape: tuple[int, ...]) -> int:
+    """How many parts the first axis has; ``Broken`` unless the others are whole."""
+    came = [int(count) for count in answer]
+    is_first_axis = len(came) == len(shape) and came[0] >= 1 and all(count == 1 for count in came[1:])
+    expect(is_first_axis, f"It gave {came}.", f"It must give a count for each of {len(shape)} axes, 1 but for axis 0.")
+    return came[0]
+
+
+@st.composite
+def fixed(draw: st.DrawFn) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """A shape, a dtype and a number of shards that is not above the number of rows."""
+    shape = draw(shapes)
+    return shape, draw(dtypes), draw(st.integers(1, min(shape[0], 9)))
+
+
+@rule("R-PART-1-fixed", 1, "000", SIGNATURE, "fixed_shards", fixed())
+def fixed_is_fixed(adapter: Calls, case: tuple[tuple[int, ...], np.dtype[Any], int]) -> None:
+    """`fixed_shards` answers with the number of shards for the first axis and 1 for the others."""
+    came = rows_only(adapter.fixed_shards(*case), case[0])
+    expect(came == case[2], f"It gave {came} parts.", f"It must give {case[2]}.")
+
+
+sized = st.tuples(shapes, dtypes, st.integers(1, 300), st.integers(1, 9))
+Sized = tuple[tuple[int, ...], np.dtype[Any], int, int]
+
+
+def row_nbytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """The bytes of a row."""
+    return int(np.prod(shape[1:], dtype=int)) * dtype.itemsize
+
+
+@rule("R-PART-3-min", 1, "000", AT_LEAST, "min_size", sized)
+def no_part_is_smaller(adapter: Calls, case: Sized) -> None:
+    """`min_size` answers with parts none of which, if there are several, is below the minimum."""
+    shape, dtype, minimum, _ = case
+    parts = rows_only(adapter.min_size(*case), shape)
+    smallest = shape[0] // parts * row_nbytes(shape, dtype)
+    expect(
+        parts == 1 or smallest >= minimum,
+        f"It gave {parts} parts, of which the smallest has {smallest} bytes.",
+        f"No part must be below {minimum} bytes.",
+    )
+
+
+@rule("R-PART-3-upper", 1, "000", AT_MOST, "min_size", sized)
+def no_more_parts(adapter: Calls, case: Sized) -> None:
+    """`min_size` never answers with more parts than the maximum, nor with fewer than would hold the minimum."""
+    shape, dtype, minimum, most = case
+    parts = rows_only(adapter.min_size(*case), shape)
+    expect(parts <= most, f"It gave {parts} parts.", f"It must give at most {most}.")
+    more = parts + 1
+    possible = more <= min(most, shape[0]) and shape[0] // more * row_nbytes(shape, dtype) >= minimum
+    expect(not possible, f"It gave {parts} parts.", f"{more} parts would hold {minimum} bytes each.")
+
+
+@rule("R-PART-1-max", 1, "000",
+      "Existing partitioners like `min_max_variable_partitioner`, `variable_axis_size_partitioner` and "
+      "`fixed_size_partitioner` conform to the required signature so they can be directly used.",
+      "max_size", sized)  # fmt: skip
+def no_part_is_larger(adapter: Calls, case: Sized) -> None:
+    """`max_size` answers with parts none of which exceeds the maximum, unless it is one row or more are forbidden."""
+    shape, dtype, maximum, most = case
+    parts = rows_only(adapter.max_size(*case), shape)
+    largest = -(-shape[0] // parts) * row_nbytes(shape, dtype)
+    expect(parts <= most, f"It gave {parts} parts.", f"It must give at most {most}.")
+    expect(
+        largest <= maximum or parts in (most, shape[0]),
+        f"It gave {parts} parts, of which the largest has {largest} bytes.",
+        f"No part must exceed {maximum} bytes.",
+    )

@@ -1,0 +1,185 @@
+"""Level 7: what decides which file holds what may re-slice tensors, and may not lose, reshape or cast them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from shardvar.conformance.calls import REFUSED, Calls, expect
+from shardvar.conformance.registry import rule
+from shardvar.conformance.rules.cases import Array
+from shardvar.conformance.rules.checkpoints import RESLICING, Tensors, checkpoint_path, expect_tensors, templates_of
+from shardvar.testing import counting
+
+LIMIT = "Every shard on the right has a maximum size of 500MB, so some tensors are split among multiple shards."
+REMOVED = "Tensors must not be removed from the checkpoint."
+RESHAPED = "Tensors must not be reshaped."
+CAST = "Tensor dtypes must not change."
+ONCE = "The callback will only be called once for a given `checkpoint.save()` call."
+DESCRIBED = "The `description` is saved alongside the tensor data in the checkpoint"
+
+Pieces = list[list[tuple[str, int, Array]]]
+Limited = tuple[Tensors, int, int]
+
+
+@st.composite
+def models(draw: st.DrawFn) -> Tensors:
+    """A few tensors."""
+    tensors = {"w": counting((draw(st.integers(2, 9)), 2)), "bias": -counting((draw(st.integers(1, 4)),))}
+    if draw(st.booleans()):
+        tensors["step"] = np.array(7, np.int64)
+    return tensors
+
+
+def check_limited(adapter: Calls, case: Limited) -> None:
+    tensors, num_shards, limit = case
+    with checkpoint_path(adapter) as path:
+        adapter.save_limited(path, tensors, num_shards, limit)
+        expect_tensors(adapter.restore(path, templates_of(tensors), 1), tensors)
+
+
+@rule("R-POLICY-4", 7, "001", LIMIT, "save_limited restore", st.tuples(models(), st.just(1), st.integers(16, 100)))
+def limited_files_hold_everything(adapter: Calls, case: Limited) -> None:
+    """What is saved in files of limited size is restored bit for bit."""
+    check_limited(adapter, case)
+
+
+@rule("R-POLICY-4-shards", 7, "001", LIMIT, "save_limited restore",
+      st.tuples(models(), st.just(2), st.integers(16, 100)))  # fmt: skip
+def slices_are_sliced_again(adapter: Calls, case: Limited) -> None:
+    """A variable that is sharded already is saved in files of limited size and restored bit for bit."""
+    check_limited(adapter, case)
+
+
+@rule("R-POLICY-4-tiny", 7, "001", LIMIT, "save_limited restore",
+      st.tuples(models(), st.just(1), st.integers(1, 8)), isolated=True)  # fmt: skip
+def tiny_limits_end(adapter: Calls, case: Limited) -> None:
+    """A limit below the size of a row is refused or kept as nearly as can be, and saving ends."""
+    tensors, num_shards, limit = case
+    with checkpoint_path(adapter) as path:
+        if adapter.attempt("save_limited", path, tensors, num_shards, limit) is not REFUSED:
+            expect_tensors(adapter.restore(path, templates_of(tensors), 1), tensors)
+
+
+@rule("R-POLICY-4-size", 7, "001", LIMIT, "save_limited file_nbytes",
+      st.tuples(models(), st.integers(1, 2), st.integers(16, 100)))  # fmt: skip
+def limits_are_kept(adapter: Calls, case: Limited) -> None:
+    """No file holds more bytes of payload than the limit."""
+    tensors, num_shards, limit = case
+    with checkpoint_path(adapter) as path:
+        adapter.save_limited(path, tensors, num_shards, limit)
+        came = [int(nbytes) for nbytes in adapter.file_nbytes(path)]
+        expect(max(came, default=0) <= limit, f"Files hold {came} bytes.", f"None must hold more than {limit}.")
+        total = sum(array.nbytes for array in tensors.values())
+        expect(sum(came) >= total, f"Files hold {came} bytes.", f"Together they must hold {total}.")
+
+
+def whole(tensors: Tensors) -> Pieces:
+    """Each tensor in a file of its own."""
+    return [[(key, 0, np.asarray(array))] for key, array in tensors.items()]
+
+
+def halved(tensors: Tensors) -> Pieces:
+    """The first half of every tensor in one file and the second in another."""
+    files: Pieces = [[], []]
+    for key, given in tensors.items():
+        array = np.asarray(given)
+        middle = len(array) // 2 if array.ndim else 0
+        if middle:
+            files[0].append((key, 0, array[:middle]))
+            files[1].append((key, middle, array[middle:]))
+        else:
+            files[0].append((key, 0, array))
+    return files
+
+
+def removed(tensors: Tensors) -> Pieces:
+    """All tensors but the last one."""
+    return whole(tensors)[:-1]
+
+
+def rows_removed(tensors: Tensors) -> Pieces:
+    """Of ``w`` all rows but the last one."""
+    return [[(key, 0, array[:-1] if key == "w" else array)] for [(key, _, array)] in whole(tensors)]
+
+
+def reshaped(tensors: Tensors) -> Pieces:
+    """``w`` flattened."""
+    return [[(key, 0, array.ravel() if key == "w" else array)] for [(key, _, array)] in whole(tensors)]
+
+
+def cast(tensors: Tensors) -> Pieces:
+    """``w`` as float64."""
+    return [[(key, 0, array.astype(np.float64) if key == "w" else array)] for [(key, _, array)] in whole(tensors)]
+
+
+def _save(adapter: Calls, path: str, tensors: Tensors, callback: Callable[[Tensors], Pieces]) -> Any:
+    adapter.note(f"from shardvar.conformance.rules.policies import {callback.__name__}")
+    return adapter.attempt("save_by_callback", path, tensors, callback, "By the kit.")
+
+
+def check_callback(adapter: Calls, tensors: Tensors, callback: Callable[[Tensors], Pieces]) -> None:
+    with checkpoint_path(adapter) as path:
+        expect(_save(adapter, path, tensors, callback) is not REFUSED, "It refused to save.", "It must save.")
+        expect_tensors(adapter.restore(path, templates_of(tensors), 1), tensors)
+
+
+def check_restriction(adapter: Calls, tensors: Tensors, callback: Callable[[Tensors], Pieces]) -> None:
+    with checkpoint_path(adapter) as path:
+        if _save(adapter, path, tensors, callback) is not REFUSED:
+            expect_tensors(adapter.restore(path, templates_of(tensors), 1), tensors)
+
+
+@rule("R-POLICY-7-callback", 7, "001", RESLICING, "save_by_callback restore", models())
+def callbacks_may_slice(adapter: Calls, case: Tensors) -> None:
+    """A callback that puts halves of tensors in different files is obeyed, and everything is restored."""
+    check_callback(adapter, case, halved)
+
+
+@rule("R-POLICY-1", 7, "001", REMOVED, "save_by_callback restore", models())
+def callbacks_may_not_remove(adapter: Calls, case: Tensors) -> None:
+    """Where a callback drops a tensor, saving is refused or the tensor is saved all the same."""
+    check_restriction(adapter, case, removed)
+
+
+@rule("R-POLICY-1-rows", 7, "001", REMOVED, "save_by_callback restore", models())
+def callbacks_may_not_remove_rows(adapter: Calls, case: Tensors) -> None:
+    """Where a callback drops rows of a tensor, saving is refused or the rows are saved all the same."""
+    check_restriction(adapter, case, rows_removed)
+
+
+@rule("R-POLICY-2", 7, "001", RESHAPED, "save_by_callback restore", models())
+def callbacks_may_not_reshape(adapter: Calls, case: Tensors) -> None:
+    """Where a callback reshapes a tensor, saving is refused or the shape is kept all the same."""
+    check_restriction(adapter, case, reshaped)
+
+
+@rule("R-POLICY-3", 7, "001", CAST, "save_by_callback restore", models())
+def callbacks_may_not_cast(adapter: Calls, case: Tensors) -> None:
+    """Where a callback casts a tensor, saving is refused or the dtype is kept all the same."""
+    check_restriction(adapter, case, cast)
+
+
+@rule("R-POLICY-5", 7, "001", ONCE, "save_by_callback", models())
+def callbacks_are_called_once(adapter: Calls, case: Tensors) -> None:
+    """A callback is called once for each save, and sees every tensor then."""
+    seen: list[list[str]] = []
+
+    def counted(tensors: Tensors) -> Pieces:
+        seen.append(sorted(tensors))
+        return whole(tensors)
+
+    with checkpoint_path(adapter) as path:
+        adapter.note("from shardvar.conformance.rules.policies import whole as counted  # and count the calls")
+        adapter.save_by_callback(path, case, counted, "By the kit.")
+    expect(seen == [sorted(case)], f"It was called with {seen}.", f"It must be called once, with {sorted(case)}.")
+
+
+@rule("R-POLICY-6", 7, "001", DESCRIBED, "save_by_callback description", models())
+def descriptions_are_saved(adapter: Calls, case: Tensors) -> None:
+    """The description of the callback is in the checkpoint."""
+    with checkpoint_path(adapter) as path:
+        _save(adapter, path, case, whole)
+        came = adapter.description(path)
+    expect(came == "By the kit.", f"It gave {came!r}.", 'It must give "By the kit.".')

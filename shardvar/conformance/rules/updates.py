@@ -1,0 +1,274 @@
+"""Level 3: lookups give the rows of the ids in their order; writes change the rows that they name and no others."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from shardvar.conformance.calls import Broken, Calls, NotClaimed, expect_equal
+from shardvar.conformance.registry import rule
+from shardvar.conformance.rules.cases import FULL, Array, Table, must_be_unchanged, tables
+from shardvar.testing import SparseIds, Update, counting, ids, sparse_ids, updated
+
+LOOKUP = (
+    "Python ops that have well defined partitioned behavior (e.g, `tf.nn.embedding_lookup`, "
+    "`tf.nn.sampled_softmax_loss`) will treat sharded variable as a list of variables for parallel operations"
+)
+WRITES = "`ShardedVariable` will support read and update functions like `read_value`, `assign_add` and `scatter_add`."
+COMPOSE = "that list of variables compose a larger variable"
+IDS = "Assuming we assign consecutive integer ids along the first axis of the variable"
+Lookup = tuple[Array, int, Array]
+
+
+@st.composite
+def lookups(draw: st.DrawFn, max_rank: int = 1, min_ids: int = 0) -> Lookup:
+    """A table and ids, unsorted, duplicated, across shards."""
+    value, num_shards = draw(tables())
+    wanted = ids(len(value), max_rank=max_rank).filter(lambda some: some.size >= min_ids)
+    return value, num_shards, draw(wanted)
+
+
+def check_lookup(method: str) -> Callable[[Calls, Lookup], None]:
+    def check(adapter: Calls, case: Lookup) -> None:
+        value, num_shards, wanted = case
+        expect_equal(getattr(adapter, method)(adapter.create(value, num_shards), wanted), value[wanted])
+
+    return check
+
+
+@rule("R-LOOKUP-2", 3, "000", LOOKUP, "create lookup", lookups())
+def lookups_keep_the_order(adapter: Calls, case: Lookup) -> None:
+    """The i-th row of a lookup is that of the i-th id, whichever shards hold them."""
+    check_lookup("lookup")(adapter, case)
+
+
+@st.composite
+def square_lookups(draw: st.DrawFn) -> Lookup:
+    """Ids of two axes."""
+    value, num_shards = draw(tables())
+    wanted = draw(ids(len(value), max_size=6).filter(len))
+    return value, num_shards, np.stack([wanted, wanted[::-1]])
+
+
+@rule("R-LOOKUP-2-axes", 3, "000", LOOKUP, "create lookup", square_lookups())
+def ids_have_any_shape(adapter: Calls, case: Lookup) -> None:
+    """A lookup of ids of several axes has these axes and then those of a row."""
+    check_lookup("lookup")(adapter, case)
+
+
+@rule("R-READ-1", 3, "000", FULL, "create sparse_read", lookups())
+def sparse_reads_keep_the_order(adapter: Calls, case: Lookup) -> None:
+    """The i-th row of a sparse read is that of the i-th id, whichever shards hold them."""
+    check_lookup("sparse_read")(adapter, case)
+
+
+@st.composite
+def ids_outside(draw: st.DrawFn) -> Lookup:
+    """Ids of which one is not there."""
+    value, num_shards = draw(tables())
+    good = draw(ids(len(value), max_size=3)).tolist()
+    bad = draw(st.sampled_from([len(value), len(value) + 2, -1, -len(value)]))
+    good.insert(draw(st.integers(0, len(good))), bad)
+    return value, num_shards, np.array(good, np.int64)
+
+
+@rule("R-ID-1", 3, "000", IDS, "create lookup", ids_outside())
+def lookups_outside_are_refused(adapter: Calls, case: Lookup) -> None:
+    """A lookup of an id that is negative or too large is refused, not clamped, wrapped or made up."""
+    value, num_shards, wanted = case
+    handle = adapter.create(value, num_shards)
+    adapter.refuses("lookup", handle, wanted)
+
+
+@rule("R-ID-1-sparse-read", 3, "000", IDS, "create sparse_read", ids_outside())
+def sparse_reads_outside_are_refused(adapter: Calls, case: Lookup) -> None:
+    """A sparse read of an id that is negative or too large is refused."""
+    value, num_shards, wanted = case
+    handle = adapter.create(value, num_shards)
+    adapter.refuses("sparse_read", handle, wanted)
+
+
+@rule("R-LOOKUP-4", 3, "002", "each embedding is clipped if its l2-norm is larger than this value",
+      "create lookup_clipped", st.tuples(lookups(), st.sampled_from([1.0, 0.5, 4.0, 100.0])))  # fmt: skip
+def norms_are_clipped(adapter: Calls, case: tuple[Lookup, float]) -> None:
+    """A row whose l2 norm exceeds `max_norm` is scaled to it, and others are as they are."""
+    (value, num_shards, wanted), most = case
+    rows = value[wanted].astype(np.float64)
+    norms = np.sqrt((rows * rows).sum(axis=tuple(range(1, rows.ndim)), keepdims=True))
+    must = np.where(norms > most, rows * (most / np.maximum(norms, most)), rows).astype(np.float32)
+    expect_equal(adapter.lookup_clipped(adapter.create(value, num_shards), wanted, most), must, ulps=16)
+
+
+@st.composite
+def bags(draw: st.DrawFn) -> tuple[Array, int, SparseIds, str]:
+    """A table and bags of ids, none empty."""
+    value, num_shards = draw(tables(row_shapes=((2,),)))
+    some = draw(sparse_ids(len(value)).filter(lambda drawn: bool(drawn.bags) and all(drawn.bags)))
+    return value, num_shards, some, draw(st.sampled_from(["sum", "mean", "sqrtn"]))
+
+
+@rule("R-LOOKUP-2-bags", 3, "000", LOOKUP, "create lookup_bags", bags())
+def bags_are_combined(adapter: Calls, case: tuple[Array, int, SparseIds, str]) -> None:
+    """A bag of ids is the weighted sum of its rows, divided by the weights' sum (mean) or l2 norm (sqrtn)."""
+    value, num_shards, some, combiner = case
+    must = np.zeros((len(some.bags), 2))
+    for number, bag in enumerate(some.bags):
+        weights = np.ones(len(bag)) if some.weights is None else np.array(some.weights[number])
+        divisor = {"sum": 1.0, "mean": weights.sum(), "sqrtn": np.sqrt((weights**2).sum())}[combiner]
+        must[number] = (value[bag] * weights[:, None]).sum(axis=0) / divisor
+    handle = adapter.create(value, num_shards)
+    came = adapter.lookup_bags(handle, some.bags, some.weights, combiner)
+    expect_equal(came, must.astype(np.float32), ulps=16)
+
+
+Write = tuple[Array, int, Array]
+
+
+@st.composite
+def dense_writes(draw: st.DrawFn) -> Write:
+    """A table and another value of its shape."""
+    value, num_shards = draw(tables())
+    return value, num_shards, (value[::-1] * 2).copy()
+
+
+@rule("R-SV-3-assign", 3, "000", WRITES, "create assign read", dense_writes())
+def assignments_replace(adapter: Calls, case: Write) -> None:
+    """After an assignment the variable reads as the new value."""
+    value, num_shards, other = case
+    expect_equal(adapter.read(adapter.assign(adapter.create(value, num_shards), other)), other)
+
+
+@rule("R-SV-3-assign-add", 3, "000", WRITES, "create assign_add read", dense_writes())
+def additions_add(adapter: Calls, case: Write) -> None:
+    """After `assign_add` the variable reads as the sum."""
+    value, num_shards, other = case
+    expect_equal(adapter.read(adapter.assign_add(adapter.create(value, num_shards), other)), value + other)
+
+
+@rule("R-SV-3-assign-sub", 3, "000", WRITES, "create assign_sub read", dense_writes())
+def subtractions_subtract(adapter: Calls, case: Write) -> None:
+    """After `assign_sub` the variable reads as the difference."""
+    value, num_shards, other = case
+    expect_equal(adapter.read(adapter.assign_sub(adapter.create(value, num_shards), other)), value - other)
+
+
+def check_refused_assignment(adapter: Calls, case: tuple[Table, int]) -> None:
+    (value, num_shards), more = case
+    handle = adapter.create(value, num_shards)
+    adapter.refuses("assign", handle, counting((len(value) + more, *value.shape[1:])) + np.float32(100))
+    must_be_unchanged(adapter, handle, value)
+
+
+@rule("R-VAR-2-large", 3, "000", COMPOSE, "create assign read", st.tuples(tables(), st.integers(1, 3)))
+def values_too_large_are_refused(adapter: Calls, case: tuple[Table, int]) -> None:
+    """A value with too many rows is refused, not cropped, and the variable stays as it was."""
+    check_refused_assignment(adapter, case)
+
+
+@rule("R-VAR-2-small", 3, "000", COMPOSE, "create assign read",
+      st.tuples(tables(min_shards=2), st.just(-1)))  # fmt: skip
+def values_too_small_are_refused(adapter: Calls, case: tuple[Table, int]) -> None:
+    """A value with too few rows is refused, not broadcast, and no shard is written before that is noticed."""
+    check_refused_assignment(adapter, case)
+
+
+@rule("R-READ-2", 3, "003", "no mutation is done to the Tensor returned by a read_variable_op after it's been read",
+      "create assign_add read", tables())  # fmt: skip
+def reads_are_snapshots(adapter: Calls, case: Table) -> None:
+    """What was read stays as it was when the variable is written afterwards."""
+    value, num_shards = case
+    handle = adapter.create(value, num_shards)
+    before = adapter.name(adapter.read(handle), "before")
+    adapter.lines[-1] = f"before = {adapter.lines[-1]}"
+    adapter.assign_add(handle, np.ones_like(value))
+    adapter.note("before")
+    expect_equal(before, value)
+
+
+Scatter = tuple[Array, int, Update]
+
+
+@st.composite
+def scatters(draw: st.DrawFn, op: str) -> Scatter:
+    """A table and rows to write, ids unsorted and duplicated; operands are such that no order of them rounds."""
+    value, num_shards = draw(tables())
+    rows = draw(ids(len(value), max_size=6))
+    if op == "update":
+        rows = rows[np.sort(np.unique(rows, return_index=True)[1])]
+    shape = (len(rows), *value.shape[1:])
+    powers = np.array([2.0, 4.0, 0.5, 8.0], np.float32)
+    operands = powers[np.arange(np.prod(shape, dtype=int)) % 4].reshape(shape) if op in ("mul", "div") else None
+    return value, num_shards, Update(op, rows, counting(shape) * 3 - 7 if operands is None else operands)
+
+
+def check_scatter(adapter: Calls, case: Scatter) -> None:
+    value, num_shards, write = case
+    handle = adapter.scatter(adapter.create(value, num_shards), write.op, write.ids, write.values)
+    expect_equal(adapter.read(handle), updated(value, write))
+
+
+def _register_scatters() -> None:
+    laws = {
+        "add": "`scatter` adds each operand to its row, as often as the row comes",
+        "sub": "`scatter` subtracts each operand from its row, as often as the row comes",
+        "mul": "`scatter` multiplies each row by its operand, as often as the row comes",
+        "div": "`scatter` divides each row by its operand, as often as the row comes",
+        "min": "`scatter` leaves in each row the least of it and all of its operands",
+        "max": "`scatter` leaves in each row the greatest of it and all of its operands",
+        "update": "`scatter` replaces the rows that are named, in any order",
+    }
+    for op, law in laws.items():
+
+        def check(adapter: Calls, case: Any) -> None:
+            check_scatter(adapter, case)
+
+        check.__doc__ = law
+        rule(f"R-SV-3-scatter-{op}", 3, "000", WRITES, "create scatter read", scatters(op))(check)
+
+
+_register_scatters()
+
+
+@rule("R-ID-1-scatter", 3, "000", IDS, "create scatter read", ids_outside())
+def scatters_outside_are_refused(adapter: Calls, case: Lookup) -> None:
+    """A scatter to an id that is negative or too large is refused, and no row is written before that is noticed."""
+    value, num_shards, wanted = case
+    handle = adapter.create(value, num_shards)
+    adapter.refuses("scatter", handle, "add", wanted, np.ones((len(wanted), *value.shape[1:]), np.float32))
+    must_be_unchanged(adapter, handle, value)
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> tuple[Array, int, list[Update]]:
+    """A table and several writes, dense and sparse."""
+    value, num_shards = draw(tables(row_shapes=((), (2,))))
+    writes = []
+    for _ in range(draw(st.integers(1, 4))):
+        op = draw(st.sampled_from(["assign", "add", "sub", "scatter add", "scatter update"]))
+        rows = draw(ids(len(value), max_size=4, max_rank=1)) if op.startswith("scatter") else None
+        if rows is not None:
+            rows = np.unique(rows)
+        shape = value.shape if rows is None else (len(rows), *value.shape[1:])
+        writes.append(Update(op.removeprefix("scatter "), rows, counting(shape)))
+    return value, num_shards, writes
+
+
+@rule("R-SV-3", 3, "000", WRITES, "create read", sequences())
+def writes_follow_one_another(adapter: Calls, case: tuple[Array, int, list[Update]]) -> None:
+    """After any writes that are claimed, one after another, the variable reads as the whole array would."""
+    value, num_shards, writes = case
+    handle = adapter.create(value, num_shards)
+    for write in writes:
+        dense = {"assign": "assign", "add": "assign_add", "sub": "assign_sub"}
+        method = dense[write.op] if write.ids is None else "scatter"
+        if not adapter.has(method):
+            raise NotClaimed(f"no {method}")
+        if write.ids is None:
+            handle = getattr(adapter, method)(handle, write.values)
+        else:
+            handle = adapter.scatter(handle, write.op, write.ids, write.values)
+        value = updated(value, write)
+        came = adapter.read(handle)
+        if not np.array_equal(np.asarray(came), value):
+            raise Broken(f"It gave {np.asarray(came).tolist()}.", f"It must give {value.tolist()}.")

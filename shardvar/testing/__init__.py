@@ -1,0 +1,64 @@
+"""Hypothesis strategies, an oracle's comparison and a state machine, for tests of anything that is sharded.
+
+    from hypothesis import given
+    from shardvar.testing import assert_matches_oracle, ids, sharded_variables
+
+    @given(st.data())
+    def test_lookup(data):
+        sharded, full = data.draw(sharded_variables())
+        rows = data.draw(ids(len(full)))
+        assert_matches_oracle(my_lookup(sharded.variables, rows), full[rows])
+
+Everything that is drawn is small and odd: laws break at zero rows, at rank 0, at empty shards, at ids that come twice
+and out of order, not at size. Everything shrinks to the plainest case that still fails: fewer rows, fewer shards, ids
+near 0, values 1, 2, 3.
+
+Hypothesis comes with the extra: ``pip install "shardvar[testing]"``.
+"""
+
+from importlib.util import find_spec
+
+from shardvar.errors import MissingExtra
+
+if find_spec("hypothesis") is None:
+    raise MissingExtra(
+        "shardvar.testing needs Hypothesis, which is not installed.", 'Run: pip install "shardvar[testing]"'
+    )
+
+from shardvar.testing.arrays import arrays, counting, shapes, string_arrays
+from shardvar.testing.checkpoints import Policy, checkpoints, keys, policies
+from shardvar.testing.compare import assert_matches_oracle, difference
+from shardvar.testing.geometry import layouts, partitioners, partitions, regions, regions_in, tilings
+from shardvar.testing.machine import ShardedVariableMachine
+from shardvar.testing.rows import SparseIds, ids, slices, sparse_ids
+from shardvar.testing.updates import Update, update_sequences, updated
+from shardvar.testing.variables import sharded_of, sharded_variables
+
+__all__ = [
+    "Policy",
+    "ShardedVariableMachine",
+    "SparseIds",
+    "Update",
+    "arrays",
+    "assert_matches_oracle",
+    "checkpoints",
+    "counting",
+    "difference",
+    "ids",
+    "keys",
+    "layouts",
+    "partitioners",
+    "partitions",
+    "policies",
+    "regions",
+    "regions_in",
+    "shapes",
+    "sharded_of",
+    "sharded_variables",
+    "slices",
+    "sparse_ids",
+    "string_arrays",
+    "tilings",
+    "update_sequences",
+    "updated",
+]

@@ -1,0 +1,89 @@
+"""Strategies for shapes and arrays: every dtype, byte order and way of lying in memory."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+from shardvar.layout.dtypes import numpy_dtype
+
+Array = npt.NDArray[Any]
+
+NUMBERS = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 "
+    "bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3b11fnuz float4_e2m1fn int4 uint4 int2"
+).split()
+"""Dtypes with values of a fixed size, one of each kind that is treated differently anywhere."""
+
+
+def shapes(max_rank: int = 3, max_extent: int = 6, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
+    """Shapes, those without elements and without axes included; they shrink to ``()``."""
+    return st.lists(st.integers(0, max_extent), min_size=min_rank, max_size=max_rank).map(tuple)
+
+
+def filled_shapes(max_rank: int = 3, max_extent: int = 6, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
+    """Shapes with at least one element; they shrink to ``()``."""
+    return st.lists(st.integers(1, max_extent), min_size=min_rank, max_size=max_rank).map(tuple)
+
+
+def counting(shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
+    """The array 1, 2, 3 and so on: each element says where it comes from, and none looks like a hole.
+
+    >>> counting((2, 2), np.int64)
+    array([[1, 2],
+           [3, 4]])
+    """
+    return np.arange(1, np.prod(shape, dtype=int) + 1).reshape(shape).astype(dtype)
+
+
+def values(dtype: np.dtype[Any], count: int) -> st.SearchStrategy[Array]:
+    """``count`` elements of any bits that the dtype allows, NaNs with payloads included."""
+    if dtype == np.bool:
+        return st.lists(st.booleans(), min_size=count, max_size=count).map(lambda v: np.array(v, np.bool))
+    if dtype.name in ("int4", "uint4", "int2", "uint2"):
+        low, high = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}[dtype.name]
+        return st.lists(st.integers(low, high), min_size=count, max_size=count).map(lambda v: np.array(v).astype(dtype))
+    bits = 4 if dtype.name.startswith("float4") else 8
+    octets = st.integers(0, 2**32 - 1).map(np.random.default_rng)
+    return octets.map(lambda rng: rng.integers(0, 1 << bits, count * dtype.itemsize, dtype=np.uint8).view(dtype))
+
+
+@st.composite
+def arrays(draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_rank: int = 3, max_extent: int = 6) -> Array:
+    """Arrays of any dtype, byte order and strides: transposed, reversed, spread out, read-only, 0-d, empty.
+
+    They shrink to fewer axes and elements in plain C order.
+    """
+    dtype = numpy_dtype(draw(st.sampled_from(list(dtypes))))
+    shape = draw(shapes(max_rank, max_extent))
+    array = draw(values(dtype, int(np.prod(shape, dtype=np.int64)))).reshape(shape)
+    manner = draw(st.sampled_from(["plain", "fortran", "reversed", "spread", "swapped", "transposed", "read-only"]))
+    if manner == "fortran":
+        return np.asfortranarray(array)
+    if manner == "reversed":
+        return array[tuple(slice(None, None, -1) for _ in shape)]
+    if manner == "spread" and shape:
+        wide = np.zeros((*shape[:-1], 2 * shape[-1]), dtype)
+        wide[..., ::2] = array
+        return wide[..., ::2]
+    if manner == "swapped" and dtype.isbuiltin == 1:
+        return array.astype(dtype.newbyteorder(">"))
+    if manner == "transposed":
+        return array.T
+    if manner == "read-only":
+        array = array.copy()
+        array.flags.writeable = False
+    return array
+
+
+@st.composite
+def string_arrays(draw: st.DrawFn, max_rank: int = 2, max_extent: int = 3) -> Array:
+    """Object arrays of bytes: empty ones, NULs at their ends, 0-d arrays; they shrink to ``b""``."""
+    shape = draw(shapes(max_rank, max_extent))
+    array = np.empty(shape, object)
+    element = st.one_of(st.sampled_from([b"", b"\0", b"a\0", b"\xff" * 300]), st.binary(max_size=9))
+    for index in np.ndindex(shape):
+        array[index] = draw(element)
+    return array

@@ -1,0 +1,66 @@
+"""Is what an implementation answered what the oracle says? If not: where is the first difference, and what is there?"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.layout.dtypes import dtype_name
+
+Array = npt.NDArray[Any]
+
+
+def assert_matches_oracle(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0, what: str = "The answer") -> None:
+    """Raise ``AssertionError``, naming the first difference, unless ``actual`` is ``expected``.
+
+    Whatever NumPy takes for an array will do: an array, a sharded variable, a list. Dtypes (but for byte order) and
+    shapes must be equal. Values must be equal too, NaN to NaN; where arithmetic may be ordered in several ways,
+    ``ulps`` allows so many units in the last place of the larger of the two.
+
+    >>> import numpy as np
+    >>> assert_matches_oracle(np.array([1.0, 2.0]), [1.0, 2.0])
+    >>> assert_matches_oracle(np.array([1.0, 2.0]), [1.0, 3.0])
+    Traceback (most recent call last):
+    AssertionError: The answer is 2.0 at [1], where the oracle says 3.0.
+    """
+    found = difference(actual, expected, ulps=ulps)
+    if found is not None:
+        raise AssertionError(f"{what} {found}")
+
+
+def difference(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0) -> str | None:
+    """The first difference as the rest of a sentence, None where there is none; see ``assert_matches_oracle``."""
+    is_, says = np.asarray(actual), np.asarray(expected)
+    if is_.shape != says.shape:
+        return f"has the shape {is_.shape}, where the oracle says {says.shape}."
+    if _name(is_.dtype) != _name(says.dtype):
+        return f"has the dtype {_name(is_.dtype)}, where the oracle says {_name(says.dtype)}."
+    unequal = ~_equal(is_, says, ulps)
+    if not unequal.any():
+        return None
+    index = tuple(int(i) for i in np.argwhere(unequal)[0])
+    where = f"[{', '.join(map(str, index))}]" if index else "[()]"
+    others = int(unequal.sum()) - 1
+    more = f" ({others} more differ)" if others else ""
+    return f"is {is_[index]} at {where}, where the oracle says {says[index]}{more}."
+
+
+def _name(dtype: np.dtype[Any]) -> str:
+    """The name of a dtype, whatever its byte order; NumPy's own name for those that no checkpoint holds."""
+    try:
+        return dtype_name(dtype)
+    except ValueError:
+        return str(dtype)
+
+
+def _equal(a: Array, b: Array, ulps: int) -> npt.NDArray[np.bool]:
+    """Elementwise: equal, both NaN, or within so many units in the last place."""
+    if a.dtype == object:
+        return np.array([x == y for x, y in zip(a.ravel(), b.ravel(), strict=True)], np.bool).reshape(a.shape)
+    with np.errstate(all="ignore"):
+        # float4 and its like have no comparison of their own in every release: as float32 they are exact.
+        wide = (np.float32 if a.dtype.kind == "V" else a.dtype) if not ulps else a.dtype
+        same = np.asarray((a.astype(wide) == b.astype(wide)) | ((a != a) & (b != b)), np.bool)
+        if ulps and a.dtype.kind in "fc":
+            same |= np.abs(a - b) <= ulps * np.maximum(np.spacing(np.abs(a)), np.spacing(np.abs(b)))
+    return same

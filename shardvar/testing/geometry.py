@@ -1,0 +1,66 @@
+"""Strategies for geometry: regions, tilings, proven partitions, layouts of rows, partitioners."""
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from shardvar.layout import Partition, Region
+from shardvar.layout.partitioners import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, Partitioner
+
+
+def regions(rank: int, limit: int = 6) -> st.SearchStrategy[Region]:
+    """Regions of a rank anywhere below ``2 * limit``, empty ones included; they shrink towards the origin."""
+    axis = st.tuples(st.integers(0, limit), st.integers(0, limit))
+    return st.lists(axis, min_size=rank, max_size=rank).map(
+        lambda axes: Region([offset for offset, _ in axes], [extent for _, extent in axes])
+    )
+
+
+def regions_in(shape: Sequence[int]) -> st.SearchStrategy[Region]:
+    """Regions within a shape, empty ones included."""
+    axes = [st.tuples(st.integers(0, extent), st.integers(0, extent)).map(sorted) for extent in shape]
+    return st.tuples(*axes).map(lambda cuts: Region((a for a, _ in cuts), (b - a for a, b in cuts)))
+
+
+@st.composite
+def tilings(draw: st.DrawFn, shape: Sequence[int], max_cuts: int = 6) -> list[Region]:
+    """Regions that tile a shape, made by cutting one of them in two again and again, in any order.
+
+    Cuts may be at an end, which makes empty regions; most such tilings are no grid. They shrink to the whole.
+    """
+    parts = [Region.whole(shape)]
+    if shape:
+        for _ in range(draw(st.integers(0, max_cuts))):
+            part = parts.pop(draw(st.integers(0, len(parts) - 1)))
+            axis = draw(st.integers(0, len(shape) - 1))
+            parts.extend(halves(part, axis, draw(st.integers(0, part.shape[axis]))))
+    return draw(st.permutations(parts))
+
+
+def halves(region: Region, axis: int, count: int) -> tuple[Region, Region]:
+    """The first ``count`` indices of a region along an axis, and the others."""
+    offset, first, rest = list(region.offset), list(region.shape), list(region.shape)
+    first[axis], rest[axis] = count, rest[axis] - count
+    low = Region(offset, first)
+    offset[axis] += count
+    return low, Region(offset, rest)
+
+
+def partitions(shape: Sequence[int]) -> st.SearchStrategy[Partition]:
+    """Proven partitions of a shape; see ``tilings``."""
+    return tilings(shape).map(lambda parts: Partition(tuple(shape), tuple(parts)))
+
+
+def layouts(max_shards: int = 5, max_rows: int = 4) -> st.SearchStrategy[list[int]]:
+    """How many rows each shard has: uneven, none included; they shrink to one shard without rows."""
+    return st.lists(st.integers(0, max_rows), min_size=1, max_size=max_shards)
+
+
+def partitioners(max_shards: int = 9, max_nbytes: int = 200) -> st.SearchStrategy[Partitioner]:
+    """Partitioners of the three families, with limits that small variables reach."""
+    shards, nbytes = st.integers(1, max_shards), st.integers(1, max_nbytes)
+    return st.one_of(
+        st.builds(FixedShardsPartitioner, shards),
+        st.builds(MinSizePartitioner, nbytes, shards),
+        st.builds(MaxSizePartitioner, nbytes, st.none() | shards),
+    )

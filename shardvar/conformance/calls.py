@@ -87,10 +87,8 @@ class Calls:
         return answer
 
     def _named(self, value: Any) -> str:
-        for known, name in reversed(self._names):
-            if known is value:
-                return name
-        return text(value)
+        names = [name for known, name in self._names if known is value]
+        return names[-1] if names else text(value)
 
 
 def expect_equal(came: Any, must: Any, ulps: int = 0) -> None:

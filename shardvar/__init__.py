@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from shardvar.checkpoint import open_checkpoint as open_checkpoint
     from shardvar.checkpoint import reshard as reshard
     from shardvar.checkpoint import save as save
+    from shardvar.checkpoint.callbacks import ShardableTensor as ShardableTensor
+    from shardvar.checkpoint.callbacks import ShardingCallback as ShardingCallback
+    from shardvar.checkpoint.callbacks import compose as compose
     from shardvar.checkpoint.diff import diff as diff
     from shardvar.checkpoint.objects import Checkpoint as Checkpoint
     from shardvar.checkpoint.objects import CheckpointManager as CheckpointManager
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
     from shardvar.nn.matmul import matmul as matmul
     from shardvar.planning.policies import AllInOnePolicy as AllInOnePolicy
     from shardvar.planning.policies import MaxShardSizePolicy as MaxShardSizePolicy
+    from shardvar.planning.policies import ShardByDevicePolicy as ShardByDevicePolicy
+    from shardvar.planning.policies import ShardByTaskPolicy as ShardByTaskPolicy
     from shardvar.tracking import Stateful as Stateful
     from shardvar.tracking import Trackable as Trackable
     from shardvar.training import Module as Module
@@ -71,6 +76,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "shardvar.errors": ("errors",),
     "shardvar.checkpoint": ("load", "open_checkpoint", "reshard", "save"),
+    "shardvar.checkpoint.callbacks": ("ShardableTensor", "ShardingCallback", "compose"),
     "shardvar.checkpoint.diff": ("diff",),
     "shardvar.checkpoint.objects": ("Checkpoint", "CheckpointManager", "PendingSave", "latest_checkpoint"),
     "shardvar.checkpoint.objects.export": ("export",),
@@ -89,7 +95,12 @@ _HOMES = {
     ),
     "shardvar.nn": ("nn",),
     "shardvar.nn.matmul": ("matmul",),
-    "shardvar.planning.policies": ("AllInOnePolicy", "MaxShardSizePolicy"),
+    "shardvar.planning.policies": (
+        "AllInOnePolicy",
+        "MaxShardSizePolicy",
+        "ShardByDevicePolicy",
+        "ShardByTaskPolicy",
+    ),
     "shardvar.random": ("random",),
     "shardvar.tracking": ("Stateful", "Trackable"),
     "shardvar.training": (

@@ -82,9 +82,17 @@ def check_mapping(value: Any, what: str) -> None:
 
 
 def check_policy(policy: Any) -> None:
-    """Raise ``ArgumentTypeError`` for what cannot assign slices to files."""
-    if policy is not None and (isinstance(policy, type) or not callable(getattr(policy, "assign", None))):
-        raise ArgumentTypeError(f"{policy!r} is no policy.", "Give one such as MaxShardSizePolicy(64 * 10**6).")
+    """Raise ``ArgumentTypeError`` for what cannot assign slices to files, or does not say how."""
+    if policy is None:
+        return
+    if isinstance(policy, type):
+        raise ArgumentTypeError(f"{policy!r} is no policy, but a class.", f"Give an instance, {policy.__name__}(...).")
+    decides = callable(policy) or callable(getattr(policy, "assign", None))
+    if not decides or not isinstance(getattr(policy, "description", None), str):
+        raise ArgumentTypeError(
+            f"{policy!r} is no policy.",
+            "Give one such as MaxShardSizePolicy(64 * 10**6), or a callable with a text for its `description`.",
+        )
 
 
 def texts_of(metadata: Any) -> dict[str, str]:

@@ -25,7 +25,7 @@ def parse_index(selected: Any, shape: tuple[int, ...]) -> tuple[Region, Pick]:
         if not Region.whole(shape).covers(selected):
             raise ArgumentError(f"{selected} reaches out of the shape {shape}.")
         return selected, ()
-    items = _expand(selected if isinstance(selected, tuple) else (selected,), shape)
+    items = expand(selected if isinstance(selected, tuple) else (selected,), shape)
     offset: list[int] = []
     extent: list[int] = []
     pick: list[slice | int | None] = []
@@ -72,7 +72,7 @@ def cut_steps(region: Region, pick: Pick, most: int) -> tuple[list[tuple[Region,
     return parts, sum(not isinstance(item, int) for item in pick[:place])
 
 
-def _expand(items: tuple[Any, ...], shape: tuple[int, ...]) -> list[Any]:
+def expand(items: tuple[Any, ...], shape: tuple[int, ...]) -> list[Any]:
     """One item an axis, besides the ``None``s: an ellipsis, or the end, stands for the axes that are left out."""
     given = sum(item is not None and item is not Ellipsis for item in items)
     if given > len(shape):
@@ -90,28 +90,30 @@ def _expand(items: tuple[Any, ...], shape: tuple[int, ...]) -> list[Any]:
 def _along(item: Any, length: int, axis: int) -> tuple[int, int, slice | int]:
     """(first index, number of indices, what to pick from them) along one axis."""
     if isinstance(item, slice):
-        indices = range(length)[_bounds(item)]
+        indices = range(length)[bounds_of(item)]
         if not indices:
             return 0, 0, slice(None)
         low, high = min(indices[0], indices[-1]), max(indices[0], indices[-1])
         if indices.step > 0:
             return low, high - low + 1, slice(None, None, indices.step)
         return low, high - low + 1, slice(high - low, None, indices.step)
-    number = _integer(item)
+    number = integer_of(item)
     if not -length <= number < length:
         raise OutOfRange(f"Index {number} is out of range for axis {axis} of length {length}.")
     return number % length, 1, 0
 
 
-def _bounds(item: slice) -> slice:
-    bounds = (None if bound is None else _integer(bound) for bound in (item.start, item.stop, item.step))
+def bounds_of(item: slice) -> slice:
+    """The slice with integers for bounds; ``ArgumentError`` where it has others, or a step of 0."""
+    bounds = (None if bound is None else integer_of(bound) for bound in (item.start, item.stop, item.step))
     found = slice(*bounds)
     if found.step == 0:
         raise ArgumentError(f"{item!r} has a step of 0.", "Give another step.")
     return found
 
 
-def _integer(item: Any) -> int:
+def integer_of(item: Any) -> int:
+    """The integer that an item of a basic index is; ``ArgumentError`` where it is none."""
     try:
         if not isinstance(item, bool):
             return index(item)

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shardvar.planning.policies.exceeding import Exceeding
+
 SCHEMA = 1
 """The version of the keys that ``to_json`` gives; it changes when one changes its meaning or goes."""
 
@@ -33,6 +35,12 @@ class WriteReport:
     """An upper bound of the memory for buffers, besides the columns of the plan."""
     free_nbytes: int
     """Free bytes on the target's disk before the write."""
+    callback_seconds: float = 0.0
+    """How long the policy took to decide; kept in no index, so that equal input gives equal bytes."""
+    num_empty_files: int = 0
+    """Files that a callback named and put nothing in; they are not written."""
+    exceeding: tuple[Exceeding, ...] = ()
+    """The files that are larger than the policy's limit, each with the reason."""
     reused_files: int = 0
     """Data files that an earlier, interrupted run had finished."""
     dry_run: bool = False
@@ -49,4 +57,5 @@ class WriteReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object with stable keys."""
-        return {"schema": SCHEMA, **asdict(self), "file_nbytes": list(self.file_nbytes), "num_files": self.num_files}
+        lists = {"file_nbytes": list(self.file_nbytes), "exceeding": [asdict(each) for each in self.exceeding]}
+        return {"schema": SCHEMA, **asdict(self), **lists, "num_files": self.num_files}

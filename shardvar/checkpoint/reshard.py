@@ -60,11 +60,12 @@ def reshard(
         stored = _renamed(_filtered(reader, filter), dict(rename or {}))
         entries, payloads = _cast(reader.source, stored, dict(cast or {}))
         metadata = Metadata(writer=WRITER, user=reader.metadata.user)
-        work = draft(goal, entries, policy=policy, partition=partition, metadata=metadata, force=force)
+        work = draft(goal, entries, policy=policy, partition=partition, metadata=metadata, force=force, source=payloads)
         check_may_write(work)
         if dry_run:
             return report_of(work, goal.storage.free_nbytes())
-        return carry_out(work, payloads, _generation(found, reader, work), progress)
+        generation = _generation(found, reader, work) if work.may_resume else None
+        return carry_out(work, payloads, generation, progress)
 
 
 def _filtered(reader: Reader, globs: str | Iterable[str] | None) -> EntryTable:

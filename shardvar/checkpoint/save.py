@@ -59,6 +59,7 @@ def save(
         metadata=Metadata(writer=WRITER, user=texts_of(metadata)),
         force=force,
         replace_atomically=True,
+        source=source,
     )
     return carry_out(work, source, None, lambda nbytes: None)
 

@@ -6,12 +6,15 @@ move     one task a file
 commit   the index last
 """
 
+import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
-import numpy as np
-
+from shardvar.checkpoint.callbacks.call import Decision, ask_policy
+from shardvar.checkpoint.callbacks.overlay import overlay, overlay_entries, plan_substituted
 from shardvar.checkpoint.locate import Found, standing_in_another_format
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.engine.evidence import BLOCK_NBYTES
@@ -23,21 +26,19 @@ from shardvar.errors import (
     ArgumentError,
     CheckpointError,
     MissingFile,
-    PolicyError,
     StorageError,
     TargetExists,
-    UnsupportedError,
 )
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import stem_of_name
-from shardvar.layout.dtypes import ITEMSIZES
 from shardvar.planning.capabilities import check_holds, join_whole
 from shardvar.planning.cut import Cut, cut_slices
-from shardvar.planning.faults import find_faults
 from shardvar.planning.index import EntryTable, Metadata
-from shardvar.planning.plan import Assignment, Plan, plan_copies
-from shardvar.planning.policies import AllInOnePolicy, Policy, file_nbytes
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.plan import Assignment, Plan
+from shardvar.planning.policies import Policy, ShardByTaskPolicy, file_nbytes
+
+_LOG = logging.getLogger("shardvar.checkpoint")
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 Partitions = Cut | dict[str, Cut] | None
 Progress = Callable[[int], object]
@@ -53,9 +54,7 @@ class Draft:
     target: Found
     """Where it goes."""
     entries: EntryTable
-    """The sources."""
-    assignment: Assignment
-    """Which slice goes to which file."""
+    """The sources; those of values that the policy changed after the others."""
     plan: Plan
     """What fills the slices."""
     metadata: Metadata
@@ -64,6 +63,18 @@ class Draft:
     """Whether whatever stands there may be replaced."""
     may_replace: bool
     """Whether a checkpoint of the same format may be replaced."""
+    decision: Decision
+    """What the policy decided."""
+
+    @property
+    def assignment(self) -> Assignment:
+        """Which slice goes to which file."""
+        return self.decision.assignment
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether the plan says all that is written; values that a policy changed are not in it."""
+        return self.decision.substitutes is None
 
 
 def draft(
@@ -75,10 +86,14 @@ def draft(
     metadata: Metadata,
     force: bool,
     replace_atomically: bool = False,
+    source: Source | None = None,
+    trackables: Mapping[str, Any] = _NONE,
 ) -> Draft:
-    """Decide everything about a write from metadata alone; nothing is touched.
+    """Decide everything about a write; nothing is touched, and nothing read but what the policy reads of ``source``.
 
     An existing checkpoint may be replaced with ``force``; with ``replace_atomically`` also where that is one step.
+    ``trackables`` are the objects that keys are saved for, which policies are told. RFC 001, on the files of tasks:
+    "Leaving it as the default sharding policy seems reasonable".
     """
     capabilities = target.format.capabilities
     check_holds(entries.slices, capabilities, target.format.name)
@@ -88,25 +103,28 @@ def draft(
             "Leave the partition out; every tensor is written whole.",
         )
     slices = join_whole(cut_slices(entries.slices, partition), capabilities)
-    policy = policy or AllInOnePolicy()
-    assign = getattr(policy, "assign", None)
-    if assign is None:
-        raise UnsupportedError(f"The policy {policy.description!r} has no `assign`.", "Give one that has.")
-    assignment: Assignment = assign(slices, capabilities)
+    decision = ask_policy(policy or ShardByTaskPolicy(), slices, capabilities, entries, source, trackables)
+    assignment = decision.assignment
     if assignment.num_files > 1 and not capabilities.many_files:
         raise ArgumentError(
             f"The format {target.format.name} has one file, not {assignment.num_files}.", "Leave the file limit out."
         )
-    _check_keeps(slices, assignment)
     metadata = replace(metadata, description=assignment.description)
     atomic = capabilities.atomic_overwrite or assignment.num_files <= 1
-    plan = plan_copies(entries.slices, assignment.slices)
-    return Draft(target, entries, assignment, plan, metadata, force, force or (replace_atomically and atomic))
+    may_replace = force or (replace_atomically and atomic)
+    plan = plan_substituted(entries, assignment.slices, decision)
+    if decision.substitutes is not None:
+        entries = overlay_entries(entries, decision.substitutes)
+    return Draft(target, entries, plan, metadata, force, may_replace, decision)
 
 
 def carry_out(work: Draft, source: Source, generation: str | None, progress: Progress) -> WriteReport:
     """Write and commit. A ``generation`` that says what is written lets a second run go on where a first was killed."""
     target = work.target
+    for each in work.decision.exceeding:
+        _LOG.warning("%s: %s", target.path, each)
+    if work.decision.substitutes is not None:
+        source = overlay(source, work.entries, work.decision.substitutes)
     target.storage.make()
     free = target.storage.free_nbytes()
     with target.storage.lock(target.stem):
@@ -181,27 +199,8 @@ def report_of(work: Draft, free_nbytes: int) -> WriteReport:
         read_nbytes=int(slices.nbytes.sum()),
         peak_nbytes=PEAK_NBYTES,
         free_nbytes=free_nbytes,
+        callback_seconds=work.decision.seconds,
+        num_empty_files=work.decision.num_empty,
+        exceeding=work.decision.exceeding,
         dry_run=True,
     )
-
-
-def _check_keeps(slices: SliceTable, assignment: Assignment) -> None:
-    """RFC 001, Restrictions: "Tensors must not be removed from the checkpoint."
-
-    Nor may elements be lost or doubled, which would be written as it is, nor strings be cut, which nothing could read.
-    """
-    answered, tensors = assignment.slices, slices.tensors
-    policy, remedy = f"The policy {assignment.description!r}", "A policy answers with every element that it was given."
-    if answered.tensors is not tensors and answered.tensors.rows() != tensors.rows():
-        raise PolicyError(f"{policy} answered with other tensors than it was given.", remedy)
-    lost = sorted(set(slices.tensor.tolist()) - set(answered.tensor.tolist()))
-    if lost:
-        keys = ", ".join(repr(tensors.keys[tensor]) for tensor in lost[:8])
-        raise PolicyError(f"{policy} lost {keys}.", remedy)
-    for error in find_faults(answered).values():
-        raise PolicyError(f"{policy} lost or doubled elements: {error.cause}", remedy)
-    cut = np.flatnonzero((ITEMSIZES[answered.codes()] == 0) & ~answered.is_whole()).tolist()
-    if cut:
-        raise PolicyError(f"{policy} cut {answered.key(cut[0])!r}, which is of dtype {answered.dtype(cut[0])}.", remedy)
-    if len(answered) != len(assignment.file) or not np.isin(assignment.file, np.arange(assignment.num_files)).all():
-        raise PolicyError(f"{policy} named files other than the {assignment.num_files} that it spoke of.", remedy)

@@ -6,7 +6,7 @@ order and strides are; an array that lies in memory as its payload does is never
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,7 @@ def array_source(slices: SliceTable, arrays: Sequence[npt.NDArray[Any]]) -> Arra
             raise ArgumentError(f"{slices.key(row)!r}: {error.cause}", error.remedy) from None
         payloads[row] = encoded
         nbytes[row] = len(encoded)
-    table = SliceTable(slices.tensors, slices.tensor, slices.offset, slices.shape, nbytes)
+    table = replace(slices, nbytes=nbytes)
     count = len(table)
     entries = EntryTable(
         table,

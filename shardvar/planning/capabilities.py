@@ -1,6 +1,6 @@
 """What a format can hold, and how slices are fitted to it before a byte is written."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,4 +68,5 @@ def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
     rows = np.flatnonzero(keep)
     shape = np.where(joined[:, None], tensors.shapes[slices.tensor], slices.shape)[rows]
     offset = np.where(joined[:, None], 0, slices.offset)[rows]
-    return SliceTable.of(tensors, slices.tensor[rows], offset, shape, slices.nbytes[rows])
+    table = SliceTable.of(tensors, slices.tensor[rows], offset, shape, slices.nbytes[rows])
+    return table if slices.device is None else replace(table, device=slices.device[rows], devices=slices.devices)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import translate
 
 import numpy as np
@@ -10,7 +11,7 @@ from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import is_whole
 from shardvar.layout.partition import Partition, PartitionSpec, div
 from shardvar.layout.region import Ints
-from shardvar.planning.slices import SliceTable, TensorTable, widen
+from shardvar.planning.slices import SliceTable, TensorTable, stack, widen
 
 Partitioner = Callable[..., "Sequence[int] | PartitionSpec"]
 Cut = int | Sequence[int] | PartitionSpec | Partition | Partitioner
@@ -34,8 +35,12 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
     np.add.at(nbytes, slices.tensor, slices.nbytes)
     tables = [slices.take(np.flatnonzero(rule[slices.tensor] < 0))]
     tables += [_cut_tensors(tensors, rows, cuts[rule[rows[0]]], nbytes[rows]) for rows in _alike(tensors, rule)]
-    columns = ([getattr(table, name) for table in tables] for name in ("tensor", "offset", "shape", "nbytes"))
-    table = SliceTable(tensors, *map(np.concatenate, columns))
+    if slices.device is not None:  # what is cut anew lies where the first slice of its tensor lay
+        present, first = np.unique(slices.tensor, return_index=True)
+        of_tensor = np.zeros(len(tensors), dtype=np.int64)
+        of_tensor[present] = slices.device[first]
+        tables[1:] = [replace(cut, device=of_tensor[cut.tensor], devices=slices.devices) for cut in tables[1:]]
+    table = stack(tables)
     # Tensors keep their order; the slices of one follow each other.
     return table.take(np.argsort(table.tensor, kind="stable"))
 

@@ -18,6 +18,18 @@ from shardvar.errors import InconsistentTensor, MalformedCheckpoint
 from shardvar.layout.dtypes import ITEMSIZES, MAX_RANK, NAMES, code, slice_nbytes
 from shardvar.layout.region import Ints, Region
 
+LOCAL_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
+"""Where arrays are that nobody put anywhere."""
+
+
+def task_of(device: str) -> str:
+    """The task of a device: the host part of its full name.
+
+    >>> task_of("/job:ps/replica:0/task:1/device:CPU:0")
+    '/job:ps/replica:0/task:1'
+    """
+    return device.partition("/device:")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSlice:
@@ -105,6 +117,10 @@ class SliceTable:
     """[m, rank] extents, padded with 1."""
     nbytes: Ints
     """[m] bytes of the payloads."""
+    device: Ints | None = None
+    """[m] positions in ``devices``; None where all slices are in one place."""
+    devices: tuple[str, ...] = ()
+    """The full names of the devices that hold slices in memory."""
 
     @classmethod
     def of(cls, tensors: TensorTable, tensor: Ints, offset: Ints, shape: Ints, nbytes: Ints | None = None) -> Self:
@@ -126,7 +142,21 @@ class SliceTable:
             self.tensors.shape(tensor),
             self.region(row),
             int(self.nbytes[row]),
+            task_of(self.device_of(row)),
         )
+
+    def device_of(self, row: int) -> str:
+        """The full name of the device that holds the slice."""
+        return LOCAL_DEVICE if self.device is None else self.devices[int(self.device[row])]
+
+    def tasks(self) -> tuple[Ints, list[str]]:
+        """[m] numbers of tasks, and the names that they are positions of, in the order in which they come first."""
+        if self.device is None:
+            return np.zeros(len(self), dtype=np.int64), [task_of(LOCAL_DEVICE)]
+        names = [task_of(self.devices[number]) for number in dict.fromkeys(self.device.tolist())]
+        position = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        of_device = np.array([position.get(task_of(device), -1) for device in self.devices], dtype=np.int64)
+        return of_device[self.device], list(position)
 
     def key(self, row: int) -> str:
         """The name of the slice's tensor."""
@@ -159,6 +189,7 @@ class SliceTable:
             offset=self.offset[rows],
             shape=self.shape[rows],
             nbytes=self.nbytes[rows],
+            device=None if self.device is None else self.device[rows],
         )
 
     def boxes(self, rank: int) -> tuple[Ints, Ints]:
@@ -197,6 +228,18 @@ def widen(matrix: Ints, rank: int, fill: int) -> Ints:
     if missing <= 0:
         return matrix
     return np.column_stack([matrix, np.full((len(matrix), missing), fill, dtype=np.int64)])
+
+
+def stack(tables: Sequence[SliceTable]) -> SliceTable:
+    """One table of all rows in order, of tables over the same tensors."""
+    first = tables[0]
+    tensor, offset, shape, nbytes = (
+        np.concatenate([getattr(table, name) for table in tables]) for name in ("tensor", "offset", "shape", "nbytes")
+    )
+    device = (
+        None if first.device is None else np.concatenate([table.device for table in tables if table.device is not None])
+    )
+    return SliceTable(first.tensors, tensor, offset, shape, nbytes, device, first.devices)
 
 
 def concatenate(tables: Sequence[SliceTable]) -> SliceTable:

@@ -1,0 +1,8 @@
+"""Sharding callbacks (RFC 001): the user decides, tensor by tensor, what goes to which file."""
+
+from shardvar.checkpoint.callbacks.composition import compose
+from shardvar.checkpoint.callbacks.lazy_slice import LazySlice
+from shardvar.checkpoint.callbacks.protocol import ShardingCallback
+from shardvar.checkpoint.callbacks.shardable_tensor import ShardableTensor
+
+__all__ = ["LazySlice", "ShardableTensor", "ShardingCallback", "compose"]

@@ -1,0 +1,18 @@
+"""Why a file is larger than its policy's limit."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeding:
+    """A file that is larger than it was to be."""
+
+    file: int
+    """The number of the file."""
+    nbytes: int
+    """The bytes of its payloads."""
+    reason: str
+    """Why: one sentence that names the keys."""
+
+    def __str__(self) -> str:
+        return f"File {self.file} has {self.nbytes} bytes: {self.reason}"

@@ -45,6 +45,8 @@ class Image:
     """Copies of the values, which nobody else holds."""
     manner: Manner
     """How."""
+    trackables: Mapping[str, VariableInterface]
+    """The variable that each key is saved for, of which policies are told."""
 
     def write(self) -> WriteReport:
         """Decide which slice goes where, write them and commit."""
@@ -56,6 +58,8 @@ class Image:
             metadata=Metadata(writer=WRITER, user=dict(self.manner.metadata)),
             force=self.manner.force,
             replace_atomically=True,
+            source=self.source,
+            trackables=self.trackables,
         )
         return carry_out(work, self.source, None, lambda nbytes: None)
 
@@ -75,4 +79,4 @@ def take_image(
     counter, number = counted or (None, 0)
     others.extend((key, np.array(number, each.dtype)) for key, each in found.variables if each is counter)
     kept = [(key, each) for key, each in found.variables if each is not counter]
-    return Image(target, snapshot(kept, others), manner)
+    return Image(target, snapshot(kept, others), manner, dict(found.variables))

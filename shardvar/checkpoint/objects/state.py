@@ -5,6 +5,7 @@ in 3" are the same tensor, and that is all that restoring into another layout ne
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from shardvar.checkpoint.arguments import dtype_of
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.layout.dtypes import STRING, dtype_name
 from shardvar.layout.region import Region
-from shardvar.planning.slices import SliceTable, TensorTable, pad
+from shardvar.planning.slices import LOCAL_DEVICE, SliceTable, TensorTable, pad
 from shardvar.variables import (
     AggregatingVariable,
     MirroredVariable,
@@ -36,7 +37,23 @@ def snapshot(keyed: Keyed, others: Sequence[tuple[str, npt.NDArray[Any]]] = ()) 
     with holding([resource for _, variable in keyed for resource in variable.resources]):
         arrays = [_value(piece) for row in pieces for _, piece in row]
     regions = [[region for region, _ in row] for row in pieces]
-    return array_source(slices_of(keyed, regions, others), [*arrays, *(array for _, array in others)])
+    slices = _placed(slices_of(keyed, regions, others), pieces)
+    return array_source(slices, [*arrays, *(array for _, array in others)])
+
+
+def _placed(slices: SliceTable, pieces: Sequence[Pieces]) -> SliceTable:
+    """The slices, each with its device; arrays behind those of variables are the coordinator's."""
+    devices = [_device(piece) for row in pieces for _, piece in row]
+    devices += [LOCAL_DEVICE] * (len(slices) - len(devices))
+    names = {name: number for number, name in enumerate(dict.fromkeys(devices))}
+    device = np.fromiter(map(names.__getitem__, devices), np.int64, len(devices))
+    return replace(slices, device=device, devices=tuple(names))
+
+
+def _device(variable: VariableInterface) -> str:
+    """Where a variable lives; what holds no memory of its own is the coordinator's, as the graph of objects is."""
+    resources = variable.resources
+    return resources[0].device.name if resources else LOCAL_DEVICE
 
 
 def slices_of(

@@ -398,8 +398,8 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
         "unguarded_nbytes",
         ("diff", path, path): "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal",
         ("reshard", path, tmp_path / "x", "--dry-run"): "schema path format description num_tensors num_slices nbytes "
-        "file_nbytes num_copies read_nbytes peak_nbytes free_nbytes callback_seconds num_empty_files exceeding reused_files "
-        "dry_run num_files verified",
+        "file_nbytes num_copies read_nbytes peak_nbytes free_nbytes callback_seconds num_empty_files "
+        "exceeding reused_files dry_run num_files verified",
     }
     for words, names in expected.items():
         assert list(run(*words, "--json").json) == names.split()

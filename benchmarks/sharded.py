@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 import shardvar as sv
 from benchmarks.figures import Figure
-from benchmarks.setting import Setting
+from benchmarks.peers import import_tensorflow
+from benchmarks.setting import Setting, skipped
 from benchmarks.timing import Run, compare
 
 COLUMNS = 64
@@ -18,6 +19,9 @@ BATCH = 100_000
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
+Call = Callable[[], object]
+Pair = tuple[str, str, Call, Call, float]
+"""What is done, against what, ours, theirs, and what their ratio should not exceed."""
 
 
 def measure(setting: Setting) -> Iterator[Figure]:
@@ -28,7 +32,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
     variable = sv.ShardedVariable([sv.Variable(part) for part in np.array_split(whole, NUM_SHARDS)])
     uniform = draws.integers(0, rows, BATCH)
     zipf = np.minimum(draws.zipf(1.2, BATCH), rows) - 1
-    pairs: list[tuple[str, str, Callable[[], object], Callable[[], object], float]] = [
+    pairs: list[Pair] = [
         (
             "lookup",
             "np.take",
@@ -40,23 +44,19 @@ def measure(setting: Setting) -> Iterator[Figure]:
         *_products(variable, whole),
         *_initial_values(rows),
     ]
-    for subject, against, ours, theirs, target in pairs:
-        found = compare(Run(ours), Run(theirs), setting.sizes.seconds)
-        yield Figure(f"sharded: {subject}", against, "", found.ratio, "x", target, str(found))
+    for pair in pairs:
+        yield _figure(pair, setting.sizes.seconds)
+    yield from _beside_tensorflow(rows, setting.sizes.seconds)
 
 
-def _scatters(
-    variable: sv.ShardedVariable, whole: Floats, ids: dict[str, Ids]
-) -> Iterator[tuple[str, str, Callable[[], object], Callable[[], object], float]]:
+def _scatters(variable: sv.ShardedVariable, whole: Floats, ids: dict[str, Ids]) -> Iterator[Pair]:
     values = np.full((BATCH, COLUMNS), 1e-3, np.float32)
     for name, rows in ids.items():
         update = partial(variable.scatter_add, sv.IndexedSlices(values, rows))
         yield f"scatter_add, {name} ids", "np.add.at", update, partial(np.add.at, whole.copy(), rows, values), 0.5
 
 
-def _products(
-    variable: sv.ShardedVariable, whole: Floats
-) -> Iterator[tuple[str, str, Callable[[], object], Callable[[], object], float]]:
+def _products(variable: sv.ShardedVariable, whole: Floats) -> Iterator[Pair]:
     right = np.ones((COLUMNS, 256), np.float32)
     for mode in ("concat", "sharded"):
         yield (
@@ -68,13 +68,42 @@ def _products(
         )
 
 
-def _initial_values(rows: int) -> Iterator[tuple[str, str, Callable[[], object], Callable[[], object], float]]:
+def _initial_values(rows: int) -> Iterator[Pair]:
     shape = (rows // NUM_SHARDS, COLUMNS)
-    part = sv.Region((rows // NUM_SHARDS, 0), shape)
+    ours = _shard_of_initial_values(rows, shape)
     philox = np.random.Generator(np.random.Philox(1))
-    uniform = sv.initializers.RandomUniform(seed=1, seed_mode="global")
-    normal = sv.initializers.RandomNormal(seed=1, seed_mode="global")
-    ours = partial(uniform, (rows, COLUMNS), "float32", part)
-    yield "uniform, global seed", "NumPy's Philox", ours, partial(philox.random, shape, np.float32), 1.0
-    ours = partial(normal, (rows, COLUMNS), "float32", part)
-    yield "normal, global seed", "NumPy's Philox", ours, partial(philox.standard_normal, shape, np.float32), 1.0
+    uniform, normal = partial(philox.random, shape, np.float32), partial(philox.standard_normal, shape, np.float32)
+    yield "uniform, global seed", "NumPy's Philox", ours["uniform"], uniform, 1.0
+    yield "normal, global seed", "NumPy's Philox", ours["normal"], normal, 1.0
+
+
+def _beside_tensorflow(rows: int, seconds: float) -> Iterator[Figure]:
+    """The same initial values, beside stateless ones of TensorFlow, which depend on a seed alone, too."""
+    shape = (rows // NUM_SHARDS, COLUMNS)
+    ours = _shard_of_initial_values(rows, shape)
+    try:
+        random = import_tensorflow().random
+    except ImportError:
+        for subject in ours:
+            yield skipped(f"sharded: {subject}, global seed", "TensorFlow", "TensorFlow is not installed")
+        return
+    uniform = partial(random.stateless_uniform, shape, [1, 0], -0.05, 0.05)
+    normal = partial(random.stateless_normal, shape, [1, 0], 0, 0.05)
+    yield _figure(("uniform, global seed", "TensorFlow", ours["uniform"], uniform, 0.5), seconds)
+    yield _figure(("normal, global seed", "TensorFlow", ours["normal"], normal, 1.0), seconds)
+
+
+def _shard_of_initial_values(rows: int, shape: tuple[int, int]) -> dict[str, Call]:
+    """What draws the second shard alone, by the name of the distribution."""
+    kinds = {"uniform": sv.initializers.RandomUniform, "normal": sv.initializers.RandomNormal}
+    part = sv.Region((shape[0], 0), shape)
+    return {
+        name: partial(kind(seed=1, seed_mode="global"), (rows, COLUMNS), "float32", part)
+        for name, kind in kinds.items()
+    }
+
+
+def _figure(pair: Pair, seconds: float) -> Figure:
+    subject, against, ours, theirs, target = pair
+    found = compare(Run(ours), Run(theirs), seconds)
+    return Figure(f"sharded: {subject}", against, "", found.ratio, "x", target, str(found))

@@ -40,6 +40,12 @@ from shardvar.random.blocks import Draw, draw_blocks
 
 Words64 = npt.NDArray[np.uint64]
 
+_FORMS: dict[int, tuple[Any, Any, Any]] = {
+    4: (np.uint32(9), np.uint32(127 << 23), np.float32(1)),
+    8: (np.uint64(12), np.uint64(1023 << 52), np.float64(1)),
+}
+"""For words of so many bytes: the bits that a fraction does not need, the exponent of one, and one."""
+
 _PIECE = 1 << 14
 """Words that are drawn at a time: 128 KiB."""
 
@@ -108,10 +114,14 @@ class IndexedStream:
 
     def _normal_at(self, indices: npt.NDArray[np.int64], kind: np.dtype[Any], attempt: int) -> Array:
         """An attempt's values at ascending indices: words are drawn through, only what is asked for is computed."""
-        pairs, like = indices // 2, np.empty(0, kind)
-        first, stop = (int(pair) * 2 // _in_a_word(like) for pair in (pairs[0], pairs[-1] + 1))
-        fractions = _fractions(_parts(self.words(first, stop - first, attempt), like)).reshape(-1, 2)
-        radius, angle = _polar(*fractions[pairs - pairs[0]].T.copy())
+        pairs, asked = indices // 2, np.empty((len(indices), 2), kind)
+        pair, stop = int(pairs[0]), int(pairs[-1]) + 1
+        for words in self.pieces(pair * 2 // _in_a_word(asked), (stop - pair) * 2 // _in_a_word(asked), attempt):
+            fractions = _fractions(_parts(words, asked)).reshape(-1, 2)
+            low, high = np.searchsorted(pairs, [pair, pair + len(fractions)])
+            asked[low:high] = fractions[pairs[low:high] - pair]
+            pair += len(fractions)
+        radius, angle = _polar(asked[:, 0].copy(), asked[:, 1].copy())
         return np.asarray(radius * np.where(indices % 2 == 0, np.cos(angle), np.sin(angle)))
 
 
@@ -237,12 +247,11 @@ def _parts(words: Words64, values: Array) -> Array:
 
 def _fractions(words: Array, out: Array | None = None) -> Array:
     """The high 23 or 52 bits of each word as a number in [0, 1), in ``out`` or in the words' memory, which is used."""
-    kind = np.dtype(f"f{words.itemsize}")
-    info = np.finfo(kind)
-    words >>= words.dtype.type(info.bits - info.nmant)
-    words |= np.ones((), kind).view(words.dtype)
-    fractions = words.view(kind)
-    values: Array = np.subtract(fractions, kind.type(1), out=fractions if out is None else out)
+    shift, exponent, one = _FORMS[words.itemsize]
+    words >>= shift
+    words |= exponent
+    fractions = words.view(one.dtype)
+    values: Array = np.subtract(fractions, one, out=fractions if out is None else out)
     return values
 
 

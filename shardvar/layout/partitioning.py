@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from inspect import Parameter, signature
 from typing import Any
 
-from shardvar.errors import LayoutError
+from shardvar.errors import ArgumentTypeError, LayoutError
 from shardvar.layout.partition import Partition, PartitionSpec
 from shardvar.layout.region import Region
 
@@ -40,9 +40,9 @@ def ask(partitioner: AnyPartitioner, shape: Sequence[int], dtype: Any, num_shard
     >>> ask(lambda num_shards, shape, dtype: [num_shards, 1], (5, 4), "float32", num_shards=3)
     [3, 1]
     """
-    if _wants_number_of_shards(partitioner):
-        return partitioner(num_shards, tuple(shape), dtype)
-    return partitioner(tuple(shape), dtype)
+    given = (num_shards, tuple(shape), dtype) if _wants_number_of_shards(partitioner) else (tuple(shape), dtype)
+    _check_takes(partitioner, given)
+    return partitioner(*given)
 
 
 def check_answer(answer: Any, shape: Sequence[int]) -> Partition:
@@ -80,6 +80,21 @@ def _unsupported(answer: Any, shape: Sequence[int]) -> LayoutError:
         f"The partitioner's answer {answer!r} for the shape {tuple(shape)} is not supported.",
         "Cut the first axis alone: answer with a list [n, 1, ...] where n is at least 1, or with a PartitionSpec.",
     )
+
+
+def _check_takes(partitioner: AnyPartitioner, given: tuple[Any, ...]) -> None:
+    """``ArgumentTypeError`` where the signature does not take them; what a partitioner itself raises is its own."""
+    try:
+        taken = signature(partitioner)
+    except (TypeError, ValueError):  # a callable without a signature, as some of C are
+        return
+    try:
+        taken.bind(*given)
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"The partitioner {partitioner!r} cannot be called with {given}: {error}.",
+            "Give p(shape, dtype) or p(num_shards, shape, dtype).",
+        ) from None
 
 
 def _wants_number_of_shards(partitioner: AnyPartitioner) -> bool:

@@ -32,7 +32,7 @@ class IndexedSlices:
 
     def __init__(self, values: Any, indices: Any, dense_shape: Sequence[int] | None = None) -> None:
         object.__setattr__(self, "values", as_value(values))
-        object.__setattr__(self, "indices", as_value(indices) if np.size(indices) else _no_indices(indices))
+        object.__setattr__(self, "indices", _as_indices(as_value(indices)))
         object.__setattr__(self, "dense_shape", None if dense_shape is None else tuple(map(int, dense_shape)))
         leading = self.values.shape[: self.indices.ndim]
         if leading != self.indices.shape:
@@ -62,7 +62,6 @@ class IndexedSlices:
         return dense
 
 
-def _no_indices(indices: Any) -> Array:
+def _as_indices(array: Array) -> Array:
     """An empty list has no dtype of its own, an empty array of integers has."""
-    array = np.asarray(indices)
-    return array if array.dtype.kind in "iu" else array.astype(np.int64)
+    return array if array.size or array.dtype.kind in "iu" else array.astype(np.int64)

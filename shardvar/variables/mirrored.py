@@ -23,7 +23,7 @@ from shardvar.variables.interface import VariableInterface
 from shardvar.variables.resource import Resource, Write
 from shardvar.variables.row_layout import Ints
 from shardvar.variables.updates import ADD, SUB, Update
-from shardvar.variables.values import Array, as_value
+from shardvar.variables.values import Array, as_value, check_shape
 from shardvar.variables.variable import Variable, VariableAggregation, parse_mode
 
 
@@ -219,9 +219,10 @@ def aggregate(value: PerReplica, aggregation: VariableAggregation, update: Updat
         return IndexedSlices(_over(rows, count), np.concatenate([one.indices for one in values]), values[0].dense_shape)
     if any(isinstance(one, IndexedSlices) for one in values):
         raise ArgumentTypeError("Some replicas give slices and some arrays.", "Give one kind.")
-    total = as_value(values[0])
-    for one in values[1:]:
-        total = total + as_value(one)
+    total = first = as_value(values[0])
+    for one in map(as_value, values[1:]):
+        check_shape(one.shape, first.shape, "The value of a replica")
+        total = total + one
     return _over(total, count)
 
 

@@ -59,6 +59,26 @@ def test_steps_of_a_mirrored_variable_are_the_steps_of_each_copy_bit_for_bit(
         assert all(np.array_equal(copy.numpy(), wanted.numpy()) for copy in found.copies)
 
 
+def test_a_variable_that_aggregates_for_a_sharded_one_has_its_slots_and_its_steps() -> None:
+    """R-SLOT-1: "Slot variable is partitioned in exactly the same way as the original variable"."""
+    value = np.ones((5, 2), np.float32)
+    inner = ShardedVariable([Variable(value[:3], device=REPLICAS[0]), Variable(value[3:], device=REPLICAS[1])])
+    variable, plain = AggregatingVariable(inner, "MEAN"), Variable(value)
+    rows = IndexedSlices(np.full((2, 2), 2.0, np.float32), [4, 0], (5, 2))
+    none = IndexedSlices(np.zeros((0, 2), np.float32), [], (5, 2))
+    optimizer, other = Adagrad(0.1), Adagrad(0.1)
+    optimizer.apply_gradients([(PerReplica([rows, none]), variable)])
+    other.apply_gradients([(IndexedSlices(rows.values / 2, [4, 0]), plain)])
+    slot = optimizer.get_slot(variable, "accumulator")
+    assert slot is optimizer.get_slot(inner, "accumulator") and slot.devices == inner.devices
+    assert slot.partition == inner.partition
+    assert np.array_equal(slot.numpy(), other.get_slot(plain, "accumulator").numpy())
+    assert np.array_equal(variable.numpy(), plain.numpy())
+    with track_transfers() as ledger:
+        optimizer.apply_gradients([(rows, variable)])
+    assert ledger.nbytes == 2 * 2 * 4
+
+
 def test_of_a_sparse_step_on_mirrored_rows_only_its_rows_cross() -> None:
     copies, optimizer = mirrored(np.ones((1000, 4), np.float32)), Adagrad()
     slices = IndexedSlices(np.ones((3, 4), np.float32), [3, 3, 700], (1000, 4))

@@ -21,7 +21,7 @@ import numpy as np
 from shardvar.errors import ArgumentTypeError, UnknownKey
 from shardvar.tracking import Trackable
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.mirrored import MirroredVariable
+from shardvar.variables.mirrored import AggregatingVariable, MirroredVariable
 from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.variable import Variable
 
@@ -41,6 +41,7 @@ class SlotTable:
 
     def find(self, variable: Any, name: str) -> VariableInterface | None:
         """The slot, or None."""
+        variable = _updated(variable)
         if isinstance(variable, ShardedVariable) and (id(variable), name) not in self._slots:
             found = [self.find(shard, name) for shard in variable.variables]
             slots = [slot for slot in found if isinstance(slot, Variable)]
@@ -61,6 +62,7 @@ class SlotTable:
         known = self.find(_check_variable(variable), name)
         if known is not None:
             return known
+        variable = _updated(variable)
         if isinstance(variable, ShardedVariable):
             self._compose(variable, name, [self._own(shard, name, initializer) for shard in variable.variables])
         elif isinstance(variable, Variable) and variable.container is not None:
@@ -99,6 +101,11 @@ class SlotTable:
         while (child := f"{base}{f'_{number}' if number else ''}.{name}") in self._owner.children:
             number += 1
         self._owner.track_slot(child, slot, variable, name)
+
+
+def _updated(variable: Any) -> Any:
+    """What is updated and has the slots: of a variable that aggregates for another one, the other."""
+    return variable.variable if isinstance(variable, AggregatingVariable) else variable
 
 
 def _slot_beside(variable: VariableInterface, name: str, initializer: Any) -> Any:

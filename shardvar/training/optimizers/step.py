@@ -19,7 +19,7 @@ from shardvar.nn.params import exact_dtype
 from shardvar.training.optimizers.gradient_rows import GradientRows
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.mirrored import MirroredVariable
+from shardvar.variables.mirrored import AggregatingVariable, MirroredVariable
 from shardvar.variables.resource import Resource, Write
 from shardvar.variables.row_layout import check_rows
 from shardvar.variables.sharded import ShardedVariable
@@ -69,6 +69,9 @@ def _leaves(
     gradient: Any, variable: Any, slots: Mapping[str, Any]
 ) -> Iterator[tuple[Gradient, Variable, Mapping[str, Variable]]]:
     """Each copy, and of a copy each shard, with its part of the gradient and its own slots."""
+    if isinstance(variable, AggregatingVariable):
+        yield from _leaves(gradient, variable.variable, slots)
+        return
     if isinstance(variable, MirroredVariable):
         if all(isinstance(slot, MirroredVariable) for slot in slots.values()):
             for number, copy in enumerate(variable.copies):

@@ -112,17 +112,22 @@ class Sharded:
         )
 
     def step(self, batch: Batch) -> float:
-        of_user, pull_user = self.user.vjp(batch.users)
-        of_item, pull_item = self.item.vjp(batch.items)
-        hidden, pull_hidden = self.hidden.vjp(np.concatenate([of_user, of_item], axis=1))
+        x, pull_user, pull_item = self._embedded(batch)
+        hidden, pull_hidden = self.hidden.vjp(x)
         logits, pull_logits = self.logits.vjp(hidden)
         loss, upstream = loss_of(logits, batch.taken)
         of_logits, upstream = pull_logits(upstream)
         of_hidden, upstream = pull_hidden(upstream)
-        dim = of_user.shape[1]
+        dim = self.user.embedding_size
         of_tables = pull_user(upstream[:, :dim])[0] + pull_item(upstream[:, dim:])[0]
         self.optimizer.apply_gradients(of_logits + of_hidden + of_tables)
         return loss
+
+    def _embedded(self, batch: Batch) -> tuple[Floats, Any, Any]:
+        """The vectors of users and items side by side [batch, 2 dim], and the pullbacks of both."""
+        of_user, pull_user = self.user.vjp(batch.users)
+        of_item, pull_item = self.item.vjp(batch.items)
+        return np.concatenate([of_user, of_item], axis=1), pull_user, pull_item
 
     def values(self) -> Values:
         return {

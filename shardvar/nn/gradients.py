@@ -5,7 +5,7 @@ of rows that were looked up is one ``IndexedSlices`` a shard, with local row num
 come twice kept; a shard of which nothing was read has one without rows. A dense gradient is cut like the variable.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,12 +88,22 @@ def check_sources(sources: Any) -> list[Variable]:
 
 def check_upstream(upstream: Any, value: Array) -> Array:
     """The gradient of what was computed, in its shape and dtype."""
-    array = np.asarray(upstream)
-    if array.shape != value.shape:
-        raise ArgumentError(
-            f"The gradient of a value of shape {value.shape} has shape {array.shape}.", "Give one number an element."
-        )
-    return array.astype(value.dtype, copy=False)
+    return upstream_check(value)(upstream)
+
+
+def upstream_check(value: Array) -> Callable[[Any], Array]:
+    """``check_upstream`` for a value that need not be kept until its gradient comes."""
+    shape, dtype = value.shape, value.dtype
+
+    def check(upstream: Any) -> Array:
+        array = np.asarray(upstream)
+        if array.shape != shape:
+            raise ArgumentError(
+                f"The gradient of a value of shape {shape} has shape {array.shape}.", "Give one number an element."
+            )
+        return array.astype(dtype, copy=False)
+
+    return check
 
 
 def _dense(part: Gradient) -> Array:

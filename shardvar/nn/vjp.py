@@ -17,7 +17,7 @@ import numpy as np
 from shardvar.errors import ArgumentError
 from shardvar.nn import losses
 from shardvar.nn.bags import Bags, bag_gradients, check_combiner, distinct_ids, read_bags
-from shardvar.nn.gradients import ShardGradients, check_upstream, dense_gradients, sparse_gradients
+from shardvar.nn.gradients import ShardGradients, check_upstream, dense_gradients, sparse_gradients, upstream_check
 from shardvar.nn.lookup import check_max_norm, clip_rows, embedding_lookup, row_norms
 from shardvar.nn.matmul import Mode, matmul, matmul_transposed
 from shardvar.nn.params import as_integers, check_table
@@ -64,11 +64,13 @@ def _lookup(params: Any, ids: Any, max_norm: float | None = None, name: str | No
     numbers = as_integers(ids, "Ids")
     flat = numbers.ravel()
     value = read if limit is None else clip_rows(read, limit, numbers.ndim)
+    check = upstream_check(value)
+    clipped = None if limit is None else read  # what no gradient needs is not kept
 
     def pullback(upstream: Any) -> tuple[ShardGradients]:
-        above = check_upstream(upstream, value)
-        if limit is not None:
-            above = clip_gradient(read, above, limit, numbers.ndim)
+        above = check(upstream)
+        if limit is not None and clipped is not None:
+            above = clip_gradient(clipped, above, limit, numbers.ndim)
         return (sparse_gradients(table, flat, above.reshape(len(flat), *table.shape[1:])),)
 
     return value, pullback
@@ -139,9 +141,10 @@ def _bags(
 
 def _matmul(a: Any, b: Any, mode: Mode = "concat") -> tuple[Array, Pullback]:
     value = matmul(a, b, mode)
+    check = upstream_check(value)
 
     def pullback(upstream: Any) -> tuple[Any, Any]:
-        above = check_upstream(upstream, value)
+        above = check(upstream)
         flat = above.reshape(-1, above.shape[-1])
         left, right = _plain(a), _plain(b)
         rows = left if isinstance(left, VariableInterface) else left.reshape(-1, left.shape[-1])

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError
 from shardvar.training.optimizers.optimizer import Compat, Numbers, Optimizer
-from shardvar.training.optimizers.step import Slots
+from shardvar.training.optimizers.step import Slots, Square
 from shardvar.variables.values import Array
 
 
@@ -34,9 +34,9 @@ class Adagrad(Optimizer):
     def _slot_values(self) -> Mapping[str, float]:
         return {"accumulator": self._first}
 
-    def _update(self, value: Array, gradient: Array, square: Array, slots: Slots, numbers: Numbers) -> None:
+    def _update(self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers) -> None:
         squares, epsilon = slots["accumulator"], numbers["epsilon"]
-        squares += square
+        squares += square()
         if self._compat == "keras3":
             divisor = np.sqrt(squares + epsilon)
         else:

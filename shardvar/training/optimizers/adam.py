@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardvar.training.optimizers.optimizer import Compat, Numbers, Optimizer
-from shardvar.training.optimizers.step import Slots
+from shardvar.training.optimizers.step import Slots, Square
 from shardvar.variables.values import Array
 
 
@@ -47,8 +47,8 @@ class Adam(Optimizer):
         unbiased = np.sqrt(one - numbers["beta_2"] ** t) / (one - numbers["beta_1"] ** t)
         return numbers | {"rate": numbers["learning_rate"] * unbiased}
 
-    def _update(self, value: Array, gradient: Array, square: Array, slots: Slots, numbers: Numbers) -> None:
+    def _update(self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers) -> None:
         mean, squares = slots["m"], slots["v"]
         mean += (gradient - mean) * (1 - numbers["beta_1"])
-        squares += (square - squares) * (1 - numbers["beta_2"])
+        squares += (square() - squares) * (1 - numbers["beta_2"])
         value -= numbers["rate"] * mean / (np.sqrt(squares) + numbers["epsilon"])

@@ -23,7 +23,7 @@ from shardvar.nn.params import exact_dtype
 from shardvar.tracking import Trackable
 from shardvar.training.optimizers.replicas import aggregate_gradient
 from shardvar.training.optimizers.slots import SlotTable
-from shardvar.training.optimizers.step import Slots, plan_steps
+from shardvar.training.optimizers.step import Slots, Square, plan_steps
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.mirrored import PerReplica
 from shardvar.variables.resource import Write, commit
@@ -87,8 +87,8 @@ class Optimizer(Trackable):
         """What the rule needs to know in step ``step``, which is 1 at first."""
         return {name: variable.read_value().astype(dtype)[()] for name, variable in self._hyperparameters.items()}
 
-    def _update(self, value: Array, gradient: Array, square: Array, slots: Slots, numbers: Numbers) -> None:
-        """The rule: change ``value`` and ``slots`` in place, elementwise."""
+    def _update(self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers) -> None:
+        """The rule: change ``value`` and ``slots`` in place, elementwise; ``square()`` is the gradient's square."""
         raise NotImplementedError
 
     # Training.

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from shardvar.training.optimizers.optimizer import Compat, Numbers, Optimizer
-from shardvar.training.optimizers.step import Slots
+from shardvar.training.optimizers.step import Slots, Square
 from shardvar.variables.values import Array
 
 
@@ -33,10 +33,10 @@ class RMSprop(Optimizer):
     def _touches_all_rows(self) -> bool:
         return True
 
-    def _update(self, value: Array, gradient: Array, square: Array, slots: Slots, numbers: Numbers) -> None:
+    def _update(self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers) -> None:
         squares, rho = slots["rms"], numbers["rho"]
         squares *= rho
-        squares += (1 - rho) * square
+        squares += (1 - rho) * square()
         if self._compat == "keras3":
             value -= numbers["learning_rate"] * gradient / np.sqrt(squares + numbers["epsilon"])
         else:

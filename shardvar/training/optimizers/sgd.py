@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from shardvar.training.optimizers.optimizer import Compat, Numbers, Optimizer
-from shardvar.training.optimizers.step import Slots
+from shardvar.training.optimizers.step import Slots, Square
 from shardvar.variables.values import Array
 
 
@@ -36,7 +36,7 @@ class SGD(Optimizer):
     def _touches_all_rows(self) -> bool:
         return self._has_momentum and self._compat == "keras3"
 
-    def _update(self, value: Array, gradient: Array, square: Array, slots: Slots, numbers: Numbers) -> None:
+    def _update(self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers) -> None:
         rate, decay = numbers["learning_rate"], numbers["momentum"]
         if not self._has_momentum:
             value -= rate * gradient

@@ -27,7 +27,9 @@ from shardvar.variables.values import Array, as_value, cast_value, check_shape
 from shardvar.variables.variable import Variable
 
 Slots = Mapping[str, Array]
-Rule = Callable[[Array, Array, Array, Slots], None]
+Square = Callable[[], Array]
+"""Computes what counts as the gradient's square, for the rules that ask for it."""
+Rule = Callable[[Array, Array, Square, Slots], None]
 """``rule(value, gradient, square, slots)`` changes value and slots in place; all arrays have one shape."""
 _Blockwise = Callable[[Array, Array, Array | None, Slots], None]
 """The same for arrays of the variable's dtype, and of a square only where it is not the gradient's."""
@@ -101,7 +103,7 @@ def _in_exact(rule: Rule, dtype: np.dtype[Any]) -> _Blockwise:
     exact = exact_dtype(dtype)
 
     def same(value: Array, gradient: Array, square: Array | None, slots: Slots) -> None:
-        rule(value, gradient, gradient * gradient if square is None else square, slots)
+        rule(value, gradient, lambda: gradient * gradient if square is None else square, slots)
 
     def widened(value: Array, gradient: Array, square: Array | None, slots: Slots) -> None:
         arrays = {name: slot.astype(exact) for name, slot in slots.items()}

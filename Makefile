@@ -16,7 +16,7 @@ BUILT := .venv-wheel/bin/python
 LINTED := shardvar spec_tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check laws peers bench wheel clean
+.PHONY: help setup demo test check laws crash peers bench wheel clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ check: .venv/installed ## lint, format, types, architecture
 
 laws: .venv/installed ## look for counterexamples with many more examples a property
 	$(DEV) -m pytest -q -n $(JOBS) --hypothesis-profile=laws -m hypothesis
+
+crash: .venv/installed ## kill 2,000 writers at random system calls, and look at what each left
+	OPENBLAS_NUM_THREADS=1 $(DEV) spec_tests/crashing.py 2000
 
 peers: .venv-peers/installed ## install the real frameworks in .venv-peers and run the parity tests against them
 	$(PEERS) -m pytest -q -W default spec_tests/peers

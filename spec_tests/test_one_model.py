@@ -17,6 +17,7 @@ from shardvar.nn import gradient
 from shardvar.training import Module, layers, optimizers
 from shardvar.training.strategies import (
     CollectiveAllReduceStrategy,
+    Hints,
     HybridStrategy,
     MirroredStrategy,
     ParameterServerStrategy,
@@ -159,3 +160,22 @@ def test_what_replicas_cannot_agree_on_is_refused() -> None:
     for values in ([None, 1.0], [[1.0], [1.0, 2.0]]):
         with pytest.raises(ArgumentError):
             strategy.reduce("sum", PerReplica(values))
+
+
+SAID: dict[str, Callable[[Strategy], Any]] = {
+    "cut over the replicas": lambda s: s.variable_partitioning_scope(FixedShardsPartitioner(3)),
+    "cut over the hosts": lambda s: s.variable_partitioning_scope(FixedShardsPartitioner(3), s.host_devices),
+    "copies on the hosts": lambda s: s.hint_scope(Hints(mirror_on_host=True)),
+    "updates cast to dense": lambda s: s.hint_scope(Hints(cast_updates_to_dense=True)),
+}
+
+
+@pytest.mark.parametrize("said", sorted(SAID))
+def test_what_is_said_to_a_strategy_changes_where_variables_are_and_not_what_they_learn(said: str) -> None:
+    losses, tables = train(None, optimizers.SGD)
+    for strategy in strategies():
+        with SAID[said](strategy):
+            other_losses, other_tables = train(strategy, optimizers.SGD)
+        assert np.allclose(losses, other_losses, rtol=1e-6), strategy
+        for one, other in zip(tables, other_tables, strict=True):
+            assert np.allclose(one, other, rtol=1e-5, atol=1e-6), strategy

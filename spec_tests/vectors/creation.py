@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -16,21 +17,27 @@ from shardvar.layout.partitioners import (
 from shardvar.training.strategies import ParameterServerStrategy
 from shardvar.variables import ShardedVariable, Variable, variable_creator_scope
 from vectors.cases import Outcome, Rule, Skipped, decode, difference, is_array
+from vectors.initializers import NAMES
+from vectors.tf1_partitioned import arguments_of
 from vectors.tf1_partitioned import partitioner_of as tf1_partitioner_of
 
 _CALL = re.compile(r"(\w+)\((.*)\)")
 _MAKERS: dict[str, Callable[..., Any]] = {
     "FixedShards": FixedShardsPartitioner,
-    "MinSize": lambda *args: MinSizePartitioner(*args, rounding="ceil"),
+    "MinSize": lambda *args, **more: MinSizePartitioner(*args, rounding="ceil", **more),
     "MaxSize": MaxSizePartitioner,
 }
 
 
-def partitioner_of(text: str) -> Callable[..., Any]:
+def partitioner_of(text: str | None) -> Callable[..., Any] | None:
     """The partitioner that ``FixedShards(5)``, ``returns [2,1]`` or ``v1.min_max(2,min_slice=4)`` names."""
+    if text is None or text.lower() == "none":
+        return None
     found = _CALL.fullmatch(text)
-    if found is not None and found[1] in _MAKERS:
-        return _MAKERS[found[1]](*(ast.literal_eval(part) for part in found[2].split(",") if part))
+    name = "" if found is None else found[1].removesuffix("Partitioner")
+    if found is not None and name in _MAKERS:
+        args, keywords = arguments_of(found[2])
+        return _MAKERS[name](*args, **keywords)
     if text.startswith("returns "):
         answer = _answer_of(text.removeprefix("returns "))
         return lambda shape, dtype: answer
@@ -163,31 +170,43 @@ def _initializer(inputs: Mapping[str, Any]) -> Callable[..., Any]:
 
     from shardvar.variables import initializers
 
-    found = re.fullmatch(r"(\w+)(?:\((.*)\))?", inputs["initializer"])
-    assert found is not None
+    found = re.fullmatch(r"(?:[\w.]+\.)?(\w+)(?:\((.*)\))?", inputs["initializer"])
+    if found is None:
+        raise Skipped(inputs["initializer"])
+    name = NAMES.get(found[1], found[1])
     shape = tuple(inputs["shape"])
-    if found[1] == "Constant" and found[2] == "list":
+    if name == "Constant" and found[2] == "list":
         value: Any = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
         return partial(initializers.Constant(value), shape=shape, dtype=inputs["dtype"])
-    call = ast.parse(f"f({found[2] or ''})", mode="eval").body
-    args = [ast.literal_eval(argument) for argument in call.args]  # type: ignore[attr-defined]
-    keywords = {item.arg: ast.literal_eval(item.value) for item in call.keywords}  # type: ignore[attr-defined]
-    return partial(getattr(initializers, found[1])(*args, **keywords), shape=shape, dtype=inputs["dtype"])
+    args, keywords = arguments_of(found[2] or "")
+    return partial(getattr(initializers, name)(*args, **keywords), shape=shape, dtype=inputs["dtype"])
 
 
-def _creator_outside(inputs: Mapping[str, Any]) -> list[str]:
-    seen: list[str] = []
+def _seen_by_creator(*, inside: bool) -> Callable[[Mapping[str, Any]], list[str]]:
+    """The names of what a creator sees whose scope is inside the strategy's, or outside."""
 
-    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        seen.append(kwargs["name"])
-        return next_creator(**kwargs)
+    def op(inputs: Mapping[str, Any]) -> list[str]:
+        seen: list[str] = []
 
-    with variable_creator_scope(creator):
-        Servers(inputs).create(np.arange(4, dtype=np.float32), name="w")
-    return seen
+        def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+            seen.append(kwargs["name"])
+            return next_creator(**kwargs)
+
+        scopes = [variable_creator_scope(creator), Servers(inputs).strategy.scope()]
+        with ExitStack() as entered:
+            for scope in reversed(scopes) if inside else scopes:
+                entered.enter_context(scope)
+            Variable(np.arange(4, dtype=np.float32), name="w")
+        return seen
+
+    return op
 
 
-OPS = {"create": _create, "creator_scope_outside_strategy_scope": _creator_outside}
+OPS = {
+    "create": _create,
+    "creator_scope_inside_strategy_scope": _seen_by_creator(inside=True),
+    "creator_scope_outside_strategy_scope": _seen_by_creator(inside=False),
+}
 
 
 def _rest(case: Mapping[str, Any], outcome: Outcome, *fields: str) -> bool:

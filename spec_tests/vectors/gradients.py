@@ -65,7 +65,8 @@ OPS = {
     "grad_gather_dense": _lookup,
     "grad_embedding_lookup_sparse": _lookup_sparse,
     "grad_dense_matmul": _matmul,
-    "grad_getitem_2_5": _getitem(slice(2, 5)),
+    **{f"grad_getitem_{row}": _getitem(row) for row in range(14)},
+    **{f"grad_getitem_{start}_{stop}": _getitem(slice(start, stop)) for start in range(14) for stop in range(14)},
 }
 
 

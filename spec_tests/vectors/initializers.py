@@ -10,12 +10,13 @@ from shardvar.layout.region import Region
 from shardvar.variables import initializers
 from vectors.cases import Outcome, Rule, decode
 
-_NAMES = {
+NAMES = {
     "he_normal": "HeNormal",
     "he_uniform": "HeUniform",
     "lecun_normal": "LecunNormal",
     "lecun_uniform": "LecunUniform",
 }
+"""TensorFlow's functions of TensorFlow 1's time, and the classes that they are."""
 
 ULP = 4
 """Units in the last place by which drawn values may differ: libraries round logarithms and sines differently."""
@@ -29,7 +30,7 @@ def SUMMAND(inputs: Mapping[str, Any]) -> float:
 
 def make(name: str, ctor: Mapping[str, Any]) -> initializers.Initializer:
     """The initializer that a vector names."""
-    made: initializers.Initializer = getattr(initializers, _NAMES.get(name, name))(**ctor)
+    made: initializers.Initializer = getattr(initializers, NAMES.get(name, name))(**ctor)
     return made
 
 
@@ -64,7 +65,7 @@ _NAMED = "Zeros Ones Constant RandomUniform RandomNormal TruncatedNormal Varianc
 _FANS = "GlorotUniform GlorotNormal HeNormal HeUniform LecunNormal LecunUniform".split()
 
 OPS: dict[str, Callable[[Any], Any]] = {
-    **{f"tf.{name}": _call(name) for name in [*_NAMED, *_FANS, *_NAMES]},
+    **{f"tf.{name}": _call(name) for name in [*_NAMED, *_FANS, *NAMES]},
     **{f"keras3.{name}": _call(name) for name in [*_NAMED, *_FANS]},
     "two_shard_facts": _facts,
 }

@@ -20,6 +20,7 @@ from vectors.cases import Outcome, Rule, Skipped, difference
 _CALL = re.compile(r"(?:v1\.)?(\w+)\((.*)\)")
 _MAKERS: dict[str, Callable[..., Any]] = {
     "fixed": fixed_size_partitioner,
+    "fixed_size": fixed_size_partitioner,
     "min_max": lambda *args, **kwargs: min_max_variable_partitioner(*args, rounding="ceil", **kwargs),
     "variable_axis_size": variable_axis_size_partitioner,
 }
@@ -32,15 +33,18 @@ def partitioner_of(text: str) -> Callable[..., Any]:
         answer = ast.literal_eval(text.removeprefix("returns "))
         return lambda shape, dtype: answer
     found = _CALL.fullmatch(text)
-    if found is None or found[1] not in _MAKERS:
+    name = "" if found is None else found[1].removesuffix("_partitioner").removesuffix("_variable")
+    if found is None or name not in _MAKERS:
         raise Skipped(text)
-    call = ast.parse(f"f({found[2]})", mode="eval").body
+    args, keywords = arguments_of(found[2])
+    return _MAKERS[name](*args, **{_KEYWORDS.get(key, key): value for key, value in keywords.items()})
+
+
+def arguments_of(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call, which are literals: ``2,axis=1`` is 2 and ``{"axis": 1}``."""
+    call = ast.parse(f"f({text})", mode="eval").body
     args = [ast.literal_eval(argument) for argument in call.args]  # type: ignore[attr-defined]
-    keywords = {
-        _KEYWORDS.get(item.arg, item.arg): ast.literal_eval(item.value)
-        for item in call.keywords  # type: ignore[attr-defined]
-    }
-    return _MAKERS[found[1]](*args, **keywords)
+    return args, {item.arg: ast.literal_eval(item.value) for item in call.keywords}  # type: ignore[attr-defined]
 
 
 def _initial_value(text: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -27,6 +27,10 @@ class Place:
         path.mkdir(parents=True)
         return path
 
+    def within(self, name: str) -> "Place":
+        """A directory in it as a place of its own."""
+        return Place(self.name, self.path / name)
+
     def has_room_for(self, nbytes: int) -> bool:
         """Whether so many bytes are free, and a fifth of them more."""
         return shutil.disk_usage(self.path).free > nbytes * 6 // 5

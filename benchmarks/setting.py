@@ -7,7 +7,7 @@ from benchmarks.figures import Figure
 from benchmarks.peers import PEERS, Peer, find_peer
 from benchmarks.places import Place
 from benchmarks.sizes import Sizes
-from benchmarks.timing import Run, compare
+from benchmarks.timing import FEWEST, Run, compare
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,18 @@ class Setting:
                 self.found[name] = find_peer(name)
             yield name, self.found[name]
 
-    def ratio(self, subject: str, against: str, place: Place, ours: Run, theirs: Run, target: float | None) -> Figure:
+    def ratio(
+        self,
+        subject: str,
+        against: str,
+        place: Place,
+        ours: Run,
+        theirs: Run,
+        target: float | None,
+        fewest: int | None = None,
+    ) -> Figure:
         """The figure of a comparison."""
-        found = compare(ours, theirs, self.sizes.seconds)
+        found = compare(ours, theirs, self.sizes.seconds, fewest or FEWEST)
         return Figure(subject, against, place.name, found.ratio, "x", target, str(found))
 
 

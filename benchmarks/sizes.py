@@ -30,6 +30,10 @@ class Sizes:
     """Users of the model that is trained; items are half as many."""
     map_nbytes: int = 10 * GIB
     """What is opened as a memory map."""
+    object_count: int = 256
+    """Tensors of 2 MiB of the model whose optimizer keeps two slots beside each."""
+    variable_count: int = 100_000
+    """Variables of 16 floats of the model that has very many."""
     seconds: float = 15.0
     """Time for the pairs of one ratio; five pairs are taken however long they are."""
     processes: int = 9
@@ -49,6 +53,8 @@ QUICK = Sizes(
     sharded_rows=100_000,
     training_users=20_000,
     map_nbytes=GIB,
+    object_count=16,
+    variable_count=5_000,
     seconds=1.0,
     processes=3,
 )

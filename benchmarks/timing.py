@@ -49,12 +49,12 @@ class Comparison:
         return f"{self.ours:.3f} s / {self.theirs:.3f} s, {self.pairs} pairs"
 
 
-def compare(ours: Run, theirs: Run, seconds: float) -> Comparison:
-    """Interleaved pairs for about so many seconds, after one pair that does not count."""
+def compare(ours: Run, theirs: Run, seconds: float, fewest: int = FEWEST) -> Comparison:
+    """Interleaved pairs for about so many seconds, and so many at least, after one pair that does not count."""
     ours.seconds(), theirs.seconds()
     pairs: list[tuple[float, float]] = []
     start = perf_counter()
-    while len(pairs) < FEWEST or (len(pairs) < MOST and perf_counter() - start < seconds):
+    while len(pairs) < fewest or (len(pairs) < MOST and perf_counter() - start < seconds):
         if len(pairs) % 2:
             second = theirs.seconds()
             pairs.append((ours.seconds(), second))

@@ -14,12 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.devices import Device, allocate, copy_into, current_device, gather_into, move_array, place
+from shardvar.devices import Device, adopt, allocate, copy_into, current_device, gather_into, move_array, place
 from shardvar.variables.resource import Resource, Write, commit, holding
 from shardvar.variables.row_layout import Ints
 from shardvar.variables.scatter import scatter_sorted, sort_rows
 from shardvar.variables.updates import ADD, REPLACE, SUB, Update
 from shardvar.variables.values import Array, as_value, cast_value, check_shape
+
+_MUCH_NBYTES = 1 << 16
+"""From so many bytes on a copy takes longer than to make a buffer."""
 
 
 def variable_handle(value: Any, device: Device | None = None) -> Resource:
@@ -99,7 +102,10 @@ def plan_dense(resource: Resource, update: Update, value: Array) -> Write:
 
 
 def plan_replacements(resources: Sequence[Resource], values: Sequence[Array]) -> list[Write]:
-    """``plan_dense`` of REPLACE for many: what keeps its size is one write, which costs less than one each."""
+    """``plan_dense`` of REPLACE for many, with values that nobody else holds: one write, which costs less than many.
+
+    Large values on a device without a limit become the buffers themselves, without a copy.
+    """
     here = current_device()
     kept, writes = [], []
     for resource, value in zip(resources, values, strict=True):
@@ -110,7 +116,11 @@ def plan_replacements(resources: Sequence[Resource], values: Sequence[Array]) ->
 
     def apply() -> None:
         for resource, value in kept:
-            copy_into(resource.array, value, here, resource.device)
+            device = resource.device
+            if value.nbytes >= _MUCH_NBYTES and device is here and device.memory_limit is None:
+                resource.buffer = adopt(value, device)
+            else:
+                copy_into(resource.array, value, here, device)
 
     return [Write(tuple(resource for resource, _ in kept), apply), *writes]
 

@@ -169,3 +169,74 @@ def test_errors_of_restoring_say_what_laid_the_files_out(tmp_path: Path) -> None
     with pytest.raises(UnmatchedObjects) as missed:
         sv.Checkpoint(b=sv.Variable([1.0])).read(tmp_path / "model").expect_partial().assert_consumed()
     assert repr(policy.description) in str(missed.value)
+
+
+def test_states_of_their_own_are_taken_by_all_objects_or_by_none(tmp_path: Path) -> None:
+    w = sv.Variable([1.0, 2.0])
+    sv.Checkpoint(a=Counter(3), b=Counter(4), w=w).write(tmp_path / "model")
+    a, b, w = Counter(0), Counter(0, refuses=True), sv.Variable([0.0, 0.0])
+    with pytest.raises(RuntimeError, match="no"):
+        sv.Checkpoint(a=a, b=b, w=w).read(tmp_path / "model")
+    assert (a.count, b.count, w.numpy().tolist()) == (0, 0, [0.0, 0.0])
+    b.refuses = False
+    sv.Checkpoint(a=a, b=b, w=w).read(tmp_path / "model").assert_consumed()
+    assert (a.count, b.count, w.numpy().tolist()) == (3, 4, [1.0, 2.0])
+
+
+@pytest.mark.parametrize("wrong", [[0.0], [0.0, 0.0, 0.0]])
+def test_no_state_is_taken_where_a_variable_does_not_fit(tmp_path: Path, wrong: list[float]) -> None:
+    sv.Checkpoint(a=Counter(3), w=sv.Variable([1.0, 2.0])).write(tmp_path / "model")
+    a = Counter(0)
+    with pytest.raises(InconsistentTensor):
+        sv.Checkpoint(a=a, w=sv.Variable(wrong)).read(tmp_path / "model")
+    assert a.count == 0
+
+
+def test_states_are_restored_when_they_appear_and_missed_by_name(tmp_path: Path) -> None:
+    sv.Checkpoint(a=Counter(3)).write(tmp_path / "model")
+    checkpoint = sv.Checkpoint(b=Counter(1))
+    status = checkpoint.read(tmp_path / "model").expect_partial()
+    with pytest.raises(
+        UnmatchedObjects, match=r"objects without a value: b; .*a/.ATTRIBUTES/count, a/.ATTRIBUTES/words"
+    ):
+        status.assert_consumed()
+    checkpoint.a = Counter(0)
+    assert checkpoint.a.count == 3 and status.unmatched_keys == []
+
+
+def golden(case: str) -> Path:
+    return Path(__file__).parent / "golden" / "tensorflow" / case
+
+
+def test_a_checkpoint_of_keras_is_restored_into_the_same_objects() -> None:
+    """Keras 3.15's: two dense layers and a normalization in a functional model, and Adam's moments in lists."""
+    operations: dict[str, Any] = {"1": sv.layers.Dense(4, input_dim=3), "2": sv.Module()}
+    with sv.open_checkpoint(golden("keras_adam")) as reader:
+        shapes = {key: reader[key].shape for key in reader}
+        iterations = reader.read("optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE")
+        kernel = reader.read("optimizer/_trainable_variables/0/.ATTRIBUTES/VARIABLE_VALUE")
+        moment = reader.read("optimizer/_variables/2/.ATTRIBUTES/VARIABLE_VALUE")
+        mean = reader.read("model/_functional/_operations/2/moving_mean/.ATTRIBUTES/VARIABLE_VALUE")
+    rows, columns = shapes["optimizer/_trainable_variables/0/.ATTRIBUTES/VARIABLE_VALUE"]
+    dense = operations["1"] = sv.layers.Dense(columns, input_dim=rows)
+    operations["2"].moving_mean = sv.Variable(np.zeros_like(mean))
+    functional, model = sv.Module(), sv.Module()
+    functional._operations, model._functional = operations, functional
+    optimizer = sv.optimizers.Adam(compat="keras3")
+    optimizer.add_slot(dense.kernel, "m")
+    sv.Checkpoint(model=model, optimizer=optimizer).restore(golden("keras_adam")).expect_partial()
+    np.testing.assert_array_equal(dense.kernel.numpy(), kernel)
+    np.testing.assert_array_equal(optimizer.get_slot(dense.kernel, "m").numpy(), moment)
+    np.testing.assert_array_equal(operations["2"].moving_mean.numpy(), mean)
+    assert int(optimizer.iterations) == int(iterations) > 0
+
+
+def test_slots_of_tensorflow_are_restored_into_shards() -> None:
+    """The checkpoint is of one variable [3, 2] and its moments under TensorFlow 1's Adam."""
+    v, optimizer = sharded(np.zeros((3, 2), np.float32), 2), sv.optimizers.Adam(compat="v1")
+    status = sv.Checkpoint(v=v, opt=optimizer).restore(golden("slots_v1_adam")).expect_partial()
+    optimizer.apply_gradients([(np.zeros(shard.shape, np.float32), shard) for shard in v.variables])
+    with sv.open_checkpoint(golden("slots_v1_adam")) as reader:
+        moment = reader.read("v/.OPTIMIZER_SLOT/opt/v/.ATTRIBUTES/VARIABLE_VALUE")
+    np.testing.assert_allclose(optimizer.get_slot(v, "v").numpy(), moment * np.float32(0.999), rtol=1e-6)
+    assert status.unmatched_keys == [f"opt/beta{n}_power/.ATTRIBUTES/VARIABLE_VALUE" for n in (1, 2)]

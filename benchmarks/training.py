@@ -36,7 +36,8 @@ ROUNDING = 1e-4
 
 
 def measure(setting: Setting) -> Iterator[Figure]:
-    """The figures of training on three servers."""
+    """The figures of training on three servers; the smallest first, before a peer is loaded with threads of its own."""
+    yield _overhead(setting.sizes.seconds)
     users = setting.sizes.training_users
     first, batches = initial_values(users, users // 2, DIM), draw_batches(users, users // 2, SIZE, NUM_BATCHES)
     for optimizer in ("SGD", "Adagrad", "Adam"):
@@ -53,7 +54,6 @@ def measure(setting: Setting) -> Iterator[Figure]:
                 ours.step(batches[0])
             note = ", ".join(f"{name} {traffic.nbytes / MIB:.2f} MiB" for name, traffic in ledger.operations.items())
             yield Figure(f"{subject}: between devices", "", "", ledger.nbytes / MIB, "MiB", None, note)
-    yield _overhead(setting.sizes.seconds)
 
 
 def _beside_unsharded(subject: str, first: Values, optimizer: str, batches: list[Batch]) -> Iterator[Figure]:

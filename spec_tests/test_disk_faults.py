@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crashing import rotating_series
 from disk import Disk, snapshot
 from faulty import ATOMIC, FORMATS, NEW, OLD, assert_clean, reshard, save, state
 
@@ -93,3 +94,28 @@ def test_a_call_that_fails_leaves_the_old_or_the_new_and_the_next_write_is_clean
         assert state(directory, form) == "new", where
         assert_clean(directory, form, tmp_path / "clean")
     assert seen >= {"old", "new"}
+
+
+@pytest.mark.parametrize(("form", "stays"), [("shardvar", False), ("tensorflow", True)])
+def test_a_call_that_fails_in_a_save_with_rotation_leaves_what_the_state_file_names_whole(
+    form: str, stays: bool, tmp_path: Path
+) -> None:
+    """A manager's version 4 beside 2 and 3, of which 2 is to go; then version 5 leaves nothing but itself and 4 or 3.
+
+    A lock file that cannot be removed is the one thing that stays: empty, and held by nobody.
+    """
+    series, seen = rotating_series(tmp_path, form), set()
+    (tmp_path / "old").mkdir()
+    for version in (1, 2, 3):
+        series.write(tmp_path / "old", version)
+    for directory, disk, error in failed(tmp_path / "old", tmp_path, partial(series.write, version=4), stays):
+        where = f"{disk.at}: {disk.log[disk.at :]}"
+        found = series.find(directory)
+        seen.add(found)
+        assert isinstance(error, StorageError) or (error is None and found == 0), (error, where)
+        series.write(directory, 5)
+        assert series.find(directory) == 1, where
+        if disk.log[disk.at].startswith("unlink .ckpt-"):
+            (directory / disk.log[disk.at].removeprefix("unlink ")).unlink(missing_ok=True)
+        series.check_clean(directory)
+    assert seen == {0, 1}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crashing import Series, object_series, rotating_series
 from disk import Disk, Event, snapshot, survivors
 from faulty import ATOMIC, FORMATS, NEW, OLD, assert_clean, reshard, save, state
 
@@ -121,6 +122,29 @@ def test_a_reshard_is_taken_up_after_a_power_cut_and_believes_no_file_that_did_n
     run = partial(reshard, source, form=form, force=True)
     before, events = record(tmp_path / "run", partial(save, form=form, tensors=OLD), run)
     assert not find_loss(tmp_path, before, events, form, run)
+
+
+@pytest.mark.parametrize("make", [object_series, rotating_series])
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow"])
+def test_a_power_cut_in_a_save_of_objects_leaves_what_the_state_file_names_whole(
+    make: Callable[[Path, str], Series], form: str, tmp_path: Path
+) -> None:
+    """``Checkpoint.write``, and a manager that removes one checkpoint for each that it saves."""
+    series = make(tmp_path, form)
+
+    def prepare(place: Path) -> None:
+        for version in (1, 2, 3):
+            series.write(place, version)
+
+    before, events = record(tmp_path / "run", prepare, partial(series.write, version=4))
+    for is_done, files in survivors(before, events):
+        directory = tmp_path / "left"
+        put(directory, files)
+        assert series.find(directory) in ({0} if is_done else {0, 1}), sorted(files)
+        series.write(directory, 5)
+        series.check_clean(directory)
+        assert series.find(directory) == 1, sorted(files)
+        shutil.rmtree(directory)
 
 
 def test_each_sync_is_needed(tmp_path: Path) -> None:

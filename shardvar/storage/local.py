@@ -49,7 +49,10 @@ class LocalStorage:
         """Put ``old`` in the place of ``new``, in one step, and force that step to the disk."""
         source, target = self._join(old), self._join(new)
         with writing(target):
-            # Files made before, which the renamed one may name, must not reach the disk after it.
+            # Names reach the disk in any order, but across a sync of their directory. Before, because the file may be
+            # an index: the data files that it names must be there whenever it is, and an older index whose data files
+            # it replaces must be gone. After, because the files of the checkpoint that is replaced are removed next,
+            # and because whoever called is told that the new one is in place.
             _sync_directory(self.path)
             os.replace(source, target)
             _sync_directory(self.path)
@@ -74,6 +77,7 @@ class LocalStorage:
         for path in reversed(missing):
             with writing(path):
                 os.makedirs(path, exist_ok=True)  # another writer may have been faster
+                # Whatever is forced to the disk in a directory is lost with it if its own name is not there.
                 _sync_directory(os.path.dirname(path) or os.curdir)
 
     def free_nbytes(self) -> int:

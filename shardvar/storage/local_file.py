@@ -139,6 +139,9 @@ class LocalWritableFile:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with writing(self.name):
+                # A name may reach the disk before the bytes: of an index that is renamed, of the data files that it
+                # names, of a file whose journal says that it is finished. A sync that failed is not tried again: the
+                # next one may call bytes forced that the system has given up. Such a file is written anew.
                 sync(descriptor.number)
 
     def _open_descriptor(self) -> _Descriptor:

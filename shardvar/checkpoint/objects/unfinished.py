@@ -13,11 +13,12 @@ none of the noted either, somebody else has been saving here, and the note is vo
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from shardvar.checkpoint.locate import Found
 from shardvar.checkpoint.objects.state_file import STATE_FILE, SeriesState, read_state, write_state
-from shardvar.errors import ShardvarError
-from shardvar.formats.commit import remove_files
+from shardvar.errors import ShardvarError, StorageError
+from shardvar.formats.commit import take_away
 from shardvar.formats.table import all_formats
 from shardvar.storage.protocol import Storage
 
@@ -41,7 +42,9 @@ def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]
     if names:
         write_state(storage, SeriesState("" if state is None else state.newest, tuple(names)), NOTE)
     else:
-        remove_files(storage, [NOTE, f"{NOTE}.tmp"])
+        with suppress(StorageError):  # a note that stays is void, or says what is true
+            # Forced, as an index goes: were the note gone from the disk before what it names, that would stay for ever.
+            take_away(storage, [(NOTE, f"{NOTE}.tmp")], {f"{NOTE}.tmp"}.intersection)
 
 
 def remove_checkpoints(series: Found, names: Iterable[str]) -> list[str]:

@@ -23,7 +23,7 @@ def verdicts(folder: Path, groups: list[str]) -> Iterator[Verdict]:
     """One for every case of every file, or of the groups that are named."""
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
-        group = document["header"]["group"]
+        group = document.get("header", {}).get("group", path.stem)
         if not groups or group in groups:
             module = group_module(group)
             yield from (judge(case, module) for case in document["cases"])

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from run_vectors import main
 from vectors import GROUPS
-from vectors.cases import COMMON_RULES, Outcome, decode, difference, judge
+from vectors.cases import COMMON_RULES, Outcome, Rule, decode, difference, judge
 
 HERE = Path(__file__).resolve().parent
 VECTORS = HERE / "golden" / "variables"
@@ -98,3 +98,12 @@ def test_a_law_that_the_engine_breaks_fails_its_case_and_no_other() -> None:
 def test_integers_of_64_bits_are_decoded_exactly() -> None:
     wide = {"dtype": "uint64", "shape": [2], "data": [2**64 - 1, 1]}
     assert decode(wide).tolist() == [2**64 - 1, 1]
+
+
+def test_a_case_that_cannot_be_read_fails_alone() -> None:
+    module = ModuleType("of one op")
+    module.OPS, module.RULES = {"x": lambda inputs: 3}, [Rule("D-X-1", lambda case, outcome: 1 // 0)]
+    unknown = {"dtype": "nonesuch", "shape": [], "data": 3}
+    assert judge({"id": "x-0", "op": "x", "inputs": {}, "expected": unknown}, module).why.startswith("cannot be judged")
+    assert judge({"id": "x-1", "op": "x", "inputs": {}, "expected": 4}, module).kind == "failed"
+    assert judge({"id": "x-2", "op": "x", "inputs": {}, "expected": 3}, module).kind == "passed"

@@ -121,6 +121,8 @@ def judge(case: Mapping[str, Any], module: ModuleType | None) -> Verdict:
         wrong = disagreement(case, outcome, Allowance.of(module, case["inputs"]))
     except AssertionError as error:
         return Verdict(case["id"], "failed", str(error))
+    except Exception as error:  # noqa: BLE001 - one case that cannot be read does not end the run
+        return Verdict(case["id"], "failed", f"cannot be judged: {type(error).__name__}: {error}")
     if wrong is None:
         return Verdict(case["id"], "passed")
     rule = next((rule for rule in [*module.RULES, *COMMON_RULES] if _covers(rule, case, outcome)), None)
@@ -142,7 +144,7 @@ def _covers(rule: Rule, case: Mapping[str, Any], outcome: Outcome) -> bool:
     """A rule that cannot make sense of a case does not cover it."""
     try:
         return rule.covers(case, outcome)
-    except (AttributeError, LookupError, TypeError, ValueError, Skipped):
+    except Exception:  # noqa: BLE001 - whatever it stumbles over, the case is then another rule's, or fails
         return False
 
 

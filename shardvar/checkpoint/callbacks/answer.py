@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from shardvar.checkpoint.arguments import as_array
 from shardvar.checkpoint.callbacks.held import Held
-from shardvar.checkpoint.callbacks.lazy_slice import LazySlice, are_untouched, is_held_by
+from shardvar.checkpoint.callbacks.lazy_slice import LazySlice, is_held_by, row_of
 from shardvar.checkpoint.callbacks.shardable_tensor import ShardableTensor
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import dtype_name
@@ -55,33 +55,39 @@ class Placed:
 
 def read_answer(shards: Any, held: Held, given: Sequence[ShardableTensor], description: str) -> Answer:
     """The answer as slices; ``PolicyError`` unless its kind is right and every claim is borne out."""
-    placed = list(placed_values(shards, description))
     tensors = held.slices.tensors
-    position = tensors.rows()
-    # The fast path: what is given back as it was needs no looking at.
-    rows = [
-        row if row >= 0 and each.key == given[row].checkpoint_key and each.spec == given[row].slice_spec else -1
-        for row, each in zip(are_untouched([each.value for each in placed], held), placed, strict=True)
-    ]
-    others = [number for number, row in enumerate(rows) if row < 0]
-    claims = _claims([placed[number] for number in others], held, description)
-    check_claims(description, tensors, claims, (placed[number].key for number in others))
-    first = _first_rows(held)
+    rows: list[int] = []
+    files: list[int] = []
+    others: list[tuple[int, Placed]] = []
+    for each in placed_values(shards, description):
+        row = row_of(each[3], held)
+        if row < 0 or given[row].checkpoint_key != each[1] or given[row].slice_spec != each[2]:
+            others.append((len(rows), Placed(*each)))
+        # The fast path: what is given back as it was needs no looking at.
+        rows.append(row)
+        files.append(each[0])
+    claims = _claims([placed for _, placed in others], held, description)
+    check_claims(description, tensors, claims)
+    first = {held.slices.key(row): row for row in range(len(held.slices) - 1, -1, -1)} if claims else {}
     regions: dict[int, Region] = {}
     arrays: dict[int, npt.NDArray[Any]] = {}
-    for number, claim in zip(others, claims, strict=True):
-        rows[number] = first[position[claim.key]]
+    for (number, placed), claim in zip(others, claims, strict=True):
+        rows[number] = first[claim.key]
         regions[number] = claim.region
-        value = placed[number].value
-        if not (is_held_by(value, held) and value.region == claim.region and _key_of(value, held) == claim.key):
-            arrays[number] = _array(claim.key, value, description)
-    files, num_files = _numbered([each.file for each in placed])
+        if not _is_in_place(placed.value, claim, held):
+            arrays[number] = _array(claim.key, placed.value, description)
+    numbers, num_files = _numbered(files)
     table = take_parts(held.slices, np.array(rows, dtype=np.int64), regions)
-    return Answer(Assignment(table, files, num_files, description), arrays, len(shards) - len(set(files.tolist())))
+    return Answer(Assignment(table, numbers, num_files, description), arrays, len(shards) - len(set(files)))
 
 
-def placed_values(shards: Any, description: str) -> Iterator[Placed]:
-    """Every value of an answer, in order; ``PolicyError`` for anything of another kind."""
+def _is_in_place(value: Any, claim: Claim, held: Held) -> bool:
+    """Whether the value is what is held of the very region that it stands for, so that nothing changes."""
+    return is_held_by(value, held) and value.region == claim.region and held.slices.key(value.row) == claim.key
+
+
+def placed_values(shards: Any, description: str) -> Iterator[tuple[int, str, str, Any]]:
+    """What ``Placed`` has of every value of an answer, in order; ``PolicyError`` for anything of another kind."""
     if not isinstance(shards, Sequence) or isinstance(shards, (str, bytes)):
         raise_losses(description, [f"answered with {_kind(shards)}, which is no sequence of files"], REMEDY)
     for number, shard in enumerate(shards):
@@ -96,7 +102,7 @@ def placed_values(shards: Any, description: str) -> Iterator[Placed]:
             for spec, value in parts.items():
                 if not isinstance(spec, str):
                     raise_losses(description, [f"named a slice of {key!r} {spec!r}, which is no text"], REMEDY)
-                yield Placed(number, key, spec, value)
+                yield number, key, spec, value
 
 
 def _claims(placed: Sequence[Placed], held: Held, description: str) -> list[Claim]:
@@ -129,16 +135,6 @@ def _array(key: str, value: Any, description: str) -> npt.NDArray[Any]:
         if wrong is not None:
             raise_losses(description, [f"answered for {key!r} with an array that holds {_kind(wrong)}"], REMEDY)
     return array
-
-
-def _key_of(value: LazySlice, held: Held) -> str:
-    return held.slices.key(value.row)
-
-
-def _first_rows(held: Held) -> dict[int, int]:
-    """Of each tensor the first row."""
-    tensors, rows = np.unique(held.slices.tensor, return_index=True)
-    return dict(zip(tensors.tolist(), rows.tolist(), strict=True))
 
 
 def _numbered(files: list[int]) -> tuple[Ints, int]:

@@ -1,6 +1,8 @@
 """A policy asked once, in whichever way it answers: what goes to which file, and with which values."""
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -78,7 +80,8 @@ def _exceeding(policy: Policy, assignment: Assignment) -> tuple[Exceeding, ...]:
 
 def _call(policy: Any, held: Held) -> tuple[Answer, float]:
     description: str = policy.description
-    given = held.shardable_tensors()
+    with _without_collection():
+        given = held.shardable_tensors()
     start = perf_counter()
     try:
         shards = policy(list(given))  # a list of its own: what it does to it is no matter
@@ -90,7 +93,20 @@ def _call(policy: Any, held: Held) -> tuple[Answer, float]:
             "That error is the cause of this one; nothing was written.",
         ) from error
     seconds = perf_counter() - start
-    return read_answer(shards, held, given, description), seconds
+    with _without_collection():
+        return read_answer(shards, held, given, description), seconds
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Make many objects that are all kept: to look for garbage among them meanwhile takes as long as making them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _substituted(decision: Decision, arrays: Mapping[int, npt.NDArray[Any]]) -> Decision:

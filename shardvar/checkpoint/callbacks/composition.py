@@ -59,8 +59,8 @@ class CallbackComposition(ShardingCallback):
         """The files that ``inner`` makes of the first file of ``outer``, then those of the second."""
         known = {each.checkpoint_key: each for each in reversed(shardable_tensors)}
         files: dict[int, list[ShardableTensor]] = {}
-        for placed in placed_values(self.outer(shardable_tensors), self.outer.description):
-            files.setdefault(placed.file, []).append(_shardable(placed.key, placed.spec, placed.value, known))
+        for file, key, spec, value in placed_values(self.outer(shardable_tensors), self.outer.description):
+            files.setdefault(file, []).append(_shardable(key, spec, value, known))
         return [shard for tensors in files.values() for shard in self.inner(tensors)]
 
     def exceeding(self, assignment: Assignment) -> list[Exceeding]:
@@ -72,6 +72,8 @@ class CallbackComposition(ShardingCallback):
 def _shardable(key: str, spec: str, value: Any, known: dict[str, ShardableTensor]) -> ShardableTensor:
     """A value of an answer as something to answer about; where it was, and what for, is known by its key."""
     origin = known.get(key)
+    if origin is not None and value is origin.tensor and spec == origin.slice_spec:
+        return origin
     shape, spec = tuple(value.shape), spec.strip()
     if origin is None:
         return ShardableTensor(value, value.dtype, "", key, shape, spec, key)

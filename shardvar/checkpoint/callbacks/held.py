@@ -17,7 +17,7 @@ from shardvar.layout.region import Ints, Region
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.policies.columnar import slice_spec
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import LOCAL_DEVICE, SliceTable
 
 
 @dataclass(slots=True, eq=False)
@@ -95,22 +95,27 @@ class Held:
         rows = slices.tensor.tolist()
         keys = [tensors.keys[tensor] for tensor in rows]
         dtypes = [dtype_of(NAMES[number]) for number in range(len(NAMES))]
-        ranks = tensors.ranks[slices.tensor].tolist()
+        known: dict[tuple[int, ...], tuple[int, ...]] = {}  # most shapes come again and again
+        shapes = [known.setdefault(shape, shape) for shape in map(tuple, slices.shape.tolist())]
+        for row in np.flatnonzero(tensors.ranks[slices.tensor] < slices.shape.shape[1]).tolist():
+            shapes[row] = shapes[row][: tensors.ranks[rows[row]]]  # without the padding
         specs = [""] * len(rows)
         for row in np.flatnonzero(~slices.is_whole()).tolist():
             specs[row] = slice_spec(tensors.shape(rows[row]), slices.region(row))
-        none = [None] * len(rows)
+        count = len(rows)
+        places = np.zeros(count, dtype=np.int64) if slices.device is None else slices.device
+        devices = slices.devices or (LOCAL_DEVICE,)
         return list(
             map(
                 ShardableTensor,
-                [LazySlice(self, row) for row in range(len(rows))],
-                [dtypes[number] for number in slices.codes().tolist()],
-                map(slices.device_of, range(len(rows))),
+                [LazySlice(self, row) for row in range(count)],
+                map(dtypes.__getitem__, slices.codes().tolist()),
+                map(devices.__getitem__, places.tolist()),
                 map(self._name, keys) if self.trackables else keys,
-                [tuple(shape[:rank]) for shape, rank in zip(slices.shape.tolist(), ranks, strict=True)],
+                shapes,
                 specs,
                 keys,
-                map(self.trackables.get, keys) if self.trackables else none,
+                map(self.trackables.get, keys) if self.trackables else [None] * count,
             )
         )
 

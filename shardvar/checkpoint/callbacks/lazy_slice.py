@@ -1,6 +1,5 @@
 """LazySlice: a tensor that can be cut without being read."""
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -190,12 +189,11 @@ def _from_bounds(indices: range | int, low: int) -> slice | int:
     return slice(indices[0] - low, last if last >= 0 else None, indices.step)
 
 
-def are_untouched(values: Sequence[Any], holder: Holder) -> list[int]:
-    """For each value the row that it is, all of it; -1 for whatever else it is."""
-    return [
-        value._row if type(value) is LazySlice and value._axes is None and value._holder is holder else -1
-        for value in values
-    ]
+def row_of(value: Any, holder: Holder) -> int:
+    """The row that the value is, all of it; -1 for whatever else it is."""
+    if type(value) is LazySlice and value._axes is None and value._holder is holder:
+        return value._row
+    return -1
 
 
 def is_held_by(value: Any, holder: Holder) -> bool:

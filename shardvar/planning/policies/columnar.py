@@ -5,6 +5,7 @@ and ``tensor``, and a tensor anything that a NumPy basic index cuts: nothing is 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,10 @@ class ColumnarPolicy:
         """The slices, possibly cut further, each with its file."""
         raise NotImplementedError
 
-    def spec(self, full_shape: tuple[int, ...], region: Region) -> str:
-        """The text of a slice in an answer."""
-        return slice_spec(full_shape, region)
+    @property
+    def has_full_specs(self) -> bool:
+        """Whether whole tensors get a text in an answer too."""
+        return False
 
     def __call__(self, shardable_tensors: Sequence[Any]) -> list[dict[str, dict[str, Any]]]:
         """The answer of ``assign`` as RFC 001 has it: for every file, from keys to the texts of slices to tensors.
@@ -51,15 +53,25 @@ class ColumnarPolicy:
         """
         slices = tabulate(shardable_tensors)
         answer = self.assign(slices, HOLDS_ALL)
+        pieces, source = answer.slices, _source_rows(slices, answer.slices)
+        kept = (pieces.shape == slices.shape[source]).all(axis=1).tolist()
         files: list[dict[str, dict[str, Any]]] = [{} for _ in range(answer.num_files)]
-        numbers = answer.file.tolist()
-        for row, source in enumerate(_source_rows(slices, answer.slices).tolist()):
-            region, held = answer.slices.region(row), slices.region(source)
-            tensor = shardable_tensors[source].tensor
-            part = tensor if region == held else tensor[region.relative_to(held).slices]
-            spec = self.spec(slices.tensors.shape(int(slices.tensor[source])), region)
-            files[numbers[row]].setdefault(slices.key(source), {})[spec] = part
+        for row, (file, given) in enumerate(zip(answer.file.tolist(), source.tolist(), strict=True)):
+            each = shardable_tensors[given]
+            part, spec = each.tensor, each.slice_spec
+            if not kept[row]:
+                part = part[pieces.region(row).relative_to(slices.region(given)).slices]
+            if not kept[row] or self.has_full_specs:
+                spec = _spec(pieces, row, self.has_full_specs)
+            files[file].setdefault(each.checkpoint_key, {})[spec] = part
         return [file for file in files if file]
+
+
+def _spec(pieces: SliceTable, row: int, is_full: bool) -> str:
+    full_shape, region = pieces.tensors.shape(int(pieces.tensor[row])), pieces.region(row)
+    return (
+        format_slice_text(full_shape, region, empty=True) if is_full and full_shape else slice_spec(full_shape, region)
+    )
 
 
 def slice_spec(full_shape: tuple[int, ...], region: Region) -> str:
@@ -85,30 +97,27 @@ def tabulate(shardable_tensors: Sequence[Any]) -> SliceTable:
     """The columns of shardable tensors, row by row; ``InconsistentTensor`` where two of one key disagree."""
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     position: dict[str, int] = {}
-    rows, regions, nbytes, devices = [], [], [], []
+    names: dict[Any, str] = {}
+    rows, offsets, shapes, nbytes = [], [], [], []
     for each in shardable_tensors:
-        full_shape, region = parse_slice_spec(each.slice_spec, tuple(each.shape))
-        key, tensor = each.checkpoint_key, (dtype_name(np.dtype(each.dtype)), full_shape)
-        if tensors.setdefault(key, tensor) != tensor:
+        key, shape = each.checkpoint_key, tuple(each.shape)
+        full_shape, offset = shape, (0,) * len(shape)
+        if each.slice_spec:
+            full_shape, region = parse_slice_spec(each.slice_spec, shape)
+            offset = region.offset
+        name = names.get(each.dtype) or names.setdefault(each.dtype, dtype_name(np.dtype(each.dtype)))
+        if tensors.setdefault(key, (name, full_shape)) != (name, full_shape):
             raise InconsistentTensor(f"Slices of {key!r} disagree on its dtype or its full shape.")
         rows.append(position.setdefault(key, len(position)))
-        regions.append(region)
-        nbytes.append(_payload_nbytes(each.tensor))
-        devices.append(str(each.device or LOCAL_DEVICE))
-    _, offset = pad([region.offset for region in regions], fill=0)
-    _, shape = pad([region.shape for region in regions], fill=1)
+        offsets.append(offset)
+        shapes.append(shape)
+        nbytes.append(_payload_nbytes(each.tensor) if is_whole(name) else 0)
     table = TensorTable.of((key, *tensor) for key, tensor in tensors.items())
-    rank = table.shapes.shape[1]  # that of the regions, which have the ranks of their tensors
-    sized = SliceTable.of(
-        table,
-        np.array(rows, dtype=np.int64),
-        offset.reshape(-1, rank),
-        shape.reshape(-1, rank),
-        np.array(nbytes, dtype=np.int64),
-    )
-    names = {name: number for number, name in enumerate(dict.fromkeys(devices))}
-    device = np.array([names[name] for name in devices], dtype=np.int64)
-    return SliceTable(sized.tensors, sized.tensor, sized.offset, sized.shape, sized.nbytes, device, tuple(names))
+    columns = (pad(offsets, fill=0)[1], pad(shapes, fill=1)[1], np.array(nbytes, dtype=np.int64))
+    devices = [str(each.device or LOCAL_DEVICE) for each in shardable_tensors]
+    number = {name: number for number, name in enumerate(dict.fromkeys(devices))}
+    device = np.array([number[name] for name in devices], dtype=np.int64)
+    return replace(SliceTable.of(table, np.array(rows, dtype=np.int64), *columns), device=device, devices=tuple(number))
 
 
 def _payload_nbytes(tensor: Any) -> int:
@@ -121,17 +130,20 @@ def _payload_nbytes(tensor: Any) -> int:
 
 def _source_rows(slices: SliceTable, pieces: SliceTable) -> Ints:
     """[n] the row of the slice that each piece is a part of."""
-    rows: dict[tuple[int, bytes, bytes], int] = {}
-    for row, (tensor, offset, shape) in enumerate(
-        zip(slices.tensor.tolist(), slices.offset, slices.shape, strict=True)
-    ):
-        rows.setdefault((tensor, offset.tobytes(), shape.tobytes()), row)
-    found = [
-        rows.get((tensor, offset.tobytes(), shape.tobytes()), -1)
-        for tensor, offset, shape in zip(pieces.tensor.tolist(), pieces.offset, pieces.shape, strict=True)
-    ]
-    source = np.array(found, dtype=np.int64)
-    cut = np.flatnonzero(source < 0)
-    copies = plan_copies(slices, pieces.take(cut)).copies
-    source[cut[copies.target]] = copies.source
+    counts = np.bincount(slices.tensor, minlength=len(slices.tensors))
+    row_of = np.zeros(len(slices.tensors), dtype=np.int64)
+    row_of[slices.tensor] = np.arange(len(slices))
+    source: Ints = row_of[pieces.tensor]
+    several = np.flatnonzero(counts[pieces.tensor] > 1)
+    if len(several):  # what has elements is found by them, what has none by its place
+        places = {place: row for row, place in enumerate(_places(slices, np.arange(len(slices))))}
+        source[several] = [places.get(place, -1) for place in _places(pieces, several)]
+        cut = several[source[several] < 0]
+        copies = plan_copies(slices, pieces.take(cut)).copies
+        source[cut[copies.target]] = copies.source
     return source
+
+
+def _places(slices: SliceTable, rows: Ints) -> list[tuple[int, bytes, bytes]]:
+    columns = (slices.tensor[rows].tolist(), slices.offset[rows], slices.shape[rows])
+    return [(tensor, offset.tobytes(), shape.tobytes()) for tensor, offset, shape in zip(*columns, strict=True)]

@@ -16,10 +16,9 @@ import numpy as np
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import is_whole
 from shardvar.layout.region import Ints, Region
-from shardvar.layout.slice_text import format_slice_text
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.plan import Assignment
-from shardvar.planning.policies.columnar import ColumnarPolicy, slice_spec
+from shardvar.planning.policies.columnar import ColumnarPolicy
 from shardvar.planning.policies.cutting import cut_along_an_axis, cut_as_tensorflow, cut_to_elements
 from shardvar.planning.policies.exceeding import Exceeding
 from shardvar.planning.policies.filling import Filled, Filling, fewest_files, fill
@@ -88,11 +87,10 @@ class MaxShardSizePolicy(ColumnarPolicy):
         filled = fill(work, rows, cut_along_an_axis)
         return filled if filled.num_files <= fewest_files(work, rows) else fill(work, rows, cut_to_elements)
 
-    def spec(self, full_shape: tuple[int, ...], region: Region) -> str:
-        """The text of a slice in an answer; TensorFlow's policy gives whole tensors theirs in full."""
-        if self.compat is None or not full_shape:
-            return slice_spec(full_shape, region)
-        return format_slice_text(full_shape, region, empty=True)
+    @property
+    def has_full_specs(self) -> bool:
+        """As TensorFlow's policy: whole tensors get their texts too, but for scalars, which have none."""
+        return self.compat is not None
 
     def exceeding(self, assignment: Assignment) -> list[Exceeding]:
         """The files that are larger than the limit, each with the reason."""

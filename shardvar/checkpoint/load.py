@@ -40,7 +40,7 @@ def load(
     """
     if verify not in VERIFY:
         raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
-    with open_checkpoint(path) as reader:
+    with open_checkpoint(path) as reader, reader.telling_policy():
         entries = _select(reader, keys)
         mapped = _map_all(reader, entries) if mmap else {}
         tensors = entries.slices.tensors

@@ -1,6 +1,7 @@
 """An open checkpoint: its index, and values read when they are asked for."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +15,7 @@ from shardvar.checkpoint.locate import Path, find_checkpoint
 from shardvar.engine.evidence import BLOCK_NBYTES
 from shardvar.engine.read import read_arrays
 from shardvar.engine.region_read import read_unverified
-from shardvar.errors import ArgumentError, ArgumentTypeError, CheckpointError
+from shardvar.errors import ArgumentError, ArgumentTypeError, CheckpointError, UnknownKey
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import Region
@@ -130,6 +131,10 @@ class Reader:
         if verify not in VERIFY:
             raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
         entries = self.find(key)
+        with self.telling_policy():
+            return self._read_part(key, entries, region, verify)
+
+    def _read_part(self, key: str, entries: EntryTable, region: Any, verify: str) -> npt.NDArray[Any]:
         tensors = entries.slices.tensors
         shape = tensors.shape(0)
         wanted, pick = parse_index(region, shape)
@@ -156,17 +161,33 @@ class Reader:
     def find(self, key: str) -> EntryTable:
         """The entries of one key, looked up without the others; ``UnknownKey``, or the key's fault."""
         check_string(key, "keys")
-        fault = self.index.faults.get(key)
-        if fault is not None:
-            raise type(fault)(fault.cause, fault.remedy)
-        entries = self.index.find(key)
-        for error in find_faults(entries.slices).values():
-            raise error
-        return entries
+        with self.telling_policy():
+            fault = self.index.faults.get(key)
+            if fault is not None:
+                raise type(fault)(fault.cause, fault.remedy)
+            entries = self.index.find(key)
+            for error in find_faults(entries.slices).values():
+                raise error
+            return entries
 
     def forget(self) -> None:
         """Let go of what grows with the number of tensors, and is found again when it is asked for."""
         self._table = self._keys = self._faults = None
+
+    @contextmanager
+    def telling_policy(self) -> Iterator[None]:
+        """Add the policy that wrote the checkpoint to the errors of reading it that are raised inside.
+
+        RFC 001: "The `description` is saved alongside the tensor data in the checkpoint, and can be used to assist with
+        debugging during checkpoint restoration."
+        """
+        try:
+            yield
+        except (CheckpointError, UnknownKey) as error:
+            told = f"The checkpoint was written with the policy {self.metadata.description!r}."
+            if not self.metadata.description or told in error.remedy:
+                raise
+            raise type(error)(error.cause, f"{error.remedy} {told}".lstrip()) from error
 
     def close(self) -> None:
         """Give the files back."""

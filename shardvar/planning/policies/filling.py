@@ -90,10 +90,17 @@ def fill(work: Filling, rows: Ints, cut: Cut) -> Filled:
             filled.next_file()
             filled.put(rows[position : position + 1], int(weights[position]))
         position += 1
-    for position in aside:
-        filled.file = filled.num_files
+    # A file for tensors without elements alone would be one too many.
+    first = 0 if _is_empty(work, filled) else filled.num_files
+    for number, position in enumerate(aside):
+        filled.file = first + number
         filled.put(rows[position : position + 1], work.limit)
     return filled
+
+
+def _is_empty(work: Filling, filled: Filled) -> bool:
+    """Whether nothing with an element is in a file yet."""
+    return not any(work.slices.nbytes[rows].any() for rows in filled.rows)
 
 
 def _fill_cut(work: Filling, filled: Filled, row: int, cut: Cut) -> None:
@@ -126,12 +133,13 @@ def fewest_files(work: Filling, rows: Ints) -> int:
     items = ITEMSIZES[work.slices.codes()[rows]]
     total = np.concatenate([[0], np.cumsum(weights)])
     full, remaining, aside, position = 0, limit, 0, 0
-    is_begun = False
+    is_begun = False  # what has no elements begins no file
     while position < len(rows):
         stop = int(np.searchsorted(total, total[position] + remaining, side="right")) - 1
         if stop > position:
             remaining -= int(total[stop] - total[position])
-            position, is_begun = stop, True
+            is_begun |= bool(work.slices.nbytes[rows[position:stop]].any())
+            position = stop
             continue
         nbytes, item = int(weights[position]), int(items[position])
         if not work.cuttable[rows[position]]:

@@ -222,3 +222,25 @@ def test_wrong_usage_has_one_clear_error_and_writes_nothing(tmp_path: Path) -> N
     sv.save(tmp_path / "arrays", {"w": table()})
     with pytest.raises(InvalidCheckpoint, match="no object: w"):
         sv.load_exported(tmp_path / "arrays")
+
+
+def test_a_callback_that_changes_what_it_reads_changes_no_variable(tmp_path: Path) -> None:
+    """Values are read where they lie, and what a callback reads is a copy all the same."""
+
+    class Spoiler:
+        description = "Overwrites what it was given."
+
+        def __call__(self, tensors: Any) -> Any:
+            (shard,) = [{}]
+            for each in tensors:
+                array = np.asarray(each.tensor)
+                shard.setdefault(each.checkpoint_key, {})[each.slice_spec] = each.tensor
+                if array.dtype == np.float32:
+                    array *= 0
+            return [shard]
+
+    w = create_sharded_variable(table(), 3)
+    for write in (lambda path: sv.export({"w": w}, path, policy=Spoiler()), sv.Checkpoint(w=w).write):
+        write(tmp_path / "model", **({} if write.__name__ == "<lambda>" else {"policy": Spoiler(), "force": True}))
+        np.testing.assert_array_equal(w.numpy(), table())
+        np.testing.assert_array_equal(sv.load_exported(tmp_path / "model").w.numpy(), table())

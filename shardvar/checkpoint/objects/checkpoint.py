@@ -15,7 +15,7 @@ from shardvar.checkpoint.arguments import texts_of
 from shardvar.checkpoint.locate import Found, Path, find_target
 from shardvar.checkpoint.objects.background import PendingSave, begin
 from shardvar.checkpoint.objects.containers import ContainerNode, node_of
-from shardvar.checkpoint.objects.image import Manner, take_image
+from shardvar.checkpoint.objects.image import Image, Manner, hold_image, take_image
 from shardvar.checkpoint.objects.keys import SAVE_COUNTER, key_of
 from shardvar.checkpoint.objects.numbered import Steps, find_series, numbered, record_newest
 from shardvar.checkpoint.objects.restoration import open_restoration
@@ -99,14 +99,16 @@ class Checkpoint(Trackable):
     ) -> WriteReport:
         """Write the values of all variables, as of one moment, and commit them; a report of what was written.
 
+        Whoever else writes a variable meanwhile waits, as for ``save`` without ``background``.
+
         The arguments and errors are those of ``sv.save``; ``options`` may have the policy instead. Keys are
         TensorFlow's, and in formats that hold strings the graph of objects is stored too, so that TensorFlow restores
         what the format "tensorflow" holds. Waits for a save of this checkpoint that is under way.
         """
         target = find_target(path, format, otherwise="shardvar")
         manner = Manner(policy_of(policy, options), texts_of(metadata), force)
-        with self._turn:
-            return take_image(self._graph(), target, manner).write()
+        with self._turn, hold_image(self._graph(), target, manner) as image:
+            return image.write()
 
     @overload
     def save(
@@ -164,33 +166,30 @@ class Checkpoint(Trackable):
     def save_numbered(
         self, place: Callable[[int], Found], steps: Steps, manner: Manner, background: bool
     ) -> WriteReport | PendingSave:
-        """What ``save`` and a ``CheckpointManager`` have in common: copy the values, and write them by some steps.
+        """What ``save`` and a ``CheckpointManager`` have in common: take the values, and write them by some steps.
 
         ``place`` says where the checkpoint of a number goes.
         """
-        self._turn.acquire()  # a save under way gives it back from its own thread
+        counter = self.save_counter
+
+        def write(image: Image, number: int) -> WriteReport:
+            report = image.write()
+            counter.assign(number)
+            return report
+
+        if not background:
+            with self._turn:
+                number = int(counter) + 1
+                with hold_image(self._graph(), place(number), manner, (counter, number)) as held:
+                    return steps(held.target, lambda: write(held, number))
+        self._turn.acquire()  # given back by the thread that writes
         try:
-            counter = self.save_counter
             number = int(counter) + 1
             image = take_image(self._graph(), place(number), manner, (counter, number))
         except BaseException:
             self._turn.release()
             raise
-
-        def write() -> WriteReport:
-            report = image.write()
-            counter.assign(number)
-            return report
-
-        def work() -> WriteReport:
-            return steps(image.target, write)
-
-        if background:
-            return begin(image.target.path, work, self._turn.release)
-        try:
-            return work()
-        finally:
-            self._turn.release()
+        return begin(image.target.path, lambda: steps(image.target, lambda: write(image, number)), self._turn.release)
 
     def read(self, path: Path) -> RestoreStatus:
         """Restore what the checkpoint and the objects both have, and go on as objects appear; what did not match.

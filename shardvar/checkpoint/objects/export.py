@@ -11,27 +11,15 @@ It is a checkpoint like any other, with one more fact in its graph of objects: w
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from shardvar.checkpoint.arguments import texts_of
 from shardvar.checkpoint.locate import Path, find_target
 from shardvar.checkpoint.objects.containers import node_of
-from shardvar.checkpoint.objects.gather import Gathered, gather
-from shardvar.checkpoint.objects.state import slices_of, stored_pieces
-from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, encode_graph
+from shardvar.checkpoint.objects.image import Manner, hold_image
 from shardvar.checkpoint.options import CheckpointOptions, policy_of
 from shardvar.checkpoint.reports import WriteReport
-from shardvar.checkpoint.save import WRITER
-from shardvar.checkpoint.writing import carry_out, draft
-from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import STRING
-from shardvar.planning.index import Metadata
 from shardvar.planning.policies import Policy
 from shardvar.tracking import ObjectGraph
-from shardvar.variables import ResourceVariable, VariableInterface
-from shardvar.variables.resource import holding
 
 
 def export(
@@ -66,39 +54,8 @@ def export(
     root = node_of(obj, {})
     if root is None:
         raise ArgumentTypeError(f"A {type(obj).__name__} has no variables.", "Give a module, or another trackable.")
-    target = find_target(path, format, otherwise="shardvar")
-    graph = ObjectGraph.of(root)
-    paths = graph.paths()
-    found = gather(graph, paths)
-    if not found.variables and not found.states:
-        raise ArgumentError("There is nothing to export.", "Build the model first: variables may come with a call.")
-    others = list(found.states)
-    capabilities = target.format.capabilities
-    if STRING in capabilities.dtypes:
-        message = encode_graph(graph, paths, found.attributes, says_trainable=True)
-        others.append((GRAPH_KEY, np.array(message, dtype=object)))
-    with holding([resource for _, each in found.variables for resource in each.resources]):
-        source = _source_in_place(found, others)
-        work = draft(
-            target,
-            source.index.entries,
-            policy=policy_of(policy, options),
-            partition=1 if capabilities.slice_dtypes and not as_shards else None,
-            metadata=Metadata(writer=WRITER, user=texts_of(metadata)),
-            force=force,
-            replace_atomically=True,
-        )
-        return carry_out(work, source, None, lambda nbytes: None)
-
-
-def _source_in_place(found: Gathered, others: list[tuple[str, npt.NDArray[Any]]]) -> ArraySource:
-    """The values, not copied; the mutexes are held."""
-    pieces = [stored_pieces(variable) for _, variable in found.variables]
-    arrays = [_value_in_place(piece) for row in pieces for _, piece in row]
-    regions = [[region for region, _ in row] for row in pieces]
-    return array_source(slices_of(found.variables, regions, others), [*arrays, *(array for _, array in others)])
-
-
-def _value_in_place(variable: VariableInterface) -> npt.NDArray[Any]:
-    """The memory of a variable; only kinds of variables that do not show theirs are asked for a value."""
-    return variable.resource.array if isinstance(variable, ResourceVariable) else np.asarray(variable.read_value())
+    manner = Manner(policy_of(policy, options), texts_of(metadata), force, is_for_serving=True, as_shards=as_shards)
+    with hold_image(ObjectGraph.of(root), find_target(path, format, otherwise="shardvar"), manner) as image:
+        if not image.trackables:
+            raise ArgumentError("There is nothing to export.", "Build the model first: variables may come with a call.")
+        return image.write()

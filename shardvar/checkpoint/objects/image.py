@@ -3,14 +3,17 @@
 Whatever may be slow (a policy, the files) works on the image, so that training can go on beside it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardvar.checkpoint.locate import Found
 from shardvar.checkpoint.objects.gather import gather
-from shardvar.checkpoint.objects.state import snapshot
+from shardvar.checkpoint.objects.state import Keyed, in_place, resources_of, snapshot
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, encode_graph
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.save import WRITER
@@ -21,6 +24,7 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.policies import Policy
 from shardvar.tracking import ObjectGraph
 from shardvar.variables import VariableInterface
+from shardvar.variables.resource import holding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +37,10 @@ class Manner:
     """What the user has to say about it."""
     force: bool
     """Whether whatever stands there may be replaced."""
+    is_for_serving: bool = False
+    """Whether it is exported, sharded variables being written whole, and it is said what is trainable."""
+    as_shards: bool = False
+    """Whether shards stay slices in what is exported."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +50,7 @@ class Image:
     target: Found
     """Where it goes."""
     source: ArraySource
-    """Copies of the values, which nobody else holds."""
+    """The values: copies which nobody else holds, or memory which nobody writes."""
     manner: Manner
     """How."""
     trackables: Mapping[str, VariableInterface]
@@ -50,11 +58,12 @@ class Image:
 
     def write(self) -> WriteReport:
         """Decide which slice goes where, write them and commit."""
+        is_whole = self.manner.is_for_serving and not self.manner.as_shards
         work = draft(
             self.target,
             self.source.index.entries,
             policy=self.manner.policy,
-            partition=None,
+            partition=1 if is_whole and self.target.format.capabilities.slice_dtypes else None,
             metadata=Metadata(writer=WRITER, user=dict(self.manner.metadata)),
             force=self.manner.force,
             replace_atomically=True,
@@ -71,12 +80,31 @@ def take_image(
 
     Formats that hold strings get the graph itself too.
     """
+    kept, others, trackables = _gather(graph, target, manner, counted)
+    return Image(target, snapshot(kept, others), manner, trackables)
+
+
+@contextmanager
+def hold_image(
+    graph: ObjectGraph, target: Found, manner: Manner, counted: tuple[VariableInterface, int] | None = None
+) -> Iterator[Image]:
+    """The same without a copy: until the block ends, whoever else writes a variable waits."""
+    kept, others, trackables = _gather(graph, target, manner, counted)
+    with holding(resources_of(kept)):
+        yield Image(target, in_place(kept, others), manner, trackables)
+
+
+def _gather(
+    graph: ObjectGraph, target: Found, manner: Manner, counted: tuple[VariableInterface, int] | None
+) -> tuple[Keyed, list[tuple[str, npt.NDArray[Any]]], dict[str, VariableInterface]]:
+    """The variables whose values are those of now, other arrays, and all variables by their keys."""
     paths = graph.paths()
     found = gather(graph, paths)
     others = list(found.states)
     if STRING in target.format.capabilities.dtypes:
-        others.append((GRAPH_KEY, np.array(encode_graph(graph, paths, found.attributes), dtype=object)))
+        message = encode_graph(graph, paths, found.attributes, says_trainable=manner.is_for_serving)
+        others.append((GRAPH_KEY, np.array(message, dtype=object)))
     counter, number = counted or (None, 0)
     others.extend((key, np.array(number, each.dtype)) for key, each in found.variables if each is counter)
     kept = [(key, each) for key, each in found.variables if each is not counter]
-    return Image(target, snapshot(kept, others), manner, dict(found.variables))
+    return kept, others, dict(found.variables)

@@ -23,7 +23,7 @@ from shardvar.variables import (
     ShardedVariable,
     VariableInterface,
 )
-from shardvar.variables.resource import holding
+from shardvar.variables.resource import Resource, holding
 
 Keyed = Sequence[tuple[str, VariableInterface]]
 """Variables, each with the key of its value; keys and variables differ."""
@@ -33,12 +33,35 @@ Pieces = list[tuple[Region, VariableInterface]]
 
 def snapshot(keyed: Keyed, others: Sequence[tuple[str, npt.NDArray[Any]]] = ()) -> ArraySource:
     """The values of now of all variables, as of one moment, and other arrays beside them."""
-    pieces = [stored_pieces(variable) for _, variable in keyed]
-    with holding([resource for _, variable in keyed for resource in variable.resources]):
+    pieces = [_stored_pieces(variable) for _, variable in keyed]
+    with holding(resources_of(keyed)):
         arrays = [_value(piece) for row in pieces for _, piece in row]
+    return _source(keyed, pieces, arrays, others)
+
+
+def in_place(keyed: Keyed, others: Sequence[tuple[str, npt.NDArray[Any]]] = ()) -> ArraySource:
+    """``snapshot`` without a copy, for whoever holds the mutexes of all ``resources_of`` the variables."""
+    pieces = [_stored_pieces(variable) for _, variable in keyed]
+    return _source(keyed, pieces, [_memory(piece) for row in pieces for _, piece in row], others)
+
+
+def resources_of(keyed: Keyed) -> list[Resource]:
+    """What holds the values."""
+    return [resource for _, variable in keyed for resource in variable.resources]
+
+
+def _source(
+    keyed: Keyed,
+    pieces: Sequence[Pieces],
+    arrays: Sequence[npt.NDArray[Any]],
+    others: Sequence[tuple[str, npt.NDArray[Any]]],
+) -> ArraySource:
+    """The values in their regions, and whole arrays beside them, in order."""
+    tensors = [(key, dtype_name(variable.dtype), variable.shape) for key, variable in keyed]
+    tensors += [(key, dtype_of(key, array), array.shape) for key, array in others]
     regions = [[region for region, _ in row] for row in pieces]
-    slices = _placed(slices_of(keyed, regions, others), pieces)
-    return array_source(slices, [*arrays, *(array for _, array in others)])
+    slices = _table(tensors, [*regions, *([Region.whole(array.shape)] for _, array in others)])
+    return array_source(_placed(slices, pieces), [*arrays, *(array for _, array in others)])
 
 
 def _placed(slices: SliceTable, pieces: Sequence[Pieces]) -> SliceTable:
@@ -56,16 +79,7 @@ def _device(variable: VariableInterface) -> str:
     return resources[0].device.name if resources else LOCAL_DEVICE
 
 
-def slices_of(
-    keyed: Keyed, regions: Sequence[Sequence[Region]], others: Sequence[tuple[str, npt.NDArray[Any]]]
-) -> SliceTable:
-    """The slices of variables in their regions, and of whole arrays beside them, in order."""
-    tensors = [(key, dtype_name(variable.dtype), variable.shape) for key, variable in keyed]
-    tensors += [(key, dtype_of(key, array), array.shape) for key, array in others]
-    return _table(tensors, [*regions, *([Region.whole(array.shape)] for _, array in others)])
-
-
-def stored_pieces(variable: VariableInterface) -> Pieces:
+def _stored_pieces(variable: VariableInterface) -> Pieces:
     """The regions to store, and what has their values; shards without elements only where there is nothing else."""
     while isinstance(variable, MirroredVariable | AggregatingVariable):
         variable = variable.copies[0] if isinstance(variable, MirroredVariable) else variable.variable
@@ -84,6 +98,11 @@ def _value(variable: VariableInterface) -> npt.NDArray[Any]:
     """A value that nobody else holds; variables of other kinds may read as their own memory."""
     value = variable.read_value()
     return value if isinstance(variable, ResourceVariable | ShardedVariable) else np.array(value)
+
+
+def _memory(variable: VariableInterface) -> npt.NDArray[Any]:
+    """The memory of a variable; kinds of variables that do not show theirs are asked for a value."""
+    return variable.resource.array if isinstance(variable, ResourceVariable) else np.asarray(variable.read_value())
 
 
 def _table(tensors: Sequence[tuple[str, str, Sequence[int]]], regions: Sequence[Sequence[Region]]) -> SliceTable:

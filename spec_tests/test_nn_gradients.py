@@ -153,3 +153,11 @@ def test_a_function_without_a_pullback_and_an_upstream_of_another_shape_are_refu
     _, pullback = vjp(nn.embedding_lookup, Variable([1.0]), [0])
     with pytest.raises(ArgumentError, match=r"\(2,\)"):
         pullback([1.0, 2.0])
+
+
+def test_a_row_as_long_as_max_norm_has_the_gradient_of_longer_rows() -> None:
+    """As in TensorFlow, where the limit is the larger of two equal numbers."""
+    for rows, limit, wanted in (([[3.0, 4.0]], 5.0, [[0.16, -0.12]]), ([[0.0, 0.0]], 0.0, [[1.0, 0.0]])):
+        _, pullback = nn.vjp(nn.embedding_lookup, Variable(rows, dtype="float64"), [0], limit)
+        ((found, _),) = pullback(np.array([[1.0, 0.0]]))[0]
+        np.testing.assert_allclose(found.values, np.array(wanted) * (4 if limit else 1), rtol=1e-12)

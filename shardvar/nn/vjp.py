@@ -83,7 +83,8 @@ def clip_gradient(rows: Array, upstream: Array, max_norm: float, first_axis: int
     """
     axes = tuple(range(first_axis, rows.ndim))
     norm = row_norms(rows, first_axis)
-    is_longer = norm > max_norm
+    # A row of exactly max_norm has two one-sided gradients; as in TensorFlow it is that of longer rows.
+    is_longer = (norm >= max_norm) & (norm > 0)
     safe = np.where(is_longer, norm, 1)
     along = np.sum(rows * upstream, axis=axes, keepdims=True)
     shortened = (upstream - rows * along / (safe * safe)) * rows.dtype.type(max_norm) / safe

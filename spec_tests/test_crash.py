@@ -103,6 +103,24 @@ def test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_cl
     assert seen == {"old", "new"} if form in ATOMIC else {"old", "new", "CheckpointNotFound"}
 
 
+@pytest.mark.parametrize(("before", "after"), [("safetensors set", "safetensors"), ("safetensors", "safetensors set")])
+def test_one_file_in_the_place_of_a_set_is_two_steps_and_is_asked_for(before: str, after: str, tmp_path: Path) -> None:
+    """And the other way round: between them there are both, each whole by its own name, and then the new one alone."""
+    save(tmp_path, before, OLD)
+    with pytest.raises(TargetExists, match="force"):
+        save(tmp_path, after, NEW)
+    assert state(tmp_path, before) == "old"
+    old, new = {"safetensors": "ck.safetensors", "safetensors set": "ck.safetensors.index.json"}, set()
+    run = partial(save, form=after, tensors=NEW, force=True)
+    for directory, fault in steps(tmp_path, run, old_of(before), Killed):
+        names = [old[form] for form in (before, after) if (directory / old[form]).exists()]
+        found = ["old" if is_same(sv.load(directory / name), OLD) else "new" for name in names]
+        new.add(tuple(found))
+        run(directory)
+        assert state(directory, after) == "new", fault.log
+    assert new == {("old",), ("old", "new"), ("new",)}
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_reshard_that_is_killed_is_taken_up_by_the_same_reshard(

@@ -30,7 +30,7 @@ from shardvar.errors import (
     TargetExists,
 )
 from shardvar.formats.protocol import Source
-from shardvar.formats.table import stem_of_name
+from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.planning.capabilities import check_holds, join_whole
 from shardvar.planning.cut import Cut, cut_slices
 from shardvar.planning.index import EntryTable, Metadata
@@ -61,8 +61,8 @@ class Draft:
     """What the checkpoint is to say about itself."""
     force: bool
     """Whether whatever stands there may be replaced."""
-    may_replace: bool
-    """Whether a checkpoint of the same format may be replaced."""
+    replace_atomically: bool
+    """Whether a checkpoint of the same format may be replaced where that is one step."""
     decision: Decision
     """What the policy decided."""
 
@@ -110,12 +110,10 @@ def draft(
             f"The format {target.format.name} has one file, not {assignment.num_files}.", "Leave the file limit out."
         )
     metadata = replace(metadata, description=assignment.description)
-    atomic = capabilities.atomic_overwrite or assignment.num_files <= 1
-    may_replace = force or (replace_atomically and atomic)
     plan = plan_substituted(entries, assignment.slices, decision)
     if decision.substitutes is not None:
         entries = overlay_entries(entries, decision.substitutes)
-    return Draft(target, entries, plan, metadata, force, may_replace, decision)
+    return Draft(target, entries, plan, metadata, force, replace_atomically, decision)
 
 
 def carry_out(work: Draft, source: Source, generation: str | None, progress: Progress) -> WriteReport:
@@ -160,10 +158,20 @@ def check_may_write(work: Draft) -> None:
     for name in there:
         if stem_of_name(name, target.format.name) != target.stem:
             raise TargetExists(f"{target.path} is a file of the checkpoint {name}.", "Choose another name.")
-    if there and not work.may_replace and not _is_unfinished(target, there):
-        atomic = target.format.capabilities.atomic_overwrite or work.assignment.num_files <= 1
+    if there and not work.force and not _is_unfinished(target, there):
+        atomic = _is_replaced_at_once(work, there)
+        if atomic and work.replace_atomically:
+            return
         manner = "" if atomic else ", which this format cannot do in one step: a crash in between leaves a mixture"
         raise TargetExists(f"{target.path} exists.", f"Choose another name, or force its replacement{manner}.")
+
+
+def _is_replaced_at_once(work: Draft, there: list[str]) -> bool:
+    """Whether what stands there makes place in one step: in most formats always, in the others one file for another."""
+    target = work.target
+    named = names_of_target(target.stem, target.format.name)[1:]
+    file = min(named, key=len, default=target.name)  # the longer ending is that of a set's index
+    return target.format.capabilities.atomic_overwrite or (work.assignment.num_files <= 1 and there == [file])
 
 
 def _is_unfinished(target: Found, there: list[str]) -> bool:

@@ -66,8 +66,20 @@ def find_checkpoint(path: Path) -> Found:
         raise AmbiguousPath(f"{os.fspath(path)} may mean {listed}{more}.", "Give the path of one of them.")
     raise CheckpointNotFound(
         f"There is no checkpoint at {os.fspath(path)}.",
-        "Give its prefix, its index file, one of its data files or its directory.",
+        _nearest(path) or "Give its prefix, its index file, one of its data files or its directory.",
     )
+
+
+def _nearest(path: Path) -> str | None:
+    """What a misspelt path may have meant."""
+    from difflib import get_close_matches  # only a mistake pays for it
+
+    storage, name = split(path)
+    there = {
+        os.path.join(os.path.dirname(os.fspath(path)), each.name) for each in find_checkpoints(storage.path + os.sep)
+    }
+    near = get_close_matches(os.fspath(path), sorted(there), n=1) if name else []
+    return f"Did you mean {near[0]}?" if near else None
 
 
 def find_target(path: Path, format_name: str | None, otherwise: str) -> Found:

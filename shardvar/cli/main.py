@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
     try:
+        if words[:1] == ["__complete"]:
+            return _complete(words[1:])
         code = run(parse(words))
         sys.stdout.flush()
     except Usage as usage:
@@ -70,9 +72,20 @@ def run(arguments: Namespace) -> int:
             from shardvar.cli.verify import run
         case "diff":
             from shardvar.cli.diff import run
+        case "completion":
+            from shardvar.cli.completion import run
         case _:
             from shardvar.cli.reshard import run
     return run(arguments)
+
+
+def _complete(words: Sequence[str]) -> int:
+    """Answer a shell at whose prompt Tab was pressed."""
+    from shardvar.cli.completion import candidates
+
+    for line in candidates(words):
+        print(line)
+    return DONE
 
 
 def exit_code(error: ShardvarError) -> int:

@@ -6,14 +6,15 @@ from argparse import Namespace
 from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import islice
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from shardvar import __version__
 from shardvar.errors import ArgumentError
 
-VERBS = ("inspect", "show", "verify", "diff", "reshard")
+VERBS = ("inspect", "show", "verify", "diff", "reshard", "completion")
 
 _PATH = "a checkpoint: prefix, index file, directory, or one of its data files"
+_UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--[^ =]+).*", re.DOTALL)
 _NEGATIVE_INDEX = re.compile(r"-[0-9:][0-9:,. +-]*")
 
 
@@ -32,7 +33,21 @@ class Parser(argparse.ArgumentParser):
         """An error in what was typed."""
         verb = self.prog.removeprefix("shardvar").strip()
         cause = message[:1].upper() + message[1:]
-        raise Usage(2, ArgumentError(f"{cause.rstrip('.')}.", f"`{f'shardvar {verb}'.strip()} --help` shows how."))
+        remedy = self._nearest(message) or f"`{f'shardvar {verb}'.strip()} --help` shows how."
+        raise Usage(2, ArgumentError(f"{cause.rstrip('.')}.", remedy))
+
+    def _nearest(self, message: str) -> str | None:
+        """What a misspelt option may have meant."""
+        typed = _UNKNOWN_OPTION.fullmatch(message)
+        near = get_close_matches(typed[1], self._option_string_actions, n=1) if typed else []
+        return f"Did you mean {near[0]!r}?" if near else None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """What is left over is this parser's to tell: the one above it knows no options of its own."""
+        parsed, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return parsed, rest
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Help or the version was printed."""
@@ -63,7 +78,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"shardvar {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
-    for add in (_add_inspect, _add_show, _add_verify, _add_diff, _add_reshard):
+    for add in (_add_inspect, _add_show, _add_verify, _add_diff, _add_reshard, _add_completion):
         add(verbs)
     return parser
 
@@ -174,6 +189,21 @@ def _add_reshard(verbs: "Verbs[Parser]") -> None:
         help="replace DST; a crash leaves the old or the new one, but a mixture for a safetensors set of several files",
     )
     parser.add_argument("--verify", action="store_true", help="read the new checkpoint back and verify it")
+
+
+def _add_completion(verbs: "Verbs[Parser]") -> None:
+    parser = verbs.add_parser(
+        "completion",
+        help="print what makes a shell complete verbs, options and keys",
+        description="Print a script that makes a shell complete verbs, options and the keys of checkpoints.",
+        epilog="examples:\n"
+        "  source <(shardvar completion bash)          # this shell; in ~/.bashrc, every one\n"
+        "  shardvar completion zsh > ~/.zfunc/_shardvar    # a directory of your $fpath\n"
+        "  shardvar completion fish > ~/.config/fish/completions/shardvar.fish",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
 
 
 def _options_first(words: list[str]) -> list[str]:

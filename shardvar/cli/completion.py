@@ -1,0 +1,139 @@
+"""Completion at the prompt: the scripts that shells load, and the answers that they ask for.
+
+A script knows nothing. At each press of Tab it runs ``shardvar __complete WORD…`` with what was typed, the last word being
+the unfinished one, and gets a candidate a line, with a tab and a description behind it; where there is none, it completes
+names of files. So what is completed is what the parser of today takes: verbs, options, their choices, and the keys of
+the checkpoint that the line names. A press of Tab is never answered by an error.
+"""
+
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import cast
+
+from shardvar.cli.parser import Parser, Verbs, make_parser
+from shardvar.cli.text import one_line
+from shardvar.errors import ShardvarError
+
+MANY = 100
+"""So many keys are offered at once; of more than these, the folders that they are in."""
+
+_BASH = """\
+_shardvar() {
+    local line candidate
+    COMPREPLY=()
+    while IFS= read -r line; do
+        candidate=${line%%$'\\t'*}
+        [[ $candidate == */ ]] && compopt -o nospace
+        printf -v candidate %q "$candidate"
+        COMPREPLY+=("$candidate")
+    done < <(shardvar __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+}
+complete -o default -F _shardvar shardvar
+"""
+
+_ZSH = """\
+#compdef shardvar
+_shardvar() {
+    local line
+    local -a candidates folders described
+    while IFS= read -r line; do
+        if [[ ${line%%$'\\t'*} == */ ]]; then
+            folders+=("${line%%$'\\t'*}")
+        else
+            candidates+=("${line%%$'\\t'*}")
+            described+=("${line/$'\\t'/  }")
+        fi
+    done < <(shardvar __complete "${(@Q)words[2,CURRENT]}" 2>/dev/null)
+    if (( $#candidates + $#folders == 0 )); then
+        _files
+    else
+        compadd -l -d described -a -- candidates
+        compadd -S '' -a -- folders
+    fi
+}
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    _shardvar "$@"
+else
+    compdef _shardvar shardvar
+fi
+"""
+
+_FISH = """\
+function __shardvar_candidates
+    set -g __shardvar_found (shardvar __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)
+    test (count $__shardvar_found) -gt 0
+end
+complete -c shardvar -f -n __shardvar_candidates -a '(string join \\n -- $__shardvar_found)'
+"""
+
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+"""What each shell is to load."""
+
+
+def run(arguments: Namespace) -> int:
+    """Print a shell's script."""
+    print(SCRIPTS[arguments.shell], end="")
+    return 0
+
+
+def candidates(words: Sequence[str]) -> Iterator[str]:
+    """The lines that answer a press of Tab behind these words, the last of which is unfinished; none for files.
+
+    >>> [line.split()[0] for line in candidates(["ins"])]
+    ['inspect']
+    >>> list(candidates(["show", "model", "b", "--verify", "f"]))
+    ['full']
+    """
+    *before, word = words or [""]
+    parser = make_parser()
+    verbs = next(action for action in parser._actions if isinstance(action.choices, dict))
+    if not before:
+        helps = {each.dest: str(each.help) for each in cast(Verbs, verbs)._choices_actions}
+        return (f"{verb}\t{text}" for verb, text in helps.items() if verb.startswith(word))
+    verb_parser = (verbs.choices or {}).get(before[0]) if isinstance(verbs.choices, dict) else None
+    return _of_verb(verb_parser, before[1:], word) if verb_parser else iter(())
+
+
+def _of_verb(parser: Parser, before: Sequence[str], word: str) -> Iterator[str]:
+    """The candidates among the arguments of a verb."""
+    options = {name: action for action in parser._actions for name in action.option_strings}
+    positionals = [action for action in parser._actions if not action.option_strings]
+    given: list[str] = []
+    pending = None  # the option whose value comes next
+    for each in before:
+        if pending is None and each in options:
+            pending = options[each] if options[each].nargs != 0 else None
+        elif pending is not None:
+            pending = None
+        else:
+            given.append(each)
+    if pending is None and word.startswith("-"):
+        return (
+            f"{name}\t{action.help}" for name, action in options.items() if name.startswith(word) and name[:2] == "--"
+        )
+    action = pending or next(iter(positionals[len(given) :]), None)
+    if action is None:
+        return iter(())
+    if action.choices:
+        return (choice for choice in action.choices if choice.startswith(word))
+    wants_keys = action.metavar in ("KEY", "GLOB", "OLD=NEW", "GLOB=DTYPE", "[GLOB=]N")
+    return _keys(given[0], word) if wants_keys and given else iter(())
+
+
+def _keys(path: str, word: str) -> Iterator[str]:
+    """The keys of a checkpoint that begin with a word, or the folders that these are in; none of what cannot be read."""
+    from shardvar.checkpoint.reader import open_checkpoint
+
+    with suppress(ShardvarError, OSError), open_checkpoint(path) as reader:
+        found = [key for key in reader.keys() if key.startswith(word) and one_line(key) == key]
+        if len(found) > MANY:
+            found = list(dict.fromkeys(_folder(key, len(word)) for key in found))
+        for key in found[: 10 * MANY]:
+            yield key
+
+
+def _folder(key: str, start: int) -> str:
+    """A key up to the first slash at or after a position."""
+    end = key.find("/", start)
+    return key if end < 0 else key[: end + 1]

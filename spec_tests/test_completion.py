@@ -1,4 +1,4 @@
-"""Tab completes what the parser takes and what the checkpoint holds, in each shell, and never says a word of its own."""
+"""Tab completes what the parser takes and what the checkpoint holds, in each shell, and never complains."""
 
 import os
 import shutil

@@ -1,9 +1,9 @@
 """Completion at the prompt: the scripts that shells load, and the answers that they ask for.
 
-A script knows nothing. At each press of Tab it runs ``shardvar __complete WORD…`` with what was typed, the last word being
-the unfinished one, and gets a candidate a line, with a tab and a description behind it; where there is none, it completes
-names of files. So what is completed is what the parser of today takes: verbs, options, their choices, and the keys of
-the checkpoint that the line names. A press of Tab is never answered by an error.
+A script knows nothing. At each press of Tab it runs ``shardvar __complete WORD…`` with what was typed, the last word
+being the unfinished one, and gets a candidate a line, with a tab and a description behind it; where there is none, it
+completes names of files. So what is completed is what the parser of today takes: verbs, options, their choices, and
+the keys of the checkpoint that the line names. A press of Tab is never answered by an error.
 """
 
 from argparse import Namespace
@@ -122,15 +122,14 @@ def _of_verb(parser: Parser, before: Sequence[str], word: str) -> Iterator[str]:
 
 
 def _keys(path: str, word: str) -> Iterator[str]:
-    """The keys of a checkpoint that begin with a word, or the folders that these are in; none of what cannot be read."""
+    """The keys of a checkpoint that begin with a word, or the folders that they are in; none of what cannot be read."""
     from shardvar.checkpoint.reader import open_checkpoint
 
     with suppress(ShardvarError, OSError), open_checkpoint(path) as reader:
-        found = [key for key in reader.keys() if key.startswith(word) and one_line(key) == key]
+        found = [key for key in reader if key.startswith(word) and one_line(key) == key]
         if len(found) > MANY:
             found = list(dict.fromkeys(_folder(key, len(word)) for key in found))
-        for key in found[: 10 * MANY]:
-            yield key
+        yield from found[: 10 * MANY]
 
 
 def _folder(key: str, start: int) -> str:

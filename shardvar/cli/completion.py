@@ -89,7 +89,7 @@ def candidates(words: Sequence[str]) -> Iterator[str]:
     parser = make_parser()
     verbs = next(action for action in parser._actions if isinstance(action.choices, dict))
     if not before:
-        helps = {each.dest: str(each.help) for each in cast(Verbs, verbs)._choices_actions}
+        helps = {each.dest: str(each.help) for each in cast("Verbs[Parser]", verbs)._choices_actions}
         return (f"{verb}\t{text}" for verb, text in helps.items() if verb.startswith(word))
     verb_parser = (verbs.choices or {}).get(before[0]) if isinstance(verbs.choices, dict) else None
     return _of_verb(verb_parser, before[1:], word) if verb_parser else iter(())

@@ -372,3 +372,12 @@ def test_the_report_is_given_where_a_path_is_asked_for(tmp_path: Path) -> None:
     w.assign(0.0)
     sv.Checkpoint(w=w).restore(report).assert_consumed()
     assert float(w) == 1.0
+
+
+def test_the_examples_of_the_page_run_in_their_order() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    blocks = page.split("```python\n")[1:]
+    assert len(blocks) > 4
+    scope: dict[str, Any] = {}
+    for block in blocks:
+        exec(block.partition("```")[0], scope)

@@ -23,7 +23,13 @@ def run_all(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Don
     with ThreadPoolExecutor(WORKERS) as executor:
         try:
             for item in items:
-                pending.append(executor.submit(function, item))
+                try:
+                    pending.append(executor.submit(function, item))
+                except (
+                    RuntimeError
+                ):  # the interpreter ends and begins no threads: what it waits for goes on in this one
+                    done.extend(pending.popleft().result() for _ in range(len(pending)))
+                    done.append(function(item))
                 if len(pending) > 4 * WORKERS:
                     done.append(pending.popleft().result())
             done.extend(future.result() for future in pending)

@@ -13,6 +13,7 @@ instance".
 """
 
 from collections.abc import Sequence
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ class SlotTable:
     def __init__(self, owner: Trackable) -> None:
         self._owner = owner
         self._slots: dict[tuple[int, str], VariableInterface] = {}
+        self._numbers: Counter[tuple[str, str]] = Counter()
         self._variables: dict[int, VariableInterface] = {}  # kept alive, so that their ids stay theirs
 
     @property
@@ -96,10 +98,11 @@ class SlotTable:
 
     def _track(self, variable: VariableInterface, name: str, slot: VariableInterface) -> None:
         """Give the slot a name among the optimizer's children: the variable's, and a number where that is taken."""
-        base = variable.name.replace("/", ".")
-        number = 0
-        while (child := f"{base}{f'_{number}' if number else ''}.{name}") in self._owner.children:
+        base, children = variable.name.replace("/", "."), self._owner.children
+        number = self._numbers[base, name]  # lower ones are taken: a thousand variables may have one name
+        while (child := f"{base}{f'_{number}' if number else ''}.{name}") in children:
             number += 1
+        self._numbers[base, name] = number + 1
         self._owner.track_slot(child, slot, variable, name)
 
 

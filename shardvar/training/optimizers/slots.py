@@ -12,8 +12,8 @@ slot, which is how saving works: "At saving/loading time, optimizer sees sharded
 instance".
 """
 
-from collections.abc import Sequence
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,7 @@
 """A storage that fails, is interrupted or dies at its n-th step: for the tests of what is left behind.
 
 Every call that changes the directory is a step, in the order in which they are made. A write that dies has written
-half of its bytes. After a death nothing changes any more, as if the process were gone: what cleaning up would do is
+some of its bytes. After a death nothing changes any more, as if the process were gone: what cleaning up would do is
 refused, and the lock file stays. ``python faulty.py`` does the same with a real SIGKILL, in a process of its own.
 """
 
@@ -33,6 +33,15 @@ FORMATS = {
 """For each way of writing: the format, the name of the target, and the number of its files."""
 
 
+CUTS: tuple[Callable[[int], int], ...] = (
+    lambda nbytes: 0,
+    lambda nbytes: 1,
+    lambda nbytes: nbytes // 2,
+    lambda nbytes: nbytes - 1,
+)
+"""How many bytes of a write may have been written: none, one, half of them, all but one."""
+
+
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(sv.__file__))}
 """For programs that a test starts: the shardvar that is tested is the one that they import."""
 
@@ -51,13 +60,17 @@ class Fault:
     """What is raised there."""
     after: bool = False
     """Whether the step is taken before it fails, as a rename is whose directory then cannot be synced."""
+    cut: Callable[[int], int] = lambda nbytes: nbytes // 2
+    """How many of its bytes a write that dies has written."""
     taken: int = 0
     """Steps so far."""
+    is_cut: bool = False
+    """Whether it died in a write."""
     is_dead: bool = False
     log: list[str] = field(default_factory=list)
     """What was done."""
 
-    def step(self, what: str, do: Callable[[], Any], half: Callable[[], object] = lambda: None) -> Any:
+    def step(self, what: str, do: Callable[[], Any], part: Callable[[], object] = lambda: None) -> Any:
         """Take a step, or fail in it."""
         self.live()
         number, self.taken = self.taken, self.taken + 1
@@ -70,7 +83,7 @@ class Fault:
         error = self.kind()
         if isinstance(error, Killed):
             if not self.after:
-                half()
+                part()
             self.is_dead = True
         raise error
 
@@ -93,10 +106,12 @@ class FaultyFile:
 
     def write(self, start: int, buffer: memoryview | bytes) -> None:
         view = memoryview(buffer)
-        half = view[: len(view) // 2]
-        self.fault.step(
-            f"write {self.bare}", lambda: self.inner.write(start, view), lambda: self.inner.write(start, half)
-        )
+
+        def write_part() -> None:
+            self.fault.is_cut = True
+            self.inner.write(start, view[: self.fault.cut(len(view))])
+
+        self.fault.step(f"write {self.bare}", lambda: self.inner.write(start, view), write_part)
 
     def close(self) -> None:
         self.fault.step(f"close {self.bare}", self.inner.close)

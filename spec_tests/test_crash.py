@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from faulty import (
     ATOMIC,
+    CUTS,
     ENVIRONMENT,
     FORMATS,
     NEW,
@@ -63,22 +64,28 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def steps(
     tmp_path: Path, run: Run, prepare: Run, kind: Callable[[], BaseException], after: bool = False
 ) -> Iterator[Any]:
-    """For each step of ``run``: the directory in which one run came to its end there, and that run's fault."""
+    """For each step of ``run``: the directory in which one run came to its end there, and that run's fault.
+
+    A write in which it dies comes several times, with more and more of its bytes written.
+    """
     for at in range(200):
-        directory = tmp_path / str(at)
-        directory.mkdir()
-        with failing(directory, Fault(-1)):
-            prepare(directory)
-        fault = Fault(at, kind, after)
-        try:
-            with failing(directory, fault):
-                run(directory)
-        except (Killed, StorageError, KeyboardInterrupt):
-            pass
-        if fault.taken <= at:
-            return
-        yield directory, fault
-        shutil.rmtree(directory)
+        for cut in CUTS:
+            directory = tmp_path / str(at)
+            directory.mkdir()
+            with failing(directory, Fault(-1)):
+                prepare(directory)
+            fault = Fault(at, kind, after, cut)
+            try:
+                with failing(directory, fault):
+                    run(directory)
+            except (Killed, StorageError, KeyboardInterrupt):
+                pass
+            if fault.taken <= at:
+                return
+            yield directory, fault
+            shutil.rmtree(directory)
+            if not fault.is_cut:
+                break
     pytest.fail("the run does not come to its end")
 
 

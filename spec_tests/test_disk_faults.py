@@ -15,13 +15,11 @@ from typing import Any
 import pytest
 from crashing import rotating_series
 from disk import Disk, snapshot
-from faulty import ATOMIC, FORMATS, NEW, OLD, assert_clean, reshard, save, state
+from faulty import ATOMIC, CUTS, FORMATS, NEW, OLD, assert_clean, reshard, save, state
 
 import shardvar as sv
 from shardvar.errors import ShardvarError, StorageError
 
-CUTS = {"nothing": lambda nbytes: 0, "one byte": lambda nbytes: 1, "half": lambda nbytes: nbytes // 2}
-CUTS["all but one"] = lambda nbytes: nbytes - 1
 REASONS = (errno.EIO, errno.ENOSPC, errno.EACCES)
 GONE = {"CheckpointNotFound", "MissingFile"}
 """What there may be besides of a set of safetensors, which is not replaced in one step."""
@@ -45,7 +43,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def failed(old: Path, place: Path, run: Run, stays: bool) -> Iterator[tuple[Path, Disk, ShardvarError | None]]:
     """For every call and, of a write, every length: the directory after a run that failed there, and the error."""
-    at, cuts = 0, list(CUTS.values())
+    at, cuts = 0, list(CUTS)
     while True:
         directory = place / "run"
         shutil.copytree(old, directory)
@@ -63,7 +61,7 @@ def failed(old: Path, place: Path, run: Run, stays: bool) -> Iterator[tuple[Path
         shutil.rmtree(directory)
         cuts.pop(0)
         if not cuts or not disk.log[at].startswith("pwrite"):
-            at, cuts = at + 1, list(CUTS.values())
+            at, cuts = at + 1, list(CUTS)
 
 
 @pytest.mark.parametrize(

@@ -67,12 +67,18 @@ def lower(plan: Plan) -> tuple[MoveTable, npt.NDArray[np.bool]]:
 
 
 def _with_whole(moves: MoveTable, plan: Plan, whole: Ints) -> MoveTable:
-    """The moves and those of the payloads that are never cut: each from the one source slice of its tensor."""
+    """The moves and those of the payloads that are never cut: each from one source slice, the plan's.
+
+    Where there are no elements there is no copy either, and the payload is that of the first slice of the tensor.
+    """
     rows = plan.sources.tensors.rows()
     first = np.full(len(plan.sources.tensors), -1, dtype=np.int64)
     first[plan.sources.tensor[::-1]] = np.arange(len(plan.sources))[::-1]
     keys = plan.targets.tensors.keys
     source = np.array([first[rows[keys[tensor]]] for tensor in plan.targets.tensor[whole].tolist()], dtype=np.int64)
+    planned = np.full(len(plan.targets), -1, dtype=np.int64)
+    planned[plan.copies.target] = plan.copies.source
+    source = np.where(planned[whole] >= 0, planned[whole], source)
     zero = np.zeros_like(whole)
     added = MoveTable(source, zero, whole, zero, plan.sources.nbytes[source])
     names = ("source", "source_start", "target", "target_start", "nbytes")

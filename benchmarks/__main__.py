@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import lookup, objects, partial, plan, reshard, sharded, startup, table, tiny, training
+from benchmarks import lookup, objects, partial, plan, policies, reshard, sharded, startup, table, tiny, training
 from benchmarks.figures import Figure, print_table, to_json
 from benchmarks.places import open_places
 from benchmarks.setting import Setting
@@ -14,7 +14,7 @@ from benchmarks.sizes import FULL, QUICK
 
 SUBJECTS: dict[str, Callable[[Setting], Iterator[Figure]]] = {
     module.__name__.rpartition(".")[2]: module.measure
-    for module in (startup, lookup, partial, plan, tiny, table, objects, reshard, sharded, training)
+    for module in (startup, lookup, partial, plan, tiny, table, objects, policies, reshard, sharded, training)
 }
 
 

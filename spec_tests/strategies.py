@@ -1,7 +1,6 @@
-"""Hypothesis strategies that the tests share: regions, tilings, tables, arrays, partitions, keys.
+"""Hypothesis strategies that the tests share: the public ones of ``shardvar.testing``, and tables of columns.
 
-Everything that they draw is small and odd: laws break at zero rows, at rank 0, at strides that run backwards and at
-keys that nobody would choose, not at size.
+What others can use is written there and has its name here too; what only shardvar's own layers know of is written here.
 """
 
 from collections.abc import Sequence
@@ -11,75 +10,24 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from shardvar.layout import Partition, PartitionSpec, Region
-from shardvar.layout.dtypes import dtype_name, numpy_dtype
+from shardvar.layout import PartitionSpec, Region
+from shardvar.layout.dtypes import dtype_name
 from shardvar.planning.cut import Cut
 from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.testing.arrays import NUMBERS, arrays, filled_shapes, shapes, string_arrays, values
+from shardvar.testing.checkpoints import ODD_KEYS, checkpoints, keys
+from shardvar.testing.geometry import halves, partitions, regions, regions_in, tilings
+
+__all__ = [
+    "NUMBERS", "ODD_KEYS", "arrays", "cut_tables", "cuts", "filled_shapes", "halves", "keys", "named_regions",
+    "partitions", "payload_of", "regions", "regions_in", "same", "shapes", "slice_tables", "string_arrays", "table_of",
+    "tensor_dicts", "tensor_tables", "tilings", "values",
+]  # fmt: skip
 
 Array = npt.NDArray[Any]
 
-NUMBERS = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 "
-    "bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3b11fnuz float4_e2m1fn int4 uint4 int2"
-).split()
-"""Dtypes with values of a fixed size, one of each kind that is treated differently anywhere."""
-
-ODD_KEYS = (
-    "a", "b", "w/b", "w/.ATTRIBUTES/VARIABLE_VALUE", "layer.0.weight", "é", "日本", "a b", "..", "../x", "/a", "a\\b",
-    "A", "a.npy", ".", "-", "*", "[x]", "x" * 200, "\u0001", "🙂", "~", "key:0", "a/", "%s", "'", '"',
-)  # fmt: skip
-"""Names that are legal and that a path, a pattern, a header or an escape may trip over."""
-
-
-def shapes(max_rank: int = 3, max_extent: int = 6, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
-    """Shapes, those without elements and without axes included."""
-    return st.lists(st.integers(0, max_extent), min_size=min_rank, max_size=max_rank).map(tuple)
-
-
-def filled_shapes(max_rank: int = 3, max_extent: int = 6, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
-    """Shapes with at least one element."""
-    return st.lists(st.integers(1, max_extent), min_size=min_rank, max_size=max_rank).map(tuple)
-
-
-def regions(rank: int, limit: int = 6) -> st.SearchStrategy[Region]:
-    """Regions anywhere below ``2 * limit``, empty ones included."""
-    axis = st.tuples(st.integers(0, limit), st.integers(0, limit))
-    return st.lists(axis, min_size=rank, max_size=rank).map(lambda axes: Region(*_columns(axes)))
-
-
-def regions_in(shape: Sequence[int]) -> st.SearchStrategy[Region]:
-    """Regions within a shape, empty ones included."""
-    axes = [st.tuples(st.integers(0, extent), st.integers(0, extent)).map(sorted) for extent in shape]
-    return st.tuples(*axes).map(lambda cuts: Region((a for a, _ in cuts), (b - a for a, b in cuts)))
-
-
-@st.composite
-def tilings(draw: st.DrawFn, shape: Sequence[int], max_cuts: int = 6) -> list[Region]:
-    """Regions that tile a shape, made by cutting one of them in two again and again, in any order.
-
-    Cuts may be at an end, which makes empty regions; most such tilings are no grid.
-    """
-    parts = [Region.whole(shape)]
-    if shape:
-        for _ in range(draw(st.integers(0, max_cuts))):
-            part = parts.pop(draw(st.integers(0, len(parts) - 1)))
-            axis = draw(st.integers(0, len(shape) - 1))
-            parts.extend(halves(part, axis, draw(st.integers(0, part.shape[axis]))))
-    return draw(st.permutations(parts))
-
-
-def halves(region: Region, axis: int, count: int) -> tuple[Region, Region]:
-    """The first ``count`` indices of a region along an axis, and the others."""
-    offset, first, rest = list(region.offset), list(region.shape), list(region.shape)
-    first[axis], rest[axis] = count, rest[axis] - count
-    low = Region(offset, first)
-    offset[axis] += count
-    return low, Region(offset, rest)
-
-
-def partitions(shape: Sequence[int]) -> st.SearchStrategy[Partition]:
-    """Proven partitions of a shape."""
-    return tilings(shape).map(lambda parts: Partition(tuple(shape), tuple(parts)))
+tensor_dicts = checkpoints
+"""Named arrays of any kind."""
 
 
 @st.composite
@@ -95,68 +43,6 @@ def cuts(draw: st.DrawFn, shape: tuple[int, ...]) -> Cut:
             st.just(lambda shape, dtype: counts[: len(shape)]),
         )
     )
-
-
-def keys() -> st.SearchStrategy[str]:
-    """Names of tensors: plain ones, odd ones, any text without surrogates and NULs."""
-    text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
-    return st.one_of(st.sampled_from(ODD_KEYS), text)
-
-
-def values(dtype: np.dtype[Any], count: int) -> st.SearchStrategy[Array]:
-    """``count`` elements of any bits that the dtype allows, NaNs with payloads included."""
-    if dtype == np.bool:
-        return st.lists(st.booleans(), min_size=count, max_size=count).map(lambda v: np.array(v, np.bool))
-    if dtype.name in ("int4", "uint4", "int2", "uint2"):
-        low, high = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}[dtype.name]
-        return st.lists(st.integers(low, high), min_size=count, max_size=count).map(lambda v: np.array(v).astype(dtype))
-    bits = 4 if dtype.name.startswith("float4") else 8
-    octets = st.integers(0, 2**32 - 1).map(np.random.default_rng)
-    return octets.map(lambda rng: rng.integers(0, 1 << bits, count * dtype.itemsize, dtype=np.uint8).view(dtype))
-
-
-@st.composite
-def arrays(draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_rank: int = 3, max_extent: int = 6) -> Array:
-    """Arrays of any dtype, byte order and strides: transposed, reversed, spread out, broadcast, 0-d, empty."""
-    dtype = numpy_dtype(draw(st.sampled_from(list(dtypes))))
-    shape = draw(shapes(max_rank, max_extent))
-    array = draw(values(dtype, int(np.prod(shape, dtype=np.int64)))).reshape(shape)
-    manner = draw(st.sampled_from(["plain", "fortran", "reversed", "spread", "swapped", "transposed", "read-only"]))
-    if manner == "fortran":
-        return np.asfortranarray(array)
-    if manner == "reversed":
-        return array[tuple(slice(None, None, -1) for _ in shape)]
-    if manner == "spread" and shape:
-        wide = np.zeros((*shape[:-1], 2 * shape[-1]), dtype)
-        wide[..., ::2] = array
-        return wide[..., ::2]
-    if manner == "swapped" and dtype.isbuiltin == 1:
-        return array.astype(dtype.newbyteorder(">"))
-    if manner == "transposed":
-        return array.T
-    if manner == "read-only":
-        array = array.copy()
-        array.flags.writeable = False
-    return array
-
-
-@st.composite
-def string_arrays(draw: st.DrawFn, max_rank: int = 2, max_extent: int = 3) -> Array:
-    """Object arrays of bytes: empty ones, NULs at their ends, 0-d arrays."""
-    shape = draw(shapes(max_rank, max_extent))
-    array = np.empty(shape, object)
-    element = st.one_of(st.sampled_from([b"", b"\0", b"a\0", b"\xff" * 300]), st.binary(max_size=9))
-    for index in np.ndindex(shape):
-        array[index] = draw(element)
-    return array
-
-
-@st.composite
-def tensor_dicts(draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), strings: bool = False) -> dict[str, Array]:
-    """A few named arrays; with ``strings`` object arrays of bytes among them."""
-    each = arrays(dtypes)
-    names = st.dictionaries(keys(), st.one_of(each, string_arrays()) if strings else each, max_size=4)
-    return draw(names)
 
 
 @st.composite
@@ -215,7 +101,3 @@ def named_regions(cause: str) -> list[tuple[slice, ...]]:
     """The regions that an error says are missing, as NumPy's indexes."""
     texts = [part[part.index("[") + 1 :] for part in cause.partition(" lacks ")[2].split("]")[:-1]]
     return [tuple(slice(*map(int, axis.split(":"))) for axis in text.split(", ") if axis) for text in texts]
-
-
-def _columns(axes: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    return [offset for offset, _ in axes], [extent for _, extent in axes]

@@ -30,8 +30,7 @@ def sharded_of(array: Array, sizes: Sequence[int], name: str = "w") -> ShardedVa
         [
             Variable(array[stop - size : stop], name=f"{name}/part_{number}", device=Device(f"ps:{number}"))
             for number, (size, stop) in enumerate(zip(sizes, stops, strict=True))
-        ],
-        name,
+        ]
     )
 
 

@@ -31,4 +31,5 @@ def pytest_configure(config: "pytest.Config") -> None:
 def _is_asked(config: "pytest.Config | None") -> bool:
     """Whether an argument is the package, by its name or its path."""
     arguments = () if config is None else config.invocation_params.args
-    return any(PACKAGE in str(argument).replace("/", ".").replace("\\", ".") for argument in arguments)
+    names = (str(argument).replace("/", ".").replace("\\", ".").rstrip(".") for argument in arguments)
+    return any(name == PACKAGE or name.endswith(f".{PACKAGE}") for name in names)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis.errors import Flaky
 
 from shardvar.conformance.adapter import methods_of
-from shardvar.conformance.calls import Broken, Calls, NotClaimed
+from shardvar.conformance.calls import Broken, Calls, NotClaimed, ProcessDied
 from shardvar.conformance.registry import Rule
 
 KEPT = "kept"
@@ -84,6 +84,10 @@ def judge(rule: Rule, adapter: Any, *, max_examples: int = 100, expected_failure
     return Verdict(rule.id, KEPT, "", *seen)
 
 
+class _Ended(BaseException):
+    """A process died: the search ends with the case at hand, since each further one would cost a process."""
+
+
 @dataclass(slots=True)
 class _Findings:
     """What a search has seen."""
@@ -116,12 +120,16 @@ def _search(rule: Rule, adapter: Any, max_examples: int, found: _Findings) -> No
             found.reasons[str(error)] = None
         except Exception as error:
             found.example = _example(calls, error)
+            if isinstance(error, ProcessDied):
+                raise _Ended from error
             raise
         else:
             found.held += found.example is None
 
     try:
         search()
+    except _Ended:
+        return
     except Flaky:
         if found.example is None:
             raise
@@ -132,6 +140,8 @@ def _search(rule: Rule, adapter: Any, max_examples: int, found: _Findings) -> No
 
 
 def _example(calls: Calls, error: Exception) -> Counterexample:
+    if isinstance(error, ProcessDied):
+        return Counterexample(calls.lines, str(error), "It must return or raise.")
     if isinstance(error, Broken):
         return Counterexample(calls.lines, error.came, error.must)
     told = " ".join(str(error).split())

@@ -116,11 +116,11 @@ class Adapter:
 
     def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
         restored = {}
-        with np.load(path + ".npz") as saved:
+        with open(path + ".npz", "rb") as file, np.load(file) as saved:
             for key, template in templates.items():
                 parts = [saved[name] for name in saved.files if name.rpartition("#")[0] == key]
                 value = np.concatenate(parts) if template.ndim else parts[0]
-                if value.shape != template.shape or value.dtype != template.dtype.newbyteorder("="):
+                if value.shape != template.shape or value.dtype != template.dtype:
                     raise ValueError(f"{key} is saved as {value.dtype}{list(value.shape)}.")
                 restored[key] = np.concatenate(np.array_split(value, num_shards)) if value.ndim else value
         return restored

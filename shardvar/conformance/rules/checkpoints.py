@@ -46,12 +46,12 @@ def templates_of(tensors: Mapping[str, Array]) -> Tensors:
 
 
 def junk(array: Array) -> Array:
-    """An array like another one that holds nothing of it."""
+    """An array like another one that holds nothing of it, in native byte order."""
     if array.dtype == object:
         filled = np.empty(array.shape, object)
         filled[...] = b"junk"
         return filled
-    return np.full(array.shape, 1 if array.dtype == np.bool else 85, array.dtype)
+    return np.full(array.shape, 1 if array.dtype == np.bool else 85, array.dtype.newbyteorder("="))
 
 
 def expect_tensors(came: Any, must: Mapping[str, Array]) -> None:

@@ -1,0 +1,299 @@
+"""Implementations that are wrong on purpose, each in one way: what the conformance kit must say of them.
+
+Each derives from the plain NumPy adapter and says in ``BREAKS`` which rules it breaks; it breaks no other.
+"""
+
+import json
+import os
+import time
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardvar.conformance.adapters.numpy import Adapter as NumpyAdapter
+
+BREAKS: dict[str, set[str]] = {}
+
+
+def breaks(*rules: str) -> Any:
+    """Declare which rules the class below breaks."""
+
+    def declare(mutant: type) -> type:
+        BREAKS[mutant.__name__] = set(rules)
+        return mutant
+
+    return declare
+
+
+@breaks("R-DIV-1", "R-DIV-1-owner", "R-INIT-4", "R-INIT-4-constants")
+class OffByOne(NumpyAdapter):
+    """The first shard has a row too few."""
+
+    def div(self, length: int, num_shards: int) -> Any:
+        intervals = super().div(length, num_shards)
+        return [(min(1, length), intervals[0][1]), *intervals[1:]]
+
+
+@breaks("R-DIV-1", "R-DIV-1-owner")
+class Chunk(NumpyAdapter):
+    """PyTorch's rule in place of div."""
+
+    def div(self, length: int, num_shards: int) -> Any:
+        size = -(-length // num_shards)
+        return [(min(i * size, length), min((i + 1) * size, length)) for i in range(num_shards)]
+
+
+@breaks("R-SV-1", "R-SPEC-1", "R-DIV-1-owner")
+class Mod(NumpyAdapter):
+    """Ids are dealt to the shards like cards; reading puts them back in order."""
+
+    def owner(self, ids: Any, length: int, num_shards: int) -> Any:
+        return ids % num_shards, ids // num_shards
+
+    def shards(self, handle: Any) -> Any:
+        whole = self.read(handle)
+        return [whole[number :: len(handle)] for number in range(len(handle))]
+
+
+@breaks("R-READ-1")
+class Unstitched(NumpyAdapter):
+    """A sparse read gives rows in the order of the shards."""
+
+    def sparse_read(self, handle: Any, ids: Any) -> Any:
+        return self.lookup(handle, np.sort(ids))
+
+
+@breaks("R-ID-1", "R-ID-1-sparse-read")
+class Clamped(NumpyAdapter):
+    """An id that is not there gives the nearest row."""
+
+    def lookup(self, handle: Any, ids: Any) -> Any:
+        whole = self.read(handle)
+        return whole[np.clip(ids, 0, len(whole) - 1)]
+
+
+@breaks("R-VAR-2-large")
+class Cropped(NumpyAdapter):
+    """A value with too many rows is cropped."""
+
+    def assign(self, handle: Any, value: Any) -> Any:
+        return super().assign(handle, value[: sum(map(len, handle))])
+
+
+@breaks("R-VAR-2-small")
+class HalfWritten(NumpyAdapter):
+    """The first shards are written before a value is found to be too small."""
+
+    def assign(self, handle: Any, value: Any) -> Any:
+        if len(value) < sum(map(len, handle)):
+            handle[0][...] = value[: len(handle[0])]
+        return super().assign(handle, value)
+
+
+@breaks("R-SV-3-scatter-add", "R-SV-3-scatter-sub", "R-OPT-1")
+class LostDuplicates(NumpyAdapter):
+    """A row that comes several times is added once."""
+
+    def scatter(self, handle: Any, op: str, ids: Any, rows: Any) -> Any:
+        if op in ("add", "sub"):
+            last = {row: at for at, row in enumerate(ids.tolist())}
+            ids, rows = np.array(list(last), np.int64), rows[list(last.values())]
+        return super().scatter(handle, op, ids, rows)
+
+
+@breaks("R-READ-2")
+class LiveReads(NumpyAdapter):
+    """What is read is the memory of the variable."""
+
+    def create(self, value: Any, num_shards: int) -> Any:
+        whole = value.copy()
+        return np.array_split(whole, num_shards)
+
+    def read(self, handle: Any) -> Any:
+        return super().read(handle) if handle[0].base is None else handle[0].base
+
+    def assign_add(self, handle: Any, value: Any) -> Any:
+        for shard, part in zip(handle, np.split(value, np.cumsum(list(map(len, handle)))[:-1]), strict=True):
+            shard += part
+        return handle
+
+
+@breaks("R-VAR-1-bounds", "R-VAR-1-steps")
+class Unclamped(NumpyAdapter):
+    """A slice with a step is looked up row by row, without clamping; and backwards it gives nothing."""
+
+    def index(self, handle: Any, key: Any) -> Any:
+        first = key[0] if key else ...
+        if isinstance(first, slice) and first.step not in (None, 1):
+            stop = len(self.read(handle)) if first.stop is None else first.stop
+            rows = range(first.start or 0, stop, first.step)
+            return self.read(handle)[list(rows)][(slice(None), *key[1:])]
+        return super().index(handle, key)
+
+
+@breaks("R-INIT-5")
+class EqualSeeds(NumpyAdapter):
+    """Every shard is drawn from the same seed."""
+
+    def initialize(self, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int) -> Any:
+        if kind != "random_uniform":
+            return super().initialize(kind, shape, dtype, num_shards, seed)
+        parts = [(stop - start, *shape[1:]) for start, stop in self.div(shape[0], num_shards)]
+        return [np.random.default_rng(seed).uniform(-0.05, 0.05, part).astype(dtype) for part in parts]
+
+
+@breaks("R-INIT-2")
+class CalledForEachShard(NumpyAdapter):
+    """An initializer that knows no partitions is called once a shard, and each slices another answer."""
+
+    def initialize_whole(self, function: Any, shape: Any, dtype: Any, num_shards: int) -> Any:
+        return [function(shape, dtype)[start:stop] for start, stop in self.div(shape[0], num_shards)]
+
+
+@breaks("R-CKPT-1-empty", "R-CKPT-1-few", "R-CKPT-1-strides")
+class DroppedEmpty(NumpyAdapter):
+    """Tensors without elements are not written."""
+
+    def save(self, path: str, tensors: Any, num_shards: int) -> None:
+        super().save(path, {key: value for key, value in tensors.items() if value.size}, num_shards)
+
+
+@breaks("R-POLICY-3-restore")
+class SilentCast(NumpyAdapter):
+    """What is restored is cast to what it is restored into."""
+
+    def restore(self, path: str, templates: Any, num_shards: int) -> Any:
+        with open(path + ".npz", "rb") as file, np.load(file) as saved:
+            found = {name.rpartition("#")[0]: saved[name] for name in saved.files}
+        same = {key: np.empty(value.shape, found[key].dtype.newbyteorder("=")) for key, value in templates.items()}
+        restored = super().restore(path, same, num_shards)
+        return {key: value.astype(templates[key].dtype) for key, value in restored.items()}
+
+
+@breaks("R-POLICY-1-restore", "R-DAMAGE-1-flip")
+class MadeUp(NumpyAdapter):
+    """A tensor that is not there comes back as it was."""
+
+    def restore(self, path: str, templates: Any, num_shards: int) -> Any:
+        with open(path + ".npz", "rb") as file, np.load(file) as saved:
+            found = {name.rpartition("#")[0] for name in saved.files}
+        known = {key: value for key, value in templates.items() if key in found}
+        return dict(templates) | super().restore(path, known, num_shards)
+
+
+class Files(NumpyAdapter):
+    """One npz a shard, each with checksums, in a directory."""
+
+    def save(self, path: str, tensors: Any, num_shards: int) -> None:
+        Path(path).mkdir(exist_ok=True)
+        for number in range(num_shards):
+            part = {key: np.array_split(np.atleast_1d(value), num_shards)[number] for key, value in tensors.items()}
+            super().save(os.path.join(path, str(number)), part, 1)
+
+    def restore(self, path: str, templates: Any, num_shards: int) -> Any:
+        shards = sorted(Path(path).glob("*.npz"))
+        loaded = []
+        for shard in shards:
+            with open(shard, "rb") as file, np.load(file) as saved:
+                loaded.append({name.removesuffix("#0"): saved[name] for name in saved.files})
+        return {key: self.joined([shard[key] for shard in loaded], value) for key, value in templates.items()}
+
+    def joined(self, parts: Any, template: Any) -> Any:
+        """The parts as one, reshaped where it was a scalar."""
+        whole = np.concatenate(parts).reshape(template.shape)
+        if whole.dtype != template.dtype:
+            raise ValueError(f"{whole.dtype} for {template.dtype}")
+        return whole
+
+
+@breaks("R-DAMAGE-1-remove", "R-DAMAGE-1-swap", "R-POLICY-2-restore")
+class ZerosForHoles(Files):
+    """Rows of a file that is not there are zeros, and files are what their names say."""
+
+    def joined(self, parts: Any, template: Any) -> Any:
+        if template.ndim == 0:
+            return super().joined(parts, template)
+        whole = np.zeros_like(template)
+        found = np.concatenate(parts)
+        if found.dtype != template.dtype:
+            raise ValueError(f"{found.dtype} for {template.dtype}")
+        count = min(len(found), len(whole))
+        whole[:count] = found[:count]
+        return whole
+
+
+@breaks("R-DAMAGE-1-flip", "R-DAMAGE-1-zero", "R-DAMAGE-1-truncate")
+class NoChecksum(NumpyAdapter):
+    """Bytes are written one tensor after the other, and read back, as far as they are there, by a header's sizes."""
+
+    def save(self, path: str, tensors: Any, num_shards: int) -> None:
+        if any(value.dtype.kind in "OV" for value in tensors.values()):
+            raise NotImplementedError("strings")
+        native = {key: value.astype(value.dtype.newbyteorder("=")) for key, value in tensors.items()}
+        head = {key: [value.dtype.str, value.shape] for key, value in native.items()}
+        data = b"".join(value.tobytes() for value in native.values())
+        Path(path).write_bytes(json.dumps(head).encode() + b"\n" + data)
+
+    def restore(self, path: str, templates: Any, num_shards: int) -> Any:
+        head, _, data = Path(path).read_bytes().partition(b"\n")
+        restored = {}
+        for key, (dtype, shape) in json.loads(head).items():
+            count = int(np.prod(shape, dtype=int)) * np.dtype(dtype).itemsize
+            part, data = data[:count].ljust(count, b"\0"), data[count:]
+            if key in templates:
+                restored[key] = np.frombuffer(part, dtype).reshape(shape)
+                if (restored[key].shape, restored[key].dtype) != (templates[key].shape, templates[key].dtype):
+                    raise ValueError("another shape or dtype")
+        if restored.keys() != templates.keys():
+            raise KeyError("a tensor is not there")
+        return restored
+
+
+@breaks("R-CKPT-1-again")
+class SecondSaveLost(NumpyAdapter):
+    """A second save at the same path is silently not done."""
+
+    def save(self, path: str, tensors: Any, num_shards: int) -> None:
+        if not os.path.exists(path + ".npz"):
+            super().save(path, tensors, num_shards)
+
+
+class Ends(NumpyAdapter):
+    """Restoring what is damaged ends the process."""
+
+    def restore(self, path: str, templates: Any, num_shards: int) -> Any:
+        try:
+            return super().restore(path, templates, num_shards)
+        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error):
+            os._exit(9)
+
+
+class Hangs(NumpyAdapter):
+    """Restoring what is damaged never returns."""
+
+    def restore(self, path: str, templates: Any, num_shards: int) -> Any:
+        try:
+            return super().restore(path, templates, num_shards)
+        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error):
+            time.sleep(3600)
+
+
+class Three:
+    """An adapter of three methods."""
+
+    def create(self, value: Any, num_shards: int) -> Any:
+        return value.copy()
+
+    def read(self, handle: Any) -> Any:
+        return handle
+
+    def lookup(self, handle: Any, ids: Any) -> Any:
+        if ids.size and not 0 <= ids.min() <= ids.max() < len(handle):
+            raise IndexError("no such id")
+        return handle[ids]
+
+    def lokup_bags(self) -> None:
+        """A name that is misspelt."""

@@ -1,0 +1,159 @@
+"""``shardvar.testing``: what is drawn is what it says, small cases are found, and the machine catches a wrong twin."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
+
+import shardvar as sv
+import shardvar.testing as t
+from shardvar.layout import Partition
+
+QUICK = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    assert [name for name in t.__all__ if not (getattr(t, name).__doc__ or "").strip()] == []
+
+
+@given(t.shapes(), st.data())
+def test_tilings_tile_and_partitions_are_proven(shape: tuple[int, ...], data: st.DataObject) -> None:
+    assert isinstance(data.draw(t.partitions(shape)), Partition)
+    whole = np.zeros(shape, int)
+    for part in data.draw(t.tilings(shape)):
+        whole[part.slices] += 1
+    assert (whole == 1).all()
+
+
+@given(t.sharded_variables())
+def test_a_sharded_variable_is_the_array_that_comes_with_it(pair: tuple[sv.ShardedVariable, Any]) -> None:
+    t.assert_matches_oracle(pair[0], pair[1])
+
+
+@given(t.partitioners(), t.shapes(min_rank=1))
+def test_partitioners_answer_for_every_shape(partitioner: Any, shape: tuple[int, ...]) -> None:
+    assert len(partitioner(shape, "float32")) == len(shape)
+
+
+@given(t.shapes(min_rank=1), st.data())
+def test_slices_are_legal(shape: tuple[int, ...], data: st.DataObject) -> None:
+    array = t.counting(shape)
+    assert isinstance(array[data.draw(t.slices(shape, new_axes=True))], np.ndarray | np.generic)
+
+
+@given(st.integers(0, 9), st.data())
+def test_ids_are_rows(length: int, data: st.DataObject) -> None:
+    rows = data.draw(t.ids(length, max_rank=2))
+    assert rows.dtype == np.int64 and ((rows >= 0) & (rows < length)).all()
+    bags = data.draw(t.sparse_ids(length))
+    assert bags.weights is None or list(map(len, bags.bags)) == list(map(len, bags.weights))
+
+
+def test_ids_are_unsorted_duplicated_and_shrink() -> None:
+    looked = settings(phases=[Phase.generate, Phase.shrink], database=None, derandomize=True)
+    assert find(t.ids(9), lambda rows: len(rows) > 1 and rows[0] > rows[1], settings=looked).tolist() == [1, 0]
+    assert find(t.ids(9), lambda rows: len(set(rows.tolist())) < len(rows), settings=looked).tolist() == [0, 0]
+
+
+@QUICK
+@given(t.checkpoints(strings=True), t.policies(), st.integers(1, 4))
+def test_checkpoints_can_be_saved_under_every_policy(
+    tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, Any], policy: t.Policy, num_shards: int
+) -> None:
+    path = tmp_path_factory.mktemp("c") / "model"
+    sv.save(path, tensors, policy=policy, partition=num_shards)
+    assert sv.load(path).keys() == tensors.keys()
+
+
+@given(st.data())
+def test_updates_are_what_a_sharded_variable_does(data: st.DataObject) -> None:
+    sharded, full = data.draw(t.sharded_variables())
+    for update in data.draw(t.update_sequences(full.shape)):
+        if update.ids is None:
+            verb = update.op if update.op == "assign" else f"assign_{update.op}"
+            getattr(sharded, verb)(update.values)
+        else:
+            getattr(sharded, f"scatter_{update.op}")(sv.IndexedSlices(update.values, update.ids))
+        full = t.updated(full, update)
+        t.assert_matches_oracle(sharded, full)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "told"),
+    [
+        (np.zeros(2), np.zeros(3), r"has the shape \(2,\), where the oracle says \(3,\)"),
+        (np.zeros(2, np.float32), np.zeros(2), "has the dtype float32, where the oracle says float64"),
+        (np.array([1.0, 2.0]), np.array([1.0, 3.0]), r"is 2.0 at \[1\], where the oracle says 3.0\."),
+        (np.array(1), np.array(2), r"is 1 at \[\(\)\]"),
+        (np.array([[1, 2], [3, 4]]), np.array([[1, 0], [0, 0]]), r"at \[0, 1\], .* \(2 more differ\)"),
+        (np.array([b"a", b"b"], object), np.array([b"a", b"c"], object), r"at \[1\]"),
+        (np.array([np.nan]), np.array([1.0]), "is nan"),
+        (np.array([1.0]), np.array([1.0 + 4 * 2.0**-52]), "is 1.0"),
+    ],
+)
+def test_the_first_difference_is_named(actual: Any, expected: Any, told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        t.assert_matches_oracle(actual, expected)
+
+
+def test_what_is_equal_is_equal() -> None:
+    t.assert_matches_oracle(np.array([np.nan, 1.0]), [np.nan, 1.0])
+    t.assert_matches_oracle(np.array([1.0], ">f8"), np.array([1.0]))
+    t.assert_matches_oracle(np.array([1.0]), [1.0 + 4 * 2.0**-52], ulps=4)
+    t.assert_matches_oracle(np.array([b"a"], object), np.array([b"a"], object))
+    assert t.difference(np.zeros((2, 0)), np.zeros((2, 0))) is None
+
+
+class Lossy(t.ShardedVariableMachine):
+    """A list of arrays that adds a row once, however often it comes."""
+
+    def make(self, full: Any, sizes: list[int]) -> Any:
+        return [part.copy() for part in np.split(full, np.cumsum(sizes)[:-1])]
+
+    def read(self) -> Any:
+        return np.concatenate(self.variable)
+
+    def lookup(self, ids: Any) -> Any:
+        return self.read()[ids]
+
+    def index(self, key: Any) -> Any:
+        raise NotImplementedError
+
+    def write(self, update: t.Update) -> Any:
+        if update.ids is None or update.op != "add":
+            return [t.updated(self.read(), update)]
+        whole = self.read()
+        whole[update.ids] += update.values
+        return [whole]
+
+
+def test_the_machine_passes_shardvar_and_catches_a_lost_row() -> None:
+    run_state_machine_as_test(t.ShardedVariableMachine, settings=settings(QUICK, stateful_step_count=8))
+    with pytest.raises(AssertionError, match="The variable is"):
+        run_state_machine_as_test(Lossy, settings=settings(QUICK, max_examples=500, derandomize=True, database=None))
+
+
+WITHOUT = """
+import importlib.util, sys
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "hypothesis" else found(name, *rest)
+import shardvar.testing
+"""
+
+
+def test_without_hypothesis_the_remedy_is_told() -> None:
+    path = str(Path(sv.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {path!r}){WITHOUT}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert 'needs Hypothesis, which is not installed. Run: pip install "shardvar[testing]"' in done.stderr

@@ -82,24 +82,28 @@ def _call(policy: Any, held: Held) -> tuple[Answer, float]:
     description: str = policy.description
     with _without_collection():
         given = held.shardable_tensors()
-    start = perf_counter()
-    try:
-        shards = policy(list(given))  # a list of its own: what it does to it is no matter
-    except PolicyError:
-        raise
-    except Exception as error:
-        raise PolicyError(
-            f"The policy {description!r} raised {type(error).__name__}: {error}.",
-            "That error is the cause of this one; nothing was written.",
-        ) from error
-    seconds = perf_counter() - start
-    with _without_collection():
-        return read_answer(shards, held, given, description), seconds
+        start = perf_counter()
+        try:
+            shards = policy(list(given))  # a list of its own: what it does to it is no matter
+        except PolicyError:
+            raise
+        except Exception as error:
+            raise PolicyError(
+                f"The policy {description!r} raised {type(error).__name__}: {error}.",
+                "That error is the cause of this one; nothing was written.",
+            ) from error
+        seconds = perf_counter() - start
+        answer = read_answer(shards, held, given, description)
+        del given, shards  # before anybody looks for garbage among them
+        return answer, seconds
 
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Make many objects that are all kept: to look for garbage among them meanwhile takes as long as making them."""
+    """Make many objects that are all kept: to look for garbage among them meanwhile takes as long as making them.
+
+    Python counts references all the same; only cycles wait, for as long as a callback takes.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -171,7 +171,8 @@ def _is_replaced_at_once(work: Draft, there: list[str]) -> bool:
     target = work.target
     named = names_of_target(target.stem, target.format.name)[1:]
     file = min(named, key=len, default=target.name)  # the longer ending is that of a set's index
-    return target.format.capabilities.atomic_overwrite or (work.assignment.num_files <= 1 and there == [file])
+    others = set(there).intersection(target.storage.names()) - {file}  # a set may be there that has lost its index
+    return target.format.capabilities.atomic_overwrite or (work.assignment.num_files <= 1 and not others)
 
 
 def _is_unfinished(target: Found, there: list[str]) -> bool:

@@ -63,3 +63,15 @@ def test_what_are_no_options_are_refused(tmp_path: Path) -> None:
     options: Any = {"experimental_sharding_callback": sv.AllInOnePolicy()}
     with pytest.raises(ArgumentTypeError, match="are no options"):
         checkpoint().write(tmp_path / "m", options=options)
+
+
+def test_options_stand_where_tensorflow_has_them_in_reading_too(tmp_path: Path) -> None:
+    """``write(path, options)``, ``read(path, options)``, ``restore(path, options)``; another value is refused."""
+    objects = checkpoint()
+    objects.write(tmp_path / "m", sv.CheckpointOptions())
+    objects.read(tmp_path / "m", sv.CheckpointOptions()).assert_consumed()
+    objects.restore(tmp_path / "m", sv.CheckpointOptions()).assert_consumed()
+    fast: Any = "fast"
+    for verb in (objects.write, objects.read, objects.restore):
+        with pytest.raises(ArgumentTypeError, match="are no options"):
+            verb(tmp_path / "m", fast)

@@ -90,10 +90,10 @@ class Checkpoint(Trackable):
     def write(
         self,
         path: Path,
+        options: CheckpointOptions | None = None,
         *,
         format: str | None = None,
         policy: Policy | None = None,
-        options: CheckpointOptions | None = None,
         metadata: Mapping[str, str] | None = None,
         force: bool = False,
     ) -> WriteReport:
@@ -191,17 +191,20 @@ class Checkpoint(Trackable):
             raise
         return begin(image.target.path, lambda: steps(image.target, lambda: write(image, number)), self._turn.release)
 
-    def read(self, path: Path) -> RestoreStatus:
+    def read(self, path: Path, options: CheckpointOptions | None = None) -> RestoreStatus:
         """Restore what the checkpoint and the objects both have, and go on as objects appear; what did not match.
 
         All variables that there are get their values, or none does: ``InconsistentTensor`` where dtype or full shape
-        differ, and the errors of ``sv.load``. A layout is never an error: shards take the rows that they hold.
+        differ, and the errors of ``sv.load``. A layout is never an error: shards take the rows that they hold. None of
+        the ``options`` that there are concerns reading; they are taken as TensorFlow takes them.
         """
+        policy_of(None, options)
         with self._turn:
             return self._read(path, is_numbered=False)
 
-    def restore(self, path: Path) -> RestoreStatus:
+    def restore(self, path: Path, options: CheckpointOptions | None = None) -> RestoreStatus:
         """``read``, of a checkpoint that may be one of a numbered series: saving goes on with the number after its."""
+        policy_of(None, options)
         with self._turn:
             return self._read(path, is_numbered=True)
 

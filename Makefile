@@ -11,6 +11,7 @@ PIP_INSTALL := -m pip --disable-pip-version-check --quiet install
 
 DEV   := .venv/bin/python
 PEERS := .venv-peers/bin/python
+DOCS  := .venv-docs/bin/python
 BUILT := .venv-wheel/bin/python
 
 LINTED := shardvar spec_tests benchmarks examples
@@ -67,6 +68,12 @@ clean: ## remove everything that these verbs made
 	$(PYTHON) -m venv .venv
 	$(DEV) $(PIP_INSTALL) --upgrade "pip>=25.1"
 	$(DEV) $(PIP_INSTALL) --editable . --group dev
+	@touch $@
+
+.venv-docs/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-docs
+	$(DOCS) $(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(DOCS) $(PIP_INSTALL) --editable . --group docs
 	@touch $@
 
 # torch goes first and alone: any other package of the group would accept, and fetch, another version of it.

@@ -11,6 +11,9 @@ from shardvar.testing.compare import difference
 REFUSED = object()
 """What ``attempt`` gives for a call that raised."""
 
+LONG = 24
+"""Arrays of more elements are written as the expression that makes them, where there is one."""
+
 WRITES = ("assign", "assign_add", "assign_sub", "scatter")
 """Methods that return a new handle, or None where the handle that they were given was changed in place."""
 
@@ -30,6 +33,10 @@ class ProcessDied(Exception):
 
 class NotClaimed(Exception):
     """The adapter raised ``NotImplementedError``: it does not claim these inputs."""
+
+
+class Panic(Exception):
+    """The adapter raised what is no ``Exception``."""
 
 
 class Calls:
@@ -78,6 +85,10 @@ class Calls:
             answer = getattr(self._adapter, name)(*arguments)
         except NotImplementedError as error:
             raise NotClaimed(f"{name}: {error}" if str(error) else name) from error
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a panic of Rust code is no Exception
+            raise Panic(f"{type(error).__name__}: {error}") from error
         if name in WRITES and answer is None:
             return arguments[0]
         if name.startswith("create") or name in WRITES:
@@ -116,6 +127,10 @@ def text(value: object) -> str:
             return f"np.array({array.tolist()!r}, object)" if array.size else f"np.empty({array.shape}, object)"
         if not array.size:
             return f"np.zeros({array.shape}, {str(array.dtype)!r})"
+        if array.size > LONG and array.dtype.kind in "iuf":
+            short = _pattern(array)
+            if short:
+                return short
         plain = array if array.dtype.kind in "biufc" else array.astype(np.float64)
         numbers = repr(plain.tolist()).replace("nan", "np.nan").replace("inf", "np.inf")
         return f"np.array({numbers}, {str(array.dtype)!r})"
@@ -130,3 +145,15 @@ def text(value: object) -> str:
     if value is ...:
         return "..."
     return str(getattr(value, "__name__", "a_function")) if callable(value) else repr(value)
+
+
+def _pattern(array: np.ndarray[Any, Any]) -> str:
+    """An array that counts from 1, or that is the same everywhere, as an expression; otherwise nothing."""
+    dtype, shape = str(array.dtype), array.shape
+    if np.array_equal(array, np.full(shape, array.flat[0])):
+        return f"np.full({shape}, {array.flat[0].item()}, {dtype!r})"
+    for sign in ("", "-"):
+        counted = np.arange(1, array.size + 1).reshape(shape)
+        if np.array_equal(array, -counted if sign else counted):
+            return f"{sign}np.arange(1, {array.size + 1}).reshape({shape}).astype({dtype!r})"
+    return ""

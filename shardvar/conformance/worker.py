@@ -92,6 +92,8 @@ def serve(pipe: Connection, spec: str) -> None:
             answer: tuple[str, Any] = ("returned", getattr(adapter, name)(*arguments))
         except NotImplementedError as error:
             answer = ("unclaimed", str(error))
-        except Exception as error:  # noqa: BLE001 - it is told to the other side
+        except KeyboardInterrupt:
+            return
+        except BaseException as error:  # noqa: BLE001 - it is told to the other side, a panic of Rust code too
             answer = ("raised", f"{type(error).__name__}: {error}")
         pipe.send(answer)

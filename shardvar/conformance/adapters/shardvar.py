@@ -9,6 +9,7 @@ import numpy.typing as npt
 import shardvar as sv
 from shardvar.layout import Partition
 from shardvar.layout.dtypes import dtype_name
+from shardvar.layout.slice_text import format_slice_text
 from shardvar.nn.gradients import dense_gradients, sparse_gradients
 from shardvar.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
 from shardvar.variables.create import create_sharded_variable
@@ -30,6 +31,34 @@ _OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "adagrad": lambda: Adagrad(0.1),
     "adam": lambda: Adam(0.1),
 }
+
+
+class _Callback(sv.ShardingCallback):
+    """The kit's callback, which speaks of rows, as RFC 001's, which speaks of slices."""
+
+    def __init__(self, callback: Any, description: str) -> None:
+        self._callback = callback
+        self._description = description
+
+    @property
+    def description(self) -> str:
+        return self._description
+
+    def __call__(self, shardable_tensors: Sequence[sv.ShardableTensor]) -> list[dict[str, dict[str, Any]]]:
+        given = {tensor.checkpoint_key: np.asarray(tensor.tensor) for tensor in shardable_tensors}
+        answer = []
+        for file in self._callback(given):
+            by_key: dict[str, dict[str, Any]] = {}
+            for key, first, rows in file:
+                by_key.setdefault(key, {})[self._slice_text(given[key].shape, first, rows)] = rows
+            answer.append(by_key)
+        return answer
+
+    def _slice_text(self, shape: tuple[int, ...], first: int, rows: Array) -> str:
+        """``"13 4 3,2:0,4"`` for some rows; empty for all, and for what is no rows of the tensor."""
+        if rows.shape == shape or rows.ndim != len(shape):
+            return ""
+        return format_slice_text(shape, sv.Region([first, *(0 for _ in shape[1:])], rows.shape))
 
 
 class Adapter:
@@ -167,6 +196,13 @@ class Adapter:
         with sv.open_checkpoint(path) as checkpoint:
             entries = checkpoint.entries()
             return [int(n) for n in np.bincount(entries.file, weights=entries.slices.nbytes)]
+
+    def save_by_callback(self, path: str, tensors: Mapping[str, Array], callback: Any, description: str) -> None:
+        sv.save(path, tensors, policy=_Callback(callback, description))
+
+    def description(self, path: str) -> str:
+        with sv.open_checkpoint(path) as checkpoint:
+            return checkpoint.metadata.description
 
     def _trained(
         self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]

@@ -44,8 +44,9 @@ laws: .venv/installed ## look for counterexamples with many more examples a prop
 crash: .venv/installed ## kill 2,000 writers at random system calls, and look at what each left
 	OPENBLAS_NUM_THREADS=1 $(DEV) spec_tests/crashing.py 2000
 
-peers: .venv-peers/installed ## install the real frameworks in .venv-peers and run the parity tests against them
-	$(PEERS) -m pytest -q -W default spec_tests/peers
+peers: .venv-peers/installed ## install the real frameworks in .venv-peers; parity tests, and the conformance kit on each
+	$(PEERS) -m pytest -q -rs -W default spec_tests/peers
+	$(PEERS) spec_tests/conformance/run.py
 
 bench: .venv-peers/installed ## measure against the peers; figures are ratios within one run
 	$(PEERS) -m benchmarks

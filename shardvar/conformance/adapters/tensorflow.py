@@ -1,0 +1,260 @@
+"""An adapter of TensorFlow: variables under a ``ParameterServerStrategy``, ``tf.train.Checkpoint``, Keras's optimizers.
+
+What a user of TensorFlow would write, on a cluster of two parameter servers and a worker in this process, at ports of
+the loopback interface that the system chose. ``tf.Variable`` under the strategy's scope makes the sharded variables;
+TensorFlow has no public name for their class, which is asked for only where shards of given sizes are put together.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Gradient = Array | tuple[Array, Array]
+Files = Sequence[Sequence[tuple[str, int, Array]]]
+
+_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+_INITIALIZERS: dict[str, Callable[[Any, int], Any]] = {
+    "zeros": lambda tf, seed: tf.zeros_initializer(),
+    "ones": lambda tf, seed: tf.ones_initializer(),
+    "random_uniform": lambda tf, seed: tf.random_uniform_initializer(seed=seed),
+    "random_normal": lambda tf, seed: tf.random_normal_initializer(seed=seed),
+    "truncated_normal": lambda tf, seed: tf.keras.initializers.TruncatedNormal(seed=seed),
+    "glorot_uniform": lambda tf, seed: tf.keras.initializers.GlorotUniform(seed=seed),
+}
+_OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "sgd": lambda tf: tf.keras.optimizers.SGD(0.1),
+    "momentum": lambda tf: tf.keras.optimizers.SGD(0.1, momentum=0.9),
+    "adagrad": lambda tf: tf.keras.optimizers.Adagrad(0.1),
+    "adam": lambda tf: tf.keras.optimizers.Adam(0.1),
+}
+
+
+class Adapter:
+    """TensorFlow's sharded variables and checkpoints."""
+
+    @cached_property
+    def _tf(self) -> Any:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        import tensorflow
+
+        return tensorflow
+
+    @cached_property
+    def _strategy(self) -> Any:
+        tf = self._tf
+        addresses: dict[str, list[str]] = {"worker": [], "ps": []}
+        self._servers = []
+        for job in ("worker", "ps", "ps"):
+            task = len(addresses[job])
+            alone = {name: [*some, *(["localhost:0"] if name == job else [])] for name, some in addresses.items()}
+            server = tf.distribute.Server({job: alone[job]}, job_name=job, task_index=task, protocol="grpc")
+            addresses[job].append(server.target.removeprefix("grpc://"))
+            self._servers.append(server)
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(addresses), rpc_layer="grpc"
+        )
+        return tf.distribute.ParameterServerStrategy(resolver, self._partition)
+
+    def _partition(self, shape: Any, dtype: Any) -> Any:
+        """The strategy's partitioner, which asks the one of the variable that is being made."""
+        return self._partitioner(shape, dtype)
+
+    def _variable(self, initial: Any, partitioner: Callable[..., Any], **options: Any) -> Any:
+        strategy = self._strategy
+        self._partitioner = partitioner
+        with strategy.scope():
+            return self._tf.Variable(initial, **options)
+
+    def _fixed(self, num_shards: int) -> Any:
+        return self._tf.distribute.experimental.partitioners.FixedShardsPartitioner(num_shards)
+
+    def div(self, length: int, num_shards: int) -> list[tuple[int, int]]:
+        if length < num_shards:
+            raise NotImplementedError("shards without rows")
+        stops = np.cumsum([len(shard) for shard in self.shards(self.create(np.zeros(length), num_shards))]).tolist()
+        return list(zip([0, *stops[:-1]], stops, strict=True))
+
+    def fixed_shards(self, shape: Sequence[int], dtype: Any, num_shards: int) -> Any:
+        return self._fixed(num_shards)(self._tf.TensorShape(shape), self._tf.as_dtype(dtype))
+
+    def min_size(self, shape: Sequence[int], dtype: Any, min_shard_bytes: int, max_shards: int) -> Any:
+        made = self._tf.distribute.experimental.partitioners.MinSizePartitioner(min_shard_bytes, max_shards)
+        return made(self._tf.TensorShape(shape), self._tf.as_dtype(dtype))
+
+    def max_size(self, shape: Sequence[int], dtype: Any, max_shard_bytes: int, max_shards: int) -> Any:
+        made = self._tf.distribute.experimental.partitioners.MaxSizePartitioner(max_shard_bytes, max_shards)
+        return made(self._tf.TensorShape(shape), self._tf.as_dtype(dtype))
+
+    def create(self, value: Array, num_shards: int) -> Any:
+        return self._variable(value, self._fixed(num_shards))
+
+    def create_uneven(self, value: Array, sizes: Sequence[int]) -> Any:
+        from tensorflow.python.distribute.sharded_variable import ShardedVariable
+
+        return ShardedVariable([self._tf.Variable(part) for part in np.split(value, np.cumsum(sizes)[:-1])])
+
+    def create_partitioned(self, value: Array, counts: Sequence[int]) -> Any:
+        return self._variable(value, lambda shape, dtype: list(counts))
+
+    def read(self, handle: Any) -> Array:
+        value: Array = self._tf.convert_to_tensor(handle).numpy()
+        return value
+
+    def shards(self, handle: Any) -> list[Array]:
+        return [shard.numpy() for shard in getattr(handle, "variables", [handle])]
+
+    def index(self, handle: Any, key: Any) -> Any:
+        return handle[key].numpy()
+
+    def matmul(self, left: Array, handle: Any) -> Any:
+        return self._tf.matmul(left, handle).numpy()
+
+    def lookup(self, handle: Any, ids: Array) -> Any:
+        return self._tf.nn.embedding_lookup(handle, ids).numpy()
+
+    def sparse_read(self, handle: Any, ids: Array) -> Any:
+        return handle.sparse_read(self._tf.constant(ids)).numpy()
+
+    def lookup_clipped(self, handle: Any, ids: Array, max_norm: float) -> Any:
+        return self._tf.nn.embedding_lookup(handle, ids, max_norm=max_norm).numpy()
+
+    def lookup_bags(self, handle: Any, bags: Any, weights: Any, combiner: str) -> Any:
+        tf = self._tf
+        sparse = tf.RaggedTensor.from_row_lengths(
+            np.array([item for bag in bags for item in bag], np.int64), [len(bag) for bag in bags]
+        ).to_sparse()
+        given = None
+        if weights is not None:
+            flat = np.array([item for bag in weights for item in bag], np.float32)
+            given = tf.SparseTensor(sparse.indices, flat, sparse.dense_shape)
+        return tf.nn.embedding_lookup_sparse(handle, sparse, given, combiner=combiner).numpy()
+
+    def assign(self, handle: Any, value: Array) -> None:
+        handle.assign(self._tf.constant(value))
+
+    def assign_add(self, handle: Any, value: Array) -> None:
+        handle.assign_add(self._tf.constant(value))
+
+    def assign_sub(self, handle: Any, value: Array) -> None:
+        handle.assign_sub(self._tf.constant(value))
+
+    def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> None:
+        slices = self._tf.IndexedSlices(self._tf.constant(rows), self._tf.constant(ids))
+        getattr(handle, f"scatter_{op}")(slices)
+
+    def initialize(self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int) -> list[Array]:
+        made = _INITIALIZERS[kind](self._tf, seed)
+        return self._initialized(lambda **partition: made(tuple(shape), dtype, **partition), shape, dtype, num_shards)
+
+    def initialize_whole(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+        return self._initialized(lambda: function(tuple(shape), dtype), shape, dtype, num_shards)
+
+    def initialize_parts(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+        def initial(partition_shape: Any = None, partition_offset: Any = None) -> Any:
+            return function(tuple(shape), dtype, partition_shape, partition_offset)
+
+        return self._initialized(initial, shape, dtype, num_shards)
+
+    def _initialized(self, initial: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+        return self.shards(self._variable(initial, self._fixed(num_shards), shape=tuple(shape), dtype=dtype))
+
+    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> Any:
+        return self.read(self._trained(kind, value, num_shards, gradients)[0])
+
+    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> dict[str, list[Array]]:
+        _, optimizer = self._trained(kind, value, num_shards, gradients)
+        slots: dict[str, list[Array]] = {}
+        for variable in optimizer.variables:
+            if variable.path.rpartition("/")[2] not in ("iteration", "learning_rate"):
+                slots.setdefault(variable.path.rpartition("_")[2], []).append(np.asarray(variable))
+        return slots
+
+    def _trained(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> tuple[Any, Any]:
+        tf, handle, optimizer = self._tf, self.create(value, num_shards), _OPTIMIZERS[kind](self._tf)
+        components = getattr(handle, "variables", [handle])
+        for gradient in gradients:
+            with tf.GradientTape() as tape:
+                if isinstance(gradient, tuple):
+                    loss = tf.reduce_sum(tf.nn.embedding_lookup(handle, gradient[0]) * gradient[1])
+                else:
+                    loss = tf.reduce_sum(tf.convert_to_tensor(handle) * gradient)
+            optimizer.apply_gradients(zip(tape.gradient(loss, components), components, strict=True))
+        return handle, optimizer
+
+    def save(self, path: str, tensors: Mapping[str, Array], num_shards: int, callback: Any = None) -> None:
+        variables = {key: self.create(value, num_shards) for key, value in tensors.items()}
+        options = self._tf.train.CheckpointOptions(experimental_sharding_callback=callback)
+        self._tf.train.Checkpoint(**variables).write(path, options)
+
+    def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
+        variables = {key: self.create(value, num_shards) for key, value in templates.items()}
+        self._tf.train.Checkpoint(**variables).read(path).assert_existing_objects_matched()
+        return {key: self.read(variable) for key, variable in variables.items()}
+
+    def list_tensors(self, path: str) -> dict[str, tuple[tuple[int, ...], str]]:
+        reader = self._tf.train.load_checkpoint(path)
+        dtypes = reader.get_variable_to_dtype_map()
+        return {
+            _key(name): (tuple(shape), dtypes[name].name)
+            for name, shape in reader.get_variable_to_shape_map().items()
+            if name.endswith(_SUFFIX)
+        }
+
+    def read_rows(self, path: str, key: str, start: int, stop: int) -> Any:
+        name = key.replace(".", "..").replace("/", ".S") + _SUFFIX
+        return self._tf.train.load_variable(path, name)[start:stop]
+
+    def save_limited(self, path: str, tensors: Mapping[str, Array], num_shards: int, max_nbytes: int) -> None:
+        self.save(path, tensors, num_shards, self._tf.train.experimental.MaxShardSizePolicy(max_nbytes))
+
+    def save_by_callback(self, path: str, tensors: Mapping[str, Array], callback: Any, description: str) -> None:
+        # On servers a callback is given symbols, not values; the kit's want values, which variables of one host have.
+        tf = self._tf
+        options = tf.train.CheckpointOptions(experimental_sharding_callback=_callback(tf, callback, description))
+        tf.train.Checkpoint(**{key: tf.Variable(value) for key, value in tensors.items()}).write(path, options)
+
+
+def _key(name: str) -> str:
+    """The key of a tensor: Checkpoint escapes what separates the names of objects."""
+    return re.sub(r"\.(.)", lambda found: "/" if found[1] == "S" else found[1], name.removesuffix(_SUFFIX))
+
+
+def _callback(tf: Any, callback: Callable[[dict[str, Array]], Files], description: str) -> Any:
+    """A callback of the kit as one of TensorFlow; what is no variable, the object graph, has a file of its own."""
+
+    def whole(given: Any) -> dict[str, dict[Any, Any]]:
+        return {given.checkpoint_key: {given.slice_spec: given.tensor}}
+
+    def files(tensors: Sequence[Any]) -> Iterator[dict[str, dict[Any, Any]]]:
+        variables = {_key(one.checkpoint_key): one for one in tensors if one.checkpoint_key.endswith(_SUFFIX)}
+        yield from (whole(one) for one in tensors if not one.checkpoint_key.endswith(_SUFFIX))
+        for pieces in callback({key: one.tensor.numpy() for key, one in variables.items()}):
+            file: dict[str, dict[Any, Any]] = {}
+            for key, row, piece in pieces:
+                given = variables[key]
+                offsets = [row, *[0] * (piece.ndim - 1)][: piece.ndim]
+                slice_spec = tf.Variable.SaveSliceInfo(
+                    full_name=given.checkpoint_key,
+                    full_shape=list(given.shape),
+                    var_offset=offsets,
+                    var_shape=list(piece.shape),
+                ).spec
+                is_whole = piece.shape == tuple(given.shape)
+                file.setdefault(given.checkpoint_key, {})["" if is_whole else slice_spec] = tf.constant(piece)
+            yield file
+
+    class Callback(tf.train.experimental.ShardingCallback):  # type: ignore[misc]
+        @property
+        def description(self) -> str:
+            return description
+
+        def __call__(self, shardable_tensors: Sequence[Any]) -> list[dict[str, dict[Any, Any]]]:
+            return list(files(shardable_tensors))
+
+    return Callback()

@@ -1,0 +1,157 @@
+"""docs/conformance.json, from the reports of the implementations, and docs/conformance.md, from that."""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from conformance.implementations import Implementation
+
+OUTCOMES = {"kept": "kept", "expected failure": "broken", "broken": "broken", "unexpected pass": "kept"}
+"""What an outcome says of the implementation, whatever was expected of it; all others are ``not claimed``."""
+
+Data = dict[str, Any]
+
+_HEAD = """# Who keeps which rule
+
+The conformance kit, run on five implementations by `make peers`, which writes this page: from the runs' reports and
+from nothing else. [conformance-kit.md](conformance-kit.md) says how to judge another one. A rule is *kept* where no
+case was found that breaks it, **broken** where one was, and has a dash where the adapter does not claim it: because the
+implementation has no such thing, or the adapter no way to it. In *kept\\** some cases were not claimed. The same, for
+programs: [conformance.json](conformance.json).
+"""
+
+_BREACHES = """## The breaches
+
+Each with the smallest case that was found to show it, as a program on the adapter, and many with a script that shows it
+on the framework alone: it prints what is wrong and exits with 1 as long as the breach exists. `make peers` runs these
+scripts too. That a breach stands here says that the sentence of the RFC is not kept; where it is meant to be so, the
+reason says it."""
+
+
+def combined(reports: dict[str, Data], implementations: Sequence[Implementation]) -> Data:
+    """The reports as one object: the implementations, and rule by rule what each of them does."""
+    present = [one for one in implementations if one.name in reports]
+    rows = {one.name: {rule["id"]: rule for rule in reports[one.name]["rules"]} for one in present}
+    first = reports[present[0].name]
+    return {
+        "levels": first["levels"],
+        "implementations": [
+            {
+                "name": one.name,
+                "title": one.title,
+                "adapter": one.spec,
+                "versions": one.versions() or {"shardvar": reports[one.name]["shardvar"]},
+            }
+            for one in present
+        ],
+        "rules": [
+            {key: rule[key] for key in ("id", "sentence_id", "level", "rfc", "sentence", "law")}
+            | {"verdicts": {name: verdict(rules[rule["id"]]) for name, rules in rows.items()}}
+            for rule in first["rules"]
+        ],
+    }
+
+
+def verdict(rule: Data) -> Data:
+    """What a report says of one rule, in short; ``cases`` are those that were as they should be."""
+    outcome = OUTCOMES.get(rule["outcome"], "not claimed")
+    found: Data = {"outcome": outcome, "cases": rule["cases"], "unclaimed_cases": rule["unclaimed_cases"]}
+    if outcome == "broken":
+        found |= {"reason": rule["reason"], "came": rule["counterexample"]["came"]}
+        found |= {"must": rule["counterexample"]["must"], "program": rule["program"]}
+    else:
+        found["unclaimed"] = rule["unclaimed"] or [rule["reason"]] * (outcome == "not claimed")
+    return found
+
+
+def outcomes(data: Data) -> dict[tuple[str, str], str]:
+    """The outcomes by implementation and rule."""
+    return {(name, rule["id"]): found["outcome"] for rule in data["rules"] for name, found in rule["verdicts"].items()}
+
+
+def scripts_of(folder: Path) -> dict[tuple[str, str], Path]:
+    """The scripts that show a breach, by implementation and rule: their names begin with the first, and their
+    docstrings name the second."""
+    found = {}
+    for path in sorted(folder.glob("*.py")):
+        told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        for rule in re.findall(r"R-[A-Z]+-\d+[a-z-]*", told):
+            found[path.stem.partition("_")[0], rule] = path
+    return found
+
+
+def page(data: Data, breaches: Path) -> str:
+    """docs/conformance.md."""
+    return "\n".join([*_head(data), *_tables(data), *_breaches(data, scripts_of(breaches))]) + "\n"
+
+
+def _head(data: Data) -> Iterator[str]:
+    yield _HEAD
+    yield "| implementation | versions | kept | broken | not claimed | adapter |"
+    yield "|---|---|---|---|---|---|"
+    found = outcomes(data)
+    for one in data["implementations"]:
+        counts = [sum(key[0] == one["name"] and it == what for key, it in found.items()) for what in _WHAT]
+        versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
+        module = one["adapter"].partition(":")[0]
+        link = f"[{one['name']}.py](../{module.replace('.', '/')}.py)"
+        yield f"| {one['title']} | {versions} | {counts[0]} | {counts[1]} | {counts[2]} | {link} |"
+    yield ""
+
+
+_WHAT = ("kept", "broken", "not claimed")
+
+
+def _tables(data: Data) -> Iterator[str]:
+    names = [one["name"] for one in data["implementations"]]
+    for level, about in data["levels"].items():
+        yield f"## Level {level}: {about}"
+        yield ""
+        yield f"| rule | law | {' | '.join(one['title'] for one in data['implementations'])} |"
+        yield f"|---|---|{'---|' * len(names)}"
+        for rule in data["rules"]:
+            if rule["level"] == int(level):
+                cells = " | ".join(_cell(rule, name) for name in names)
+                yield f"| {rule['id']} | {_inline(rule['law'])} | {cells} |"
+        yield ""
+
+
+def _cell(rule: Data, name: str) -> str:
+    found = rule["verdicts"][name]
+    if found["outcome"] == "broken":
+        return f"[**broken**](#{_anchor(name, rule['id'])})"
+    if found["outcome"] == "kept":
+        return "kept\\*" if found["unclaimed_cases"] else "kept"
+    return "-"
+
+
+def _breaches(data: Data, scripts: dict[tuple[str, str], Path]) -> Iterator[str]:
+    yield _BREACHES
+    for one in data["implementations"]:
+        broken = [rule for rule in data["rules"] if rule["verdicts"][one["name"]]["outcome"] == "broken"]
+        if broken:
+            yield ""
+            yield f"### {one['title']}"
+        for rule in broken:
+            yield from _breach(one["name"], rule, scripts.get((one["name"], rule["id"])))
+
+
+def _breach(name: str, rule: Data, script: Path | None) -> Iterator[str]:
+    found = rule["verdicts"][name]
+    yield ""
+    yield f'<a id="{_anchor(name, rule["id"])}"></a>**{rule["id"]}**, {name}: {_inline(found["reason"])}.'
+    yield f'RFC {rule["rfc"]}: "{_inline(rule["sentence"])}"'
+    if script:
+        yield f"On the framework alone: [{script.name}](../examples/breaches/{script.name})."
+    yield ""
+    yield from (line.rstrip() for line in found["program"].split("\n"))
+
+
+def _anchor(name: str, rule: str) -> str:
+    return f"{name}-{rule}".lower()
+
+
+def _inline(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").rstrip(".")

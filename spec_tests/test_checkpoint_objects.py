@@ -68,6 +68,7 @@ def cuts(draw: st.DrawFn, rows: int) -> list[int]:
 def test_any_layout_is_restored_into_any_other(
     tmp_path: Path, data: Any, rows: int, row_shape: tuple[int, ...]
 ) -> None:
+    """R-CKPT-1 (RFC 000): "and restore it to possibly a different number of shards"."""
     dtype = data.draw(st.sampled_from([np.float32, np.int64, np.complex64, np.bool, ml_dtypes.bfloat16]))
     form = data.draw(st.sampled_from(["shardvar", "tensorflow"]))
     value = (np.arange(rows * int(np.prod(row_shape))) % 2).reshape(rows, *row_shape).astype(dtype)
@@ -155,6 +156,7 @@ def test_a_root_lends_its_children_and_may_be_a_variable(tmp_path: Path) -> None
 
 
 def test_mirrored_variables_are_saved_once_and_every_copy_is_restored(tmp_path: Path) -> None:
+    """R-CKPT-2 (RFC 002)."""
     report = sv.Checkpoint(w=MirroredVariable([sharded(table(), [3, 2]), sharded(table(), [3, 2])])).write(
         tmp_path / "model"
     )
@@ -220,7 +222,7 @@ def test_what_appears_later_is_restored_before_it_is_read(tmp_path: Path) -> Non
 
 
 def test_slots_are_saved_folded_and_restored_when_they_are_created(tmp_path: Path) -> None:
-    """Two steps in three shards, and one on either side of a checkpoint in two, end with the same bits."""
+    """R-SLOT-2: two steps in three shards, and one on either side of a checkpoint in two, end with the same bits."""
 
     def step(optimizer: Any, w: sv.ShardedVariable) -> None:
         optimizer.apply_gradients([(np.ones(shard.shape, np.float32), shard) for shard in w.variables])

@@ -43,6 +43,7 @@ def key_of(*names: str) -> str:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_sharded_variable_is_one_whole_tensor_or_slices_where_that_is_asked_for(tmp_path: Path, form: str) -> None:
+    """R-EXPORT-1 (RFC 000): "as a single variable". R-EXPORT-4: "save sharded variable as it is"."""
     sv.export(Model(), tmp_path / "whole", format=form)
     sv.export(Model(), tmp_path / "parts", format=form, as_shards=True)
     for name, count in (("whole", 1), ("parts", 4 if form in ("shardvar", "tensorflow") else 1)):
@@ -94,8 +95,9 @@ def test_attributes_items_names_and_what_is_trained_come_back(tmp_path: Path) ->
 
 
 def test_loading_obeys_the_scope_it_happens_in(tmp_path: Path) -> None:
-    """RFC 000: "a saved_model produced by a model with ParameterServerStrategy can be loaded under a MirroredStrategy,
-    resulting in MirroredVariable"; and into other shards, each of which reads its own rows."""
+    """R-EXPORT-2 (RFC 000): "a saved_model produced by a model with ParameterServerStrategy can be loaded under a
+    MirroredStrategy, resulting in MirroredVariable"; and into other shards, each of which reads its own rows.
+    """
     servers = sv.ParameterServerStrategy(4, sv.FixedShardsPartitioner(4))
     with servers.scope():
         sv.export({"w": sv.Variable(table(), name="w")}, tmp_path / "model")
@@ -118,7 +120,7 @@ def test_loading_obeys_the_scope_it_happens_in(tmp_path: Path) -> None:
 
 
 def test_the_partitioner_of_a_layer_is_lost(tmp_path: Path) -> None:
-    """RFC 000: "One drawback of this per-layer partitioning is that it is not preserved in SavedModel"."""
+    """R-EXPORT-3 (RFC 000): "One drawback of this per-layer partitioning is that it is not preserved in SavedModel"."""
     strategy = sv.ParameterServerStrategy(4, sv.FixedShardsPartitioner(2))
     with strategy.scope(), strategy.variable_partitioning_scope(sv.FixedShardsPartitioner(4)):
         w = sv.Variable(table(), name="w")

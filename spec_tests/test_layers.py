@@ -92,7 +92,7 @@ def test_a_lookup_moves_the_rows_that_it_gives_and_no_others() -> None:
 
 
 def test_the_model_of_rfc_000_is_a_few_lines() -> None:
-    """Its names, its layouts, its sizes; below the strategy a creator makes small parts of the large ones."""
+    """R-LAYER-1: its names, layouts and sizes; below the strategy a creator makes small parts of the large ones."""
 
     class Model(Module):
         def __init__(self) -> None:

@@ -33,6 +33,7 @@ from shardvar.variables import (
 
 # Mirroring.
 def test_copies_of_a_value_drawn_by_chance_are_one_value_made_once() -> None:
+    """R-MIRROR-3 (RFC 002): "we will start with mirroring everything"."""
     calls: list[None] = []
 
     def chance() -> np.ndarray[Any, Any]:
@@ -128,6 +129,7 @@ def test_hints_are_obeyed_and_change_no_value() -> None:
 
 
 def test_updates_of_replicas_are_cast_where_they_are() -> None:
+    """R-HINT-2 (RFC 002): "Updates can be casted to dense tensors"."""
     strategy = two_gpus()
     results = []
     for cast in (False, True):
@@ -145,6 +147,7 @@ def test_updates_of_replicas_are_cast_where_they_are() -> None:
 
 # Heuristics.
 def test_each_heuristic_says_what_and_why() -> None:
+    """R-HEUR-1, R-HEUR-2, R-HEUR-3, R-HEUR-4, R-HEUR-5, R-HEUR-6."""
     small, large = Workload((1000, 16), "float32", 64, 4), Workload((10**8, 256), "float32", 4096, 4)
     memory = {"device_memory": 16 << 30, "host_memory": 64 << 30}
     assert choose_mirror_or_shard(small, **memory).decision == "mirror"
@@ -160,7 +163,7 @@ def test_each_heuristic_says_what_and_why() -> None:
 
 @given(rows=st.integers(0, 5000), replicas=st.integers(2, 9), columns=st.integers(1, 64))
 def test_more_rows_never_make_an_update_sparser(rows: int, replicas: int, columns: int) -> None:
-    """Once dense is cheaper it stays so; the threshold is where both send the same bytes."""
+    """R-HEUR-5. Once dense is cheaper it stays so; the threshold is where both send the same bytes."""
 
     def choose(count: int) -> str:
         return choose_sparse_or_dense(Workload((1000, columns), "float32", count, replicas)).decision

@@ -96,7 +96,7 @@ def forms() -> dict[tuple[str, str], list[Any]]:
 
 @pytest.mark.parametrize("row", TABLE.split("\n")[1:-1], ids=lambda row: row.replace(" ", ""))
 def test_the_table_of_rfc_000_row_by_row(row: str) -> None:
-    """Appendix: folded is one object, a sharded variable where there are shards; expanded is a list of variables."""
+    """R-FORM-1: folded is one object, a sharded variable where there are shards; expanded is a list of variables."""
     where, when, form = (cell.strip() for cell in row.strip("|").split("|"))
     found = forms()[where, when]
     if form.lower() == "expanded form":
@@ -164,6 +164,7 @@ def test_what_becomes_a_shard_after_it_became_an_attribute_is_refused_where_vari
     ],
 )
 def test_two_entries_of_a_dictionary_that_claim_one_name_are_refused_and_nothing_changes(act: Any) -> None:
+    """R-MODULE-3."""
     module, child = Module(), Module()
     module.blocks = {1: child}
     with pytest.raises(ArgumentError, match="The keys 1 and '1' are both children named '1'"):

@@ -18,6 +18,7 @@ from shardvar.variables import ShardedVariable, Variable
 @settings(deadline=None)
 @given(st.data())
 def test_a_lookup_is_numpys_indexing_whatever_the_layout(data: st.DataObject) -> None:
+    """R-LOOKUP-2 (RFC 000): "treat sharded variable as a list of variables for parallel operations"."""
     table = data.draw(tables())
     ids = np.array(data.draw(ids_for(table.rows)), data.draw(st.sampled_from(["int32", "int64", "uint8"])))
     shape = data.draw(st.sampled_from([(-1,), (1, -1), (-1, 1, 1)])) if ids.size else (0, 2)
@@ -115,6 +116,7 @@ def test_a_max_norm_that_is_no_number_is_refused(max_norm: object) -> None:
 @settings(deadline=None)
 @given(st.integers(0, 20), st.integers(1, 6))
 def test_a_table_cut_by_mod_is_the_same_table_once_converted(rows: int, num_shards: int) -> None:
+    """R-MOD-1."""
     full = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
     owner, _ = mod_owner(np.arange(rows), rows, num_shards)
     devices = [Device(f"ps:{i}") for i in range(num_shards)]

@@ -87,7 +87,10 @@ def strategies() -> list[Strategy]:
     "make_optimizer", [optimizers.SGD, optimizers.Adagrad, optimizers.Adam], ids=lambda o: o.__name__
 )
 def test_one_model_unchanged_trains_alike_under_every_strategy(make_optimizer: Callable[[], Any]) -> None:
-    """RFC 000: "without requiring users to rewrite their model code". Of shards, sums differ in their order alone."""
+    """R-STRATEGY-1 (RFC 002): "resistant to changes when we switch between distribution strategies".
+
+    RFC 000: "without requiring users to rewrite their model code". Of shards, sums differ in their order alone.
+    """
     losses, tables = train(None, make_optimizer)
     for strategy in strategies():
         other_losses, other_tables = train(strategy, make_optimizer)

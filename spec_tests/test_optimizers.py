@@ -33,6 +33,7 @@ def apply(optimizer: Optimizer, variable: Any, whole: Any) -> None:
 def test_steps_on_shards_are_the_steps_on_the_whole_bit_for_bit(
     table: Table, name: str, compat: str, data: st.DataObject
 ) -> None:
+    """R-OPT-2, R-OPT-4, R-OPT-5: "always performed at the component variable level"."""
     whole, sharded_optimizer, whole_optimizer = Variable(table.full), MAKERS[name](compat), MAKERS[name](compat)
     for _ in range(data.draw(st.integers(1, 4))):
         gradient = data.draw(gradients(table))
@@ -131,7 +132,7 @@ def test_a_slot_that_is_not_there_is_named() -> None:
 
 
 def test_an_optimizer_is_saved_with_hyperparameters_and_folded_slots() -> None:
-    """RFC 000: "At saving/loading time, optimizer sees sharded variable as a ShardedVariable instance"."""
+    """R-SLOT-2 (RFC 000): "At saving/loading time, optimizer sees sharded variable as a ShardedVariable instance"."""
     table, plain = shard(np.ones((3, 2), np.float32), [2, 1]), Variable([1.0], name="b")
     optimizer = Momentum()
     optimizer.apply_gradients([*dense_gradients(table, np.ones((3, 2), np.float32)), (np.ones(1, np.float32), plain)])

@@ -14,7 +14,7 @@ def checkpoint() -> sv.Checkpoint:
 
 
 def test_the_callback_of_the_options_is_the_policy(tmp_path: Path) -> None:
-    """RFC 001: "an `experimental_sharding_callback` option to `CheckpointOptions`"."""
+    """R-POLICY-18 (RFC 001): "an `experimental_sharding_callback` option to `CheckpointOptions`"."""
     policy = sv.MaxShardSizePolicy(8)
     options = sv.CheckpointOptions(experimental_sharding_callback=policy)
     by_options = checkpoint().write(tmp_path / "a", options=options)

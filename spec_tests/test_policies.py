@@ -109,7 +109,7 @@ def test_a_policy_answers_the_same_every_time(
 def test_a_limit_is_kept_except_by_a_single_piece_that_cannot_be_cut(
     slices: SliceTable, limit: int, capabilities: Capabilities
 ) -> None:
-    """Of strings their own bytes count, without their lengths, as in TensorFlow."""
+    """R-POLICY-4. Of strings their own bytes count, without their lengths, as in TensorFlow."""
     answer = MaxShardSizePolicy(limit).assign(slices, capabilities)
     weights = weights_of(answer.slices)
     for file in range(answer.num_files):
@@ -122,7 +122,7 @@ def test_a_limit_is_kept_except_by_a_single_piece_that_cannot_be_cut(
 
 @given(st.lists(st.tuples(st.sampled_from(["int8", "float32"]), st.integers(1, 60)), max_size=6), st.integers(4, 99))
 def test_a_file_is_left_only_if_not_one_more_element_fits(tensors: list[tuple[str, int]], limit: int) -> None:
-    """Tensors of one axis, which can be cut between any two elements."""
+    """R-POLICY-14. Tensors of one axis, which can be cut between any two elements."""
     table = TensorTable.of([(f"t{n}", dtype, (size,)) for n, (dtype, size) in enumerate(tensors)]).whole()
     answer = MaxShardSizePolicy(limit).assign(table, CUTS_NUMBERS)
     used = file_nbytes(answer)
@@ -132,7 +132,7 @@ def test_a_file_is_left_only_if_not_one_more_element_fits(tensors: list[tuple[st
 
 
 def test_the_axis_that_fills_most_of_the_file_is_cut() -> None:
-    """RFC 001, Tensor Partitioning: of 100 bytes 96 are filled along the second axis, and 80 along the first."""
+    """R-POLICY-14 (RFC 001): of 100 bytes 96 are filled along the second axis, and 80 along the first."""
     table = TensorTable.of([("w", "float32", (5, 10))]).whole()
     answer = MaxShardSizePolicy(100).assign(table, CUTS_NUMBERS)
     assert answer.slices.region(0) == Region((0, 0), (5, 5))

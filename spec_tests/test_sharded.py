@@ -150,6 +150,7 @@ def test_operands_are_concatenated_for_any_ufunc(
     ],
 )  # fmt: skip
 def test_python_and_numpy_on_shards_are_as_on_the_whole(expression: str) -> None:
+    """R-VAR-1, R-CONCAT-1."""
     array = counting((5, 2))
     found = eval(expression, {"np": np, "s": sharded_of(array, [2, 0, 3])})  # noqa: S307 - the words above
     wanted = eval(expression, {"np": np, "s": array})  # noqa: S307

@@ -22,7 +22,10 @@ def same(found: Any, wanted: Any) -> None:
 
 
 def test_every_slice_of_a_small_axis_in_every_small_layout() -> None:
-    """Exhaustively: starts and stops in and out of range, steps of both signs, shards with and without rows."""
+    """R-VAR-1 (RFC 000): "doesn't need to change w.r.t whether the variable is sharded or not".
+
+    Exhaustively: starts and stops in and out of range, steps of both signs, shards with and without rows.
+    """
     ends = [None, *range(-6, 7)]
     for sizes in ([4], [1, 3], [3, 1], [0, 4], [2, 0, 2], [1, 1, 1, 1], [0, 0]):
         array = counting((sum(sizes), 1))

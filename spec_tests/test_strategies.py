@@ -35,7 +35,7 @@ from shardvar.variables import (
 
 # Parameter servers.
 def test_the_worked_example_of_rfc_000() -> None:
-    """R-PART-3: "user_embedding is partitioned to 10 shards", item_embedding to 3, "The two dense layers are small"."""
+    """R-PSS-1, R-PART-3: "user_embedding is partitioned to 10 shards", the dense layers are not partitioned."""
     partitioner = min_max_variable_partitioner(max_partitions=10, min_slice_size=64 << 20)
     made: list[tuple[tuple[int, ...], int]] = []
 
@@ -62,7 +62,10 @@ def test_the_worked_example_of_rfc_000() -> None:
     extents=st.lists(st.one_of(st.none(), st.integers(0, 7)), max_size=8),
 )
 def test_the_round_goes_on_over_parts_and_variables(num_ps: int, shards: int, extents: list[int | None]) -> None:
-    """Turn t is on server t mod num_ps; a part is a turn, a plain variable is a turn; None is a scalar."""
+    """R-PSS-2 (RFC 000): "always partitions variables among parameter servers".
+
+    Turn t is on server t mod num_ps; a part is a turn, a plain variable is a turn; None is a scalar.
+    """
     strategy = ParameterServerStrategy(num_ps, FixedShardsPartitioner(shards))
     with strategy.scope():
         variables = [Variable(np.float32(0) if n is None else arange(n), name=f"v{i}") for i, n in enumerate(extents)]
@@ -205,7 +208,7 @@ def test_mirroring_strategies_partition_on_replicas_by_default_or_on_hosts() -> 
 
 
 def test_what_a_partitioning_scope_does_not_cut_is_mirrored() -> None:
-    """A layer's bias stays on every replica, where its kernel is cut."""
+    """R-MIRROR-3. A layer's bias stays on every replica, where its kernel is cut."""
     strategy = two_gpus()
     with strategy.variable_partitioning_scope(min_max_variable_partitioner(2, min_slice_size=16)):
         kernel, bias, count = Variable(arange(8, 2)), Variable(arange(2)), Variable(0)
@@ -289,7 +292,7 @@ def test_threads_that_create_at_once_share_the_round() -> None:
 
 # Sharded by name.
 def test_create_sharded_variable_uses_the_strategys_partitioner_or_what_is_given() -> None:
-    """R-CREATESHARDED-1 and 2."""
+    """R-CREATESHARDED-1: "from its constructor or partitions". R-CREATESHARDED-2: "override the partitioner"."""
     strategy = ParameterServerStrategy(2, FixedShardsPartitioner(2))
     by_strategy = strategy.experimental_create_sharded_variable("t", (7, 2), "float32")
     given_counts = strategy.experimental_create_sharded_variable("t", (7, 2), "float32", [3, 1])

@@ -525,7 +525,7 @@ def test_name_scopes_prefix_names_and_nothing_is_made_unique() -> None:
 
 
 def test_nothing_is_collected_globally() -> None:
-    """RFC 003: "tf.Variable will not add the Variable to any collections by default"."""
+    """R-VAR-8 (RFC 003): "tf.Variable will not add the Variable to any collections by default"."""
     import weakref
 
     variable = three()

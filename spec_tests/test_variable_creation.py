@@ -22,7 +22,7 @@ from shardvar.variables.initial_value import open_initial_value
 
 @given(st.integers(0, 20), st.integers(1, 8), st.sampled_from([(), (3,)]))
 def test_an_array_is_sliced_by_div(rows: int, count: int, row_shape: tuple[int, ...]) -> None:
-    """R-DIV-1 and R-CREATE-4: parts of div, named ``w/part_0`` and so on; fewer than two are a plain variable."""
+    """R-INIT-1, R-DIV-1, R-CREATE-4: parts of div, named ``w/part_0``; R-CREATE-2: one is a plain variable."""
     value = counting((rows, *row_shape))
     variable = create_sharded_variable(value, count, name="w")
     np.testing.assert_array_equal(np.asarray(variable), value)
@@ -162,7 +162,7 @@ def test_one_that_is_not_is_called_once_and_sliced(function: Callable[..., Any])
 
 
 def test_the_other_spellings_of_a_partition() -> None:
-    """RFC 000's appendix: "a map from device string to the shard assigned to that device"; TensorFlow's own two."""
+    """R-INIT-7 (RFC 000): "a map from device string to the shard assigned to that device"; TensorFlow's own two."""
 
     def by_layout(layout: Any) -> Any:
         return {device: np.full(part.shape, part.offset[0]) for device, part in layout.items()}
@@ -286,7 +286,7 @@ def test_the_geometry_is_known_without_the_value_where_it_can_be() -> None:
 
 
 def test_slices_of_an_array_cross_to_their_devices_and_parts_that_are_made_there_do_not() -> None:
-    """RFC 000: "create initial values on each sharding device": the ledger says what that saves."""
+    """R-INIT-3 (RFC 000): "create initial values on each sharding device": the ledger says what that saves."""
     homes, worker = [Device("ps:0"), Device("ps:1")], Device("worker:0")
     array = counting((5, 2))
     for value, nbytes in (

@@ -32,13 +32,14 @@ def branches_taken(variable: Any) -> list[str]:
 
 
 def test_a_predicate_that_changes_after_it_was_read_executes_parts_of_both_branches() -> None:
-    """RFC 003: "a subset of both branches could execute, leading to hard-to-debug errors"."""
+    """R-REF-1 (RFC 003): "a subset of both branches could execute, leading to hard-to-debug errors"."""
     assert branches_taken(RefVariable(True)) == ["true: write", "false: all"]
 
 
 def test_of_a_predicate_that_is_a_snapshot_one_branch_executes() -> None:
-    """RFC 003: "we would like to ensure that, because the "read" operation happened before the switch ops, only one
-    branch of the conditional will execute"."""
+    """R-READ-2 (RFC 003): "we would like to ensure that", since the value was read before, "only one branch of the
+    conditional will execute".
+    """
     assert branches_taken(ResourceVariable(True)) == ["true: write", "true: rest"]
 
 
@@ -52,8 +53,9 @@ def first_layers_gradient(first: Any, second: Any, x: float) -> float:
 
 
 def test_a_gradient_taken_at_a_value_that_an_update_has_changed_is_wrong() -> None:
-    """RFC 003: "it would be possible for the value after the update to be used in the backward pass, leading to
-    incorrect gradients for the layers closer to the input of the network"."""
+    """R-REF-1 (RFC 003): "it would be possible for the value after the update to be used in the backward pass, leading
+    to incorrect gradients".
+    """
     assert first_layers_gradient(RefVariable(3.0), RefVariable(5.0), x=2.0) == 2.0 * (5.0 - 6.0)
 
 
@@ -74,6 +76,6 @@ def test_what_a_ref_variable_reads_and_returns_is_its_memory() -> None:
 
 
 def test_a_creator_may_make_ref_variables() -> None:
-    """RFC 003: "RefVariable will be kept in tf.compat.v1"; here whoever wants it asks for it."""
+    """R-REF-1 (RFC 003): "RefVariable will be kept in tf.compat.v1"; here whoever wants it asks for it."""
     with sv.variable_creator_scope(lambda next_creator, **kwargs: RefVariable(**kwargs)):
         assert type(sv.Variable(1.0)) is RefVariable

@@ -386,7 +386,7 @@ def test_a_part_whose_checksum_was_not_compared_is_noted(form: str, tmp_path: Pa
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if form != "safetensors"])
 def test_a_flipped_byte_is_never_returned_unless_it_was_noted(form: str, tmp_path: Path) -> None:
-    """safetensors keeps no checksums."""
+    """R-DAMAGE-1: safetensors keeps no checksums."""
     array = np.random.default_rng(2).integers(0, 255, (100, 30), np.uint8)
     save(target(tmp_path, form), {"t": array}, format=form)
     (name,) = [name for name, (content, _, _) in files_of(tmp_path).items() if array.tobytes() in content]
@@ -676,6 +676,7 @@ def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
 
 
 def test_a_key_whose_file_is_gone_does_not_keep_the_others(tmp_path: Path) -> None:
+    """R-DAMAGE-1."""
     tensors = {name: np.full((8,), number, np.float32) for number, name in enumerate("abc")}
     for form in [form for form in FORMATS if format_named(form).capabilities.many_files]:
         source = tmp_path / form
@@ -749,7 +750,7 @@ def _cut_string(slices: SliceTable, file: Any) -> Any:
 def test_a_policy_that_breaks_a_restriction_is_named_and_nothing_is_written(
     change: Any, complaint: str, tmp_path: Path
 ) -> None:
-    """RFC 001, Restrictions."""
+    """R-POLICY-1, R-POLICY-9 (RFC 001): "perform validation checks"."""
     tensors = {"a": np.arange(8), "s": np.array([b"x", b"y"], object)}
     with pytest.raises(PolicyError, match=complaint) as caught:
         save(tmp_path / "m", tensors, partition={"a": 2}, policy=Answering(change))

@@ -113,7 +113,7 @@ def test_what_is_saved_is_whole(
 
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "npz"])
 def test_every_flipped_bit_of_a_payload_is_found(form: str, tmp_path: Path) -> None:
-    """Exhaustively, and the tensor that it belongs to is named; the others are not."""
+    """R-DAMAGE-1: exhaustively, and the tensor that it belongs to is named; the others are not."""
     path = tmp_path / FORMATS[form]
     sv.save(path, tensors(), format=form)
     with sv.open_checkpoint(path) as reader:

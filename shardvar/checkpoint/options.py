@@ -20,6 +20,8 @@ _REFUSED = {
 class CheckpointOptions:
     """What ``Checkpoint.write`` takes as ``options``.
 
+    R-POLICY-18 (RFC 001): "I propose adding an `experimental_sharding_callback` option to `CheckpointOptions`."
+
     The fields are those of ``tf.train.CheckpointOptions``. Those that mean nothing here may have TensorFlow's defaults,
     and are refused by name where they have another value.
 

@@ -1,4 +1,8 @@
-"""What a write did, or would do."""
+"""What a write did, or would do.
+
+R-POLICY-16 (RFC 001): "Other metrics will give a summary of the shards collection (number of shards, callback
+description)."
+"""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -92,8 +92,8 @@ def draft(
     """Decide everything about a write; nothing is touched, and nothing read but what the policy reads of ``source``.
 
     An existing checkpoint may be replaced with ``force``; with ``replace_atomically`` also where that is one step.
-    ``trackables`` are the objects that keys are saved for, which policies are told. RFC 001, on the files of tasks:
-    "Leaving it as the default sharding policy seems reasonable".
+    ``trackables`` are the objects that keys are saved for, which policies are told. R-POLICY-10 (RFC 001), on the files
+    of tasks: "Leaving it as the default sharding policy seems reasonable".
     """
     capabilities = target.format.capabilities
     check_holds(entries.slices, capabilities, target.format.name)
@@ -109,6 +109,7 @@ def draft(
         raise ArgumentError(
             f"The format {target.format.name} has one file, not {assignment.num_files}.", "Leave the file limit out."
         )
+    # R-POLICY-6 (RFC 001): "The `description` is saved alongside the tensor data in the checkpoint".
     metadata = replace(metadata, description=assignment.description)
     plan = plan_substituted(entries, assignment.slices, decision)
     if decision.substitutes is not None:

@@ -7,6 +7,9 @@ runs, else all of it. Nothing is committed and nothing returned before.
 
 Payloads that the source decodes are checked by it when their last byte is read; their pieces carry ``NO_CHECKSUM``,
 and one that was read in part is read to its end here.
+
+R-DAMAGE-1 (RFC 001): "all variables present before saving will be available for loading and restoration", or it is said
+which are not: a value that is not the one that was saved is never returned.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -19,7 +19,7 @@ def embedding_lookup(params: Any, ids: Any, max_norm: float | None = None, name:
     """The rows of ``params`` at ``ids`` [*ids], in the order of the ids -> [*ids, *row].
 
     R-LOOKUP-2 (RFC 000): ops that have well defined partitioned behavior "will treat sharded variable as a list of
-    variables for parallel operations". R-LOOKUP-3 (RFC 002): "We'll always use "div" partition_strategy".
+    variables for parallel operations". R-LOOKUP-3 (RFC 002): 'always use "div" partition_strategy'.
 
     >>> from shardvar.variables import ShardedVariable, Variable
     >>> table = ShardedVariable([Variable([[0.0], [1.0]]), Variable([[2.0]])])

@@ -3,9 +3,9 @@
     concat    the variable comes to where the program computes, one shard at a time, and is multiplied there
     sharded   the other matrix goes to each shard, is multiplied there, and the product comes back
 
-R-MATMUL-1 (RFC 000): "tf.matmul will concat the sharded variable and then do the multiplication"; alternatively "one
+R-MATMUL-1 (RFC 000): "tf.matmul will concat the sharded variable and then do the multiplication"; alternatively 'one
 can broadcast "b" to the parameter servers, do sharded multiplication on each parameter server, send the results back
-and finally concat the results". Both give the same product; they differ in what crosses between devices, which
+and finally concat the results'. Both give the same product; they differ in what crosses between devices, which
 ``sv.track_transfers()`` shows. A variable on the left gives rows of the product, one on the right gives terms of a sum.
 """
 

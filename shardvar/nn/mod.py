@@ -3,7 +3,7 @@
 ``layout.mod`` says where rows lie under mod. A list of shards looks the same under both strategies, so which
 one holds is the caller's knowledge. It is said once, here, and never as a default of a lookup.
 
-R-MOD-1 (RFC 000): "We are not going to support other partition strategies like "mod"", since "it is proved to be
+R-MOD-1 (RFC 000): 'We are not going to support other partition strategies like "mod".' since "it is proved to be
 error-prone from TF 1.x experiences".
 """
 

@@ -2,7 +2,7 @@
 
 A check compares the slices that a policy was given with those that it answered and lists every loss, with key and
 regions; ``check_answer`` raises one error of all. Unions of slices are compared, never the texts of slices: cutting
-anew is what policies are for (RFC 001: "Tensor re-slicing in the callback is totally fine, though").
+anew is what policies are for: R-POLICY-7 (RFC 001), "Tensor re-slicing in the callback is totally fine, though".
 
 Before an answer is a table of slices it is a list of claims: a key, a region of a shape, and a value of some dtype and
 shape. Those of a claim that the tensor does not bear out are told by the checks of claims.
@@ -51,7 +51,7 @@ def find_added(rows: Mapping[str, int], claims: Sequence[Claim]) -> list[str]:
 
 
 def find_reshaped(tensors: TensorTable, rows: Mapping[str, int], claims: Sequence[Claim]) -> list[str]:
-    """RFC 001, Restrictions: "Tensors must not be reshaped." Neither the whole nor the value of a slice."""
+    """R-POLICY-2 (RFC 001): "Tensors must not be reshaped." Neither the whole nor the value of a slice."""
     losses = []
     for claim in claims:
         shape = tensors.shape(rows[claim.key])
@@ -63,7 +63,7 @@ def find_reshaped(tensors: TensorTable, rows: Mapping[str, int], claims: Sequenc
 
 
 def find_cast(tensors: TensorTable, rows: Mapping[str, int], claims: Sequence[Claim]) -> list[str]:
-    """RFC 001, Restrictions: "Tensor dtypes must not change." """
+    """R-POLICY-3 (RFC 001): "Tensor dtypes must not change." """
     return [
         f"changed the dtype of {claim.key!r} in {claim.region} from {dtype} to {claim.dtype}"
         for claim in claims
@@ -72,7 +72,7 @@ def find_cast(tensors: TensorTable, rows: Mapping[str, int], claims: Sequence[Cl
 
 
 def find_removed(given: SliceTable, answered: SliceTable) -> list[str]:
-    """RFC 001, Restrictions: "Tensors must not be removed from the checkpoint." """
+    """R-POLICY-1 (RFC 001): "Tensors must not be removed from the checkpoint." """
     lost = np.zeros(len(given.tensors), dtype=np.bool)
     lost[given.tensor] = True
     lost[answered.tensor] = False
@@ -80,7 +80,7 @@ def find_removed(given: SliceTable, answered: SliceTable) -> list[str]:
 
 
 def find_unequal(given: SliceTable, answered: SliceTable) -> list[str]:
-    """Elements that are in no slice, or in several: "removed" in part, or stored twice."""
+    """R-POLICY-1 (RFC 001) of elements: those that are in no slice, or in several."""
     losses = [error.cause.rstrip(".") for error in find_faults(answered).values()]
     # Slices without elements overlap with nothing; they are stored as often as they were given, at most.
     doubled = _empties(answered) - _empties(given)
@@ -100,7 +100,7 @@ def find_cut(answered: SliceTable, capabilities: Capabilities) -> list[str]:
 
 
 def find_mixed_tasks(given: SliceTable, answer: Assignment, capabilities: Capabilities) -> list[str]:
-    """RFC 001, Restrictions: "Tensors within a shard must belong to the same task."
+    """R-POLICY-8 (RFC 001): "Tensors within a shard must belong to the same task."
 
     Where a format has one file alone, there is no other to put them in.
     """

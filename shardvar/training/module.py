@@ -2,7 +2,8 @@
 
 An attribute that has state (a variable, a module, a list of them) becomes a child of that name, in *folded* form: a
 sharded variable is one child, and so is saved and restored as one. ``variables`` gives them in *expanded* form: what
-gradients and optimizers work on are the shards. That is RFC 000's appendix:
+gradients and optimizers work on are the shards. R-FORM-1 (RFC 000): "Folded form: sharded variable is represented as a
+ShardedVariable instance. Expanded form: sharded variable is expanded to a list of variables." Its appendix has a table:
 
     | where  | when                           | form     |
     | Module | as attribute                   | folded   |

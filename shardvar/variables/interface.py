@@ -3,6 +3,9 @@
 R-VAR-3 (RFC 000): "By conforming to the variable interface, we could also easily swap the implementation". Every public
 method here has one shape: check the arguments, plan the writes, commit them. A kind of variable says how it reads rows
 and how it plans a write; all else follows.
+
+R-ASSIGN-3 (RFC 003): "Instead of having free functions which access internal state of variables, reading from and
+writing to variables will be done via methods."
 """
 
 from typing import Any

@@ -6,7 +6,9 @@ nothing and construct the child class."
 
 R-VAR-5 (RFC 003): "users will be able to implement their own variable-like objects by subclassing tf.Variable and
 adding a scoped factory function to use those variables". A subclass provides ``shape``, ``dtype``, ``name``,
-``read_value`` and ``assign``; this class writes everything else in terms of these. Nothing registers a variable
+``read_value`` and ``assign``; this class writes everything else in terms of these.
+
+R-VAR-8 (RFC 003): "tf.Variable will not add the Variable to any collections by default": nothing registers a variable
 anywhere.
 """
 

@@ -3,6 +3,9 @@
 kind      a sequence of mappings from text to mappings from text; anything else is one clear error
 claims    each value is what its spec says: the tensor is known, its shape and dtype are kept
 table     the slices and their files; what is held where it was, and what is an array now
+
+R-POLICY-12 (RFC 001): "a list of dictionaries. Each dictionary maps a tensor (slice)'s unique `checkpoint_key` to the
+`tensor` itself."
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -32,7 +32,7 @@ class Decision:
     assignment: Assignment
     """Which slice goes to which file; whole, and within every restriction."""
     seconds: float
-    """How long the policy took (RFC 001, Latency)."""
+    """How long the policy took. R-POLICY-16 (RFC 001): "A simple and informative metric to track callback latency"."""
     substitutes: ArraySource | None = None
     """The values that it changed."""
     changed: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -53,9 +53,9 @@ def ask_policy(
 ) -> Decision:
     """Ask for an answer once, and check it.
 
-    RFC 001: "The callback will only be called once for a given `checkpoint.save()` call", and save "will perform
-    validation checks after running the callback function". ``PolicyError`` where the answer breaks a restriction, is of
-    another kind, or where the callback raises; its own error is the cause then.
+    R-POLICY-5 (RFC 001): "The callback will only be called once for a given `checkpoint.save()` call". R-POLICY-9: save
+    "will perform validation checks after running the callback function". ``PolicyError`` where the answer breaks a
+    restriction, is of another kind, or where the callback raises; its own error is the cause then.
     """
     assign = getattr(policy, "assign", None)
     if assign is not None:
@@ -114,7 +114,10 @@ def _without_collection() -> Iterator[None]:
 
 
 def _substituted(decision: Decision, arrays: Mapping[int, npt.NDArray[Any]]) -> Decision:
-    """The decision with values of its own for some slices, which are a source like arrays that are saved."""
+    """The decision with values of its own for some slices, which are a source like arrays that are saved.
+
+    R-POLICY-13 (RFC 001): "Note that not only can the sharding callback rearrange tensors, but also modify tensors."
+    """
     changed, slices = np.array(sorted(arrays), dtype=np.int64), decision.assignment.slices
     source = array_source(slices.take(changed), [arrays[row] for row in changed.tolist()])
     nbytes = slices.nbytes.copy()

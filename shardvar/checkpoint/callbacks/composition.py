@@ -19,8 +19,9 @@ from shardvar.planning.policies.exceeding import Exceeding
 def compose(outer: Policy, inner: Policy) -> Policy:
     """The policy that applies ``inner`` to the tensors of each file of ``outer``'s answer, in order.
 
-    RFC 001: "we can even get some callback composition going". Law: each file of the answer holds tensors of one file
-    of ``outer``'s. Its description is those of both. Of two of shardvar's own, one that decides in columns too.
+    R-POLICY-17 (RFC 001): "we can even get some callback composition going". Law: each file of the answer holds tensors
+    of one file of ``outer``'s. Its description is those of both. Of two of shardvar's own, one that decides in columns
+    too.
 
     >>> from shardvar.planning.policies import MaxShardSizePolicy, ShardByTaskPolicy
     >>> compose(ShardByTaskPolicy(), MaxShardSizePolicy(8)).inner.max_shard_size

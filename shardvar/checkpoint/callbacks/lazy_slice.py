@@ -1,4 +1,8 @@
-"""LazySlice: a tensor that can be cut without being read."""
+"""LazySlice: a tensor that can be cut without being read.
+
+R-POLICY-19 (RFC 001): "the callback really only works with the tensor metadata (it doesn't actually move around GBs of
+data when sharding)".
+"""
 
 from typing import Any, Protocol
 

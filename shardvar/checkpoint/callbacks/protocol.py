@@ -8,7 +8,7 @@ from shardvar.planning.policies import ColumnarPolicy, TensorSliceDict
 
 
 class ShardingCallback(ABC):
-    """RFC 001: "Checkpoint sharding callback function, along with a text description."
+    """R-POLICY-18 (RFC 001): "Checkpoint sharding callback function, along with a text description."
 
     A base to derive from; anything else that can be called so and has a text ``description`` will do too. Arguments of
     the callback are those of its constructor (RFC 001, kwargs).

@@ -8,7 +8,7 @@ from shardvar.planning.slices import LOCAL_DEVICE, task_of
 
 
 class ShardableTensor(NamedTuple):
-    """RFC 001: "all the information about a tensor that a user will need to perform custom sharding".
+    """R-POLICY-11 (RFC 001): "all the information about a tensor that a user will need to perform custom sharding".
 
     A named tuple rather than a dataclass because a hundred thousand of them are made in a tenth of a second; like the
     latter it is frozen. Two are equal only if they are one: their tensors are not compared, nor read.

@@ -39,6 +39,8 @@ def export(
     is one whole tensor, or with ``as_shards`` a slice a shard, for serving in parts. The other arguments and the errors
     are those of ``sv.save``; ``options`` may have the policy instead. ``sv.load_exported`` reads it.
 
+    R-EXPORT-4 (RFC 000): "Users can also choose to save sharded variable as it is by specifying a SaveOption."
+
     Nobody writes the variables meanwhile: their values are not copied, but read where they lie. Memory: a few blocks of
     4 MiB, whatever the size of a variable.
 

@@ -6,7 +6,7 @@ from shardvar.layout.region import Region
 def cut_along_an_axis(region: Region, itemsize: int, remaining: int, limit: int) -> tuple[Region, Region] | None:
     """As many indices along one axis as fill most of what remains.
 
-    RFC 001, Tensor Partitioning: "We want to partition along the axis that results in the most amount of remaining
+    R-POLICY-14 (RFC 001): "We want to partition along the axis that results in the most amount of remaining
     shard space being filled up, so we don't create more shards than is necessary. We do this by partitioning the tensor
     up into chunks of maximum size <= the remaining shard size." Where not one index along any axis fits: "If the
     partition is larger than the remaining shard space, we start over with a new shard." And where it does not fit a

@@ -1,4 +1,7 @@
-"""Why a file is larger than its policy's limit."""
+"""Why a file is larger than its policy's limit.
+
+R-POLICY-15 (RFC 001): "If the partition is larger than the max shard size, then we log a warning."
+"""
 
 from dataclasses import dataclass
 

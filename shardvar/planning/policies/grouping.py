@@ -27,7 +27,11 @@ class AllInOnePolicy(ColumnarPolicy):
 
 @dataclass(frozen=True, slots=True)
 class ShardByTaskPolicy(ColumnarPolicy):
-    """A file for each task, as RFC 001 has it by default; one file in formats that have only one."""
+    """A file for each task, the default; one file in formats that have only one.
+
+    R-POLICY-10 (RFC 001): "Common sharding policies like sharding by task and sharding according to a maximum file size
+    will be provided".
+    """
 
     @property
     def description(self) -> str:
@@ -44,7 +48,7 @@ class ShardByTaskPolicy(ColumnarPolicy):
 
 @dataclass(frozen=True, slots=True)
 class ShardByDevicePolicy(ColumnarPolicy):
-    """A file for each device: RFC 001's "Callback to split tensors into shards based on their device"."""
+    """A file for each device: R-POLICY-10 (RFC 001), "Callback to split tensors into shards based on their device"."""
 
     @property
     def description(self) -> str:

@@ -1,9 +1,10 @@
 """MaxShardSizePolicy: files of at most so many bytes.
 
-RFC 001: "the most common use case of this API". Its appendix says how a tensor is cut that does not fit (``cutting``).
-That alone may take more files than there need be, since after a cut along one axis the rest may be awkward. So files
-are filled along single axes first; where that takes more files than filling in order takes at least, slices are cut
-further, into single elements if need be. TensorFlow fills in order too, so it never needs fewer files.
+R-POLICY-4 (RFC 001): "The main goal of the `MaxShardSizePolicy` is to place tensors in shards without those shards
+exceeding a specified size." The appendix says how a tensor is cut that does not fit (``cutting``). That alone may take
+more files than there need be, since after a cut along one axis the rest may be awkward. So files are filled along
+single axes first; where that takes more files than filling in order takes at least, slices are cut further, into single
+elements if need be. TensorFlow fills in order too, so it never needs fewer files.
 """
 
 from dataclasses import dataclass

@@ -8,8 +8,8 @@ variable."
 The slot of a mirrored variable is mirrored beside it, so that every replica applies the same updates to its own.
 
 A shard's slot is found by the shard, which is how training works; it is a child of the optimizer within the sharded
-slot, which is how saving works: "At saving/loading time, optimizer sees sharded variable as a ShardedVariable
-instance".
+slot, which is how saving works. R-SLOT-2 (RFC 000): "At saving/loading time, optimizer sees sharded variable as a
+ShardedVariable instance".
 """
 
 from collections import Counter

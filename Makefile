@@ -17,7 +17,7 @@ BUILT := .venv-wheel/bin/python
 LINTED := shardvar spec_tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check laws crash peers bench wheel clean
+.PHONY: help setup demo test check laws rules crash peers bench wheel clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,14 +32,18 @@ test: .venv/installed ## run the tests and doctests from the tree, then the quic
 	$(DEV) -m pytest -q --doctest-modules shardvar
 	@$(MAKE) --no-print-directory wheel
 
-check: .venv/installed ## lint, format, types, architecture
+check: .venv/installed ## lint, format, types, architecture, rules
 	$(DEV) -m ruff check $(LINTED)
 	$(DEV) -m ruff format --check $(LINTED)
 	$(DEV) -m mypy
-	$(DEV) -m pytest -q spec_tests/test_architecture.py spec_tests/test_face.py spec_tests/test_repository.py
+	$(DEV) -m pytest -q spec_tests/test_architecture.py spec_tests/test_face.py spec_tests/test_repository.py \
+	    spec_tests/test_rules.py
 
 laws: .venv/installed ## look for counterexamples with many more examples a property
 	$(DEV) -m pytest -q -n $(JOBS) --hypothesis-profile=laws -m hypothesis
+
+rules: .venv/installed ## write docs/rules.md: which sentence of the RFCs is obeyed where, held by which tests, kept by whom
+	$(DEV) spec_tests/write_rules.py
 
 crash: .venv/installed ## kill 2,000 writers at random system calls, and look at what each left
 	OPENBLAS_NUM_THREADS=1 $(DEV) spec_tests/crashing.py 2000

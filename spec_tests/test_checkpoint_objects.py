@@ -27,7 +27,7 @@ from shardvar.errors import (
 )
 from shardvar.tracking import ObjectGraph, Trackable
 from shardvar.training.module import Module
-from shardvar.variables import MirroredVariable, RefVariable
+from shardvar.variables import AggregatingVariable, MirroredVariable, RefVariable
 
 Array = np.ndarray[Any, Any]
 
@@ -165,6 +165,15 @@ def test_mirrored_variables_are_saved_once_and_every_copy_is_restored(tmp_path: 
     sv.Checkpoint(w=MirroredVariable(copies)).read(tmp_path / "model").assert_consumed()
     for copy in copies:
         np.testing.assert_array_equal(copy.numpy(), table())
+
+
+def test_a_variable_that_aggregates_is_saved_as_the_one_that_it_aggregates_for(tmp_path: Path) -> None:
+    """R-CKPT-2 (RFC 002): in slices, and restored to other shards."""
+    report = sv.Checkpoint(w=AggregatingVariable(sharded(table(), [3, 2]), "MEAN")).write(tmp_path / "model")
+    assert (report.num_tensors, report.num_slices) == (2, 3)
+    inner = zeros([1, 4])
+    sv.Checkpoint(w=AggregatingVariable(inner, "MEAN")).read(tmp_path / "model").assert_consumed()
+    np.testing.assert_array_equal(inner.numpy(), table())
 
 
 def test_any_kind_of_variable_is_saved_and_restored(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """embedding_lookup is NumPy's ``full[ids]`` whatever the layout, moves the rows that it returns and no others."""
 
+import inspect
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -7,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import Table, ids_for, shard, tables
 
+import shardvar as sv
 from shardvar.devices import Device, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
 from shardvar.layout.mod import mod_owner, mod_sizes
+from shardvar.layout.partition import div_owner
 from shardvar.nn import embedding_lookup, mod_to_div
 from shardvar.nn.lookup import clip_rows
-from shardvar.variables import ShardedVariable, Variable
+from shardvar.variables import ShardedVariable, Variable, create_sharded_variable
 
 
 @settings(deadline=None)
@@ -24,6 +28,22 @@ def test_a_lookup_is_numpys_indexing_whatever_the_layout(data: st.DataObject) ->
     shape = data.draw(st.sampled_from([(-1,), (1, -1), (-1, 1, 1)])) if ids.size else (0, 2)
     ids = ids.reshape(shape)
     assert np.array_equal(embedding_lookup(table.sharded, ids), table.full[ids])
+
+
+@given(st.integers(1, 40), st.integers(1, 8), st.data())
+def test_a_row_is_where_div_says(rows: int, num_shards: int, data: st.DataObject) -> None:
+    """R-LOOKUP-3 (RFC 000): 'Therefore we will stick with "div" strategy'."""
+    table = create_sharded_variable(np.arange(float(rows))[:, None], num_shards)
+    id_ = data.draw(st.integers(0, rows - 1))
+    shard_number, row = div_owner(id_, rows, min(rows, num_shards))
+    shards = table.variables if isinstance(table, ShardedVariable) else [table]
+    assert embedding_lookup(table, id_).tolist() == shards[int(shard_number)][int(row)].tolist() == [float(id_)]
+
+
+@pytest.mark.parametrize("name", sv.nn.__all__)
+def test_no_function_takes_a_partition_strategy(name: str) -> None:
+    """R-SPARSE-1 (RFC 002): "remove partition_strategy from all v2 symbols"; the variable knows its own layout."""
+    assert "partition_strategy" not in inspect.signature(getattr(sv.nn, name)).parameters
 
 
 def test_a_scalar_id_gives_one_row_and_a_plain_variable_is_looked_up_alike() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import inspect
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from shardvar.devices import Device
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
 from shardvar.layout.partition import Partition
 from shardvar.variables import Variable
+from shardvar.variables.interface import VariableInterface
 
 
 @given(sharded_arrays())
@@ -97,6 +99,18 @@ def test_equality_is_elementwise_and_the_hash_is_identity() -> None:
     assert hash(sharded) == object.__hash__(sharded) and sharded in {sharded} and other not in {sharded}
     with pytest.raises(ValueError, match="ambiguous"):
         assert sharded in [other]
+
+
+def test_every_public_method_of_a_variable_is_one_of_a_sharded_variable_with_the_same_arguments() -> None:
+    """R-VAR-3 (RFC 000): "By conforming to the variable interface, we could also easily swap the implementation"."""
+    members = {"read_value": None} | vars(VariableInterface)
+    names = [name for name, member in members.items() if not name.startswith("_") and not isinstance(member, property)]
+    assert {"read_value", "assign_add", "scatter_add", "sparse_read", "gather_nd"} <= set(names)
+    for name in names:
+        plain, sharded = getattr(sv.Variable, name), getattr(sv.ShardedVariable, name)
+        assert inspect.signature(plain).parameters.keys() == inspect.signature(sharded).parameters.keys(), name
+    for name in ("shape", "dtype", "name", "trainable"):
+        assert isinstance(inspect.getattr_static(sv.ShardedVariable, name), property)
 
 
 def test_it_is_no_variable_itself() -> None:

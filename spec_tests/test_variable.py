@@ -504,6 +504,13 @@ def test_low_level_operations_work_on_a_resource() -> None:
         ops.read_variable_op(handle)
 
 
+def test_variables_are_written_by_methods_and_by_no_free_function() -> None:
+    """R-ASSIGN-3 (RFC 003): "reading from and writing to variables will be done via methods"."""
+    writes = [name for name in dir(Variable) if name.startswith(("assign", "scatter", "batch_scatter"))]
+    assert {"assign", "assign_add", "assign_sub", "scatter_add", "scatter_update"} <= set(writes)
+    assert set(writes) & (set(sv.__all__) | set(sv.nn.__all__)) == set()
+
+
 def test_name_scopes_prefix_names_and_nothing_is_made_unique() -> None:
     """R-NAME-1 (RFC 003): "to control variable naming users can use tf.name_scope + tf.Variable"."""
     with sv.name_scope("a"):

@@ -81,8 +81,8 @@ def _device(variable: VariableInterface) -> str:
 
 def _stored_pieces(variable: VariableInterface) -> Pieces:
     """The regions to store, and what has their values; shards without elements only where there is nothing else."""
-    # R-CKPT-2 (RFC 002): "we'll need to update AggregatingVariable and MirroredVariable's" manner of being saved: what is
-    # saved is one copy, or what is aggregated for, cut as it is.
+    # R-CKPT-2 (RFC 002): "In these cases, we'll need to update AggregatingVariable and MirroredVariable's" saving: one
+    # copy is stored, or what is aggregated for, cut as it is.
     while isinstance(variable, MirroredVariable | AggregatingVariable):
         variable = variable.copies[0] if isinstance(variable, MirroredVariable) else variable.variable
     pieces = [(region, shard) for region, shard in _filled_pieces(variable) if region.size]

@@ -1,0 +1,54 @@
+"""Which implementations keep a rule, as the conformance kit found and ``make peers`` wrote to docs/conformance.json."""
+
+import json
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from shardvar.conformance.registry import all_rules
+
+DATA = Path(__file__).resolve().parent.parent.parent / "docs" / "conformance.json"
+
+
+@cache
+def checks() -> dict[str, tuple[str, ...]]:
+    """For each rule that the kit checks, the ids of its checks."""
+    found: dict[str, tuple[str, ...]] = {}
+    for rule in all_rules():
+        found[rule.sentence_id] = (*found.get(rule.sentence_id, ()), rule.id)
+    return found
+
+
+@cache
+def verdicts() -> dict[str, Any]:
+    """What the run on all implementations found; nothing where there was none yet."""
+    found: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8")) if DATA.is_file() else {}
+    return found
+
+
+def kept_by(rule: str) -> str:
+    """Who keeps a rule, who breaks it, who does not claim it; each implementation once."""
+    if rule not in checks():
+        return "not in the kit"
+    found = verdicts()
+    rows = [row["verdicts"] for row in found.get("rules", ()) if row["sentence_id"] == rule]
+    if not rows:
+        return "not run"
+    by_outcome: dict[str, list[str]] = {}
+    for one in found["implementations"]:
+        outcome = joined([row[one["name"]]["outcome"] for row in rows])
+        by_outcome.setdefault(outcome, []).append(one["title"])
+    return "; ".join(f"{outcome}: {', '.join(titles)}" for outcome, titles in sorted(by_outcome.items()))
+
+
+def joined(outcomes: list[str]) -> str:
+    """What the outcomes of a rule's checks say of the rule: one that is broken breaks it, what is not claimed is none.
+
+    >>> joined(["kept", "not claimed"]), joined(["kept", "broken", "broken"]), joined(["not claimed"])
+    ('kept', 'broken (2 of 3)', 'not claimed')
+    """
+    count = Counter(outcomes)
+    if count["broken"]:
+        return f"broken ({count['broken']} of {len(outcomes)})" if len(outcomes) > 1 else "broken"
+    return "kept" if count["kept"] else "not claimed"

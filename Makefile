@@ -42,7 +42,7 @@ check: .venv/installed ## lint, format, types, architecture, rules
 laws: .venv/installed ## look for counterexamples with many more examples a property
 	$(DEV) -m pytest -q -n $(JOBS) --hypothesis-profile=laws -m hypothesis
 
-rules: .venv/installed ## write docs/rules.md: which sentence of the RFCs is obeyed where, held by which tests, kept by whom
+rules: .venv/installed ## write docs/rules.md: each sentence of the RFCs, what obeys it, which tests hold it, who keeps it
 	$(DEV) spec_tests/write_rules.py
 
 crash: .venv/installed ## kill 2,000 writers at random system calls, and look at what each left

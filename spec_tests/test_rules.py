@@ -1,12 +1,14 @@
 """Every rule has a function and a test, every quotation is one, and docs/rules.md says so."""
 
+import doctest
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from rules import mentions
+from rules import extract, kept, mentions
 from rules.complete import faults_of
 from rules.extract import is_normative, plain, sentences
 from rules.kept import joined
@@ -87,6 +89,8 @@ def test_sentences_stand_once_and_each_has_one_fate() -> None:
         Sentence("Goals", "It must.", rules=("R-A-1",), out_of_scope="no")
     with pytest.raises(ValueError, match="one of"):
         Sentence("Goals", "It must.")
+    with pytest.raises(ValueError, match="note"):
+        Sentence("Goals", "It must.", unlike="it need not", note="in a sense")
     with pytest.raises(ValueError, match="no id"):
         Sentence("Goals", "It must.", rules=("R-SV-3-add",))
 
@@ -117,6 +121,12 @@ def test_the_words_of_demands_are_seen(word: str) -> None:
 )
 def test_the_phrases_of_refusals_and_promises_are_seen(phrase: str) -> None:
     assert is_normative(f"These {phrase}.")
+
+
+@pytest.mark.parametrize("module", [extract, kept, mentions])
+def test_the_examples_of_the_rules_own_functions_hold(module: ModuleType) -> None:
+    failed, tried = doctest.testmod(module)
+    assert tried and not failed
 
 
 def test_sentences_end_where_they_end() -> None:

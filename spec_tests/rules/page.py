@@ -22,8 +22,8 @@ is out of date, where a rule has no function or no test, and where a quotation i
 - *obeyed by*: the functions, classes or modules whose documentation or comments name the rule.
 - *held by*: the tests that fail where it is broken; `kit` gives the checks of the conformance kit that stand for it.
 - *kept by*: what the kit found of the implementations. Not all rules can be asked of others: `not in the kit`.
-- *status*: `kept`, `unlike` (shardvar does something else on purpose, see [deviations.md](deviations.md) too), or
-  `out of scope`, each with its reason.
+- *status*: `kept`, perhaps with the sense in which; `unlike`, where shardvar does something else on purpose (see
+  [deviations.md](deviations.md) too); or `out of scope`; the last two with the reason.
 
 A rule that is the source of several sentences has its functions and tests beside the first of them.
 """
@@ -62,14 +62,15 @@ def _rows(document: Document, sentence: Sentence, shown: set[str]) -> Iterator[s
     if not sentence.rules:
         why = f"unlike: {sentence.unlike}" if sentence.unlike else f"out of scope: {sentence.out_of_scope}"
         yield f"| | {text} | | | | {_cell(why)} |"
+    status = f"kept: {_cell(sentence.note)}" if sentence.note else "kept"
     for rule in sentence.rules:
         if rule in shown:
-            yield f"| [{rule}](#{rule.lower()}) | {text} | see {rule} | | | kept |"
+            yield f"| [{rule}](#{rule.lower()}) | {text} | see {rule} | | | {status} |"
         else:
             anchor = f'<a id="{rule.lower()}"></a>{rule}'
             obeyed = _links(one for one in mentions.functions() if one.rule == rule)
             held = _links(one for one in mentions.tests() if one.rule == rule)
-            yield f"| {anchor} | {text} | {obeyed} | {held}{_kit(rule)} | {kept_by(rule)} | kept |"
+            yield f"| {anchor} | {text} | {obeyed} | {held}{_kit(rule)} | {kept_by(rule)} | {status} |"
         shown.add(rule)
         text = "the same sentence"
 

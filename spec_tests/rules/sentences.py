@@ -15,7 +15,7 @@ ID = re.compile(r"R-[A-Z]+-\d+(?![\w-])")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence, and what becomes of it: exactly one of the last three fields says so."""
+    """One sentence, and what becomes of it: it has rules, or is out of scope, or something else is done on purpose."""
 
     section: str
     """The heading that it stands under."""
@@ -27,10 +27,14 @@ class Sentence:
     """Why nothing here could obey it."""
     unlike: str = ""
     """What shardvar does on purpose instead."""
+    note: str = ""
+    """In which sense its rules are kept, where that is not all that it says."""
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.rules, self.out_of_scope, self.unlike))) != 1:
             raise ValueError(f"{self.text!r} needs one of rules, out_of_scope, unlike.")
+        if self.note and not self.rules:
+            raise ValueError(f"{self.text!r} has a note, and no rule of which it could be.")
         if not all(ID.fullmatch(rule) for rule in self.rules):
             raise ValueError(f"{self.text!r} has {self.rules}, of which one is no id.")
 

@@ -81,7 +81,8 @@ def find_removed(given: SliceTable, answered: SliceTable) -> list[str]:
 
 def find_unequal(given: SliceTable, answered: SliceTable) -> list[str]:
     """R-POLICY-1 (RFC 001) of elements: those that are in no slice, or in several."""
-    losses = [error.cause.rstrip(".") for error in find_faults(answered).values()]
+    causes = [error.cause.rstrip(".") for error in find_faults(answered).values()]
+    losses = [f"broke a tensor: {cause[:1].lower()}{cause[1:]}" for cause in causes]
     # Slices without elements overlap with nothing; they are stored as often as they were given, at most.
     doubled = _empties(answered) - _empties(given)
     return losses + [f"stored {region} of {key!r} once more" for key, region in doubled]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import shardvar
+from shardvar.conformance.adapter import load_adapter
 from shardvar.conformance.expected import read_expected
 from shardvar.conformance.session import levels_of
 from shardvar.errors import ArgumentError
@@ -101,18 +102,28 @@ def test_rules_are_judged_in_several_processes_too(tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (["--pyargs", "shardvar.conformance"], "none was given. Add --adapter package.module:Name"),
-        (["--pyargs", "shardvar.conformance", "--adapter", "nonesuch.adapter:A"], "no module 'nonesuch'"),
-        (["--pyargs", "shardvar.conformance", "--adapter", "kit_mutants:Nobody"], "has no 'Nobody'"),
-        (["--pyargs", "shardvar.conformance", "--adapter", "kit_mutants"], "names no adapter"),
-        (["--pyargs", "shardvar.conformance", "--adapter", NUMPY, "--level", "9"], "--level 9 is no level"),
         (["--pyargs", "shardvar.conformance", "--adapter", NUMPY, "--conformance-json", "no/a.json"], "no directory"),
         (["--pyargs", "shardvar.conformance", "--adapter", NUMPY, "--expected-failures", "no.txt"], "no.txt"),
     ],
-    ids=["adapter", "module", "name", "colon", "level", "report", "declarations"],
+    ids=["adapter", "report", "declarations"],
 )
 def test_wrong_usage_is_told_in_a_sentence(tmp_path: Path, arguments: list[str], told: str) -> None:
     done = run(tmp_path, *arguments)
     assert done.returncode == 4 and told in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("nonesuch.adapter:A", "no module 'nonesuch'"),
+        ("kit_mutants:Nobody", "has no 'Nobody'"),
+        ("kit_mutants", "names no adapter"),
+        (":A", "names no adapter"),
+    ],
+)
+def test_an_adapter_that_is_none_is_told_in_a_sentence(spec: str, told: str) -> None:
+    with pytest.raises(ArgumentError, match=told):
+        load_adapter(spec)
 
 
 SILENT = """

@@ -47,7 +47,7 @@ def add_options(parser: pytest.Parser) -> None:
 def start(config: pytest.Config) -> None:
     """Register the kit; a ``UsageError`` where an option cannot be meant."""
     if config.getoption("adapter") is None:
-        if config.known_args_namespace.pyargs:
+        if config.known_args_namespace.pyargs and not config.getoption("help"):
             raise pytest.UsageError(
                 f"{PACKAGE} judges an adapter, and none was given. Add --adapter package.module:Name; "
                 f"{PACKAGE}.adapters.numpy:Adapter is one to look at."

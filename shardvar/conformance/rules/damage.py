@@ -1,6 +1,7 @@
 """Level 8: a damaged checkpoint is refused or gives the right values, never silently wrong ones.
 
-The kit knows nothing of the format: it damages whatever files ``save`` wrote. ``restore`` runs in a process of its own,
+What is damaged is two float32 tables, so that what breaks level 6 for scalars or strings is no breach here. The kit
+knows nothing of the format: it damages whatever files ``save`` wrote. ``restore`` runs in a process of its own,
 since a reader may also end, hang or fill the process that it runs in.
 """
 
@@ -8,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect
@@ -84,9 +84,7 @@ Case = tuple[Tensors, int, Damage]
 
 damages = st.builds(Damage, st.integers(0, 9), st.integers(0, PLACES - 1), st.integers(0, 63))
 cases = st.tuples(
-    st.sampled_from([(6, 4), (60, 16)]).map(
-        lambda shape: {"w": counting(shape), "b": -counting((3,)), "step": np.array(7, np.int64)}
-    ),
+    st.sampled_from([(6, 4), (60, 16)]).map(lambda shape: {"w": counting(shape), "b": -counting((5,))}),
     st.integers(1, 3),
     damages,
 )

@@ -6,10 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import kit_mutants
+import numpy as np
 import pytest
 
 import shardvar
+from shardvar.conformance import worker
 from shardvar.conformance.adapter import load_adapter
+from shardvar.conformance.calls import ProcessDied
 from shardvar.conformance.expected import read_expected
 from shardvar.conformance.session import levels_of
 from shardvar.errors import ArgumentError
@@ -89,6 +93,18 @@ def test_a_process_that_damage_ends_has_broken_the_rule(tmp_path: Path) -> None:
     done = judge(tmp_path, "kit_mutants:Ends", "-q", "-k", "R-DAMAGE-1-truncate")
     assert done.returncode == 1
     assert "restore ended the process that it ran in, with exit code 9" in done.stdout
+
+
+def test_a_process_that_hangs_is_ended_and_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolated = worker.Isolated(kit_mutants.Hangs(), "kit_mutants:Hangs")
+    tensors, path = {"w": np.ones(3)}, str(tmp_path / "model")
+    isolated.save(path, tensors, 1)
+    monkeypatch.setattr(worker, "PATIENCE", 0.5)
+    assert np.array_equal(isolated.restore(path, tensors, 1)["w"], tensors["w"])
+    (tmp_path / "model.npz").write_bytes(b"")
+    with pytest.raises(ProcessDied, match=r"restore did not return within"):
+        isolated.restore(path, tensors, 1)
+    isolated.close()
 
 
 def test_rules_are_judged_in_several_processes_too(tmp_path: Path) -> None:

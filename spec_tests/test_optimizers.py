@@ -112,7 +112,7 @@ def test_slots_lie_as_their_variable_and_are_created_at_the_first_step() -> None
 
 
 def test_add_slot_of_a_sharded_variable_is_add_slot_of_its_shards() -> None:
-    """RFC 000: "this is same as: opt.add_slot(v, "m") for v in var.variables"."""
+    """R-SLOT-1 (RFC 000): "construct a new ShardedVariable on the fly containing those slots"."""
     together, one_by_one = shard(np.ones((3, 2), np.float32), [2, 1]), shard(np.ones((3, 2), np.float32), [2, 1])
     optimizer = SGD()
     first = optimizer.add_slot(together, "m", 0.5)
@@ -122,6 +122,18 @@ def test_add_slot_of_a_sharded_variable_is_add_slot_of_its_shards() -> None:
     assert isinstance(first, ShardedVariable) and isinstance(second, ShardedVariable)
     assert np.array_equal(first, second) and np.all(np.asarray(first) == 0.5)
     assert optimizer.add_slot(together, "m") is first
+
+
+def test_slots_of_variables_that_become_shards_become_those_of_a_sharded_slot() -> None:
+    """R-SLOT-1 (RFC 000): "get_slot will lookup the slots of var's component variables"; each is a child once."""
+    optimizer, variables = SGD(), [Variable([1.0, 2.0], name="a"), Variable([3.0], name="b")]
+    slots = [optimizer.add_slot(variable, "m", value) for variable, value in zip(variables, (0.5, 0.25), strict=True)]
+    assert {"a.m", "b.m"} <= optimizer.children.keys()
+    table = ShardedVariable(variables, name="w")
+    slot = optimizer.get_slot(table, "m")
+    assert np.asarray(slot).tolist() == [0.5, 0.5, 0.25]
+    assert all(one is other for one, other in zip(slot.variables, slots, strict=True))
+    assert "w.m" in optimizer.children and not {"a.m", "b.m"} & optimizer.children.keys()
 
 
 def test_a_slot_that_is_not_there_is_named() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.devices import Device, device_scope
-from shardvar.errors import PolicyError
+from shardvar.errors import InconsistentTensor, PolicyError
 
 KEY = "x/.ATTRIBUTES/VARIABLE_VALUE"
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -163,17 +163,26 @@ def test_an_answer_is_a_list_of_dictionaries(answer: Any, tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_callback_is_called_once_a_save_and_its_description_is_saved(tmp_path: Path) -> None:
+def test_a_callback_is_called_once_a_save_which_tells_what_came_of_it(tmp_path: Path) -> None:
     """R-POLICY-5: "only be called once for a given `checkpoint.save()` call".
 
-    R-POLICY-6: "saved alongside the tensor data". R-POLICY-16: "number of shards, callback description", and latency.
+    R-POLICY-16: "number of shards, callback description", and latency.
     """
     callback = Callback(lambda tensors: [one_file(tensors)])
     report = write(tmp_path, callback)
     assert len(callback.given) == 1
     assert (report.description, report.num_files) == ("does as it is told", 1) and report.callback_seconds > 0
+
+
+@pytest.mark.parametrize("form", ["shardvar", "safetensors"])
+def test_the_description_is_saved_and_told_where_restoring_fails(form: str, tmp_path: Path) -> None:
+    """R-POLICY-6: "saved alongside the tensor data in the checkpoint, and can be used to assist with debugging"."""
+    callback = Callback(lambda tensors: [one_file(tensors)])
+    sv.Checkpoint(x=sv.Variable(X)).write(tmp_path / "model", policy=callback, format=form)
     with sv.open_checkpoint(tmp_path / "model") as reader:
-        assert reader.index.metadata.description == "does as it is told"
+        assert reader.metadata.description == "does as it is told"
+    with pytest.raises(InconsistentTensor, match="does as it is told"):
+        sv.Checkpoint(x=sv.Variable(X[:2])).read(tmp_path / "model")
 
 
 def test_what_exceeds_the_limit_is_a_warning_that_names_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

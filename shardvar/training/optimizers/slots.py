@@ -34,6 +34,7 @@ class SlotTable:
         self._owner = owner
         self._slots: dict[tuple[int, str], VariableInterface] = {}
         self._numbers: Counter[tuple[str, str]] = Counter()
+        self._children: dict[int, str] = {}  # by the slot's id: the name that it has among the owner's children
         self._variables: dict[int, VariableInterface] = {}  # kept alive, so that their ids stay theirs
 
     @property
@@ -89,6 +90,9 @@ class SlotTable:
 
     def _compose(self, variable: ShardedVariable, name: str, slots: list[Variable]) -> None:
         sharded = ShardedVariable(slots, name=f"{variable.name}/{name}")
+        # Variables may have had slots before they became shards; those are saved in folded form from now on.
+        for child in [self._children.pop(id(slot)) for slot in slots if id(slot) in self._children]:
+            self._owner.untrack(child)
         self._remember(variable, name, sharded)
         self._track(variable, name, sharded)
 
@@ -103,6 +107,7 @@ class SlotTable:
         while (child := f"{base}{f'_{number}' if number else ''}.{name}") in children:
             number += 1
         self._numbers[base, name] = number + 1
+        self._children[id(slot)] = child
         self._owner.track_slot(child, slot, variable, name)
 
 

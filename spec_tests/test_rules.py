@@ -171,6 +171,19 @@ def test_one_broken_check_breaks_a_rule() -> None:
     assert joined(["kept", "not claimed"]) == "kept"
 
 
+def test_what_the_kit_found_is_told_of_each_implementation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As spec_tests/conformance writes it; before it ran nothing is claimed, and no rule that it does not check."""
+    outcomes = [{"a": "kept", "b": "kept", "c": "not claimed"}, {"a": "kept", "b": "broken", "c": "not claimed"}]
+    rules = [
+        {"sentence_id": "R-DIV-1", "verdicts": {name: {"outcome": outcome} for name, outcome in row.items()}}
+        for row in outcomes
+    ]
+    names = [{"name": name, "title": name.upper()} for name in "abc"]
+    monkeypatch.setattr(kept, "verdicts", lambda: {"implementations": names, "rules": rules})
+    assert kept.kept_by("R-DIV-1") == "broken (1 of 2): B; kept: A; not claimed: C"
+    assert kept.kept_by("R-SV-1") == "not run" and kept.kept_by("R-FORM-1") == "not in the kit"
+
+
 def test_the_data_is_held_against_a_folder_of_rfcs_by_hand(tmp_path: Path) -> None:
     (tmp_path / "000-x.md").write_text("# X\n\nIt must.\n")
     script = [sys.executable, str(ROOT / "spec_tests" / "write_rules.py"), "--rfc", str(tmp_path)]

@@ -301,9 +301,11 @@ def test_create_sharded_variable_uses_the_strategys_partitioner_or_what_is_given
     )
     with strategy.variable_partitioning_scope(FixedShardsPartitioner(4)):
         by_scope = strategy.experimental_create_sharded_variable("t", (7, 2), "float32")
+        given_in_scope = strategy.experimental_create_sharded_variable("t", (7, 2), "float32", [2, 1])
     one = ParameterServerStrategy(2).experimental_create_sharded_variable("t", (7, 2), "float32")
-    made = (by_strategy, given_counts, given_sizes, by_scope, one)
-    assert [[part.shape[0] for part in v.variables] for v in made] == [[4, 3], [3, 2, 2], [6, 1], [2, 2, 2, 1], [7]]
+    made = (by_strategy, given_counts, given_sizes, by_scope, given_in_scope, one)
+    heights = [[part.shape[0] for part in variable.variables] for variable in made]
+    assert heights == [[4, 3], [3, 2, 2], [6, 1], [2, 2, 2, 1], [4, 3], [7]]
     assert all(isinstance(variable, ShardedVariable) and variable.name == "t" for variable in made)
     assert np.array_equal(by_strategy, np.zeros((7, 2))) and np.array_equal(given_sizes, np.ones((7, 2)))
     assert given_sizes.dtype == np.int64

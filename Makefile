@@ -51,6 +51,7 @@ crash: .venv/installed ## kill 2,000 writers at random system calls, and look at
 peers: .venv-peers/installed ## install the real frameworks in .venv-peers; parity tests, and the conformance kit on each
 	$(PEERS) -m pytest -q -rs -W default spec_tests/peers
 	$(PEERS) spec_tests/conformance/run.py
+	$(PEERS) spec_tests/write_rules.py
 
 bench: .venv-peers/installed ## measure against the peers; figures are ratios within one run
 	$(PEERS) -m benchmarks

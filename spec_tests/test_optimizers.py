@@ -160,7 +160,7 @@ def test_slots_stay_their_variables_own_when_others_are_gone() -> None:
     optimizer = Momentum()
     for _ in range(50):
         optimizer.apply_gradients([(np.ones(1, np.float32), Variable([1.0]))])
-        gc.collect()
+    gc.collect()
     fresh = Variable([1.0])
     with pytest.raises(UnknownKey):
         optimizer.get_slot(fresh, "momentum")

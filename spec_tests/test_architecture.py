@@ -22,27 +22,29 @@ _BELOW_ROOF = (*_MEMORY, "training", *_DISK[2:], "checkpoint")
 # layer -> what its modules may import besides themselves; a dotted name allows that one module of a layer
 ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": (),
-    "layout": ("errors",),
+    "pictures": (),
+    "layout": ("errors", "pictures"),
     "tracking": ("errors",),
     "devices": ("errors", "layout"),
     "random": ("errors", "layout"),
     "variables": ("errors", "layout", "tracking", "devices", "random"),
     "nn": ("errors", "layout", "tracking", "devices", "random", "variables"),
     "training": _MEMORY,
-    "planning": ("errors", "layout"),
+    "planning": ("errors", "layout", "pictures"),
     "wire": ("errors",),
     "storage": ("errors",),
     "formats": ("errors", "layout", "planning", "wire", "storage"),
     "engine": ("errors", "layout", "planning", "formats.protocol", "storage.protocol", "wire.crc", "wire.strings"),
-    "checkpoint": (*_MEMORY, *_DISK[2:]),
-    "cli": _BELOW_ROOF,
+    "checkpoint": (*_MEMORY, *_DISK[2:], "pictures"),
+    "view": ("errors", "layout", "planning", "pictures", "storage.protocol", "checkpoint"),
+    "cli": (*_BELOW_ROOF, "pictures", "view"),
     "__main__": ("cli",),
     "testing": _BELOW_ROOF,
     "conformance": (*_BELOW_ROOF, "testing"),
 }
 ROOF = ("cli", "testing", "conformance")  # the only layers that may use the face, ``import shardvar as sv``
 
-PURE = ("layout", "tracking", "planning", "wire")
+PURE = ("pictures", "layout", "tracking", "planning", "wire")
 CLOCKS_AND_DOORS = {"io", "mmap", "os", "pathlib", "shutil", "tempfile", "time"}
 
 FILE_LAYERS = ("storage", "cli", "conformance")  # the kit writes its reports, and damages what adapters wrote

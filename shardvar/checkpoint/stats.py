@@ -85,6 +85,12 @@ class Statistics:
         }
 
 
+def reals(array: Array) -> Array:
+    """The elements of an array of numbers as flat real numbers: complex ones by their magnitude, bools as 0 and 1."""
+    values = widened(array.reshape(-1))
+    return np.where(np.isnan(values.imag), np.nan, np.abs(values)) if values.dtype.kind == "c" else values
+
+
 def statistics(array: Array) -> Statistics:
     """The statistics of an array of numbers.
 
@@ -92,9 +98,7 @@ def statistics(array: Array) -> Statistics:
     >>> s.minimum, s.maximum, s.nan, s.zero, round(s.std, 3)
     (0.0, 3.0, 1, 1, 1.247)
     """
-    values = widened(array.reshape(-1))
-    if values.dtype.kind == "c":
-        values = np.where(np.isnan(values.imag), np.nan, np.abs(values))
+    values = reals(array)
     if values.dtype.kind == "f":
         nan, inf = int(np.count_nonzero(np.isnan(values))), int(np.count_nonzero(np.isinf(values)))
         finite = values[np.isfinite(values)] if nan or inf else values

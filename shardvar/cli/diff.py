@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 from shardvar.checkpoint.diff import diff
 from shardvar.checkpoint.diff_report import DiffReport, TensorDifference, ValueDifference
-from shardvar.cli.output import print_json, progress
-from shardvar.cli.text import count, human_shape, one_line, printable
+from shardvar.cli.output import note, print_json, progress
+from shardvar.cli.text import count, human_shape, one_line, printable, short_path
 from shardvar.cli.verify import payload_nbytes
+from shardvar.cli.view import check_target, write_diff_page
 
 _EQUAL, _DIFFERENT, _UNREADABLE = 0, 1, 3
 
@@ -15,6 +16,8 @@ _EQUAL, _DIFFERENT, _UNREADABLE = 0, 1, 3
 def run(arguments: Namespace) -> int:
     """0 where they are equal, 1 where they differ, 3 where a tensor of one cannot be read."""
     a, b = arguments.a, arguments.b
+    if arguments.html:
+        check_target(arguments.html)
     with progress("comparing", lambda: payload_nbytes(a) + payload_nbytes(b)) as advance:
         report = diff(a, b, advance)
     if arguments.json:
@@ -22,6 +25,9 @@ def run(arguments: Namespace) -> int:
     else:
         for line in _lines(report):
             print(line)
+    if arguments.html:
+        write_diff_page(arguments.html, report)
+        note(f"wrote {short_path(arguments.html)}")
     if report.unreadable:
         return _UNREADABLE
     return _EQUAL if report.equal else _DIFFERENT

@@ -68,6 +68,8 @@ def run(arguments: Namespace) -> int:
             from shardvar.cli.inspect import run
         case "show":
             from shardvar.cli.show import run
+        case "view":
+            from shardvar.cli.view import run
         case "verify":
             from shardvar.cli.verify import run
         case "diff":

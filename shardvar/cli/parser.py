@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from shardvar import __version__
 from shardvar.errors import ArgumentError
 
-VERBS = ("inspect", "show", "verify", "diff", "reshard", "completion")
+VERBS = ("inspect", "show", "view", "verify", "diff", "reshard", "completion")
 
 _PATH = "a checkpoint: prefix, index file, directory, or one of its data files"
 _UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--[^ =]+).*", re.DOTALL)
@@ -78,7 +78,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"shardvar {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
-    for add in (_add_inspect, _add_show, _add_verify, _add_diff, _add_reshard, _add_completion):
+    for add in (_add_inspect, _add_show, _add_view, _add_verify, _add_diff, _add_reshard, _add_completion):
         add(verbs)
     return parser
 
@@ -132,6 +132,22 @@ def _add_show(verbs: "Verbs[Parser]") -> None:
     )
 
 
+def _add_view(verbs: "Verbs[Parser]") -> None:
+    parser = _add_verb(
+        verbs,
+        "view",
+        "draw a checkpoint as a page for a browser: tensors by bytes, regions in files, files byte by byte",
+        ["model --open", "model -o report.html --stats", "big.index --filter 'layer_0/*'"],
+    )
+    parser.add_argument("path", metavar="PATH", help=_PATH)
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="the page; replaced if it is one (default: beside PATH, PATH.html)"
+    )
+    parser.add_argument("--open", action="store_true", help="show the page in a browser")
+    parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match; may be repeated")
+    parser.add_argument("--stats", action="store_true", help="read the values, twice: statistics and histograms")
+
+
 def _add_verify(verbs: "Verbs[Parser]") -> None:
     parser = _add_verb(
         verbs,
@@ -147,10 +163,11 @@ def _add_diff(verbs: "Verbs[Parser]") -> None:
         verbs,
         "diff",
         "compare two checkpoints, whatever their formats and slices",
-        ["model model-tf", "before.safetensors after.npz --json"],
+        ["model model-tf", "before.safetensors after.npz --json", "monday tuesday --html difference.html"],
     )
     parser.add_argument("a", metavar="A", help=_PATH)
     parser.add_argument("b", metavar="B", help="another one")
+    parser.add_argument("--html", metavar="FILE", help="also write a page that shows both beside each other")
 
 
 def _add_reshard(verbs: "Verbs[Parser]") -> None:

@@ -1,76 +1,13 @@
-"""Text that is safe to print, and numbers for people."""
+"""What the command line calls things: the words that it shares with pictures, and paths as a person would type them."""
 
 import os
-from collections.abc import Sequence
 
+from shardvar.pictures.words import count, human_shape, human_size, one_line, printable
 
-def printable(text: str) -> str:
-    """The text with everything escaped that could move a cursor, change a colour or fake a line.
-
-    Control and format characters, line separators and bytes that are not UTF-8 (surrogate escapes) become ``\\x``,
-    ``\\u`` or ``\\U`` escapes, and a backslash two, so that different names never look the same.
-
-    >>> print(printable("a\\nb"), printable("\\udcff"), printable("é"))
-    a\\x0ab \\xff é
-    """
-    if text.isprintable() and "\\" not in text:
-        return text
-    return "".join(map(_escaped, text))
+__all__ = ["count", "human_shape", "human_size", "one_line", "printable", "short_path"]
 
 
 def short_path(path: str) -> str:
     """The path as a person in the working directory would type it."""
     inside = os.path.join(os.getcwd(), "")
     return printable(path.removeprefix(inside))
-
-
-def one_line(text: str) -> str:
-    """A message on one line: as ``printable``, but for backslashes, which quoted names in it already have."""
-    return "".join(character if character == "\\" else _escaped(character) for character in text)
-
-
-def human_size(nbytes: int) -> str:
-    """A number of bytes in units of powers of 1000.
-
-    >>> human_size(680), human_size(64936), human_size(64_000_000)
-    ('680 B', '64.9 kB', '64.0 MB')
-    """
-    if nbytes < 1000:
-        return f"{nbytes} B"
-    size = float(nbytes)
-    for unit in ("kB", "MB", "GB", "TB"):
-        size /= 1000
-        if size < 999.95:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1000:.1f} PB"
-
-
-def human_shape(shape: Sequence[int]) -> str:
-    """A shape in brackets, so that a scalar shows too.
-
-    >>> human_shape((13, 4)), human_shape(())
-    ('[13, 4]', '[]')
-    """
-    return f"[{', '.join(map(str, shape))}]"
-
-
-def count(number: int, noun: str) -> str:
-    """A number and its noun.
-
-    >>> count(1, "tensor"), count(20000, "slice")
-    ('1 tensor', '20,000 slices')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _escaped(character: str) -> str:
-    if character == "\\":
-        return "\\\\"
-    if character.isprintable():
-        return character
-    number = ord(character)
-    if 0xDC80 <= number <= 0xDCFF:
-        return f"\\x{number - 0xDC00:02x}"  # a byte that is not UTF-8
-    if number < 0x80:
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

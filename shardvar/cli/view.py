@@ -1,0 +1,111 @@
+"""``shardvar view``: a checkpoint as a page for a browser."""
+
+import os
+import secrets
+from argparse import Namespace
+from pathlib import Path
+
+from shardvar.checkpoint.diff_report import DiffReport
+from shardvar.checkpoint.histograms import histograms
+from shardvar.checkpoint.locate import Found, find_checkpoint
+from shardvar.checkpoint.reader import Reader
+from shardvar.checkpoint.reports import SCHEMA
+from shardvar.checkpoint.stats import measure
+from shardvar.cli.output import note, print_json, progress
+from shardvar.cli.text import count, human_size, short_path
+from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
+from shardvar.storage.local import split
+from shardvar.view.collect import Columns, choose_keys, describe, describe_diff, file_sizes
+from shardvar.view.page import MARK, make_page
+
+_ENDINGS = (".html", ".htm")
+
+
+def run(arguments: Namespace) -> int:
+    """Write the page of one checkpoint, and open it where that was asked for."""
+    found = find_checkpoint(arguments.path)
+    target = arguments.output or os.path.join(found.storage.path, f"{found.stem}.html")
+    check_target(target)
+    columns = _columns(found, arguments)
+    write_page(target, make_page([columns]))
+    slices = sum(columns["num_slices"])
+    nbytes = sum(columns["nbytes"])
+    if arguments.json:
+        told = {"path": target, "num_tensors": len(columns["dtype"]), "num_slices": slices, "nbytes": nbytes}
+        print_json({"schema": SCHEMA, **told, "num_files": len(columns["files"])})
+    else:
+        files = count(len(columns["files"]), "file")
+        tensors = f"{count(len(columns['dtype']), 'tensor')} in {count(slices, 'slice')}"
+        print(f"wrote {short_path(target)}: {tensors}, {files}, {human_size(nbytes)}")
+    if arguments.open:
+        open_in_browser(target)
+    return 0
+
+
+def write_diff_page(target: str, report: DiffReport) -> None:
+    """Write the page of two checkpoints that were compared."""
+    columns, keys = [], []
+    for path in (report.path_a, report.path_b):
+        found = find_checkpoint(path)
+        with Reader(found.path, found.format.name, found.open()) as reader:
+            keys.append(reader.keys())
+            columns.append(describe(reader, keys[-1], file_sizes(found.storage, reader.index.files)))
+    write_page(target, make_page(columns, describe_diff(report, keys[0])))
+
+
+def check_target(target: str) -> None:
+    """Raise unless a page may be written there: the name is a page's, and what stands there, if anything, is one."""
+    storage, name = split(target)
+    if not name.lower().endswith(_ENDINGS):
+        raise ArgumentError(f"{target} is no name of a page.", "Let it end in .html.")
+    try:
+        file = storage.open(name)
+    except MissingFile:
+        return
+    except CheckpointError as error:
+        raise TargetExists(f"{target} is no regular file.", "Choose another name.") from error
+    try:
+        is_ours = file.size >= len(MARK) and file.read(0, len(MARK)) == MARK.encode()
+    finally:
+        file.close()
+    if not is_ours:
+        raise TargetExists(f"{target} exists, and shardvar did not make it.", "Choose another name.")
+
+
+def write_page(target: str, text: str) -> None:
+    """Write the page aside and put it in place in one step."""
+    check_target(target)
+    storage, name = split(target)
+    storage.make()
+    aside = f".shardvar-{secrets.token_hex(8)}.html"
+    try:
+        file = storage.create(aside)
+        try:
+            file.write(0, text.encode())
+        finally:
+            file.close()
+        storage.rename(aside, name)
+    except (ShardvarError, KeyboardInterrupt):
+        storage.remove(aside)
+        raise
+
+
+def open_in_browser(target: str) -> None:
+    """Show the page, or say that nothing here can."""
+    import webbrowser
+
+    if not webbrowser.open(Path(os.path.abspath(target)).as_uri()):
+        note(f"note: no browser was found; open {short_path(target)} in one.")
+
+
+def _columns(found: Found, arguments: Namespace) -> Columns:
+    with Reader(found.path, found.format.name, found.open()) as reader:
+        keys = choose_keys(reader, arguments.filter)
+        sizes = file_sizes(found.storage, reader.index.files)
+        if not arguments.stats:
+            return describe(reader, keys, sizes)
+        total = 2 * int(reader.entries().slices.nbytes.sum())
+        with progress("reading", lambda: total) as advance:
+            measured = dict(measure(reader, keys, advance))
+            counts = dict(histograms(reader, measured, advance))
+        return describe(reader, keys, sizes, measured, counts)

@@ -1,0 +1,326 @@
+// What was asked for and chosen, and who is told of it.
+
+const state = { query: "", dtypes: new Set(), statuses: new Set(), onlyFaults: false, prefix: "", item: null, sort: "key", down: false };
+let shown = ITEMS;
+let shownSet = null; // null: all
+
+const actions = {
+  chosen: () => state.item,
+  shown: (item) => shownSet === null || shownSet.has(item),
+  choose(item) {
+    state.item = item;
+    showDetail(document.getElementById("detail"), item, actions);
+    const row = shown.indexOf(item);
+    if (row >= 0 && table.current !== row) table.move(row, false);
+    else table.draw();
+    for (const map of maps) map.draw();
+    for (const files of fileMaps) files.update();
+  },
+  open(prefix) {
+    state.prefix = prefix;
+    for (const map of maps) map.zoom(prefix);
+    showCrumbs();
+  },
+  up() {
+    const { root } = maps[0];
+    const above = crumbsOf(root.prefix || state.prefix);
+    actions.open(above.length > 1 ? above[above.length - 2] : "");
+  },
+};
+
+const STATUS_ORDER = ["unreadable", "differs", "a", "b", "equal"];
+const maps = SIDES.map((_, side) => new Treemap(side, actions));
+const fileMaps = SIDES.map((_, side) => new FileMap(side, actions));
+const COLUMNS = tableColumns();
+const table = makeTable();
+
+function tableColumns() {
+  const side = (item) => SIDES[sideOf(item)];
+  const row = (item) => item.rows[sideOf(item)];
+  const stat = (name) => (item) => {
+    const place = side(item).statistics.get(row(item));
+    return place === undefined ? null : side(item).stats[name][place];
+  };
+  const columns = [
+    { name: "key", least: 210, width: "minmax(0, 1fr)", value: (item) => item.key, cell: keyCell },
+    { name: "dtype", least: 96, width: "96px", value: (item) => dtypeOf(side(item), row(item)) },
+    { name: "shape", least: 116, width: "116px", value: (item) => elements(shapeOf(side(item), row(item))), text: (item) => humanShape(shapeOf(side(item), row(item))) },
+    { name: "size", least: 88, width: "88px", right: true, value: nbytesOf, text: (item) => humanSize(nbytesOf(item)) },
+    { name: "slices", least: 70, width: "70px", right: true, value: (item) => side(item).num_slices[row(item)] },
+  ];
+  if (IS_DIFF) columns.splice(1, 0, { name: "status", least: 100, width: "100px", value: (item) => STATUS_ORDER.indexOf(item.status), text: (item) => STATUS_TEXT[item.status] });
+  if (SIDES.some((each) => each.stats)) {
+    for (const name of ["min", "max", "mean"]) {
+      columns.push({ name, least: 84, width: "84px", right: true, value: stat(name), text: (item) => shortNumber(stat(name)(item)) });
+    }
+    columns.push({ name: "NaN", least: 58, width: "58px", right: true, value: stat("nan") });
+  }
+  return columns;
+}
+
+function shortNumber(value) {
+  if (typeof value !== "number") return value ?? "";
+  return value && Math.abs(value) < 0.001 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
+}
+
+function elements(shape) {
+  return shape === null ? -1 : shape.reduce((product, extent) => product * Number(extent), 1);
+}
+
+const MARKS = {
+  OverlappingSlices: "overlapping", IncompleteCheckpoint: "incomplete", MissingFile: "file missing", OutOfBounds: "out of bounds",
+  InconsistentTensor: "inconsistent", CorruptCheckpoint: "corrupt",
+};
+
+function keyCell(item) {
+  const fault = item.errors?.[0] ?? item.rows.map((row, side) => SIDES[side].faults.get(row)).find(Boolean);
+  return [fault ? element("span", { class: "mark", text: MARKS[fault.kind] ?? "unreadable", title: oneLine(fault.message) }) : "", ...keyParts(printable(item.key))];
+}
+
+// Where it does not fit, a key is cut before its last part, which tells it from its neighbours.
+function keyParts(key) {
+  const at = key.lastIndexOf(key.includes("/") ? "/" : ".", key.length - 2);
+  const cut = at > 0 && key.length - at < 40 ? at : 0;
+  return [element("span", { class: "start", text: key.slice(0, cut) }), element("span", { class: "last", text: key.slice(cut) })];
+}
+
+// Those that fit, the least telling left out first.
+function visibleColumns() {
+  let columns = COLUMNS;
+  const width = document.getElementById("table").clientWidth || 1000;
+  for (const names of [["NaN"], ["mean"], ["min", "max"], ["slices"], ["shape"], ["dtype"]]) {
+    if (columns.reduce((sum, column) => sum + column.least, 0) <= width) break;
+    columns = columns.filter((column) => !names.includes(column.name));
+  }
+  return columns;
+}
+
+function makeTable() {
+  const head = element("div", { class: "head", role: "row" });
+  const list = new VirtualList({
+    label: "Tensors", role: "grid", rowHeight: 30, head,
+    renderRow: (row) => tableRow(shown[row]),
+    choose: (row) => actions.choose(shown[row]),
+  });
+  list.isChosen = (row) => shown[row] === state.item;
+  const none = element("p", { class: "none", hidden: true, text: "No tensor matches." });
+  document.getElementById("table").append(list.element, none);
+  list.none = none;
+  return list;
+}
+
+function tableRow(item) {
+  return element("div", { title: printable(item.key) }, ...visibleColumns().map((column) => {
+    const cell = element("div", { role: "gridcell", class: column.right ? "right num" : column.name === "key" ? "mono key" : null });
+    cell.append(...(column.cell ? column.cell(item) : [String((column.text ?? column.value)(item) ?? "")]));
+    return cell;
+  }));
+}
+
+function showHead() {
+  document.getElementById("table").style.setProperty("--columns", visibleColumns().map((column) => column.width).join(" "));
+  const focused = table.head.contains(document.activeElement) ? document.activeElement.dataset.name : null;
+  table.head.replaceChildren(...visibleColumns().map((column) => {
+    const isSorted = state.sort === column.name;
+    const arrow = isSorted ? (state.down ? " ↓" : " ↑") : "";
+    const button = element("button", { type: "button", "data-name": column.name, text: column.name + arrow, onclick: () => sortBy(column) });
+    const order = isSorted ? (state.down ? "descending" : "ascending") : "none";
+    return element("div", { role: "columnheader", "aria-sort": order, class: column.right ? "right" : null }, button);
+  }));
+  if (focused) table.head.querySelector(`[data-name="${focused}"]`)?.focus();
+}
+
+function sortBy(column) {
+  state.down = state.sort === column.name ? !state.down : Boolean(column.right);
+  state.sort = column.name;
+  apply();
+}
+
+function sorted(items) {
+  const column = COLUMNS.find((each) => each.name === state.sort);
+  if (column.name === "key" && !state.down && !IS_DIFF) return items; // as the index has them
+  const values = new Map(items.map((item) => [item, column.value(item)]));
+  const rank = (value) => (value === null || value === "" ? 1 : 0); // what has no value comes last, either way
+  const sign = state.down ? -1 : 1;
+  return [...items].sort((x, y) => {
+    const [a, b] = [values.get(x), values.get(y)];
+    if (rank(a) || rank(b)) return rank(a) - rank(b);
+    return sign * (a < b ? -1 : a > b ? 1 : 0) || x.number - y.number;
+  });
+}
+
+// Everything that follows from what is asked for.
+function apply() {
+  const matches = matcher(state.query.trim());
+  const isAsked = (item) =>
+    (!state.dtypes.size || item.rows.some((row, side) => row >= 0 && state.dtypes.has(dtypeOf(SIDES[side], row)))) &&
+    (!state.statuses.size || state.statuses.has(item.status)) &&
+    (!state.onlyFaults || isFaulty(item)) && matches(item.key);
+  const found = ITEMS.filter(isAsked);
+  shownSet = found.length === ITEMS.length ? null : new Set(found);
+  shown = sorted(found);
+  showHead();
+  table.none.hidden = shown.length > 0;
+  table.element.hidden = !shown.length;
+  table.current = Math.max(0, shown.indexOf(state.item));
+  table.setLength(shown.length);
+  for (const map of maps) map.update(found, state.prefix);
+  for (const files of fileMaps) files.update();
+  const nbytes = found.reduce((sum, item) => sum + nbytesOf(item), 0);
+  document.getElementById("found").textContent = shownSet === null ? "" : `${grouped(found.length)} of ${count(ITEMS.length, "tensor")}, ${humanSize(nbytes)}`;
+  showCrumbs();
+}
+
+// The prefixes from the top to this one.
+function crumbsOf(prefix) {
+  const separator = prefix.includes("/") ? "/" : ".";
+  const found = [""];
+  for (let at = prefix.indexOf(separator); at >= 0; at = prefix.indexOf(separator, at + 1)) found.push(prefix.slice(0, at + 1));
+  return found;
+}
+
+function showCrumbs() {
+  const prefix = maps.map((map) => map.root.prefix).sort((a, b) => b.length - a.length)[0];
+  const prefixes = crumbsOf(prefix);
+  const hasFolders = maps.some((map) => map.root.children.some((child) => child.children));
+  const crumb = (each, place) => {
+    const text = place ? printable(each.slice(prefixes[place - 1].length)) : "all";
+    if (place === prefixes.length - 1) return element("span", { class: "here", "aria-current": "location", text });
+    return element("button", { type: "button", text: place ? text : `${text} / `, onclick: () => actions.open(each) });
+  };
+  document.getElementById("crumbs").replaceChildren(...(prefix ? prefixes.map(crumb) : [element("span", { class: "quiet", text: hasFolders ? "click a folder to open it" : "" })]));
+}
+
+function chip(text, number, hue, isOn, toggle) {
+  const mark = hue === undefined ? null : element("i", { style: { background: hue === "bad" ? theme.bad : solid(hue) } });
+  return element("button", { class: "chip", type: "button", "aria-pressed": String(isOn), onclick: toggle }, mark, text, element("span", { class: "num", text: grouped(number) }));
+}
+
+function flip(set, value) {
+  if (!set.delete(value)) set.add(value);
+}
+
+function showChips() {
+  const counts = new Map();
+  const statuses = new Map();
+  let faults = 0;
+  for (const item of ITEMS) {
+    const names = new Set(item.rows.map((row, side) => (row < 0 ? "" : dtypeOf(SIDES[side], row))));
+    for (const name of names) if (name) counts.set(name, (counts.get(name) ?? 0) + 1);
+    statuses.set(item.status, (statuses.get(item.status) ?? 0) + 1);
+    if (isFaulty(item)) faults++;
+  }
+  const box = document.getElementById("chips");
+  const focused = [...box.children].indexOf(document.activeElement);
+  const made = [];
+  const again = () => {
+    showChips();
+    apply();
+  };
+  if (IS_DIFF) {
+    for (const name of Object.keys(STATUS_HUES)) {
+      if (!statuses.has(name)) continue;
+      const hue = name === "unreadable" ? "bad" : STATUS_HUES[name];
+      made.push(chip(STATUS_TEXT[name], statuses.get(name), hue, state.statuses.has(name), () => (flip(state.statuses, name), again())));
+    }
+  }
+  for (const name of DTYPES) {
+    const hue = IS_DIFF ? undefined : dtypeHue(name);
+    made.push(chip(name, counts.get(name) ?? 0, hue, state.dtypes.has(name), () => (flip(state.dtypes, name), again())));
+  }
+  if (faults && !IS_DIFF) {
+    made.push(chip("cannot be read", faults, "bad", state.onlyFaults, () => ((state.onlyFaults = !state.onlyFaults), again())));
+  }
+  box.replaceChildren(...made);
+  if (focused >= 0) box.children[focused]?.focus();
+}
+
+function showHeading() {
+  const heading = document.getElementById("heading");
+  heading.classList.toggle("two", IS_DIFF);
+  for (const side of SIDES) {
+    const totals = element("p", { class: "totals num" });
+    const facts = [count(side.keys.length, "tensor"), count(side.tensorOf.length, "slice"), count(side.files.length, "file"), humanSize(side.total)];
+    totals.append(facts.join(" · "));
+    const about = [`${side.format} format`, side.writer && `written by ${printable(side.writer)}`, side.description && `policy: ${printable(side.description)}`];
+    heading.append(element("div", {},
+      element(IS_DIFF ? "h2" : "h1", { title: printable(side.path), text: (IS_DIFF ? `${"AB"[side.number]}: ` : "") + printable(baseName(side.path)) }),
+      totals, element("p", { class: "about", text: about.filter(Boolean).join(" · ") })));
+  }
+  if (IS_DIFF) heading.before(element("h1", { text: diffSentence() }));
+}
+
+function diffSentence() {
+  const { differences, unreadable, num_equal: equal } = DATA.diff;
+  const one = ITEMS.filter((item) => item.status === "a" || item.status === "b").length;
+  const failed = new Set(unreadable.map(([row]) => row)).size;
+  if (!differences.length && !one && !failed) return `Equal: ${count(equal, "tensor")} in both`;
+  return [[differences.length, "differ"], [one, "in only one"], [failed, "unreadable"], [equal, "equal"]]
+    .filter(([number]) => number).map(([number, what]) => `${grouped(number)} ${what}`).join(", ");
+}
+
+function showAlerts() {
+  const box = document.getElementById("alerts");
+  for (const side of SIDES) {
+    const missing = side.files.filter((_, file) => side.file_nbytes[file] === null).map(printable);
+    const where = IS_DIFF ? `${"AB"[side.number]}: ` : "";
+    if (missing.length) {
+      const more = missing.length > 5 ? ` and ${grouped(missing.length - 5)} more` : "";
+      box.append(element("div", { class: "alert", role: "alert" }, element("b", { text: `${where}${count(missing.length, "file")} missing: ` }),
+        element("span", { class: "mono", text: missing.slice(0, 5).join(", ") + more })));
+    }
+    if (side.faults.size) {
+      const kinds = new Map();
+      for (const { kind } of side.faults.values()) kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
+      const told = [...kinds].map(([kind, number]) => `${grouped(number)} ${kind}`).join(", ");
+      const show = element("button", { type: "button", text: "show them", onclick: () => ((state.onlyFaults = true), showChips(), apply()) });
+      box.append(element("div", { class: "alert", role: "alert" }, element("b", { text: `${where}${count(side.faults.size, "tensor")} cannot be read: ` }), `${told}. `, show));
+    }
+  }
+}
+
+function start() {
+  readTheme();
+  showHeading();
+  showAlerts();
+  for (const [id, parts] of [["maps", maps], ["files", fileMaps]]) {
+    const box = document.getElementById(id);
+    box.classList.toggle("two", IS_DIFF);
+    box.append(...parts.map((part) => part.outer));
+  }
+  for (const files of fileMaps) files.start();
+  if (IS_DIFF) state.sort = "status";
+  showChips();
+  showDetail(document.getElementById("detail"), null, actions);
+  apply();
+  const query = document.getElementById("query");
+  let timer = 0;
+  query.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      state.query = query.value;
+      apply();
+    }, ITEMS.length > 5000 ? 160 : 0);
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
+    event.preventDefault();
+    query.focus();
+  });
+  const repaint = () => {
+    readTheme();
+    showChips();
+    showHead();
+    table.draw();
+    for (const part of [...maps, ...fileMaps.map((files) => files.list), ...fileMaps.map((files) => files.bytes)]) part.draw();
+    showDetail(document.getElementById("detail"), state.item, actions);
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+  new ResizeObserver(soon(() => {
+    showHead();
+    table.draw();
+  })).observe(document.getElementById("table"));
+  document.documentElement.dataset.ready = "true";
+}
+
+start();

@@ -1,0 +1,132 @@
+// The panel beside: all that is known of the tensor that was chosen; before that, of the checkpoint.
+
+function showDetail(panel, item, actions) {
+  const aside = panel.closest("aside");
+  aside.classList.toggle("idle", item === null);
+  aside.scrollTop = 0;
+  if (item === null) {
+    panel.replaceChildren(...overview(actions));
+    return;
+  }
+  const parts = [element("h2", { id: "detail-title", text: printable(item.key) })];
+  if (IS_DIFF) parts.push(...difference(item));
+  item.rows.forEach((row, number) => {
+    if (IS_DIFF) parts.push(element("h3", { text: `${"AB"[number]}: ${printable(baseName(SIDES[number].path))}` }));
+    if (row < 0) parts.push(element("p", { class: "quiet", text: "It is not here." }));
+    else parts.push(...tensor(SIDES[number], row));
+  });
+  panel.replaceChildren(...parts);
+}
+
+function overview(actions) {
+  const largest = [...ITEMS].sort((a, b) => nbytesOf(b) - nbytesOf(a)).slice(0, 8).filter(nbytesOf);
+  const total = Math.max(...SIDES.map((side) => side.total));
+  const rows = largest.map((item) => element("tr", {},
+    element("td", {}, element("button", { class: "link mono", type: "button", text: printable(item.key), onclick: () => actions.choose(item) })),
+    element("td", { class: "right num", text: humanSize(nbytesOf(item)) }),
+    element("td", { class: "right num quiet", text: percent(nbytesOf(item), total) })));
+  const about = SIDES.flatMap((side) => Object.entries(side.metadata).map(([name, value]) => element("tr", {},
+    element("td", { class: "quiet", text: printable(name) }), element("td", { class: "mono", text: printable(value) }))));
+  return [
+    element("h2", { id: "detail-title", text: "Choose a tensor" }),
+    element("p", { class: "facts", text: "in the picture, the table or a file, to see where its regions lie." }),
+    rows.length ? element("h3", { text: "The largest" }) : "",
+    element("table", { class: "plain" }, element("tbody", {}, ...rows)),
+    about.length ? element("h3", { text: "Metadata" }) : "",
+    about.length ? element("table", { class: "plain" }, element("tbody", {}, ...about)) : "",
+  ];
+}
+
+function tensor(side, row) {
+  const shape = shapeOf(side, row);
+  const fault = side.faults.get(row);
+  const parts = [facts(side, row)];
+  if (fault) parts.push(faultBox(fault.kind, fault.message));
+  const [first, last] = slicesOf(side, row);
+  if (shape === null) {
+    parts.push(element("p", { class: "note", text: "The index does not tell its dtype, shape and slices." }));
+  } else if (last > first) {
+    parts.push(element("h3", { text: last - first === 1 ? "One region" : `${grouped(last - first)} regions, coloured by file` }));
+    if (shape.some((extent) => !Number(extent))) parts.push(element("p", { class: "note", text: "It has no elements." }));
+    else parts.push(new SliceDrawing(side, row).element);
+    parts.push(sliceTable(side, row));
+  }
+  parts.push(...statistics(side, row));
+  return parts;
+}
+
+function facts(side, row) {
+  const line = element("p", { class: "facts num" });
+  const shape = shapeOf(side, row);
+  if (shape !== null) line.append(element("b", { text: `${dtypeOf(side, row)} ${humanShape(shape)}` }), " · ");
+  line.append(`${humanSize(side.nbytes[row])}, ${percent(side.nbytes[row], side.total) || "0 %"} of all`);
+  return line;
+}
+
+function faultBox(kind, message) {
+  return element("div", { class: "alert fault" }, element("b", { text: kind }), ` ${oneLine(message)}`);
+}
+
+function statistics(side, row) {
+  const place = side.statistics.get(row);
+  if (place === undefined) return [];
+  const stats = side.stats;
+  const names = ["min", "max", "mean", "std", "nan", "inf", "zero", "count"];
+  const labels = { nan: "NaN", count: "elements" };
+  const pairs = names.flatMap((name) => [
+    element("dt", { text: labels[name] ?? name }),
+    element("dd", { text: numberText(stats[name][place]) }),
+  ]);
+  const parts = [element("h3", { text: "Values" }), element("dl", { class: "pairs" }, ...pairs)];
+  const heights = stats.histogram[place];
+  if (heights) parts.push(...histogram(heights, stats.peak[place], stats.min[place], stats.max[place]));
+  return parts;
+}
+
+function numberText(value) {
+  if (value === null) return "—";
+  if (typeof value === "string") return value;
+  return Number.isInteger(value) ? grouped(value) : String(Number(value.toPrecision(6)));
+}
+
+function histogram(heights, peak, low, high) {
+  const numBars = heights.length;
+  const levels = [...heights].map((height) => parseInt(height, 36));
+  const bars = levels.map((level, bar) => svgElement("rect", { x: bar * 10 + 0.5, y: 70 - 2 * level, width: 9, height: 2 * level }));
+  const drawing = svgElement("svg", { class: "histogram", viewBox: `0 0 ${10 * numBars} 72`, preserveAspectRatio: "none", role: "img",
+    "aria-label": `Histogram from ${numberText(low)} to ${numberText(high)}; the highest bar has ${count(peak, "value")}.` },
+  ...bars, svgElement("line", { x1: 0, x2: 10 * numBars, y1: 71, y2: 71, "vector-effect": "non-scaling-stroke" }));
+  drawing.addEventListener("mousemove", (event) => {
+    const { left, width } = drawing.getBoundingClientRect();
+    const bar = Math.max(0, Math.min(numBars - 1, Math.floor(((event.clientX - left) / width) * numBars)));
+    const edge = (at) => Number(low) + ((Number(high) - Number(low)) * at) / numBars;
+    const about = Math.round((levels[bar] / 35) * peak);
+    const some = levels[bar] === 35 ? grouped(peak) : levels[bar] ? `at most ${grouped(about)}` : "none";
+    showTip(event, [`${numberText(edge(bar))} to ${numberText(edge(bar + 1))}`, `${some} of the values`]);
+  });
+  drawing.addEventListener("mouseleave", hideTip);
+  return [drawing, element("div", { class: "axis num" },
+    element("span", { text: numberText(low) }), element("span", { text: `highest bar ${grouped(peak)}` }), element("span", { text: numberText(high) }))];
+}
+
+function difference(item) {
+  const [a, b] = item.rows;
+  const parts = [element("p", { class: "facts" }, element("b", { text: STATUS_TEXT[item.status] }))];
+  for (const { side, kind, message } of item.errors ?? []) parts.push(faultBox(`${side.toUpperCase()}: ${kind}`, message));
+  if (item.status !== "differs") return parts;
+  const rows = [];
+  const row = (name, value) => rows.push(element("tr", {}, element("td", { class: "quiet", text: name }), element("td", { class: "num", text: value })));
+  if (dtypeOf(SIDES[0], a) !== dtypeOf(SIDES[1], b)) row("dtype", `${dtypeOf(SIDES[0], a)} and ${dtypeOf(SIDES[1], b)}`);
+  const shapes = [shapeOf(SIDES[0], a), shapeOf(SIDES[1], b)].map(humanShape);
+  if (shapes[0] !== shapes[1]) row("shape", `${shapes[0]} and ${shapes[1]}`);
+  if (item.values) {
+    const [number, first, absolute, relative, without] = item.values;
+    row("values that differ", grouped(number));
+    if (first !== null) row("the first at", humanShape(first));
+    if (absolute !== null) row("by at most", numberText(absolute));
+    if (relative !== null) row("relative", numberText(relative));
+    if (without) row("without a distance", grouped(without));
+  }
+  parts.push(element("table", { class: "plain" }, element("tbody", {}, ...rows)));
+  return parts;
+}

@@ -1,0 +1,156 @@
+// Elements, colours, canvases and the tooltip: what all drawings share.
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "text") made.textContent = value;
+    else if (name === "style") Object.assign(made.style, value);
+    else if (value !== null && value !== false) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+function svgElement(tag, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+// Hues that the usual kinds of colour blindness keep apart, most different first.
+const HUES = [214, 36, 168, 330, 268, 56, 192, 12];
+const STATUS_HUES = { equal: null, differs: 36, a: 214, b: 168, unreadable: 0 };
+const STATUS_TEXT = {
+  equal: "equal", differs: "differs", a: "only in A", b: "only in B", unreadable: "unreadable",
+};
+
+let theme = {};
+
+function readTheme() {
+  const style = getComputedStyle(document.documentElement);
+  const names = ["paper", "card", "ink", "quiet", "line", "faint", "accent", "bad", "empty", "same", "gap", "cell-ink",
+    "cell-line", "tint-s", "tint-l", "solid-s", "solid-l"];
+  theme = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+}
+
+function tint(hue, shift = 0) {
+  if (hue === null) return theme.same;
+  return `hsl(${hue} ${theme["tint-s"]} ${parseFloat(theme["tint-l"]) + shift}%)`;
+}
+
+function solid(hue, shift = 0) {
+  if (hue === null) return theme.gap;
+  return `hsl(${hue} ${theme["solid-s"]} ${parseFloat(theme["solid-l"]) + shift}%)`;
+}
+
+function dtypeHue(name) {
+  const place = DTYPES.indexOf(name);
+  return place < 0 ? null : HUES[place % HUES.length];
+}
+
+function itemHue(item, side) {
+  return IS_DIFF ? STATUS_HUES[item.status] : dtypeHue(dtypeOf(SIDES[side], item.rows[side]));
+}
+
+function fileHue(file) {
+  return HUES[file % HUES.length];
+}
+
+// Beyond the first round of hues, a file is told from its namesakes in colour by its lightness.
+function fileColour(file) {
+  return solid(fileHue(file), [0, 14, -14][Math.floor(file / HUES.length) % 3]);
+}
+
+// A canvas as large as its place, in the pixels of the screen; gives the context in CSS pixels, or null if hidden.
+function fitted(canvas, width, height) {
+  if (width < 1 || height < 1) return null;
+  const ratio = window.devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return context;
+}
+
+// Slanted lines inside a rectangle: what is missing or wrong, so that colour is never the only sign of it.
+function hatch(context, x, y, width, height, colour, step = 6) {
+  context.save();
+  context.beginPath();
+  context.rect(x, y, width, height);
+  context.clip();
+  context.strokeStyle = colour;
+  context.lineWidth = 1.2;
+  context.beginPath();
+  const first = Math.floor((x - height) / step) * step;
+  for (let at = first; at < x + width; at += step) {
+    context.moveTo(at, y + height);
+    context.lineTo(at + height, y);
+  }
+  context.stroke();
+  context.restore();
+}
+
+// As much of a text as fits, with an ellipsis; nothing where even a few letters do not.
+function fittedText(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  let low = 0;
+  let high = Math.min(text.length, Math.ceil(width / 3));
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (context.measureText(`${text.slice(0, middle)}…`).width <= width) low = middle;
+    else high = middle - 1;
+  }
+  return low >= 3 ? `${text.slice(0, low)}…` : "";
+}
+
+const tip = document.getElementById("tip");
+
+function showTip(event, lines) {
+  const [head, ...rest] = lines;
+  tip.replaceChildren(element("b", { text: head }), ...rest.filter(Boolean).map((text) => element("div", { text })));
+  tip.hidden = false;
+  const { width, height } = tip.getBoundingClientRect();
+  const x = event.clientX + 14 + width > innerWidth ? Math.max(4, event.clientX - width - 10) : event.clientX + 14;
+  const y = event.clientY + 18 + height > innerHeight ? Math.max(4, event.clientY - height - 12) : event.clientY + 18;
+  tip.style.left = `${x}px`;
+  tip.style.top = `${y}px`;
+}
+
+function hideTip() {
+  tip.hidden = true;
+}
+
+function itemLines(item, side) {
+  const checkpoint = SIDES[side];
+  const row = item.rows[side];
+  const fault = checkpoint.faults.get(row);
+  const files = new Set();
+  for (let slice = checkpoint.first[row]; slice < checkpoint.first[row + 1]; slice++) {
+    files.add(checkpoint.slices.file[slice]);
+  }
+  const nbytes = checkpoint.nbytes[row];
+  return [
+    printable(item.key),
+    `${dtypeOf(checkpoint, row) || "unknown dtype"} ${humanShape(shapeOf(checkpoint, row))}`,
+    `${humanSize(nbytes)}, ${percent(nbytes, checkpoint.total)} of all`,
+    `${count(checkpoint.num_slices[row], "slice")} in ${count(files.size, "file")}`,
+    IS_DIFF ? STATUS_TEXT[item.status] : "",
+    fault ? `${fault.kind}: cannot be read` : "",
+  ];
+}
+
+// "Calls once all that happens in this frame has happened."
+function soon(act) {
+  let pending = false;
+  return () => {
+    if (pending) return;
+    pending = true;
+    requestAnimationFrame(() => {
+      pending = false;
+      act();
+    });
+  };
+}

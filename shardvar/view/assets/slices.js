@@ -1,0 +1,169 @@
+// A tensor's full shape as a rectangle with the regions that are stored, each in the colour of its file.
+
+const MOST_COMPARED = 1500;
+
+// The two axes to draw: first those along which the tensor is cut, then the others.
+function drawnAxes(side, row) {
+  const shape = shapeOf(side, row);
+  const [first, last] = slicesOf(side, row);
+  const isCut = shape.map(() => false);
+  for (let slice = first; slice < last; slice++) {
+    const box = side.cut.get(slice);
+    if (box) shape.forEach((extent, axis) => (isCut[axis] ||= box[shape.length + axis] !== extent));
+  }
+  const axes = shape.map((_, axis) => axis);
+  const cut = axes.filter((axis) => isCut[axis]);
+  const chosen = [...cut, ...axes.filter((axis) => !isCut[axis])].slice(0, 2).sort((a, b) => a - b);
+  return { axes: chosen, hidden: cut.length > 2 };
+}
+
+// The regions that two slices both hold, in the coordinates of the tensor.
+function overlapsOf(side, row) {
+  const [first, last] = slicesOf(side, row);
+  if (last - first > MOST_COMPARED) return [];
+  const boxes = [];
+  for (let slice = first; slice < last; slice++) boxes.push(boxOf(side, slice).map((numbers) => numbers.map(Number)));
+  const found = [];
+  for (let a = 0; a < boxes.length; a++) {
+    for (let b = a + 1; b < boxes.length; b++) {
+      const offset = boxes[a][0].map((start, axis) => Math.max(start, boxes[b][0][axis]));
+      const stop = boxes[a][0].map((start, axis) =>
+        Math.min(start + boxes[a][1][axis], boxes[b][0][axis] + boxes[b][1][axis]));
+      if (offset.every((start, axis) => start < stop[axis])) found.push([offset, stop.map((end, axis) => end - offset[axis])]);
+    }
+  }
+  return found;
+}
+
+class SliceDrawing {
+  constructor(side, row) {
+    Object.assign(this, { side, row, shape: shapeOf(side, row) });
+    Object.assign(this, drawnAxes(side, row));
+    this.overlaps = overlapsOf(side, row);
+    this.canvas = element("canvas", { role: "img", "aria-label": this.label() });
+    this.holder = element("div", { class: "drawing" }, this.canvas);
+    this.holder.style.height = `${this.height()}px`;
+    this.element = element("div", {}, this.holder, this.caption());
+    this.draw = soon(() => this.drawNow());
+    new ResizeObserver(this.draw).observe(this.holder);
+    this.canvas.addEventListener("mousemove", (event) => this.hover(event));
+    this.canvas.addEventListener("mouseleave", hideTip);
+  }
+
+  label() {
+    const [first, last] = slicesOf(this.side, this.row);
+    const overlap = this.overlaps.length ? `, ${count(this.overlaps.length, "overlap")}` : "";
+    return `Shape ${humanShape(this.shape)} in ${count(last - first, "region")}${overlap}; listed below.`;
+  }
+
+  height() {
+    if (this.axes.length < 2) return 54;
+    const [down, across] = this.axes.map((axis) => Number(this.shape[axis]));
+    return Math.round(Math.max(90, Math.min(230, (330 * down) / Math.max(across, 1))));
+  }
+
+  caption() {
+    const words = this.axes.map((axis, place) => `axis ${axis} ${this.axes.length === 2 && place === 0 ? "↓" : "→"} ${grouped(this.shape[axis])}`);
+    if (this.hidden) words.push("cut along more axes: regions that differ there lie on each other");
+    else if (this.shape.length > 2) words.push(`of ${this.shape.length} axes`);
+    return element("p", { class: "note", text: words.join(" · ") || "a scalar" });
+  }
+
+  // Where a box lies in the drawing: [x, y, width, height].
+  place([offset, shape]) {
+    const { clientWidth: width, clientHeight: height } = this.holder;
+    const part = (axis, pixels) => {
+      const all = Math.max(Number(this.shape[axis]), 1);
+      return [(Number(offset[axis]) / all) * pixels, (Number(shape[axis]) / all) * pixels];
+    };
+    if (!this.axes.length) return [0, 0, width, height];
+    const [x, w] = part(this.axes[this.axes.length - 1], width);
+    const [y, h] = this.axes.length < 2 ? [0, height] : part(this.axes[0], height);
+    return [x, y, w, h];
+  }
+
+  drawNow() {
+    const { clientWidth: width, clientHeight: height } = this.holder;
+    const context = fitted(this.canvas, width, height);
+    if (!context) return;
+    context.fillStyle = theme.empty;
+    context.fillRect(0, 0, width, height);
+    hatch(context, 0, 0, width, height, theme.bad, 9); // it stays to be seen where no slice is
+    const [first, last] = slicesOf(this.side, this.row);
+    for (let slice = first; slice < last; slice++) this.paint(context, slice);
+    for (const box of this.overlaps) {
+      const [x, y, w, h] = this.place(box);
+      hatch(context, x, y, Math.max(w, 2), Math.max(h, 2), theme.bad, 4);
+      context.strokeStyle = theme.bad;
+      context.lineWidth = 2;
+      context.strokeRect(x + 1, y + 1, Math.max(w - 2, 1), Math.max(h - 2, 1));
+    }
+  }
+
+  paint(context, slice) {
+    const file = this.side.slices.file[slice];
+    const [x, y, w, h] = this.place(boxOf(this.side, slice));
+    context.fillStyle = fileColour(file);
+    context.fillRect(x, y, Math.max(w, 0.5), Math.max(h, 0.5));
+    if (this.side.file_nbytes[file] === null) hatch(context, x, y, w, h, theme.bad, 5);
+    context.fillStyle = theme.card; // a line on its first edges parts it from its neighbours
+    if (w > 6 && x > 0) context.fillRect(x, y, 1, h);
+    if (h > 6 && y > 0) context.fillRect(x, y, w, 1);
+    if (w < 54 || h < 17) return;
+    context.font = '11.5px system-ui, "DejaVu Sans", sans-serif';
+    context.fillStyle = "#fff";
+    context.shadowColor = "rgb(0 0 0 / 0.55)";
+    context.shadowBlur = 2;
+    const text = this.side.file_nbytes[file] === null ? `file ${file}, missing` : `file ${file}`;
+    context.fillText(fittedText(context, text, w - 12), x + 6, y + Math.min(h / 2 + 4, 15));
+    context.shadowBlur = 0;
+  }
+
+  hover(event) {
+    const { left, top } = this.canvas.getBoundingClientRect();
+    const [px, py] = [event.clientX - left, event.clientY - top];
+    const [first, last] = slicesOf(this.side, this.row);
+    for (let slice = last - 1; slice >= first; slice--) {
+      const box = boxOf(this.side, slice);
+      const [x, y, w, h] = this.place(box);
+      if (px >= x && px < x + w && py >= y && py < y + h) return showTip(event, this.lines(slice, box));
+    }
+    return showTip(event, ["stored nowhere", "No slice holds these elements."]);
+  }
+
+  lines(slice, [offset, shape]) {
+    const { side } = this;
+    const file = side.slices.file[slice];
+    const place = side.encoded.has(slice) ? "not byte for byte" : `from byte ${grouped(side.slices.start[slice])}`;
+    return [
+      regionText(offset, shape),
+      humanSize(side.slices.nbytes[slice]),
+      `${printable(side.files[file])}, ${side.file_nbytes[file] === null ? "which is missing" : place}`,
+    ];
+  }
+}
+
+const MOST_ROWS = 100;
+
+// The slices as a table: the same as the drawing, for those who do not see it.
+function sliceTable(side, row) {
+  const [first, last] = slicesOf(side, row);
+  const rows = [];
+  for (let slice = first; slice < Math.min(last, first + MOST_ROWS); slice++) {
+    const file = side.slices.file[slice];
+    const [offset, shape] = boxOf(side, slice);
+    const isMissing = side.file_nbytes[file] === null;
+    rows.push(element("tr", {},
+      element("td", { class: "mono", text: regionText(offset, shape) }),
+      element("td", { title: printable(side.files[file]), class: isMissing ? "bad" : null },
+        element("span", { class: "swatch", style: { background: fileColour(file) } }), `${file}${isMissing ? ", missing" : ""}`),
+      element("td", { class: "right num", text: side.encoded.has(slice) ? "encoded" : grouped(side.slices.start[slice]) }),
+      element("td", { class: "right num", text: humanSize(side.slices.nbytes[slice]) })));
+  }
+  const heads = [["region", ""], ["file", ""], ["first byte", "right"], ["size", "right"]];
+  const table = element("table", { class: "plain" },
+    element("thead", {}, element("tr", {}, ...heads.map(([text, kind]) => element("th", { text, class: kind, scope: "col" })))),
+    element("tbody", {}, ...rows));
+  const more = last - first > MOST_ROWS ? element("p", { class: "note", text: `and ${grouped(last - first - MOST_ROWS)} more` }) : null;
+  return element("div", { class: "scroll" }, table, more);
+}

@@ -1,0 +1,389 @@
+// Tensors as areas in proportion to their bytes, those of a folder together (squarified, largest first).
+//
+// The canvas draws everything; over it lie buttons for the largest boxes, for keyboards and screen readers. What would
+// be smaller than a few pixels is drawn as one box with its fellows, so that any number of tensors is soon drawn.
+
+const HEADER = 19;
+const LEAST_AREA = 9;
+const MOST_BUTTONS = 160;
+const MOST_LEVELS = 32;
+
+// The folders and tensors of one checkpoint; chains of single folders are one.
+function buildTree(side, items) {
+  const root = { label: "", prefix: "", nbytes: 0, children: new Map(), count: 0 };
+  for (const item of items) {
+    const row = item.rows[side];
+    const nbytes = row < 0 ? 0 : SIDES[side].nbytes[row];
+    if (!nbytes) continue;
+    const { key } = item;
+    const separator = key.includes("/") ? "/" : ".";
+    let node = root;
+    let at = 0;
+    for (let level = 0; level < MOST_LEVELS; level++) {
+      const end = key.indexOf(separator, at);
+      if (end < 0 || end === key.length - 1) break;
+      const piece = key.slice(at, end + 1);
+      node.nbytes += nbytes;
+      node.count++;
+      let child = node.children.get(piece);
+      if (!child) {
+        child = { label: piece, prefix: key.slice(0, end + 1), nbytes: 0, children: new Map(), count: 0 };
+        node.children.set(piece, child);
+      }
+      node = child;
+      at = end + 1;
+    }
+    node.nbytes += nbytes;
+    node.count++;
+    node.children.set(` ${item.number}`, { label: key.slice(at), item, nbytes, count: 1 });
+  }
+  return finishTree(root);
+}
+
+function finishTree(node) {
+  const children = [...node.children.values()];
+  for (let place = 0; place < children.length; place++) {
+    if (!children[place].children) continue;
+    const child = finishTree(children[place]);
+    children[place] = child;
+    if (child.children.length === 1) {
+      const only = child.children[0];
+      children[place] = { ...only, label: child.label + only.label };
+    }
+  }
+  node.children = children.sort((a, b) => b.nbytes - a.nbytes);
+  node.lead = leadOf(node.children);
+  return node;
+}
+
+// The tensor that many are drawn as where they are too small: the worst among them, else the largest.
+function leadOf(nodes) {
+  let lead = null;
+  for (const node of nodes) {
+    const item = node.item ?? node.lead;
+    if (item && (lead === null || gravity(item) > gravity(lead))) lead = item;
+  }
+  return lead;
+}
+
+function gravity(item) {
+  return isFaulty(item) ? 2 : item.status === "equal" ? 0 : 1;
+}
+
+// The node of a prefix, or the nearest above it that is drawn.
+function findNode(root, prefix) {
+  let node = root;
+  for (;;) {
+    const next = node.children.find((child) => child.children && prefix.startsWith(child.prefix));
+    if (!next) return node;
+    node = next;
+  }
+}
+
+// Places of areas (descending, adding up to the rectangle) in rows whose boxes are as square as can be.
+function squarify(sizes, x, y, width, height) {
+  const places = [];
+  let at = 0;
+  while (at < sizes.length && width > 0 && height > 0) {
+    const side = Math.min(width, height);
+    let sum = sizes[at];
+    let end = at + 1;
+    let worst = worstRatio(sizes[at], sizes[at], sum, side);
+    while (end < sizes.length) {
+      const wider = worstRatio(sizes[at], sizes[end], sum + sizes[end], side);
+      if (wider > worst) break;
+      worst = wider;
+      sum += sizes[end++];
+    }
+    const depth = sum / side;
+    let along = 0;
+    for (; at < end; at++) {
+      const length = sizes[at] / depth;
+      places.push(width >= height ? [x, y + along, depth, length] : [x + along, y, length, depth]);
+      along += length;
+    }
+    if (width >= height) {
+      x += depth;
+      width -= depth;
+    } else {
+      y += depth;
+      height -= depth;
+    }
+  }
+  return places;
+}
+
+function worstRatio(largest, smallest, sum, side) {
+  return Math.max((side * side * largest) / (sum * sum), (sum * sum) / (side * side * smallest));
+}
+
+class Treemap {
+  constructor(side, actions) {
+    Object.assign(this, { side, actions, boxes: [], buttons: [], hovered: null });
+    this.canvas = element("canvas", { "aria-hidden": "true" });
+    this.marks = element("canvas", { class: "marks", "aria-hidden": "true" });
+    this.layer = element("div");
+    this.element = element("div", { class: "map", role: "group" }, this.canvas, this.marks, this.layer);
+    this.empty = element("p", { class: "none", hidden: true });
+    this.note = element("p", { class: "note", hidden: true });
+    this.outer = element("div", {}, IS_DIFF ? sideName(side) : null, this.element, this.empty, this.note);
+    this.draw = soon(() => this.drawNow());
+    new ResizeObserver(this.draw).observe(this.element);
+    this.element.addEventListener("mousemove", (event) => this.hover(event));
+    this.element.addEventListener("mouseleave", () => this.leave());
+    this.element.addEventListener("click", (event) => this.click(event));
+    this.element.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  update(items, prefix) {
+    this.tree = buildTree(this.side, items);
+    const left = items.filter((item) => item.rows[this.side] >= 0 && !SIDES[this.side].nbytes[item.rows[this.side]]);
+    this.note.hidden = !left.length;
+    this.note.textContent = `${count(left.length, "tensor")} of no bytes or unknown size: only in the table.`;
+    this.zoom(prefix);
+  }
+
+  zoom(prefix) {
+    this.root = findNode(this.tree, prefix);
+    this.empty.hidden = this.root.nbytes > 0;
+    this.element.hidden = !this.empty.hidden;
+    this.empty.textContent = ITEMS.length ? "No bytes here match." : "This checkpoint has no tensors.";
+    const what = `${count(this.root.count, "tensor")}, ${humanSize(this.root.nbytes)}`;
+    this.element.setAttribute(
+      "aria-label",
+      `Treemap of ${IS_DIFF ? `checkpoint ${"AB"[this.side]}, ` : ""}${what}. Arrow keys move, Enter opens, Escape goes up.`,
+    );
+    this.draw();
+  }
+
+  drawNow() {
+    const { clientWidth: width, clientHeight: height } = this.element;
+    const context = fitted(this.canvas, width, height);
+    if (!context || !this.root) return;
+    this.boxes = [];
+    this.place(this.root, 0, 0, width, height, 0);
+    for (const box of this.boxes) this.paint(context, box);
+    this.mark();
+    this.makeButtons();
+  }
+
+  place(node, x, y, width, height, depth) {
+    const isFolder = Boolean(node.children);
+    const box = { x, y, width, height, node, depth, header: 0 };
+    if (depth > 0) this.boxes.push(box);
+    if (!isFolder) return;
+    box.isClosed = depth > 0 && (width < 7 || height < 7);
+    if (box.isClosed) return;
+    const pad = depth === 0 ? 0 : width > 40 && height > 40 ? 3 : 1;
+    box.header = depth > 0 && width > 44 && height > 44 ? HEADER : 0;
+    const top = box.header || pad;
+    const inner = [x + pad, y + top, width - 2 * pad, height - top - pad];
+    if (inner[2] <= 0 || inner[3] <= 0) return;
+    this.placeChildren(node, inner, depth);
+  }
+
+  placeChildren(node, [x, y, width, height], depth) {
+    const scale = (width * height) / node.nbytes;
+    const { children } = node;
+    let shown = children.findIndex((child) => child.nbytes * scale < LEAST_AREA);
+    if (shown < 0) shown = children.length;
+    const sizes = children.slice(0, shown).map((child) => child.nbytes * scale);
+    const rest = { rest: children.length - shown, nbytes: 0, count: 0, children: null };
+    for (let place = shown; place < children.length; place++) {
+      rest.nbytes += children[place].nbytes;
+      rest.count += children[place].count;
+    }
+    const nodes = children.slice(0, shown);
+    if (rest.count) {
+      rest.lead = leadOf(children.slice(shown));
+      sizes.push(rest.nbytes * scale);
+      nodes.push(rest);
+    }
+    const order = sizes.map((_, place) => place).sort((a, b) => sizes[b] - sizes[a]);
+    squarify(order.map((place) => sizes[place]), x, y, width, height).forEach((rectangle, place) => {
+      this.place(nodes[order[place]], ...rectangle, depth + 1);
+    });
+  }
+
+  paint(context, box) {
+    const { x, y, width, height, node, depth } = box;
+    const gap = width > 5 && height > 5 ? 1 : 0.25;
+    const [left, top, w, h] = [x + gap / 2, y + gap / 2, Math.max(width - gap, 0.4), Math.max(height - gap, 0.4)];
+    if (node.children && !box.isClosed) {
+      context.fillStyle = depth % 2 ? theme.faint : theme.card;
+      context.fillRect(left, top, w, h);
+      context.strokeStyle = theme.line;
+      context.lineWidth = 1;
+      if (w > 6 && h > 6) context.strokeRect(left + 0.5, top + 0.5, w - 1, h - 1);
+      if (box.header) this.write(context, printable(node.label), left + 6, top + 14, w - 12, true);
+      return;
+    }
+    if (node.rest || box.isClosed) {
+      context.fillStyle = tint(itemHue(node.lead, this.side), 3);
+      context.fillRect(left, top, w, h);
+      if (isFaulty(node.lead)) hatch(context, left, top, w, h, theme.bad);
+      if (w > 60 && h > 18) {
+        this.write(context, `${grouped(node.count)} smaller`, left + 5, top + 14, w - 10, false, theme.quiet);
+      }
+      return;
+    }
+    context.fillStyle = tint(itemHue(node.item, this.side));
+    context.fillRect(left, top, w, h);
+    const row = node.item.rows[this.side];
+    const ground = isFaulty(node.item) ? context.fillStyle : null; // text stays to be read on hatching
+    if (SIDES[this.side].faults.has(row) || node.item.status === "unreadable") {
+      context.globalAlpha = 0.55;
+      hatch(context, left, top, w, h, theme.bad, w > 60 && h > 60 ? 14 : 7);
+      context.globalAlpha = 1;
+      context.strokeStyle = theme.bad;
+      context.lineWidth = 1.5;
+      if (w > 4 && h > 4) context.strokeRect(left + 0.75, top + 0.75, w - 1.5, h - 1.5);
+    }
+    if (w < 26 || h < 16) return;
+    this.write(context, printable(node.label), left + 5, top + 14, w - 10, false, theme["cell-ink"], ground);
+    const size = humanSize(node.nbytes);
+    if (h > 34 && context.measureText(size).width <= w - 10) {
+      this.write(context, size, left + 5, top + 28, w - 10, false, theme.quiet, ground);
+    }
+  }
+
+  write(context, text, x, y, width, strong = false, colour = theme["cell-ink"], ground = null) {
+    context.font = `${strong ? "600 " : ""}11.5px system-ui, "DejaVu Sans", sans-serif`;
+    const shown = fittedText(context, text, width);
+    if (!shown) return;
+    if (ground) {
+      context.fillStyle = ground;
+      context.fillRect(x - 3, y - 12, context.measureText(shown).width + 6, 16);
+    }
+    context.fillStyle = colour;
+    context.fillText(shown, x, y);
+  }
+
+  // On a canvas of their own, so that nothing else is drawn anew where the mouse moves.
+  mark() {
+    const context = fitted(this.marks, this.element.clientWidth, this.element.clientHeight);
+    if (!context) return;
+    for (const [box, weight] of [[this.hovered, 1.5], [this.chosenBox(), 2.5]]) {
+      if (!box) continue;
+      context.strokeStyle = theme.accent;
+      context.lineWidth = weight;
+      const [w, h] = [Math.max(box.width - weight, 1), Math.max(box.height - weight, 1)];
+      context.strokeRect(box.x + weight / 2, box.y + weight / 2, w, h);
+    }
+  }
+
+  chosenBox() {
+    return this.boxes.find((box) => box.node.item && box.node.item === this.actions.chosen());
+  }
+
+  at(event) {
+    const { left, top } = this.element.getBoundingClientRect();
+    const [x, y] = [event.clientX - left, event.clientY - top];
+    for (let place = this.boxes.length - 1; place >= 0; place--) {
+      const box = this.boxes[place];
+      if (x >= box.x && x < box.x + box.width && y >= box.y && y < box.y + box.height) return box;
+    }
+    return null;
+  }
+
+  lines({ node }) {
+    if (node.item) return itemLines(node.item, this.side);
+    const { total } = SIDES[this.side];
+    const head = node.rest ? `${count(node.count, "smaller tensor")}` : printable(node.prefix);
+    const hint = node.rest ? "Open the folder, or search, to see them." : "Click to open this folder.";
+    return [head, `${count(node.count, "tensor")}, ${humanSize(node.nbytes)}, ${percent(node.nbytes, total)} of all`, hint];
+  }
+
+  hover(event) {
+    const box = this.at(event);
+    this.element.classList.toggle("pointing", Boolean(box));
+    if (box) showTip(event, this.lines(box));
+    else hideTip();
+    if (box !== this.hovered) {
+      this.hovered = box;
+      this.mark();
+    }
+  }
+
+  leave() {
+    hideTip();
+    this.hovered = null;
+    this.mark();
+  }
+
+  open({ node }) {
+    if (node.item) this.actions.choose(node.item);
+    else if (node.children) this.actions.open(node.prefix);
+  }
+
+  // A key's click has no place: it means the button.
+  click(event) {
+    const button = event.target.closest(".box");
+    const box = event.detail === 0 && button ? this.buttons[Number(button.dataset.place)].box : this.at(event);
+    hideTip();
+    if (box) this.open(box);
+  }
+
+  makeButtons() {
+    const focused = this.layer.contains(document.activeElement) ? document.activeElement.dataset.name : null;
+    const large = this.boxes.filter((box) => box.width >= 14 && box.height >= 12 && !box.node.rest);
+    large.sort((a, b) => b.width * b.height - a.width * a.height || a.depth - b.depth);
+    const kept = new Set(large.slice(0, MOST_BUTTONS));
+    this.buttons = this.boxes.filter((box) => kept.has(box)).map((box, place) => {
+      const { node } = box;
+      const [head, ...rest] = this.lines(box);
+      const label = `${node.children ? "Folder " : ""}${head}: ${rest.filter(Boolean).join("; ")}`;
+      const button = element("button", {
+        class: "box", type: "button", tabindex: place ? "-1" : "0", "data-place": place,
+        "data-name": node.item ? node.item.key : node.prefix, "aria-label": label,
+        "aria-pressed": node.item ? String(node.item === this.actions.chosen()) : null,
+        style: { left: `${box.x}px`, top: `${box.y}px`, width: `${box.width}px`, height: `${box.height}px` },
+      });
+      return { box, button };
+    });
+    this.layer.replaceChildren(...this.buttons.map(({ button }) => button));
+    if (focused !== null) this.focus(this.buttons.findIndex(({ button }) => button.dataset.name === focused));
+  }
+
+  focus(place) {
+    const { button } = this.buttons[Math.max(place, 0)] ?? {};
+    if (!button) return;
+    for (const each of this.buttons) each.button.tabIndex = -1;
+    button.tabIndex = 0;
+    button.focus({ preventScroll: true });
+  }
+
+  key(event) {
+    const place = this.buttons.findIndex(({ button }) => button === document.activeElement);
+    if (event.key === "Escape") this.actions.up();
+    else if (place < 0) return;
+    else if (event.key === "Home") this.focus(0);
+    else if (event.key === "End") this.focus(this.buttons.length - 1);
+    else if (event.key.startsWith("Arrow")) this.focus(this.neighbour(place, event.key));
+    else return;
+    event.preventDefault();
+  }
+
+  // The nearest box whose middle lies on that side, straight ahead before aslant.
+  neighbour(place, key) {
+    const middle = ({ x, y, width, height, header }) => [x + width / 2, header ? y + header / 2 : y + height / 2];
+    const [x, y] = middle(this.buttons[place].box);
+    const [dx, dy] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key];
+    let best = place;
+    let least = Infinity;
+    this.buttons.forEach(({ box }, other) => {
+      const [a, b] = middle(box);
+      const ahead = (a - x) * dx + (b - y) * dy;
+      const aside = Math.abs((a - x) * dy) + Math.abs((b - y) * dx);
+      if (ahead > 1 && ahead + 2 * aside < least) {
+        least = ahead + 2 * aside;
+        best = other;
+      }
+    });
+    return best;
+  }
+}
+
+function sideName(side) {
+  return element("p", { class: "side-name", text: `${"AB"[side]}: ${printable(baseName(SIDES[side].path))}` });
+}

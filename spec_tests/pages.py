@@ -1,0 +1,61 @@
+"""Reading the page of ``shardvar view`` back: its columns, and through them the tensors and slices that it shows."""
+
+import json
+import re
+from typing import Any
+
+HOSTILE_KEYS = (
+    "</script><img src=x onerror=alert(1)>",
+    "<!--<script>",
+    "]]></style><svg/onload=alert(2)>",
+    "{{data}}${x}`quote\"'",
+    "a\u202eevil",
+    "line\u2028separator\nnext",
+    "bytes\udcff",
+    "🙂/日本",
+    "🙂/日木",
+    "back\\slash/&lt;b&gt;",
+    "__proto__",
+    "constructor/prototype",
+)
+"""Names that would run, hide or break something in a page that trusted them."""
+
+
+def columns_of(page: str) -> dict[str, Any]:
+    """What stands in the page's one block of data."""
+    (block,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL)
+    columns: dict[str, Any] = json.loads(block)
+    return columns
+
+
+def keys_of(columns: dict[str, Any]) -> list[str]:
+    """The keys of one checkpoint, put together from what each shares with the one before it."""
+    keys = [""]
+    for shared, rest in zip(columns["keys"]["shared"], columns["keys"]["rest"], strict=True):
+        keys.append(keys[-1][:shared] + rest)
+    return keys[1:]
+
+
+def tensors_of(columns: dict[str, Any]) -> dict[str, tuple[str, tuple[int, ...], int]]:
+    """(dtype, shape, bytes) by key, of the tensors that the index tells of."""
+    rows = zip(keys_of(columns), columns["dtype"], columns["shape"], columns["nbytes"], strict=True)
+    return {
+        key: (columns["dtypes"][dtype], tuple(map(int, columns["shapes"][shape])), nbytes)
+        for key, dtype, shape, nbytes in rows
+        if dtype >= 0
+    }
+
+
+def slices_of(columns: dict[str, Any]) -> list[tuple[str, tuple[int, ...], tuple[int, ...], str, int, int, bool]]:
+    """(key, offset, shape, file, start, bytes, whether byte for byte) of every slice."""
+    slices, tensors = columns["slices"], tensors_of(columns)
+    cut = {number: box for number, *box in slices["cut"]}
+    keys = [key for key, count in zip(keys_of(columns), columns["num_slices"], strict=True) for _ in range(count)]
+    found = []
+    for number, key in enumerate(keys):
+        shape = tensors[key][1]
+        box = cut.get(number, [*[0] * len(shape), *shape])
+        offset, extent = tuple(map(int, box[: len(shape)])), tuple(map(int, box[len(shape) :]))
+        place = columns["files"][slices["file"][number]], int(slices["start"][number]), slices["nbytes"][number]
+        found.append((key, offset, extent, *place, number not in slices["encoded"]))
+    return found

@@ -14,10 +14,10 @@ PEERS := .venv-peers/bin/python
 DOCS  := .venv-docs/bin/python
 BUILT := .venv-wheel/bin/python
 
-LINTED := shardvar spec_tests benchmarks examples
+LINTED := shardvar spec_tests benchmarks examples docs/tour.ipynb
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check laws rules crash peers bench wheel clean
+.PHONY: help setup demo test check laws rules crash peers bench wheel notebook tour clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,12 @@ peers: .venv-peers/installed ## install the real frameworks in .venv-peers; pari
 	$(PEERS) spec_tests/conformance/run.py
 	$(PEERS) spec_tests/write_rules.py
 
+notebook: .venv-docs/notebook ## open the tour of sharded variables, docs/tour.ipynb, in JupyterLab
+	$(DOCS) -m jupyterlab docs/tour.ipynb
+
+tour: .venv-docs/installed ## execute the tour from top to bottom, and check each picture, law and solution
+	$(DOCS) -m pytest -q -W default spec_tests/test_tour.py spec_tests/notebook
+
 bench: .venv-peers/installed ## measure against the peers; figures are ratios within one run
 	$(PEERS) -m benchmarks
 
@@ -80,6 +86,10 @@ clean: ## remove everything that these verbs made
 	$(PYTHON) -m venv .venv-docs
 	$(DOCS) $(PIP_INSTALL) --upgrade "pip>=25.1"
 	$(DOCS) $(PIP_INSTALL) --editable . --group docs
+	@touch $@
+
+.venv-docs/notebook: .venv-docs/installed
+	$(DOCS) $(PIP_INSTALL) --editable ".[notebook]"
 	@touch $@
 
 # torch goes first and alone: any other package of the group would accept, and fetch, another version of it.

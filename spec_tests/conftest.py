@@ -16,5 +16,7 @@ settings.register_profile("ci", settings.get_profile("default"), derandomize=Tru
 settings.register_profile("laws", settings.get_profile("default"), max_examples=3000)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-# The parity tests need the real frameworks; they are collected only where those are installed.
-collect_ignore = [] if find_spec("tensorflow") else ["peers"]
+# What needs more than the developer's tools is collected only where that is installed: the parity tests beside the real
+# frameworks (``make peers``), the notebook's where notebooks are executed (``make tour``).
+_NEEDS = {"peers": "tensorflow", "notebook": "nbclient"}
+collect_ignore = [folder for folder, package in _NEEDS.items() if not find_spec(package)]

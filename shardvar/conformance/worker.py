@@ -12,7 +12,7 @@ from typing import Any
 from shardvar.conformance.adapter import load_adapter
 from shardvar.conformance.calls import ProcessDied
 
-FIRST_PATIENCE = 120.0
+FIRST_PATIENCE = 60.0
 """Seconds after which the first call counts as hung: it waits for the import of a framework on a busy machine."""
 
 PATIENCE = 30.0

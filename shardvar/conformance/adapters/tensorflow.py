@@ -7,12 +7,15 @@ TensorFlow has no public name for their class, which is asked for only where sha
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+import shardvar as sv
 
 Array = npt.NDArray[Any]
 Gradient = Array | tuple[Array, Array]
@@ -79,6 +82,13 @@ class Adapter:
             raise NotImplementedError("shards without rows")
         stops = np.cumsum([len(shard) for shard in self.shards(self.create(np.zeros(length), num_shards))]).tolist()
         return list(zip([0, *stops[:-1]], stops, strict=True))
+
+    def regions(self, shape: Sequence[int], counts: Sequence[int]) -> list[tuple[list[int], tuple[int, ...]]]:
+        if any(count > 1 for count in counts[1:]):
+            raise NotImplementedError("only the first axis is cut")
+        shapes = [shard.shape for shard in self.shards(self.create_partitioned(np.zeros(shape), counts))]
+        starts = np.cumsum([0, *(rows for rows, *_ in shapes)]).tolist()
+        return [([start, *[0] * (len(shape) - 1)], part) for start, part in zip(starts, shapes, strict=False)]
 
     def fixed_shards(self, shape: Sequence[int], dtype: Any, num_shards: int) -> Any:
         return self._fixed(num_shards)(self._tf.TensorShape(shape), self._tf.as_dtype(dtype))
@@ -210,8 +220,22 @@ class Adapter:
         name = key.replace(".", "..").replace("/", ".S") + _SUFFIX
         return self._tf.train.load_variable(path, name)[start:stop]
 
+    def save_parts(self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]) -> None:
+        pieces = [(key, offset[0], part) for offset, part in parts]
+        self.save_by_callback(path, {key: np.zeros(shape, dtype)}, lambda tensors: [pieces], "the given parts")
+
     def save_limited(self, path: str, tensors: Mapping[str, Array], num_shards: int, max_nbytes: int) -> None:
         self.save(path, tensors, num_shards, self._tf.train.experimental.MaxShardSizePolicy(max_nbytes))
+
+    def file_nbytes(self, path: str) -> list[int]:
+        # TensorFlow does not say which file holds a tensor; its index, read by shardvar, does.
+        nbytes: Counter[int] = Counter()
+        with sv.open_checkpoint(path) as checkpoint:
+            entries = checkpoint.entries()
+            for row, file in enumerate(entries.file.tolist()):
+                stored = entries.slices[row]
+                nbytes[file] += stored.nbytes * stored.key.endswith(_SUFFIX)
+        return list(nbytes.values())
 
     def save_by_callback(self, path: str, tensors: Mapping[str, Array], callback: Any, description: str) -> None:
         # On servers a callback is given symbols, not values; the kit's want values, which variables of one host have.

@@ -148,7 +148,7 @@ def strings_are_saved(adapter: Calls, case: Case) -> None:
 
 
 @rule("R-CKPT-1-strides", 6, "000", ELASTIC, "save restore",
-      st.tuples(arrays(["float32", "int64"], 2, 4).filter(lambda a: a.ndim > 0 and len(a) > 0), shards).map(
+      st.tuples(arrays(["float32", "int64"], 2, 4).filter(lambda a: a.ndim > 0 and a.size > 0), shards).map(
           lambda drawn: ({"w": drawn[0]}, 1, min(drawn[1], len(drawn[0])))))  # fmt: skip
 def values_are_saved_not_memory(adapter: Calls, case: Case) -> None:
     """What is saved is the values of an array, however it lies in memory: transposed, reversed, big-endian."""

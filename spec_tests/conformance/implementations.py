@@ -35,11 +35,19 @@ class Implementation:
         """The file of its expected failures, if it has any."""
         return HERE / "expected" / f"{self.name}.txt"
 
+    @property
+    def has_adapter(self) -> bool:
+        """Whether there is an adapter of it."""
+        return (ROOT / "shardvar" / "conformance" / "adapters" / f"{self.name}.py").is_file()
+
+    @property
+    def report(self) -> Path:
+        """Where its last report lies, in this working copy."""
+        return ROOT / "build" / "conformance" / f"{self.name}.json"
+
     def missing(self) -> list[str]:
-        """The modules that are not installed, the adapter's own among them."""
-        adapter = ROOT / "shardvar" / "conformance" / "adapters" / f"{self.name}.py"
-        absent = [module for module in self.modules if find_spec(module) is None]
-        return absent if adapter.is_file() else [*absent, str(adapter.relative_to(ROOT))]
+        """What is not there: modules that are not installed, or the adapter."""
+        return [module for module in self.modules if find_spec(module) is None] + ["adapter"] * (not self.has_adapter)
 
     def versions(self) -> dict[str, str]:
         """The versions that are installed, by distribution."""
@@ -51,5 +59,5 @@ IMPLEMENTATIONS = (
     Implementation("shardvar", "shardvar", ("shardvar",), ()),
     Implementation("tensorflow", "TensorFlow", ("tensorflow",), ("tensorflow-cpu", "keras")),
     Implementation("torch", "PyTorch", ("torch",), ("torch",)),
-    Implementation("jax", "JAX with Orbax", ("jax", "orbax.checkpoint"), ("jax", "orbax-checkpoint")),
+    Implementation("jax", "JAX with Orbax", ("jax", "orbax"), ("jax", "orbax-checkpoint")),
 )

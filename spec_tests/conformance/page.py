@@ -15,8 +15,8 @@ Data = dict[str, Any]
 
 _HEAD = """# Who keeps which rule
 
-The conformance kit, run on five implementations by `make peers`, which writes this page: from the runs' reports and
-from nothing else. [conformance-kit.md](conformance-kit.md) says how to judge another one. A rule is *kept* where no
+The conformance kit, run on several implementations by `make peers`, which writes this page: from the runs' reports
+and from nothing else. [conformance-kit.md](conformance-kit.md) says how to judge another one. A rule is *kept* where no
 case was found that breaks it, **broken** where one was, and has a dash where the adapter does not claim it: because the
 implementation has no such thing, or the adapter no way to it. In *kept\\** some cases were not claimed. The same, for
 programs: [conformance.json](conformance.json).
@@ -59,11 +59,22 @@ def verdict(rule: Data) -> Data:
     outcome = OUTCOMES.get(rule["outcome"], "not claimed")
     found: Data = {"outcome": outcome, "cases": rule["cases"], "unclaimed_cases": rule["unclaimed_cases"]}
     if outcome == "broken":
-        found |= {"reason": rule["reason"], "came": rule["counterexample"]["came"]}
-        found |= {"must": rule["counterexample"]["must"], "program": rule["program"]}
+        found |= {"reason": rule["reason"], "came": lasting(rule["counterexample"]["came"])}
+        found |= {"must": rule["counterexample"]["must"], "program": lasting(rule["program"])}
     else:
         found["unclaimed"] = rule["unclaimed"] or [rule["reason"]] * (outcome == "not claimed")
     return found
+
+
+def lasting(text: str) -> str:
+    """A text without what differs from run to run: addresses of objects, directories, tracebacks within messages.
+
+    >>> lasting("It returned <Variable object at 0x7f>."), lasting("No file /tmp/x-1/model. Detected at node A (File")
+    ('It returned <Variable object>.', 'No file …/model. …')
+    """
+    text = re.sub(r" at 0x[0-9a-f]+", "", text)
+    text = re.sub(r" Detected at node .*", " …", text)
+    return re.sub(r"(?<![\w.:<])/(?:[^/\s'\"]+/)+", "…/", text)
 
 
 def outcomes(data: Data) -> dict[tuple[str, str], str]:

@@ -1,9 +1,10 @@
 """Judge implementations, write docs/conformance.json and .md: ``python spec_tests/conformance/run.py [NAME ...]``.
 
 Each implementation is judged in a process of its own, two at a time. One that is not installed is skipped, and said to
-be. The page is written where all five were judged: from their reports and from nothing else, so that it changes where
-an adapter or a framework does. The exit code is 1 where a rule is broken that is not among the expected failures, where
-one of these is kept after all, or where, in continuous integration, the verdicts are not those of the page.
+be. Reports lie in build/conformance, where those of other names may be left from earlier runs. The page is written where
+there is one of each implementation that has an adapter: from these reports alone, so that it changes where an adapter or
+a framework does. The exit code is 1 where a rule is broken that is not among the expected failures, where one of these
+is kept after all, or where, in continuous integration, the verdicts are not the page's.
 """
 
 import argparse
@@ -22,40 +23,53 @@ sys.path[:0] = [str(path) for path in (HERE.parent, HERE.parent.parent) if str(p
 
 from conformance.implementations import BREACHES, DATA, IMPLEMENTATIONS, PAGE, ROOT, Implementation  # noqa: E402
 from conformance.page import combined, outcomes, page  # noqa: E402
+from shardvar.conformance.registry import all_rules  # noqa: E402
 
-EXAMPLES = 30
+EXAMPLES = 40
 PATIENCE = 900.0
 """Seconds after which a run is ended; the slowest takes one or two minutes."""
 
 
-def judge(implementation: Implementation, examples: int) -> tuple[dict[str, Any] | None, int]:
-    """The report of an implementation, or none where the run itself failed, and pytest's exit code."""
+def judge(implementation: Implementation, examples: int) -> int:
+    """Write the report of an implementation; pytest's exit code."""
     began = time.monotonic()
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "GRPC_VERBOSITY": "NONE",
     }
-    with tempfile.TemporaryDirectory(prefix="conformance-") as directory:
-        report = Path(directory) / "report.json"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "shardvar.conformance.plugin"]
-        command += ["--pyargs", "shardvar.conformance", "--adapter", implementation.spec]
-        command += ["--conformance-json", str(report), "--conformance-examples", str(examples)]
-        if implementation.expected.is_file():
-            command += ["--expected-failures", str(implementation.expected)]
+    report = implementation.report
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "shardvar.conformance.plugin"]
+    command += ["--pyargs", "shardvar.conformance", "--adapter", implementation.spec]
+    command += ["--conformance-json", str(report), "--conformance-examples", str(examples)]
+    if implementation.expected.is_file():
+        command += ["--expected-failures", str(implementation.expected)]
+    with tempfile.TemporaryDirectory(prefix="conformance-") as directory:  # no settings of pytest are found from there
         done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-        data = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else None
-    seconds = time.monotonic() - began
-    counts = "" if data is None else ", ".join(f"{n} {name}" for name, n in data["counts"].items() if n)
-    print(f"{implementation.name}: {counts or 'no report'} ({seconds:.0f} s)", flush=True)
+    counts = {} if not report.is_file() else json.loads(report.read_text(encoding="utf-8"))["counts"]
+    told = ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
+    print(f"{implementation.name}: {told or 'no report'} ({time.monotonic() - began:.0f} s)", flush=True)
     if done.returncode:
         print(done.stdout, done.stderr, sep="\n", flush=True)
-    return data, done.returncode
+    return done.returncode
 
 
-def publish(reports: dict[str, dict[str, Any]]) -> bool:
+def reports() -> dict[str, dict[str, Any]]:
+    """The reports that there are, by implementation; an earlier run's count where they are about the same rules."""
+    found = {
+        one.name: json.loads(one.report.read_text(encoding="utf-8"))
+        for one in IMPLEMENTATIONS
+        if one.has_adapter and one.report.is_file()
+    }
+    known = [rule.id for rule in all_rules()]
+    return {name: report for name, report in found.items() if [rule["id"] for rule in report["rules"]] == known}
+
+
+def publish(found: dict[str, dict[str, Any]]) -> bool:
     """Write the data and the page; whether the verdicts are those that they held before."""
-    data = combined(reports, IMPLEMENTATIONS)
+    data = combined(found, IMPLEMENTATIONS)
     before = json.loads(DATA.read_text(encoding="utf-8")) if DATA.is_file() else None
     DATA.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     PAGE.write_text(page(data, BREACHES), encoding="utf-8")
@@ -68,7 +82,7 @@ def publish(reports: dict[str, dict[str, Any]]) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these; the page is then not written")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
     parser.add_argument("--examples", type=int, default=EXAMPLES, help="cases a rule (default: %(default)s)")
     options = parser.parse_args(arguments)
     unknown = set(options.names) - {implementation.name for implementation in IMPLEMENTATIONS}
@@ -80,12 +94,11 @@ def main(arguments: list[str] | None = None) -> int:
         if one not in present:
             print(f"{one.name}: SKIPPED, there is no {', '.join(one.missing())}", flush=True)
     with ThreadPoolExecutor(2) as pool:
-        judged = dict(zip(present, pool.map(lambda one: judge(one, options.examples), present), strict=True))
-    failed = any(code for _, code in judged.values())
-    reports = {one.name: report for one, (report, _) in judged.items() if report is not None}
-    if len(reports) < len(IMPLEMENTATIONS):
+        failed = any(list(pool.map(lambda one: judge(one, options.examples), present)))
+    found = reports()
+    if len(found) < sum(one.has_adapter for one in IMPLEMENTATIONS):
         print("docs/conformance.md is not written: it is about all of them.")
-    elif not failed and not publish(reports) and os.environ.get("CI"):
+    elif not failed and not publish(found) and os.environ.get("CI"):
         print("The verdicts are not those of docs/conformance.md: run make peers and commit what it writes.")
         failed = True
     return int(failed)

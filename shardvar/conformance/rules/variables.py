@@ -159,10 +159,10 @@ def steps_index(adapter: Calls, case: Indexed) -> None:
 def outer_slices(draw: st.DrawFn) -> Indexed:
     """A slice of rows whose bounds lie beyond the ends."""
     value, num_shards = draw(tables())
-    beyond = st.integers(1, 3)
-    bound = st.none() | st.integers(-len(value), len(value)) | beyond.map(lambda more: len(value) + more)
-    bound |= beyond.map(lambda more: -len(value) - more)
-    return value, num_shards, (slice(draw(bound), draw(bound), draw(st.sampled_from([None, 1, 2, -1, -2]))),)
+    more = st.integers(1, 3)
+    beyond = more.map(lambda more: len(value) + more) | more.map(lambda more: -len(value) - more)
+    stop = st.none() | st.integers(-len(value), len(value)) | beyond
+    return value, num_shards, (slice(draw(beyond), draw(stop), draw(st.sampled_from([None, 1, 2, 3, -1, -2]))),)
 
 
 @rule("R-VAR-1-bounds", 2, "000", FULL, "create index", outer_slices())

@@ -1,10 +1,10 @@
 """Judge implementations, write docs/conformance.json and .md: ``python spec_tests/conformance/run.py [NAME ...]``.
 
 Each implementation is judged in a process of its own, two at a time. One that is not installed is skipped, and said to
-be. Reports lie in build/conformance, where those of other names may be left from earlier runs. The page is written where
-there is one of each implementation that has an adapter: from these reports alone, so that it changes where an adapter or
-a framework does. The exit code is 1 where a rule is broken that is not among the expected failures, where one of these
-is kept after all, or where, in continuous integration, the verdicts are not the page's.
+be. Reports lie in build/conformance, where those of other names may be left from earlier runs. The page is written if
+there is one of each implementation that has an adapter: from these alone, so that it changes where an adapter or a
+framework does. The exit code is 1 where a rule is broken that is not among the expected failures, where one of them is
+kept after all, or where, in continuous integration, the verdicts are not the page's.
 """
 
 import argparse

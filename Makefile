@@ -17,7 +17,7 @@ BUILT := .venv-wheel/bin/python
 LINTED := shardvar spec_tests benchmarks examples docs/tour.ipynb
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check laws rules crash peers bench wheel notebook tour clean
+.PHONY: help setup demo test check laws rules crash vectors peers bench wheel notebook tour clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ rules: .venv/installed ## write docs/rules.md: each sentence of the RFCs, what o
 
 crash: .venv/installed ## kill 2,000 writers at random system calls, and look at what each left
 	OPENBLAS_NUM_THREADS=1 $(DEV) spec_tests/crashing.py 2000
+
+vectors: .venv/installed ## write shardvar/vectors/data anew, the same bytes on every machine
+	$(DEV) spec_tests/published/make.py
 
 peers: .venv-peers/installed ## install the real frameworks in .venv-peers; parity tests, and the conformance kit on each
 	$(PEERS) -m pytest -q -rs -W default spec_tests/peers

@@ -74,6 +74,8 @@ def run(arguments: Namespace) -> int:
             from shardvar.cli.verify import run
         case "diff":
             from shardvar.cli.diff import run
+        case "vectors":
+            from shardvar.cli.vectors import run
         case "completion":
             from shardvar.cli.completion import run
         case _:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from shardvar import __version__
 from shardvar.errors import ArgumentError
 
-VERBS = ("inspect", "show", "view", "verify", "diff", "reshard", "completion")
+VERBS = ("inspect", "show", "view", "verify", "diff", "reshard", "vectors", "completion")
 
 _PATH = "a checkpoint: prefix, index file, directory, or one of its data files"
 _UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--[^ =]+).*", re.DOTALL)
@@ -78,7 +78,9 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"shardvar {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
-    for add in (_add_inspect, _add_show, _add_view, _add_verify, _add_diff, _add_reshard, _add_completion):
+    for add in (
+        _add_inspect, _add_show, _add_view, _add_verify, _add_diff, _add_reshard, _add_vectors, _add_completion,
+    ):  # fmt: skip
         add(verbs)
     return parser
 
@@ -206,6 +208,19 @@ def _add_reshard(verbs: "Verbs[Parser]") -> None:
         help="replace DST; a crash leaves the old or the new one, but a mixture for a safetensors set of several files",
     )
     parser.add_argument("--verify", action="store_true", help="read the new checkpoint back and verify it")
+
+
+def _add_vectors(verbs: "Verbs[Parser]") -> None:
+    parser = _add_verb(
+        verbs,
+        "vectors",
+        "write the vectors for other implementations: inputs and expected outputs as JSON, checkpoints, a README",
+        ["--out vectors", "--out vectors --force --json"],
+    )
+    parser.add_argument("--out", metavar="DIR", required=True, help="an empty directory, or one that is not there yet")
+    parser.add_argument(
+        "--force", action="store_true", help="write into a directory that is not empty; nothing is removed"
+    )
 
 
 def _add_completion(verbs: "Verbs[Parser]") -> None:

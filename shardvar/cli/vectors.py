@@ -1,0 +1,64 @@
+"""``shardvar vectors``: the published vectors, written where another implementation's tests find them.
+
+The steps: find out whether the directory may be written to, make it, write file by file. Nothing is ever removed.
+"""
+
+from argparse import Namespace
+from pathlib import Path
+
+from shardvar import vectors
+from shardvar.checkpoint.reports import SCHEMA
+from shardvar.cli.output import print_json, print_table
+from shardvar.cli.text import count, human_size, printable
+from shardvar.errors import ArgumentError, StorageError, TargetExists
+
+
+def run(arguments: Namespace) -> int:
+    """Write every file, and say what the groups are."""
+    target = Path(arguments.out)
+    check_target(target, arguments.force)
+    nbytes = write_vectors(target)
+    headers = [vectors.group(name)["header"] for name in vectors.groups()]
+    rows = [{"group": header["group"], "count": header["count"], "title": header["title"]} for header in headers]
+    if arguments.json:
+        told = {"out": str(target), "num_files": len(vectors.names()), "nbytes": nbytes, "groups": rows}
+        print_json({"schema": SCHEMA, **told})
+        return 0
+    print_table(["group", "vectors", "about"], [[row["group"], str(row["count"]), row["title"]] for row in rows], [1])
+    wrote = f"{count(len(vectors.names()), 'file')}, {human_size(nbytes)}"
+    print(f"wrote {wrote}; begin with {printable(str(target / 'README.md'))}")
+    return 0
+
+
+def check_target(target: Path, force: bool) -> None:
+    """``TargetExists`` where the directory holds anything, unless it is forced; ``ArgumentError`` where it is none."""
+    try:
+        is_other = target.exists() and not target.is_dir()
+        is_filled = target.is_dir() and any(target.iterdir())
+    except OSError as error:
+        raise _refused(target, error) from error
+    if is_other:
+        raise ArgumentError(f"{target} is no directory.", "Give a directory, or a path where there is nothing yet.")
+    if is_filled and not force:
+        raise TargetExists(
+            f"The directory {target} is not empty.",
+            "Give another one, or --force: files of the vectors' names are replaced, others stay.",
+        )
+
+
+def write_vectors(target: Path) -> int:
+    """Write every file below a directory, which is made where there is none; the bytes written."""
+    nbytes = 0
+    try:
+        for name in vectors.names():
+            path = target.joinpath(*name.split("/"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            nbytes += path.write_bytes(vectors.read(name))
+    except OSError as error:
+        raise _refused(target, error) from error
+    return nbytes
+
+
+def _refused(target: Path, error: OSError) -> StorageError:
+    cause = f"{error.filename or target} cannot be written: {error.strerror or error}."
+    return StorageError(cause, "Look at the path, the permissions and the space.")

@@ -1,0 +1,61 @@
+"""Generators of random words in plain integers: Philox of both widths, Threefry, and the streams made of them."""
+
+from collections.abc import Iterator, Sequence
+
+_PHILOX = {
+    32: ((0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)),
+    64: ((0xD2E7470EE14C6C93, 0xCA5A826395121157), (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)),
+}
+"""By the bits of a word: the multipliers, and what is added to the key."""
+
+
+def philox(counter: Sequence[int], key: Sequence[int], bits: int) -> list[int]:
+    """Ten rounds."""
+    mask = (1 << bits) - 1
+    multipliers, weyl = _PHILOX[bits]
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        p, q = multipliers[0] * c0, multipliers[1] * c2
+        c0, c1, c2, c3 = (q >> bits) ^ c1 ^ k0, q & mask, (p >> bits) ^ c3 ^ k1, p & mask
+        k0, k1 = (k0 + weyl[0]) & mask, (k1 + weyl[1]) & mask
+    return [c0, c1, c2, c3]
+
+
+def threefry(key: Sequence[int], counter: Sequence[int]) -> list[int]:
+    """Threefry2x32 with twenty rounds."""
+    mask = 0xFFFFFFFF
+    keys = [key[0], key[1], key[0] ^ key[1] ^ 0x1BD11BDA]
+    x0, x1 = (counter[0] + keys[0]) & mask, (counter[1] + keys[1]) & mask
+    for group in range(5):
+        for rotation in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+            x0 = (x0 + x1) & mask
+            x1 = ((x1 << rotation | x1 >> (32 - rotation)) & mask) ^ x0
+        x0 = (x0 + keys[(group + 1) % 3]) & mask
+        x1 = (x1 + keys[(group + 2) % 3] + group + 1) & mask
+    return [x0, x1]
+
+
+def halves(word: int) -> list[int]:
+    """The low and the high half of 64 bits."""
+    return [word & 0xFFFFFFFF, word >> 32 & 0xFFFFFFFF]
+
+
+def tensorflow_words(seed: Sequence[int], first_block: int = 0) -> Iterator[int]:
+    """The stream of TensorFlow's stateless functions, from a block on."""
+    scrambled = philox([*halves(seed[0] % 2**64), *halves(seed[1] % 2**64)], [0x3EC8F720, 0x02461E29], 32)
+    counter = (scrambled[2] << 64 | scrambled[3] << 96) + first_block
+    while True:
+        words = [counter >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)]
+        yield from philox(words, scrambled[:2], 32)
+        counter = (counter + 1) % 2**128
+
+
+def indexed_word(seed: int, number: int, attempt: int = 0) -> int:
+    """One word of the stream by index."""
+    return philox([number // 4 + 1, 0, 0, attempt], [seed % 2**64, 0], 64)[number % 4]
+
+
+def jax_words(seed: int, flat_index: int) -> list[int]:
+    """The two words of one element."""
+    return threefry([0, seed % 2**32], [flat_index >> 32, flat_index & 0xFFFFFFFF])

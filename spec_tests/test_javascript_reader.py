@@ -3,6 +3,7 @@
 It stands for everybody who has only the page: where the two disagree, the page does not suffice.
 """
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from answers.judge import decode, is_array
 from natives import CASES, GOLDEN
 
 import shardvar as sv
+from shardvar import vectors
 
 READER = Path(__file__).parents[1] / "docs" / "reader.mjs"
 NODE = shutil.which("node")
@@ -41,8 +44,35 @@ for (const [prefix, keys] of Object.entries(KEYS))
     };
     const pairs = [];
     for (const key of keys ?? checkpoint.tensors.keys()) pairs.push([key, await attempt(() => read(key))]);
+    if (!keys) checkpoint.damage.forEach((message, number) => pairs.push([`damage ${number}`, message]));
     return Object.fromEntries(pairs);
   });
+console.log(toJson(found));
+"""
+
+DECODE_ALL = """
+import { readFileSync } from "node:fs";
+const sizes = {
+  float32: [4, "setFloat32"],
+  float64: [8, "setFloat64"],
+  int32: [4, "setInt32"],
+  int64: [8, "setBigInt64"],
+};
+const found = {};
+const decode = ({ dtype, data }) => {
+  const [nbytes, set] = sizes[dtype];
+  const octets = new DataView(new ArrayBuffer(nbytes * data.length));
+  const number = dtype === "int64" ? BigInt : (each) => ({ nan: NaN, inf: Infinity, "-inf": -Infinity })[each] ?? each;
+  data.forEach((each, i) => octets[set](i * nbytes, number(each), true));
+  return toHex(new Uint8Array(octets.buffer));
+};
+const walk = (value, into) => {
+  if (value === null || typeof value !== "object") return;
+  if ("dtype" in value && "data" in value && value.dtype in sizes) into.push(decode(value));
+  else Object.values(value).forEach((each) => walk(each, into));
+};
+for (const path of PATHS)
+  for (const each of JSON.parse(readFileSync(path)).cases) walk([each.inputs, each.expected], (found[each.id] = []));
 console.log(toJson(found));
 """
 
@@ -105,6 +135,75 @@ def keys_of(case: str) -> list[str] | None:
     if "bad" not in case:
         return None
     return ["n", "t"] if "a1" in "".join(expectation(case)["files"]) else ["t"]
+
+
+VECTORS = Path(vectors.__file__).parent / "data"
+PUBLISHED = [case for case in vectors.group("checkpoints")["cases"] if case["inputs"]["format"] == "shardvar"]
+
+
+@pytest.fixture(scope="module")
+def published() -> dict[str, Any]:
+    """The native checkpoints of the published vectors as the reader sees them."""
+    keys = {
+        str(VECTORS / case["inputs"]["path"]): [each["key"] for each in case["expected"]["refused"]]
+        if case["op"] == "read_damaged"
+        else None
+        for case in PUBLISHED
+    }
+    answer: dict[str, Any] = run(READ_ALL, KEYS=keys)
+    return answer
+
+
+@pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: case["id"])
+def test_the_published_checkpoints_are_what_the_vectors_say(case: dict[str, Any], published: dict[str, Any]) -> None:
+    """Bit for bit where they are sound, and refused, whole or key by key, where they are damaged."""
+    answer = published[str(VECTORS / case["inputs"]["path"])]
+    if "error" in case:
+        refused = isinstance(answer, str) or any(isinstance(each, str) for each in answer.values())
+        assert refused, answer
+    elif case["op"] == "read_damaged":
+        refused_keys = [each["key"] for each in case["expected"]["refused"]]
+        assert isinstance(answer, str) or all(isinstance(answer[key], str) for key in refused_keys)
+    else:
+        assert len(answer) == len(case["expected"]["tensors"])
+        for told in case["expected"]["tensors"]:
+            check_told(told, answer[told["key"] if "key" in told else text_of(told["key_hex"])])
+
+
+def text_of(octets: str) -> str:
+    return bytes.fromhex(octets).decode("utf-8", "surrogateescape")
+
+
+def check_told(told: dict[str, Any], theirs: Any) -> None:
+    if "carried" in told:
+        assert "TensorFlow alone" in theirs
+    elif "strings" in told:
+        assert theirs[1] == told["strings"]
+    else:
+        octets = bytes.fromhex(theirs[0])
+        assert (len(octets), hashlib.sha256(octets).hexdigest()) == (told["nbytes"], told["sha256"])
+        assert theirs[0] == told.get("hex", theirs[0])
+
+
+def test_the_published_arrays_are_the_same_bits_in_javascript() -> None:
+    """Read as the vectors' README says: numbers of JSON are float64, those of int64 are texts."""
+    documents = [name for name in vectors.groups() if name != "checkpoints"]
+    theirs = run(DECODE_ALL, PATHS=[str(VECTORS / f"{name}.json") for name in documents])
+    known = ("float32", "float64", "int32", "int64")
+
+    def arrays(value: Any) -> list[str]:
+        if is_array(value):
+            return [decode(value).tobytes().hex()] if value["dtype"] in known else []
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+        return [found for part in parts for found in arrays(part)]
+
+    ours = {
+        case["id"]: arrays([case["inputs"], case.get("expected")])
+        for name in documents
+        for case in vectors.group(name)["cases"]
+    }
+    assert sum(map(len, ours.values())) > 500
+    assert theirs == ours
 
 
 @pytest.fixture(scope="module")

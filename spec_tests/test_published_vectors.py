@@ -6,6 +6,7 @@ is two opinions that agree.
 
 import ast
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from answers import disk, geometry, memory
 from answers.judge import disagreement, is_array
 from published import make
 from published.rules import RULES
+from rules.sentences import sentences_by_rule
 
 DATA = make.DATA
 PUBLISHED = Path(make.__file__).parent
@@ -120,6 +122,18 @@ def test_sentences_of_the_documentation_stand_there() -> None:
     told = {rule: each for rule, each in RULES.items() if each["source"].startswith("docs/")}
     pages = {source: words((PUBLISHED.parents[1] / source).read_text(encoding="utf-8")) for source in sources(told)}
     assert [rule for rule, each in told.items() if words(each["sentence"]) not in pages[each["source"]]] == []
+
+
+def test_sentences_of_the_rfcs_are_those_of_their_rules() -> None:
+    """An id means the same here as in docs/rules.md."""
+
+    def words(text: str) -> str:
+        return " ".join(re.sub("[`*_]", "", text).split())
+
+    for rule, each in RULES.items():
+        if rule.startswith("R-"):
+            number, sentences = each["source"].removeprefix("RFC "), sentences_by_rule()[rule]
+            assert any(words(each["sentence"]) in words(told.text) for rfc, told in sentences if rfc == number), rule
 
 
 def sources(told: Mapping[str, Mapping[str, str]]) -> set[str]:

@@ -152,7 +152,9 @@ def _breaches(data: Data, scripts: dict[tuple[str, str], Path]) -> Iterator[str]
 def _breach(name: str, rule: Data, script: Path | None) -> Iterator[str]:
     found = rule["verdicts"][name]
     yield ""
-    yield f'<a id="{_anchor(name, rule["id"])}"></a>**{rule["id"]}**, {name}: {_inline(found["reason"])}.'
+    yield f"#### {name} {rule['id']}"
+    yield ""
+    yield f"{_inline(found['reason'])}."
     yield f'RFC {rule["rfc"]}: "{_inline(rule["sentence"])}"'
     if script:
         yield f"On the framework alone: [{script.name}](../examples/breaches/{script.name})."

@@ -11,13 +11,14 @@ PIP_INSTALL := -m pip --disable-pip-version-check --quiet install
 
 DEV   := .venv/bin/python
 PEERS := .venv-peers/bin/python
+BROWSER := .venv-browser/bin/python
 DOCS  := .venv-docs/bin/python
 BUILT := .venv-wheel/bin/python
 
 LINTED := shardvar spec_tests benchmarks examples docs/tour.ipynb
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check laws rules crash vectors peers bench wheel notebook tour clean
+.PHONY: help setup demo test check laws rules crash vectors peers browser bench wheel notebook tour clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +63,9 @@ notebook: .venv-docs/notebook ## open the tour of sharded variables, docs/tour.i
 tour: .venv-docs/installed ## execute the tour from top to bottom, and check each picture, law and solution
 	$(DOCS) -m pytest -q -W default spec_tests/test_tour.py spec_tests/notebook
 
+browser: .venv-browser/installed ## open the pages of shardvar view in headless Chromium: search, click, hover, keys
+	@if .ci/chromium; then $(BROWSER) -m pytest -q -p no:cacheprovider spec_tests/browser; fi
+
 bench: .venv-peers/installed ## measure against the peers; figures are ratios within one run
 	$(PEERS) -m benchmarks
 
@@ -93,6 +97,12 @@ clean: ## remove everything that these verbs made
 
 .venv-docs/notebook: .venv-docs/installed
 	$(DOCS) $(PIP_INSTALL) --editable ".[notebook]"
+	@touch $@
+
+.venv-browser/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-browser
+	$(BROWSER) $(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(BROWSER) $(PIP_INSTALL) --editable . --group browser
 	@touch $@
 
 # torch goes first and alone: any other package of the group would accept, and fetch, another version of it.

@@ -102,3 +102,9 @@ class DiffReport:
             "unreadable": [asdict(each) for each in self.unreadable],
             "num_equal": self.num_equal,
         }
+
+    def _repr_html_(self) -> str:
+        """The report as a table, for notebooks."""
+        from shardvar.checkpoint.pictures import diff_html
+
+        return diff_html(self)

@@ -170,6 +170,12 @@ class Reader:
                 raise error
             return entries
 
+    def _repr_html_(self) -> str:
+        """The first tensors as a table, for notebooks. Looks at all entries, at no payload."""
+        from shardvar.checkpoint.pictures import reader_html
+
+        return reader_html(self)
+
     def forget(self) -> None:
         """Let go of what grows with the number of tensors, and is found again when it is asked for."""
         self._table = self._keys = self._faults = None

@@ -63,3 +63,9 @@ class WriteReport:
         """The report as a JSON object with stable keys."""
         lists = {"file_nbytes": list(self.file_nbytes), "exceeding": [asdict(each) for each in self.exceeding]}
         return {"schema": SCHEMA, **asdict(self), **lists, "num_files": self.num_files}
+
+    def _repr_html_(self) -> str:
+        """The report as a table, for notebooks."""
+        from shardvar.checkpoint.pictures import write_html
+
+        return write_html(self)

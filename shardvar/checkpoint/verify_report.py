@@ -52,3 +52,9 @@ class VerifyReport:
         """The report as a JSON object with stable keys."""
         lists = {"damages": [asdict(damage) for damage in self.damages], "notes": list(self.notes)}
         return {"schema": SCHEMA, "ok": self.ok, **asdict(self), **lists}
+
+    def _repr_html_(self) -> str:
+        """The report as a table, for notebooks."""
+        from shardvar.checkpoint.pictures import verify_html
+
+        return verify_html(self)

@@ -152,6 +152,12 @@ class Partition:
     def __iter__(self) -> Iterator[Region]:
         return iter(self.parts)
 
+    def _repr_html_(self) -> str:
+        """The parts as a drawing and a table, for notebooks."""
+        from shardvar.pictures.values import partition_html
+
+        return partition_html(self.shape, [(part.offset, part.shape) for part in self.parts])
+
     def __len__(self) -> int:
         return len(self.parts)
 

@@ -76,6 +76,15 @@ class Plan:
         offset, shape = self.copies.offset[row, :rank], self.copies.shape[row, :rank]
         return Copy(int(self.copies.source[row]), target, Region(offset.tolist(), shape.tolist()))
 
+    def _repr_html_(self) -> str:
+        """What moves, as a drawing and a table, for notebooks."""
+        from shardvar.pictures.values import MOST_MOVES, plan_html
+
+        copies = [self.copy(row) for row in range(min(len(self.copies), MOST_MOVES + 1))]
+        named = [(_name(self.sources, copy.source), _name(self.targets, copy.target), copy.region) for copy in copies]
+        moves = [(source, target, str(region), region.size) for source, target, region in named]
+        return plan_html(len(self.sources), len(self.targets), moves, len(self.copies))
+
     def bounds(self) -> Ints:
         """[m + 1] where each target's copies begin in ``copies``."""
         return np.searchsorted(self.copies.target, np.arange(len(self.targets) + 1))
@@ -155,6 +164,12 @@ def _match(sources: TensorTable, targets: TensorTable) -> Ints:
         ]
         raise InconsistentTensor(f"{'; '.join(differences)}.", "Shapes and dtypes are never changed unasked.")
     return found
+
+
+def _name(slices: SliceTable, row: int) -> tuple[int, str, int]:
+    """A slice's row, what a person calls it, and its number of elements."""
+    region = slices.region(row)
+    return row, f"{slices.key(row)}{region}", region.size
 
 
 def _described(tensors: TensorTable, row: int) -> str:

@@ -1,0 +1,82 @@
+"""Tables for notebooks: quiet, in the notebook's own colours, and safe whatever the cells say."""
+
+from collections.abc import Collection, Sequence
+from html import escape
+
+from shardvar.pictures.words import one_line
+
+LINE = "1px solid rgba(128,128,128,.28)"
+QUIET = "opacity:.66"
+BAD = "color:#d0453c"
+
+_CELL = "padding:2px 14px 2px 0;background:none;vertical-align:top"
+_MONO = "font-family:ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere;min-width:18ch"
+
+
+class Markup(str):
+    """HTML that one of these modules made, and that is therefore not escaped again."""
+
+    __slots__ = ()
+
+
+def shown(text: object) -> str:
+    """Any text as HTML that shows it: no tag in it, and nothing that moves a cursor or turns letters around.
+
+    >>> shown("<b>\\u202e&"), shown(Markup("<b>"))
+    ('&lt;b&gt;\\\\u202e&amp;', '<b>')
+    """
+    return text if isinstance(text, Markup) else escape(one_line(str(text)))
+
+
+def html_table(
+    headers: Sequence[object], rows: Sequence[Sequence[object]], right: Collection[int] = (), more: int = 0
+) -> Markup:
+    """A table; cells are texts, or ``Markup``. Columns in ``right`` are numbers; ``more`` rows are told, not shown.
+
+    The first column is set as code is.
+    """
+    head = "".join(
+        f'<th scope="col" style="{_CELL};{QUIET};font-weight:400;{_align(at, right)}">{shown(text)}</th>'
+        for at, text in enumerate(headers)
+    )
+    body = "".join(f"<tr>{_cells(row, right)}</tr>" for row in rows)
+    rest = f'<div style="{QUIET}">and {more:,} more</div>' if more else ""
+    return Markup(
+        f'<table style="border-collapse:collapse;font-size:13px;margin:6px 0"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table>{rest}"
+    )
+
+
+def html_block(title: object, about: Sequence[object], *parts: Markup) -> str:
+    """A title, a line of what is known at once, and parts below."""
+    facts = " · ".join(shown(each) for each in about)
+    heading = f'<div><b>{shown(title)}</b></div><div style="{QUIET}">{facts}</div>'
+    return f'<div style="font-size:13px;line-height:1.45">{heading}{"".join(parts)}</div>'
+
+
+def bar(part: int, whole: int) -> Markup:
+    """A bar as long as its share of the longest one."""
+    width = max(round(96 * part / whole, 1), 1.0) if part and whole else 0.0
+    return Markup(
+        f'<svg width="96" height="9" role="img" aria-label="{100 * part / whole if whole else 0:.0f} %" '
+        f'style="vertical-align:middle"><rect width="96" height="9" fill="rgba(128,128,128,.14)"/>'
+        f'<rect width="{width}" height="9" fill="#4f86d9"/></svg>'
+    )
+
+
+def bad(text: object) -> Markup:
+    """A text that tells of something wrong."""
+    return Markup(f'<span style="{BAD}">{shown(text)}</span>')
+
+
+def _cells(row: Sequence[object], right: Collection[int]) -> str:
+    between = range(1, len(row) - 1)  # what is short; names and messages, at the ends, may be broken
+    return "".join(
+        f'<td style="{_CELL};border-top:{LINE};{_align(at, right)};'
+        f'{"" if at else _MONO}{"white-space:nowrap" if at in between else ""}">{shown(cell)}</td>'
+        for at, cell in enumerate(row)
+    )
+
+
+def _align(column: int, right: Collection[int]) -> str:
+    return "text-align:right;font-variant-numeric:tabular-nums" if column in right else "text-align:left"

@@ -1,0 +1,247 @@
+"""The page of ``shardvar view`` in a browser: searching, clicking, hovering, keys; damage, differences, odd names."""
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser.looking import DOWN, END, ENTER, ESCAPE, RIGHT, Page, show, view
+from pages import HOSTILE_KEYS
+from selenium.webdriver import Chrome
+
+import shardvar as sv
+from shardvar.cli import main
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+
+
+def model() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "embedding": rng.standard_normal((1000, 16), dtype=np.float32),
+        "dense/kernel": rng.standard_normal((60, 100), dtype=np.float32),
+        "dense/bias": np.zeros(1000, np.float32),
+        "head/weights": rng.integers(0, 99, (40, 50)),
+        "step": np.array(1200, np.int64),
+    }
+
+
+@pytest.fixture
+def page(chromium: Chrome, tmp_path: Path) -> Page:
+    return show(chromium, view(tmp_path, model(), "--stats", partition=3))
+
+
+def test_searching_leaves_what_contains_the_text(page: Page) -> None:
+    page.search("ker")
+    assert page.keys() == ["dense/kernel"] and page.text("#found") == "1 of 5 tensors, 24.0 kB"
+    page.search("")
+    assert len(page.keys()) == 5
+    page.search("nonesuch")
+    assert page.keys() == [] and page.find("#table .none").is_displayed()
+
+
+GLOBS = (
+    "dense/*",
+    "*e?",
+    "[!de]*",
+    "[sh]*",
+    "ste?",
+    "*[a-k]el",
+    "[]x]*",
+    "[x",
+    "*.*",
+    "?*[!l]",
+    "[z-a]*",
+    "*[/]*",
+    "[^s]*",
+)
+
+
+def test_a_glob_means_what_it_means_on_the_command_line(page: Page) -> None:
+    for glob in GLOBS:
+        page.search(glob)
+        assert page.keys() == [key for key in sorted(model()) if fnmatchcase(key, glob)], glob
+
+
+def test_dtypes_are_picked_by_buttons(page: Page) -> None:
+    chip = next(each for each in page.all("#chips button") if each.text.startswith("int64"))
+    chip.click()
+    assert page.keys() == ["head/weights", "step"]
+    assert page.find("#chips [aria-pressed=true]").text.startswith("int64")
+
+
+def test_a_click_on_an_area_chooses_its_tensor_and_tells_all_of_it(page: Page) -> None:
+    page.point(".map", 0.2, 0.5, click=True)
+    assert page.text("#detail-title") == "embedding"
+    told = page.text("#detail")
+    assert "float32 [1000, 16]" in told and "64.0 kB" in told and "[334:667, 0:16]" in told and "elements16,000" in told
+    assert page.run("return state.item.key") == "embedding"
+    assert page.find(".histogram").is_displayed()
+
+
+def test_areas_are_in_proportion_to_bytes(page: Page) -> None:
+    areas = page.run("return maps[0].boxes.filter((b) => b.node.item).map((b) => [b.node.nbytes, b.width * b.height])")
+    large = [(nbytes, area) for nbytes, area in areas if nbytes > 5000]
+    rates = [area / nbytes for nbytes, area in large]
+    assert len(large) == 3 and max(rates) / min(rates) < 1.4  # headers of folders take a little
+
+
+def test_hovering_tells_of_areas_files_and_gaps(page: Page) -> None:
+    page.point(".map", 0.2, 0.5)
+    assert "embedding" in page.text("#tip") and page.find("#tip").is_displayed()
+    page.point(".strip", 0.3, 0.5)
+    assert "float32 [" in page.text("#tip") and "bytes " in page.text("#tip")
+    page.point("h1", 0.5, 0.5)
+    assert not page.find("#tip").is_displayed()
+
+
+def test_folders_open_and_close(page: Page) -> None:
+    page.run("actions.open('dense/')")
+    assert page.text("#crumbs .here") == "dense/"
+    page.run("maps[0].drawNow()")
+    assert set(page.run("return maps[0].boxes.map((b) => b.node.label)")) == {"kernel", "bias"}
+    page.find("#crumbs button").click()
+    assert not page.all("#crumbs .here")
+
+
+def test_the_keyboard_reaches_everything(page: Page) -> None:
+    page.press("/")
+    assert page.run("return document.activeElement.id") == "query"
+    page.run("document.querySelector('.map .box[tabindex=\"0\"]').focus()")
+    first = page.run("return document.activeElement.dataset.name")
+    page.press(RIGHT)
+    assert page.run("return document.activeElement.dataset.name") != first
+    page.press(ENTER)
+    assert page.run("return state.item !== null || state.prefix !== ''")
+    page.press(ESCAPE)
+    page.run("document.querySelector('#table .row[tabindex=\"0\"]').focus()")
+    page.press(DOWN, DOWN)
+    chosen = page.run("return state.item.key")
+    assert chosen == page.run("return document.activeElement.title")
+    page.press(END)
+    assert page.run("return state.item.key") == "step"
+
+
+def test_screen_readers_are_told_names_and_places(page: Page) -> None:
+    assert page.find(".map").get_attribute("role") == "group" and "Arrow keys" in page.find(".map").get_attribute(
+        "aria-label"
+    )
+    labels = [each.get_attribute("aria-label") for each in page.all(".map .box")]
+    assert any(label.startswith("embedding: float32 [1000, 16]; 64.0 kB") for label in labels)
+    assert any(label.startswith("Folder dense/: 2 tensors") for label in labels)
+    grid = page.find("#table [role=grid]")
+    assert grid.get_attribute("aria-rowcount") == "6"
+    unnamed = page.run("""return [...document.querySelectorAll('button, input, [tabindex="0"]')].filter((each) =>
+        !(each.textContent.trim() || each.getAttribute('aria-label') || each.labels?.length)).length""")
+    assert unnamed == 0
+
+
+def test_a_column_sorts_both_ways(page: Page) -> None:
+    button = next(each for each in page.all("#table .head button") if each.text.startswith("size"))
+    button.click()
+    assert page.keys()[0] == "embedding"
+    next(each for each in page.all("#table .head button") if each.text.startswith("size")).click()
+    assert page.keys()[0] == "step"
+    assert page.find("#table [aria-sort=ascending]").text.startswith("size")
+
+
+def test_a_file_is_drawn_byte_by_byte_and_zoomed(page: Page) -> None:
+    page.until("fileMaps[0].bytes.high > 1000")
+    page.find("[aria-label='Zoom in']").click()
+    low, high, all_ = page.run("const b = fileMaps[0].bytes; return [b.low, b.high, extentOf(b.side, 0)]")
+    assert high - low == pytest.approx(all_ / 2)
+    page.find("details summary").click()
+    page.until("document.querySelectorAll('details tbody tr').length > 0")
+    page.find("details tbody button").click()
+    assert page.run("return state.item !== null")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 800, 1800])
+def test_no_width_needs_scrolling_sideways(chromium: Chrome, tmp_path: Path, width: int, scheme: str) -> None:
+    page = show(chromium, view(tmp_path, model(), "--stats"), width=width, scheme=scheme)
+    page.run("actions.choose(ITEMS[0])")
+    assert page.run("return document.documentElement.scrollWidth") <= width
+    dark = sum(int(part) for part in page.find("body").value_of_css_property("background-color")[5:-4].split(",")) < 300
+    assert dark == (scheme == "dark") and page.complaints() == []
+
+
+def test_a_change_of_the_scheme_repaints(chromium: Chrome, tmp_path: Path) -> None:
+    page = show(chromium, view(tmp_path, model()))
+    light = page.colour_at(".map canvas", 0.2, 0.5)
+    chromium.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    )
+    page.until("theme.paper !== '#fbfbfa'")
+    page.run("maps.forEach((map) => map.drawNow())")
+    assert sum(page.colour_at(".map canvas", 0.2, 0.5)) < sum(light)
+
+
+def test_hostile_names_are_shown_and_run_nothing(chromium: Chrome, tmp_path: Path) -> None:
+    arrays = {key: np.ones(8) for key in HOSTILE_KEYS}
+    page = show(chromium, view(tmp_path, arrays, "--stats", metadata={HOSTILE_KEYS[0]: HOSTILE_KEYS[1]}))
+    assert page.run("return ITEMS.length") == len(HOSTILE_KEYS)
+    for number in range(len(HOSTILE_KEYS)):
+        page.run(f"actions.choose(ITEMS[{number}])")
+    assert page.run("return document.querySelectorAll('img, svg[onload], script:not([type])').length") == 1
+    assert "\u202e" not in page.text("body > main") and "a\\u202eevil" in page.text("#table")
+    page.search("<img")
+    assert page.keys() == [HOSTILE_KEYS[0]] and page.complaints() == []
+
+
+def test_the_policy_stops_a_script_that_would_have_come_in(chromium: Chrome, tmp_path: Path) -> None:
+    """The second line of defence holds alone."""
+    path = view(tmp_path, model())
+    page = show(chromium, path)
+    page.run("""const script = document.createElement('script'); script.textContent = 'window.broken = true';
+        document.body.append(script)""")
+    assert page.run("return window.broken") is None
+
+
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [("bad_overlap", "OverlappingSlices"), ("bad_hole", "IncompleteCheckpoint"), ("bad_data_missing", "MissingFile")],
+)
+def test_damage_is_named_and_shown_in_its_place(chromium: Chrome, tmp_path: Path, case: str, kind: str) -> None:
+    target = tmp_path / "page.html"
+    assert main(["view", str(GOLDEN / "native" / case), "-o", str(target)]) == 0
+    page = show(chromium, target)
+    assert kind in page.text("#alerts")
+    page.find("#alerts button").click()
+    page.run("actions.choose(shown[0])")
+    assert kind in page.text("#detail") and page.all("#table .mark")
+    if case == "bad_data_missing":
+        assert "missing" in page.text("#files") and "file missing" in page.text("#alerts")
+    page.point(".drawing canvas", 0.375 if case == "bad_hole" else 0.1, 0.5)
+    assert ("stored nowhere" in page.text("#tip")) == (case == "bad_hole")
+
+
+def test_two_checkpoints_stand_side_by_side(chromium: Chrome, tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", model(), partition=2)
+    changed = model() | {"extra": np.ones(100)}
+    changed["embedding"][3, 2] += 1
+    del changed["step"]
+    sv.save(tmp_path / "b.npz", changed)
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b.npz"), "--html", str(tmp_path / "d.html")]) == 1
+    page = show(chromium, tmp_path / "d.html")
+    assert page.text("h1") == "1 differ, 2 in only one, 3 equal" and len(page.all(".map")) == 2
+    assert page.keys()[:3] == ["embedding", "step", "extra"]
+    page.run("actions.choose(shown[0])")
+    told = page.text("#detail")
+    assert "values that differ1" in told and "[3, 2]" in told and "A: a" in told and "B: b.npz" in told
+    assert page.complaints() == []
+
+
+def test_a_hundred_thousand_tensors_are_drawn_and_searched(chromium: Chrome, tmp_path: Path) -> None:
+    names = {f"model/block_{i // 100}/expert_{i % 100}/kernel": np.zeros(2 + i % 7, np.int8) for i in range(100_000)}
+    page = show(chromium, view(tmp_path, names))
+    assert page.run("return [ITEMS.length, maps[0].boxes.length > 100]") == [100_000, True]
+    assert len(page.all("#table .row")) < 60 and page.run("return document.querySelectorAll('*').length") < 1500
+    page.search("block_77/expert_5/")
+    assert page.keys() == ["model/block_77/expert_5/kernel"]
+    page.search("model/block_9?/*")
+    assert len(page.keys()) == 1000
+    page.search("")
+    page.run("document.querySelector('#table .list').scrollTop = 1e9")
+    page.until("[...document.querySelectorAll('#table .row')].some((row) => row.dataset.row === '99999')")
+    assert page.complaints() == []

@@ -17,7 +17,7 @@ settings.register_profile("laws", settings.get_profile("default"), max_examples=
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # What needs more than the developer's tools is collected only where that is installed: the parity tests beside the real
-# frameworks (``make peers``), the notebook's where notebooks are executed (``make tour``), the page's where a browser is
-# driven (``make browser``).
+# frameworks (``make peers``), the notebook's where notebooks are executed (``make tour``), the page's where a browser
+# is driven (``make browser``).
 _NEEDS = {"peers": "tensorflow", "notebook": "nbclient", "browser": "selenium"}
 collect_ignore = [folder for folder, package in _NEEDS.items() if not find_spec(package)]

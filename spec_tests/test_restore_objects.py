@@ -240,3 +240,15 @@ def test_slots_of_tensorflow_are_restored_into_shards() -> None:
         moment = reader.read("v/.OPTIMIZER_SLOT/opt/v/.ATTRIBUTES/VARIABLE_VALUE")
     np.testing.assert_allclose(optimizer.get_slot(v, "v").numpy(), moment * np.float32(0.999), rtol=1e-6)
     assert status.unmatched_keys == [f"opt/beta{n}_power/.ATTRIBUTES/VARIABLE_VALUE" for n in (1, 2)]
+
+
+def test_an_error_of_restoring_tells_the_policy_once(tmp_path: Path) -> None:
+    """R-POLICY-6 (RFC 001): the description "can be used to assist with debugging during checkpoint restoration"."""
+    sv.Checkpoint(w=sv.Variable([1.0])).write(tmp_path / "m", policy=sv.AllInOnePolicy())
+    told = repr(sv.AllInOnePolicy().description)
+    with pytest.raises(sv.errors.InconsistentTensor) as caught:
+        sv.Checkpoint(w=sv.Variable([1.0, 2.0])).read(tmp_path / "m")
+    assert str(caught.value).count(told) == 1
+    with pytest.raises(sv.errors.UnmatchedObjects) as unmatched:
+        sv.Checkpoint(v=sv.Variable([1.0])).read(tmp_path / "m").assert_consumed()
+    assert str(unmatched.value).count(told) == 1

@@ -190,10 +190,15 @@ class Reader:
         try:
             yield
         except (CheckpointError, UnknownKey) as error:
-            told = f"The checkpoint was written with the policy {self.metadata.description!r}."
-            if not self.metadata.description or told in error.remedy:
+            if self.policy_sentence in error.remedy:  # told already, or there is none
                 raise
-            raise type(error)(error.cause, f"{error.remedy} {told}".lstrip()) from error
+            raise type(error)(error.cause, f"{error.remedy} {self.policy_sentence}".lstrip()) from error
+
+    @property
+    def policy_sentence(self) -> str:
+        """The policy that wrote the checkpoint, for errors; empty where it is not known."""
+        description = self.metadata.description
+        return f"The checkpoint was written with the policy {description!r}." if description else ""
 
     def close(self) -> None:
         """Give the files back."""

@@ -35,9 +35,8 @@ def read_writes(reader: Reader, keyed: Keyed) -> list[Write]:
     if not keyed:
         return []
     targets, filled = _targets(keyed)
-    with reader.telling_policy():
-        entries = entries_of(reader, targets.tensors.keys)
-        arrays = read_arrays(plan_copies(entries.slices, targets), reader.source, entries)
+    entries = entries_of(reader, targets.tensors.keys)
+    arrays = read_arrays(plan_copies(entries.slices, targets), reader.source, entries)
     return _plan_writes(filled, arrays)
 
 

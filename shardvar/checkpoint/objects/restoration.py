@@ -22,7 +22,6 @@ from shardvar.checkpoint.objects.matching import Matching, Pairs
 from shardvar.checkpoint.objects.own_state import States, read_states, take_states
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, StoredNode, decode_graph, nodes_of_keys
 from shardvar.checkpoint.reader import Reader
-from shardvar.errors import CheckpointError
 from shardvar.tracking import ChildHook, Stateful, Trackable
 from shardvar.variables import VariableInterface
 from shardvar.variables.resource import commit
@@ -94,11 +93,9 @@ class Restoration:
             self.reader.close()
 
     def _fill(self, variables: Keyed, states: States) -> None:
-        try:
+        with self.reader.telling_policy():
             writes = read_writes(self.reader, variables)
             values = read_states(self.reader, states)
-        except CheckpointError as error:
-            raise type(error)(f"{error.cause}{self.laid_out}", error.remedy) from error
         take_states(values)
         commit(writes)
 
@@ -120,15 +117,6 @@ class Restoration:
     def num_met(self) -> int:
         """The objects that met a stored one, the root included."""
         return len(self.matching.objects)
-
-    @property
-    def laid_out(self) -> str:
-        """A sentence on what decided which slices share a file, in its own words.
-
-        RFC 001: it is there "to assist with debugging during checkpoint restoration".
-        """
-        description = self.reader.metadata.description
-        return f" Its files were laid out by {description!r}." if description else ""
 
     def _wanted(self, pairs: Pairs) -> tuple[Keyed, States]:
         """The variables that met a value, and the objects that met a state of their own."""

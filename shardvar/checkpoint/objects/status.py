@@ -65,6 +65,7 @@ class RestoreStatus:
         found = self._restoration
         if said:
             raise UnmatchedObjects(
-                f"{found.path} and the objects do not match; {'; '.join(said)}.{found.laid_out}",
-                "Name the objects as they were when it was written, or do not assert this.",
+                f"{found.path} and the objects do not match; {'; '.join(said)}.",
+                "Name the objects as they were when it was written, or do not assert this. "
+                f"{found.reader.policy_sentence}".rstrip(),
             )

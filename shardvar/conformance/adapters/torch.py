@@ -1,0 +1,288 @@
+"""An adapter of PyTorch: DTensor, ``torch.optim`` and ``torch.distributed.checkpoint``.
+
+What a user of PyTorch would write, without launching processes. Several ranks are PyTorch's own simulation of them in
+one process, ``LocalTensorMode``: every operation runs once a rank, collectives move the values between them, and where
+ranks come to differ, that is found. A variable in one shard is a plain tensor. Checkpoints are written and read with
+``no_dist=True``, by planners (PyTorch's way to say which slices there are) that ask for the slices of as many ranks.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.conformance.adapters import torch_planners
+
+Array = npt.NDArray[Any]
+Gradient = Array | tuple[Array, Array]
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_MOST_RANKS = 32
+_REDUCTIONS = {"mul": "prod", "min": "amin", "max": "amax"}
+
+
+class Adapter:
+    """PyTorch's sharded tensors and checkpoints."""
+
+    @cached_property
+    def _torch(self) -> Any:
+        import torch
+        import torch.distributed.checkpoint
+        import torch.distributed.tensor
+        from torch.distributed._local_tensor import LocalTensorMode
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        warnings.filterwarnings("ignore", module=r"torch\.distributed")
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("fake", rank=0, world_size=_MOST_RANKS, store=FakeStore())
+        self._simulation = LocalTensorMode
+        self._modes: dict[int, Any] = {}
+        self._meshes: dict[tuple[int, ...], Any] = {}
+        return torch
+
+    def _ranks(self, handle: Any) -> AbstractContextManager[Any]:
+        """Where operations on a variable run: on each rank of its mesh."""
+        return self._modes[handle.device_mesh.size()] if hasattr(handle, "device_mesh") else nullcontext()
+
+    def _mesh(self, counts: tuple[int, ...]) -> Any:
+        """The mesh of some counts of ranks; its mode must be entered."""
+        torch = self._torch
+        if counts not in self._meshes:
+            ranks = torch.arange(int(np.prod(counts))).reshape(counts)
+            self._meshes[counts] = torch.distributed.tensor.DeviceMesh("cpu", ranks)
+        return self._meshes[counts]
+
+    def _mode(self, num_ranks: int) -> Any:
+        _ = self._torch
+        if num_ranks not in self._modes:
+            self._modes[num_ranks] = self._simulation(num_ranks)
+        return self._modes[num_ranks]
+
+    def _replicated(self, handle: Any, value: Any) -> Any:
+        """A tensor that every rank of a variable's mesh has."""
+        if not hasattr(handle, "device_mesh"):
+            return value
+        parts = self._torch.distributed.tensor
+        return parts.distribute_tensor(value, handle.device_mesh, [parts.Replicate()])
+
+    def _like(self, handle: Any, value: Any) -> Any:
+        """A tensor in shards as a variable is."""
+        if not hasattr(handle, "device_mesh"):
+            return value
+        return self._torch.distributed.tensor.distribute_tensor(value, handle.device_mesh, handle.placements)
+
+    def div(self, length: int, num_shards: int) -> list[tuple[int, int]]:
+        shards = self.shards(self.create(np.zeros(length, np.int8), num_shards))
+        stops = np.cumsum([len(shard) for shard in shards]).tolist()
+        return list(zip([0, *stops[:-1]], stops, strict=True))
+
+    def create(self, value: Array, num_shards: int) -> Any:
+        if num_shards == 1:
+            return _tensor(self._torch, value).clone()
+        return self._sharded(value, (num_shards,))
+
+    def create_partitioned(self, value: Array, counts: Sequence[int]) -> Any:
+        return self._sharded(value, tuple(counts))
+
+    def _sharded(self, value: Array, counts: tuple[int, ...]) -> Any:
+        tensor, parts = _tensor(self._torch, value).clone(), self._torch.distributed.tensor
+        with self._mode(int(np.prod(counts))):
+            axes = [parts.Shard(axis) for axis in range(len(counts))]
+            return parts.distribute_tensor(tensor, self._mesh(counts), axes)
+
+    def read(self, handle: Any) -> Array:
+        with self._ranks(handle):
+            return self._array(handle)
+
+    def _array(self, tensor: Any) -> Array:
+        """The values of a tensor, on whose ranks this runs; an error where these have come to differ."""
+        if not hasattr(tensor, "device_mesh"):
+            return _array(self._torch, tensor.detach().clone())
+        whole = tensor.detach().full_tensor()
+        try:
+            return _array(self._torch, whole.reconcile())
+        except AssertionError:
+            found = "; ".join(str(one.tolist()) for one in whole._local_tensors.values())
+            raise ValueError(f"The ranks read different values: {found}.") from None
+
+    def shards(self, handle: Any) -> list[Array]:
+        if not hasattr(handle, "device_mesh"):
+            return [_array(self._torch, handle.detach())]
+        with self._ranks(handle):
+            local = handle.detach().to_local()
+        tensors = local._local_tensors
+        return [_array(self._torch, tensors[rank]) for rank in sorted(tensors)]
+
+    def index(self, handle: Any, key: Any) -> Array:
+        if any(isinstance(one, slice) and (one.step or 1) < 0 for one in key):
+            raise NotImplementedError("negative steps")
+        with self._ranks(handle):
+            return self._array(handle[key])
+
+    def matmul(self, left: Array, handle: Any) -> Array:
+        with self._ranks(handle):
+            return self._array(self._replicated(handle, _tensor(self._torch, left)) @ handle)
+
+    def lookup(self, handle: Any, ids: Array) -> Array:
+        return self._embedding(handle, ids)
+
+    def _embedding(self, handle: Any, ids: Array, max_norm: float | None = None) -> Array:
+        with self._ranks(handle):
+            given = self._replicated(handle, _tensor(self._torch, ids))
+            table = handle.reshape(len(handle), -1)  # an embedding has two axes
+            rows = self._array(self._torch.nn.functional.embedding(given, table, max_norm=max_norm))
+        return rows.reshape(*ids.shape, *handle.shape[1:])
+
+    def lookup_clipped(self, handle: Any, ids: Array, max_norm: float) -> Array:
+        return self._embedding(handle, ids, max_norm)
+
+    def sparse_read(self, handle: Any, ids: Array) -> Array:
+        with self._ranks(handle):
+            return self._array(self._torch.index_select(handle, 0, self._replicated(handle, _tensor(self._torch, ids))))
+
+    def lookup_bags(self, handle: Any, bags: Any, weights: Any, combiner: str) -> Array:
+        if combiner == "sqrtn" or (weights is not None and combiner != "sum"):
+            raise NotImplementedError(f"embedding_bag with {combiner} and weights")
+        flat, offsets = np.concatenate(bags), np.cumsum([0, *map(len, bags)])[:-1]
+        given = None if weights is None else np.concatenate(weights).astype(np.float32)
+        with self._ranks(handle):
+            tensors = [
+                None if one is None else self._replicated(handle, _tensor(self._torch, one))
+                for one in (flat.astype(np.int64), offsets.astype(np.int64), given)
+            ]
+            combined = self._torch.nn.functional.embedding_bag(
+                tensors[0], handle, tensors[1], mode=combiner, per_sample_weights=tensors[2]
+            )
+            return self._array(combined)
+
+    def assign(self, handle: Any, value: Array) -> None:
+        with self._ranks(handle):
+            handle.copy_(self._like(handle, _tensor(self._torch, value)))
+
+    def assign_add(self, handle: Any, value: Array) -> None:
+        with self._ranks(handle):
+            handle.add_(self._like(handle, _tensor(self._torch, value)))
+
+    def assign_sub(self, handle: Any, value: Array) -> None:
+        with self._ranks(handle):
+            handle.sub_(self._like(handle, _tensor(self._torch, value)))
+
+    def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> None:
+        if op == "div":
+            raise NotImplementedError("index_reduce by division")
+        if op in _REDUCTIONS and hasattr(handle, "device_mesh"):
+            raise NotImplementedError("index_reduce of a DTensor")
+        with self._ranks(handle):
+            where, what = (self._replicated(handle, _tensor(self._torch, one)) for one in (ids, rows))
+            if op in _REDUCTIONS:
+                handle.index_reduce_(0, where, what, _REDUCTIONS[op])
+            elif op == "update":
+                handle.index_copy_(0, where, what)
+            else:
+                handle.index_add_(0, where, what, alpha=1 if op == "add" else -1)
+
+    def initialize(self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int) -> list[Array]:
+        torch, handle = self._torch, self.create(np.empty(shape, dtype), num_shards)
+        initializers = {
+            "zeros": torch.nn.init.zeros_,
+            "ones": torch.nn.init.ones_,
+            "random_uniform": lambda tensor: torch.nn.init.uniform_(tensor, -0.05, 0.05),
+            "random_normal": torch.nn.init.normal_,
+            "truncated_normal": torch.nn.init.trunc_normal_,
+            "glorot_uniform": torch.nn.init.xavier_uniform_,
+        }
+        with self._ranks(handle):
+            torch.manual_seed(seed)
+            initializers[kind](handle)
+        return self.shards(handle)
+
+    def initialize_whole(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+        return self.shards(self.create(function(tuple(shape), dtype), num_shards))
+
+    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> Array:
+        return self.read(self._trained(kind, value, num_shards, gradients)[0])
+
+    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> dict[str, list[Array]]:
+        parameter, optimizer = self._trained(kind, value, num_shards, gradients)
+        return {name: self.shards(slot) for name, slot in optimizer.state[parameter].items() if slot.ndim}
+
+    def _trained(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> tuple[Any, Any]:
+        torch, handle = self._torch, self.create(value, num_shards)
+        made = {
+            "sgd": lambda given: torch.optim.SGD(given, 0.1),
+            "momentum": lambda given: torch.optim.SGD(given, 0.1, momentum=0.9),
+            "adagrad": lambda given: torch.optim.Adagrad(given, 0.1),
+            "adam": lambda given: torch.optim.Adam(given, 0.1),
+        }
+        with self._ranks(handle):
+            parameter = torch.nn.Parameter(handle)
+            optimizer = made[kind]([parameter])
+            for gradient in gradients:
+                optimizer.zero_grad()
+                if isinstance(gradient, tuple):
+                    ids, rows = (self._replicated(handle, _tensor(torch, one)) for one in gradient)
+                    (torch.nn.functional.embedding(ids, parameter) * rows).sum().backward()
+                else:
+                    parameter.grad = self._like(handle, _tensor(torch, gradient))
+                optimizer.step()
+        return parameter, optimizer
+
+    def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
+        state = {key: _value(self._torch, value) for key, value in tensors.items()}
+        parts = {
+            key: torch_planners.chunks(value, num_shards) for key, value in state.items() if hasattr(value, "chunk")
+        }
+        torch_planners.save(path, state, parts)
+
+    def save_parts(self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]) -> None:
+        tensors = [(tuple(offset), _tensor(self._torch, np.asarray(part))) for offset, part in parts]
+        torch_planners.save(path, {key: _tensor(self._torch, np.empty(shape, dtype))}, {key: tensors})
+
+    def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
+        state = {key: _value(self._torch, value) for key, value in templates.items()}
+        parts = {
+            key: torch_planners.chunks(value, num_shards) for key, value in state.items() if hasattr(value, "chunk")
+        }
+        torch_planners.load(path, state, parts)
+        return {key: _array(self._torch, value) for key, value in state.items()}
+
+    def list_tensors(self, path: str) -> dict[str, tuple[tuple[int, ...], str]]:
+        metadata = self._torch.distributed.checkpoint.FileSystemReader(path).read_metadata().state_dict_metadata
+        return {
+            key: (tuple(one.size), str(one.properties.dtype).removeprefix("torch.")) for key, one in metadata.items()
+        }
+
+    def read_rows(self, path: str, key: str, start: int, stop: int) -> Array:
+        reader = self._torch.distributed.checkpoint.FileSystemReader(path)
+        saved = reader.read_metadata().state_dict_metadata[key]
+        state = {key: self._torch.empty(saved.size, dtype=saved.properties.dtype)}
+        rows = state[key][start:stop]
+        torch_planners.load(path, state, {key: [((start, *[0] * (rows.ndim - 1)), rows)]})
+        return _array(self._torch, rows)
+
+
+def _tensor(torch: Any, value: Array) -> Any:
+    """A tensor of an array: on its memory where PyTorch can look at it, which is not so of all strides and orders."""
+    array = np.asarray(value)
+    array = array.astype(array.dtype.newbyteorder("="), copy=any(stride < 0 for stride in array.strides))
+    if array.dtype == _BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _value(torch: Any, value: Array) -> Any:
+    """A tensor, or a list of what no tensor holds: checkpoints take both."""
+    return value.tolist() if value.dtype == object else _tensor(torch, value).clone()
+
+
+def _array(torch: Any, value: Any) -> Any:
+    if isinstance(value, list):
+        array = np.empty(len(value), object)
+        array[:] = value
+        return array
+    return value.view(torch.int16).numpy().view(_BFLOAT16) if value.dtype == torch.bfloat16 else value.numpy()

@@ -280,9 +280,11 @@ def _value(torch: Any, value: Array) -> Any:
     return value.tolist() if value.dtype == object else _tensor(torch, value).clone()
 
 
-def _array(torch: Any, value: Any) -> Any:
+def _array(torch: Any, value: Any) -> Array:
     if isinstance(value, list):
         array = np.empty(len(value), object)
         array[:] = value
         return array
-    return value.view(torch.int16).numpy().view(_BFLOAT16) if value.dtype == torch.bfloat16 else value.numpy()
+    is_bfloat16 = value.dtype == torch.bfloat16
+    values: Array = value.view(torch.int16).numpy().view(_BFLOAT16) if is_bfloat16 else value.numpy()
+    return values

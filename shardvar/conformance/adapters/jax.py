@@ -1,0 +1,201 @@
+"""An adapter of JAX: arrays under a ``NamedSharding`` over simulated CPU devices, and Orbax for checkpoints.
+
+What a user of JAX would write. Arrays are never changed in place: a write gives a new one. ``NamedSharding`` refuses
+rows that the devices do not divide: such variables are not claimed, and checkpoints hold them replicated, as is done.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Gradient = Array | tuple[Array, Array]
+
+_XLA_FLAGS = "--xla_force_host_platform_device_count=16 --xla_backend_optimization_level=0"
+_SCATTERS = {"sub": "subtract", "mul": "multiply", "div": "divide", "update": "set"}
+
+
+class Adapter:
+    """JAX's sharded arrays and Orbax's checkpoints."""
+
+    @cached_property
+    def _jax(self) -> Any:
+        os.environ.setdefault("XLA_FLAGS", _XLA_FLAGS)  # read when JAX is imported
+        import jax
+        import jax.example_libraries.optimizers
+
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_enable_x64", True)
+        return jax
+
+    @cached_property
+    def _orbax(self) -> Any:
+        _ = self._jax  # which must be told of its devices first
+        import orbax.checkpoint
+
+        return orbax.checkpoint
+
+    @cached_property
+    def _checkpointer(self) -> Any:
+        return self._orbax.Checkpointer(self._orbax.StandardCheckpointHandler())
+
+    def _sharding(self, counts: Sequence[int]) -> Any:
+        """The sharding over a mesh of devices, so many along each axis."""
+        jax = self._jax
+        names = tuple(f"axis{axis}" for axis in range(len(counts)))
+        mesh = jax.make_mesh(tuple(counts), names, axis_types=(jax.sharding.AxisType.Auto,) * len(counts))
+        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*names))
+
+    def _divided(self, shape: Sequence[int], num_shards: int) -> Any:
+        if shape[0] % num_shards:
+            raise NotImplementedError("rows that the shards do not divide")
+        return self._sharding([num_shards])
+
+    def div(self, length: int, num_shards: int) -> list[tuple[int, int]]:
+        return [rows.indices(length)[:2] for (rows,) in self._indices((length,), self._divided((length,), num_shards))]
+
+    def regions(self, shape: Sequence[int], counts: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        if any(extent % count for extent, count in zip(shape, counts, strict=True)):
+            raise NotImplementedError("axes that the parts do not divide")
+        regions = []
+        for index in self._indices(tuple(shape), self._sharding(counts)):
+            bounds = [one.indices(extent) for one, extent in zip(index, shape, strict=True)]
+            regions.append((tuple(a for a, _, _ in bounds), tuple(b - a for a, b, _ in bounds)))
+        return regions
+
+    def _indices(self, shape: tuple[int, ...], sharding: Any) -> list[Any]:
+        places = sharding.devices_indices_map(shape)
+        return [places[device] for device in sharding.mesh.devices.flat]
+
+    def create(self, value: Array, num_shards: int) -> Any:
+        return self._jax.device_put(value, self._divided(value.shape, num_shards))
+
+    def create_partitioned(self, value: Array, counts: Sequence[int]) -> Any:
+        return self._jax.device_put(value, self._sharding(counts))
+
+    def read(self, handle: Any) -> Array:
+        return np.asarray(handle)
+
+    def shards(self, handle: Any) -> list[Array]:
+        data = {shard.device: shard.data for shard in handle.addressable_shards}
+        return [np.asarray(data[device]) for device in handle.sharding.mesh.devices.flat]
+
+    def index(self, handle: Any, key: Any) -> Array:
+        return np.asarray(handle[key])
+
+    def matmul(self, left: Array, handle: Any) -> Array:
+        return np.asarray(left @ handle)
+
+    def lookup(self, handle: Any, ids: Array) -> Array:
+        return np.asarray(self._jax.numpy.take(handle, ids, axis=0))
+
+    def sparse_read(self, handle: Any, ids: Array) -> Array:
+        return np.asarray(handle[ids])
+
+    def lookup_bags(self, handle: Any, bags: Any, weights: Any, combiner: str) -> Array:
+        if combiner != "sum":
+            raise NotImplementedError(f"segments combined by {combiner}")
+        rows = self._jax.numpy.take(handle, np.concatenate(bags), axis=0)
+        if weights is not None:
+            rows = rows * np.concatenate(weights).astype(np.float32)[:, None]
+        segments = np.repeat(np.arange(len(bags)), [len(bag) for bag in bags])
+        return np.asarray(self._jax.ops.segment_sum(rows, segments, len(bags)))
+
+    def assign(self, handle: Any, value: Array) -> Any:
+        return handle.at[...].set(value)
+
+    def assign_add(self, handle: Any, value: Array) -> Any:
+        return handle.at[...].add(value)
+
+    def assign_sub(self, handle: Any, value: Array) -> Any:
+        return handle.at[...].subtract(value)
+
+    def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+        return getattr(handle.at[ids], _SCATTERS.get(op, op))(rows)
+
+    def initialize(self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int) -> list[Array]:
+        jax = self._jax
+        draws: dict[str, Callable[..., Any]] = {
+            "zeros": jax.nn.initializers.zeros,
+            "ones": jax.nn.initializers.ones,
+            "random_uniform": partial(jax.random.uniform, minval=-0.05, maxval=0.05),
+            "random_normal": jax.nn.initializers.normal(),
+            "truncated_normal": jax.nn.initializers.truncated_normal(),
+            "glorot_uniform": jax.nn.initializers.glorot_uniform(),
+        }
+        drawn = partial(draws[kind], shape=tuple(shape), dtype=dtype)
+        return self.shards(jax.jit(drawn, out_shardings=self._divided(shape, num_shards))(jax.random.key(seed)))
+
+    def initialize_whole(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+        sharding = self._divided(shape, num_shards)
+        return self.shards(self._jax.device_put(function(tuple(shape), dtype), sharding))
+
+    def initialize_parts(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+        def part(index: Any) -> Any:
+            bounds = [one.indices(extent) for one, extent in zip(index, shape, strict=True)]
+            return function(tuple(shape), dtype, tuple(b - a for a, b, _ in bounds), tuple(a for a, _, _ in bounds))
+
+        sharding = self._divided(shape, num_shards)
+        return self.shards(self._jax.make_array_from_callback(tuple(shape), sharding, part))
+
+    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> Array:
+        state, get_params = self._trained(kind, value, num_shards, gradients)
+        return np.asarray(get_params(state))
+
+    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> dict[str, list[Array]]:
+        state, _ = self._trained(kind, value, num_shards, gradients)
+        leaves = self._jax.tree.leaves(state)[1:]  # the first one is the variable
+        return {f"slot{number}": self.shards(leaf) for number, leaf in enumerate(leaves)}
+
+    def _trained(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> Any:
+        jax, handle = self._jax, self.create(value, num_shards)
+        library = jax.example_libraries.optimizers
+        made = {
+            "sgd": lambda: library.sgd(0.1),
+            "momentum": lambda: library.momentum(0.1, 0.9),
+            "adagrad": lambda: library.adagrad(0.1, momentum=0.0),
+            "adam": lambda: library.adam(0.1),
+        }
+        init, update, get_params = made[kind]()
+        state = init(handle)
+        for step, gradient in enumerate(gradients):
+            state = update(step, _gradient(jax, gradient, get_params(state)), state)
+        return state, get_params
+
+    def _placed(self, shape: tuple[int, ...], num_shards: int) -> Any:
+        """Where a checkpoint's array lies: in shards if these divide its rows, else on each device."""
+        if shape and shape[0] % num_shards == 0:
+            return self._sharding([num_shards])
+        mesh = self._sharding([num_shards]).mesh
+        return self._jax.sharding.NamedSharding(mesh, self._jax.sharding.PartitionSpec())
+
+    def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
+        if any(value.dtype == object for value in tensors.values()):
+            raise NotImplementedError("strings")
+        native = {key: value.astype(value.dtype.newbyteorder("="), copy=False) for key, value in tensors.items()}
+        arrays = {key: self._jax.device_put(one, self._placed(one.shape, num_shards)) for key, one in native.items()}
+        self._checkpointer.save(path, args=self._orbax.args.StandardSave(arrays))
+
+    def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
+        wanted = {
+            key: self._jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=self._placed(one.shape, num_shards))
+            for key, one in templates.items()
+        }
+        restored = self._checkpointer.restore(path, args=self._orbax.args.StandardRestore(wanted))
+        return {key: np.asarray(one) for key, one in restored.items()}
+
+    def list_tensors(self, path: str) -> dict[str, tuple[tuple[int, ...], str]]:
+        metadata = self._checkpointer.metadata(path).item_metadata.tree
+        return {key: (tuple(one.shape), str(one.dtype)) for key, one in metadata.items()}
+
+
+def _gradient(jax: Any, gradient: Gradient, value: Any) -> Any:
+    """A gradient like the variable; that of looked up rows is what differentiating their lookup gives."""
+    if not isinstance(gradient, tuple):
+        return jax.device_put(gradient, value.sharding)
+    ids, rows = gradient
+    return jax.grad(lambda table: (jax.numpy.take(table, ids, axis=0) * rows).sum())(value)

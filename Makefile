@@ -15,10 +15,10 @@ BROWSER := .venv-browser/bin/python
 DOCS  := .venv-docs/bin/python
 BUILT := .venv-wheel/bin/python
 
-LINTED := shardvar spec_tests benchmarks examples docs/tour.ipynb
+LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/tour.ipynb
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check laws rules crash vectors peers browser bench wheel notebook tour clean
+.PHONY: help setup demo test check docs laws rules layers crash vectors peers browser bench wheel notebook tour clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,11 +40,19 @@ check: .venv/installed ## lint, format, types, architecture, rules
 	$(DEV) -m pytest -q spec_tests/test_architecture.py spec_tests/test_face.py spec_tests/test_repository.py \
 	    spec_tests/test_rules.py
 
+docs: .venv-docs/installed ## build the site in build/docs; warnings are errors, and so is a reference that leads nowhere
+	rm -rf build/docs
+	$(DOCS) -m sphinx --quiet --nitpicky --fail-on-warning --keep-going docs build/docs
+	@echo "file://$(CURDIR)/build/docs/index.html"
+
 laws: .venv/installed ## look for counterexamples with many more examples a property
 	$(DEV) -m pytest -q -n $(JOBS) --hypothesis-profile=laws -m hypothesis
 
 rules: .venv/installed ## write docs/rules.md: each sentence of the RFCs, what obeys it, which tests hold it, who keeps it
 	$(DEV) spec_tests/write_rules.py
+
+layers: .venv/installed ## draw docs/images/layers.svg: the layers, with an arrow for each import between them
+	$(DEV) spec_tests/write_layers.py
 
 crash: .venv/installed ## kill 2,000 writers at random system calls, and look at what each left
 	OPENBLAS_NUM_THREADS=1 $(DEV) spec_tests/crashing.py 2000

@@ -1,15 +1,8 @@
-"""The README does what it says: its commands are run in order, their output compared, its Python executed."""
+"""docs/cli.md and the README tell all that the command line has; test_pages.py holds that they do what they say."""
 
-import io
-import os
-import re
-import runpy
-import shlex
-from contextlib import redirect_stdout
 from pathlib import Path
 
-import pytest
-from test_cli import Run, run
+from documents import blocks, commands
 
 from shardvar.cli.parser import VERBS, parse
 
@@ -17,71 +10,10 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 
-__all__ = ["run"]  # the fixture
 
-
-def blocks(text: str, language: str) -> list[str]:
-    """The fenced blocks of one language; of none where it is empty."""
-    fenced = re.findall(r"^```(.*?)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-    return [body for name, body in fenced if name == language]
-
-
-def commands(block: str) -> list[tuple[str, str]]:
-    """(command, what it prints) of a console block."""
-    return re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, flags=re.MULTILINE)
-
-
-def run_script(words: list[str]) -> str:
-    printed = io.StringIO()
-    with redirect_stdout(printed), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", words)
-        runpy.run_path(str(ROOT / words[0]), run_name="__main__")
-    return printed.getvalue()
-
-
-def test_the_commands_print_what_the_readme_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = []
-    for block in blocks(README, "console"):
-        for command, expected in commands(block):
-            program, *words = shlex.split(command)
-            if program == "python":
-                assert run_script(words) == expected
-                continue
-            assert program == "shardvar"
-            outcome = run(*words)
-            assert (outcome.code, outcome.err) == (0, "")
-            assert outcome.out == expected, command
-            done.append(words[0])
-    assert set(done) == set(VERBS) - {"completion", "vectors"}, "every verb that looks at a checkpoint is shown"
-
-
-def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert len(blocks(README, "python")) >= 2
-    for block in blocks(README, "python"):
-        exec(compile(block, "README.md", "exec"), {})
-
-
-def test_the_other_commands_exist() -> None:
-    """``make`` and ``pip`` cannot be run from a test that they run; that they are there can be seen."""
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    lines = [line.split("#")[0].split() for block in blocks(README, "") for line in block.splitlines()]
-    assert sorted(line[0] for line in lines) == ["make", "make", "pip", "pip", "python"]
-    for program, *words in lines:
-        if program == "make":
-            assert re.search(rf"^{words[0]}:", makefile, flags=re.MULTILINE)
-        elif program == "pip":
-            assert words in (["install", "."], ["install", '"shardvar[testing]"'])
-        else:
-            assert words[:2] == ["-m", "pytest"], "test_conformance_run.py runs it"
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/cli.md"])
-def test_every_link_leads_somewhere(page: str) -> None:
-    path = ROOT / page
-    links = re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8"))
-    assert [link for link in links if "://" not in link and not os.path.exists(path.parent / link)] == []
+def test_the_readme_shows_every_verb_that_looks_at_a_checkpoint() -> None:
+    told = [command.split() for block in blocks(README, "console") for command, _ in commands(block.body)]
+    assert {words[1] for words in told if words[0] == "shardvar"} == set(VERBS) - {"completion", "vectors"}
 
 
 def test_every_option_is_documented() -> None:
@@ -125,6 +57,6 @@ def test_every_key_of_json_is_documented() -> None:
 
 
 def test_the_examples_of_the_page_parse() -> None:
-    (usage,) = [block for block in blocks(CLI, "") if block.startswith("shardvar inspect")]
-    assert {line.split()[1] for line in usage.splitlines() if line.startswith("shardvar")} == {*VERBS, "--version"}
+    (usage,) = [block for block in blocks(CLI, "") if block.body.startswith("shardvar inspect")]
+    assert {line.split()[1] for line in usage.body.splitlines() if line.startswith("shardvar")} == {*VERBS, "--version"}
     assert parse(["show", "model", "key", "-1"]).index == "-1"

@@ -1,0 +1,130 @@
+"""How Sphinx makes the site: ``make docs``. Warnings are errors, and every reference must lead somewhere.
+
+The pages are Markdown and read as well where they lie. What only the site has is the reference in ``docs/api``, which
+names no function twice: the directive ``names`` lists what a module makes public, in a table and then one by one.
+"""
+
+import inspect
+import re
+from pkgutil import resolve_name
+from typing import Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.nodes import make_refnode
+
+import shardvar
+
+project = "shardvar"
+author = "The shardvar authors"
+project_copyright = "The shardvar authors"
+version = release = shardvar.__version__
+
+extensions = [
+    "myst_nb",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.viewcode",
+]
+nitpicky = True
+# What signatures name and the site does not describe: types of Python, NumPy, and of shardvar's inner layers.
+nitpick_ignore_regex = [("py:.*", ".*")]
+
+myst_enable_extensions = ["attrs_inline", "colon_fence"]
+myst_heading_anchors = 4
+suppress_warnings = ["misc.highlighting_failure"]  # the annotated bytes of format.md are more than a hexdump
+
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+
+add_module_names = False
+autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autosummary_generate = False
+numpydoc_show_class_members = False
+python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "hide"
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"shardvar {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_theme_options = {
+    "header_links_before_dropdown": 6,
+    "navbar_align": "left",
+    "show_prev_next": True,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "tango",
+    "pygments_dark_style": "github-dark",
+}
+
+
+class Names(SphinxDirective):
+    """``.. names:: MODULE`` and, below it, some of its public names; all of them where there are none."""
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        module = self.arguments[0]
+        names = [f"{module}.{name}" for name in " ".join(self.content).split() or resolve_name(module).__all__]
+        lines = [".. autosummary::", "   :nosignatures:", "", *(f"   {name}" for name in names)]
+        for name in names:
+            lines += ["", f".. {directive_of(resolve_name(name))}:: {name}", ""]
+        where = nodes.section()
+        where.document = self.state.document
+        self.state.nested_parse(StringList(lines, source=self.env.docname), 0, where)
+        return list(where.children)
+
+
+def directive_of(value: Any) -> str:
+    """What describes a function, a class, an error or a value."""
+    if inspect.isclass(value):
+        return "autoexception" if issubclass(value, BaseException) else "autoclass"
+    return "autofunction" if inspect.isroutine(value) else "autodata"
+
+
+def resolve_by_face(app: Any, env: Any, node: Any, inner: nodes.Element) -> nodes.Element | None:
+    """A type in a signature is named where it lives; the reference describes it where users find it."""
+    name = node.get("reftarget", "").rpartition(".")[2]
+    objects = env.get_domain("py").objects
+    homes = [full for full in objects if re.fullmatch(rf"shardvar\.(\w+\.)?{re.escape(name)}", full)]
+    if node.get("refdomain") != "py" or len(homes) != 1:
+        return None
+    entry = objects[homes[0]]
+    return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, inner, homes[0])
+
+
+def anchors_are_targets(app: Any, docname: str, source: list[str]) -> None:
+    """``<a id="r-div-1"></a>``, which works wherever Markdown is shown, as what Sphinx can check links to."""
+    source[0] = re.sub(r'<a id="([^"]+)"></a>', r"[]{#\1}", source[0])
+
+
+def docstrings_as_meant(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings show programs by indenting them and shapes as ``[*ids, dim]``; reStructuredText is told so."""
+    shown: list[str] = []
+    last = ""
+    for number, line in enumerate(lines):
+        is_first = line.startswith("    ") and number > 0 and not lines[number - 1]
+        if is_first and not re.match(r"[ .\d-]", last) and not last.endswith("::"):
+            shown += ["::", ""]
+        is_prose = not line.startswith((" ", ">>>"))
+        shown.append(re.sub(r"\[[^\]`]*\]", lambda shape: shape[0].replace("*", "\\*"), line) if is_prose else line)
+        last = line or last
+    lines[:] = shown
+
+
+def setup(app: Any) -> None:
+    """Add what is above."""
+    app.add_directive("names", Names)
+    app.connect("source-read", anchors_are_targets)
+    app.connect("autodoc-process-docstring", docstrings_as_meant)
+    app.connect("missing-reference", resolve_by_face, priority=400)

@@ -38,7 +38,7 @@ check: .venv/installed ## lint, format, types, architecture, rules
 	$(DEV) -m ruff format --check $(LINTED)
 	$(DEV) -m mypy
 	$(DEV) -m pytest -q spec_tests/test_architecture.py spec_tests/test_face.py spec_tests/test_repository.py \
-	    spec_tests/test_rules.py
+	    spec_tests/test_rules.py spec_tests/test_layer_picture.py
 
 docs: .venv-docs/installed ## build the site in build/docs; warnings are errors, and so is a reference that leads nowhere
 	rm -rf build/docs

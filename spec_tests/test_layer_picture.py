@@ -3,7 +3,7 @@
 from xml.etree import ElementTree
 
 from test_architecture import ALLOWED
-from write_layers import PICTURE, imported, picture, reached, reduced, rows
+from write_layers import BOX_WIDTH, PICTURE, across, imported, picture, reached, reduced, rows
 
 
 def test_the_picture_is_current() -> None:
@@ -25,5 +25,14 @@ def test_every_layer_is_drawn_once_and_above_what_it_imports() -> None:
     names = [each.text for each in ElementTree.fromstring(picture()).iter("{http://www.w3.org/2000/svg}text")]
     assert sorted(map(str, names)) == sorted(set(ALLOWED) - {"__main__"})
     arrows = reduced(imported())
-    height = {layer: number for number, row in enumerate(rows(arrows)) for layer in row}
+    height = {layer: number for number, row in enumerate(rows(arrows)) for layer, passing in row if not passing}
     assert all(height[layer] > height[target] for layer, targets in arrows.items() for target in targets)
+
+
+def test_no_arrow_passes_behind_a_box() -> None:
+    """An arrow that goes in at the top of a box and out below would seem to begin there."""
+    for row in rows(reduced(imported())):
+        middles = dict(across(row))
+        boxes = [x for (_, passing), x in middles.items() if not passing]
+        passing_by = [x for (_, passing), x in middles.items() if passing]
+        assert all(abs(x - middle) > BOX_WIDTH // 2 for x in passing_by for middle in boxes)

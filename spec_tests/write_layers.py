@@ -3,14 +3,18 @@
 1. The arrows are those of the imports in the package, not of the table that allows them. The face, ``shardvar``
    itself, through which the top layers may reach any public name, is no layer and has none.
 2. An arrow that follows from others is left out: what a layer imports is what can be reached from it.
-3. A layer stands one row above the highest that it imports, and as near as can be to those that its arrows lead to.
+3. A layer stands one row above the highest that it imports, and as near as can be to those that its arrows lead to. An
+   arrow that leads further down passes between the boxes of the rows in between, never behind one.
 
 The same imports give the same bytes; ``test_layer_picture.py`` holds that the picture is of today's.
 """
 
 import sys
+from collections.abc import Iterator
 from html import escape
+from itertools import pairwise
 from pathlib import Path
+from statistics import mean
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(path) for path in (HERE, HERE.parent) if str(path) not in sys.path]
@@ -19,9 +23,11 @@ from test_architecture import ALLOWED, MODULES, imports_of, layer_of  # noqa: E4
 
 PICTURE = HERE.parent / "docs" / "images" / "layers.svg"
 
-WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT, MARGIN = 860, 84, 132, 40, 24
+WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT, GAP, MARGIN = 900, 88, 124, 40, 26, 24
 
 Arrows = dict[str, set[str]]
+Spot = tuple[str, str]
+"""A layer and nothing, or the two ends of an arrow that passes by."""
 
 STYLE = """
   .card { fill: #ffffff; stroke: #d0d7de; }
@@ -59,32 +65,66 @@ def reduced(arrows: Arrows) -> Arrows:
     }
 
 
-def rows(arrows: Arrows) -> list[list[str]]:
-    """The layers from the lowest row to the highest, each row from left to right."""
+def heights(arrows: Arrows) -> dict[str, int]:
+    """The row of each layer: one above the highest that it imports."""
     height: dict[str, int] = {}
-    for layer in arrows:  # in the table, what is imported stands above
+    for layer in arrows:  # in the table, what is imported stands first
         height[layer] = 1 + max((height[target] for target in arrows[layer]), default=-1)
-    found: list[list[str]] = [[] for _ in range(max(height.values()) + 1)]
-    place: dict[str, float] = {}
-    for row, layers in enumerate(found):
-        layers += [layer for layer in arrows if height[layer] == row]
-        if row > 1:  # the first rows stand as in the table, and pull the others after them
-            layers.sort(key=lambda layer: sum(place[target] for target in arrows[layer]) / len(arrows[layer]))
-        place |= {layer: (number + 1) / (len(layers) + 1) for number, layer in enumerate(layers)}
+    return height
+
+
+def ways(arrows: Arrows) -> list[list[Spot]]:
+    """Each arrow as the spots that it leads through, one a row, so that it passes between the boxes."""
+    height = heights(arrows)
+    return [
+        [(layer, ""), *((layer, target) for _ in range(height[layer] - height[target] - 1)), (target, "")]
+        for layer in arrows
+        for target in sorted(arrows[layer])
+    ]
+
+
+def rows(arrows: Arrows) -> list[list[Spot]]:
+    """The spots of each row from left to right, from the lowest row to the highest: layers, and arrows that pass by."""
+    height = heights(arrows)
+    found: list[list[Spot]] = [[] for _ in range(max(height.values()) + 1)]
+    below: dict[tuple[int, Spot], list[tuple[int, Spot]]] = {}
+    for layer in arrows:
+        found[height[layer]].append((layer, ""))
+    for way in ways(arrows):
+        steps = [(height[way[0][0]] - number, spot) for number, spot in enumerate(way)]
+        for step, after in pairwise(steps):
+            below.setdefault(step, []).append(after)
+        for row, spot in steps[1:-1]:
+            found[row].append(spot)
+    place: dict[tuple[int, Spot], float] = {}
+    for row, spots in enumerate(found):
+        if row > 1:  # the lowest rows stand as in the table, and pull the others after them
+            spots.sort(key=lambda spot: mean(place[step] for step in below[row, spot]))
+        place |= {(row, spot): x for spot, x in across(spots)}
     return found
+
+
+def across(spots: list[Spot]) -> Iterator[tuple[Spot, int]]:
+    """The middle of each spot of a row, the row being centred."""
+    widths = [GAP if target else BOX_WIDTH + GAP for _, target in spots]
+    left = (WIDTH - sum(widths)) // 2
+    for spot, width in zip(spots, widths, strict=True):
+        yield spot, left + width // 2
+        left += width
 
 
 def picture() -> str:
     """The picture as SVG."""
     arrows = reduced(imported())
-    order = rows(arrows)
+    order, height = rows(arrows), heights(arrows)
     tall = 2 * MARGIN + ROW * (len(order) - 1) + BOX_HEIGHT
-    at = {
-        layer: (round(WIDTH * (number + 1) / (len(layers) + 1)), MARGIN + ROW * (len(order) - 1 - row))
-        for row, layers in enumerate(order)
-        for number, layer in enumerate(layers)
-    }
+    at = {(row, spot): x for row, spots in enumerate(order) for spot, x in across(spots)}
     told = "; ".join(f"{layer} imports {', '.join(sorted(arrows[layer]))}" for layer in arrows if arrows[layer])
+    lines = []
+    for way in ways(arrows):
+        top = height[way[0][0]]
+        lines.append(curve([at[top - number, spot] for number, spot in enumerate(way)], tall - MARGIN - top * ROW))
+    boxes = [box(layer, at[height[layer], (layer, "")], tall - MARGIN - height[layer] * ROW) for layer in arrows]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {tall}" width="{WIDTH}" height="{tall}"'
@@ -95,22 +135,28 @@ def picture() -> str:
             '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8"'
             ' orient="auto"><path class="head" d="M0,0 L8,4 L0,8 z"/></marker></defs>',
             f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{tall - 1}" rx="10"/>',
-            *(curve(at[layer], at[target]) for layer in arrows for target in sorted(arrows[layer])),
-            *(box(layer, *at[layer]) for layer in arrows),
+            *lines,
+            *boxes,
             "</svg>\n",
         ]
     )
 
 
-def curve(above: tuple[int, int], below: tuple[int, int]) -> str:
-    """An arrow from the foot of one box to the head of another."""
-    (x, y), (to_x, to_y) = (above[0], above[1] + BOX_HEIGHT), (below[0], below[1] - 2)
-    bend = ROW // 2
-    return f'<path class="arrow" d="M{x},{y} C{x},{y + bend} {to_x},{to_y - bend} {to_x},{to_y}"/>'
+def curve(xs: list[int], foot: int) -> str:
+    """An arrow from the foot of a box, by some ways between others, to the head of the one that it leads to."""
+    path = [f"M{xs[0]},{foot}"]
+    bend = (ROW - BOX_HEIGHT) // 2
+    for number, (x, to_x) in enumerate(pairwise(xs)):
+        y = foot + number * ROW
+        head = y + ROW - BOX_HEIGHT
+        path.append(f"C{x},{y + bend} {to_x},{head - bend} {to_x},{head}")
+        path.append("" if number == len(xs) - 2 else f"L{to_x},{head + BOX_HEIGHT}")
+    return f'<path class="arrow" d="{" ".join(path).strip()}"/>'
 
 
-def box(layer: str, x: int, y: int) -> str:
+def box(layer: str, x: int, foot: int) -> str:
     """A layer's box and its name."""
+    y = foot - BOX_HEIGHT
     return (
         f'<rect class="box" x="{x - BOX_WIDTH // 2}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="7"/>'
         f'<text x="{x}" y="{y + BOX_HEIGHT // 2 + 5}">{escape(layer)}</text>'

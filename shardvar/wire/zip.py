@@ -229,7 +229,8 @@ def _widen(extra: bytes, values: tuple[int, ...]) -> tuple[int, ...]:
         kind, nbytes = struct.unpack_from("<2H", extra, position)
         position += 4
         if kind == ZIP64_EXTRA:
-            wide = iter(struct.iter_unpack("<Q", extra[position : position + nbytes // 8 * 8]))
+            there = min(nbytes, len(extra) - position)  # it may claim more than there is
+            wide = iter(struct.iter_unpack("<Q", extra[position : position + there // 8 * 8]))
             return tuple(next(wide, (value,))[0] if value == ONES_32 else value for value in values)
         position += nbytes
     return values

@@ -26,6 +26,8 @@ class Member:
     nbytes: int | None = None
     """The size that it claims to have when inflated."""
     crc: int | None = None
+    extra: bytes = b""
+    """Where there is one, an extra field, which is to give the sizes."""
 
 
 def archive(*members: Member, is_shared: bool = False) -> bytes:
@@ -35,11 +37,14 @@ def archive(*members: Member, is_shared: bool = False) -> bytes:
         name = member.name.encode()
         crc = zlib.crc32(member.content) if member.crc is None else member.crc
         nbytes = len(member.content) if member.nbytes is None else member.nbytes
-        fields = struct.pack("<HHHHHIIIHH", 20, 0, member.method, 0, 33, crc, len(member.content), nbytes, len(name), 0)
+        sizes = (0xFFFFFFFF, 0xFFFFFFFF) if member.extra else (len(member.content), nbytes)
+        fields = struct.pack("<HHHHHIII", 20, 0, member.method, 0, 33, crc, *sizes)
+        fields += struct.pack("<HH", len(name), len(member.extra))
         start = 0 if is_shared else len(local)
         if not (is_shared and local):
-            local += b"PK\3\4" + fields + name + member.content
-        central += b"PK\1\2" + struct.pack("<H", 20) + fields + struct.pack("<HHHII", 0, 0, 0, 0, start) + name
+            local += b"PK\3\4" + fields + name + member.extra + member.content
+        central += b"PK\1\2" + struct.pack("<H", 20) + fields + struct.pack("<HHHII", 0, 0, 0, 0, start)
+        central += name + member.extra
     end = struct.pack("<HHHHIIH", 0, 0, len(members), len(members), len(central), len(local), 0)
     return local + central + b"PK\5\6" + end
 
@@ -131,6 +136,12 @@ def npz_cases() -> Iterator[Case]:
         "InvalidCheckpoint",
         "Two members of one name: readers disagree on which of them counts.",
         archive(Member("a.npy", npy()), Member("a.npy", npy(data=bytes(range(16))))),
+    )
+    yield case(
+        "zip64_cut",
+        "OutOfBounds",
+        "The field that gives the sizes claims 16 bytes and has 5: it is unpacked as if they were there.",
+        archive(Member("a.npy", npy(), extra=struct.pack("<HH", 1, 16) + b"\x90\0\0\0\0")),
     )
     whole = archive(Member("a.npy", npy()))
     yield case(

@@ -1,0 +1,67 @@
+"""Files in memory, all of whose bytes the fuzzer decides: as much of a ``Storage`` as readers ask for."""
+
+from dataclasses import dataclass, field
+
+from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, MissingFile
+
+SEPARATOR = b"\0<next file>\0"
+"""Stands between the files of one input: the index, then the data files in the order in which they are asked for."""
+
+
+@dataclass(frozen=True)
+class MemoryFile:
+    """A file of some bytes."""
+
+    name: str
+    content: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
+
+    @property
+    def stamp(self) -> str:
+        return self.name
+
+    def read(self, start: int, nbytes: int) -> bytes:
+        if start < 0 or nbytes < 0:
+            raise ValueError(f"{nbytes} bytes at {start} are asked for")
+        if start + nbytes > len(self.content):
+            raise IncompleteCheckpoint(f"{self.name} ends before.", "")
+        return self.content[start : start + nbytes]
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        octets = buffer.cast("B")
+        octets[:] = self.read(start, len(octets))
+
+    def map(self) -> memoryview:
+        return memoryview(self.content)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class MemoryStorage:
+    """The files of one input: the first under a name of its own, the others under those that a reader asks for."""
+
+    first: str
+    content: bytes
+    path: str = "/fuzz"
+    _names: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._pieces = self.content.split(SEPARATOR)
+        self._names.append(self.first)
+
+    def open(self, name: str) -> MemoryFile:
+        if not name or set(name) & {"/", "\0"} or name in (".", ".."):
+            raise InvalidCheckpoint(f"{name!r} is no bare name.", "")  # as LocalStorage does
+        if name not in self._names and len(self._names) < len(self._pieces):
+            self._names.append(name)
+        if name not in self._names:
+            raise MissingFile(f"There is no {name}.", "")
+        return MemoryFile(f"{self.path}/{name}", self._pieces[self._names.index(name)])
+
+    def names(self) -> list[str]:
+        return sorted(self._names)

@@ -1,0 +1,145 @@
+"""Where the fuzzer begins: the files under ``golden`` and ``hostile``, and what stands inside of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fuzzing.memory import SEPARATOR
+from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY
+from shardvar.checkpoint.reader import open_checkpoint
+from shardvar.errors import ShardvarError
+from shardvar.wire.block_file import open_block_file
+from shardvar.wire.blocks import encode_block
+from shardvar.wire.sstable import open_table
+
+HERE = Path(__file__).resolve().parent.parent
+MAX_NBYTES = 1 << 14
+"""Larger files only slow the fuzzer down."""
+
+
+def seeds_of(name: str) -> list[bytes]:
+    """What the target of that name begins with, small ones first; never nothing."""
+    found = {seed for seed in _SEEDS[name]() if len(seed) <= MAX_NBYTES}
+    return sorted(found, key=lambda seed: (len(seed), seed)) or [b"\0"]
+
+
+def checkpoints(index_ending: str, data_marks: str) -> Iterator[bytes]:
+    """Each index with its data files."""
+    for index in files(index_ending):
+        stem = index.name.removesuffix(index_ending)
+        data = sorted(path for path in index.parent.iterdir() if path.name.startswith(stem + data_marks))
+        pieces = [index.read_bytes(), *(path.read_bytes() for path in data[:4])]
+        yield SEPARATOR.join(pieces)
+
+
+def sets() -> Iterator[bytes]:
+    """The sets of safetensors: the index, and the files of its directory."""
+    for index in files(".safetensors.index.json"):
+        data = sorted(path for path in index.parent.glob("*.safetensors") if path.is_file())
+        yield SEPARATOR.join([index.read_bytes(), *(path.read_bytes() for path in data[:4])])
+
+
+def files(ending: str) -> list[Path]:
+    return sorted(
+        path for place in ("golden", "hostile") for path in (HERE / place).rglob(f"*{ending}") if path.is_file()
+    )
+
+
+def contents(ending: str) -> Iterator[bytes]:
+    for path in files(ending):
+        yield path.read_bytes()
+
+
+def headers() -> Iterator[bytes]:
+    """The JSON of safetensors headers."""
+    for octets in contents(".safetensors"):
+        yield octets[8 : 8 + int.from_bytes(octets[:8], "little") % (1 << 16)]
+
+
+def npy() -> Iterator[bytes]:
+    """The beginnings of the members of archives that are not compressed."""
+    for octets in contents(".npz"):
+        for piece in octets.split(b"\x93NUMPY")[1:]:
+            yield b"\x93NUMPY" + piece[:256]
+
+
+def blocks() -> Iterator[bytes]:
+    """The metadata and the first blocks of native indexes."""
+    for octets in contents(".svindex"):
+        try:
+            file = open_block_file(lambda start, nbytes, octets=octets: octets[start : start + nbytes], len(octets))
+        except ShardvarError:
+            continue
+        yield encode_block(file.metadata.values)
+        yield from (octets[at : at + nbytes] for at, nbytes in zip(file.start[:4], file.nbytes[:4], strict=True))
+
+
+def entries() -> Iterator[bytes]:
+    """The values of the tables of bundles."""
+    for octets in contents(".index"):
+        try:
+            table = open_table(lambda start, nbytes, octets=octets: octets[start : start + nbytes], len(octets))
+            for _, values in table.blocks():
+                yield from values[:8]
+        except ShardvarError:
+            continue
+
+
+def keys() -> Iterator[bytes]:
+    """The keys of the tables of bundles, of which those of slices are ordered code."""
+    for octets in contents(".index"):
+        try:
+            table = open_table(lambda start, nbytes, octets=octets: octets[start : start + nbytes], len(octets))
+            for found, _ in table.blocks():
+                yield from found[:8]
+        except ShardvarError:
+            continue
+    yield from (b"\x01\x07", b"\x80", b"\x3f\xff", b"ab\x00\xff\x00\x01", b"\x00")
+
+
+def graphs() -> Iterator[bytes]:
+    """The messages of object graphs."""
+    for path in files(".index"):
+        try:
+            with open_checkpoint(path) as reader:
+                if GRAPH_KEY in reader:
+                    yield reader.read(GRAPH_KEY).item()
+        except ShardvarError:
+            continue
+
+
+def texts(*lines: str) -> list[bytes]:
+    return [line.encode() for line in lines]
+
+
+_SEEDS = {
+    "native": lambda: checkpoints(".svindex", ".svdata-"),
+    "tensorflow": lambda: checkpoints(".index", ".data-"),
+    "safetensors": lambda: contents(".safetensors"),
+    "safetensors_set": sets,
+    "npz": lambda: contents(".npz"),
+    "npy": npy,
+    "safetensors_header": headers,
+    "sstable": lambda: contents(".index"),
+    "snappy": lambda: [b"\x05\x10hello", b"\x0a\x04ab\x12\x02", b"\x40\x00a\xfe\x01\x00", b"\x08\x00x\x1b\x01\0\0\0"],
+    "blocks": blocks,
+    "protos": entries,
+    "ordered_code": keys,
+    "strings": lambda: [
+        b"\0",
+        b"\x02\x01\x02abcdxyz",
+        b"\x01\x00\0\0\0\0",
+        b"\x03\x80\x01\x01\x00\0\0\0\0" + b"s" * 129,
+    ],
+    "graph": graphs,
+    "state": lambda: texts(
+        'model_checkpoint_path: "ckpt-2"\nall_model_checkpoint_paths: "ckpt-1"\nall_model_checkpoint_paths: "ckpt-2"\n'
+        "all_model_checkpoint_timestamps: 1.5\nall_model_checkpoint_timestamps: 2.5\nlast_preserved_timestamp: 0.5\n",
+        "model_checkpoint_path: 'a\\n\\x41\\101\\\"'  # a comment",
+        'model_checkpoint_path: "ck"',
+        "",
+    ),
+    "slice_text": lambda: texts(
+        "13 4 3,3:-", "13 4 3,3:0,4", "5 -", "0 -", "1 2 3 0,1:0,2:0,3", " ", "9223372036854775807 -"
+    ),
+    "index_expression": lambda: texts("3:7, 0", "..., ::-1", "[1]", "-1,:,0:9:2", "64MiB", "1.5 kB", ""),
+}

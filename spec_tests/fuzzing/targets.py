@@ -1,0 +1,186 @@
+"""What is fuzzed: for every reader a function of bytes that returns, or raises an error of ``shardvar.errors``."""
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from fuzzing.memory import MemoryStorage
+from shardvar.checkpoint.objects.state_file import SeriesState
+from shardvar.checkpoint.objects.stored_graph import decode_graph
+from shardvar.checkpoint.reader import Reader
+from shardvar.cli.usage import parse_index, parse_size
+from shardvar.errors import ShardvarError
+from shardvar.formats.table import format_named
+from shardvar.formats.tensorflow.protos import decode_entries, decode_header
+from shardvar.layout.slice_text import format_slice_text, parse_slice_text
+from shardvar.wire import ordered_code, strings
+from shardvar.wire.blocks import decode_block
+from shardvar.wire.npy import build_preamble, parse_preamble, preamble_nbytes
+from shardvar.wire.safetensors_header import parse_header
+from shardvar.wire.snappy import decompress
+from shardvar.wire.sstable import open_table
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader."""
+
+    name: str
+    """What ``python -m fuzzing`` calls it."""
+    read: Callable[[bytes], object]
+    """Reads bytes."""
+
+    def run(self, data: bytes) -> bool:
+        """Whether the bytes have values; every error but those of ``shardvar.errors`` comes through."""
+        try:
+            self.read(data)
+        except ShardvarError:
+            return False
+        return True
+
+
+def reader_of(form: str, name: str, first: str) -> Callable[[bytes], None]:
+    """Open a checkpoint of that format, and read every key of it."""
+
+    def read(data: bytes) -> None:
+        source = format_named(form).open(MemoryStorage(first, data), name)  # type: ignore[arg-type]
+        reader = Reader(f"/fuzz/{name}", form, source)
+        try:
+            for key in [*reader, "none"]:
+                read_key(reader, key)
+            getattr(source, "findings", tuple)()
+        finally:
+            reader.close()
+
+    return read
+
+
+def read_key(reader: Reader, key: str) -> None:
+    """One key whole, and one element of it; an error is that key's alone."""
+    try:
+        array = reader.read(key)
+        some = reader.read(key, (slice(0, 1),) * min(array.ndim, 1))
+    except ShardvarError:
+        return
+    # Whatever checksums say, a part is that part of the whole.
+    if (
+        array.dtype != np.object_
+        and some.tobytes() != np.ascontiguousarray(array[:1] if array.ndim else array).tobytes()
+    ):
+        raise AssertionError(f"{key!r}: a part of it is not that part of the whole")
+
+
+def read_slice_text(data: bytes) -> None:
+    shape, region = parse_slice_text(data.decode("utf-8", "surrogateescape"))
+    if parse_slice_text(format_slice_text(shape, region)) != (shape, region):
+        raise AssertionError(f"{shape} and {region} do not come back")
+
+
+def read_ordered_code(data: bytes) -> None:
+    """Each decoder accepts what its encoder writes, and nothing else."""
+    for decode, encode in (
+        (ordered_code.decode_num, ordered_code.encode_num),
+        (ordered_code.decode_signed, ordered_code.encode_signed),
+        (ordered_code.decode_string, ordered_code.encode_string),
+    ):
+        try:
+            value, stop = decode(data, 0)
+        except ShardvarError:
+            continue
+        if encode(value) != data[:stop]:  # type: ignore[operator]
+            raise AssertionError(f"{decode.__name__} took {data[:stop]!r} for {value!r}")
+
+
+def read_state(data: bytes) -> None:
+    state = SeriesState.decode(data)
+    if SeriesState.decode(state.encode()) != state:
+        raise AssertionError(f"{state} does not come back")
+
+
+def read_index_expression(data: bytes) -> None:
+    """What a person types to ``shardvar show``, and sizes."""
+    text, shape = data.decode("utf-8", "replace"), (13, 4, 2)
+    with suppress(ShardvarError):
+        parse_size(text)
+    axes = parse_index(text, shape)
+    for axis, extent in zip(axes, shape, strict=True):
+        chosen = [axis] if isinstance(axis, int) else list(axis[:1]) + list(axis[-1:])
+        if not all(0 <= each < extent for each in chosen):
+            raise AssertionError(f"{text!r} selects {axis} of {extent}")
+
+
+def read_graph(data: bytes) -> None:
+    decode_graph(data, {"model/w/.ATTRIBUTES/VARIABLE_VALUE": None, "save_counter/.ATTRIBUTES/VARIABLE_VALUE": None})
+
+
+def read_npy(data: bytes) -> None:
+    header = parse_preamble(data[: preamble_nbytes(data[:12], len(data))])
+    if header.is_plain:
+        parse_preamble(build_preamble(header.dtype, header.shape))
+
+
+def read_safetensors_header(data: bytes) -> None:
+    """As of a file that is as long as the largest number in its header says."""
+    numbers = [int(digits) for digits in re.findall(rb"[0-9]{1,18}", data)]
+    parse_header(data, 8 + len(data) + max(numbers, default=0))
+
+
+def read_protos(data: bytes) -> None:
+    _, errors = decode_entries([data])
+    for error in errors.values():
+        if not isinstance(error, ShardvarError):
+            raise error
+    with suppress(ShardvarError):
+        decode_header(data)
+
+
+def read_strings(data: bytes) -> None:
+    """The first byte says of how many strings."""
+    count = data[0] if data else 0
+    read = [strings.decode, strings.bundle_checksum, strings.variant_checksum, strings.from_big_endian]
+    for each in read:
+        with suppress(ShardvarError):
+            each(data[1:], (count,) if each is strings.decode else count)  # type: ignore[operator]
+
+
+def read_blocks(data: bytes) -> None:
+    block = decode_block(data)
+    for name in [*map(str, block.values), "key"]:
+        for ask in (block.text, block.octets, block.strings, block.bounds, lambda name: block.numbers(name, "<u4")):
+            with suppress(ShardvarError):
+                ask(name)
+
+
+def read_table(data: bytes) -> None:
+    def read(start: int, nbytes: int) -> bytes:
+        if start < 0 or nbytes < 0 or start + nbytes > len(data):
+            raise AssertionError(f"{nbytes} bytes at {start} of {len(data)} are asked for")
+        return data[start : start + nbytes]
+
+    for _ in open_table(read, len(data)).blocks():
+        pass
+
+
+_SAFETENSORS = {"safetensors": "ck.safetensors", "safetensors_set": "ck.safetensors.index.json"}
+
+TARGETS = [
+    Target("native", reader_of("shardvar", "ck", "ck.svindex")),
+    Target("tensorflow", reader_of("tensorflow", "ck", "ck.index")),
+    *(Target(name, reader_of("safetensors", file, file)) for name, file in _SAFETENSORS.items()),
+    Target("npz", reader_of("npz", "ck.npz", "ck.npz")),
+    Target("npy", read_npy),
+    Target("safetensors_header", read_safetensors_header),
+    Target("sstable", read_table),
+    Target("snappy", decompress),
+    Target("blocks", read_blocks),
+    Target("protos", read_protos),
+    Target("ordered_code", read_ordered_code),
+    Target("strings", read_strings),
+    Target("graph", read_graph),
+    Target("state", read_state),
+    Target("slice_text", read_slice_text),
+    Target("index_expression", read_index_expression),
+]

@@ -45,6 +45,21 @@ docs: .venv-docs/installed ## build the site in build/docs; warnings are errors,
 	$(DOCS) -m sphinx --quiet --nitpicky --fail-on-warning --keep-going docs build/docs
 	@echo "file://$(CURDIR)/build/docs/index.html"
 
+.PHONY: mutants fuzz
+mutants: .venv/installed ## break shardvar in known ways, and print which tests and rules of the kit see each
+	JOBS=$(JOBS) PYTHONPATH=.:spec_tests $(DEV) -m mutants
+
+FUZZ := .venv-fuzz/bin/python
+
+fuzz: .venv-fuzz/installed ## fuzz every reader, FUZZ_SECONDS each (60)
+	PYTHONPATH=.:spec_tests $(FUZZ) -m fuzzing
+
+.venv-fuzz/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-fuzz
+	$(FUZZ) $(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(FUZZ) $(PIP_INSTALL) --editable . --group fuzz
+	@touch $@
+
 laws: .venv/installed ## look for counterexamples with many more examples a property
 	$(DEV) -m pytest -q -n $(JOBS) --hypothesis-profile=laws -m hypothesis
 

@@ -1,19 +1,20 @@
 """What every test shares: Hypothesis's profiles, and which tests are collected where.
 
 ``default`` is for the desk, ``ci`` draws the same examples on every run, ``laws`` (``make laws``) looks for the rare
-counterexample. No test is timed: a machine's pace is not a law.
+counterexample, ``mutants`` does not make those that it finds smaller. No test is timed: a machine's pace is not a law.
 """
 
 import os
 from importlib.util import find_spec
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 settings.register_profile("default", deadline=None, max_examples=60, suppress_health_check=_SLOW_IS_FINE)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, database=None, print_blob=True)
 settings.register_profile("laws", settings.get_profile("default"), max_examples=3000)
+settings.register_profile("mutants", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # What needs more than the developer's tools is collected only where that is installed: the parity tests beside the real

@@ -1,0 +1,74 @@
+"""What a mutant is, and how it is made of a copy of the package."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One piece of text in place of another."""
+
+    path: str
+    """The file, in ``shardvar/``."""
+    old: str
+    """What stands there, once."""
+    new: str
+    """What stands there then."""
+
+    def apply(self, package: Path) -> None:
+        """Change the file; ``DoesNotApply`` unless the old text is in it once."""
+        path = package / self.path
+        text = path.read_text(encoding="utf-8")
+        count = text.count(self.old)
+        if count != 1:
+            raise DoesNotApply(f"{self.path} has {count} times, not once: {self.old!r}")
+        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+
+
+class DoesNotApply(Exception):
+    """The code has changed, and the mutant must follow it."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One wrong implementation."""
+
+    name: str
+    """Its name, in which words are joined by hyphens."""
+    bug: str
+    """What is wrong with it, and who has that bug or had it."""
+    edits: tuple[Edit, ...]
+    """What makes it."""
+    tests: str
+    """The test files that must see it: names without ``test_`` and ``.py``, or pytest's ids after them."""
+    levels: str = ""
+    """The levels of the conformance kit to which it belongs, as ``--level`` takes them; nothing for none."""
+
+    def make(self, place: Path) -> None:
+        """Put a copy of the package in ``place`` that is this mutant."""
+        copy_package(place)
+        for edit in self.edits:
+            edit.apply(place / "shardvar")
+
+    def arguments(self) -> list[str]:
+        """Its tests as pytest takes them."""
+        return [argument_of(word) for word in self.tests.split()]
+
+
+def copy_package(place: Path) -> None:
+    """Put a copy of the package in ``place``."""
+    shutil.copytree(ROOT / "shardvar", place / "shardvar", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def argument_of(word: str) -> str:
+    """``sharded::test_x`` is a test of ``spec_tests/test_sharded.py``."""
+    name, colons, test = word.partition("::")
+    return f"{ROOT}/spec_tests/test_{name}.py{colons}{test}"
+
+
+def mutant(name: str, bug: str, path: str, old: str, new: str, tests: str, levels: str = "") -> Mutant:
+    """A mutant of one edit."""
+    return Mutant(name, bug, (Edit(path, old, new),), tests, levels)

@@ -1,0 +1,98 @@
+"""Mutants of commits: what a crash, a cut of the power or another writer leaves."""
+
+from mutants.mutant import mutant
+
+MUTANTS = [
+    mutant(
+        "rename-before-sync",
+        "An index is renamed into place before its bytes are on the disk: TensorFlow and safetensors sync nothing.",
+        "storage/local_file.py",
+        "                sync(descriptor.number)\n",
+        "                pass\n",
+        "power_cut",
+    ),
+    mutant(
+        "directory-not-synced",
+        "A new directory is not forced to the disk, and is gone with all that is in it.",
+        "storage/local.py",
+        "                _sync_directory(os.path.dirname(path) or os.curdir)\n",
+        "                pass\n",
+        "power_cut",
+    ),
+    mutant(
+        "index-first",
+        "The index is renamed into place before the data files that it names.",
+        "formats/commit.py",
+        "        for old, new in renames:\n            if old != new:\n"
+        "                storage.rename(old, new)\n    except",
+        "        storage.rename(aside, final)\n        for old, new in renames:\n            if old != new:\n"
+        "                storage.rename(old, new)\n        return\n    except",
+        "crash",
+    ),
+    mutant(
+        "old-files-first",
+        "Files of the old checkpoint are removed before the new index is in place.",
+        "formats/native/sink.py",
+        "        put_in_place(self.storage, data, (aside, index_name(self.prefix)), octets)\n"
+        "        remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self.asides))\n",
+        "        remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self.asides))\n"
+        "        put_in_place(self.storage, data, (aside, index_name(self.prefix)), octets)\n",
+        "crash disk_faults",
+    ),
+    mutant(
+        "generation-again",
+        "A write takes the names of the files that are there, and overwrites what the old index names.",
+        "formats/native/sink.py",
+        "    return generation + _OTHER if old == generation else generation",
+        "    return generation",
+        "native crash",
+    ),
+    mutant(
+        "half-left-behind",
+        "A write that fails leaves its files: the next save finds the disk full of them.",
+        "engine/write.py",
+        "            remove_files(tasks if isinstance(error, CheckpointError) else written)",
+        "            pass",
+        "disk_faults crash",
+    ),
+    mutant(
+        "two-writers",
+        "Nobody looks whether another writer holds the checkpoint.",
+        "storage/lock.py",
+        "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)",
+        "storage races",
+    ),
+    mutant(
+        "journal-of-another",
+        "A finished file is taken up although it is of another resharding.",
+        "engine/journal.py",
+        'content["id"] != task.id or content["stamp"] != _stamp(task)',
+        'content["stamp"] != _stamp(task)',
+        "crash engine",
+    ),
+    mutant(
+        "journal-believed",
+        "A finished file is taken up without reading it: what the power took from it is missed.",
+        "engine/journal.py",
+        "    if not (np.array_equal(payload, found.payload) and np.array_equal(runs, found.runs)):",
+        "    if False:",
+        "crash power_cut engine",
+    ),
+    mutant(
+        "short-writes-lost",
+        "A system call that writes fewer bytes than it was given is taken for all of them.",
+        "storage/local_file.py",
+        "                done += count\n        _begin_sync",
+        "                done = len(octets)\n        _begin_sync",
+        "storage disk_faults",
+    ),
+    mutant(
+        "leads-out",
+        "The name of a file in an index may lead to another directory.",
+        "storage/local.py",
+        '    if any(character in name for character in ("\\0", os.sep, os.altsep) if character):',
+        '    if "\\0" in name:',
+        "storage hostile",
+    ),
+]

@@ -1,0 +1,179 @@
+"""Mutants of variables, their indexing, updates and initial values, and of random numbers."""
+
+from mutants.mutant import mutant
+
+MUTANTS = [
+    mutant(
+        "unstitched-lookup",
+        "Rows come in the order of the shards, not of the ids: ShardedVariable.sparse_read of TensorFlow 2.21.",
+        "variables/shards.py",
+        "            buffers = [buffer for shard",
+        "            rows = rows[np.argsort(self.layout.owner(rows)[0], kind='stable')]\n"
+        "            buffers = [buffer for shard",
+        "sharded variable_vectors nn_lookup",
+        "3",
+    ),
+    mutant(
+        "ids-clamped",
+        "An id that is out of range reads the last row: JAX's indexing.",
+        "variables/row_layout.py",
+        "    if array.size and (array.min() < 0",
+        "    array = np.clip(array, 0, num_rows - 1)\n    if array.size and (array.min() < 0",
+        "sharded variable",
+        "3",
+    ),
+    mutant(
+        "ids-wrap",
+        "A negative id counts from the end: NumPy's indexing, where an id is no index.",
+        "variables/row_layout.py",
+        "    if array.size and (array.min() < 0",
+        "    array = np.where((array < 0) & (array >= -num_rows), array.astype(np.int64) + num_rows, array)\n"
+        "    if array.size and (array.min() < 0",
+        "sharded variable nn_lookup",
+        "3",
+    ),
+    mutant(
+        "slice-start-unclamped",
+        "A start before the first row wraps around: TensorFlow's ShardedVariable, where the step is not 1.",
+        "variables/index.py",
+        "    return range(length)[item]",
+        "    if item.start is not None and item.start < -length:\n"
+        "        item = slice(item.start % length, item.stop, item.step)\n"
+        "    return range(length)[item]",
+        "sharded_index sharded",
+        "2",
+    ),
+    mutant(
+        "reversed-run-off-by-one",
+        "A slice with a negative step reads from one row past each shard's last.",
+        "variables/row_layout.py",
+        "else (stop - 1, start - 1)",
+        "else (stop, start - 1)",
+        "sharded_index",
+        "2",
+    ),
+    mutant(
+        "crop-on-assign",
+        "A value that is too long is cropped to the variable: TensorFlow's ShardedVariable.assign.",
+        "variables/interface.py",
+        '        array = cast_value(value, self.dtype, "The value")\n'
+        "        check_shape(array.shape, self._assignable_shape",
+        '        array = cast_value(value, self.dtype, "The value")\n'
+        "        if array.ndim and self.shape and array.shape[1:] == self.shape[1:]:\n"
+        "            array = array[: self.shape[0]]\n"
+        "        check_shape(array.shape, self._assignable_shape",
+        "sharded variable_vectors",
+        "3",
+    ),
+    mutant(
+        "sequential-scatter-lost",
+        "Of several updates of one row the first is applied: array[ids] += values.",
+        "variables/scatter.py",
+        "        array[distinct] = _folded(new, starts[block], counts[block], values, None, update)",
+        "        array[distinct] = new",
+        "sharded_scatter variable",
+        "3",
+    ),
+    mutant(
+        "scatter-update-first",
+        "Of several replacements of one row the first stays.",
+        "variables/scatter.py",
+        "values[starts + counts - 1]",
+        "values[starts]",
+        "sharded_scatter",
+        "3",
+    ),
+    mutant(
+        "scatter-pairwise",
+        "Duplicates are added in pairs, so that sums depend on how rows are spread over shards.",
+        "variables/updates.py",
+        "        if stack[0].size == 1:\n            return np.asarray(ufunc.accumulate(stack, axis=0)[-1])\n",
+        "",
+        "sharded_scatter",
+        "3",
+    ),
+    mutant(
+        "integers-divided-down",
+        "Integers are divided towards minus infinity, as Python does, not towards zero as TensorFlow does.",
+        "variables/updates.py",
+        "    return np.asarray(quotient + ((remainder != 0) & ((old < 0) != (value < 0))).astype(quotient.dtype))",
+        "    return np.asarray(quotient)",
+        "sharded_scatter variable",
+        "3",
+    ),
+    mutant(
+        "half-a-write",
+        "A write to many shards is committed shard by shard: who reads in between sees a half of it.",
+        "variables/resource.py",
+        '    with holding([resource for write in writes for resource in write.resources]), np.errstate(all="ignore"):\n'
+        "        for write in writes:\n"
+        "            write.apply()",
+        "    for write in writes:\n"
+        '        with holding(write.resources), np.errstate(all="ignore"):\n'
+        "            write.apply()",
+        "variable_hazards sharded",
+    ),
+    mutant(
+        "initial-value-shared",
+        "The variable keeps the caller's array, and changes with it: torch.from_numpy and tf.Variable on some arrays.",
+        "variables/resource.py",
+        "adopt(value, device) if is_own else",
+        "adopt(value, device) if is_own or source is None or source is device else",
+        "variable variable_hazards",
+        "2",
+    ),
+    mutant(
+        "equal-seeds",
+        "Every shard is drawn from the same seed, and has the same values: TensorFlow's initializers.",
+        "variables/initializers/seeds.py",
+        "    return seed + (region.offset[0] if region.offset else 0)",
+        "    return seed",
+        "initializers",
+        "4",
+    ),
+    mutant(
+        "fan-of-the-shard",
+        "Scaled initializers take the fans of the shard, so that more shards mean larger weights.",
+        "variables/initializers/draws.py",
+        "fan_in, fan_out = fans(shape)",
+        "fan_in, fan_out = fans(region.shape)",
+        "initializers",
+        "4",
+    ),
+    mutant(
+        "partition-ignored",
+        "A partition-aware callable is called for the whole, and sliced: no device has room for that.",
+        "variables/initial_value.py",
+        "        if given.partition_arguments and known_shape is not None",
+        "        if not given.partition_arguments and known_shape is not None",
+        "variable_creation sharded_devices",
+        "4",
+    ),
+    mutant(
+        "seven-rounds",
+        "Philox goes through seven rounds: other numbers than TensorFlow's, though as random.",
+        "random/philox.py",
+        "_ROUNDS = 10",
+        "_ROUNDS = 7",
+        "random_streams initializers",
+        "4",
+    ),
+    mutant(
+        "fractions-from-high-bits",
+        "Floats are made of the high bits of a word, as JAX makes them, not of the low ones.",
+        "random/stateless.py",
+        "    return (words & np.uint32(0x7FFFFF) | np.uint32(127 << 23))",
+        "    return (words >> np.uint32(9) | np.uint32(127 << 23))",
+        "random_streams",
+        "4",
+    ),
+    mutant(
+        "global-seed-by-part",
+        'With seed_mode="global" each part is drawn as if it were the whole.',
+        "variables/initializers/seeds.py",
+        "return _INDEXED[distribution](shape, seed % 2**64, *limits, dtype, region)",
+        "return _INDEXED[distribution](region.shape, seed % 2**64, *limits, dtype, Region.whole(region.shape))",
+        "initializers",
+        "4",
+    ),
+]

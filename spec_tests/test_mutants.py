@@ -55,7 +55,7 @@ def test_a_quick_mutant_is_caught(name: str, workshop: Workshop) -> None:
 
 def test_the_kit_sees_a_mutant_too(workshop: Workshop) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == "chunk-for-div")
-    assert "R-DIV-1" in {rule[:7] for rule in broken_rules(workshop.make(mutant), "1")}
+    assert any("DIV" in rule for rule in broken_rules(workshop.make(mutant), "1"))
 
 
 def test_what_is_no_mutant_survives(workshop: Workshop) -> None:

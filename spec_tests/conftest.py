@@ -14,7 +14,8 @@ _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("default", deadline=None, max_examples=60, suppress_health_check=_SLOW_IS_FINE)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, database=None, print_blob=True)
 settings.register_profile("laws", settings.get_profile("default"), max_examples=3000)
-settings.register_profile("mutants", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])
+_ONE_BUG = {"phases": [Phase.explicit, Phase.generate], "report_multiple_bugs": False}
+settings.register_profile("mutants", settings.get_profile("ci"), **_ONE_BUG)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # What needs more than the developer's tools is collected only where that is installed: the parity tests beside the real

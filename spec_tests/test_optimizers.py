@@ -61,6 +61,32 @@ def test_a_sparse_gradient_moves_the_rows_that_it_has_like_its_dense_form(table:
         assert np.array_equal(sparse.numpy()[others], table.full[others])
 
 
+@pytest.mark.parametrize("compat", COMPATS)
+@pytest.mark.parametrize("name", sorted(MAKERS))
+def test_rows_without_a_gradient_go_on_where_the_rule_moves_them(name: str, compat: str) -> None:
+    """Adam's and RMSprop's slots of all rows decay, and Adam moves each by its own, as the dense form does.
+
+    Momentum is that of rows with a gradient alone, but for Keras 3.
+    """
+    rng = np.random.default_rng(7)
+    start, first, later = rng.normal(size=(3, 5, 3)).astype(np.float32)
+    slices = IndexedSlices(later[[3, 1]], np.array([3, 1]), start.shape)
+    variables, optimizers = [Variable(start), Variable(start)], [MAKERS[name](compat), MAKERS[name](compat)]
+    for variable, optimizer in zip(variables, optimizers, strict=True):
+        optimizer.apply_gradients([(first, variable)])
+    before = variables[0].numpy()
+    for variable, optimizer, gradient in zip(variables, optimizers, (slices, slices.to_dense()), strict=True):
+        optimizer.apply_gradients([(gradient, variable)])
+    stays = name in ("momentum", "nesterov") and compat != "keras3"
+    expected = variables[1].numpy()
+    expected[[0, 2, 4]] = before[[0, 2, 4]] if stays else expected[[0, 2, 4]]
+    assert np.array_equal(variables[0].numpy(), expected)
+    for slot in optimizers[0].get_slot_names():
+        of_sparse, of_dense = (o.get_slot(v, slot).numpy() for o, v in zip(optimizers, variables, strict=True))
+        assert np.array_equal(of_sparse[[1, 3]], of_dense[[1, 3]])
+        assert stays or np.array_equal(of_sparse, of_dense)
+
+
 def by_the_book(name: str, w: Any, steps: list[Any]) -> Any:
     """The formulas on whole arrays in float64, dense gradients."""
     m, v = np.zeros_like(w), np.full_like(w, 0.1 if name == "adagrad" else 0.0)

@@ -16,7 +16,8 @@ import shardvar as sv
 from shardvar.devices import Device, device_scope, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, OutOfRange, ScopeError
 from shardvar.variables import ResourceVariable, UnreadVariable, Variable, variable_operations
-from shardvar.variables.updates import ADD
+from shardvar.variables.resource import Write, commit
+from shardvar.variables.updates import ADD, REPLACE
 
 WRITES = {
     "assign": lambda old, value: value,
@@ -546,3 +547,19 @@ def test_repr_names_what_it_is() -> None:
     assert repr(three(name="w")) == (
         "<sv.ResourceVariable 'w' shape=(3,) dtype=float32 value=array([1., 2., 3.], dtype=float32)>"
     )
+
+
+def test_nobody_reads_in_between_the_writes_of_one_commit() -> None:
+    """A write to many shards happens at once: a reader waits until the last of them is written."""
+    first, second = Variable([0.0]), Variable([0.0])
+    seen: list[list[float]] = []
+    reader = threading.Thread(target=lambda: seen.append(first.numpy().tolist()))
+
+    def write_second() -> None:
+        reader.start()
+        reader.join(0.2)  # as long as it may take who does not wait
+        seen.append(["written"])
+
+    commit([first.plan_dense(REPLACE, np.ones(1, np.float32)), Write(second.resources, write_second)])
+    reader.join()
+    assert seen == [["written"], [1.0]]

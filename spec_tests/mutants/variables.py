@@ -111,7 +111,7 @@ MUTANTS = [
         "    for write in writes:\n"
         '        with holding(write.resources), np.errstate(all="ignore"):\n'
         "            write.apply()",
-        "variable_hazards sharded",
+        "variable",
     ),
     mutant(
         "initial-value-shared",

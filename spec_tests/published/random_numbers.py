@@ -10,6 +10,8 @@ from published.words import indexed_word, jax_words, philox, tensorflow_words
 
 _SEEDS = [[7, 0], [0, 0], [-1, 2**63 - 1], [2**40 + 3, -(2**63)]]
 _ULPS = 4
+_ZERO_FIRST = 1_056_968
+"""A seed of which the first word ends in 23 zeros."""
 
 
 def _word_cases() -> Iterator[Case]:
@@ -71,6 +73,20 @@ def _stateless_cases() -> Iterator[Case]:
             yield case(f"truncated-{dtype}-{number}", "stateless_truncated_normal", values, [9], bug, _ULPS, **more)
 
 
+def _edge_cases() -> Iterator[Case]:
+    """What one draw in millions meets: a fraction of zero under the logarithm, and sums that round to the limit."""
+    inputs: dict[str, Any] = {"shape": [4], "seed": [_ZERO_FIRST, 0], "mean": 0.0, "stddev": 1.0, "dtype": "float32"}
+    expected = array(_shaped(draws.tensorflow_normal(4, [_ZERO_FIRST, 0], 0.0, 1.0, "float32"), [4], "float32"))
+    bug = "The logarithm of 0 is taken, and the value is infinite or NaN; or the floor is another than 1e-7."
+    yield Case("normal-of-zero", "V-RANDOM-2", "stateless_normal", inputs, bug, expected, ulps=_ULPS)
+    next_to_one = 1 + 2**-23
+    region = {"offset": [0], "shape": [8]}
+    inputs = {"shape": [8], "seed": 7, "minval": 1.0, "maxval": next_to_one, "dtype": "float32", "region": region}
+    expected = array(_shaped(draws.indexed_uniform(range(8), 7, 1.0, next_to_one, "float32"), [8], "float32"))
+    bug = "The sum rounds to the upper limit, which is not in the range."
+    yield Case("indexed-uniform-limit", "V-RANDOM-3", "indexed_uniform", inputs, bug, expected)
+
+
 def _indexed_cases() -> Iterator[Case]:
     parts = [
         ("whole", [0, 0], [4, 3]),
@@ -109,5 +125,5 @@ GROUP = Group(
     "Random words and values, as docs/random.md has them: every one a function of a seed.",
     "Generators in plain integers; logarithm, sine and cosine with fifty digits. Normal values carry ulps, since "
     "libraries round these functions differently.",
-    numbered([*_word_cases(), *_stateless_cases(), *_indexed_cases()]),
+    numbered([*_word_cases(), *_stateless_cases(), *_edge_cases(), *_indexed_cases()]),
 )

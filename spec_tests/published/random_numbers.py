@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from published import draws
 from published.case import Case, Group, numbered
 from published.encoding import array, integers
@@ -115,8 +117,6 @@ def _indexed_cases() -> Iterator[Case]:
 
 
 def _shaped(values: list[Any], shape: list[int], dtype: str) -> Any:
-    import numpy as np
-
     return np.array(values, draws.FLOAT.get(dtype, dtype)).reshape(shape)
 
 

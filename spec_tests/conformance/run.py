@@ -42,7 +42,7 @@ def judge(implementation: Implementation, examples: int) -> int:
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "shardvar.conformance.plugin"]
-    command += ["--pyargs", "shardvar.conformance", "--adapter", implementation.spec]
+    command += ["-W", "ignore", "--pyargs", "shardvar.conformance", "--adapter", implementation.spec]
     command += ["--conformance-json", str(report), "--conformance-examples", str(examples)]
     if implementation.expected.is_file():
         command += ["--expected-failures", str(implementation.expected)]

@@ -13,6 +13,7 @@ from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.faults import find_faults
 from shardvar.planning.plan import Assignment
 from shardvar.planning.policies import AllInOnePolicy, BalancedPolicy, MaxShardSizePolicy, TablePolicy, file_nbytes
+from shardvar.planning.policies.composition import TableComposition
 from shardvar.planning.policies.weights import weights_of
 from shardvar.planning.slices import SliceTable, TensorTable
 
@@ -41,9 +42,25 @@ def elements(slices: SliceTable) -> set[tuple[str, tuple[int, ...]]]:
     return set(found)
 
 
+def elements_of_file(answer: Assignment, file: int) -> set[tuple[str, tuple[int, ...]]]:
+    return elements(answer.slices.take(np.flatnonzero(answer.file == file)))
+
+
 def is_cuttable(slices: SliceTable, row: int, capabilities: Capabilities) -> bool:
     rank = len(slices[row].full_shape)
     return slices.dtype(row) in capabilities.slice_dtypes and 0 < rank <= capabilities.max_slice_rank
+
+
+@given(slice_tables(), policies, policies, capabilities)
+def test_a_composition_divides_the_files_of_the_outer_policy(
+    slices: SliceTable, outer: TablePolicy, inner: TablePolicy, capabilities: Capabilities
+) -> None:
+    """No file of it holds elements of two of the outer policy's files, and the elements of all are those given."""
+    first, answer = (each.assign(slices, capabilities) for each in (outer, TableComposition(outer, inner)))
+    outer_file = {each: file for file in range(first.num_files) for each in elements_of_file(first, file)}
+    assert elements(answer.slices) == elements(slices)
+    for file in range(answer.num_files):
+        assert len({outer_file[each] for each in elements_of_file(answer, file)}) <= 1
 
 
 @given(slice_tables(), policies, capabilities)

@@ -105,6 +105,6 @@ MUTANTS = [
         "planning/policies/composition.py",
         "        first = self.outer.assign(slices, capabilities)",
         "        first = Assignment(slices, np.zeros(len(slices), np.int64), 1)",
-        "policies options sharding_callbacks",
+        "policies",
     ),
 ]

@@ -111,7 +111,7 @@ MUTANTS = [
         "    for write in writes:\n"
         '        with holding(write.resources), np.errstate(all="ignore"):\n'
         "            write.apply()",
-        "variable",
+        "variable::test_nobody_reads_in_between_the_writes_of_one_commit",
     ),
     mutant(
         "initial-value-shared",

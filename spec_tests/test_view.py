@@ -52,6 +52,7 @@ def assert_says_what_the_index_says(page: str, path: Path) -> None:
         assert faults == {key: (type(error).__name__, str(error)) for key, error in reader.faults.items()}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
 def test_the_page_says_what_the_index_says(form: str, tmp_path: Path, run: Run) -> None:
     path = saved(tmp_path, form, **({"partition": 3} if form in ("shardvar", "tensorflow") else {}))

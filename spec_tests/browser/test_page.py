@@ -77,6 +77,7 @@ def test_a_click_on_an_area_chooses_its_tensor_and_tells_all_of_it(page: Page) -
     assert "float32 [1000, 16]" in told and "64.0 kB" in told and "[334:667, 0:16]" in told and "elements16,000" in told
     assert page.run("return state.item.key") == "embedding"
     assert page.find(".histogram").is_displayed()
+    assert page.text("#said").startswith("embedding; float32 [1000, 16]; 64.0 kB")
 
 
 def test_areas_are_in_proportion_to_bytes(page: Page) -> None:

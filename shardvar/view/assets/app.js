@@ -4,12 +4,23 @@ const state = { query: "", dtypes: new Set(), statuses: new Set(), onlyFaults: f
 let shown = ITEMS;
 let shownSet = null; // null: all
 
+let byPointer = false; // whether the last thing that was done, was done so
+
+// In a narrow window the panel stands among the sections, and may be out of sight.
+function isStacked() {
+  return matchMedia("(max-width: 1060px)").matches;
+}
+
 const actions = {
   chosen: () => state.item,
   shown: (item) => shownSet === null || shownSet.has(item),
   choose(item) {
     state.item = item;
-    showDetail(document.getElementById("detail"), item, actions);
+    const panel = document.getElementById("detail");
+    showDetail(panel, item, actions);
+    document.getElementById("said").textContent = itemLines(item, sideOf(item)).filter(Boolean).join("; ");
+    const { top } = panel.getBoundingClientRect();
+    if (byPointer && isStacked() && (top < 0 || top > innerHeight - 120)) panel.scrollIntoView({ block: "center" });
     const row = shown.indexOf(item);
     if (row >= 0 && table.current !== row) table.move(row, false);
     else table.draw();
@@ -302,6 +313,8 @@ function start() {
       apply();
     }, ITEMS.length > 5000 ? 160 : 0);
   });
+  document.addEventListener("pointerdown", () => (byPointer = true), true);
+  document.addEventListener("keydown", () => (byPointer = false), true);
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.ctrlKey || event.metaKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
     event.preventDefault();

@@ -30,7 +30,7 @@ let theme = {};
 
 function readTheme() {
   const style = getComputedStyle(document.documentElement);
-  const names = ["paper", "card", "ink", "quiet", "line", "faint", "accent", "bad", "empty", "same", "gap", "cell-ink",
+  const names = ["paper", "card", "ink", "quiet", "line", "faint", "accent", "bad", "empty", "same", "gap", "cell-ink", "cell-quiet",
     "cell-line", "tint-s", "tint-l", "solid-s", "solid-l"];
   theme = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }

@@ -105,7 +105,7 @@ class SliceDrawing {
     const [x, y, w, h] = this.place(boxOf(this.side, slice));
     context.fillStyle = fileColour(file);
     context.fillRect(x, y, Math.max(w, 0.5), Math.max(h, 0.5));
-    if (this.side.file_nbytes[file] === null) hatch(context, x, y, w, h, theme.bad, 5);
+    if (this.side.file_nbytes[file] === null) hatch(context, x, y, w, h, theme.card, 7);
     context.fillStyle = theme.card; // a line on its first edges parts it from its neighbours
     if (w > 6 && x > 0) context.fillRect(x, y, 1, h);
     if (h > 6 && y > 0) context.fillRect(x, y, w, 1);

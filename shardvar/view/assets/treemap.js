@@ -223,7 +223,7 @@ class Treemap {
       context.fillRect(left, top, w, h);
       if (isFaulty(node.lead)) hatch(context, left, top, w, h, theme.bad);
       if (w > 60 && h > 18) {
-        this.write(context, `${grouped(node.count)} smaller`, left + 5, top + 14, w - 10, false, theme.quiet);
+        this.write(context, `${grouped(node.count)} smaller`, left + 5, top + 14, w - 10, false, theme["cell-quiet"]);
       }
       return;
     }
@@ -243,7 +243,7 @@ class Treemap {
     this.write(context, printable(node.label), left + 5, top + 14, w - 10, false, theme["cell-ink"], ground);
     const size = humanSize(node.nbytes);
     if (h > 34 && context.measureText(size).width <= w - 10) {
-      this.write(context, size, left + 5, top + 28, w - 10, false, theme.quiet, ground);
+      this.write(context, size, left + 5, top + 28, w - 10, false, theme["cell-quiet"], ground);
     }
   }
 

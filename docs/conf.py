@@ -1,11 +1,13 @@
-"""How Sphinx makes the site: ``make docs``. Warnings are errors, and every reference must lead somewhere.
+"""How Sphinx makes the site: ``make docs``. Warnings are errors.
 
-The pages are Markdown and read as well where they lie. What only the site has is the reference in ``docs/api``, which
-names no function twice: the directive ``names`` lists what a module makes public, in a table and then one by one.
+The pages are Markdown and read as well where they lie. What only the site has is the reference,
+``docs/api``, which names no function twice: the directive ``names`` lists what a module makes
+public, in a table and then one by one.
 """
 
 import inspect
 import re
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -29,12 +31,14 @@ extensions = [
     "sphinx.ext.viewcode",
 ]
 nitpicky = True
-# What signatures name and the site does not describe: types of Python, NumPy, and of shardvar's inner layers.
+# Types of Python, of NumPy and of inner layers stand in signatures, and not in the site.
 nitpick_ignore_regex = [("py:.*", ".*")]
 
 myst_enable_extensions = ["attrs_inline", "colon_fence"]
 myst_heading_anchors = 4
-suppress_warnings = ["misc.highlighting_failure"]  # the annotated bytes of format.md are more than a hexdump
+suppress_warnings = [
+    "misc.highlighting_failure"
+]  # the annotated bytes of format.md are more than a hexdump
 
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
@@ -68,14 +72,17 @@ html_theme_options = {
 
 
 class Names(SphinxDirective):
-    """``.. names:: MODULE`` and, below it, some of its public names; all of them where there are none."""
+    """``.. names:: MODULE`` and, below it, some of its public names; all if there are none."""
 
     required_arguments = 1
     has_content = True
 
     def run(self) -> list[nodes.Node]:
         module = self.arguments[0]
-        names = [f"{module}.{name}" for name in " ".join(self.content).split() or resolve_name(module).__all__]
+        names = [
+            f"{module}.{name}"
+            for name in " ".join(self.content).split() or resolve_name(module).__all__
+        ]
         lines = [".. autosummary::", "   :nosignatures:", "", *(f"   {name}" for name in names)]
         for name in names:
             lines += ["", f".. {directive_of(resolve_name(name))}:: {name}", ""]
@@ -92,24 +99,39 @@ def directive_of(value: Any) -> str:
     return "autofunction" if inspect.isroutine(value) else "autodata"
 
 
-def resolve_by_face(app: Any, env: Any, node: Any, inner: nodes.Element) -> nodes.Element | None:
-    """A type in a signature is named where it lives; the reference describes it where users find it."""
+def resolve_by_face(
+    app: Any, env: Any, node: Any, inner: nodes.Element
+) -> nodes.Element | None:
+    """A signature names a type where it lives; the reference has it where users find it."""
     name = node.get("reftarget", "").rpartition(".")[2]
     objects = env.get_domain("py").objects
-    homes = [full for full in objects if re.fullmatch(rf"shardvar\.(\w+\.)?{re.escape(name)}", full)]
+    homes = [
+        full for full in objects if re.fullmatch(rf"shardvar\.(\w+\.)?{re.escape(name)}", full)
+    ]
     if node.get("refdomain") != "py" or len(homes) != 1:
         return None
     entry = objects[homes[0]]
-    return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, inner, homes[0])
+    return make_refnode(
+        app.builder, node["refdoc"], entry.docname, entry.node_id, inner, homes[0]
+    )
 
 
-def anchors_are_targets(app: Any, docname: str, source: list[str]) -> None:
-    """``<a id="r-div-1"></a>``, which works wherever Markdown is shown, as what Sphinx can check links to."""
+def told_in_markdown(app: Any, docname: str, source: list[str]) -> None:
+    """Named places, and links to pages that are not of the site, as Sphinx wants them."""
+    folder = Path(app.env.doc2path(docname)).parent
+
+    def as_file(link: re.Match[str]) -> str:
+        is_page = (folder / link[1]).resolve().is_relative_to(app.srcdir)
+        return link[0] if is_page else f"](path:{link[1]})"
+
     source[0] = re.sub(r'<a id="([^"]+)"></a>', r"[]{#\1}", source[0])
+    source[0] = re.sub(r"\]\((\.\./[^)\s#]+\.md)\)", as_file, source[0])
 
 
-def docstrings_as_meant(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings show programs by indenting them and shapes as ``[*ids, dim]``; reStructuredText is told so."""
+def docstrings_as_meant(
+    app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]
+) -> None:
+    """What is indented is a program, ``[*ids, dim]`` a shape; reStructuredText is told so."""
     shown: list[str] = []
     last = ""
     for number, line in enumerate(lines):
@@ -117,7 +139,11 @@ def docstrings_as_meant(app: Any, what: str, name: str, value: Any, options: Any
         if is_first and not re.match(r"[ .\d-]", last) and not last.endswith("::"):
             shown += ["::", ""]
         is_prose = not line.startswith((" ", ">>>"))
-        shown.append(re.sub(r"\[[^\]`]*\]", lambda shape: shape[0].replace("*", "\\*"), line) if is_prose else line)
+        shown.append(
+            re.sub(r"\[[^\]`]*\]", lambda shape: shape[0].replace("*", "\\*"), line)
+            if is_prose
+            else line
+        )
         last = line or last
     lines[:] = shown
 
@@ -125,6 +151,6 @@ def docstrings_as_meant(app: Any, what: str, name: str, value: Any, options: Any
 def setup(app: Any) -> None:
     """Add what is above."""
     app.add_directive("names", Names)
-    app.connect("source-read", anchors_are_targets)
+    app.connect("source-read", told_in_markdown)
     app.connect("autodoc-process-docstring", docstrings_as_meant)
     app.connect("missing-reference", resolve_by_face, priority=400)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from strategies import ODD_KEYS, keys
 
 import shardvar as sv
 from shardvar.cli import main
+from shardvar.cli.parser import VERBS
 from shardvar.cli.text import human_size, printable
 from shardvar.cli.tree import tree_lines
 from shardvar.cli.usage import parse_index, parse_shards, parse_size
@@ -417,9 +419,55 @@ def test_help_fits_a_screen_and_ends_in_examples_that_parse(verb: str, run: Run)
     examples = lines[lines.index("examples:") + 1 :]
     assert examples
     for example in examples:
-        import shlex
-
         assert parse(shlex.split(example)[1:]).verb == verb
+
+
+def test_the_first_help_has_examples_that_parse_and_fits_a_screen(run: Run) -> None:
+    from shardvar.cli.parser import parse
+
+    with patch.dict(os.environ, {"COLUMNS": "80"}):
+        lines = run("--help").out.splitlines()
+    assert len(lines) <= 45
+    examples = [line for line in lines if line.startswith("  shardvar ")]
+    assert len({parse(shlex.split(line)[1:]).verb for line in examples}) >= 3
+
+
+@pytest.mark.parametrize("verb", [None, *VERBS])
+def test_help_is_filled_to_a_narrow_terminal(verb: str | None, run: Run) -> None:
+    """Only an example may be longer, since one could not paste it from two lines; and the usage above."""
+    with patch.dict(os.environ, {"COLUMNS": "40"}):
+        lines = run(*([verb] if verb else []), "--help").out.partition("\n\n")[2].splitlines()
+    assert lines and [line for line in lines if len(line) > 40 and "shardvar" not in line] == []
+
+
+@pytest.mark.parametrize("columns", [20, 40, 64, 80])
+def test_a_narrow_terminal_breaks_no_word_and_loses_nothing(columns: int, tmp_path: Path, run: Run) -> None:
+    """Each cell is found whole, and no line is longer than the terminal."""
+    path = saved(tmp_path, partition=3)
+    environment = {"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
+    with patch("sys.stdout.isatty", return_value=True), patch.dict(os.environ, environment):
+        out = run("inspect", path).out
+    table = out.partition("\n\n")[2]
+    for cell in ("kernel", "bias", "step", "empty", "float32", "int64", "[8, 5]", "[0, 3]", "160 B", "12 B"):
+        assert cell in table
+    assert all(len(line) <= columns for line in table.splitlines())
+
+
+def test_a_pipe_knows_no_width(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path, partition=3)
+    for words in (("inspect", path, "--slices"), ("show", path, "dense/kernel"), ("verify", path)):
+        wide = run(*words).out
+        with patch.dict(os.environ, {"COLUMNS": "40"}):
+            assert run(*words).out == wide
+
+
+def test_no_color_is_none(tmp_path: Path, run: Run) -> None:
+    """At a terminal too: bold is no colour, and the one thing that may remain."""
+    path = saved(tmp_path)
+    environment = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "xterm-256color"}
+    with patch("sys.stdout.isatty", return_value=True), patch.dict(os.environ, environment):
+        out = run("inspect", path, "--stats").out
+    assert set(re.findall(r"\x1b\[([0-9;]*)m", out)) <= {"0", "1"}
 
 
 def test_hostile_keys_are_escaped_and_never_lost(tmp_path: Path, run: Run) -> None:

@@ -1,17 +1,26 @@
 """Where results go: tables and JSON on standard output, notes and progress on standard error.
 
-A table goes through rich where a person looks at it, which wraps what does not fit and cuts nothing. A pipe gets plain
-columns, one line a row. Cells must be ``printable`` already; rich is told to interpret nothing.
+A table goes through rich where a person looks at it: one column is wrapped where the terminal is too narrow, and where
+that does not help, each row is told in lines of its own; nothing is ever cut. A pipe gets plain columns, one line a
+row. Cells must be ``printable`` already; rich is told to interpret nothing.
 """
 
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from shutil import get_terminal_size
+from textwrap import wrap
+from typing import Any, Literal
 
 _MOST_PRETTY = 2000
 """Rows beyond which a table is printed plainly at a terminal too: laying out more would take seconds."""
+
+_NARROWEST = 20
+"""A column that is wrapped to fewer cells than this is not read but deciphered."""
+
+_LINE = 120
+"""How long a line of values is at most."""
 
 _WIDEST = 60
 """Plain columns are padded up to this width; a longer cell pushes the rest of its row to the right."""
@@ -28,6 +37,11 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Se
         _print_rich(headers, rows, right)
     else:
         _print_plain(headers, rows, right)
+
+
+def line_width() -> int:
+    """How long a line of values may be: as wide as the terminal, or 120 for a pipe."""
+    return min(get_terminal_size().columns, _LINE) if sys.stdout.isatty() else _LINE
 
 
 def note(text: str) -> None:
@@ -69,13 +83,32 @@ def _print_plain(headers: Sequence[str], rows: Sequence[Sequence[str]], right: S
 
 def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> None:
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False, markup=False, emoji=False)
+    widths = [max(cell_len(line[column]) for line in [headers, *rows]) for column in range(len(headers))]
+    widest = widths.index(max(widths))
+    left = console.width - (sum(widths) - widths[widest]) - 3 * len(widths)
+    if left < min(widths[widest], _NARROWEST):
+        _print_stacked(headers, rows, console.width)
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column, header in enumerate(headers):
-        table.add_column(Text(header), justify="right" if column in right else "left", overflow="fold")
+        side: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(Text(header), justify=side, overflow="fold", no_wrap=column != widest)
     for row in rows:
         table.add_row(*map(Text, row))
-    Console(highlight=False, markup=False, emoji=False).print(table)
+    console.print(table)
+
+
+def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
+    """Each row's first cell on a line, and below it the others that say something, with their headers."""
+    for first, *others in rows:
+        if first:
+            print(first)
+        told = [f"{header} {cell}".replace(" ", "\0") for header, cell in zip(headers[1:], others, strict=True) if cell]
+        for line in wrap("  ".join(told), max(width - 4, 1), break_long_words=False, break_on_hyphens=False):
+            print("    " + line.replace("\0", " "))

@@ -26,6 +26,15 @@ class Usage(Exception):
         self.code, self.error = code, error
 
 
+class HelpText(argparse.HelpFormatter):
+    """Paragraphs are filled to the width of the terminal; those that list examples stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        paragraphs = text.split("\n\n")
+        return "\n\n".join(each if each.startswith("examples:") else fill(each, width, indent) for each in paragraphs)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that neither prints errors nor exits."""
 
@@ -73,8 +82,13 @@ def make_parser() -> Parser:
         prog="shardvar",
         description="Inspect, verify, compare and reshard checkpoints of sharded tensors (shardvar, TensorFlow, "
         "safetensors, npz) without the framework that wrote them.",
-        epilog="exit codes: 0 done; 1 the answer is no (damage, differences); 2 wrong usage; 3 cannot be read or "
+        epilog="examples:\n"
+        "  shardvar inspect runs/ckpt-1200\n"
+        "  shardvar verify model.safetensors\n"
+        "  shardvar reshard ckpt-1200 model.safetensors --filter 'dense/*'\n\n"
+        "exit codes: 0 done; 1 the answer is no (damage, differences); 2 wrong usage; 3 cannot be read or "
         "written. `shardvar VERB --help` shows each verb's options and examples.",
+        formatter_class=HelpText,
     )
     parser.add_argument("--version", action="version", version=f"shardvar {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
@@ -94,7 +108,7 @@ def _add_verb(verbs: "Verbs[Parser]", name: str, text: str, examples: Sequence[s
         help=text,
         description=text[:1].upper() + text[1:] + ".",
         epilog="examples:\n" + "\n".join(f"  shardvar {name} {example}" for example in examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpText,
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, described in docs/cli.md")
@@ -232,7 +246,7 @@ def _add_completion(verbs: "Verbs[Parser]") -> None:
         "  source <(shardvar completion bash)          # this shell; in ~/.bashrc, every one\n"
         "  shardvar completion zsh > ~/.zfunc/_shardvar    # a directory of your $fpath\n"
         "  shardvar completion fish > ~/.config/fish/completions/shardvar.fish",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpText,
         allow_abbrev=False,
     )
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from shardvar.checkpoint.numbers import json_number, widened
 from shardvar.checkpoint.reader import LazyTensor, Reader, open_checkpoint
 from shardvar.checkpoint.reports import SCHEMA
-from shardvar.cli.output import note, print_json
+from shardvar.cli.output import line_width, note, print_json
 from shardvar.cli.text import human_shape, printable
 from shardvar.cli.usage import parse_index
 from shardvar.engine.evidence import BLOCK_NBYTES, check_entry
@@ -119,7 +119,7 @@ def _as_text(reader: Reader, tensor: LazyTensor, axes: Axes) -> str:
         array,
         threshold=_PRINTED if size <= _PRINTED else 0,
         edgeitems=_EDGE,
-        max_line_width=120,
+        max_line_width=line_width(),
         separator=", ",
         formatter={"object": _string},  # type: ignore[arg-type]  # NumPy's stubs name other elements
     )

@@ -48,7 +48,7 @@ def make_page(checkpoints: Sequence[Columns], diff: Columns | None = None) -> st
     if len(text) > MOST_NBYTES:  # ASCII but for the assets
         raise ArgumentError(
             f"The page would have {human_size(len(text))}, and {human_size(MOST_NBYTES)} is the most.",
-            "Look at a part: --filter 'GLOB'." if diff is None else "View each alone, and a part of it: --filter 'GLOB'.",
+            f"Look at a part{' of each alone' if diff else ''}: `shardvar view --filter 'GLOB'`.",
         )
     return text
 

@@ -60,7 +60,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 4,
     "navbar_align": "left",
     "show_prev_next": True,
     "secondary_sidebar_items": ["page-toc"],

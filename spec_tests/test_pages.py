@@ -78,7 +78,8 @@ def test_every_page_is_in_the_contents() -> None:
     listed = set()
     for page in PAGES:
         for block in blocks(read(page), "{toctree}"):
-            names = [line for line in block.body.splitlines() if line and not line.startswith(":")]
+            lines = [line for line in block.body.splitlines() if line and not line.startswith(":")]
+            names = [re.sub(r".*<(.*)>", r"\1", line) for line in lines]
             listed |= {(page.parent / name).resolve().with_suffix(".md") for name in names}
     docs = {page for page in PAGES if page.parent != ROOT}
     assert docs - listed == {ROOT / "docs" / "index.md"}

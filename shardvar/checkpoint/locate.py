@@ -8,6 +8,7 @@ from shardvar.formats.protocol import Format, Source
 from shardvar.formats.table import (
     all_formats,
     format_named,
+    format_names,
     format_of_name,
     name_of_target,
     names_of_target,
@@ -64,9 +65,15 @@ def find_checkpoint(path: Path) -> Found:
         listed = ", ".join(f"{_unmistakable(each)} ({each.format.name})" for each in found[:20])
         more = f" and {len(found) - 20} more" if len(found) > 20 else ""
         raise AmbiguousPath(f"{os.fspath(path)} may mean {listed}{more}.", "Give the path of one of them.")
+    near = _nearest(path)
+    if os.path.isfile(path):
+        raise CheckpointNotFound(
+            f"The file {os.fspath(path)} is of no format that shardvar reads.",
+            near or f"The formats are {', '.join(format_names())}.",
+        )
     raise CheckpointNotFound(
         f"There is no checkpoint at {os.fspath(path)}.",
-        _nearest(path) or "Give its prefix, its index file, one of its data files or its directory.",
+        near or "Give its prefix, its index file, one of its data files or its directory.",
     )
 
 

@@ -71,7 +71,11 @@ def parse(words: Sequence[str]) -> Namespace:
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb is not None and verb not in VERBS and words[0] == verb:
         near = get_close_matches(verb, VERBS, n=1, cutoff=0.5)
-        remedy = f"Did you mean {near[0]!r}?" if near else f"The verbs are {', '.join(VERBS)}."
+        remedy = (
+            f"Did you mean {near[0]!r}?"
+            if near
+            else f"The verbs are {', '.join(VERBS)}; `shardvar --help` tells what they do."
+        )
         raise Usage(2, ArgumentError(f"There is no verb {verb!r}.", remedy))
     return make_parser().parse_args(_options_first(list(words)) if words[0] == "show" else words)
 

@@ -47,7 +47,16 @@ def format_named(name: str) -> Format:
         if point.name == name:
             added: Format = point.load()
             return added
-    raise ArgumentError(f"There is no format {name!r}.", f"The formats are {', '.join(format_names())}.")
+    raise ArgumentError(
+        f"There is no format {name!r}.", f"{_nearest(name)}The formats are {', '.join(format_names())}."
+    )
+
+
+def _nearest(name: str) -> str:
+    """What a misspelt format may have meant."""
+    from difflib import get_close_matches  # only a mistake pays for it
+
+    return "".join(f"Did you mean {near!r}? " for near in get_close_matches(name, format_names(), n=1))
 
 
 def all_formats() -> Iterator[Format]:

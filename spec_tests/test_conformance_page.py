@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conformance.implementations import BREACHES, DATA, IMPLEMENTATIONS, PAGE
 from conformance.page import combined, outcomes, page, scripts_of
 
@@ -40,6 +41,28 @@ def test_an_expected_failure_is_broken_and_is_shown_with_its_program(tmp_path: P
     assert "| R-DIV-1 | It divides | [**broken**](#numpy-r-div-1) | kept |" in text
     assert "by design" in text
     assert "    adapter.div(1, 2)" in text
+
+
+@pytest.mark.parametrize("example", [None, {"came": "It gave 1.", "must": "It must give 2."}])
+def test_what_is_broken_in_some_runs_is_the_same_on_the_page_in_all(tmp_path: Path, example: Any) -> None:
+    varying = rule("broken in some runs", reason="random names", counterexample=example, program=example and "    1")
+    data = combined({"numpy": report(varying), "shardvar": report(rule("kept"))}, [NUMPY, SHARDVAR])
+    assert data["rules"][0]["verdicts"]["numpy"] == {"outcome": "broken in some runs", "reason": "random names"}
+    text = page(data, tmp_path)
+    assert "| R-DIV-1 | It divides | [**broken in some runs**](#numpy-r-div-1) | kept |" in text
+    assert "random names" in text
+
+
+def test_a_large_array_that_came_is_cut_short_and_a_call_with_one_is_not(tmp_path: Path) -> None:
+    large = "7, " * 4000
+    found = {"came": f"It gave {large}", "must": "It must give 2."}
+    program = f"    adapter.assign({large})\n    # It gave {large}\n    # It must give 2."
+    broken = rule("expected failure", reason="by design", counterexample=found, program=program)
+    data = combined({"numpy": report(broken), "shardvar": report(rule("kept"))}, [NUMPY, SHARDVAR])
+    verdict = data["rules"][0]["verdicts"]["numpy"]
+    assert len(verdict["came"]) < 1100 and verdict["came"].endswith(" …")
+    call, came, must = verdict["program"].split("\n")
+    assert call == f"    adapter.assign({large})" and len(came) < 1100 and must == "    # It must give 2."
 
 
 def test_what_is_not_claimed_is_not_kept(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The conformance kit judges rightly: what shardvar and NumPy claim they keep, and nothing unclaimed counts as kept."""
 
+from pathlib import Path
 from typing import Any
 
 import kit_mutants
@@ -9,10 +10,13 @@ import pytest
 from shardvar.conformance import adapter as protocol
 from shardvar.conformance.adapters.numpy import Adapter as NumpyAdapter
 from shardvar.conformance.adapters.shardvar import Adapter as ShardvarAdapter
+from shardvar.conformance.expected import Expected
 from shardvar.conformance.registry import LEVELS, Rule, all_rules
 from shardvar.conformance.report import program
+from shardvar.conformance.rules.damage import files_of
 from shardvar.conformance.verdict import (
     BROKEN,
+    BROKEN_SOMETIMES,
     EXPECTED_FAILURE,
     KEPT,
     NOT_CLAIMED,
@@ -96,8 +100,30 @@ def test_inputs_that_are_not_claimed_are_counted_and_not_kept() -> None:
 
 def test_an_expected_failure_that_passes_is_a_failure_of_the_declaration() -> None:
     rule = RULES["R-READ-1"]
-    assert judge(rule, kit_mutants.Unstitched(), expected_failure="upstream").outcome == EXPECTED_FAILURE
-    assert judge(rule, NumpyAdapter(), expected_failure="upstream").outcome == UNEXPECTED_PASS
+    assert judge(rule, kit_mutants.Unstitched(), expected=Expected("upstream")).outcome == EXPECTED_FAILURE
+    assert judge(rule, NumpyAdapter(), expected=Expected("upstream")).outcome == UNEXPECTED_PASS
+
+
+@pytest.mark.parametrize("adapter", [kit_mutants.Unstitched(), NumpyAdapter()], ids=["broken", "kept"])
+def test_what_is_broken_in_some_runs_is_said_to_be_so_whether_this_run_found_it_or_not(adapter: Any) -> None:
+    verdict = judge(RULES["R-READ-1"], adapter, expected=Expected("random", sometimes=True))
+    assert (verdict.outcome, verdict.reason) == (BROKEN_SOMETIMES, "random")
+
+
+def test_what_is_not_claimed_is_not_broken_in_some_runs() -> None:
+    verdict = judge(RULES["R-LOOKUP-4"], NumpyAdapter(), expected=Expected("random", sometimes=True))
+    assert verdict.outcome == NOT_CLAIMED
+
+
+def test_damage_hits_the_same_bytes_whatever_the_files_are_called(tmp_path: Path) -> None:
+    """By size, then by content, in each directory; files without a byte are left out."""
+    contents = [b"a", b"b", b"00", b""]
+    for directory, names in (("one", "wxyz"), ("other", "zyxw")):
+        (tmp_path / directory).mkdir()
+        for name, content in zip(names, contents, strict=True):
+            (tmp_path / directory / name).write_bytes(content)
+    one, other = ([path.read_bytes() for path in files_of(str(tmp_path / name))] for name in ("one", "other"))
+    assert one == other and sorted(one[:2]) == [b"a", b"b"] and one[2:] == [b"00"]
 
 
 def test_an_exception_where_an_answer_is_due_is_a_breach() -> None:

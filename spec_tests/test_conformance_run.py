@@ -76,6 +76,13 @@ def test_declared_failures_are_expected_and_unexpected_passes_fail(tmp_path: Pat
     assert done.returncode == 1 and "1 unexpected pass" in done.stdout and "take it off the list" in done.stdout
 
 
+def test_what_is_declared_to_be_broken_in_some_runs_fails_none(tmp_path: Path) -> None:
+    (tmp_path / "known.txt").write_text("R-READ-1 sometimes: files have random names\n")
+    for adapter in ("kit_mutants:Unstitched", NUMPY):
+        done = judge(tmp_path, adapter, "-q", "-k", "R-READ-1", "--expected-failures", "known.txt")
+        assert done.returncode == 0 and "1 broken in some runs" in done.stdout and "random names" in done.stdout
+
+
 @pytest.mark.parametrize(("page", "broken"), [("README.md", 1), ("docs/conformance-kit.md", 3)])
 def test_the_adapters_of_the_pages_are_judged_as_the_pages_say(tmp_path: Path, page: str, broken: int) -> None:
     text = (HERE.parent / page).read_text(encoding="utf-8")
@@ -181,6 +188,8 @@ def test_collecting_the_package_finds_no_tests_in_it(tmp_path: Path) -> None:
         ("R-DIV-1", "Line 1 gives no reason"),
         ("\nR-DIV-1:", "Line 2 gives no reason"),
         ("R-NONE-1: because", "which is none"),
+        ("R-DIV-1 often: because", "has 'often' after the rule"),
+        ("R-DIV-1 sometimes:", "gives no reason"),
         ("R-DIV-1: because\nR-DIV-1: again", "a second time"),
     ],
 )

@@ -12,6 +12,7 @@ from shardvar.conformance.adapter import methods_of, strangers_of
 from shardvar.conformance.registry import LEVELS, Rule, rules_of
 from shardvar.conformance.verdict import (
     BROKEN,
+    BROKEN_SOMETIMES,
     EXPECTED_FAILURE,
     KEPT,
     NOT_CLAIMED,
@@ -20,8 +21,9 @@ from shardvar.conformance.verdict import (
     Verdict,
 )
 
-OUTCOMES = (KEPT, BROKEN, NOT_CLAIMED, EXPECTED_FAILURE, UNEXPECTED_PASS, NOT_RUN)
-_STYLES = {KEPT: "green", BROKEN: "red", UNEXPECTED_PASS: "red", EXPECTED_FAILURE: "yellow"}
+OUTCOMES = (KEPT, BROKEN, NOT_CLAIMED, EXPECTED_FAILURE, BROKEN_SOMETIMES, UNEXPECTED_PASS, NOT_RUN)
+_STYLES = {KEPT: "green", BROKEN: "red", UNEXPECTED_PASS: "red"}
+_STYLES |= dict.fromkeys((EXPECTED_FAILURE, BROKEN_SOMETIMES), "yellow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,7 @@ table {{ border-collapse: collapse; width: 100% }}
 th, td {{ text-align: left; vertical-align: top; padding: .3em .6em }}
 tr {{ border-bottom: 1px solid #ccc }} td:first-child, td:nth-child(2) {{ white-space: nowrap }} q {{ color: #555 }}
 .kept td:nth-child(2) {{ color: #060 }} .broken td:nth-child(2), .unexpected-pass td:nth-child(2) {{ color: #a00 }}
-.expected-failure td:nth-child(2) {{ color: #960 }} .not-claimed td, .not-run td {{ color: #777 }}
+.expected-failure td:nth-child(2), .broken-in-some-runs td:nth-child(2) {{ color: #960 }}
+.not-claimed td, .not-run td {{ color: #777 }}
 pre {{ overflow-x: auto; background: #f6f6f6; padding: .6em }}
 </style>"""

@@ -12,12 +12,14 @@ from hypothesis.errors import Flaky
 
 from shardvar.conformance.adapter import methods_of
 from shardvar.conformance.calls import Broken, Calls, NotClaimed, ProcessDied
+from shardvar.conformance.expected import Expected
 from shardvar.conformance.registry import Rule
 
 KEPT = "kept"
 BROKEN = "broken"
 NOT_CLAIMED = "not claimed"
 EXPECTED_FAILURE = "expected failure"
+BROKEN_SOMETIMES = "broken in some runs"
 UNEXPECTED_PASS = "unexpected pass"
 NOT_RUN = "not run"
 
@@ -43,7 +45,8 @@ class Verdict:
     rule: str
     """The rule's id."""
     outcome: str
-    """``kept``, ``broken``, ``not claimed``, ``expected failure``, ``unexpected pass`` or ``not run``."""
+    """``kept``, ``broken``, ``not claimed``, ``expected failure``, ``broken in some runs``, ``unexpected pass`` or
+    ``not run``."""
     reason: str = ""
     """Why it is not claimed, or expected to fail."""
     cases: int = 0
@@ -66,22 +69,27 @@ def verdict_of(data: dict[str, Any]) -> Verdict:
     return Verdict(**data | {"counterexample": None if example is None else Counterexample(**example)})
 
 
-def judge(rule: Rule, adapter: Any, *, max_examples: int = 100, expected_failure: str | None = None) -> Verdict:
-    """Look for a case that breaks a rule; ``expected_failure`` is the reason why one is expected to be found."""
+def judge(rule: Rule, adapter: Any, *, max_examples: int = 100, expected: Expected | None = None) -> Verdict:
+    """Look for a case that breaks a rule; ``expected`` says that one is expected to be found, and why."""
     missing = [name for name in rule.needs if name not in methods_of(adapter)]
     if missing:
         return Verdict(rule.id, NOT_CLAIMED, f"no {', '.join(missing)}")
     found = _Findings()
     _search(rule, adapter, max_examples, found)
     seen = (found.held, found.refused, list(found.reasons))
-    if found.example is not None:
-        outcome = BROKEN if expected_failure is None else EXPECTED_FAILURE
-        return Verdict(rule.id, outcome, expected_failure or "", *seen, found.example)
-    if not found.held:
+    if found.example is None and not found.held:
         return Verdict(rule.id, NOT_CLAIMED, "; ".join(found.reasons), *seen)
-    if expected_failure is not None:
-        return Verdict(rule.id, UNEXPECTED_PASS, expected_failure, *seen)
-    return Verdict(rule.id, KEPT, "", *seen)
+    reason = "" if expected is None else expected.reason
+    return Verdict(rule.id, _outcome(found.example is not None, expected), reason, *seen, found.example)
+
+
+def _outcome(broken: bool, expected: Expected | None) -> str:
+    """What it is that a rule was found to be broken, or was not, beside what was expected."""
+    if expected is None:
+        return BROKEN if broken else KEPT
+    if expected.sometimes:
+        return BROKEN_SOMETIMES
+    return EXPECTED_FAILURE if broken else UNEXPECTED_PASS
 
 
 class _Ended(BaseException):

@@ -24,6 +24,8 @@ class Implementation:
     """What must be importable."""
     distributions: tuple[str, ...]
     """Whose versions are reported."""
+    examples: int = 30
+    """Cases a rule, the same ones in every run: as many as its expected failures take, or as time allows."""
 
     @property
     def spec(self) -> str:
@@ -57,7 +59,8 @@ class Implementation:
 IMPLEMENTATIONS = (
     Implementation("numpy", "NumPy", ("numpy",), ("numpy",)),
     Implementation("shardvar", "shardvar", ("shardvar",), ()),
-    Implementation("tensorflow", "TensorFlow", ("tensorflow",), ("tensorflow-cpu", "keras")),
-    Implementation("torch", "PyTorch", ("torch",), ("torch",)),
-    Implementation("jax", "JAX with Orbax", ("jax", "orbax"), ("jax", "orbax-checkpoint")),
+    Implementation("tensorflow", "TensorFlow", ("tensorflow",), ("tensorflow-cpu", "keras"), examples=40),
+    Implementation("torch", "PyTorch", ("torch",), ("torch",), examples=60),
+    # JAX compiles its functions for each shape that it meets.
+    Implementation("jax", "JAX with Orbax", ("jax", "orbax"), ("jax", "orbax-checkpoint"), examples=12),
 )

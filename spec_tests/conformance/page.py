@@ -8,8 +8,13 @@ from typing import Any
 
 from conformance.implementations import Implementation
 
+SOMETIMES = "broken in some runs"
 OUTCOMES = {"kept": "kept", "expected failure": "broken", "broken": "broken", "unexpected pass": "kept"}
+OUTCOMES |= {SOMETIMES: SOMETIMES}
 """What an outcome says of the implementation, whatever was expected of it; all others are ``not claimed``."""
+
+LONGEST = 1000
+"""Characters of a line of a counterexample."""
 
 Data = dict[str, Any]
 
@@ -18,8 +23,9 @@ _HEAD = """# Who keeps which rule
 The conformance kit, run on several implementations by `make peers`, which writes this page: from the runs' reports
 and from nothing else. [conformance-kit.md](conformance-kit.md) says how to judge another one. A rule is *kept* where no
 case was found that breaks it, **broken** where one was, and has a dash where the adapter does not claim it: because the
-implementation has no such thing, or the adapter no way to it. In *kept\\** some cases were not claimed. The same, for
-programs: [conformance.json](conformance.json).
+implementation has no such thing, or the adapter no way to it. In *kept\\** some cases were not claimed. *Broken in some
+runs* is where the same calls do not do the same in every run, so that a case is not always found: the reason says why.
+The same, for programs: [conformance.json](conformance.json).
 """
 
 _BREACHES = """## The breaches
@@ -57,10 +63,12 @@ def combined(reports: dict[str, Data], implementations: Sequence[Implementation]
 def verdict(rule: Data) -> Data:
     """What a report says of one rule, in short; ``cases`` are those that were as they should be."""
     outcome = OUTCOMES.get(rule["outcome"], "not claimed")
+    if outcome == SOMETIMES:  # all else differs from run to run
+        return {"outcome": outcome, "reason": rule["reason"]}
     found: Data = {"outcome": outcome, "cases": rule["cases"], "unclaimed_cases": rule["unclaimed_cases"]}
     if outcome == "broken":
-        found |= {"reason": rule["reason"], "came": lasting(rule["counterexample"]["came"])}
-        found |= {"must": rule["counterexample"]["must"], "program": lasting(rule["program"])}
+        found |= {"reason": rule["reason"], "came": shortened(lasting(rule["counterexample"]["came"]))}
+        found |= {"must": rule["counterexample"]["must"], "program": shortened(lasting(rule["program"]))}
     else:
         found["unclaimed"] = rule["unclaimed"] or [rule["reason"]] * (outcome == "not claimed")
     return found
@@ -75,6 +83,12 @@ def lasting(text: str) -> str:
     text = re.sub(r" at 0x[0-9a-f]+", "", text)
     text = re.sub(r" Detected at node .*", " …", text)
     return re.sub(r"(?<![\w.:<])/(?:[^/\s'\"]+/)+", "…/", text)
+
+
+def shortened(text: str) -> str:
+    """What came, which may be a large array, be it in a comment of a program; the program itself stays whole."""
+    comments = re.compile(rf"^(\s*(?:#|It ).{{{LONGEST}}}).+$", re.MULTILINE)
+    return comments.sub(r"\1 …", text)
 
 
 def outcomes(data: Data) -> dict[tuple[str, str], str]:
@@ -100,19 +114,19 @@ def page(data: Data, breaches: Path) -> str:
 
 def _head(data: Data) -> Iterator[str]:
     yield _HEAD
-    yield "| implementation | versions | kept | broken | not claimed | adapter |"
-    yield "|---|---|---|---|---|---|"
+    yield f"| implementation | versions | {' | '.join(_WHAT)} | adapter |"
+    yield f"|---|---|{'---|' * len(_WHAT)}---|"
     found = outcomes(data)
     for one in data["implementations"]:
         counts = [sum(key[0] == one["name"] and it == what for key, it in found.items()) for what in _WHAT]
         versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
         module = one["adapter"].partition(":")[0]
         link = f"[{one['name']}.py](../{module.replace('.', '/')}.py)"
-        yield f"| {one['title']} | {versions} | {counts[0]} | {counts[1]} | {counts[2]} | {link} |"
+        yield f"| {one['title']} | {versions} | {' | '.join(map(str, counts))} | {link} |"
     yield ""
 
 
-_WHAT = ("kept", "broken", "not claimed")
+_WHAT = ("kept", "broken", SOMETIMES, "not claimed")
 
 
 def _tables(data: Data) -> Iterator[str]:
@@ -131,8 +145,8 @@ def _tables(data: Data) -> Iterator[str]:
 
 def _cell(rule: Data, name: str) -> str:
     found = rule["verdicts"][name]
-    if found["outcome"] == "broken":
-        return f"[**broken**](#{_anchor(name, rule['id'])})"
+    if found["outcome"] in ("broken", SOMETIMES):
+        return f"[**{found['outcome']}**](#{_anchor(name, rule['id'])})"
     if found["outcome"] == "kept":
         return "kept\\*" if found["unclaimed_cases"] else "kept"
     return "-"
@@ -141,7 +155,7 @@ def _cell(rule: Data, name: str) -> str:
 def _breaches(data: Data, scripts: dict[tuple[str, str], Path]) -> Iterator[str]:
     yield _BREACHES
     for one in data["implementations"]:
-        broken = [rule for rule in data["rules"] if rule["verdicts"][one["name"]]["outcome"] == "broken"]
+        broken = [rule for rule in data["rules"] if rule["verdicts"][one["name"]]["outcome"] in ("broken", SOMETIMES)]
         if broken:
             yield ""
             yield f"### {one['title']}"
@@ -158,8 +172,9 @@ def _breach(name: str, rule: Data, script: Path | None) -> Iterator[str]:
     yield f'RFC {rule["rfc"]}: "{_inline(rule["sentence"])}"'
     if script:
         yield f"On the framework alone: [{script.name}](../examples/breaches/{script.name})."
-    yield ""
-    yield from (line.rstrip() for line in found["program"].split("\n"))
+    if "program" in found:
+        yield ""
+        yield from (line.rstrip() for line in found["program"].split("\n"))
 
 
 def _anchor(name: str, rule: str) -> str:

@@ -25,13 +25,12 @@ from conformance.implementations import BREACHES, DATA, IMPLEMENTATIONS, PAGE, R
 from conformance.page import combined, outcomes, page  # noqa: E402
 from shardvar.conformance.registry import all_rules  # noqa: E402
 
-EXAMPLES = 40
 PATIENCE = 900.0
-"""Seconds after which a run is ended; the slowest takes one or two minutes."""
+"""Seconds after which a run is ended; the slowest takes two minutes where nothing else runs."""
 
 
-def judge(implementation: Implementation, examples: int) -> int:
-    """Write the report of an implementation; pytest's exit code."""
+def judge(implementation: Implementation, examples: int | None) -> int:
+    """Write the report of an implementation, of its own number of cases unless one is given; pytest's exit code."""
     began = time.monotonic()
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -43,7 +42,7 @@ def judge(implementation: Implementation, examples: int) -> int:
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "shardvar.conformance.plugin"]
     command += ["-W", "ignore", "--pyargs", "shardvar.conformance", "--adapter", implementation.spec]
-    command += ["--conformance-json", str(report), "--conformance-examples", str(examples)]
+    command += ["--conformance-json", str(report), "--conformance-examples", str(examples or implementation.examples)]
     if implementation.expected.is_file():
         command += ["--expected-failures", str(implementation.expected)]
     with tempfile.TemporaryDirectory(prefix="conformance-") as directory:  # no settings of pytest are found from there
@@ -83,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
-    parser.add_argument("--examples", type=int, default=EXAMPLES, help="cases a rule (default: %(default)s)")
+    parser.add_argument("--examples", type=int, help="cases a rule, instead of each implementation's own number")
     options = parser.parse_args(arguments)
     unknown = set(options.names) - {implementation.name for implementation in IMPLEMENTATIONS}
     if unknown:

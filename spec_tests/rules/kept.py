@@ -43,12 +43,13 @@ def kept_by(rule: str) -> str:
 
 
 def joined(outcomes: list[str]) -> str:
-    """What the outcomes of a rule's checks say of the rule: one that is broken breaks it, what is not claimed is none.
+    """What the outcomes of a rule's checks say of the rule: one that is broken, be it in some runs only, breaks it;
+    what is not claimed is none.
 
-    >>> joined(["kept", "not claimed"]), joined(["kept", "broken", "broken"]), joined(["not claimed"])
+    >>> joined(["kept", "not claimed"]), joined(["kept", "broken", "broken in some runs"]), joined(["not claimed"])
     ('kept', 'broken (2 of 3)', 'not claimed')
     """
     count = Counter(outcomes)
-    if count["broken"]:
-        return f"broken ({count['broken']} of {len(outcomes)})" if len(outcomes) > 1 else "broken"
+    if broken := count["broken"] + count["broken in some runs"]:
+        return f"broken ({broken} of {len(outcomes)})" if len(outcomes) > 1 else "broken"
     return "kept" if count["kept"] else "not claimed"

@@ -7,6 +7,7 @@ since a reader may also end, hang or fill the process that it runs in.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ class Damage:
     """Where a checkpoint is damaged; all numbers are taken modulo what there is."""
 
     file: int
-    """Which file, in the order of their names."""
+    """Which file, in the order of ``files_of``."""
     place: int
     """Where in it, in ten-thousandths of its length."""
     extra: int
@@ -33,8 +34,9 @@ class Damage:
 
 
 def files_of(directory: str) -> list[Path]:
-    """The files of a checkpoint that are not empty, in the order of their names."""
-    return sorted(path for path in Path(directory).rglob("*") if path.is_file() and path.stat().st_size)
+    """The files of a checkpoint that are not empty, by their directories, sizes and contents: names may be random."""
+    files = [path for path in Path(directory).rglob("*") if path.is_file() and path.stat().st_size]
+    return sorted(files, key=lambda path: (path.parent, path.stat().st_size, sha256(path.read_bytes()).digest(), path))
 
 
 def flip(directory: str, file: int, place: int, extra: int) -> None:

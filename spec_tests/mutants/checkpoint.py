@@ -9,7 +9,7 @@ MUTANTS = [
         "checkpoint/reader.py",
         "            fault = self.index.faults.get(key)\n",
         "            fault = next(iter(self.faults.values()), None)\n",
-        "faults bad_input",
+        "verbs::test_a_key_whose_file_is_gone_does_not_keep_the_others",
     ),
     mutant(
         "nan-differs",
@@ -18,7 +18,7 @@ MUTANTS = [
         "    if a.dtype != b.dtype:\n        a, b = _in_common(a, b)\n",
         "    if a.dtype.kind == 'f':\n        mask = a != b\n        return mask\n"
         "    if a.dtype != b.dtype:\n        a, b = _in_common(a, b)\n",
-        "diff",
+        "diff::test_nans_and_zeros_are_their_bits",
     ),
     mutant(
         "first-block-compared",
@@ -42,7 +42,7 @@ MUTANTS = [
         "cli/verify.py",
         "    return 0 if report.ok else 1",
         "    return 0",
-        "cli",
+        "cli::test_verify_finds_damage_and_says_structure_only_where_nothing_guards",
     ),
     mutant(
         "different-is-success",
@@ -50,7 +50,7 @@ MUTANTS = [
         "cli/diff.py",
         "    return _EQUAL if report.equal else _DIFFERENT",
         "    return _EQUAL",
-        "cli",
+        "cli::test_diff_says_what_differs_and_where",
     ),
     mutant(
         "usage-is-damage",
@@ -66,7 +66,8 @@ MUTANTS = [
         "checkpoint/writing.py",
         "    if there and not work.force and not _is_unfinished(target, there):",
         "    if False:",
-        "verbs safetensors format_contract",
+        "verbs::test_what_exists_is_not_replaced_unless_forced "
+        "crash::test_one_file_in_the_place_of_a_set_is_two_steps_and_is_asked_for",
     ),
     mutant(
         "rotated-before-saved",
@@ -75,7 +76,7 @@ MUTANTS = [
         "            report = write()\n            write_state(storage, state)\n",
         "            remove_checkpoints(series, [*left, *gone])\n"
         "            report = write()\n            write_state(storage, state)\n",
-        "manager_faults manager",
+        "manager_faults",
     ),
     mutant(
         "named-before-written",
@@ -83,7 +84,7 @@ MUTANTS = [
         "checkpoint/objects/numbered.py",
         "    report = write()\n    write_state(target.storage, SeriesState(target.name, (target.name,)))\n",
         "    write_state(target.storage, SeriesState(target.name, (target.name,)))\n    report = write()\n",
-        "numbered manager_faults background",
+        "numbered",
     ),
     mutant(
         "saved-while-trained",
@@ -91,7 +92,7 @@ MUTANTS = [
         "checkpoint/objects/image.py",
         "    return Image(target, snapshot(kept, others), manner, trackables)",
         "    return Image(target, in_place(kept, others), manner, trackables)",
-        "background",
+        "background::test_what_is_assigned_after_the_call_is_not_in_the_checkpoint",
     ),
     mutant(
         "late-children-forgotten",
@@ -107,7 +108,7 @@ MUTANTS = [
         "checkpoint/objects/status.py",
         "        self._check(self.unmatched_objects, self.unmatched_keys)\n        return self\n",
         "        self._check(self.unmatched_objects, [])\n        return self\n",
-        "restore_objects checkpoint_objects",
+        "checkpoint_objects::test_existing_objects_may_match_while_values_are_left restore_objects",
     ),
     mutant(
         "shards-in-separate-keys",
@@ -115,7 +116,7 @@ MUTANTS = [
         "checkpoint/objects/gather.py",
         "    if isinstance(node, Variable) and node.container is not None:",
         "    if False:",
-        "checkpoint_objects module",
+        "checkpoint_objects::test_shards_and_names_that_cannot_be_kept_apart_are_refused",
     ),
     mutant(
         "newest-removed",

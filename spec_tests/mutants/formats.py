@@ -38,13 +38,18 @@ MUTANTS = [
         "        combined = crc.combine(combined, piece, parts[0][2])",
         "engine wire_codecs",
     ),
-    mutant(
+    Mutant(
         "strided-as-it-lies",
         "An array that is not contiguous is written as it lies in memory: safetensors.numpy.",
-        "engine/arrays.py",
-        "        if array.flags.c_contiguous and is_little_endian(array.dtype):",
-        "        if (array.flags.c_contiguous or array.flags.f_contiguous) and is_little_endian(array.dtype):",
-        "engine verbs",
+        (
+            Edit(
+                "engine/arrays.py",
+                "        if array.flags.c_contiguous and is_little_endian(array.dtype):",
+                "        if array.flags.forc and is_little_endian(array.dtype):",
+            ),
+            Edit("engine/arrays.py", "array.reshape(-1).view(np.uint8)", 'array.reshape(-1, order="A").view(np.uint8)'),
+        ),
+        "engine::test_saving_any_arrays_in_any_slices_loads_back",
         "6",
     ),
     mutant(
@@ -53,7 +58,7 @@ MUTANTS = [
         "engine/arrays.py",
         '    return dtype.byteorder in "<|" or',
         '    return dtype.byteorder in "<|>" or',
-        "engine verbs format_contract",
+        "engine::test_saving_any_arrays_in_any_slices_loads_back",
         "6",
     ),
     mutant(
@@ -103,7 +108,7 @@ MUTANTS = [
         "wire/safetensors_header.py",
         "    _check_cover(keys, begin, end,",
         "    0 and _check_cover(keys, begin, end,",
-        "safetensors_header hostile",
+        "safetensors_header::test_a_hole_an_overlap_and_bytes_that_nobody_owns_are_invalid",
     ),
     mutant(
         "fortran-as-c",
@@ -119,14 +124,14 @@ MUTANTS = [
         "formats/npz/streams.py",
         "        if self._crc != self.array.member.crc:",
         "        if False:",
-        "npz hostile",
+        "npz::test_no_flipped_bit_changes_a_value",
     ),
     mutant(
         "mapped-copy-on-write",
-        "An array from a memory map may be written, and the next reader sees it.",
+        "An array from a memory map may be written: it is no longer what the file holds, and no error says so.",
         "storage/local_file.py",
         "prot=mmap.PROT_READ)",
         "prot=mmap.PROT_READ | mmap.PROT_WRITE, flags=mmap.MAP_PRIVATE)",
-        "verbs storage native",
+        "verbs::test_maps_equal_what_is_loaded_and_cannot_be_written",
     ),
 ]

@@ -96,7 +96,7 @@ MUTANTS = [
         "planning/cut.py",
         "    if is_whole(dtype) or not shape:",
         "    if not shape:",
-        "cut verbs",
+        "cut",
         "6",
     ),
     mutant(

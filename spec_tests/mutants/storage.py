@@ -9,7 +9,7 @@ MUTANTS = [
         "storage/local_file.py",
         "                sync(descriptor.number)\n",
         "                pass\n",
-        "power_cut",
+        "power_cut::test_a_power_cut_in_a_save_leaves_the_old_or_the_new_and_the_next_save_is_clean",
     ),
     mutant(
         "directory-not-synced",
@@ -17,7 +17,7 @@ MUTANTS = [
         "storage/local.py",
         "                _sync_directory(os.path.dirname(path) or os.curdir)\n",
         "                pass\n",
-        "power_cut",
+        "power_cut::test_each_sync_is_needed",
     ),
     mutant(
         "index-first",
@@ -27,7 +27,7 @@ MUTANTS = [
         "                storage.rename(old, new)\n    except",
         "        storage.rename(aside, final)\n        for old, new in renames:\n            if old != new:\n"
         "                storage.rename(old, new)\n        return\n    except",
-        "crash",
+        "crash::test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_clean",
     ),
     mutant(
         "old-files-first",
@@ -37,7 +37,7 @@ MUTANTS = [
         "        remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self.asides))\n",
         "        remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self.asides))\n"
         "        put_in_place(self.storage, data, (aside, index_name(self.prefix)), octets)\n",
-        "crash disk_faults",
+        "crash::test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_clean",
     ),
     mutant(
         "generation-again",
@@ -45,7 +45,8 @@ MUTANTS = [
         "formats/native/sink.py",
         "    return generation + _OTHER if old == generation else generation",
         "    return generation",
-        "native crash",
+        "native::test_the_generation_that_is_there_is_not_written_again "
+        "crash::test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_clean",
     ),
     mutant(
         "half-left-behind",
@@ -53,7 +54,7 @@ MUTANTS = [
         "engine/write.py",
         "            remove_files(tasks if isinstance(error, CheckpointError) else written)",
         "            pass",
-        "disk_faults crash",
+        "crash::test_a_step_that_fails_leaves_nothing_of_the_new_checkpoint_or_all_of_it",
     ),
     mutant(
         "two-writers",
@@ -65,11 +66,11 @@ MUTANTS = [
     ),
     mutant(
         "journal-of-another",
-        "A finished file is taken up although it is of another resharding.",
-        "engine/journal.py",
-        'content["id"] != task.id or content["stamp"] != _stamp(task)',
-        'content["stamp"] != _stamp(task)',
-        "crash engine",
+        "A finished file is taken up although the source was written anew since: files of two checkpoints in one.",
+        "checkpoint/reshard.py",
+        'digest.update(f"{name} {file.stamp}".encode(',
+        "digest.update(name.encode(",
+        "crash::test_a_source_that_changed_is_resharded_anew",
     ),
     mutant(
         "journal-believed",
@@ -77,7 +78,7 @@ MUTANTS = [
         "engine/journal.py",
         "    if not (np.array_equal(payload, found.payload) and np.array_equal(runs, found.runs)):",
         "    if False:",
-        "crash power_cut engine",
+        "crash::test_a_finished_file_that_is_no_longer_what_its_journal_says_is_written_again",
     ),
     mutant(
         "short-writes-lost",
@@ -85,7 +86,7 @@ MUTANTS = [
         "storage/local_file.py",
         "                done += count\n        _begin_sync",
         "                done = len(octets)\n        _begin_sync",
-        "storage disk_faults",
+        "storage::test_bytes_are_read_where_they_were_written",
     ),
     mutant(
         "leads-out",
@@ -93,6 +94,6 @@ MUTANTS = [
         "storage/local.py",
         '    if any(character in name for character in ("\\0", os.sep, os.altsep) if character):',
         '    if "\\0" in name:',
-        "storage hostile",
+        "storage::test_only_bare_names_are_opened",
     ),
 ]

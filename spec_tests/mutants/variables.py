@@ -71,7 +71,8 @@ MUTANTS = [
         "variables/scatter.py",
         "        array[distinct] = _folded(new, starts[block], counts[block], values, None, update)",
         "        array[distinct] = new",
-        "sharded_scatter variable",
+        "sharded_scatter::test_the_kernel_is_a_plain_loop_bit_for_bit "
+        "sharded_scatter::test_a_row_that_comes_very_often_is_folded_in_order",
         "3",
     ),
     mutant(

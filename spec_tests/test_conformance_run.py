@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import kit_mutants
@@ -23,11 +24,11 @@ PLUGIN = ["-p", "shardvar.conformance.plugin", "-p", "no:cacheprovider"]
 NUMPY = "shardvar.conformance.adapters.numpy:Adapter"
 
 
-def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(directory: Path, *arguments: str, python: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Run pytest somewhere, with the mutants and the same shardvar in reach."""
     path = os.pathsep.join([str(HERE), str(Path(shardvar.__file__).parent.parent)])
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *PLUGIN, *arguments],
+        [sys.executable, *python, "-m", "pytest", *PLUGIN, *arguments],
         cwd=directory,
         env=os.environ | {"PYTHONPATH": path, "PYTEST_ADDOPTS": "", "COLUMNS": "200"},
         capture_output=True,
@@ -133,6 +134,14 @@ def test_rules_are_judged_in_several_processes_too(tmp_path: Path) -> None:
 def test_wrong_usage_is_told_in_a_sentence(tmp_path: Path, arguments: list[str], told: str) -> None:
     done = run(tmp_path, *arguments)
     assert done.returncode == 4 and told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_adapter_in_the_working_directory_is_found_without_being_installed(tmp_path: Path) -> None:
+    """The command ``pytest`` does not look there by itself; ``-P`` makes ``python -m pytest`` like it."""
+    (tmp_path / "mine.py").write_text("class A:\n    def div(self, length, num_shards): return []\n", encoding="utf-8")
+    asked = ("--pyargs", "shardvar.conformance", "--adapter", "mine:A", "--level", "1")
+    done = run(tmp_path, *asked, python=["-P"])
+    assert done.returncode == 1 and "R-DIV-1" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def load_adapter(spec: str) -> Any:
             raise
         raise ArgumentError(
             f"There is no module {error.name!r}, where the adapter {spec!r} is looked for.",
-            "Install it, or run pytest as python -m pytest where it lies.",
+            "Install it, or run pytest in the directory where it lies.",
         ) from error
     if not hasattr(module, name):
         raise ArgumentError(f"The module {module_name!r} has no {name!r}.", "Give the name of the adapter's class.")

@@ -4,6 +4,7 @@ The plugin hands over to this module once the kit is asked for. Rules are collec
 name, so that no setting of the user's (``python_files``, ``--import-mode``) hides or doubles them.
 """
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import get_terminal_size
@@ -84,6 +85,9 @@ class Conformance:
         path = config.getoption("expected_failures")
         text = Path(path).read_text(encoding="utf-8") if path else ""
         self.expected = read_expected(text, {rule.id for rule in all_rules()})
+        here = str(config.invocation_params.dir)
+        if here not in sys.path:  # an adapter need not be installed: one in this directory will do, as for python -m
+            sys.path.append(here)
         self.adapter = load_adapter(self.spec)
         self.isolated = Isolated(self.adapter, self.spec)
         self.verdicts: dict[str, Verdict] = {}

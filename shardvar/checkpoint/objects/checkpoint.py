@@ -247,7 +247,7 @@ class Checkpoint(Trackable):
         node = node_of(value, self._known)
         if node is None:
             raise ArgumentTypeError(
-                f"{name!r} is a {type(value).__name__}, which has no variables.",
+                f"{name!r} is of type {type(value).__name__}, which has no variables.",
                 "Give modules, variables, trackable objects, or dictionaries and lists of these.",
             )
         return node

@@ -42,8 +42,10 @@ CUTS: tuple[Callable[[int], int], ...] = (
 """How many bytes of a write may have been written: none, one, half of them, all but one."""
 
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(sv.__file__))}
-"""For programs that a test starts: the shardvar that is tested is the one that they import."""
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": os.pathsep.join([os.path.dirname(os.path.dirname(sv.__file__)), os.path.dirname(__file__)])
+}
+"""For programs that a test starts: they import the shardvar that is tested, and the modules beside this one."""
 
 
 class Killed(BaseException):

@@ -59,6 +59,9 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+# The bar on the left lists a folder's pages; pages beside this file have the room.
+_PAGES = Path(__file__).parent.glob("*.*")
+html_sidebars: dict[str, list[str]] = {page.stem: [] for page in _PAGES}
 html_theme_options = {
     "header_links_before_dropdown": 4,
     "navbar_align": "left",

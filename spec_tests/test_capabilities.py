@@ -9,7 +9,7 @@ from strategies import slice_tables
 from shardvar.errors import UnsupportedError
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.capabilities import Capabilities, check_holds, join_whole
-from shardvar.planning.faults import find_faults
+from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable
 
 ALL = frozenset(NAMES)

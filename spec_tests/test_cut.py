@@ -11,7 +11,7 @@ from strategies import cuts, filled_shapes, shapes, slice_tables, tensor_tables
 from shardvar.errors import ArgumentError, ShardvarError
 from shardvar.layout import Partition, PartitionSpec, Region, check_tiles, div
 from shardvar.planning.cut import cut_slices, parts_of
-from shardvar.planning.faults import find_faults
+from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable
 
 

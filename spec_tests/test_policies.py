@@ -6,15 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import slice_tables, table_of
 
+from shardvar.checkpoint.callbacks.composition import TableComposition
 from shardvar.errors import ArgumentError
 from shardvar.layout import Region
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.faults import find_faults
-from shardvar.planning.plan import Assignment
+from shardvar.planning.plan import Assignment, find_faults
 from shardvar.planning.policies import AllInOnePolicy, BalancedPolicy, MaxShardSizePolicy, TablePolicy, file_nbytes
-from shardvar.planning.policies.composition import TableComposition
-from shardvar.planning.policies.weights import weights_of
+from shardvar.planning.policies.max_shard_size import weights_of
 from shardvar.planning.slices import SliceTable, TensorTable
 
 ALL = frozenset(NAMES)

@@ -13,13 +13,13 @@ from hypothesis.extra.numpy import basic_indices
 from strategies import slice_tables
 
 import shardvar as sv
-from shardvar.checkpoint.callbacks.held import Held
-from shardvar.checkpoint.callbacks.lazy_slice import LazySlice
+from shardvar.checkpoint.callbacks.shardable_tensor import LazySlice
+from shardvar.checkpoint.callbacks.slice_source import SliceSource
 from shardvar.checkpoint.save import source_of
 from shardvar.devices import Device, device_scope
 from shardvar.errors import ArgumentError, IncompleteCheckpoint, PolicyError, UnknownKey
 from shardvar.planning.policies import ColumnarPolicy
-from shardvar.planning.policies.columnar import HOLDS_ALL
+from shardvar.planning.policies.policy import HOLDS_ALL
 from shardvar.planning.slices import SliceTable
 
 RECORDED = json.loads((Path(__file__).parent / "golden" / "policies" / "policies.json").read_text())
@@ -250,7 +250,7 @@ def test_cutting_lazily_is_cutting(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 5), max_size=3)))
     x = np.asarray(np.arange(int(np.prod(shape)), dtype=np.int32)).reshape(shape)
     source = source_of({"x": x})
-    held = Held(source.index.entries.slices, source.index.entries, source, {})
+    held = SliceSource(source.index.entries.slices, source.index.entries, source, {})
     lazy, expected = LazySlice(held, 0), x
     for _ in range(2):
         index = data.draw(basic_indices(expected.shape, allow_newaxis=True, max_dims=6))
@@ -264,7 +264,7 @@ def test_cutting_lazily_is_cutting(data: st.DataObject) -> None:
 
 def test_nothing_is_read_before_a_value_is_needed() -> None:
     source = source_of({"x": np.arange(6)})
-    held = Held(source.index.entries.slices, source.index.entries, None, {})
+    held = SliceSource(source.index.entries.slices, source.index.entries, None, {})
     [given] = held.shardable_tensors()
     part = given.tensor[1:5:2]
     assert (part.shape, len(part), part.ndim, part.size, part.nbytes) == ((2,), 2, 1, 2, 16)
@@ -338,7 +338,7 @@ policies = st.one_of(
 
 @given(slice_tables(), policies)
 def test_columns_and_callback_give_the_same_answer(slices: SliceTable, policy: ColumnarPolicy) -> None:
-    given = Held(slices, None, None, {}).shardable_tensors()  # type: ignore[arg-type]
+    given = SliceSource(slices, None, None, {}).shardable_tensors()  # type: ignore[arg-type]
     shards = policy(given)
     columns = policy.assign(slices, HOLDS_ALL)
     expected: list[set[tuple[str, Any]]] = [set() for _ in range(columns.num_files)]

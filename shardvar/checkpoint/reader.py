@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.checkpoint.arguments import check_string
-from shardvar.checkpoint.basic_index import Pick, cut_steps, parse_index
 from shardvar.checkpoint.locate import Path, find_checkpoint
 from shardvar.engine.evidence import BLOCK_NBYTES
 from shardvar.engine.read import read_arrays
@@ -18,10 +17,10 @@ from shardvar.engine.region_read import read_unverified
 from shardvar.errors import ArgumentError, ArgumentTypeError, CheckpointError, UnknownKey
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.indexing import Pick, cut_steps, plan_region
 from shardvar.layout.region import Region
-from shardvar.planning.faults import find_faults
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index, Metadata, concatenate_entries
-from shardvar.planning.plan import plan_copies
+from shardvar.planning.plan import find_faults, plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
 
 VERIFY = ("auto", "full")
@@ -137,7 +136,7 @@ class Reader:
     def _read_part(self, key: str, entries: EntryTable, region: Any, verify: str) -> npt.NDArray[Any]:
         tensors = entries.slices.tensors
         shape = tensors.shape(0)
-        wanted, pick = parse_index(region, shape)
+        wanted, pick = plan_region(region, shape)
         if tensors.dtype(0) == "string":
             return _pick(_pick(self._read(entries, Region.whole(shape)), wanted.slices), pick)
         if entries.runs is not None:

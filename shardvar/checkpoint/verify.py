@@ -19,8 +19,8 @@ from shardvar.checkpoint.payloads import check_payloads
 from shardvar.checkpoint.verify_report import Damage, VerifyReport
 from shardvar.errors import CheckpointError, CheckpointNotFound, UnsupportedError
 from shardvar.formats.protocol import Finding, Source
-from shardvar.planning.faults import find_faults
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
+from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import concatenate
 
 

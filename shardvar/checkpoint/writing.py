@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from shardvar.checkpoint.callbacks.call import Decision, ask_policy
-from shardvar.checkpoint.callbacks.overlay import overlay, overlay_entries, plan_substituted
+from shardvar.checkpoint.callbacks.call import Decision, ask_policy, overlay, overlay_entries, plan_substituted
 from shardvar.checkpoint.locate import Found, standing_in_another_format
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.engine.evidence import BLOCK_NBYTES
@@ -31,8 +30,9 @@ from shardvar.errors import (
 )
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import names_of_target, stem_of_name
+from shardvar.layout.cutting import Cut
 from shardvar.planning.capabilities import check_holds, join_whole
-from shardvar.planning.cut import Cut, cut_slices
+from shardvar.planning.cut import cut_slices
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.planning.policies import Policy, ShardByTaskPolicy, file_nbytes

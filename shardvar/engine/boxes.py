@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from shardvar.engine.evidence import BLOCK_NBYTES, Evidence
 from shardvar.formats.protocol import Source
-from shardvar.layout.region import Region, boxes_of_range
+from shardvar.layout.region import Region, regions_of_range
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.plan import Copy
 
@@ -75,7 +75,7 @@ def boxes_in_range(
     """What fills ``buffer`` with the bytes of a target's payload from byte ``start`` on: the copies that meet them."""
     dtype = _word(itemsize)
     position = 0
-    for box in boxes_of_range(target.shape, start // itemsize, (start + len(buffer)) // itemsize):
+    for box in regions_of_range(target.shape, start // itemsize, (start + len(buffer)) // itemsize):
         out = np.ndarray(box.shape, dtype, buffer, position)
         position += out.nbytes
         absolute = Region((a + b for a, b in zip(box.offset, target.offset, strict=True)), box.shape)
@@ -94,7 +94,7 @@ def _walk(source: Source, entries: EntryTable, row: int, wanted: list[Wanted], e
     for begin, end in _blocks(strides, [box for _, box, _ in wanted], itemsize):
         parts = [
             (at, common, out[common.relative_to(box).slices])
-            for at in boxes_of_range(shape, begin, end)
+            for at in regions_of_range(shape, begin, end)
             for _, box, out in wanted
             if (common := box.intersect(at)) is not None
         ]

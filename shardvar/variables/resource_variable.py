@@ -7,6 +7,7 @@ import numpy as np
 from shardvar.devices import Buffer, Device, current_device, device_scope, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.region import read_declared_shape
 from shardvar.variables.initial_value import evaluate
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.name_scope import scoped_name
@@ -45,7 +46,7 @@ class ResourceVariable(Variable):
         self._name = scoped_name("Variable" if name is None else name)
         # R-CREATE-3 (RFC 000): "residing in the same device as the “colocated_with” variable".
         home = device or current_device() if colocated_with is None else device_of(colocated_with)
-        declared = None if shape is None else parse_shape(shape)
+        declared = None if shape is None else read_declared_shape(shape)
         value, source, is_own = evaluate(initial_value, declared, dtype, home)
         if declared is not None:
             check_shape(value.shape, declared, f"The initial value of {self._name}")
@@ -140,14 +141,3 @@ def device_of(variable: Any) -> Device:
     if not resources:
         raise ArgumentError(f"{variable.name} lives on no device of its own.", "Colocate with a resource variable.")
     return resources[0].device
-
-
-def parse_shape(shape: Any) -> tuple[int | None, ...]:
-    """A declared shape: integers, None where any size may be assigned."""
-    try:
-        dimensions = tuple(None if extent is None else int(extent.__index__()) for extent in shape)
-    except (TypeError, AttributeError):
-        raise ArgumentTypeError(f"{shape!r} is no shape.", "Give integers, or None for any size.") from None
-    if any(extent is not None and extent < 0 for extent in dimensions):
-        raise ArgumentError(f"The shape {dimensions} has a negative dimension.")
-    return dimensions

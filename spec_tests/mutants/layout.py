@@ -68,7 +68,7 @@ MUTANTS = [
     mutant(
         "second-axis-cut",
         "A partitioner that cuts the second axis is taken for one that cuts nothing.",
-        "layout/partitioning.py",
+        "layout/cutting.py",
         " or any(count != 1 for count in counts[1:]):",
         ":",
         "variable_creation variable_vectors",
@@ -77,7 +77,7 @@ MUTANTS = [
     mutant(
         "slice-text-stop-for-length",
         "The second number of an extent in a slice text is taken for its end.",
-        "layout/slice_text.py",
+        "layout/region.py",
         "    return start, count\n",
         "    return start, count - start\n",
         "slice_text",

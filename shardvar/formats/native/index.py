@@ -14,8 +14,8 @@ import numpy as np
 from shardvar.errors import ArgumentError, CheckpointError, at
 from shardvar.formats.native.entries import Entries, decode_entries, select
 from shardvar.formats.native.overview import Overview, encode_text
-from shardvar.planning.faults import find_faults
 from shardvar.planning.index import EntryTable, Metadata, concatenate_entries, unknown_key
+from shardvar.planning.plan import find_faults
 from shardvar.wire.block_file import BlockFile
 from shardvar.wire.damage import invalid
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from shardvar.devices import Device, full_name
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.partitioning import AnyPartitioner
+from shardvar.layout.cutting import AnyPartitioner
 
 
 def check_partitioner(partitioner: Any) -> AnyPartitioner | None:

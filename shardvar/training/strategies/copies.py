@@ -10,8 +10,8 @@ from typing import Any
 
 from shardvar.devices import Device, device_scope
 from shardvar.errors import ArgumentTypeError
+from shardvar.layout.cutting import Cut
 from shardvar.variables import MirroredVariable, ShardedVariable, VariableInterface, create_partitioned
-from shardvar.variables.create import Cut
 from shardvar.variables.creators import NextCreator
 from shardvar.variables.initial_value import InitialValue, open_initial_value
 
@@ -19,7 +19,7 @@ from shardvar.variables.initial_value import InitialValue, open_initial_value
 def create_cut(
     next_creator: NextCreator,
     kwargs: dict[str, Any],
-    cut: Cut,
+    cut: Cut | None,
     *,
     place_next: Callable[[], Device],
     num_shards: int,
@@ -40,7 +40,7 @@ def opened(kwargs: dict[str, Any]) -> tuple[InitialValue, dict[str, Any]]:
 
 
 def create_spread(
-    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut, devices: Sequence[Device]
+    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut | None, devices: Sequence[Device]
 ) -> VariableInterface:
     """A variable in the parts that ``cut`` says, on the devices in turn."""
     turn = cycle(devices)
@@ -48,7 +48,7 @@ def create_spread(
 
 
 def create_copies(
-    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut, homes: Sequence[Device]
+    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut | None, homes: Sequence[Device]
 ) -> list[VariableInterface]:
     """A copy on each device, all cut alike."""
     copies = [create_spread(next_creator, kwargs, cut, homes[:1])]

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from shardvar.devices import Device
 from shardvar.errors import ScopeError
+from shardvar.layout.cutting import Cut
 from shardvar.training.strategies.hints import Hints
 from shardvar.variables import variable_creator_scope
-from shardvar.variables.create import Cut
 from shardvar.variables.creators import NextCreator
 
 
@@ -22,7 +22,7 @@ from shardvar.variables.creators import NextCreator
 class Partitioning:
     """What overrides a strategy's own partitioner."""
 
-    cut: Cut
+    cut: Cut | None
     """How to cut: a partitioner, or what one may answer; None for not at all."""
     devices: tuple[Device, ...] | None = None
     """Where the parts go, in turn; None leaves it to the strategy."""

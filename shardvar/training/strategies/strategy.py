@@ -14,8 +14,9 @@ from typing import Any, Self
 
 from shardvar.devices import Device, device_scope, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.cutting import AnyPartitioner
 from shardvar.layout.partition import PartitionSpec
-from shardvar.layout.partitioning import AnyPartitioner
+from shardvar.layout.region import read_declared_shape
 from shardvar.training.strategies.checks import check_devices, check_partitioner
 from shardvar.training.strategies.copies import create_beside
 from shardvar.training.strategies.hints import Hints
@@ -32,7 +33,6 @@ from shardvar.variables import (
 from shardvar.variables.creators import NextCreator
 from shardvar.variables.initializers import Zeros
 from shardvar.variables.mirrored import aggregate
-from shardvar.variables.resource_variable import parse_shape
 from shardvar.variables.variable import parse_mode
 
 
@@ -126,7 +126,9 @@ class Strategy:
             said = replace(said, partitioning=how if partitions is None else replace(how, cut=partitions))
         with said.enter():
             value = Zeros() if initializer is None else initializer
-            return _as_sharded(Variable(value, name=name, shape=parse_shape(shape), dtype=dtype, trainable=trainable))
+            return _as_sharded(
+                Variable(value, name=name, shape=read_declared_shape(shape), dtype=dtype, trainable=trainable)
+            )
 
     def run(self, function: Callable[..., Any], *args: Any) -> PerReplica:
         """``function`` on each replica, with that replica's part of arguments that are ``PerReplica``."""

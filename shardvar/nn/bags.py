@@ -16,7 +16,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError
 from shardvar.nn.lookup import clip_rows
-from shardvar.nn.params import is_half
+from shardvar.nn.params import exact_dtype
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.row_layout import Ints
 from shardvar.variables.scatter import scatter_sorted, sort_rows
@@ -61,7 +61,7 @@ def read_bags(table: VariableInterface, bags: Bags, combiner: Combiner, max_norm
     rows = table.sparse_read(distinct, name)
     if max_norm is not None:
         rows = clip_rows(rows, max_norm, 1)
-    dtype = exact_dtype(table.dtype, combiner)
+    dtype = exact_dtype(table.dtype)
     entries = rows.astype(dtype, copy=False)[inverse]
     if combiner == "sum" and bags.weights is None:
         return bags.sums(entries).astype(table.dtype, copy=False)
@@ -84,7 +84,7 @@ def bag_gradients(bags: Bags, combiner: Combiner, upstream: Array, dtype: np.dty
 
     The ids are distinct, in the order in which they first came; the entries of one id are summed.
     """
-    exact = exact_dtype(dtype, combiner)
+    exact = exact_dtype(dtype)
     distinct, inverse = distinct_ids(bags.ids)
     entries = upstream.astype(exact)[bags.owners]
     entries = entries * _beside(bags.coefficients(combiner, exact), entries)
@@ -117,9 +117,6 @@ def check_combiner(combiner: str | None, dtype: np.dtype[Any]) -> Combiner:
     return chosen  # type: ignore[return-value]  # mypy does not narrow by get_args
 
 
-def exact_dtype(dtype: np.dtype[Any], combiner: Combiner) -> np.dtype[Any]:
-    """The dtype in which rows are combined: the table's, or float32 where that has few bits."""
-    return np.dtype(np.float32) if is_half(dtype) else dtype
 
 
 def _beside(values: Array, rows: Array) -> Array:

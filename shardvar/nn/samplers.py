@@ -10,9 +10,8 @@ import numpy.typing as npt
 from shardvar.errors import ArgumentError
 from shardvar.nn.params import as_integers
 from shardvar.random import stateless_uniform
+from shardvar.variables.row_layout import Ints
 from shardvar.variables.values import Array, as_value, check_shape
-
-Ints = npt.NDArray[np.int64]
 
 _DRAWN_AT_ONCE = 1 << 16
 """Uniform values drawn at a time, at most: 512 KiB."""

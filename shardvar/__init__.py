@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shardvar.checkpoint.objects import PendingSave as PendingSave
     from shardvar.checkpoint.objects import latest_checkpoint as latest_checkpoint
     from shardvar.checkpoint.objects.export import export as export
-    from shardvar.checkpoint.objects.exported import load_exported as load_exported
+    from shardvar.checkpoint.objects.export import load_exported as load_exported
     from shardvar.checkpoint.options import CheckpointOptions as CheckpointOptions
     from shardvar.checkpoint.verify import verify as verify
     from shardvar.devices import track_transfers as track_transfers
@@ -79,8 +79,7 @@ _HOMES = {
     "shardvar.checkpoint.callbacks": ("ShardableTensor", "ShardingCallback", "compose"),
     "shardvar.checkpoint.diff": ("diff",),
     "shardvar.checkpoint.objects": ("Checkpoint", "CheckpointManager", "PendingSave", "latest_checkpoint"),
-    "shardvar.checkpoint.objects.export": ("export",),
-    "shardvar.checkpoint.objects.exported": ("load_exported",),
+    "shardvar.checkpoint.objects.export": ("export", "load_exported"),
     "shardvar.checkpoint.options": ("CheckpointOptions",),
     "shardvar.checkpoint.verify": ("verify",),
     "shardvar.devices": ("track_transfers",),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shardvar.checkpoint import open_checkpoint as open_checkpoint
     from shardvar.checkpoint import reshard as reshard
     from shardvar.checkpoint import save as save
+    from shardvar.checkpoint.arguments import CheckpointOptions as CheckpointOptions
     from shardvar.checkpoint.callbacks import ShardableTensor as ShardableTensor
     from shardvar.checkpoint.callbacks import ShardingCallback as ShardingCallback
     from shardvar.checkpoint.callbacks import compose as compose
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from shardvar.checkpoint.objects import latest_checkpoint as latest_checkpoint
     from shardvar.checkpoint.objects.export import export as export
     from shardvar.checkpoint.objects.exported import load_exported as load_exported
-    from shardvar.checkpoint.options import CheckpointOptions as CheckpointOptions
     from shardvar.checkpoint.verify import verify as verify
     from shardvar.devices import track_transfers as track_transfers
     from shardvar.layout import Partition as Partition
@@ -81,7 +81,7 @@ _HOMES = {
     "shardvar.checkpoint.objects": ("Checkpoint", "CheckpointManager", "PendingSave", "latest_checkpoint"),
     "shardvar.checkpoint.objects.export": ("export",),
     "shardvar.checkpoint.objects.exported": ("load_exported",),
-    "shardvar.checkpoint.options": ("CheckpointOptions",),
+    "shardvar.checkpoint.arguments": ("CheckpointOptions",),
     "shardvar.checkpoint.verify": ("verify",),
     "shardvar.devices": ("track_transfers",),
     "shardvar.layout": ("Partition", "PartitionSpec", "Region", "chunk", "div", "div_owner"),

@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from shardvar.checkpoint.blocks import READ_ERRORS, Blocks, Progress, ReadError, batches
 from shardvar.checkpoint.locate import Path
-from shardvar.checkpoint.numbers import Array, Number, is_number, python_number, widened
+from shardvar.checkpoint.numbers import Number, is_number, python_number, widened
 from shardvar.checkpoint.reader import Reader, open_checkpoint
 from shardvar.checkpoint.reports import DiffReport, TensorDifference, Unreadable, ValueDifference
 from shardvar.engine.evidence import BLOCK_NBYTES
-from shardvar.layout.dtypes import ITEMSIZES, code, dtype_name
+from shardvar.layout.dtypes import ITEMSIZES, Array, code, dtype_name
 
 
 def diff(a: Path, b: Path, progress: Progress = lambda nbytes: None) -> DiffReport:
@@ -68,8 +68,8 @@ def _report(a: Reader, b: Reader, progress: Progress) -> DiffReport:
 # The difference of two arrays, in portions that can be put together.
 #
 # Elements of one dtype are the same if their bits are. So a NaN equals a NaN of the same bits and no other, and 0.0
-# differs from -0.0, though at a distance of 0: resharding must give back bits. Elements of different dtypes are the same
-# if their values are, with every NaN the same; integers beyond 2**53 lose digits beside floats.
+# differs from -0.0, though at a distance of 0: resharding must give back bits. Elements of different dtypes are the
+# same if their values are, with every NaN the same; integers beyond 2**53 lose digits beside floats.
 #
 # The distance of two elements is ``|a - b|``, exact for integers, and their relative distance is that over
 # ``max(|a|, |b|)``. Both are symmetric. A NaN has no distance, so elements without one are counted apart.

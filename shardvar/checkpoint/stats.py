@@ -18,8 +18,7 @@ from shardvar.checkpoint.blocks import READ_ERRORS, Blocks, Progress, ReadError,
 from shardvar.checkpoint.numbers import Number, is_number, json_number, python_number, widened
 from shardvar.checkpoint.reader import Reader
 from shardvar.engine.evidence import BLOCK_NBYTES
-from shardvar.layout.dtypes import ITEMSIZES
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import ITEMSIZES, Array, Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,7 @@ from shardvar.engine.pool import run_all, thread_buffer
 from shardvar.engine.read import check_bool
 from shardvar.errors import CheckpointError, CheckpointNotFound, UnsupportedError
 from shardvar.formats.protocol import Finding, Source
-from shardvar.layout.dtypes import STRING, code
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.planning.faults import find_faults
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.slices import concatenate

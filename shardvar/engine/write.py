@@ -22,7 +22,7 @@ from shardvar.engine.evidence import Piece, check_evidence
 from shardvar.engine.files import FileReport, FileTask, read_checksums, run_task
 from shardvar.errors import CheckpointError, StorageError
 from shardvar.formats.protocol import Sink, Source
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.storage.protocol import Storage
@@ -116,10 +116,10 @@ def _ranges(first: Ints, last: Ints) -> Ints:
 
 # The journal beside a finished file says what a second run must know to keep the file instead of writing it again.
 #
-# It is written after its file was forced to the disk, so a whole journal means a whole file. It is believed as far as it
-# can be compared: the file must still be the one that was closed then (its stamp) and have the checksums of the journal
-# (it is read once). What the journal alone knows, the pieces of the source that were read, is compared with the source's
-# checksums before anything is committed.
+# It is written after its file was forced to the disk, so a whole journal means a whole file. It is believed as far as
+# it can be compared: the file must still be the one that was closed then (its stamp) and have the checksums of the
+# journal (it is read once). What the journal alone knows, the pieces of the source that were read, is compared with the
+# source's checksums before anything is committed.
 
 JOURNAL = ".done"
 """Added to the name under which a file is written: the journal that says that it is finished."""

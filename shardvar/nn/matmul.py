@@ -21,7 +21,7 @@ from shardvar.errors import ArgumentError
 from shardvar.nn.lookup import components, row_layout_of
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.resource import holding
-from shardvar.variables.values import Array, as_value
+from shardvar.variables.values import as_value
 from shardvar.variables.variable import Variable
 
 Mode = Literal["concat", "sharded"]

@@ -17,7 +17,6 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOf
 from shardvar.layout.partition import div
 from shardvar.variables.row_layout import Ints
 from shardvar.variables.sharded import ShardedVariable
-from shardvar.variables.values import Array
 from shardvar.variables.variable import Variable
 
 

@@ -26,8 +26,7 @@ from shardvar.random import stateless_uniform
 from shardvar.tracking import Trackable
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.row_layout import Ints, RowLayout, check_rows
-from shardvar.variables.values import Array
+from shardvar.variables.row_layout import RowLayout, check_rows
 from shardvar.variables.variable import Variable
 
 

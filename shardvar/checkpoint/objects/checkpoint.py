@@ -16,7 +16,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from shardvar.checkpoint.arguments import texts_of
+from shardvar.checkpoint.arguments import CheckpointOptions, policy_of, texts_of
 from shardvar.checkpoint.locate import Found, Path, find_target
 from shardvar.checkpoint.objects.image import Image, Manner, hold_image, take_image
 from shardvar.checkpoint.objects.keys import SAVE_COUNTER, key_of

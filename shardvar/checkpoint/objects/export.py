@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.checkpoint.arguments import texts_of
+from shardvar.checkpoint.arguments import CheckpointOptions, policy_of, texts_of
 from shardvar.checkpoint.locate import Path, find_target
 from shardvar.checkpoint.objects.image import Manner, hold_image
 from shardvar.checkpoint.objects.restoration import graph_of, is_bookkeeping

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardvar.checkpoint.arguments import check_string, texts_of
+from shardvar.checkpoint.arguments import CheckpointOptions, check_string, policy_of, texts_of
 from shardvar.checkpoint.locate import Found, Path, find_target
 from shardvar.checkpoint.objects.checkpoint import Checkpoint, PendingSave
 from shardvar.checkpoint.objects.image import Manner

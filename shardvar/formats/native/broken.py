@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, OutOfBounds
 from shardvar.formats.native.overview import Overview
-from shardvar.layout.dtypes import ITEMSIZES, MAX_NBYTES
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import ITEMSIZES, MAX_NBYTES, Ints
 from shardvar.planning.index import EntryTable
 from shardvar.wire.damage import WRITE_AGAIN, invalid
 

@@ -24,8 +24,7 @@ import numpy as np
 from shardvar.errors import CheckpointError
 from shardvar.formats.native.broken import find_broken
 from shardvar.formats.native.overview import Overview, decode_text
-from shardvar.layout.dtypes import MAX_NBYTES, MAX_RANK, NAMES, code
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import MAX_NBYTES, MAX_RANK, NAMES, Ints, code
 from shardvar.planning.index import EntryTable, RunChecksums
 from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.wire.blocks import Block

@@ -12,8 +12,7 @@ import numpy as np
 from shardvar.errors import ArgumentError
 from shardvar.formats.native.overview import RUN_NBYTES
 from shardvar.formats.protocol import FileChecksums
-from shardvar.layout.dtypes import NAMES
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import NAMES, Ints
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.wire.blocks import Value, encode_block, pack_strings

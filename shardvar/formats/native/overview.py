@@ -14,8 +14,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.native.names import MAX_FILES, is_generation
-from shardvar.layout.dtypes import MAX_NBYTES
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import MAX_NBYTES, Ints
 from shardvar.planning.index import Metadata
 from shardvar.wire.blocks import Block, encode_block, pack_strings
 from shardvar.wire.damage import invalid

@@ -14,8 +14,7 @@ from shardvar.formats.native.layout import encode_rows, plan_places, sort_rows
 from shardvar.formats.native.names import MAX_FILES, aside_name, check_generation, data_names, index_name, leftovers
 from shardvar.formats.native.overview import RUN_NBYTES, Overview, encode_text
 from shardvar.formats.protocol import FileChecksums
-from shardvar.layout.dtypes import ITEMSIZES, NAMES
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment

@@ -16,8 +16,7 @@ from shardvar.formats.files import DataFiles
 from shardvar.formats.tensorflow.contents import Contents, Tensors, decode_key, find_tensors, read_contents
 from shardvar.formats.tensorflow.names import data_name
 from shardvar.formats.tensorflow.protos import CODES
-from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, code
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Ints, code
 from shardvar.planning.faults import find_faults
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen

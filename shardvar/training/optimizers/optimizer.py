@@ -18,6 +18,7 @@ import numpy as np
 
 from shardvar.devices import operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import Array
 from shardvar.nn.gradients import Gradient, check_sources, gradient
 from shardvar.nn.lookup import exact_dtype
 from shardvar.tracking import Trackable

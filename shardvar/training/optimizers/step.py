@@ -15,6 +15,7 @@ import numpy as np
 
 from shardvar.devices import current_device, move_array
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.nn.gradients import Gradient, ShardGradients, dense_gradients, sparse_gradients
 from shardvar.nn.lookup import exact_dtype
 from shardvar.variables.indexed_slices import IndexedSlices
@@ -24,7 +25,7 @@ from shardvar.variables.resource import Resource, Write
 from shardvar.variables.row_layout import Ints, check_rows
 from shardvar.variables.scatter import sort_rows, sum_sorted
 from shardvar.variables.sharded import ShardedVariable
-from shardvar.variables.values import Array, as_value, cast_value, check_shape
+from shardvar.variables.values import as_value, cast_value, check_shape
 from shardvar.variables.variable import Variable
 
 # A sparse gradient as an optimizer applies it: every row once, what came twice summed.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import Array
 from shardvar.nn import losses
 from shardvar.nn.lookup import (
     as_integers,
@@ -42,7 +43,7 @@ from shardvar.nn.sparse import (
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.sharded import ShardedVariable
-from shardvar.variables.values import Array, as_value
+from shardvar.variables.values import as_value
 from shardvar.variables.variable import Variable
 
 Gradient = Array | IndexedSlices

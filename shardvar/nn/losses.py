@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.nn.lookup import as_integers, check_table, embedding_lookup
 from shardvar.random import stateless_uniform
-from shardvar.variables.row_layout import Ints
-from shardvar.variables.values import Array, as_value, cast_value, check_shape
+from shardvar.variables.values import as_value, cast_value, check_shape
 
 _MAX_DRAWS = 1 << 16
 """Uniform values drawn at a time, at most: 512 KiB."""

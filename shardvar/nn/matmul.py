@@ -18,6 +18,7 @@ import numpy as np
 
 from shardvar.devices import copy_into, current_device, device_scope, move_array, operation_scope
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.nn.lookup import components, row_layout_of
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.resource import holding

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.layout.partition import div
-from shardvar.variables.row_layout import Ints
 from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.variable import Variable
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from shardvar.devices import operation_scope
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.nn.lookup import check_table, embedding_lookup, row_layout_of
 from shardvar.random import stateless_uniform
 from shardvar.tracking import Trackable

@@ -23,12 +23,12 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.nn.lookup import as_integers, check_max_norm, check_table, clip_rows, exact_dtype
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.row_layout import Ints
 from shardvar.variables.scatter import scatter_sorted, sort_rows
 from shardvar.variables.updates import ADD
-from shardvar.variables.values import Array, as_value
+from shardvar.variables.values import as_value
 
 Combiner = Literal["sum", "mean", "sqrtn"]
 EmptyRows = Literal["tf"]

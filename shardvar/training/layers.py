@@ -7,13 +7,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.nn import embedding_lookup, matmul, vjp
 from shardvar.nn.gradients import Gradient, check_upstream, dense_gradients
 from shardvar.training.module import Module
 from shardvar.training.serialization import check_config, deserialize, serializable, serialize
 from shardvar.training.strategies.scope import current_scope
 from shardvar.variables import Variable, VariableInterface, initializers, name_scope
-from shardvar.variables.values import Array, as_dtype, as_value
+from shardvar.variables.values import as_dtype, as_value
 
 __all__ = ["Dense", "Embedding", "Layer"]
 

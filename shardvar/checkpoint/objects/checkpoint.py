@@ -22,7 +22,6 @@ from shardvar.checkpoint.objects.image import Image, Manner, hold_image, take_im
 from shardvar.checkpoint.objects.keys import SAVE_COUNTER, key_of
 from shardvar.checkpoint.objects.restoration import RestoreStatus, open_restoration
 from shardvar.checkpoint.objects.series import Steps, find_series, numbered, record_newest
-from shardvar.checkpoint.options import CheckpointOptions, policy_of
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import ArgumentError, ArgumentTypeError, StillSaving

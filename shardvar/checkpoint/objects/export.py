@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.checkpoint.arguments import CheckpointOptions, policy_of, texts_of
 from shardvar.checkpoint.locate import Path, find_target
@@ -21,11 +20,11 @@ from shardvar.checkpoint.objects.image import Manner, hold_image
 from shardvar.checkpoint.objects.restoration import graph_of, is_bookkeeping
 from shardvar.checkpoint.objects.stored_graph import StoredNode
 from shardvar.checkpoint.objects.values import entries_of
-from shardvar.checkpoint.options import CheckpointOptions, policy_of
 from shardvar.checkpoint.reader import Reader, open_checkpoint
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.engine.read import read_arrays
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnknownKey
+from shardvar.layout.dtypes import Array
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.policies import Policy
 from shardvar.tracking import ObjectGraph, Stateful, Trackable
@@ -89,7 +88,6 @@ def export(
 _SMALL_NBYTES = 1 << 16
 """Tensors of at most so many bytes are read together, a few MiB at a time: each alone would cost 0.1 ms."""
 _BATCH_NBYTES = 1 << 22
-Array = npt.NDArray[Any]
 
 
 class ExportedObject(Stateful):

@@ -27,7 +27,6 @@ from shardvar.checkpoint.objects.series import (
     resolve,
     write_state,
 )
-from shardvar.checkpoint.options import CheckpointOptions, policy_of
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, StorageError
 from shardvar.formats.commit import take_away

@@ -15,7 +15,7 @@ from shardvar.checkpoint.arguments import dtype_of
 from shardvar.checkpoint.reader import Reader
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.engine.read import read_arrays
-from shardvar.layout.dtypes import STRING, dtype_name
+from shardvar.layout.dtypes import STRING, Array, dtype_name
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.planning.plan import plan_copies
@@ -31,7 +31,6 @@ from shardvar.variables import (
 from shardvar.variables.operations import plan_replacements
 from shardvar.variables.resource import Resource, Write, holding
 from shardvar.variables.updates import REPLACE
-from shardvar.variables.values import Array
 
 Keyed = Sequence[tuple[str, VariableInterface]]
 """Variables, each with the key of its value; keys and variables differ."""

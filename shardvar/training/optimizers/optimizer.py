@@ -29,7 +29,7 @@ from shardvar.variables.interface import VariableInterface
 from shardvar.variables.mirrored import PerReplica, aggregate
 from shardvar.variables.resource import Write, commit
 from shardvar.variables.sharded import ShardedVariable
-from shardvar.variables.values import Array, as_value, check_shape
+from shardvar.variables.values import as_value, check_shape
 from shardvar.variables.variable import Variable, VariableAggregation
 
 Compat = Literal["keras_legacy", "v1", "keras3"]

@@ -15,14 +15,14 @@ import numpy as np
 
 from shardvar.devices import current_device, move_array
 from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.nn.gradients import Gradient, ShardGradients, dense_gradients, sparse_gradients
 from shardvar.nn.lookup import exact_dtype
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.mirrored import AggregatingVariable, MirroredVariable
 from shardvar.variables.resource import Resource, Write
-from shardvar.variables.row_layout import Ints, check_rows
+from shardvar.variables.row_layout import check_rows
 from shardvar.variables.scatter import sort_rows, sum_sorted
 from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.values import as_value, cast_value, check_shape

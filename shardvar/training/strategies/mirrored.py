@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from shardvar.devices import Cluster, Device, current_device, device_scope, make_cluster
+from shardvar.layout.dtypes import Array
 from shardvar.training.serialization import check_config, serializable
 from shardvar.training.strategies.scope import Partitioning, Scope
 from shardvar.training.strategies.strategy import (
@@ -32,7 +33,6 @@ from shardvar.variables import (
 from shardvar.variables.create import plan_cut
 from shardvar.variables.creators import NextCreator
 from shardvar.variables.updates import ADD, SUB, Update
-from shardvar.variables.values import Array
 from shardvar.variables.variable import parse_mode
 
 # A mirrored variable whose sparse updates are made dense before they cross between devices.

@@ -26,8 +26,7 @@ from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable, TensorTable, pad
 from shardvar.storage.local import LocalStorage
 from shardvar.wire import strings
-from shardvar.wire.block_file import encode_block_file
-from shardvar.wire.blocks import encode_block, pack_strings
+from shardvar.wire.block_file import encode_block, encode_block_file, pack_strings
 from shardvar.wire.crc import CRC32C
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -59,7 +59,7 @@ MUTANTS = [
     mutant(
         "two-writers",
         "Nobody looks whether another writer holds the checkpoint.",
-        "storage/lock.py",
+        "storage/local_file.py",
         "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)",
         "storage races",

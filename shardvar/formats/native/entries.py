@@ -28,7 +28,7 @@ from shardvar.layout.dtypes import MAX_NBYTES, MAX_RANK, NAMES, code
 from shardvar.layout.region import Ints
 from shardvar.planning.index import EntryTable, RunChecksums
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.wire.blocks import Block
+from shardvar.wire.block_file import Block
 from shardvar.wire.damage import invalid
 
 MAX_SHARED_NBYTES = 1 << 20

@@ -11,7 +11,7 @@ from threading import Lock
 
 import numpy as np
 
-from shardvar.errors import ArgumentError, CheckpointError, at
+from shardvar.errors import ArgumentError, CheckpointError, prefix_errors
 from shardvar.formats.native.entries import Entries, decode_entries, select
 from shardvar.formats.native.overview import Overview, encode_text
 from shardvar.planning.faults import find_faults
@@ -121,7 +121,7 @@ class NativeIndex:
         with self._lock:
             entries = self._kept.get(number)
         if entries is None:
-            with at(self.name):
+            with prefix_errors(self.name):
                 entries = self._decode(number)
         with self._lock:
             self._broken.update(entries.broken)
@@ -134,7 +134,7 @@ class NativeIndex:
     def _decode(self, number: int) -> Entries:
         first_keys = self.blocks.first_keys
         block = self.blocks.block(number)
-        with at(f"block {number} at offset {self.blocks.start[number]}"):
+        with prefix_errors(f"block {number} at offset {self.blocks.start[number]}"):
             entries = decode_entries(block, int(self.blocks.nbytes[number]), self.overview)
             following = first_keys[number + 1] if number + 1 < len(first_keys) else entries.last_key
             if entries.first_key != first_keys[number] or entries.last_key > following:

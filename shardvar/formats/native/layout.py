@@ -16,7 +16,7 @@ from shardvar.layout.dtypes import NAMES
 from shardvar.layout.region import Ints
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
-from shardvar.wire.blocks import Value, encode_block, pack_strings
+from shardvar.wire.block_file import Value, encode_block, pack_strings
 
 ALIGNMENT = 64
 """A cache line, and the widest vector register: what a memory-mapped array of any dtype may ask for."""

@@ -17,7 +17,7 @@ from shardvar.formats.native.names import MAX_FILES, is_generation
 from shardvar.layout.dtypes import MAX_NBYTES
 from shardvar.layout.region import Ints
 from shardvar.planning.index import Metadata
-from shardvar.wire.blocks import Block, encode_block, pack_strings
+from shardvar.wire.block_file import Block, encode_block, pack_strings
 from shardvar.wire.damage import invalid
 
 RUN_NBYTES = 1 << 18

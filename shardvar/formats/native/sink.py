@@ -8,7 +8,7 @@ is removed afterwards, by this writer or, should it die here, by the next.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardvar.errors import CheckpointError, UnsupportedError, at
+from shardvar.errors import CheckpointError, UnsupportedError, prefix_errors
 from shardvar.formats.commit import put_in_place, remove_unnamed
 from shardvar.formats.native.layout import encode_rows, plan_places, sort_rows
 from shardvar.formats.native.names import MAX_FILES, aside_name, check_generation, data_names, index_name, leftovers
@@ -138,7 +138,7 @@ def _fresh(storage: Storage, prefix: str, generation: str) -> str:
     try:
         file = storage.open(index_name(prefix))
         try:
-            with at(file.name):
+            with prefix_errors(file.name):
                 old = Overview.decode(open_block_file(file.read, file.size).metadata).generation
         finally:
             file.close()

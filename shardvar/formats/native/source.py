@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from shardvar.errors import CheckpointError, MissingFile, UnsupportedError, at
+from shardvar.errors import CheckpointError, MissingFile, UnsupportedError, prefix_errors
 from shardvar.formats.files import ATTEMPTS, is_replaced, replaced
 from shardvar.formats.native.data_files import DataFiles
 from shardvar.formats.native.index import NativeIndex
@@ -103,7 +103,7 @@ def open_source(storage: Storage, prefix: str) -> NativeSource:
 def _read_index(storage: Storage, prefix: str) -> NativeSource:
     file = storage.open(index_name(prefix))
     try:
-        with at(file.name):
+        with prefix_errors(file.name):
             blocks = open_block_file(file.read, file.size)
             overview = Overview.decode(blocks.metadata)
     except CheckpointError:

@@ -26,7 +26,7 @@ from shardvar.errors import (
     ShardvarError,
     StorageError,
     UnsupportedError,
-    at,
+    prefix_errors,
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
@@ -36,8 +36,7 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableInde
 from shardvar.planning.slices import TensorTable, pad
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json
-from shardvar.wire.damage import WRITE_AGAIN, invalid, malformed
-from shardvar.wire.foreign import SNIFF_NBYTES, not_a
+from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, invalid, malformed, not_a
 from shardvar.wire.safetensors_header import (
     BITS,
     MAX_HEADER_NBYTES,
@@ -123,9 +122,9 @@ def read_set(storage: Storage, name: str) -> Contents:
 
 
 def _read_header(file: ReadableFile) -> Header:
-    with at(file.name):
+    with prefix_errors(file.name):
         nbytes = header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size)
-        with at(f"header at offset {PREAMBLE_NBYTES}"):
+        with prefix_errors(f"header at offset {PREAMBLE_NBYTES}"):
             return parse_header(file.read(PREAMBLE_NBYTES, nbytes), file.size)
 
 
@@ -138,7 +137,7 @@ def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, Mapping[str,
         remedy = "Fetch it from where the set came from, or name one file of the set to read that one alone."
         raise MissingFile(cause, remedy) from None
     try:
-        with at(file.name):
+        with prefix_errors(file.name):
             if file.size > MAX_HEADER_NBYTES:
                 raise malformed(f"The index has {file.size} bytes; {MAX_HEADER_NBYTES} are the most that is read.")
             text = file.read(0, file.size)

@@ -28,7 +28,7 @@ from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, Checksum, mask
-from shardvar.wire.sstable_writer import encode_table
+from shardvar.wire.sstable import encode_table
 
 
 @dataclass(frozen=True, slots=True)

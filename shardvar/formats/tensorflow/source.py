@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardvar.errors import CorruptCheckpoint, MalformedCheckpoint, at
+from shardvar.errors import CorruptCheckpoint, MalformedCheckpoint, prefix_errors
 from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced
 from shardvar.formats.protocol import Finding
 from shardvar.formats.tensorflow.index import BundleIndex, read_index
@@ -56,7 +56,7 @@ class BundleSource:
         file, begin = int(entries.file[row]), int(entries.start[row])
         nbytes = int(entries.slices.nbytes[row])
         dtype = entries.slices.dtype(row)
-        with at(f"{entries.slices.key(row)!r}"):
+        with prefix_errors(f"{entries.slices.key(row)!r}"):
             if entries.plain[row] or not self.contents.is_big_endian:
                 self.read_span(file, begin + start, buffer)
             elif dtype == STRING:

@@ -282,8 +282,10 @@ def sync(descriptor: int) -> None:
 
 # One writer at a time: an advisory lock that dies with its process and leaves no file behind.
 #
-# The lock is ``flock`` on a file of its own. Its holder deletes the file before letting go, so whoever gets the lock has
-# to look whether the file is still the one under that name; if not, another writer came and went, and it is tried again.
+# The lock is ``flock`` on a file of its own. Its holder deletes the file before letting go, so whoever gets the lock
+# has
+# to look whether the file is still the one under that name; if not, another writer came and went, and it is tried
+# again.
 # A process that is killed leaves the file without a lock on it, and the next writer takes it over.
 
 

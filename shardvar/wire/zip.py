@@ -252,7 +252,8 @@ def _read_end64(tail: bytes, locator: int, file_nbytes: int) -> tuple[int, int, 
 
 # Writing the frame of a zip archive: headers of members that are stored as they are, the directory and its end.
 #
-# Layout is decided before anything is known of the bytes but their sizes; the CRCs come later. A member's bytes begin at
+# Layout is decided before anything is known of the bytes but their sizes; the CRCs come later. A member's bytes
+# begin at
 # a multiple of ``ALIGNMENT``, so that they can be mapped: an extra field of the kind that Android's zipalign uses fills
 # the space. Members have no date, so that the same bytes make the same archive.
 

@@ -22,7 +22,7 @@ MUTANTS = [
     mutant(
         "index-first",
         "The index is renamed into place before the data files that it names.",
-        "formats/commit.py",
+        "formats/files.py",
         "        for old, new in renames:\n            if old != new:\n"
         "                storage.rename(old, new)\n    except",
         "        storage.rename(aside, final)\n        for old, new in renames:\n            if old != new:\n"

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from shardvar.checkpoint.locate import find_checkpoints
 from shardvar.errors import CheckpointNotFound, InvalidCheckpoint, LockHeld, MalformedCheckpoint, prefix_errors
-from shardvar.formats.commit import put_in_place
+from shardvar.formats.files import put_in_place
 from shardvar.storage.protocol import Storage
 
 STATE_FILE = "checkpoint"

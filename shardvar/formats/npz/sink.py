@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.commit import put_in_place, remove_unnamed, take_away
+from shardvar.formats.files import put_in_place, remove_unnamed, take_away
 from shardvar.formats.npz.contents import SUFFIX
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.region import Ints

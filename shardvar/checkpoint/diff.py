@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardvar.checkpoint.blocks import READ_ERRORS, Array, Blocks, Progress, ReadError, batches
+from shardvar.checkpoint.blocks import READ_ERRORS, Blocks, Progress, ReadError, batches
 from shardvar.checkpoint.diff_report import DiffReport, TensorDifference, Unreadable, ValueDifference
 from shardvar.checkpoint.differences import Difference, are_comparable, difference, only_bytes
 from shardvar.checkpoint.locate import Path
 from shardvar.checkpoint.numbers import is_number
 from shardvar.checkpoint.reader import Reader, open_checkpoint
 from shardvar.engine.evidence import BLOCK_NBYTES
-from shardvar.layout.dtypes import ITEMSIZES
+from shardvar.layout.dtypes import ITEMSIZES, Array
 
 
 def diff(a: Path, b: Path, progress: Progress = lambda nbytes: None) -> DiffReport:

@@ -16,8 +16,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.checkpoint.numbers import Array, Number, is_number, python_number, widened
-from shardvar.layout.dtypes import ITEMSIZES, code, dtype_name
+from shardvar.checkpoint.numbers import Number, is_number, python_number, widened
+from shardvar.layout.dtypes import ITEMSIZES, Array, code, dtype_name
 
 _SUB_BYTE = {"int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"}
 

@@ -9,12 +9,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from shardvar.checkpoint.blocks import READ_ERRORS, Blocks, Progress, ReadError, batches
-from shardvar.checkpoint.numbers import Array
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.stats import Statistics, reals
 from shardvar.engine.evidence import BLOCK_NBYTES
-from shardvar.layout.dtypes import ITEMSIZES
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import ITEMSIZES, Array, Ints
 
 NUM_BINS = 24
 """Few enough to draw a hundred thousand of them, and more than the eye needs to see a shape."""

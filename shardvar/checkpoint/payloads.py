@@ -19,8 +19,7 @@ from shardvar.engine.gather import SMALL_NBYTES, spans
 from shardvar.engine.pool import run_all, thread_buffer
 from shardvar.engine.read import check_bool
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import STRING, code
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.wire import strings
 

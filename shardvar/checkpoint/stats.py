@@ -15,10 +15,10 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.checkpoint.blocks import READ_ERRORS, Blocks, Progress, ReadError, batches
-from shardvar.checkpoint.numbers import Array, Number, is_number, json_number, python_number, widened
+from shardvar.checkpoint.numbers import Number, is_number, json_number, python_number, widened
 from shardvar.checkpoint.reader import Reader
 from shardvar.engine.evidence import BLOCK_NBYTES
-from shardvar.layout.dtypes import ITEMSIZES
+from shardvar.layout.dtypes import ITEMSIZES, Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from shardvar.engine.files import FileReport, FileTask, run_task
 from shardvar.engine.journal import read_journal, remove_files, remove_journals, write_journal
 from shardvar.errors import CheckpointError
 from shardvar.formats.protocol import Sink, Source
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.storage.protocol import Storage

@@ -15,8 +15,7 @@ from shardvar.formats.files import put_in_place, remove_unnamed
 from shardvar.formats.native.entries import RUN_NBYTES, Overview, encode_text
 from shardvar.formats.native.names import MAX_FILES, aside_name, check_generation, data_names, index_name, leftovers
 from shardvar.formats.protocol import FileChecksums
-from shardvar.layout.dtypes import ITEMSIZES, NAMES
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment

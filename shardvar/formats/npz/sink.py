@@ -14,7 +14,7 @@ from shardvar.errors import UnsupportedError
 from shardvar.formats.files import put_in_place, remove_unnamed, take_away
 from shardvar.formats.npz.contents import SUFFIX
 from shardvar.formats.protocol import FileChecksums
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable

@@ -20,8 +20,7 @@ from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
 from shardvar.formats.tensorflow.names import check_readable, data_files, data_name, index_name
 from shardvar.formats.tensorflow.protos import ENUMS, encode_head, encode_header, encode_place, encode_slices
-from shardvar.layout.dtypes import NAMES, STRING, VARIANT
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable

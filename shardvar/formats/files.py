@@ -15,7 +15,7 @@ from shardvar.errors import (
     MissingFile,
     StorageError,
 )
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import Ints
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import COPY_AGAIN
 

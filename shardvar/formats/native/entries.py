@@ -26,8 +26,7 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, CheckpointError, InvalidCheckpoint, OutOfBounds, UnsupportedError
 from shardvar.formats.native.names import MAX_FILES, is_generation
-from shardvar.layout.dtypes import ITEMSIZES, MAX_NBYTES, MAX_RANK, NAMES, code
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import ITEMSIZES, MAX_NBYTES, MAX_RANK, NAMES, Ints, code
 from shardvar.planning.index import EntryTable, Metadata, RunChecksums
 from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.wire.block_file import Block, encode_block, pack_strings

@@ -29,8 +29,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.tensorflow.contents import Contents, Tensors, decode_key, find_tensors, read_contents
 from shardvar.formats.tensorflow.names import data_files, data_name, index_name
 from shardvar.formats.tensorflow.protos import CODES
-from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, code, numpy_dtype
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Ints, code, numpy_dtype
 from shardvar.planning.faults import find_faults
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen

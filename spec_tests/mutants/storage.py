@@ -75,7 +75,7 @@ MUTANTS = [
     mutant(
         "journal-believed",
         "A finished file is taken up without reading it: what the power took from it is missed.",
-        "engine/journal.py",
+        "engine/write.py",
         "    if not (np.array_equal(payload, found.payload) and np.array_equal(runs, found.runs)):",
         "    if False:",
         "crash::test_a_finished_file_that_is_no_longer_what_its_journal_says_is_written_again",

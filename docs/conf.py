@@ -1,8 +1,8 @@
 """Configuration of Sphinx for ``make docs``. Warnings are errors.
 
-The pages are Markdown and also readable in the repository. Only the site has the API reference,
-``docs/api``. Its directive ``names`` lists the public names of a module, first in a table and then
-one by one, so that the pages need not repeat them.
+The pages are Markdown and also readable in the repository. Only the site has the API
+reference, ``docs/api``. Its directive ``names`` lists the public names of a module, first in a
+table and then one by one, so that the pages need not repeat them.
 """
 
 import inspect
@@ -31,7 +31,7 @@ extensions = [
     "sphinx.ext.viewcode",
 ]
 nitpicky = True
-# Signatures name types of Python, of NumPy and of inner layers, which the site does not document.
+# The site does not document the types of Python, NumPy and inner layers in signatures.
 nitpick_ignore_regex = [("py:.*", ".*")]
 
 myst_enable_extensions = ["attrs_inline", "colon_fence"]
@@ -75,7 +75,7 @@ html_theme_options = {
 
 
 class Names(SphinxDirective):
-    """List public names of a module: ``.. names:: MODULE``, then the names; without names, all of them."""
+    """List the public names below ``.. names:: MODULE``, or all of the module if there are none."""
 
     required_arguments = 1
     has_content = True
@@ -105,7 +105,7 @@ def directive_of(value: Any) -> str:
 def resolve_by_face(
     app: Any, env: Any, node: Any, inner: nodes.Element
 ) -> nodes.Element | None:
-    """Link a type in a signature, named by its own module, to its public name in the reference."""
+    """Link a type in a signature, named by its own module, to its public name."""
     name = node.get("reftarget", "").rpartition(".")[2]
     objects = env.get_domain("py").objects
     homes = [
@@ -120,7 +120,7 @@ def resolve_by_face(
 
 
 def convert_markdown(app: Any, docname: str, source: list[str]) -> None:
-    """Convert anchors, and links to files outside the site, to the forms that Sphinx understands."""
+    """Convert anchors, and links to files outside the site, to Sphinx's forms."""
     folder = Path(app.env.doc2path(docname)).parent
 
     def as_file(link: re.Match[str]) -> str:
@@ -134,7 +134,7 @@ def convert_markdown(app: Any, docname: str, source: list[str]) -> None:
 def convert_docstring(
     app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]
 ) -> None:
-    """Mark indented lines as programs and escape shapes like ``[*ids, dim]`` for reStructuredText."""
+    """Mark indented lines as programs and escape shapes like ``[*ids, dim]``."""
     shown: list[str] = []
     last = ""
     for number, line in enumerate(lines):

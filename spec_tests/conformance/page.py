@@ -89,7 +89,7 @@ def lasting(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Shorten result lines, which may hold a large array, in a text or in a program's comments; keep the program whole."""
+    """Shorten result lines, which may hold a large array; keep the program's own lines whole."""
     comments = re.compile(rf"^(\s*(?:#|It ).{{{LONGEST}}}).+$", re.MULTILINE)
     return comments.sub(r"\1 …", text)
 

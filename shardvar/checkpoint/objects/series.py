@@ -112,7 +112,7 @@ def read_state(storage: Storage, name: str = STATE_FILE) -> SeriesState | None:
         return None
     file = storage.open(name)
     try:
-        with at(file.name):
+        with prefix_errors(file.name):
             if file.size > _MAX_NBYTES:
                 raise _malformed(f"it has {file.size} bytes")
             return SeriesState.decode(file.read(0, file.size))

@@ -29,7 +29,7 @@ from shardvar.checkpoint.objects.series import (
 )
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, StorageError
-from shardvar.formats.commit import take_away
+from shardvar.formats.files import take_away
 from shardvar.formats.table import all_formats
 from shardvar.planning.policies import Policy
 from shardvar.storage.protocol import Storage

@@ -22,9 +22,9 @@ from shardvar.errors import (
     LockHeld,
     MalformedCheckpoint,
     TargetExists,
-    at,
+    prefix_errors,
 )
-from shardvar.formats.commit import put_in_place
+from shardvar.formats.files import put_in_place
 from shardvar.formats.table import format_of_name
 from shardvar.storage.local import split
 from shardvar.storage.protocol import Storage

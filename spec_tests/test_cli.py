@@ -21,8 +21,8 @@ from strategies import ODD_KEYS, keys
 
 import shardvar as sv
 from shardvar.cli import main
+from shardvar.cli.output import human_size, printable
 from shardvar.cli.parser import VERBS
-from shardvar.cli.text import human_size, printable
 from shardvar.cli.tree import tree_lines
 from shardvar.cli.usage import parse_index, parse_shards, parse_size
 

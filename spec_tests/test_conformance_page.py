@@ -8,8 +8,8 @@ import pytest
 from conformance.implementations import BREACHES, DATA, IMPLEMENTATIONS, PAGE
 from conformance.page import combined, outcomes, page, scripts_of
 
-from shardvar.conformance.expected import read_expected
 from shardvar.conformance.registry import all_rules
+from shardvar.conformance.verdict import read_expected
 
 NUMPY, SHARDVAR = (one for one in IMPLEMENTATIONS if one.name in ("numpy", "shardvar"))
 

@@ -56,7 +56,7 @@ def test_every_key_of_json_is_documented() -> None:
     from shardvar.checkpoint.reports import WriteReport
     from shardvar.checkpoint.stats import Statistics
     from shardvar.checkpoint.verify_report import Damage, VerifyReport
-    from shardvar.cli.listing import Slice
+    from shardvar.cli.inspect import Slice
 
     names = set(Statistics().to_json()) | {"error", "cause", "remedy", "stats", "stats_error", "fault", "checkpoints"}
     names |= {

@@ -10,6 +10,7 @@ from shardvar.checkpoint import load as load
 from shardvar.checkpoint import open_checkpoint as open_checkpoint
 from shardvar.checkpoint import reshard as reshard
 from shardvar.checkpoint import save as save
+from shardvar.checkpoint.arguments import CheckpointOptions as CheckpointOptions
 from shardvar.checkpoint.callbacks import ShardableTensor as ShardableTensor
 from shardvar.checkpoint.callbacks import ShardingCallback as ShardingCallback
 from shardvar.checkpoint.callbacks import compose as compose
@@ -19,8 +20,7 @@ from shardvar.checkpoint.objects import CheckpointManager as CheckpointManager
 from shardvar.checkpoint.objects import PendingSave as PendingSave
 from shardvar.checkpoint.objects import latest_checkpoint as latest_checkpoint
 from shardvar.checkpoint.objects.export import export as export
-from shardvar.checkpoint.objects.exported import load_exported as load_exported
-from shardvar.checkpoint.options import CheckpointOptions as CheckpointOptions
+from shardvar.checkpoint.objects.export import load_exported as load_exported
 from shardvar.checkpoint.verify import verify as verify
 from shardvar.devices import track_transfers as track_transfers
 from shardvar.layout import Partition as Partition

@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from shardvar.checkpoint.reports import WriteReport
+from shardvar.checkpoint.reports import VerifyReport, WriteReport
 from shardvar.checkpoint.reshard import reshard
 from shardvar.checkpoint.verify_report import VerifyReport
 from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_path

@@ -5,8 +5,6 @@ import secrets
 from argparse import Namespace
 from pathlib import Path
 
-from shardvar.checkpoint.diff_report import DiffReport
-from shardvar.checkpoint.histograms import histograms
 from shardvar.checkpoint.locate import Found, find_checkpoint
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from shardvar.checkpoint.locate import Found, find_checkpoint
 from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.reports import SCHEMA
-from shardvar.checkpoint.stats import measure
+from shardvar.checkpoint.reports import SCHEMA, DiffReport
+from shardvar.checkpoint.stats import histograms, measure
 from shardvar.cli.output import count, human_size, note, print_json, progress, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
 from shardvar.storage.local import split

@@ -69,9 +69,9 @@ if TYPE_CHECKING:
     from shardvar.variables import ShardedVariable as ShardedVariable
     from shardvar.variables import Variable as Variable
     from shardvar.variables import initializers as initializers
+    from shardvar.variables import name_scope as name_scope
     from shardvar.variables import variable_creator_scope as variable_creator_scope
     from shardvar.variables import variable_operations as variable_operations
-    from shardvar.variables.name_scope import name_scope as name_scope
 
 _HOMES = {
     "shardvar.errors": ("errors",),
@@ -123,10 +123,10 @@ _HOMES = {
         "ShardedVariable",
         "Variable",
         "initializers",
+        "name_scope",
         "variable_creator_scope",
         "variable_operations",
     ),
-    "shardvar.variables.name_scope": ("name_scope",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

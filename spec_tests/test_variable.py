@@ -560,6 +560,6 @@ def test_nobody_reads_in_between_the_writes_of_one_commit() -> None:
         reader.join(0.2)  # as long as it may take who does not wait
         seen.append(["written"])
 
-    commit([first.plan_dense(REPLACE, np.ones(1, np.float32)), Write(second.resources, write_second)])
+    commit([*first.plan_writes(REPLACE, np.ones(1, np.float32)), Write(second.resources, write_second)])
     reader.join()
     assert seen == [["written"], [1.0]]

@@ -15,7 +15,7 @@ from shardvar.layout.dtypes import STRING, dtype_name
 from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable, pad
-from shardvar.variables import ResourceVariable, ShardedVariable, Variable, VariableInterface
+from shardvar.variables import ResourceVariable, ShardedVariable, VariableInterface
 from shardvar.variables.operations import plan_replacements
 from shardvar.variables.resource import Write
 from shardvar.variables.updates import REPLACE
@@ -86,8 +86,6 @@ def _plan_writes(filled: Sequence[VariableInterface], values: Sequence[Array]) -
         if type(each) is ResourceVariable:
             resources.append(each.resource)
             arrays.append(value)
-        elif isinstance(each, Variable):
-            writes.append(each.plan_dense(REPLACE, value))
         else:
-            writes += each._plan_dense(REPLACE, value)
+            writes += each.plan_writes(REPLACE, value)
     return [*plan_replacements(resources, arrays), *writes]

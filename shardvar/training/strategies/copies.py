@@ -12,8 +12,8 @@ from shardvar.devices import Device, device_scope
 from shardvar.errors import ArgumentTypeError
 from shardvar.variables import MirroredVariable, ShardedVariable, VariableInterface, create_partitioned
 from shardvar.variables.create import Cut
-from shardvar.variables.creators import NextCreator
 from shardvar.variables.initial_value import InitialValue, open_initial_value
+from shardvar.variables.scopes import NextCreator
 
 
 def create_cut(

@@ -13,7 +13,7 @@ from shardvar.training.serialization import check_config, deserialize, serializa
 from shardvar.training.strategies.copies import opened
 from shardvar.training.strategies.scope import Scope
 from shardvar.training.strategies.strategy import Strategy
-from shardvar.variables.creators import NextCreator
+from shardvar.variables.scopes import NextCreator
 
 Chooser = Callable[[str | None, tuple[int, ...], Any], "Strategy | int | None"]
 

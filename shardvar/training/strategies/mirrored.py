@@ -19,7 +19,7 @@ from shardvar.training.strategies.scope import Partitioning, Scope
 from shardvar.training.strategies.strategy import Strategy
 from shardvar.variables import MirroredVariable, SyncOnReadVariable, VariableInterface, VariableSynchronization
 from shardvar.variables.create import plan_cut
-from shardvar.variables.creators import NextCreator
+from shardvar.variables.scopes import NextCreator
 from shardvar.variables.variable import parse_mode
 
 

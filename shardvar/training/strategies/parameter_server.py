@@ -21,7 +21,7 @@ from shardvar.training.strategies.copies import create_cut
 from shardvar.training.strategies.scope import Partitioning, Scope
 from shardvar.training.strategies.strategy import Strategy
 from shardvar.variables import AggregatingVariable, VariableAggregation
-from shardvar.variables.creators import NextCreator
+from shardvar.variables.scopes import NextCreator
 from shardvar.variables.variable import parse_mode
 
 

@@ -29,10 +29,10 @@ from shardvar.variables import (
     VariableInterface,
     replica_scope,
 )
-from shardvar.variables.creators import NextCreator
 from shardvar.variables.initializers import Zeros
 from shardvar.variables.mirrored import aggregate
 from shardvar.variables.resource_variable import parse_shape
+from shardvar.variables.scopes import NextCreator
 from shardvar.variables.variable import parse_mode
 
 

@@ -17,9 +17,8 @@ from natives import Piece, assignment_of, checksums_of, cut, read_payload, whole
 
 from shardvar.errors import ArgumentError, CorruptCheckpoint, MissingFile, StorageError, UnknownKey, UnsupportedError
 from shardvar.formats.native import FORMAT
-from shardvar.formats.native.layout import ALIGNMENT, plan_places
-from shardvar.formats.native.overview import RUN_NBYTES
-from shardvar.formats.native.sink import NativeWriter
+from shardvar.formats.native.entries import RUN_NBYTES
+from shardvar.formats.native.sink import ALIGNMENT, NativeWriter, plan_places
 from shardvar.formats.native.source import NativeSource
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, numpy_dtype
 from shardvar.layout.region import Region

@@ -38,7 +38,7 @@ from shardvar.formats.tensorflow.protos import (
 from shardvar.layout.dtypes import NAMES
 from shardvar.wire.crc import CRC32C, mask
 from shardvar.wire.protobuf import encode_bytes_field, encode_varint_field
-from shardvar.wire.sstable_writer import encode_table
+from shardvar.wire.sstable import encode_table
 from shardvar.wire.varint import encode_varint
 
 INT64 = st.integers(0, 2**63 - 1) | st.integers(0, 300) | st.sampled_from([-1, -(2**63)])

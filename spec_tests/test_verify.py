@@ -14,7 +14,7 @@ from strategies import tensor_dicts
 
 import shardvar as sv
 from shardvar.checkpoint.locate import find_checkpoints
-from shardvar.checkpoint.verify_report import VerifyReport
+from shardvar.checkpoint.reports import VerifyReport
 from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint
 
 GOLDEN = Path(__file__).parent / "golden"

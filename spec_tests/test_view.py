@@ -17,7 +17,7 @@ from strategies import ODD_KEYS
 from test_cli import GOLDEN, Run, run, saved
 
 import shardvar as sv
-from shardvar.checkpoint.histograms import NUM_BINS, bin_counts
+from shardvar.checkpoint.stats import NUM_BINS, bin_counts
 from shardvar.view.collect import HEIGHTS, bar_heights, front_coded
 from shardvar.view.page import MARK, make_page
 

@@ -15,13 +15,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.nn.lookup import clip_rows
 from shardvar.nn.params import is_half
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.row_layout import Ints
 from shardvar.variables.scatter import scatter_sorted, sort_rows
 from shardvar.variables.updates import ADD
-from shardvar.variables.values import Array
 
 Combiner = Literal["sum", "mean", "sqrtn"]
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import Array
 from shardvar.nn.params import components, layout_of
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.sharded import ShardedVariable
-from shardvar.variables.values import Array
 from shardvar.variables.variable import Variable
 
 Gradient = Array | IndexedSlices

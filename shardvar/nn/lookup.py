@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.nn.params import as_integers, check_table, is_half
-from shardvar.variables.values import Array
 
 
 def embedding_lookup(params: Any, ids: Any, max_norm: float | None = None, name: str | None = None) -> Array:

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.nn.lookup import embedding_lookup
 from shardvar.nn.params import as_integers, check_table
 from shardvar.nn.samplers import SampledValues, log_uniform_sampler
-from shardvar.variables.row_layout import Ints
-from shardvar.variables.values import Array, as_value, cast_value, check_shape
+from shardvar.variables.values import as_value, cast_value, check_shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,10 +18,11 @@ import numpy as np
 
 from shardvar.devices import copy_into, current_device, device_scope, move_array, operation_scope
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.nn.params import components, layout_of
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.resource import holding
-from shardvar.variables.values import Array, as_value
+from shardvar.variables.values import as_value
 from shardvar.variables.variable import Variable
 
 Mode = Literal["concat", "sharded"]

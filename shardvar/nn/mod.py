@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
+from shardvar.layout.dtypes import Array
 from shardvar.layout.mod import mod_sizes
 from shardvar.layout.partition import div
 from shardvar.variables.sharded import ShardedVariable
-from shardvar.variables.values import Array
 from shardvar.variables.variable import Variable
 
 

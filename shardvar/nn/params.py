@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import Array
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.row_layout import RowLayout
 from shardvar.variables.sharded import ShardedVariable
-from shardvar.variables.values import Array
 from shardvar.variables.variable import Variable
 
 

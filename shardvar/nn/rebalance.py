@@ -21,14 +21,14 @@ import numpy.typing as npt
 
 from shardvar.devices import operation_scope
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.nn.lookup import embedding_lookup
 from shardvar.nn.params import check_table, layout_of
 from shardvar.random import stateless_uniform
 from shardvar.tracking import Trackable
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.row_layout import Ints, RowLayout, check_rows
-from shardvar.variables.values import Array
+from shardvar.variables.row_layout import RowLayout, check_rows
 from shardvar.variables.variable import Variable
 
 

@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.nn.params import as_integers
 from shardvar.random import stateless_uniform
-from shardvar.variables.values import Array, as_value, check_shape
-
-Ints = npt.NDArray[np.int64]
+from shardvar.variables.values import as_value, check_shape
 
 _DRAWN_AT_ONCE = 1 << 16
 """Uniform values drawn at a time, at most: 512 KiB."""

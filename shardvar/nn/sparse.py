@@ -13,12 +13,11 @@ from typing import Any, Literal
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.nn.bags import Bags, check_combiner, read_bags
 from shardvar.nn.lookup import check_max_norm
 from shardvar.nn.params import as_integers, check_table
 from shardvar.nn.sparse_tensor import SparseTensor
-from shardvar.variables.row_layout import Ints
-from shardvar.variables.values import Array
 
 Compat = Literal["tf"]
 

@@ -7,9 +7,9 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.nn.params import as_integers
-from shardvar.variables.row_layout import Ints
-from shardvar.variables.values import Array, as_value
+from shardvar.variables.values import as_value
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.nn import losses
 from shardvar.nn.bags import Bags, bag_gradients, check_combiner, distinct_ids, read_bags
 from shardvar.nn.gradients import ShardGradients, check_upstream, dense_gradients, sparse_gradients, upstream_check
@@ -30,7 +31,7 @@ from shardvar.nn.sparse import (
 )
 from shardvar.nn.sparse_tensor import SparseTensor
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.values import Array, as_value
+from shardvar.variables.values import as_value
 
 Pullback = Callable[[Any], tuple[Any, ...]]
 """upstream -> the gradient with respect to each differentiable argument, in the order of the arguments."""

@@ -13,13 +13,13 @@ from typing import Any
 
 from shardvar.devices import Device, current_device
 from shardvar.errors import LayoutError
+from shardvar.layout.dtypes import Array
 from shardvar.layout.partition import Partition, PartitionSpec
 from shardvar.layout.partitioning import AnyPartitioner, check_answer, plan_partition
 from shardvar.layout.region import Region
 from shardvar.variables.initial_value import InitialValue, makes_new_arrays, open_initial_value
 from shardvar.variables.scopes import NextCreator, scoped_name
 from shardvar.variables.sharded import ShardedVariable
-from shardvar.variables.values import Array
 from shardvar.variables.variable import Variable
 
 Cut = Partition | PartitionSpec | Sequence[int] | int | AnyPartitioner | None

@@ -7,8 +7,7 @@ from fuzzing.memory import SEPARATOR
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.errors import ShardvarError
-from shardvar.wire.block_file import open_block_file
-from shardvar.wire.blocks import encode_block
+from shardvar.wire.block_file import encode_block, open_block_file
 from shardvar.wire.sstable import open_table
 
 HERE = Path(__file__).resolve().parent.parent

@@ -8,7 +8,7 @@ import numpy as np
 from hostile.case import PICTURE, Case, Files
 from natives import hand_made
 
-from shardvar.formats.native.overview import Overview
+from shardvar.formats.native.entries import Overview
 from shardvar.planning.index import Metadata
 
 

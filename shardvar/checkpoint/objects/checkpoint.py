@@ -11,7 +11,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from shardvar.checkpoint.arguments import texts_of
+from shardvar.checkpoint.arguments import CheckpointOptions, policy_of, texts_of
 from shardvar.checkpoint.locate import Found, Path, find_target
 from shardvar.checkpoint.objects.background import PendingSave, begin
 from shardvar.checkpoint.objects.containers import ContainerNode, node_of
@@ -20,7 +20,6 @@ from shardvar.checkpoint.objects.keys import SAVE_COUNTER, key_of
 from shardvar.checkpoint.objects.numbered import Steps, find_series, numbered, record_newest
 from shardvar.checkpoint.objects.restoration import open_restoration
 from shardvar.checkpoint.objects.status import RestoreStatus
-from shardvar.checkpoint.options import CheckpointOptions, policy_of
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import ArgumentError, ArgumentTypeError

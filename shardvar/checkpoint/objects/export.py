@@ -11,11 +11,10 @@ It is a checkpoint like any other, with one more fact in its graph of objects: w
 from collections.abc import Mapping
 from typing import Any
 
-from shardvar.checkpoint.arguments import texts_of
+from shardvar.checkpoint.arguments import CheckpointOptions, policy_of, texts_of
 from shardvar.checkpoint.locate import Path, find_target
 from shardvar.checkpoint.objects.containers import node_of
 from shardvar.checkpoint.objects.image import Manner, hold_image
-from shardvar.checkpoint.options import CheckpointOptions, policy_of
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.planning.policies import Policy

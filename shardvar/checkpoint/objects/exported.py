@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.checkpoint.locate import Path
 from shardvar.checkpoint.objects.filling import entries_of
@@ -23,6 +22,7 @@ from shardvar.checkpoint.objects.stored_graph import StoredNode
 from shardvar.checkpoint.reader import Reader, open_checkpoint
 from shardvar.engine.read import read_arrays
 from shardvar.errors import UnknownKey
+from shardvar.layout.dtypes import Array
 from shardvar.planning.plan import plan_copies
 from shardvar.tracking import ObjectGraph, Stateful, Trackable
 from shardvar.variables import ShardedVariable, Variable, VariableInterface
@@ -31,7 +31,6 @@ from shardvar.wire.damage import invalid
 _SMALL_NBYTES = 1 << 16
 """Tensors of at most so many bytes are read together, a few MiB at a time: each alone would cost 0.1 ms."""
 _BATCH_NBYTES = 1 << 22
-Array = npt.NDArray[Any]
 
 
 class ExportedObject(Stateful):

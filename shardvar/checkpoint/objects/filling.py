@@ -11,7 +11,7 @@ import numpy as np
 
 from shardvar.checkpoint.reader import Reader
 from shardvar.engine.read import read_arrays
-from shardvar.layout.dtypes import STRING, dtype_name
+from shardvar.layout.dtypes import STRING, Array, dtype_name
 from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable, pad
@@ -19,7 +19,6 @@ from shardvar.variables import ResourceVariable, ShardedVariable, VariableInterf
 from shardvar.variables.operations import plan_replacements
 from shardvar.variables.resource import Write
 from shardvar.variables.updates import REPLACE
-from shardvar.variables.values import Array
 
 Keyed = Sequence[tuple[str, VariableInterface]]
 """Variables, each with the key of its value; keys and variables differ."""

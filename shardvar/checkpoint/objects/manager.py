@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from shardvar.checkpoint.arguments import check_string, texts_of
+from shardvar.checkpoint.arguments import CheckpointOptions, check_string, policy_of, texts_of
 from shardvar.checkpoint.locate import Found, Path, find_target
 from shardvar.checkpoint.objects.background import PendingSave
 from shardvar.checkpoint.objects.checkpoint import Checkpoint
@@ -21,7 +21,6 @@ from shardvar.checkpoint.objects.numbered import check_place, numbered
 from shardvar.checkpoint.objects.rotation import Retention, plan_rotation
 from shardvar.checkpoint.objects.state_file import SeriesState, read_state, resolve, write_state
 from shardvar.checkpoint.objects.unfinished import read_note, remove_checkpoints, write_note
-from shardvar.checkpoint.options import CheckpointOptions, policy_of
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.planning.policies import Policy

@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from shardvar.checkpoint.locate import find_checkpoints
-from shardvar.errors import CheckpointNotFound, InvalidCheckpoint, LockHeld, MalformedCheckpoint, at
-from shardvar.formats.commit import put_in_place
+from shardvar.errors import CheckpointNotFound, InvalidCheckpoint, LockHeld, MalformedCheckpoint, prefix_errors
+from shardvar.formats.files import put_in_place
 from shardvar.storage.protocol import Storage
 
 STATE_FILE = "checkpoint"
@@ -94,7 +94,7 @@ def read_state(storage: Storage, name: str = STATE_FILE) -> SeriesState | None:
         return None
     file = storage.open(name)
     try:
-        with at(file.name):
+        with prefix_errors(file.name):
             if file.size > _MAX_NBYTES:
                 raise _malformed(f"it has {file.size} bytes")
             return SeriesState.decode(file.read(0, file.size))

@@ -18,7 +18,7 @@ from contextlib import suppress
 from shardvar.checkpoint.locate import Found
 from shardvar.checkpoint.objects.state_file import STATE_FILE, SeriesState, read_state, write_state
 from shardvar.errors import ShardvarError, StorageError
-from shardvar.formats.commit import take_away
+from shardvar.formats.files import take_away
 from shardvar.formats.table import all_formats
 from shardvar.storage.protocol import Storage
 

@@ -6,12 +6,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.nn import matmul, vjp
 from shardvar.nn.gradients import check_upstream, dense_gradients
 from shardvar.training.layers.layer import Layer, Pairs, Pullback, read_initializer
 from shardvar.training.serialization import serializable, serialize
 from shardvar.variables import Variable, VariableInterface
-from shardvar.variables.values import Array, as_dtype, as_value
+from shardvar.variables.values import as_dtype, as_value
 
 _Activation = tuple[Callable[[Array], Array], Callable[[Array], Array]]
 

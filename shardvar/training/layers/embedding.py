@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.nn import embedding_lookup, vjp
 from shardvar.training.layers.layer import Layer, Pairs, Pullback, read_initializer
 from shardvar.training.serialization import serializable, serialize
 from shardvar.variables import Variable
-from shardvar.variables.values import Array, as_dtype
+from shardvar.variables.values import as_dtype
 
 
 @serializable

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.nn.gradients import Gradient
 from shardvar.training.module import Module
 from shardvar.training.serialization import check_config, deserialize
 from shardvar.training.strategies.scope import current_scope
 from shardvar.variables import Variable, initializers, name_scope
-from shardvar.variables.values import Array
 
 Pairs = list[tuple[Gradient | None, Variable]]
 Pullback = Callable[[Any], tuple[Pairs, Array | None]]

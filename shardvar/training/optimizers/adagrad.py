@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy as np
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.training.optimizers.optimizer import Compat, Numbers, Optimizer
 from shardvar.training.optimizers.step import Slots, Square
-from shardvar.variables.values import Array
 
 
 class Adagrad(Optimizer):

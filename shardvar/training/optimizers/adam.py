@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from shardvar.layout.dtypes import Array
 from shardvar.training.optimizers.optimizer import Compat, Numbers, Optimizer
 from shardvar.training.optimizers.step import Slots, Square
-from shardvar.variables.values import Array
 
 
 class Adam(Optimizer):

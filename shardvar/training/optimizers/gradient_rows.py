@@ -11,11 +11,12 @@ from typing import Self
 
 import numpy as np
 
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.nn.params import exact_dtype
 from shardvar.variables.indexed_slices import IndexedSlices
-from shardvar.variables.row_layout import Ints, check_rows
+from shardvar.variables.row_layout import check_rows
 from shardvar.variables.scatter import sort_rows, sum_sorted
-from shardvar.variables.values import Array, cast_value, check_shape
+from shardvar.variables.values import cast_value, check_shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,6 +18,7 @@ import numpy as np
 
 from shardvar.devices import operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import Array
 from shardvar.nn.gradients import Gradient, check_sources, gradient
 from shardvar.nn.params import exact_dtype
 from shardvar.tracking import Trackable
@@ -28,7 +29,6 @@ from shardvar.variables.interface import VariableInterface
 from shardvar.variables.mirrored import PerReplica
 from shardvar.variables.resource import Write, commit
 from shardvar.variables.sharded import ShardedVariable
-from shardvar.variables.values import Array
 from shardvar.variables.variable import Variable
 
 Compat = Literal["keras_legacy", "v1", "keras3"]

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from shardvar.layout.dtypes import Array
 from shardvar.training.optimizers.optimizer import Compat, Numbers, Optimizer
 from shardvar.training.optimizers.step import Slots, Square
-from shardvar.variables.values import Array
 
 
 class SGD(Optimizer):

@@ -14,6 +14,7 @@ import numpy as np
 
 from shardvar.devices import current_device, move_array
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.nn.gradients import Gradient, ShardGradients, dense_gradients, sparse_gradients
 from shardvar.nn.params import exact_dtype
 from shardvar.training.optimizers.gradient_rows import GradientRows
@@ -23,7 +24,7 @@ from shardvar.variables.mirrored import AggregatingVariable, MirroredVariable
 from shardvar.variables.resource import Resource, Write
 from shardvar.variables.row_layout import check_rows
 from shardvar.variables.sharded import ShardedVariable
-from shardvar.variables.values import Array, as_value, cast_value, check_shape
+from shardvar.variables.values import as_value, cast_value, check_shape
 from shardvar.variables.variable import Variable
 
 Slots = Mapping[str, Array]

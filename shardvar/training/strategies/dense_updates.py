@@ -8,9 +8,9 @@ one row is summed before it is added, so the result may differ from the sparse o
 from typing import Any
 
 from shardvar.devices import Device, current_device, device_scope
+from shardvar.layout.dtypes import Array
 from shardvar.variables import IndexedSlices, MirroredVariable, PerReplica
 from shardvar.variables.updates import ADD, SUB, Update
-from shardvar.variables.values import Array
 
 
 class DenseUpdatesVariable(MirroredVariable):

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
 from shardvar.random.arguments import FLOATS, read_dtype
 from shardvar.variables.initializers.base import Array, Initializer, SeededInitializer, SeedMode, fresh_seed

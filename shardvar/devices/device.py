@@ -225,10 +225,6 @@ class Cluster:
         """The accelerators of the workers; the hosts themselves where there are none."""
         return tuple(device for device in self._workers() if device.host_name != device.name) or self.hosts
 
-    def host_of(self, device: Device) -> Device:
-        """The CPU of the device's task."""
-        return self[device.host_name]
-
     def __getitem__(self, name: str) -> Device:
         wanted = full_name(name)
         for device in self.devices:

@@ -133,9 +133,11 @@ def _copy_for(device: Device, array: Array) -> Array:
 
 # Rows that move from one device to another, or from several to one: what lookups cost.
 #
-# A processor waits for rows that lie anywhere in a large array, so much of them is gathered by two threads, each a half.
+# A processor waits for rows that lie anywhere in a large array, so much of them is gathered by two threads, each a
+# half.
 # Rows of several parts are gathered a block at a time: those of each part behind one another, and then, from the
-# processor's cache, all of them in the order that was asked for. Nothing is written to far places one row after another.
+# processor's cache, all of them in the order that was asked for. Nothing is written to far places one row after
+# another.
 #
 #     gather_into     rows of one array into memory that lives on the target already
 #     gather_parts    the same from arrays that each live on a device of their own, as if they were one

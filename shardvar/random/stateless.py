@@ -34,8 +34,10 @@ from shardvar.random.arguments import (
 
 # Philox4x32-10 (Salmon et al., 2011) in NumPy, and the stream of words that TensorFlow makes of a seed.
 #
-# Four 32-bit counters and two 32-bit keys give four words; ten rounds of two 32x32->64 multiplications each. A seed, two
-# 64-bit integers, is scrambled by one call of the same function into a key and the upper half of the counter. Block ``j``
+# Four 32-bit counters and two 32-bit keys give four words; ten rounds of two 32x32->64 multiplications each. A seed,
+# two
+# 64-bit integers, is scrambled by one call of the same function into a key and the upper half of the counter. Block
+# ``j``
 # of the stream is the function at that counter plus ``j``, a 128-bit sum; word ``i`` of the stream is word ``i % 4`` of
 # block ``i // 4``. Any word can be had alone.
 

@@ -17,15 +17,12 @@ import numpy as np
 
 from shardvar.devices import Device, current_device, move_array, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import dtype_name
-from shardvar.variables.index import Rows
+from shardvar.layout.dtypes import Array, dtype_name
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.resource import Resource, Write
-from shardvar.variables.row_layout import Ints
 from shardvar.variables.updates import ADD, SUB, Update
-from shardvar.variables.values import Array, as_value, check_shape
-from shardvar.variables.variable import Variable, VariableAggregation, parse_mode
+from shardvar.variables.values import as_value, check_shape
+from shardvar.variables.variable import DelegatingVariable, VariableAggregation, parse_mode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +39,8 @@ class PerReplica:
         object.__setattr__(self, "devices", tuple(devices))
         if not self.values or len(self.devices) not in (0, len(self.values)):
             raise ArgumentError(
-                f"{len(self.values)} values are on {len(self.devices)} devices.", "Give one value and one device a replica."
+                f"{len(self.values)} values are on {len(self.devices)} devices.",
+                "Give one value and one device a replica.",
             )
 
     def here(self) -> list[Any]:

@@ -51,7 +51,7 @@ def assign_variable_op(resource: Resource, value: Any) -> None:
 
 
 def assign_add_variable_op(resource: Resource, delta: Any) -> None:
-    """Add a value of the same shape. Concurrent additions lose nothing: the mutex is held from the read to the write."""
+    """Add a value of the same shape. Concurrent additions lose nothing: the mutex is held from read to write."""
     commit([plan_write(resource, ADD, _fitting(resource, delta))])
 
 
@@ -128,9 +128,7 @@ def plan_replacements(resources: Sequence[Resource], values: Sequence[Array]) ->
     return [Write(tuple(resource for resource, _ in kept), apply), *writes]
 
 
-def plan_row_write(
-    resource: Resource, update: Update, rows: Ints, values: Array, order: Ints | None = None
-) -> Write:
+def plan_row_write(resource: Resource, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> Write:
     """Return the write of ``values[order]`` to ascending ``rows``; without an order, of ``values``.
 
     A write of strings combines old and new ones now, and its caller holds the mutex until it is committed.

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.variables.scopes import scoped_name
 from shardvar.variables.updates import ADD, REPLACE, SUB, Update
-from shardvar.variables.values import Array, as_value, cast_value, check_shape
+from shardvar.variables.values import as_value, cast_value, check_shape
 from shardvar.variables.variable import Variable
 
 
@@ -35,7 +36,9 @@ class RefVariable(Variable):
     ) -> None:
         unused = sorted(key for key, value in more.items() if value is not None and key in ("shape", "colocated_with"))
         if unused:
-            raise ArgumentError(f"A RefVariable takes no {', '.join(unused)}.", "Create an sv.Variable, or leave it out.")
+            raise ArgumentError(
+                f"A RefVariable takes no {', '.join(unused)}.", "Create an sv.Variable, or leave it out."
+            )
         value = initial_value() if callable(initial_value) else initial_value
         self._array = np.array(as_value(value, dtype))
         self._trainable = trainable is not False

@@ -10,14 +10,14 @@ import numpy as np
 
 from shardvar.devices import Buffer, Device, current_device, device_scope, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.variables.initial_value import evaluate
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.operations import gather_rows, plan_row_write, plan_write, read_range, read_variable_op
 from shardvar.variables.resource import Resource, Write
-from shardvar.variables.row_layout import Ints
 from shardvar.variables.scopes import scoped_name
 from shardvar.variables.updates import Update
-from shardvar.variables.values import Array, check_shape
+from shardvar.variables.values import check_shape
 from shardvar.variables.variable import Variable, VariableAggregation, VariableSynchronization, parse_mode
 
 
@@ -151,7 +151,9 @@ def parse_shape(shape: Any) -> tuple[int | None, ...]:
     try:
         dimensions = tuple(None if extent is None else int(extent.__index__()) for extent in shape)
     except (TypeError, AttributeError):
-        raise ArgumentTypeError(f"Invalid shape {shape!r}.", "Give a sequence of integers, or None for any extent.") from None
+        raise ArgumentTypeError(
+            f"Invalid shape {shape!r}.", "Give a sequence of integers, or None for any extent."
+        ) from None
     if any(extent is not None and extent < 0 for extent in dimensions):
         raise ArgumentError(f"The shape {dimensions} has a negative extent.", "Give extents of 0 or more.")
     return dimensions

@@ -117,6 +117,8 @@ class Shards(Generic[S]):
         return writes
 
 
-def read_rows_of(shard: Shard, shape: tuple[int, ...], dtype: np.dtype[Any], rows: Rows, columns: tuple[slice, ...]) -> Array:
+def read_rows_of(
+    shard: Shard, shape: tuple[int, ...], dtype: np.dtype[Any], rows: Rows, columns: tuple[slice, ...]
+) -> Array:
     """Return rows of a plain variable of this shape and dtype, which is the only shard of itself."""
     return Shards((shard,), RowLayout((0, shape[0])), shape[1:], dtype).read_rows(rows, columns)

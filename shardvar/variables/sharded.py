@@ -18,7 +18,7 @@ import numpy as np
 
 from shardvar.devices import Device, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
-from shardvar.layout.dtypes import dtype_name
+from shardvar.layout.dtypes import Array, Ints, dtype_name
 from shardvar.layout.partition import Partition
 from shardvar.layout.region import Region
 from shardvar.variables.index import Rows
@@ -27,7 +27,6 @@ from shardvar.variables.resource import Resource, Write
 from shardvar.variables.row_access import Shards
 from shardvar.variables.row_layout import RowLayout
 from shardvar.variables.updates import Update
-from shardvar.variables.values import Array
 from shardvar.variables.variable import Variable
 
 

@@ -10,7 +10,7 @@ from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
 from shardvar.random.arguments import FLOATS, read_dtype
-from shardvar.variables.initializers.base import Array, Initializer, SeededInitializer, SeedMode, fresh_seed
+from shardvar.variables.initializers.base import Initializer, SeededInitializer, SeedMode, fresh_seed
 from shardvar.variables.values import as_dtype, as_value
 
 # Initializers without chance: zeros, ones, a constant, the identity matrix. Each part is made alone.

@@ -20,7 +20,7 @@ from shardvar.checkpoint.objects import CheckpointManager as CheckpointManager
 from shardvar.checkpoint.objects import PendingSave as PendingSave
 from shardvar.checkpoint.objects import latest_checkpoint as latest_checkpoint
 from shardvar.checkpoint.objects.export import export as export
-from shardvar.checkpoint.objects.exported import load_exported as load_exported
+from shardvar.checkpoint.objects.export import load_exported as load_exported
 from shardvar.checkpoint.verify import verify as verify
 from shardvar.devices import track_transfers as track_transfers
 from shardvar.layout import Partition as Partition

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fuzzing.memory import MemoryStorage
-from shardvar.checkpoint.objects.state_file import SeriesState
+from shardvar.checkpoint.objects.series import SeriesState
 from shardvar.checkpoint.objects.stored_graph import decode_graph
 from shardvar.checkpoint.reader import Reader
 from shardvar.cli.usage import parse_index, parse_size

@@ -21,7 +21,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout import Partition, Region
 from shardvar.random import indexed_uniform, stateless_uniform
 from shardvar.variables import initializers as init
-from shardvar.variables.initializers.draws import fans
+from shardvar.variables.initializers.kinds import fans
 
 GOLDEN = Path(__file__).parent / "golden" / "variables" / "initializers.json"
 CASES = json.loads(GOLDEN.read_text(encoding="utf-8"))["cases"]

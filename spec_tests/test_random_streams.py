@@ -17,7 +17,7 @@ from vectors import rng
 from shardvar import random
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout import Region
-from shardvar.random.philox import PhiloxStream
+from shardvar.random.stateless import PhiloxStream
 
 CASES = json.loads((Path(__file__).parent / "golden" / "variables" / "rng.json").read_text(encoding="utf-8"))["cases"]
 FLOATS = ["float16", "bfloat16", "float32", "float64"]

@@ -11,7 +11,7 @@ from answers.geometry import region
 from answers.judge import Array, decode
 from shardvar import random
 from shardvar.random.indexed import IndexedStream
-from shardvar.random.philox import PhiloxStream
+from shardvar.random.stateless import PhiloxStream
 from shardvar.variables import ShardedVariable, Variable
 
 Inputs = Mapping[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardvar import random
-from shardvar.random.philox import PhiloxStream
+from shardvar.random.stateless import PhiloxStream
 from vectors.cases import Rule
 
 ULP = 4

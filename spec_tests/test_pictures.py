@@ -12,7 +12,7 @@ from strategies import ODD_KEYS
 
 import shardvar as sv
 from shardvar.layout import Partition
-from shardvar.pictures.drawings import rectangles_svg, drawn_axes
+from shardvar.pictures.drawings import drawn_axes, rectangles_svg
 from shardvar.pictures.table import html_table, shown
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable

@@ -18,7 +18,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a message on one line: ``printable``, except that backslashes stay, since names in it are quoted already."""
+    """Return a message on one line: ``printable``, except that backslashes stay, names in it are quoted already."""
     return "".join(character if character == "\\" else _escaped(character) for character in text)
 
 

@@ -4,8 +4,8 @@ R-REF-1 (RFC 003): "A ref edge is a pair of pointers, one to a Tensor and one to
 the tf runtime. [...] This means that normal tensor objects in the graph can silently alias a mutable tensor, and hence
 two ops with the same input can see it having different values."
 
-Two hazards follow, which the RFC names and spec_tests/test_variable_hazards.py shows: a predicate that changes after it
-was read, so that parts of both branches run; and a gradient taken at a value that an update has already changed.
+Two hazards follow, which the RFC names and spec_tests/variables/test_variable_hazards.py shows: a predicate that
+changes after it was read, so that parts of both branches run; and a gradient taken at a value that an update has already changed.
 Nothing in shardvar uses this kind; make one by calling it, or by a creator that returns it.
 """
 

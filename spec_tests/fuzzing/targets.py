@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fuzzing.memory import MemoryStorage
 from shardvar.checkpoint.objects.state_file import SeriesState
 from shardvar.checkpoint.objects.stored_graph import decode_graph
 from shardvar.checkpoint.reader import Reader
@@ -22,6 +21,7 @@ from shardvar.wire.npy import build_preamble, parse_preamble, preamble_nbytes
 from shardvar.wire.safetensors_header import parse_header
 from shardvar.wire.snappy import decompress
 from shardvar.wire.sstable import open_table
+from spec_tests.fuzzing.memory import MemoryStorage
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ the tf runtime. [...] This means that normal tensor objects in the graph can sil
 two ops with the same input can see it having different values."
 
 Two hazards follow, which the RFC names and spec_tests/variables/test_variable_hazards.py shows: a predicate that
-changes after it was read, so that parts of both branches run; and a gradient taken at a value that an update has already changed.
+changes after it was read, so that parts of both branches run; and a gradient taken at a value that an update has
+already changed.
 Nothing in shardvar uses this kind; make one by calling it, or by a creator that returns it.
 """
 

@@ -15,7 +15,6 @@ from math import prod
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.checkpoint.reader import Reader
 from shardvar.engine.arrays import bytes_of
@@ -25,8 +24,7 @@ from shardvar.engine.moves import MoveTable, lower
 from shardvar.engine.read import check_bool, read_arrays
 from shardvar.errors import CheckpointError, UnsupportedError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, code, is_opaque, numpy_dtype
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Array, Ints, code, is_opaque, numpy_dtype
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.plan import Plan, plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
@@ -41,7 +39,6 @@ ReadError = CheckpointError | UnsupportedError
 READ_ERRORS = (CheckpointError, UnsupportedError)
 """What may keep one tensor from being read, and no other."""
 
-Array = npt.NDArray[Any]
 Progress = Callable[[int], object]
 
 

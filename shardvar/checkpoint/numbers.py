@@ -4,13 +4,10 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from shardvar.layout.dtypes import STRING, is_opaque
+from shardvar.layout.dtypes import STRING, Array, is_opaque
 
 Number = int | float
-Array = npt.NDArray[Any]
-
 _SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
 
 

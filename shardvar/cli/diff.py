@@ -4,7 +4,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from shardvar.checkpoint.diff import diff
-from shardvar.checkpoint.diff_report import DiffReport, TensorDifference, ValueDifference
+from shardvar.checkpoint.reports import DiffReport, TensorDifference, ValueDifference
 from shardvar.cli.output import note, print_json, progress
 from shardvar.cli.text import count, human_shape, one_line, printable, short_path
 from shardvar.cli.verify import payload_nbytes

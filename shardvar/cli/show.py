@@ -11,7 +11,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.checkpoint.numbers import json_number, widened
 from shardvar.checkpoint.reader import LazyTensor, Reader, open_checkpoint
@@ -21,7 +20,7 @@ from shardvar.cli.text import human_shape, printable
 from shardvar.cli.usage import parse_index
 from shardvar.engine.evidence import BLOCK_NBYTES, check_entry
 from shardvar.errors import ArgumentError, UnknownKey
-from shardvar.layout.dtypes import STRING
+from shardvar.layout.dtypes import STRING, Array
 from shardvar.planning.index import NO_CHECKSUM
 
 _PRINTED = 1000
@@ -40,7 +39,6 @@ _MOST_BYTES = 200
 """Bytes of one string that are printed."""
 
 Axes = list[int | range]
-Array = npt.NDArray[Any]
 
 
 def run(arguments: Namespace) -> int:

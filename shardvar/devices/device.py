@@ -17,14 +17,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull
-
-Array = npt.NDArray[Any]
+from shardvar.layout.dtypes import Array
 
 _FULL_NAME = re.compile(
     r"(?:/job:(?P<job>\w+))?(?:/replica:(?P<replica>\d+))?(?:/task:(?P<task>\d+))?"

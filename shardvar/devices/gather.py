@@ -18,14 +18,13 @@ from functools import cache
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from shardvar.devices.device import Array, Device, value_nbytes
+from shardvar.devices.device import Device, value_nbytes
 from shardvar.devices.ledger import record_transfer
 from shardvar.devices.moves import Buffer
+from shardvar.layout.dtypes import Array, Ints
 
 T = TypeVar("T")
-Ints = npt.NDArray[np.int64]
 Split = Callable[[Ints], Iterable[tuple[int, Ints, Ints | None]]]
 """Rows of the whole -> for each part that holds some of them: the part, their numbers in it, their places among the
 rows that were given; None for the places where it holds all of them."""

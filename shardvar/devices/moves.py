@@ -23,9 +23,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.devices.device import Array, Device, current_device, value_nbytes
+from shardvar.devices.device import Device, current_device, value_nbytes
 from shardvar.devices.ledger import record_transfer
 from shardvar.errors import ScopeError
+from shardvar.layout.dtypes import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, UnsupportedError
-from shardvar.layout.dtypes import STRING, code
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable
 from shardvar.wire import strings

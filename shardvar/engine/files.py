@@ -18,8 +18,7 @@ from shardvar.engine.moves import lower
 from shardvar.engine.pool import run_all, thread_buffer
 from shardvar.engine.units import FileWork, Sums, Unit, take_checksums, write_unit, write_units
 from shardvar.formats.protocol import FileChecksums, FileWriter, Source
-from shardvar.layout.dtypes import ITEMSIZES
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import ITEMSIZES, Ints
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import Plan
 from shardvar.planning.slices import SliceTable

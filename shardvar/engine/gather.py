@@ -11,7 +11,7 @@ from shardvar.engine.arrays import ArraySource
 from shardvar.engine.evidence import BLOCK_NBYTES, Piece
 from shardvar.engine.moves import MoveTable
 from shardvar.formats.protocol import Source
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import EntryTable
 from shardvar.wire.crc import Checksum
 

@@ -13,8 +13,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.layout.dtypes import ITEMSIZES
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import ITEMSIZES, Ints
 from shardvar.planning.plan import Plan
 from shardvar.planning.slices import SliceTable, widen
 

@@ -17,8 +17,7 @@ from shardvar.engine.gather import gather, gather_arrays
 from shardvar.engine.moves import MoveTable
 from shardvar.engine.pool import thread_buffer
 from shardvar.formats.protocol import FileWriter, Source
-from shardvar.layout.dtypes import ITEMSIZES
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import ITEMSIZES, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.plan import Plan
 from shardvar.planning.slices import SliceTable

@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import EntryTable, Index, Metadata
 from shardvar.planning.plan import Assignment

@@ -19,6 +19,13 @@ import numpy.typing as npt
 
 from shardvar.errors import LayoutError, UnsupportedError
 
+Array = npt.NDArray[Any]
+"""An array of any dtype."""
+Ints = npt.NDArray[np.int64]
+"""A column or matrix of 64-bit integers: ids, offsets, shapes, sizes."""
+Bools = npt.NDArray[np.bool]
+"""A mask."""
+
 _NATIVE = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
 ).split()

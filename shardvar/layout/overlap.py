@@ -19,7 +19,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.layout.region import Ints, intersect
+from shardvar.layout.dtypes import Ints
+from shardvar.layout.region import intersect
 
 _CHUNK = 1 << 20
 """Candidate pairs expanded at a time: 8 MiB a column of int64."""

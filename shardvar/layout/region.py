@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Self, SupportsIndex
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.errors import LayoutError
-
-Ints = npt.NDArray[np.int64]
+from shardvar.layout.dtypes import Ints
 
 _MAX_STOP = 2**63 - 1
 """Indices are 64-bit, here as in every checkpoint: columns of boxes must not overflow."""

@@ -18,10 +18,11 @@ import numpy as np
 
 from shardvar.devices import copy_into, current_device, device_scope, move_array, operation_scope
 from shardvar.errors import ArgumentError
-from shardvar.nn.params import components, layout_of
+from shardvar.layout.dtypes import Array
+from shardvar.nn.lookup import components, row_layout_of
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.resource import holding
-from shardvar.variables.values import Array, as_value
+from shardvar.variables.values import as_value
 from shardvar.variables.variable import Variable
 
 Mode = Literal["concat", "sharded"]
@@ -138,7 +139,7 @@ def _value_here(shard: Variable) -> Iterator[Array]:
 
 def _shards(variable: VariableInterface) -> Iterator[tuple[Variable, slice]]:
     """The shards that hold rows, and which."""
-    bounds = layout_of(variable).bounds
+    bounds = row_layout_of(variable).bounds
     for shard, start, stop in zip(components(variable), bounds, bounds[1:], strict=False):
         if start < stop:
             yield shard, slice(start, stop)

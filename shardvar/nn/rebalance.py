@@ -21,14 +21,13 @@ import numpy.typing as npt
 
 from shardvar.devices import operation_scope
 from shardvar.errors import ArgumentError
-from shardvar.nn.lookup import embedding_lookup
-from shardvar.nn.params import check_table, layout_of
+from shardvar.layout.dtypes import Array, Ints
+from shardvar.nn.lookup import check_table, embedding_lookup, row_layout_of
 from shardvar.random import stateless_uniform
 from shardvar.tracking import Trackable
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.row_layout import Ints, RowLayout, check_rows
-from shardvar.variables.values import Array
+from shardvar.variables.row_layout import RowLayout, check_rows
 from shardvar.variables.variable import Variable
 
 
@@ -119,7 +118,7 @@ class RebalancedEmbedding(Trackable):
     def by_frequency(cls, params: Any, frequencies: npt.ArrayLike) -> "RebalancedEmbedding":
         """Rebalance a table that is filled: plan, move its rows, remember."""
         table = check_table(params)
-        return cls._moved(table, plan_balanced_rows(frequencies, layout_of(table)))
+        return cls._moved(table, plan_balanced_rows(frequencies, row_layout_of(table)))
 
     @classmethod
     def shuffled(cls, params: Any, seed: int) -> "RebalancedEmbedding":

@@ -8,9 +8,8 @@ from fnmatch import translate
 import numpy as np
 
 from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import is_whole
+from shardvar.layout.dtypes import Ints, is_whole
 from shardvar.layout.partition import Partition, PartitionSpec, div
-from shardvar.layout.region import Ints
 from shardvar.planning.slices import SliceTable, TensorTable, stack, widen
 
 Partitioner = Callable[..., "Sequence[int] | PartitionSpec"]

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import CheckpointError, IncompleteCheckpoint, OutOfBounds, OverlappingSlices
+from shardvar.layout.dtypes import Ints
 from shardvar.layout.overlap import find_overlap
-from shardvar.layout.region import Ints, Region
+from shardvar.layout.region import Region
 from shardvar.planning.slices import SliceTable
 
 _NAMED = 8

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import CheckpointError, UnknownKey
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import Ints
 from shardvar.planning.slices import SliceTable, TensorSlice, concatenate
 
 NO_CHECKSUM = -1

@@ -15,8 +15,9 @@ from typing import Self
 import numpy as np
 
 from shardvar.errors import IncompleteCheckpoint, InconsistentTensor
+from shardvar.layout.dtypes import Ints
 from shardvar.layout.overlap import overlapping_pairs
-from shardvar.layout.region import Ints, Region, intersect
+from shardvar.layout.region import Region, intersect
 from shardvar.planning.faults import missing
 from shardvar.planning.index import unknown_key
 from shardvar.planning.slices import SliceTable, TensorTable, widen

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import InconsistentTensor, MalformedCheckpoint
-from shardvar.layout.dtypes import ITEMSIZES, MAX_RANK, NAMES, code, slice_nbytes
-from shardvar.layout.region import Ints, Region
+from shardvar.layout.dtypes import ITEMSIZES, MAX_RANK, NAMES, Ints, code, slice_nbytes
+from shardvar.layout.region import Region
 
 LOCAL_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 """Where arrays are that nobody put anywhere."""

@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import dtype_name, numpy_dtype
-
-Array = npt.NDArray[Any]
+from shardvar.layout.dtypes import Array, dtype_name, numpy_dtype
 
 FLOATS = "float16", "bfloat16", "float32", "float64"
 INTEGERS = "int32", "int64", "uint32", "uint64"

@@ -12,12 +12,11 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout import Region
+from shardvar.layout.dtypes import Array
 
-Array = npt.NDArray[Any]
 Draw = Callable[[int, Array], None]
 """(start, out): writes the values at the flat indices from ``start`` on to ``out`` [count], which is contiguous."""
 

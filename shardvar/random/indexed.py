@@ -25,11 +25,11 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
 from shardvar.layout import Region
+from shardvar.layout.dtypes import Array
 from shardvar.random.arguments import (
     FLOATS,
     INTEGERS,
     TRUNCATED_AT,
-    Array,
     read_dtype,
     read_integer_limits,
     read_limits,

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.random.arguments import (
     FLOATS,
     INTEGERS,
     TRUNCATED_AT,
-    Array,
     read_dtype,
     read_integer_limits,
     read_seed,

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout import Region
-from shardvar.random.arguments import FLOATS, Array, read_dtype, read_limits, read_shape
+from shardvar.layout.dtypes import Array
+from shardvar.random.arguments import FLOATS, read_dtype, read_limits, read_shape
 from shardvar.random.blocks import draw_blocks
 
 Words = npt.NDArray[np.uint32]

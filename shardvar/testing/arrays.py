@@ -7,9 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from shardvar.layout.dtypes import numpy_dtype
-
-Array = npt.NDArray[Any]
+from shardvar.layout.dtypes import Array, numpy_dtype
 
 NUMBERS = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 "

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
 from shardvar.planning.policies import AllInOnePolicy, BalancedPolicy, MaxShardSizePolicy
 from shardvar.testing.arrays import NUMBERS, arrays, string_arrays
 
-Array = npt.NDArray[np.generic]
 Policy = AllInOnePolicy | BalancedPolicy | MaxShardSizePolicy
 
 ODD_KEYS = (

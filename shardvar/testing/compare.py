@@ -5,9 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.layout.dtypes import dtype_name
-
-Array = npt.NDArray[Any]
+from shardvar.layout.dtypes import Array, dtype_name
 
 
 def assert_matches_oracle(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0, what: str = "The answer") -> None:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from shardvar.layout.dtypes import Array
 from shardvar.testing.arrays import counting
 from shardvar.testing.compare import assert_matches_oracle
 from shardvar.testing.geometry import layouts
@@ -27,8 +28,6 @@ from shardvar.testing.rows import Ids, Key, ids, slices
 from shardvar.testing.updates import Update, updated, updates
 from shardvar.testing.variables import sharded_of
 from shardvar.variables import IndexedSlices
-
-Array = npt.NDArray[Any]
 
 
 class ShardedVariableMachine(RuleBasedStateMachine):

@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from shardvar.layout.dtypes import Array
 from shardvar.testing.arrays import counting
 from shardvar.testing.rows import Ids, ids
-
-Array = npt.NDArray[Any]
 
 DENSE = ("assign", "add", "sub")
 SPARSE = ("add", "sub", "mul", "div", "min", "max", "update")

@@ -1,18 +1,16 @@
 """Strategies for sharded variables together with the array that they are."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
 from shardvar.devices import Device
+from shardvar.layout.dtypes import Array
 from shardvar.testing.arrays import counting
 from shardvar.testing.geometry import layouts
 from shardvar.variables import ShardedVariable, Variable
-
-Array = npt.NDArray[Any]
 
 ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (3, 2), (0,))
 """What one row may be like: a number, a vector, a matrix, nothing."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from shardvar.devices import Device, current_device
 from shardvar.errors import LayoutError
+from shardvar.layout.dtypes import Array
 from shardvar.layout.partition import Partition, PartitionSpec
 from shardvar.layout.partitioning import AnyPartitioner, check_answer, plan_partition
 from shardvar.layout.region import Region
@@ -20,7 +21,6 @@ from shardvar.variables.creators import NextCreator
 from shardvar.variables.initial_value import InitialValue, gives_away, open_initial_value
 from shardvar.variables.name_scope import scoped_name
 from shardvar.variables.sharded import ShardedVariable
-from shardvar.variables.values import Array
 from shardvar.variables.variable import Variable
 
 Cut = Partition | PartitionSpec | Sequence[int] | int | AnyPartitioner | None

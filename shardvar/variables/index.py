@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
-from shardvar.variables.row_layout import Ints, check_rows
-from shardvar.variables.values import Array
+from shardvar.layout.dtypes import Array, Ints
+from shardvar.variables.row_layout import check_rows
 
 Rows = range | Ints
 

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError
-from shardvar.variables.row_layout import Ints, check_rows
+from shardvar.layout.dtypes import Array, Ints
+from shardvar.variables.row_layout import check_rows
 from shardvar.variables.scatter import scatter_sorted, sort_rows
 from shardvar.variables.updates import ADD
-from shardvar.variables.values import Array, as_value
+from shardvar.variables.values import as_value
 
 
 @dataclass(frozen=True, slots=True, eq=False)

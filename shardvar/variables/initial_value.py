@@ -23,9 +23,10 @@ import numpy as np
 
 from shardvar.devices import Device, current_device, device_scope
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
 from shardvar.variables.initializers import joined
-from shardvar.variables.values import Array, as_dtype, as_value, cast_value, check_shape
+from shardvar.variables.values import as_dtype, as_value, cast_value, check_shape
 
 _SPELLINGS = (("partition",), ("partition_shape", "partition_offset"), ("shard_info",), ("layout",))
 

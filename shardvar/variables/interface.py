@@ -14,14 +14,15 @@ import numpy as np
 
 from shardvar.devices import operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.tracking import Trackable
 from shardvar.variables.index import Rows, plan_gather_nd, read_index
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.numpy_protocol import NumpyProtocol
 from shardvar.variables.resource import Resource, Write, commit, holding
-from shardvar.variables.row_layout import Ints, check_rows
+from shardvar.variables.row_layout import check_rows
 from shardvar.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB, Update, check_update
-from shardvar.variables.values import Array, cast_value, check_shape
+from shardvar.variables.values import cast_value, check_shape
 
 
 class VariableInterface(NumpyProtocol, Trackable):

@@ -16,14 +16,13 @@ import numpy as np
 
 from shardvar.devices import Device, current_device, move_array, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import dtype_name
+from shardvar.layout.dtypes import Array, Ints, dtype_name
 from shardvar.variables.index import Rows
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.resource import Resource, Write
-from shardvar.variables.row_layout import Ints
 from shardvar.variables.updates import ADD, SUB, Update
-from shardvar.variables.values import Array, as_value, check_shape
+from shardvar.variables.values import as_value, check_shape
 from shardvar.variables.variable import Variable, VariableAggregation, parse_mode
 
 

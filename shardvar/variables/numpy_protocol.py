@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.variables.values import Array, as_dtype
+from shardvar.layout.dtypes import Array
+from shardvar.variables.values import as_dtype
 
 _Operator = Callable[[Any, Any], Any]
 

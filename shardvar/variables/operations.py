@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from shardvar.devices import Device, adopt, allocate, copy_into, current_device, gather_into, move_array, place
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.variables.resource import Resource, Write, commit, holding
-from shardvar.variables.row_layout import Ints
 from shardvar.variables.scatter import scatter_sorted, sort_rows
 from shardvar.variables.updates import ADD, REPLACE, SUB, Update
-from shardvar.variables.values import Array, as_value, cast_value, check_shape
+from shardvar.variables.values import as_value, cast_value, check_shape
 
 _MUCH_NBYTES = 1 << 16
 """From so many bytes on a copy takes longer than to make a buffer."""

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.variables.name_scope import scoped_name
 from shardvar.variables.updates import ADD, REPLACE, SUB, Update
-from shardvar.variables.values import Array, as_value, cast_value, check_shape
+from shardvar.variables.values import as_value, cast_value, check_shape
 from shardvar.variables.variable import Variable
 
 

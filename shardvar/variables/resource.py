@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.devices import Buffer, Device, adopt, place
-from shardvar.variables.values import Array
+from shardvar.layout.dtypes import Array
 
 _serials = count()
 _serial_of = attrgetter("serial")

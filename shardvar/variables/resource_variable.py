@@ -6,14 +6,14 @@ import numpy as np
 
 from shardvar.devices import Buffer, Device, current_device, device_scope, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.variables.initial_value import evaluate
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.name_scope import scoped_name
 from shardvar.variables.operations import gather_rows, plan_dense, plan_sparse, read_run, read_variable_op
 from shardvar.variables.resource import Resource, Write
-from shardvar.variables.row_layout import Ints
 from shardvar.variables.updates import Update
-from shardvar.variables.values import Array, check_shape
+from shardvar.variables.values import check_shape
 from shardvar.variables.variable import Variable, VariableAggregation, VariableSynchronization, parse_mode
 
 

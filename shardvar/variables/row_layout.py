@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
-
-Ints = npt.NDArray[np.int64]
+from shardvar.layout.dtypes import Ints
 
 _FEW = 8
 _MANY_ROWS = 1 << 10

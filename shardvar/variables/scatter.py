@@ -8,12 +8,9 @@ then the second of those that have one, and so on; the few rows that come very o
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.variables.updates import ADD, REPLACE, Update
-from shardvar.variables.values import Array
-
-Ints = npt.NDArray[np.int64]
 
 _BLOCK_NBYTES = 1 << 18
 """Distinct rows are treated so many bytes at a time, so that they stay in the processor's cache between the rounds."""

@@ -17,16 +17,14 @@ import numpy as np
 
 from shardvar.devices import Device, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
-from shardvar.layout.dtypes import dtype_name
+from shardvar.layout.dtypes import Array, Ints, dtype_name
 from shardvar.layout.partition import Partition
 from shardvar.layout.region import Region
 from shardvar.variables.index import Rows
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.resource import Resource, Write
-from shardvar.variables.row_layout import Ints
 from shardvar.variables.shards import Shards, layout_of
 from shardvar.variables.updates import Update
-from shardvar.variables.values import Array
 from shardvar.variables.variable import Variable
 
 

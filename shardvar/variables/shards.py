@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardvar.devices import allocate, current_device, gather_parts
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.variables.index import Rows
 from shardvar.variables.resource import Resource, Write, holding
-from shardvar.variables.row_layout import Ints, RowLayout
+from shardvar.variables.row_layout import RowLayout
 from shardvar.variables.scatter import sort_rows
 from shardvar.variables.updates import Update
-from shardvar.variables.values import Array
 
 if TYPE_CHECKING:
     from shardvar.variables.variable import Variable

@@ -21,12 +21,13 @@ import numpy as np
 
 from shardvar.devices import Device, operation_scope
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.variables.index import Rows
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.mirrored import PerReplica, aggregate, check_copies
 from shardvar.variables.resource import Resource, commit, holding
 from shardvar.variables.updates import ADD, REPLACE, SUB, Update, check_update
-from shardvar.variables.values import Array, as_value, cast_value, check_shape
+from shardvar.variables.values import as_value, cast_value, check_shape
 from shardvar.variables.variable import Variable, VariableAggregation, VariableSynchronization, parse_mode
 
 _replica: ContextVar[int | None] = ContextVar("replica", default=None)

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from shardvar.devices import Device
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.variables.index import Rows
 from shardvar.variables.resource import Resource, Write
-from shardvar.variables.row_layout import Ints
 from shardvar.variables.updates import Update
-from shardvar.variables.values import Array
 from shardvar.variables.variable import Variable
 
 

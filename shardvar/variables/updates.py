@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import dtype_name
-from shardvar.variables.values import Array
+from shardvar.layout.dtypes import Array, dtype_name
 
 
 @dataclass(frozen=True, slots=True)

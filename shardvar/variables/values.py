@@ -8,12 +8,9 @@ become a later one of these, never an earlier, and an integer that does not fit 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import STRING, dtype_name, numpy_dtype
-
-Array = npt.NDArray[Any]
+from shardvar.layout.dtypes import STRING, Array, dtype_name, numpy_dtype
 
 _KINDS = (("bool",), ("int", "uint"), ("float", "bfloat"), ("complex",))
 """Prefixes of dtype names, by rank: a value may be cast to its own rank or a later one."""

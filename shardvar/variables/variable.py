@@ -20,15 +20,14 @@ import numpy as np
 
 from shardvar.devices import Buffer, Device, current_device
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.variables.creators import create
 from shardvar.variables.index import Rows
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.resource import Resource, Write
-from shardvar.variables.row_layout import Ints
 from shardvar.variables.scatter import scatter_sorted
 from shardvar.variables.shards import one_shard
 from shardvar.variables.updates import REPLACE, Update
-from shardvar.variables.values import Array
 
 if TYPE_CHECKING:
     from shardvar.variables.sharded import ShardedVariable

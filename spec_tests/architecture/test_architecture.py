@@ -23,6 +23,7 @@ _BELOW_ROOF = (*_MEMORY, "training", *_DISK[2:], "checkpoint")
 
 # layer -> what its modules may import besides themselves; a dotted name allows that one module of a layer
 ALLOWED: dict[str, tuple[str, ...]] = {
+    "_version": (),
     "errors": (),
     "pictures": (),
     "layout": ("errors", "pictures"),
@@ -37,7 +38,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "storage": ("errors",),
     "formats": ("errors", "layout", "planning", "wire", "storage"),
     "engine": ("errors", "layout", "planning", "formats.protocol", "storage.protocol", "wire.crc", "wire.strings"),
-    "checkpoint": (*_MEMORY, *_DISK[2:], "pictures"),
+    "checkpoint": (*_MEMORY, *_DISK[2:], "pictures", "_version"),
     "view": ("errors", "layout", "planning", "pictures", "storage.protocol", "checkpoint"),
     "vectors": ("errors",),
     "cli": (*_BELOW_ROOF, "pictures", "view", "vectors"),

@@ -45,24 +45,54 @@ def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
         _ = shardvar.nonesuch
 
 
+STUB = Path(shardvar.__file__).with_suffix(".pyi")
+
+
 def test_type_checkers_see_the_names_that_python_sees() -> None:
-    """The imports under ``TYPE_CHECKING`` and the table of homes say the same."""
-    tree = ast.parse(Path(shardvar.__file__).read_text(encoding="utf-8"))
-    block = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    """Python's grammar and the reader of ``shardvar/__init__.py`` find the same imports in the stub."""
     declared = {
-        (alias.name, node.module)
-        for node in block.body
+        (alias.asname, f"{node.module}.{alias.name}" if node.module == "shardvar" else node.module)
+        for node in ast.parse(STUB.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
-        if alias.asname == alias.name
     }
-    homes = shardvar._HOME_OF.items()
-    expected = {(name, "shardvar" if home == f"shardvar.{name}" else home) for name, home in homes}
-    assert declared == expected
+    assert declared == set(shardvar._HOME_OF.items())
+
+
+def test_the_stub_holds_imports_and_nothing_else() -> None:
+    """What a type checker reads there and ``_read_stub`` does not would be a name that Python does not have."""
+    body = ast.parse(STUB.read_text(encoding="utf-8")).body
+    assert [ast.unparse(node) for node in body if not isinstance(node, ast.ImportFrom)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import shardvar.errors",
+        "from shardvar import errors",
+        "from shardvar import errors as faults",
+        "from shardvar import errors as errors, nn as nn",
+        "from shardvar import errors as errors  # the tree",
+        "from shardvar import *",
+        "from shardvar import (",
+        "    from shardvar import errors as errors",
+        "div: int",
+        "def div(length: int, num_shards: int) -> None: ...",
+        "from shardvar import nn as nn\nfrom shardvar.nn import nn as nn",
+    ],
+)
+def test_a_line_that_the_face_cannot_read_is_an_error(line: str) -> None:
+    with pytest.raises(ImportError, match="Expected one import of a new name"):
+        shardvar._read_stub(line)
+
+
+def test_a_star_import_gives_the_public_names() -> None:
+    names: dict[str, object] = {}
+    exec("from shardvar import *", names)
+    assert set(shardvar.__all__) == names.keys() - {"__builtins__"}
 
 
 def test_what_is_written_names_the_version_that_wrote_it() -> None:
-    """The version stands in two layers that may not see each other; here they meet."""
     from shardvar.checkpoint.save import WRITER
 
     assert f"shardvar {shardvar.__version__}" == WRITER

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.checkpoint import blocks, diff
 from shardvar.checkpoint.blocks import cut_in_order
-from shardvar.checkpoint.diff_report import DiffReport
-from shardvar.checkpoint.differences import Difference, difference
+from shardvar.checkpoint.diff import Difference, difference
+from shardvar.checkpoint.reports import DiffReport
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable

@@ -571,7 +571,7 @@ def test_dtypes_change_only_when_they_are_told_to(tmp_path: Path) -> None:
         ({"cast": {"dense/kernel": "int8"}}, UnsupportedError, "'dense/kernel' has no place in int8"),
         ({"partition": 0}, ArgumentError, "'dense/bias'|'dense/kernel'|'none'"),
         ({"partition": {"x": 3}}, ArgumentError, "No tensor matches 'x'"),
-        ({"format": "pickle"}, ArgumentError, "There is no format 'pickle'. The formats are shardvar, tensorflow"),
+        ({"format": "pickle"}, ArgumentError, "Unknown format 'pickle'. The formats are shardvar, tensorflow"),
     ],
 )
 def test_what_cannot_be_meant_is_said_and_leaves_nothing(

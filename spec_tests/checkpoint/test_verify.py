@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.checkpoint.locate import find_checkpoints
-from shardvar.checkpoint.verify_report import VerifyReport
+from shardvar.checkpoint.reports import VerifyReport
 from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint
 from spec_tests.helpers import paths
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts

@@ -6,10 +6,15 @@ A format that another package adds is held to the same sentences by being in the
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from natives import Piece, assignment_of, cut, whole
+from support import read_payload
 
 from shardvar.errors import (
     ArgumentError,
@@ -24,14 +29,13 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.protocol import FileChecksums, Format, Sink, Source
-from shardvar.formats.table import all_formats, format_named, format_names
+from shardvar.formats.table import all_formats, format_named, format_names, formats_of
 from shardvar.layout.dtypes import ITEMSIZES, MAX_RANK, NAMES, STRING, VARIANT, code, is_opaque
 from shardvar.layout.region import Region
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.local import LocalStorage
-from spec_tests.helpers.format_protocol import read_payload
-from spec_tests.helpers.native_checkpoints import Piece, assignment_of, cut, whole
+from shardvar.wire.sstable import MAGIC as TABLE_MAGIC
 
 Payloads = dict[tuple[str, Region], tuple[str, tuple[int, ...], bytes]]
 
@@ -183,6 +187,31 @@ def test_a_checkpoint_of_nothing_is_a_checkpoint(form: Format, storage: LocalSto
         source = write(form, storage, f"ck{files}", [], files=files)
         assert contents(source) == {} and len(source.index.faults) == 0
         source.close()
+
+
+NAMES_OF_FILES = st.lists(
+    st.sampled_from(["a", "ck", ".npz", ".index", ".svindex", ".svdata-1f", ".data", ".safetensors", ".index.json"])
+    | st.sampled_from(["-00000-of-00001", "-00001-of-00002", "-", "/"]),
+    min_size=1,
+    max_size=4,
+).map(lambda words: "".join(words).replace("/", "x"))
+
+
+@given(files=st.lists(NAMES_OF_FILES, max_size=4, unique=True), name=NAMES_OF_FILES)
+@example(files=["ck.svindex"], name="ck.svdata-1f-00000-of-00001")
+@example(files=["a.npz.npz"], name="a.npz")
+@example(files=["ck-00001-of-00002.safetensors"], name="ck.safetensors")
+@example(files=["ck.data-00000-of-00001"], name="ck")
+def test_a_format_that_is_not_asked_would_find_nothing(files: list[str], name: str) -> None:
+    with TemporaryDirectory() as directory:
+        for file in files:
+            # The end of TensorFlow's V1 files and the beginning of a safetensors file: bytes that formats look for.
+            content = b"\x02\0\0\0\0\0\0\0{}" + TABLE_MAGIC
+            Path(directory, file).write_bytes(content)
+        storage = LocalStorage(directory)
+        asked = {form.name for form in formats_of(storage.names(), name)}
+        for form in all_formats():
+            assert form.name in asked or form.locate(storage, name) == []
 
 
 def test_files_are_as_many_as_the_capabilities_allow(form: Format, storage: LocalStorage) -> None:

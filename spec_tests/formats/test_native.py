@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, CorruptCheckpoint, MissingFile, StorageError, UnknownKey, UnsupportedError
 from shardvar.formats.native import FORMAT
-from shardvar.formats.native.layout import ALIGNMENT, plan_places
-from shardvar.formats.native.overview import RUN_NBYTES
-from shardvar.formats.native.sink import NativeWriter
+from shardvar.formats.native.entries import RUN_NBYTES
+from shardvar.formats.native.sink import ALIGNMENT, NativeWriter, plan_places
 from shardvar.formats.native.source import NativeSource
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, numpy_dtype
 from shardvar.layout.region import Region

@@ -19,12 +19,19 @@ from shardvar.errors import (
     ShardvarError,
 )
 from shardvar.formats.native import FORMAT
-from shardvar.formats.native.overview import Overview
+from shardvar.formats.native.entries import Overview
 from shardvar.formats.native.source import NativeSource
 from shardvar.planning.index import Metadata
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.block_file import encode_block_file, open_block_file
-from shardvar.wire.blocks import MAX_NAMES, Block, decode_block, encode_block, pack_strings
+from shardvar.wire.block_file import (
+    MAX_NAMES,
+    Block,
+    decode_block,
+    encode_block,
+    encode_block_file,
+    open_block_file,
+    pack_strings,
+)
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers.native_checkpoints import CASES, GOLDEN, hand_made, place
 

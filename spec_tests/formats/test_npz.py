@@ -31,18 +31,14 @@ from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.npy import WRITABLE
-from shardvar.wire.zip import find_directory, overlapping, parse_directory
-from shardvar.wire.zip_writer import build_central, build_end, build_local, local_nbytes
-from spec_tests.helpers.format_protocol import (
-    damaged,
-    expectation,
-    findings,
-    golden_cases,
-    golden_errors,
-    open_path,
-    read_whole,
-    some_arrays,
-    write_arrays,
+from shardvar.wire.zip import (
+    build_central,
+    build_end,
+    build_local,
+    find_directory,
+    overlapping,
+    parse_directory,
+    plan_local_nbytes,
 )
 
 CASES = golden_cases("npz")
@@ -425,7 +421,7 @@ def test_what_the_format_cannot_hold_is_refused_before_a_byte_is_written(tmp_pat
 def test_headers_of_members_of_any_size_have_the_size_that_was_planned(start: int, nbytes: int, name: bytes) -> None:
     """Zip64 where a number needs it, and the payload at a multiple of 64."""
     name = name.replace(b"\0", b"x").hex().encode()
-    size = local_nbytes(start, name, nbytes)
+    size = plan_local_nbytes(start, name, nbytes)
     header = build_local(size, name, 7, nbytes)
     assert len(header) == size and (start + size) % 64 == 0
     directory = build_central(start, name, 7, nbytes)

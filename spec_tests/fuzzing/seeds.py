@@ -6,8 +6,7 @@ from pathlib import Path
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.errors import ShardvarError
-from shardvar.wire.block_file import open_block_file
-from shardvar.wire.blocks import encode_block
+from shardvar.wire.block_file import encode_block, open_block_file
 from shardvar.wire.sstable import open_table
 from spec_tests.fuzzing.memory import SEPARATOR
 from spec_tests.helpers import paths

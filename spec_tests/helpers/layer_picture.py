@@ -36,7 +36,7 @@ STYLE = """
 
 def imported() -> Arrows:
     """What each layer imports, in the order of the table."""
-    arrows: Arrows = {layer: set() for layer in ALLOWED if not layer.startswith("__")}
+    arrows: Arrows = {layer: set() for layer in ALLOWED if not layer.startswith("_")}
     for path in MODULES:
         layer = layer_of(path)
         if layer in arrows:

@@ -17,7 +17,7 @@ import numpy as np
 
 from shardvar.errors import CorruptCheckpoint
 from shardvar.formats.native import FORMAT
-from shardvar.formats.native.overview import RUN_NBYTES, Overview
+from shardvar.formats.native.entries import RUN_NBYTES, Overview
 from shardvar.formats.native.source import NativeSource
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, numpy_dtype
@@ -27,8 +27,7 @@ from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable, TensorTable, pad
 from shardvar.storage.local import LocalStorage
 from shardvar.wire import strings
-from shardvar.wire.block_file import encode_block_file
-from shardvar.wire.blocks import encode_block, pack_strings
+from shardvar.wire.block_file import encode_block, encode_block_file, pack_strings
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers import paths
 

@@ -113,7 +113,7 @@ MUTANTS = [
     mutant(
         "fortran-as-c",
         "An npy array in Fortran order is read as if it were in C order.",
-        "formats/npz/streams.py",
+        "formats/npz/source.py",
         'reshape(header.shape, order="F")',
         "reshape(header.shape)",
         "npz",
@@ -121,7 +121,7 @@ MUTANTS = [
     mutant(
         "inflated-unchecked",
         "The CRC of a deflated member is not compared: numpy.load, which stops reading before it.",
-        "formats/npz/streams.py",
+        "formats/npz/source.py",
         "        if self._crc != self.array.member.crc:",
         "        if False:",
         "npz::test_no_flipped_bit_changes_a_value",

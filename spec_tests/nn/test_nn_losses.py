@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shardvar.devices import track_transfers
 from shardvar.errors import ArgumentError, OutOfRange
 from shardvar.nn import SampledValues, log_uniform_sampler, nce_loss, sampled_softmax_loss
-from shardvar.nn.samplers import expected_count
+from shardvar.nn.losses import expected_count
 from shardvar.variables import Variable
 from spec_tests.helpers.embedding_tables import shard, sizes
 

@@ -117,7 +117,7 @@ def test_what_cannot_be_meant_is_refused() -> None:
         embedding_lookup_sparse(table, [[0]], None)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="2 ids and 1 weights"):
         embedding_lookup_sparse(table, ids, SparseTensor.from_rows([[1.0]]))
-    with pytest.raises(ArgumentError, match="stands in row 0"):
+    with pytest.raises(ArgumentError, match="is in row 0"):
         embedding_lookup_sparse(table, SparseTensor([[1, 0], [0, 0]], [0, 1], [2, 1]), None)
     with pytest.raises(OutOfRange, match="Index 2"):
         embedding_lookup_sparse(table, SparseTensor.from_rows([[0, 2]]), None)

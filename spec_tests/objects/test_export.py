@@ -177,7 +177,7 @@ def test_what_is_loaded_is_exported_and_restored_like_what_it_was(tmp_path: Path
 
 
 def test_many_small_variables_are_read_in_few_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import shardvar.checkpoint.objects.exported as exported
+    import shardvar.checkpoint.objects.export as exported
 
     reads: list[int] = []
     read = exported.read_arrays

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint.objects.rotation import Retention, plan_rotation
-from shardvar.checkpoint.objects.state_file import SeriesState, write_state
+from shardvar.checkpoint.objects.manager import Retention, plan_rotation
+from shardvar.checkpoint.objects.series import SeriesState, write_state
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,

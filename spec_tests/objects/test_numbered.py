@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint.objects.state_file import SeriesState, read_state
+from shardvar.checkpoint.objects.series import SeriesState, read_state
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,

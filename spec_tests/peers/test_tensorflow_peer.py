@@ -21,8 +21,7 @@ from shardvar.layout.dtypes import is_opaque, numpy_dtype
 from shardvar.layout.partition import div
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.sstable_writer import encode_table
-from spec_tests.helpers.tensor_bundles import digest, write_arrays
+from shardvar.wire.sstable import encode_table
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 

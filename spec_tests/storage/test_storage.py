@@ -27,7 +27,7 @@ from shardvar.errors import (
 )
 from shardvar.storage import local_file
 from shardvar.storage.local import LocalStorage, split
-from shardvar.storage.refusals import reading, writing
+from shardvar.storage.local_file import reading, writing
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import LayoutError
-from shardvar.layout.mod import mod_sizes
 from shardvar.layout.partition import div
-from shardvar.nn.mod import mod_to_div
+from shardvar.nn.mod import mod_sizes, mod_to_div
 from shardvar.variables import ShardedVariable, Variable
 from shardvar.variables.row_layout import RowLayout, check_rows
 from spec_tests.tensorflow_recordings import lookups

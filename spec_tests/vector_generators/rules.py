@@ -76,6 +76,6 @@ RULES: dict[str, dict[str, str]] = {
     "V-RANDOM-4": _rule("docs/random.md", "The bits of element `i` are `x0 ^ x1`"),
     "V-FILE-1": _rule(
         "docs/format.md",
-        "what a *reader* MUST do keeps it safe from files that are damaged or hostile, whoever wrote them.",
+        "what a *reader* MUST do keeps it safe from files that are damaged or hostile, no matter who wrote them.",
     ),
 }

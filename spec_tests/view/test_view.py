@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint.histograms import NUM_BINS, bin_counts
+from shardvar.checkpoint.stats import NUM_BINS, bin_counts
 from shardvar.view.collect import HEIGHTS, bar_heights, front_coded
 from shardvar.view.page import MARK, make_page
 from spec_tests.cli.test_cli import GOLDEN, Run, run, saved

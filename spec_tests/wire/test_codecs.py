@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shardvar.errors import CheckpointError, MalformedCheckpoint
 from shardvar.wire import ordered_code, protobuf
 from shardvar.wire.crc import CRC32, CRC32C, Checksum, mask, unmask
-from shardvar.wire.snappy import decompress
+from shardvar.wire.sstable import decompress
 from shardvar.wire.varint import decode_varint, decode_varints, encode_varint, encode_varints
 
 UINT64 = st.integers(0, 2**64 - 1) | st.sampled_from([2**k + d for k in range(1, 64) for d in (-1, 0)])

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from shardvar.errors import CheckpointError, CorruptCheckpoint, InvalidCheckpoint, MalformedCheckpoint
 from shardvar.wire.crc import CRC32C, mask
-from shardvar.wire.sstable import MAGIC, Table, decode_block, open_table
-from shardvar.wire.sstable_writer import BLOCK_NBYTES, encode_table
+from shardvar.wire.sstable import BLOCK_NBYTES, MAGIC, Table, decode_block, encode_table, open_table
 from shardvar.wire.varint import encode_varint
 from spec_tests.helpers import paths
 

@@ -20,8 +20,8 @@ from shardvar.checkpoint.callbacks.held import Held
 from shardvar.checkpoint.callbacks.lazy_slice import LazySlice, is_held_by, row_of
 from shardvar.checkpoint.callbacks.shardable_tensor import ShardableTensor
 from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import dtype_name
-from shardvar.layout.region import Ints, Region
+from shardvar.layout.dtypes import Ints, dtype_name
+from shardvar.layout.region import Region
 from shardvar.planning.plan import Assignment
 from shardvar.planning.policies.columnar import parse_slice_spec
 from shardvar.planning.policies.pieces import take_parts

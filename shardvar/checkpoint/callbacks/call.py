@@ -15,7 +15,7 @@ from shardvar.checkpoint.callbacks.held import Held
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.errors import PolicyError
 from shardvar.formats.protocol import Source
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import Assignment

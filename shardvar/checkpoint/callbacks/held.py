@@ -12,8 +12,8 @@ from shardvar.checkpoint.callbacks.shardable_tensor import ShardableTensor
 from shardvar.engine.read import read_arrays
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import NAMES, is_opaque, is_whole, numpy_dtype
-from shardvar.layout.region import Ints, Region
+from shardvar.layout.dtypes import NAMES, Ints, is_opaque, is_whole, numpy_dtype
+from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.policies.columnar import slice_spec

@@ -11,7 +11,7 @@ import numpy as np
 from shardvar.checkpoint.callbacks.call import Decision
 from shardvar.engine.arrays import ArraySource
 from shardvar.formats.protocol import Source
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import EntryTable, Index, TableIndex, concatenate_entries
 from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.slices import SliceTable

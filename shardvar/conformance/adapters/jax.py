@@ -10,9 +10,9 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from shardvar.layout.dtypes import Array
+
 Gradient = Array | tuple[Array, Array]
 
 _XLA_FLAGS = "--xla_force_host_platform_device_count=16 --xla_backend_optimization_level=0"

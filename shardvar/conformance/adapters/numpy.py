@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from shardvar.layout.dtypes import Array
+
 Shards = list[Array]
 
 _SCATTERS = {

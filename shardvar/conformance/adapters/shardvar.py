@@ -4,17 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import shardvar as sv
 from shardvar.layout import Partition
-from shardvar.layout.dtypes import dtype_name
+from shardvar.layout.dtypes import Array, dtype_name
 from shardvar.layout.slice_text import format_slice_text
 from shardvar.nn.gradients import dense_gradients, sparse_gradients
 from shardvar.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
 from shardvar.variables.create import create_sharded_variable
 
-Array = npt.NDArray[Any]
 Gradient = Array | tuple[Array, Array]
 
 _INITIALIZERS: dict[str, Callable[[int], Any]] = {

@@ -13,11 +13,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import shardvar as sv
+from shardvar.layout.dtypes import Array
 
-Array = npt.NDArray[Any]
 Gradient = Array | tuple[Array, Array]
 Files = Sequence[Sequence[tuple[str, int, Array]]]
 

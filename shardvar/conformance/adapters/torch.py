@@ -14,11 +14,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.conformance.adapters import torch_planners
+from shardvar.layout.dtypes import Array
 
-Array = npt.NDArray[Any]
 Gradient = Array | tuple[Array, Array]
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

@@ -8,9 +8,9 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import Broken, Calls
+from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 
-Array = npt.NDArray[Any]
 Table = tuple[Array, int]
 
 ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3,), (2, 2))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Broken, Calls, expect, expect_equal, text
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.cases import Array, few_rows, tables
+from shardvar.conformance.rules.cases import few_rows, tables
+from shardvar.layout.dtypes import Array
 from shardvar.testing import arrays, counting
 from shardvar.testing.arrays import values
 

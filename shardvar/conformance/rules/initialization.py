@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import Calls, expect, expect_equal
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.cases import Array, concatenated
+from shardvar.conformance.rules.cases import concatenated
+from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 
 SEEDS = (

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import Broken, Calls, expect, text
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.cases import Array, tables
+from shardvar.conformance.rules.cases import tables
+from shardvar.layout.dtypes import Array
 from shardvar.testing import counting, ids
 
 COMPONENTS = "gradient computation and update are always performed at the component variable level"

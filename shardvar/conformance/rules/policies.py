@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.cases import Array
 from shardvar.conformance.rules.checkpoints import RESLICING, Tensors, checkpoint_path, expect_tensors, templates_of
+from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 
 LIMIT = "Every shard on the right has a maximum size of 500MB, so some tensors are split among multiple shards."

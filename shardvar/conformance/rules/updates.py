@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import Broken, Calls, NotClaimed, expect_equal
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.cases import FULL, Array, Table, must_be_unchanged, tables
+from shardvar.conformance.rules.cases import FULL, Table, must_be_unchanged, tables
+from shardvar.layout.dtypes import Array
 from shardvar.testing import SparseIds, Update, counting, ids, sparse_ids, updated
 
 LOOKUP = (

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect, expect_equal
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.cases import FULL, Array, Table, concatenated, few_rows, tables
+from shardvar.conformance.rules.cases import FULL, Table, concatenated, few_rows, tables
 from shardvar.conformance.rules.partitioning import by_division
+from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 
 CONCAT = "ShardedVariable will register a tensor conversion function that concats shards to the full value."

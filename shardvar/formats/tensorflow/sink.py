@@ -15,20 +15,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.commit import put_in_place, remove_unnamed
+from shardvar.formats.files import put_in_place, remove_unnamed
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
 from shardvar.formats.tensorflow.names import check_readable, data_files, data_name, index_name
 from shardvar.formats.tensorflow.protos import ENUMS, encode_head, encode_header, encode_place, encode_slices
-from shardvar.layout.dtypes import NAMES, STRING, VARIANT
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, Checksum, mask
-from shardvar.wire.sstable_writer import encode_table
+from shardvar.wire.sstable import encode_table
 
 
 @dataclass(frozen=True, slots=True)

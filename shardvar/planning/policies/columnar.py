@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import InconsistentTensor
-from shardvar.layout.dtypes import MAX_RANK, NAMES, dtype_name, is_whole
-from shardvar.layout.region import Ints, Region
+from shardvar.layout.dtypes import MAX_RANK, NAMES, Ints, dtype_name, is_whole
+from shardvar.layout.region import Region
 from shardvar.layout.slice_text import format_slice_text, parse_slice_text
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.plan import Assignment, plan_copies

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.layout.dtypes import ITEMSIZES
-from shardvar.layout.region import Ints, Region
+from shardvar.layout.dtypes import ITEMSIZES, Ints
+from shardvar.layout.region import Region
 from shardvar.planning.slices import SliceTable
 
 Cut = Callable[[Region, int, int, int], "tuple[Region, Region] | None"]

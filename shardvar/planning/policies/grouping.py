@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.plan import Assignment
 from shardvar.planning.policies.columnar import ColumnarPolicy

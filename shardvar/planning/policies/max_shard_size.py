@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import is_whole
-from shardvar.layout.region import Ints, Region
+from shardvar.layout.dtypes import Ints, is_whole
+from shardvar.layout.region import Region
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.plan import Assignment
 from shardvar.planning.policies.columnar import ColumnarPolicy

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.layout.dtypes import NAMES, code
-from shardvar.layout.region import Ints, Region
+from shardvar.layout.dtypes import NAMES, Ints, code
+from shardvar.layout.region import Region
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable

@@ -6,8 +6,7 @@ strings: with them, a limit that TensorFlow keeps in n files would take more her
 
 import numpy as np
 
-from shardvar.layout.dtypes import STRING, code
-from shardvar.layout.region import Ints
+from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.planning.slices import SliceTable
 
 OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"

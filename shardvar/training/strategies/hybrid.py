@@ -10,9 +10,8 @@ from typing import Any, Self
 from shardvar.devices import Device
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.training.serialization import check_config, deserialize, serializable, serialize
-from shardvar.training.strategies.copies import opened
 from shardvar.training.strategies.scope import Scope
-from shardvar.training.strategies.strategy import Strategy
+from shardvar.training.strategies.strategy import Strategy, opened
 from shardvar.variables.creators import NextCreator
 
 Chooser = Callable[[str | None, tuple[int, ...], Any], "Strategy | int | None"]

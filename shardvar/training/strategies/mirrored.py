@@ -10,17 +10,56 @@ each worker, or on the replicas (GPUs)".
 from collections.abc import Sequence
 from typing import Any, Self
 
-from shardvar.devices import Cluster, Device, make_cluster
+from shardvar.devices import Cluster, Device, current_device, device_scope, make_cluster
+from shardvar.layout.dtypes import Array
 from shardvar.training.serialization import check_config, serializable
-from shardvar.training.strategies.checks import check_devices, check_size_known
-from shardvar.training.strategies.copies import create_copies, create_spread, opened
-from shardvar.training.strategies.dense_updates import DenseUpdatesVariable
 from shardvar.training.strategies.scope import Partitioning, Scope
-from shardvar.training.strategies.strategy import Strategy
-from shardvar.variables import MirroredVariable, SyncOnReadVariable, VariableInterface, VariableSynchronization
+from shardvar.training.strategies.strategy import (
+    Strategy,
+    check_devices,
+    check_size_known,
+    create_copies,
+    create_spread,
+    opened,
+)
+from shardvar.variables import (
+    IndexedSlices,
+    MirroredVariable,
+    PerReplica,
+    SyncOnReadVariable,
+    VariableInterface,
+    VariableSynchronization,
+)
 from shardvar.variables.create import plan_cut
 from shardvar.variables.creators import NextCreator
+from shardvar.variables.updates import ADD, SUB, Update
 from shardvar.variables.variable import parse_mode
+
+# A mirrored variable whose sparse updates are made dense before they cross between devices.
+#
+# R-HINT-2 (RFC 002): "Updates can be casted to dense tensors and use the existing allreduce primitive to exchange
+# gradients. This can still be faster than running allgather on their corresponding sparse updates." What comes twice
+# for one row is summed before it is added, so the result may differ from the sparse one in the last bit.
+
+
+class DenseUpdatesVariable(MirroredVariable):
+    """Copies of one variable that are sent whole updates; other writes than additions stay as they are."""
+
+    def _write_sparse(self, update: Update, sparse_delta: Any, name: str) -> Any:
+        if update not in (ADD, SUB):
+            return super()._write_sparse(update, sparse_delta, name)
+        if not isinstance(sparse_delta, PerReplica):
+            return self._write_dense(update, self._dense(sparse_delta, current_device()), name, True)
+        devices = sparse_delta.devices or (current_device(),) * len(sparse_delta.values)
+        dense = [self._dense(value, device) for value, device in zip(sparse_delta.values, devices, strict=True)]
+        return self._write_dense(update, PerReplica(dense, devices), name, True)
+
+    def _dense(self, value: Any, device: Device) -> Array | Any:
+        """The update as an array of the variable's shape, made where the slices are."""
+        if not isinstance(value, IndexedSlices):
+            return value
+        with device_scope(device):
+            return IndexedSlices(value.values, value.indices, self.shape).to_dense()
 
 
 class _Mirroring(Strategy):

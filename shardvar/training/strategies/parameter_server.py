@@ -16,10 +16,8 @@ from shardvar.devices import Cluster, Device, current_device, make_cluster
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.partitioning import AnyPartitioner
 from shardvar.training.serialization import check_config, deserialize, serializable, serialize
-from shardvar.training.strategies.checks import check_partitioner, check_size_known
-from shardvar.training.strategies.copies import create_cut
 from shardvar.training.strategies.scope import Partitioning, Scope
-from shardvar.training.strategies.strategy import Strategy
+from shardvar.training.strategies.strategy import Strategy, check_partitioner, check_size_known, create_cut
 from shardvar.variables import AggregatingVariable, VariableAggregation
 from shardvar.variables.creators import NextCreator
 from shardvar.variables.variable import parse_mode

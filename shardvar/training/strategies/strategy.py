@@ -10,14 +10,13 @@ from plain data, perhaps for another cluster: ``ParameterServerStrategy.from_con
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import cycle
 from typing import Any, Self
 
-from shardvar.devices import Device, device_scope, operation_scope
+from shardvar.devices import Device, device_scope, full_name, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.partition import PartitionSpec
 from shardvar.layout.partitioning import AnyPartitioner
-from shardvar.training.strategies.checks import check_devices, check_partitioner
-from shardvar.training.strategies.copies import create_beside
 from shardvar.training.strategies.hints import Hints
 from shardvar.training.strategies.scope import Partitioning, Scope, current_scope
 from shardvar.variables import (
@@ -27,9 +26,12 @@ from shardvar.variables import (
     Variable,
     VariableAggregation,
     VariableInterface,
+    create_partitioned,
     replica_scope,
 )
+from shardvar.variables.create import Cut
 from shardvar.variables.creators import NextCreator
+from shardvar.variables.initial_value import InitialValue, open_initial_value
 from shardvar.variables.initializers import Zeros
 from shardvar.variables.mirrored import aggregate
 from shardvar.variables.resource_variable import parse_shape
@@ -185,3 +187,121 @@ def _as_sharded(made: VariableInterface) -> VariableInterface:
     if isinstance(made, MirroredVariable):
         return type(made)([_as_sharded(copy) for copy in made.copies], made.aggregation, made.name)
     return ShardedVariable([made], name=made.name) if isinstance(made, Variable) else made
+
+
+# What strategies are given, checked.
+
+
+def check_partitioner(partitioner: Any) -> AnyPartitioner | None:
+    """A callable, or None for no partitioner."""
+    if partitioner is not None and not callable(partitioner):
+        raise ArgumentTypeError(f"The partitioner {partitioner!r} is not callable.", "Give p(shape, dtype), or None.")
+    checked: AnyPartitioner | None = partitioner
+    return checked
+
+
+def check_devices(devices: Any, known: Sequence[Device] = ()) -> tuple[Device, ...]:
+    """The devices as a tuple, at least one; a name is that of the first known one that has it."""
+    if isinstance(devices, Sequence) and not isinstance(devices, str):
+        devices = [_named(device, known) if isinstance(device, str) else device for device in devices]
+    is_list = isinstance(devices, Sequence) and not isinstance(devices, str)
+    if not is_list or not devices or not all(isinstance(device, Device) for device in devices):
+        raise ArgumentTypeError(
+            f"{devices!r} is no list of devices.", "Give devices: a strategy's host_devices or replica_devices."
+        )
+    return tuple(devices)
+
+
+def _named(name: str, known: Sequence[Device]) -> Device:
+    wanted = full_name(name)
+    found = next((device for device in known if device.name == wanted), None)
+    if found is None:
+        names = ", ".join(device.short_name for device in known)
+        raise ArgumentError(f"The strategy has no device {wanted}.", f"It has {names}.")
+    return found
+
+
+def check_size_known(shape: Any, cut: Any) -> None:
+    """Refuse to cut a variable that may change its size: its shards could not."""
+    if cut is not None and isinstance(shape, Sequence) and None in shape:
+        raise ArgumentTypeError(
+            f"A variable of the shape {tuple(shape)} cannot be cut, since its size is not known.",
+            "Give its full shape, or create it where no partitioner is.",
+        )
+
+
+# Creating one variable on many devices: spread over them in parts, or copied to each of them.
+#
+# The first copy is created as any variable is. The others are made of its value, shard by shard and from device to
+# device, so that an initial value drawn by chance is the same everywhere, and nobody holds the whole of one that is
+# cut.
+
+
+def create_cut(
+    next_creator: NextCreator,
+    kwargs: dict[str, Any],
+    cut: Cut,
+    *,
+    place_next: Callable[[], Device],
+    num_shards: int,
+) -> Any:
+    """``create_partitioned``, but that nothing is asked of an initial value where nothing can cut it.
+
+    So even a callable whose shape is not known before it is called runs on the device where its value will live.
+    """
+    if cut is None:
+        return next_creator(**kwargs | {"device": place_next()})
+    return create_partitioned(next_creator, kwargs, cut=cut, place_next=place_next, num_shards=num_shards)
+
+
+def opened(kwargs: dict[str, Any]) -> tuple[InitialValue, dict[str, Any]]:
+    """The geometry of the variable that the arguments mean, and arguments by which nothing is evaluated twice."""
+    initial = open_initial_value(kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype"))
+    return initial, kwargs if initial.whole is None else kwargs | {"initial_value": initial.whole}
+
+
+def create_spread(
+    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut, devices: Sequence[Device]
+) -> VariableInterface:
+    """A variable in the parts that ``cut`` says, on the devices in turn."""
+    turn = cycle(devices)
+    return _checked(create_cut(next_creator, kwargs, cut, place_next=turn.__next__, num_shards=len(devices)))
+
+
+def create_copies(
+    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut, homes: Sequence[Device]
+) -> list[VariableInterface]:
+    """A copy on each device, all cut alike."""
+    copies = [create_spread(next_creator, kwargs, cut, homes[:1])]
+    for number, home in enumerate(homes[1:], start=1):
+        name = None if kwargs.get("name") is None else f"{kwargs['name']}/replica_{number}"
+        with device_scope(homes[0]):
+            copies.append(_copy(copies[0], next_creator, kwargs | {"name": name, "device": home}))
+    return copies
+
+
+def create_beside(next_creator: NextCreator, kwargs: dict[str, Any]) -> VariableInterface:
+    """A variable that is not cut, where the ``colocated_with`` one lives: on each of its replicas if it is mirrored."""
+    beside = kwargs["colocated_with"]
+    if not isinstance(beside, MirroredVariable):
+        return _checked(next_creator(**kwargs))
+    homes = [copy.resources[0].device for copy in beside.copies]
+    copies = create_copies(next_creator, kwargs | {"colocated_with": None}, None, homes)
+    return MirroredVariable(copies, kwargs.get("aggregation"))
+
+
+def _copy(first: VariableInterface, next_creator: NextCreator, kwargs: dict[str, Any]) -> VariableInterface:
+    if not isinstance(first, ShardedVariable):
+        return _checked(next_creator(**kwargs | {"initial_value": first.read_value(), "dtype": first.dtype}))
+    shards = []
+    for number, shard in enumerate(first.variables):
+        name = None if kwargs["name"] is None else f"{kwargs['name']}/part_{number}"
+        given = {"initial_value": shard.read_value(), "dtype": shard.dtype, "shape": shard.shape, "name": name}
+        shards.append(next_creator(**kwargs | given))
+    return ShardedVariable(shards, name=first.name)
+
+
+def _checked(made: Any) -> VariableInterface:
+    if not isinstance(made, VariableInterface):
+        raise ArgumentTypeError(f"A variable creator returned {made!r}.", "Return a variable.")
+    return made

@@ -17,16 +17,14 @@ from functools import partial
 from typing import Any, ClassVar, Protocol, Self, TypeVar, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.devices import Device, device_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
-from shardvar.layout.dtypes import STRING, dtype_name
+from shardvar.layout.dtypes import STRING, Array, dtype_name
 from shardvar.layout.region import Region
 from shardvar.random.arguments import read_shape
 from shardvar.variables.values import as_dtype
 
-Array = npt.NDArray[Any]
 _Key = TypeVar("_Key", str, Device)
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
-from shardvar.variables.initializers.base import Array, Initializer
+from shardvar.variables.initializers.base import Initializer
 from shardvar.variables.values import as_dtype, as_value
 
 

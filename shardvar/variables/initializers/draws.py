@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
-from shardvar.variables.initializers.base import Array
 from shardvar.variables.initializers.seeds import SeededInitializer, SeedMode
 
 Mode = Literal["fan_in", "fan_out", "fan_avg"]

@@ -7,9 +7,9 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
 from shardvar.random.arguments import FLOATS, read_dtype
-from shardvar.variables.initializers.base import Array
 from shardvar.variables.initializers.seeds import SeededInitializer, SeedMode, fresh_seed
 
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from shardvar import random
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
-from shardvar.variables.initializers.base import Array, Initializer
+from shardvar.variables.initializers.base import Initializer
 
 SeedMode = Literal["rfc", "global"]
 Distribution = Literal["uniform", "normal", "truncated_normal"]

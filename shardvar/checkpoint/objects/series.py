@@ -1,30 +1,48 @@
-"""The state file of a directory of numbered checkpoints: which one is the newest, and which ones there are.
+"""Numbered checkpoints: ``ckpt-1``, ``ckpt-2``, and a state file beside them that says which is the newest.
 
-It is TensorFlow's file ``checkpoint``, a ``CheckpointState`` message in protobuf's text form, so that either finds what
-the other saved, whatever the format of the checkpoints:
-
-    model_checkpoint_path: "ckpt-12"                     the newest; relative to the directory
-    all_model_checkpoint_paths: "ckpt-11"                those that are kept, oldest first
-    all_model_checkpoint_paths: "ckpt-12"
-    all_model_checkpoint_timestamps: 1700000000.5        when each was saved, in seconds since the Epoch; or none
-    all_model_checkpoint_timestamps: 1700000060.5
-    last_preserved_timestamp: 1699999000.0               when the last one was saved that is kept for good
-
-Anybody may have written it. It is read with bounds, and no name in it leads out of its directory.
+The number of the next one is a variable, so that it is saved and restored with everything else. It counts checkpoints
+that are committed: whoever failed to save tries again under the same name, and what was left under it is removed.
 """
 
 import math
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from shardvar.checkpoint.locate import find_checkpoints
-from shardvar.errors import CheckpointNotFound, InvalidCheckpoint, LockHeld, MalformedCheckpoint, at
-from shardvar.formats.commit import put_in_place
+from shardvar.checkpoint.locate import Found, Path, find_checkpoints, find_target
+from shardvar.checkpoint.reports import WriteReport
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CheckpointNotFound,
+    InvalidCheckpoint,
+    LockHeld,
+    MalformedCheckpoint,
+    TargetExists,
+    prefix_errors,
+)
+from shardvar.formats.files import put_in_place
+from shardvar.formats.table import format_of_name
+from shardvar.storage.local import split
 from shardvar.storage.protocol import Storage
+
+# The state file of a directory of numbered checkpoints: which one is the newest, and which ones there are.
+#
+# It is TensorFlow's file ``checkpoint``, a ``CheckpointState`` message in protobuf's text form, so that either finds
+# what the other saved, whatever the format of the checkpoints:
+#
+#     model_checkpoint_path: "ckpt-12"                     the newest; relative to the directory
+#     all_model_checkpoint_paths: "ckpt-11"                those that are kept, oldest first
+#     all_model_checkpoint_paths: "ckpt-12"
+#     all_model_checkpoint_timestamps: 1700000000.5        when each was saved, in seconds since the Epoch; or none
+#     all_model_checkpoint_timestamps: 1700000060.5
+#     last_preserved_timestamp: 1699999000.0               when the last one was saved that is kept for good
+#
+# Anybody may have written it. It is read with bounds, and no name in it leads out of its directory.
+
 
 STATE_FILE = "checkpoint"
 """Its name."""
@@ -94,7 +112,7 @@ def read_state(storage: Storage, name: str = STATE_FILE) -> SeriesState | None:
         return None
     file = storage.open(name)
     try:
-        with at(file.name):
+        with prefix_errors(file.name):
             if file.size > _MAX_NBYTES:
                 raise _malformed(f"it has {file.size} bytes")
             return SeriesState.decode(file.read(0, file.size))
@@ -214,3 +232,61 @@ def _malformed(cause: str) -> MalformedCheckpoint:
         f"This is no state of a directory of checkpoints: {cause}.",
         "Give the path of a checkpoint itself, or remove the state file.",
     )
+
+
+Steps = Callable[[Found, Callable[[], WriteReport]], WriteReport]
+"""What is done around the writing of a numbered checkpoint: given where it goes, and the function that writes it."""
+
+
+def find_series(prefix: Path, format_name: str | None) -> Found:
+    """Where numbered checkpoints of this prefix go: the target of which ``numbered`` makes each."""
+    series = find_target(prefix, format_name, otherwise="shardvar")
+    speaks_of = format_of_name(os.path.basename(os.fsdecode(prefix)))
+    if speaks_of is not None:
+        raise ArgumentError(
+            f"{os.fsdecode(prefix)} has the ending of a file, to which no number can be added.",
+            f"Leave the ending out, and give format={speaks_of!r}.",
+        )
+    return series
+
+
+def numbered(series: Found, number: int) -> Found:
+    """The target of one number; ``ArgumentError`` where a directory is in its place."""
+    return find_target(os.path.join(series.storage.path, f"{series.name}-{number}"), series.format.name, "shardvar")
+
+
+def record_newest(target: Found, write: Callable[[], WriteReport]) -> WriteReport:
+    """Write a checkpoint, and then say that it is the newest, as TensorFlow's ``Checkpoint.save`` does: of no other."""
+    check_place(target)
+    report = write()
+    write_state(target.storage, SeriesState(target.name, (target.name,)))
+    return report
+
+
+def check_place(target: Found) -> None:
+    """Raise ``TargetExists`` where no state file could be put beside a checkpoint; before anything is written."""
+    place = os.path.join(target.storage.path, STATE_FILE)
+    if os.path.isdir(place):
+        raise TargetExists(
+            f"{place} is a directory, and a file of that name is to say which is newest.", "Move it away."
+        )
+
+
+def latest_checkpoint(directory: Path, latest_filename: str | None = None) -> str | None:
+    """The path of the newest checkpoint of a directory, as its state file says; None where there is no such file.
+
+    The file is TensorFlow's ``checkpoint``, or has the other name that is given. ``MalformedCheckpoint`` where it
+    cannot be decoded; ``InvalidCheckpoint`` where it names a checkpoint outside of the directory;
+    ``CheckpointNotFound`` where it names one that is not there.
+
+    >>> import tempfile
+    >>> latest_checkpoint(tempfile.mkdtemp()) is None
+    True
+    """
+    try:
+        home = os.fsdecode(directory)
+        path = os.path.join(home, latest_filename or STATE_FILE)
+    except TypeError:
+        raise ArgumentTypeError(f"{directory!r} is no path.", "Give the path of a directory.") from None
+    storage, name = split(path)
+    return newest_of(storage, home, name) if name else None

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from natives import Piece, assignment_of, cut, whole
-from support import read_payload
 
 from shardvar.errors import (
     ArgumentError,
@@ -36,6 +34,8 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.sstable import MAGIC as TABLE_MAGIC
+from spec_tests.helpers.format_protocol import read_payload
+from spec_tests.helpers.native_checkpoints import Piece, assignment_of, cut, whole
 
 Payloads = dict[tuple[str, Region], tuple[str, tuple[int, ...], bytes]]
 

@@ -40,6 +40,17 @@ from shardvar.wire.zip import (
     parse_directory,
     plan_local_nbytes,
 )
+from spec_tests.helpers.format_protocol import (
+    damaged,
+    expectation,
+    findings,
+    golden_cases,
+    golden_errors,
+    open_path,
+    read_whole,
+    some_arrays,
+    write_arrays,
+)
 
 CASES = golden_cases("npz")
 FAULTS = {

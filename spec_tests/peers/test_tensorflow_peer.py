@@ -22,6 +22,7 @@ from shardvar.layout.partition import div
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.sstable import encode_table
+from spec_tests.helpers.tensor_bundles import digest, write_arrays
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 

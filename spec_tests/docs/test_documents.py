@@ -1,4 +1,4 @@
-"""What the pages say is so: programs run, commands print what stands below them, links lead somewhere."""
+"""Tests of the pages: programs run, commands print the shown output, links have a target."""
 
 import re
 import tomllib
@@ -47,7 +47,7 @@ def test_a_page_may_show_what_fails_if_it_says_how() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_says_what_it_is(page: Path) -> None:
-    """A block of another language would be run by nobody."""
+    """No test runs a block of another language."""
     assert {block.language for block in blocks(read(page))} <= LANGUAGES
 
 
@@ -85,7 +85,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_in_the_contents() -> None:
-    """Sphinx warns of a page that no other leads to; so does this, without Sphinx."""
+    """Sphinx warns if no contents list a page; this test finds it without Sphinx."""
     listed = set()
     for page in PAGES:
         for block in blocks(read(page), "{toctree}"):
@@ -97,7 +97,7 @@ def test_every_page_is_in_the_contents() -> None:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    """The directive ``names`` lists some names of a module, or all of them."""
+    """The directive ``names`` lists some or all names of a module."""
     listed: set[str] = set()
     for page in sorted((ROOT / "docs" / "api").glob("*.md")):
         for module, names in re.findall(r"^\.\. names:: (\S+)\n((?:\n|   .*\n)*)", read(page), flags=re.MULTILINE):

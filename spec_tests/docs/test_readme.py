@@ -1,4 +1,8 @@
-"""docs/cli.md and the README tell all that the command line has; test_documents.py holds that they do what they say."""
+"""Tests that docs/cli.md and the README cover the whole command line; test_pages.py runs their commands."""
+
+from pathlib import Path
+
+from documents import blocks, commands
 
 from shardvar.cli.parser import VERBS, parse
 from spec_tests.helpers import paths
@@ -16,13 +20,13 @@ def test_the_readme_shows_every_verb_that_looks_at_a_checkpoint() -> None:
 
 
 def cells(text: str, first: str) -> list[str]:
-    """The cells of the row of a table that begins with ``first``, without it."""
+    """The cells of the table row that begins with ``first``, without the first cell."""
     (row,) = [line for line in text.splitlines() if line.startswith(f"| {first} |")]
     return [cell.strip() for cell in row.strip("|").split("|")[1:]]
 
 
 def test_the_comparison_has_the_figures_of_the_performance_page() -> None:
-    """Peer by peer; the page's rows are peers, the README's are what was measured."""
+    """Compare peer by peer: peers are rows on the page, and columns in the README."""
     large, _, tiny = PERFORMANCE.partition("20,000 tensors of 16 floats, in memory")
     named = ("save a table of 512 MiB", "load it", "save 20,000 tensors of 16 floats", "load them")
     told = [cells(README, name) for name in named]
@@ -49,7 +53,7 @@ def test_every_option_is_documented() -> None:
 
 
 def test_every_key_of_json_is_documented() -> None:
-    """The keys that ``test_json_has_the_keys_that_docs_describe`` finds in what is printed, in the page."""
+    """The page names the keys that ``test_json_has_the_keys_that_docs_describe`` finds in printed JSON."""
     from shardvar.checkpoint.reports import (
         Damage,
         DiffReport,

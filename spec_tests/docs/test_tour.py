@@ -1,6 +1,6 @@
-"""The notebook docs/tour.ipynb as it is kept: without outputs, each section of one shape, each picture in words too.
+"""Tests of the stored notebook docs/tour.ipynb: no outputs, one structure for all sections, alt texts for pictures.
 
-That it runs from top to bottom is held by spec_tests/notebook, where notebooks can be executed (``make tour``).
+spec_tests/notebook executes it from top to bottom (``make tour``).
 """
 
 import json
@@ -27,7 +27,7 @@ SHAPE = (
     ("code", r"^law\("),
     ("markdown", r"^\*\*Something to change\.\*\* "),
 )
-"""What each section has, in this order: the sentence, the code, a picture, a law, something to change."""
+"""The structure of a section, in order: the sentence, the code, a picture, a law, something to change."""
 
 
 @cache
@@ -57,7 +57,7 @@ def first_with(section: list[Cell], kind: str, pattern: str) -> int | None:
 
 
 def test_the_notebook_is_kept_without_outputs() -> None:
-    """Outputs are made where it is read: kept ones grow old, and make a change of a word a change of a picture."""
+    """Stored outputs become out of date, and turn a change of a word into a change of a picture."""
     code = [cell for cell in cells() if cell["cell_type"] == "code"]
     assert [cell["id"] for cell in code if cell["outputs"] or cell["execution_count"] is not None] == []
 
@@ -76,13 +76,13 @@ def test_each_section_has_one_shape(title: str) -> None:
 
 
 def quotations() -> list[tuple[str, str]]:
-    """(RFC, what it says) for all that the notebook quotes, the lines of a quotation joined."""
+    """The quotations of the notebook as pairs (RFC, text), with their lines joined."""
     prose = [re.sub(r"^> ", "", text(cell), flags=re.MULTILINE) for cell in cells() if cell["cell_type"] == "markdown"]
     return re.findall(r'RFC (00\d): "(.+?)"(?=\n\n|\)| Put |$)', "\n\n".join(prose), re.DOTALL)
 
 
 def test_what_is_quoted_is_said_there() -> None:
-    """Each sentence, or what is quoted of it, stands so in the table of the RFCs' sentences."""
+    """Each quoted sentence, or quoted part of one, occurs in the table of the RFCs' sentences."""
     said = {document.number: [sentence.text for sentence in document.sentences] for document in documents()}
     assert len(quotations()) >= 20
     made_up = [
@@ -95,7 +95,7 @@ def test_what_is_quoted_is_said_there() -> None:
 
 
 def test_each_picture_is_told_in_words() -> None:
-    """For those who do not see it."""
+    """The alt text serves readers who cannot see the picture."""
     pictures = [cell for cell in cells() if cell["cell_type"] == "code" and re.search(SHAPE[2][1], text(cell), re.M)]
     assert len(pictures) >= 13
     assert [cell["id"] for cell in pictures if len(cell["metadata"]["mystnb"]["image"]["alt"]) < 40] == []

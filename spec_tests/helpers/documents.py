@@ -1,13 +1,14 @@
-"""The pages that people read, taken apart: blocks, commands, headings, links; and what runs a page from top to bottom.
+"""Parsers of the pages (blocks, commands, headings, links), and a runner that executes a page from top to bottom.
 
-A page is a program. In an empty directory, in the order in which they stand:
+A page is a program. In an empty directory, in the order of the page:
 
-- a ``python`` block is executed, in the same names as the blocks above it; one that begins with ``# NAME.py`` is
-  written under that name instead, for a command below to run;
-- a ``console`` block has commands after ``$ `` and what they print, both streams; ``...`` stands for anything. A
-  command leaves with 0 unless ``$ echo $?`` follows it.
+- a ``python`` block is executed in the namespace of the blocks above it. If it begins with ``# NAME.py``, it is
+  written to that file instead, for a later command to run;
+- a ``console`` block has commands after ``$ `` and their output, both streams; ``...`` matches anything. A
+  command must exit with 0 unless ``$ echo $?`` follows it.
 
-Blocks without a language show commands that a test cannot run (``make``, ``pip``): what they name exists.
+Blocks without a language show commands that a test cannot run (``make``, ``pip``); a test checks that the targets,
+extras and files in them exist.
 """
 
 import doctest
@@ -42,7 +43,7 @@ class Block:
     line: int
     """The number of its first line in the page."""
     language: str
-    """What stands behind the fence; empty where nothing does."""
+    """The word after the opening fence, possibly empty."""
     body: str
     """The lines between the fences."""
 
@@ -56,13 +57,13 @@ def read(page: Path) -> str:
 
 
 def blocks(text: str, *languages: str) -> list[Block]:
-    """The fenced blocks of some languages; all where none is given."""
+    """The fenced blocks of some languages, or of all."""
     found = [Block(text.count("\n", 0, hit.start()) + 2, hit[2].strip(), hit[3]) for hit in _FENCED.finditer(text)]
     return [block for block in found if not languages or block.language in languages]
 
 
 def commands(block: str) -> list[tuple[str, str]]:
-    """(command, what it prints) of a console block.
+    """Split a console block into pairs (command, output).
 
     >>> commands("$ echo a\\na\\n$ true\\n")
     [('echo a', 'a\\n'), ('true', '')]
@@ -71,7 +72,7 @@ def commands(block: str) -> list[tuple[str, str]]:
 
 
 def command_lines(text: str) -> Iterator[list[str]]:
-    """The words of every line of commands in the blocks without a language, comments left out."""
+    """The words of each command line in the blocks without a language, without comments."""
     for block in blocks(text, ""):
         for line in block.body.splitlines():
             words = line.split("  #")[0].split()
@@ -80,7 +81,7 @@ def command_lines(text: str) -> Iterator[list[str]]:
 
 
 def anchors(text: str) -> set[str]:
-    """What ``#...`` may name in a page: its headings, as they are spelt in addresses, and its named places.
+    """The names that ``#...`` may refer to in a page: its headings, spelt as in addresses, and its anchors.
 
     >>> sorted(anchors('# The `big` one\\n<a id="r-1"></a>'))
     ['r-1', 'the-big-one']
@@ -91,7 +92,7 @@ def anchors(text: str) -> set[str]:
 
 
 def links(text: str) -> list[str]:
-    """Where the links and pictures of a page lead; what stands in code is none.
+    """The targets of a page's links and pictures, without those in code.
 
     >>> links("[a](b.md#c), ![d](e.png) and `[f](g)`")
     ['b.md#c', 'e.png']
@@ -100,7 +101,7 @@ def links(text: str) -> list[str]:
 
 
 def run_page(text: str) -> int:
-    """Run a page in the current directory; how many blocks ran. Raises where it does not do as it says."""
+    """Run a page in the current directory and return the number of blocks; raise if output differs from the page."""
     names: dict[str, Any] = {"__name__": "page"}
     found = blocks(text, "python", "console")
     for block in found:
@@ -132,7 +133,7 @@ def _is_as_told(expected: str, printed: str) -> bool:
 
 
 def run_command(words: list[str]) -> tuple[int, str]:
-    """(exit code, what it prints) of ``shardvar``, of a script in ``examples``, or of a module of Python."""
+    """Run ``shardvar``, a script in ``examples`` or a Python module, and return (exit code, output)."""
     if words[:2] == ["python", "-m"]:
         done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr

@@ -1,9 +1,5 @@
 """Tests that docs/cli.md and the README cover the whole command line; test_pages.py runs their commands."""
 
-from pathlib import Path
-
-from documents import blocks, commands
-
 from shardvar.cli.parser import VERBS, parse
 from spec_tests.helpers import paths
 from spec_tests.helpers.documents import blocks, commands

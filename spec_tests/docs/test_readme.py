@@ -1,4 +1,4 @@
-"""Tests that docs/cli.md and the README cover the whole command line; test_pages.py runs their commands."""
+"""Tests that docs/cli.md and the README cover the whole command line; test_documents.py runs their commands."""
 
 from shardvar.cli.parser import VERBS, parse
 from spec_tests.helpers import paths

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from shardvar import random
-from shardvar.random.philox import PhiloxStream
-from spec_tests.tensorflow_recordings.cases import Rule
+from shardvar.random.stateless import PhiloxStream
+from vectors.cases import Rule
 
 ULP = 4
 """Units in the last place by which normal values may differ: libraries round logarithms and sines differently."""

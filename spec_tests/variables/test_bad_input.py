@@ -214,7 +214,7 @@ CASES: dict[str, list[tuple[type[Exception], str, list[Callable[[Given], Any]]]]
         (TypeError, "", [lambda g: Variable([1.0], shape="ab"), lambda g: Variable([1.0], name=3)]),
     ],
     "what replicas disagree about": [
-        (ValueError, "no aggregation", [lambda g: MirroredVariable([Variable(1.0)]).assign(PerReplica([1.0, 2.0]))]),
+        (ValueError, "an aggregation", [lambda g: MirroredVariable([Variable(1.0)]).assign(PerReplica([1.0, 2.0]))]),
         (TypeError, "arrays", [lambda g: g.m.assign_add(PerReplica([slices(ones(1, 2), [0]), ones(5, 2)]))]),
         (ValueError, "", [lambda g: g.m.assign_add(PerReplica([ones(5, 2), ones(4, 2)]))]),
         (ValueError, "devices", [lambda g: PerReplica([])]),

@@ -176,7 +176,7 @@ def test_a_sparse_write_needs_indexed_slices() -> None:
             sharded.scatter_add(wrong)  # type: ignore[arg-type]
         with pytest.raises(ArgumentTypeError, match="sv.IndexedSlices"):
             sharded.batch_scatter_update(wrong)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="1 axis is asked for"):
+    with pytest.raises(ArgumentError, match="1 axis is expected"):
         sharded.scatter_add(sv.IndexedSlices(np.ones((1, 1, 2), np.float32), [[0]]))
 
 
@@ -226,7 +226,7 @@ def test_the_layout_says_which_shard_holds_each_row(sizes: list[int], data: st.D
     shard, local = layout.owner(rows)
     assert list(zip(shard.tolist(), local.tolist(), strict=True)) == [where[row] for row in rows]
     found = {}
-    for number, own, places in layout.pieces(rows):
+    for number, own, places in layout.split_rows(rows):
         at = np.arange(len(rows)) if places is None else places
         assert np.all(np.diff(at) > 0)
         found |= {place: (number, row) for place, row in zip(at.tolist(), own.tolist(), strict=True)}
@@ -239,7 +239,7 @@ def test_runs_cover_a_range_once(sizes: list[int], data: st.DataObject) -> None:
     rows = range(layout.num_rows)[data.draw(st.slices(layout.num_rows))]
     bounds = layout.bounds
     found = [0] * len(rows)
-    for shard, run, places in layout.runs(rows):
+    for shard, run, places in layout.split_range(rows):
         own = range(bounds[shard], bounds[shard + 1])[run]
         assert list(own) == list(rows[places]) and len(own) > 0
         for place in range(len(rows))[places]:

@@ -131,7 +131,7 @@ def test_slices_of_replicas_stay_slices() -> None:
 
 
 def test_values_of_replicas_need_an_aggregation() -> None:
-    with pytest.raises(ArgumentError, match="no aggregation"):
+    with pytest.raises(ArgumentError, match="without an aggregation"):
         mirrored([1.0]).assign(PerReplica([[1.0], [2.0]]))
     with pytest.raises(ArgumentError, match="2 values are on 1 devices"):
         PerReplica([1, 2], REPLICAS[:1])
@@ -166,5 +166,5 @@ def test_copies_are_alike_and_each_its_own() -> None:
     for wrong in ([], [3]):
         with pytest.raises(ArgumentTypeError, match="non-empty list of variables"):
             MirroredVariable(wrong)
-    with pytest.raises(ArgumentTypeError, match="is no variable"):
+    with pytest.raises(ArgumentTypeError, match="AggregatingVariable is given"):
         AggregatingVariable(3, "SUM")  # type: ignore[arg-type]

@@ -1,15 +1,95 @@
 """Initializers that draw independent elements, and those whose scale comes from the shape."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
-from shardvar.variables.initializers.seeds import SeededInitializer, SeedMode
+from shardvar.random.arguments import FLOATS, read_dtype
+from shardvar.variables.initializers.base import Initializer, SeededInitializer, SeedMode, fresh_seed
+from shardvar.variables.values import as_dtype, as_value
+
+# Initializers without chance: zeros, ones, a constant, the identity matrix. Each part is made alone.
+
+
+@dataclass(frozen=True, slots=True)
+class Zeros(Initializer):
+    """Zeros.
+
+    >>> Zeros()((5, 2), "int32", partition=Region((3, 0), (2, 2))).tolist()
+    [[0, 0], [0, 0]]
+    """
+
+    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+        """The part's zeros."""
+        return np.zeros(region.shape, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Ones(Initializer):
+    """Ones."""
+
+    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+        """The part's ones."""
+        return np.ones(region.shape, dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant(Initializer):
+    """A number or a string everywhere, or an array of as many elements as the variable has.
+
+    Its dtype is the value's own where none is asked for.
+
+    >>> Constant([1, 2, 3, 4])((2, 2), "float32", partition=Region((1, 0), (1, 2))).tolist()
+    [[3.0, 4.0]]
+    """
+
+    value: Any = 0
+    """The number, the string or the array; an array is read in C order."""
+
+    def read_dtype(self, dtype: Any) -> np.dtype[Any]:
+        """The dtype that is asked for, or the value's."""
+        return as_value(self.value).dtype if dtype is None else as_dtype(dtype)
+
+    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+        """The part's elements."""
+        value, whole = as_value(self.value), Region.whole(shape)
+        if value.size == whole.size:
+            value = value.reshape(shape)[region.slices]
+        elif value.size != 1:
+            raise ArgumentError(
+                f"A constant of shape {value.shape} has not as many elements as the shape {shape}.",
+                "Give one number, or one for each element.",
+            )
+        else:
+            value = value.reshape(())
+        return np.array(np.broadcast_to(as_value(value, dtype), region.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity(Initializer):
+    """A matrix of zeros with ``gain`` on its diagonal, square or not.
+
+    >>> Identity()((3, 3), partition=Region((1, 0), (2, 3))).tolist()
+    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+
+    gain: float = 1.0
+    """What stands on the diagonal."""
+
+    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+        """The rows and columns of the part, from where the diagonal crosses it."""
+        if len(shape) != 2:
+            raise ArgumentError(f"An identity matrix has two axes, and the shape {shape} was asked for.")
+        values = np.zeros(region.shape, dtype)
+        diagonal = np.arange(max(region.offset), min(region.stop))
+        values[diagonal - region.offset[0], diagonal - region.offset[1]] = self.gain
+        return values
+
 
 Mode = Literal["fan_in", "fan_out", "fan_avg"]
 _MODES = "fan_in", "fan_out", "fan_avg"
@@ -211,3 +291,45 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
         return prod(shape), prod(shape)
     receptive = prod(shape[:-2])
     return shape[-2] * receptive, shape[-1] * receptive
+
+
+# Orthogonal matrices, whose parts must all come from the same one.
+
+
+@dataclass(frozen=True, slots=True)
+class Orthogonal(SeededInitializer):
+    """The factor Q of a normal matrix, with the signs that make R's diagonal positive.
+
+    All axes but the last are rows. Rows or columns, whichever are fewer, are orthonormal, times ``gain``.
+    No part of Q can be had alone: every call makes the WHOLE matrix, in float64, and returns its part. Parts belong to
+    one matrix, so the seed is the same for all of them, and without a seed a part is refused: ``joined`` gives one.
+    """
+
+    gain: float = 1.0
+    """The length of each row or column."""
+    seed: int | None = None
+    """Decides the matrix; without one every call draws another."""
+    seed_mode: SeedMode = "rfc"
+    """From which stream the normal matrix is drawn."""
+
+    def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
+        """The part's rows and columns of the whole matrix."""
+        kind = read_dtype(dtype, FLOATS)
+        if len(shape) < 2:
+            raise ArgumentError(f"An orthogonal matrix has two axes or more, and the shape {shape} was asked for.")
+        if self.seed is None and region != Region.whole(shape):
+            raise ArgumentError(
+                f"The part {region} was asked of an orthogonal matrix without a seed: the next would be another's.",
+                "Give a seed, or ask joined() for the parts of one matrix.",
+            )
+        rows, columns = prod(shape[:-1]), shape[-1]
+        tall = max(rows, columns), min(rows, columns)
+        normal = self.draw("normal", (0.0, 1.0), tall, kind, Region.whole(tall))
+        q, r = np.linalg.qr(normal.astype(np.float64))
+        q *= np.where(np.diagonal(r) < 0, -1.0, 1.0)
+        matrix = q.T if rows < columns else q
+        return (self.gain * matrix.reshape(shape)[region.slices]).astype(kind)
+
+    def joined(self) -> Self:
+        """One matrix: with a seed drawn now, where there was none."""
+        return self if self.seed is not None else replace(self, seed=fresh_seed())

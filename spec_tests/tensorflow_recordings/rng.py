@@ -7,7 +7,7 @@ import numpy as np
 
 from shardvar import random
 from shardvar.random.stateless import PhiloxStream
-from vectors.cases import Rule
+from spec_tests.tensorflow_recordings.cases import Rule
 
 ULP = 4
 """Units in the last place by which normal values may differ: libraries round logarithms and sines differently."""

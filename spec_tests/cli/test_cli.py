@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli import main
+from shardvar.cli.output import human_size, printable
 from shardvar.cli.parser import VERBS
-from shardvar.cli.text import human_size, printable
 from shardvar.cli.tree import tree_lines
 from shardvar.cli.usage import parse_index, parse_shards, parse_size
 from spec_tests.helpers import paths

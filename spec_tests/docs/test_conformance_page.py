@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from shardvar.conformance.expected import read_expected
 from shardvar.conformance.registry import all_rules
-from spec_tests.conformance.implementations import BREACHES, DATA, IMPLEMENTATIONS, PAGE
-from spec_tests.conformance.page import combined, outcomes, page, scripts_of
+from shardvar.conformance.verdict import read_expected
 
 NUMPY, SHARDVAR = (one for one in IMPLEMENTATIONS if one.name in ("numpy", "shardvar"))
 

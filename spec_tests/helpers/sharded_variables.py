@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shardvar.testing import counting, ids, sharded_of, sharded_variables
 from shardvar.testing import layouts as _layouts
-from shardvar.testing.variables import ROW_SHAPES
+from shardvar.testing.machine import ROW_SHAPES
 from shardvar.variables import ShardedVariable
 
 __all__ = ["Array", "counting", "ids_of", "layouts", "row_shapes", "sharded_arrays", "sharded_of"]

@@ -9,7 +9,6 @@ import pytest
 from shardvar.conformance import adapter as protocol
 from shardvar.conformance.adapters.numpy import Adapter as NumpyAdapter
 from shardvar.conformance.adapters.shardvar import Adapter as ShardvarAdapter
-from shardvar.conformance.expected import Expected
 from shardvar.conformance.registry import LEVELS, Rule, all_rules
 from shardvar.conformance.report import program
 from shardvar.conformance.rules.damage import files_of
@@ -20,6 +19,7 @@ from shardvar.conformance.verdict import (
     KEPT,
     NOT_CLAIMED,
     UNEXPECTED_PASS,
+    Expected,
     judge,
     verdict_of,
 )

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import shardvar
-from shardvar.conformance import worker
+from shardvar.conformance import calls
 from shardvar.conformance.adapter import load_adapter
 from shardvar.conformance.calls import ProcessDied
-from shardvar.conformance.expected import read_expected
 from shardvar.conformance.session import levels_of
+from shardvar.conformance.verdict import read_expected
 from shardvar.errors import ArgumentError
 from spec_tests.helpers import paths, wrong_adapters
 from spec_tests.helpers.programs import ENVIRONMENT
@@ -103,10 +103,10 @@ def test_a_process_that_damage_ends_has_broken_the_rule(tmp_path: Path) -> None:
 
 
 def test_a_process_that_hangs_is_ended_and_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    isolated = worker.Isolated(wrong_adapters.Hangs(), f"{WRONG}:Hangs")
+    isolated = calls.Isolated(kit_mutants.Hangs(), "kit_mutants:Hangs")
     tensors, path = {"w": np.ones(3)}, str(tmp_path / "model")
     isolated.save(path, tensors, 1)
-    monkeypatch.setattr(worker, "PATIENCE", 0.5)
+    monkeypatch.setattr(calls, "PATIENCE", 0.5)
     assert np.array_equal(isolated.restore(path, tensors, 1)["w"], tensors["w"])
     (tmp_path / "model.npz").write_bytes(b"")
     with pytest.raises(ProcessDied, match=r"restore did not return within"):

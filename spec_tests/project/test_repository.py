@@ -1,6 +1,7 @@
 """What holds for every file of the repository."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,3 +35,23 @@ def test_a_private_path_is_seen() -> None:
     assert PRIVATE_PATH.search("see /" + "home/ada/notes") and not PRIVATE_PATH.search(
         "docs/work/notes and /etc/passwd"
     )
+
+
+def imported_by(source: str) -> set[str]:
+    """The top-level names of all modules that Python source imports, also in functions."""
+    return set(re.findall(r"^[ \t\"]*(?:from|import) (\w+)", source, re.MULTILINE))
+
+
+def test_an_extra_installs_only_what_is_imported() -> None:
+    """By the library, by the notebook for which it is, or as ``python -m`` by the Makefile."""
+    library = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "shardvar").rglob("*.py"))
+    used = imported_by(library) | imported_by((ROOT / "docs" / "tour.ipynb").read_text(encoding="utf-8"))
+    used |= set(re.findall(r"-m (\w+)", (ROOT / "Makefile").read_text(encoding="utf-8")))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {
+        f"{extra}: {requirement}"
+        for extra, requirements in project["optional-dependencies"].items()
+        for requirement in requirements
+        if re.split(r"[^\w]", requirement)[0] not in used
+    }
+    assert needed == set()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.layout import Partition
-from shardvar.pictures.boxes import boxes_svg, drawn_axes
+from shardvar.pictures.drawings import boxes_svg, drawn_axes
 from shardvar.pictures.table import html_table, shown
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable

@@ -36,9 +36,7 @@ nitpick_ignore_regex = [("py:.*", ".*")]
 
 myst_enable_extensions = ["attrs_inline", "colon_fence"]
 myst_heading_anchors = 4
-suppress_warnings = [
-    "misc.highlighting_failure"
-]  # format.md annotates its hexdumps
+suppress_warnings = ["misc.highlighting_failure"]  # format.md annotates its hexdumps
 
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
@@ -75,7 +73,7 @@ html_theme_options = {
 
 
 class Names(SphinxDirective):
-    """List the public names below ``.. names:: MODULE``, or all of the module if there are none."""
+    """List public names of a module, ``.. names:: MODULE``: those below it, or all of them."""
 
     required_arguments = 1
     has_content = True

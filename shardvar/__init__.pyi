@@ -59,4 +59,4 @@ from shardvar.variables import Variable as Variable
 from shardvar.variables import initializers as initializers
 from shardvar.variables import variable_creator_scope as variable_creator_scope
 from shardvar.variables import variable_operations as variable_operations
-from shardvar.variables.name_scope import name_scope as name_scope
+from shardvar.variables.scopes import name_scope as name_scope

@@ -68,7 +68,7 @@ def sparse_gradients(table: VariableInterface, ids: Array, values: Array) -> Sha
     shards, layout = components(table), row_layout_of(table)
     nothing = np.zeros((0, *table.shape[1:]), values.dtype)
     parts = [IndexedSlices(nothing, np.zeros(0, ids.dtype), shard.shape) for shard in shards]
-    for number, local, places in layout.pieces(ids.astype(np.int64, copy=False)):
+    for number, local, places in layout.split_rows(ids.astype(np.int64, copy=False)):
         own = values if places is None else values[places]
         parts[number] = IndexedSlices(own, local.astype(ids.dtype, copy=False), shards[number].shape)
     return tuple(zip(parts, shards, strict=True))

@@ -225,7 +225,7 @@ class _Stored:
     """The checkpoint's."""
     key: str
     """Which one."""
-    gives_away: ClassVar[bool] = True
+    makes_new_arrays: ClassVar[bool] = True
     """Every call returns an array that nobody else holds."""
 
     def __call__(self, partition: Any = None) -> Array:

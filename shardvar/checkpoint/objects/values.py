@@ -25,7 +25,6 @@ from shardvar.variables import (
     MirroredVariable,
     ResourceVariable,
     ShardedVariable,
-    Variable,
     VariableInterface,
 )
 from shardvar.variables.operations import plan_replacements
@@ -192,8 +191,6 @@ def _plan_writes(filled: Sequence[VariableInterface], values: Sequence[Array]) -
         if type(each) is ResourceVariable:
             resources.append(each.resource)
             arrays.append(value)
-        elif isinstance(each, Variable):
-            writes.append(each.plan_dense(REPLACE, value))
         else:
-            writes += each._plan_dense(REPLACE, value)
+            writes += each.plan_writes(REPLACE, value)
     return [*plan_replacements(resources, arrays), *writes]

@@ -31,7 +31,7 @@ from shardvar.variables import (
     VariableSynchronization,
 )
 from shardvar.variables.create import plan_cut
-from shardvar.variables.creators import NextCreator
+from shardvar.variables.scopes import NextCreator
 from shardvar.variables.updates import ADD, SUB, Update
 from shardvar.variables.variable import parse_mode
 

@@ -19,7 +19,7 @@ from shardvar.training.serialization import check_config, deserialize, serializa
 from shardvar.training.strategies.scope import Partitioning, Scope
 from shardvar.training.strategies.strategy import Strategy, check_partitioner, check_size_known, create_cut
 from shardvar.variables import AggregatingVariable, VariableAggregation
-from shardvar.variables.creators import NextCreator
+from shardvar.variables.scopes import NextCreator
 from shardvar.variables.variable import parse_mode
 
 

@@ -15,7 +15,7 @@ from shardvar.errors import ScopeError
 from shardvar.training.strategies.hints import Hints
 from shardvar.variables import variable_creator_scope
 from shardvar.variables.create import Cut
-from shardvar.variables.creators import NextCreator
+from shardvar.variables.scopes import NextCreator
 
 
 @dataclass(frozen=True, slots=True)

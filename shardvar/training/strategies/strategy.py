@@ -34,11 +34,11 @@ from shardvar.variables import (
     replica_scope,
 )
 from shardvar.variables.create import Cut
-from shardvar.variables.creators import NextCreator
 from shardvar.variables.initial_value import InitialValue, open_initial_value
 from shardvar.variables.initializers import Zeros
 from shardvar.variables.mirrored import aggregate
 from shardvar.variables.resource_variable import parse_shape
+from shardvar.variables.scopes import NextCreator
 from shardvar.variables.variable import parse_mode
 
 

@@ -12,7 +12,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.training.serialization import check_config, deserialize, serializable, serialize
 from shardvar.training.strategies.scope import Scope
 from shardvar.training.strategies.strategy import Strategy, open_arguments
-from shardvar.variables.creators import NextCreator
+from shardvar.variables.scopes import NextCreator
 
 Chooser = Callable[[str | None, tuple[int, ...], Any], "Strategy | int | None"]
 

@@ -5,6 +5,7 @@ Types are looked at here alone; what the values mean is checked where they are u
 
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from shardvar.layout.dtypes import code, dtype_name, numpy_dtype
+from shardvar.planning.policies import Policy
 
 
 def as_array(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
@@ -137,3 +139,66 @@ def name_of_dtype(dtype: Any) -> str:
         return dtype_name(np.dtype(dtype))
     except TypeError:
         raise ArgumentTypeError(f"{dtype!r} is no dtype.", "Give its name, such as 'bfloat16'.") from None
+
+
+# TensorFlow's options for writing a checkpoint of objects, as far as they mean something here.
+
+
+_REFUSED = {
+    "experimental_io_device": "Every task writes by itself; give a ShardByDevicePolicy to keep devices apart.",
+    "enable_async": "Give `background=True` to `Checkpoint.save`.",
+    "experimental_write_callbacks": "Call them once `write` has returned; the checkpoint is committed then.",
+    "experimental_skip_slot_variables": "Leave the optimizer out of the checkpoint.",
+}
+"""TensorFlow's other options, each with what to do instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOptions:
+    """What ``Checkpoint.write`` takes as ``options``.
+
+    R-POLICY-18 (RFC 001): "I propose adding an `experimental_sharding_callback` option to `CheckpointOptions`."
+
+    The fields are those of ``tf.train.CheckpointOptions``. Those that mean nothing here may have TensorFlow's defaults,
+    and are refused by name where they have another value.
+
+    >>> from shardvar.planning.policies import MaxShardSizePolicy
+    >>> CheckpointOptions(experimental_sharding_callback=MaxShardSizePolicy(500 * 2**20)).policy.max_shard_size
+    524288000
+    """
+
+    experimental_sharding_callback: Policy | None = None
+    """Which slices share a file; None for a file a task. A ``ShardingCallback``, or whatever ``policy=`` takes."""
+    experimental_io_device: None = None
+    """Refused."""
+    enable_async: bool = False
+    """Refused."""
+    experimental_write_callbacks: None = None
+    """Refused."""
+    experimental_skip_slot_variables: bool = False
+    """Refused."""
+
+    def __post_init__(self) -> None:
+        check_policy(self.experimental_sharding_callback)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in _REFUSED and value is not field.default:
+                raise ArgumentError(f"{field.name}={value!r} means nothing here.", _REFUSED[field.name])
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy, under the name that it has elsewhere."""
+        return self.experimental_sharding_callback
+
+
+def policy_of(policy: Policy | None, options: CheckpointOptions | None) -> Policy | None:
+    """The policy of a call that takes it in either of two ways; ``ArgumentError`` where it is given in both."""
+    check_policy(policy)
+    if options is None:
+        return policy
+    given: Any = options
+    if not isinstance(given, CheckpointOptions):
+        raise ArgumentTypeError(f"{given!r} are no options.", "Give a CheckpointOptions.")
+    if policy is not None and options.policy is not None:
+        raise ArgumentError("A policy is given twice, by itself and in the options.", "Give it once.")
+    return policy or options.policy

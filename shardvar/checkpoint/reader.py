@@ -171,9 +171,7 @@ class Reader:
 
     def _repr_html_(self) -> str:
         """The first tensors as a table, for notebooks. Looks at all entries, at no payload."""
-        from shardvar.checkpoint.pictures import reader_html
-
-        return reader_html(self)
+        return _as_html(self)
 
     def forget(self) -> None:
         """Let go of what grows with the number of tensors, and is found again when it is asked for."""
@@ -245,3 +243,38 @@ def _has_unverified(entries: EntryTable, wanted: Region) -> bool:
     """Whether a checksum covers more than the region, so that reading the region alone compares nothing with it."""
     parts = (row for row in _overlapping(entries, wanted) if not wanted.covers(entries.slices.region(row)))
     return any(entries.checksum[row] != NO_CHECKSUM for row in parts)
+
+
+_MOST_ROWS = 24
+"""Rows of a table in a notebook."""
+
+
+def _as_html(reader: Reader) -> str:
+    """Return a table of the first tensors, with the faults of those that cannot be read."""
+    from shardvar.pictures.table import Markup, bad, bar, html_block, html_table
+    from shardvar.pictures.words import count, human_shape, human_size
+
+    entries, faults = reader.entries(), reader.faults
+    tensors = entries.slices.tensors
+    rows_of, num_slices = tensors.rows(), np.bincount(entries.slices.tensor, minlength=len(tensors))
+    nbytes = np.zeros(len(tensors), dtype=np.int64)
+    np.add.at(nbytes, entries.slices.tensor, entries.slices.nbytes)
+    most = int(nbytes.max()) if len(nbytes) else 0
+    keys = reader.keys()
+    rows: list[tuple[object, ...]] = []
+    for key in keys[:_MOST_ROWS]:
+        fault = bad(type(faults[key]).__name__) if key in faults else ""
+        row = rows_of.get(key)
+        if row is None:
+            rows.append((key, "", "", "", "", "", fault))
+            continue
+        size = int(nbytes[row])
+        shape = human_shape(tensors.shape(row))
+        rows.append((key, tensors.dtype(row), shape, human_size(size), bar(size, most), int(num_slices[row]), fault))
+    headers = ("tensor", "dtype", "shape", "size", "", "slices", "")
+    about = [
+        f"{reader.format} format", count(len(keys), "tensor"), count(len(entries), "slice"),
+        count(len(reader.index.files), "file"), human_size(int(nbytes.sum())),
+    ]  # fmt: skip
+    broken = bad(f"{count(len(faults), 'tensor')} cannot be read") if faults else Markup("")
+    return html_block(reader.path, about, broken, html_table(headers, rows, (3, 5), len(keys) - len(rows)))

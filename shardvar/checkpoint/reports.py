@@ -1,13 +1,23 @@
-"""What a write did, or would do.
+"""Reports: what each verb did or found, as values with stable JSON and a table for notebooks.
+
+    WriteReport    save, reshard (with ``dry_run`` what they would do)
+    VerifyReport   verify: one ``Damage`` for each thing that is wrong
+    DiffReport     diff: one ``TensorDifference`` for each tensor that is not the same
+
+A report holds numbers, texts and other reports, and knows nothing of open checkpoints. Its JSON changes its meaning
+only with ``SCHEMA``. The drawing functions at the end import ``shardvar.pictures`` when a notebook asks for them, so
+that the verbs start without it.
 
 R-POLICY-16 (RFC 001): "Other metrics will give a summary of the shards collection (number of shards, callback
 description)."
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shardvar.planning.policies.policy import Exceeding
+from shardvar.checkpoint.numbers import Number, json_number
+from shardvar.planning.policies.exceeding import Exceeding
 
 SCHEMA = 1
 """The version of the keys that ``to_json`` gives; it changes when one changes its meaning or goes."""
@@ -66,6 +76,238 @@ class WriteReport:
 
     def _repr_html_(self) -> str:
         """The report as a table, for notebooks."""
-        from shardvar.checkpoint.pictures import write_html
+        return _write_html(self)
 
-        return write_html(self)
+
+# What ``verify`` found, as values.
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One thing that is wrong with a checkpoint."""
+
+    kind: str
+    """The name of the error's class."""
+    key: str | None
+    """The tensor; None where it is not one tensor's."""
+    file: str | None
+    """The file, where it is known."""
+    message: str
+    """What is wrong, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What ``verify`` found."""
+
+    path: str
+    """The checkpoint."""
+    format: str
+    """Its format."""
+    damages: tuple[Damage, ...]
+    """Everything that is wrong."""
+    notes: tuple[str, ...]
+    """What is odd and harms nothing."""
+    num_tensors: int = 0
+    """Tensors in the index."""
+    num_slices: int = 0
+    """Slices that they are stored as."""
+    num_files: int = 0
+    """Data files that the index names."""
+    read_nbytes: int = 0
+    """Payload bytes that were read, but for those of keys that the index itself cannot read."""
+    unguarded_nbytes: int = 0
+    """Those of them that no checksum guards, so that only their being there is proven."""
+
+    @property
+    def ok(self) -> bool:
+        """True where nothing is wrong."""
+        return not self.damages
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object with stable keys."""
+        lists = {"damages": [asdict(damage) for damage in self.damages], "notes": list(self.notes)}
+        return {"schema": SCHEMA, "ok": self.ok, **asdict(self), **lists}
+
+    def _repr_html_(self) -> str:
+        """The report as a table, for notebooks."""
+        return _verify_html(self)
+
+
+# What ``diff`` found, as values.
+
+
+@dataclass(frozen=True, slots=True)
+class ValueDifference:
+    """How the values of one tensor differ."""
+
+    count: int
+    """Elements that differ; bytes of the payload where the dtype is variant."""
+    first: tuple[int, ...] | None
+    """The index of the first one that differs, in C order; None for a variant."""
+    max_absolute: Number | None
+    """The largest distance; None where nothing has one (strings, opaque dtypes, NaNs)."""
+    max_relative: float | None
+    """The largest distance relative to the larger of the two magnitudes."""
+    num_without_distance: int
+    """Differing elements that have no distance, because a NaN is among them."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The difference as a JSON object with stable keys."""
+        numbers = {"max_absolute": json_number(self.max_absolute), "max_relative": json_number(self.max_relative)}
+        return asdict(self) | {"first": None if self.first is None else list(self.first)} | numbers
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDifference:
+    """A tensor that both checkpoints have and that is not the same in both."""
+
+    key: str
+    """Its name."""
+    dtype_a: str
+    """Its dtype in the first."""
+    dtype_b: str
+    """Its dtype in the second."""
+    shape_a: tuple[int, ...]
+    """Its shape in the first."""
+    shape_b: tuple[int, ...]
+    """Its shape in the second."""
+    values: ValueDifference | None
+    """How its values differ; None where they do not, or cannot be compared (other shapes, strings beside numbers)."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The difference as a JSON object with stable keys."""
+        shapes = {"shape_a": list(self.shape_a), "shape_b": list(self.shape_b)}
+        return asdict(self) | shapes | {"values": self.values and self.values.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A tensor that could not be compared, since one of the checkpoints is damaged there."""
+
+    key: str
+    """Its name."""
+    side: str
+    """``"a"`` or ``"b"``: which of the two."""
+    kind: str
+    """The name of the error's class."""
+    message: str
+    """The error."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiffReport:
+    """What ``diff`` found."""
+
+    path_a: str
+    """The first checkpoint."""
+    path_b: str
+    """The second."""
+    only_in_a: tuple[str, ...]
+    """Keys that only the first has."""
+    only_in_b: tuple[str, ...]
+    """Keys that only the second has."""
+    differences: tuple[TensorDifference, ...]
+    """The tensors that both have and that differ, in the order of the first."""
+    unreadable: tuple[Unreadable, ...]
+    """The tensors that could not be compared."""
+    num_equal: int
+    """Tensors that are the same in both: dtype, shape and every element."""
+
+    @property
+    def equal(self) -> bool:
+        """True where both hold the same tensors."""
+        return not (self.only_in_a or self.only_in_b or self.differences or self.unreadable)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object with stable keys."""
+        return {
+            "schema": SCHEMA,
+            "equal": self.equal,
+            "path_a": self.path_a,
+            "path_b": self.path_b,
+            "only_in_a": list(self.only_in_a),
+            "only_in_b": list(self.only_in_b),
+            "differences": [each.to_json() for each in self.differences],
+            "unreadable": [asdict(each) for each in self.unreadable],
+            "num_equal": self.num_equal,
+        }
+
+    def _repr_html_(self) -> str:
+        """The report as a table, for notebooks."""
+        return _diff_html(self)
+
+
+# Tables for notebooks. Every name in them is escaped.
+
+_MOST_ROWS = 24
+"""Rows of a table; a notebook is no place for a hundred thousand."""
+
+
+def _write_html(report: WriteReport) -> str:
+    """What was written, and how its bytes are spread over the files."""
+    from shardvar.pictures.table import Markup, bar, html_block, html_table
+    from shardvar.pictures.words import count, human_size
+
+    about = [
+        f"{report.format} format", count(report.num_tensors, "tensor"), count(report.num_slices, "slice"),
+        count(report.num_files, "file"), human_size(report.nbytes),
+    ]  # fmt: skip
+    sizes = report.file_nbytes
+    rows = [
+        (f"file {number}", human_size(size), bar(size, max(sizes))) for number, size in enumerate(sizes[:_MOST_ROWS])
+    ]
+    would = "would be written to " if report.dry_run else "written to "
+    policy = html_table(("policy",), [(report.description,)]) if report.description else Markup("")
+    return html_block(
+        would + report.path, about, policy, html_table(("", "bytes", ""), rows, (1,), len(sizes) - len(rows))
+    )
+
+
+def _verify_html(report: VerifyReport) -> str:
+    """Whether it is whole, and every damage if not."""
+    from shardvar.pictures.table import bad, html_block, html_table
+    from shardvar.pictures.words import count, human_size
+
+    about = [count(report.num_tensors, "tensor"), count(report.num_slices, "slice"), count(report.num_files, "file")]
+    about.append(f"{human_size(report.read_nbytes)} read")
+    if report.unguarded_nbytes:
+        about.append(f"{human_size(report.unguarded_nbytes)} that no checksum guards")
+    if report.ok:
+        return html_block(f"ok: {report.path}", about)
+    rows = [(each.key or each.file or "", bad(each.kind), each.message) for each in report.damages[:_MOST_ROWS]]
+    table = html_table(("where", "damage", "what it is"), rows, more=len(report.damages) - len(rows))
+    return html_block(f"damaged: {report.path}", about, table)
+
+
+def _diff_html(report: DiffReport) -> str:
+    """What differs between two checkpoints, tensor by tensor."""
+    from shardvar.pictures.table import Markup, html_block, html_table
+    from shardvar.pictures.words import count
+
+    about = [f"A: {report.path_a}", f"B: {report.path_b}", f"{report.num_equal:,} equal"]
+    rows = list(_differences(report))
+    title = "equal" if report.equal else f"{count(len(rows), 'difference')}"
+    table = html_table(("tensor", "", "what differs"), rows[:_MOST_ROWS], more=max(0, len(rows) - _MOST_ROWS))
+    return html_block(title, about, table if rows else Markup(""))
+
+
+def _differences(report: DiffReport) -> Iterator[tuple[object, object, object]]:
+    from shardvar.pictures.table import bad
+    from shardvar.pictures.words import count, human_shape
+
+    for broken in report.unreadable:
+        yield broken.key, bad(f"unreadable in {broken.side.upper()}"), broken.message
+    for each in report.differences:
+        told = []
+        if each.dtype_a != each.dtype_b:
+            told.append(f"dtype {each.dtype_a} and {each.dtype_b}")
+        if each.shape_a != each.shape_b:
+            told.append(f"shape {human_shape(each.shape_a)} and {human_shape(each.shape_b)}")
+        if each.values is not None:
+            most = "" if each.values.max_absolute is None else f", by at most {each.values.max_absolute:.6g}"
+            told.append(count(each.values.count, "value") + most)
+        yield each.key, "differs", "; ".join(told)
+    for side, keys in (("A", report.only_in_a), ("B", report.only_in_b)):
+        for key in keys:
+            yield key, f"only in {side}", ""

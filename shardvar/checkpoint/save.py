@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardvar._version import __version__
 from shardvar.checkpoint.arguments import as_array, check_mapping, check_policy, dtype_of, texts_of
 from shardvar.checkpoint.locate import Path, find_target
 from shardvar.checkpoint.reports import WriteReport
@@ -17,7 +18,8 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.policies import Policy
 from shardvar.planning.slices import TensorTable, pad
 
-WRITER = "shardvar 0.1.0"
+WRITER = f"shardvar {__version__}"
+"""The name and version that checkpoints keep of the program that wrote them."""
 
 
 def save(

@@ -18,9 +18,8 @@ from shardvar.checkpoint.locate import Found, standing_in_another_format
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.engine.evidence import BLOCK_NBYTES
 from shardvar.engine.files import FileTask
-from shardvar.engine.journal import JOURNAL
 from shardvar.engine.pool import WORKERS
-from shardvar.engine.write import file_tasks, write_checkpoint
+from shardvar.engine.write import JOURNAL, file_tasks, write_checkpoint
 from shardvar.errors import (
     ArgumentError,
     CheckpointError,

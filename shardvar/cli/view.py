@@ -5,14 +5,11 @@ import secrets
 from argparse import Namespace
 from pathlib import Path
 
-from shardvar.checkpoint.diff_report import DiffReport
-from shardvar.checkpoint.histograms import histograms
 from shardvar.checkpoint.locate import Found, find_checkpoint
 from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.reports import SCHEMA
-from shardvar.checkpoint.stats import measure
-from shardvar.cli.output import note, print_json, progress
-from shardvar.cli.text import count, human_size, short_path
+from shardvar.checkpoint.reports import SCHEMA, DiffReport
+from shardvar.checkpoint.stats import histograms, measure
+from shardvar.cli.output import count, human_size, note, print_json, progress, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
 from shardvar.storage.local import split
 from shardvar.view.collect import Columns, choose_keys, describe, describe_diff, file_sizes

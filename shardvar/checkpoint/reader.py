@@ -21,7 +21,7 @@ from shardvar.layout.indexing import Pick, cut_steps, plan_region
 from shardvar.layout.region import Region
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index, Metadata, concatenate_entries
 from shardvar.planning.plan import find_faults, plan_copies
-from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.planning.slices import SliceTable
 
 VERIFY = ("auto", "full")
 
@@ -154,7 +154,7 @@ class Reader:
 
     def _read(self, entries: EntryTable, wanted: Region) -> npt.NDArray[Any]:
         tensors = entries.slices.tensors
-        target = _one_slice(tensors, wanted)
+        target = SliceTable.of_region(tensors, wanted)
         return read_arrays(plan_copies(entries.slices, target), self.source, entries)[0]
 
     def find(self, key: str) -> EntryTable:
@@ -220,14 +220,6 @@ def open_checkpoint(path: Path) -> Reader:
     return Reader(found.path, found.format.name, found.open())
 
 
-def _one_slice(tensors: TensorTable, wanted: Region) -> SliceTable:
-    rank = tensors.shapes.shape[1]
-    offset = np.zeros((1, rank), dtype=np.int64)
-    shape = np.ones((1, rank), dtype=np.int64)
-    offset[0, : wanted.rank], shape[0, : wanted.rank] = wanted.offset, wanted.shape
-    return SliceTable.of(tensors, np.zeros(1, dtype=np.int64), offset, shape)
-
-
 def _pick(array: npt.NDArray[Any], pick: Pick) -> npt.NDArray[Any]:
     """What an index picks, as an array also where NumPy would give a scalar."""
     return np.asarray(array[(*pick, ...)])  # the ellipsis keeps even a single element an array
@@ -235,7 +227,7 @@ def _pick(array: npt.NDArray[Any], pick: Pick) -> npt.NDArray[Any]:
 
 def _overlapping(entries: EntryTable, wanted: Region) -> list[int]:
     """The rows that hold an element of the region."""
-    copies = plan_copies(entries.slices, _one_slice(entries.slices.tensors, wanted)).copies
+    copies = plan_copies(entries.slices, SliceTable.of_region(entries.slices.tensors, wanted)).copies
     return [int(row) for row in copies.source]
 
 
@@ -257,8 +249,7 @@ def _as_html(reader: Reader) -> str:
     entries, faults = reader.entries(), reader.faults
     tensors = entries.slices.tensors
     rows_of, num_slices = tensors.rows(), np.bincount(entries.slices.tensor, minlength=len(tensors))
-    nbytes = np.zeros(len(tensors), dtype=np.int64)
-    np.add.at(nbytes, entries.slices.tensor, entries.slices.nbytes)
+    nbytes = entries.slices.nbytes_of_tensors()
     most = int(nbytes.max()) if len(nbytes) else 0
     keys = reader.keys()
     rows: list[tuple[object, ...]] = []

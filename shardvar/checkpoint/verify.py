@@ -28,7 +28,6 @@ from shardvar.engine.read import check_bool
 from shardvar.errors import CheckpointError, CheckpointNotFound, UnsupportedError
 from shardvar.formats.protocol import Finding, Source
 from shardvar.layout.dtypes import STRING, Ints, code
-from shardvar.planning.faults import find_faults
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import concatenate

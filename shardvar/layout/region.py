@@ -52,7 +52,7 @@ def read_shape(shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
     return extents
 
 
-def read_declared_shape(shape: Iterable[SupportsIndex | None]) -> tuple[int | None, ...]:
+def read_declared_shape(shape: Any) -> tuple[int | None, ...]:
     """A shape whose extents may be None, for any size; errors as ``read_shape``.
 
     >>> read_declared_shape([None, np.int32(4)])

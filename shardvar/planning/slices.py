@@ -102,8 +102,7 @@ class TensorTable:
         return replace(self, keys=keys, codes=self.codes[rows], ranks=self.ranks[rows], shapes=self.shapes[rows])
 
     def whole(self) -> "SliceTable":
-        """One slice for each tensor, which holds all of it; strings get ``nbytes`` 0, since theirs is not known here.
-        """
+        """One slice for each tensor, all of it; strings get ``nbytes`` 0, since theirs is not known here."""
         return SliceTable.of(self, np.arange(len(self)), np.zeros_like(self.shapes), self.shapes)
 
 
@@ -128,8 +127,7 @@ class SliceTable:
 
     @classmethod
     def of(cls, tensors: TensorTable, tensor: Ints, offset: Ints, shape: Ints, nbytes: Ints | None = None) -> Self:
-        """The table whose payload sizes follow from dtype and shape; ``nbytes`` counts only for strings and variants.
-        """
+        """The table whose sizes follow from dtype and shape; ``nbytes`` counts only for strings and variants."""
         codes = tensors.codes[tensor]
         computed = slice_nbytes(codes, shape)
         if nbytes is not None:
@@ -173,17 +171,22 @@ class SliceTable:
         of_device = np.array([position.get(task_of(device), -1) for device in self.devices], dtype=np.int64)
         return of_device[self.device], list(position)
 
-    def by_tensor(self) -> tuple[Ints, Ints]:
+    def by_tensor(self, *, by_offset: bool = False) -> tuple[Ints, Ints]:
         """Rows grouped by tensor: ``order`` [m] and ``bounds`` [n + 1].
 
-        The rows of tensor ``t`` are ``order[bounds[t] : bounds[t + 1]]``, ascending; a tensor without a slice has none.
+        The rows of tensor ``t`` are ``order[bounds[t] : bounds[t + 1]]``; a tensor without a slice has none. They
+        ascend, or with ``by_offset`` are in the C order of their offsets.
 
         >>> tensors = TensorTable.of([("a", "int8", (2,)), ("b", "int8", (2,)), ("c", "int8", (2,))])
         >>> order, bounds = tensors.whole().take(np.array([2, 0, 2])).by_tensor()
         >>> order.tolist(), bounds.tolist()
         ([1, 0, 2], [0, 1, 1, 3])
         """
-        return group_rows(self.tensor, len(self.tensors))
+        if not by_offset:
+            return group_rows(self.tensor, len(self.tensors))
+        # lexsort takes its last key first: for rank 2 the keys are (column 1, column 0, tensor).
+        order = np.lexsort((*self.offset.T[::-1], self.tensor))
+        return order, _bounds(self.tensor[order], len(self.tensors))
 
     def nbytes_of_tensors(self) -> Ints:
         """[n] the payload bytes of each tensor, all its slices together; 0 for a tensor without a slice."""
@@ -237,9 +240,14 @@ def group_rows(column: Ints, count: int) -> tuple[Ints, Ints]:
     The rows that hold the number ``k`` are ``order[bounds[k] : bounds[k + 1]]``, ascending.
     """
     # A stable sort keeps the rows of one number in order; each number begins where it would be inserted. Example: the
-    # column 2, 0, 2 has the order 1, 0, 2; sorted it is 0, 2, 2, so the numbers 0, 1, 2, 3 begin at 0, 1, 1, 3.
+    # column 2, 0, 2 has the order 1, 0, 2; sorted it is 0, 2, 2, so the numbers 0, 1, 2 begin at 0, 1, 1, and end at 3.
     order = np.argsort(column, kind="stable")
-    return order, np.searchsorted(column[order], np.arange(count + 1))
+    return order, _bounds(column[order], count)
+
+
+def _bounds(column: Ints, count: int) -> Ints:
+    """[count + 1] the first row of each number below ``count`` in a sorted column, and the end."""
+    return np.searchsorted(column, np.arange(count + 1))
 
 
 def sum_by(column: Ints, values: Ints, count: int) -> Ints:

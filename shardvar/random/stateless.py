@@ -21,16 +21,8 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
-from shardvar.random.arguments import (
-    FLOATS,
-    INTEGERS,
-    TRUNCATED_AT,
-    read_dtype,
-    read_integer_limits,
-    read_seed,
-    read_shape,
-    scaled,
-)
+from shardvar.layout.region import read_shape
+from shardvar.random.arguments import FLOATS, INTEGERS, TRUNCATED_AT, read_dtype, read_integer_limits, read_seed, scaled
 
 # Philox4x32-10 (Salmon et al., 2011) in NumPy, and the stream of words that TensorFlow makes of a seed.
 #

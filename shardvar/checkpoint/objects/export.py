@@ -183,9 +183,7 @@ class _Values:
 
     def __post_init__(self) -> None:
         slices = entries_of(self.reader, self.keys).slices
-        nbytes = np.zeros(len(slices.tensors), np.int64)
-        np.add.at(nbytes, slices.tensor, slices.nbytes)
-        sizes = dict(zip(slices.tensors.keys, nbytes.tolist(), strict=True))
+        sizes = dict(zip(slices.tensors.keys, slices.nbytes_of_tensors().tolist(), strict=True))
         rows = slices.tensors.rows()
         batch = filled = 0
         for key in self.keys:

@@ -170,11 +170,11 @@ def plan_places(assignment: Assignment) -> tuple[Ints, Ints]:
     at multiples of ``ALIGNMENT``; a file ends with its last payload.
     """
     slices, count = assignment.slices, assignment.num_files
-    order = np.argsort(assignment.file, kind="stable")
+    order, bounds = assignment.by_file()
     file, nbytes = assignment.file[order], slices.nbytes[order]
     room = -(-nbytes // ALIGNMENT) * ALIGNMENT
     ends = np.cumsum(room)
-    base = np.append(0, ends)[np.searchsorted(file, np.arange(count))]
+    base = np.append(0, ends)[bounds[:-1]]
     start = ends - room - base[file]
     sizes = np.zeros(count, np.int64)
     filled = nbytes > 0

@@ -92,8 +92,8 @@ class BundleSink:
         """Keys and values of the index, not yet sorted."""
         slices = self.assignment.slices
         tensors = slices.tensors
-        order = np.argsort(slices.tensor, kind="stable")
-        bounds = np.searchsorted(slices.tensor[order], np.arange(len(tensors) + 1)).tolist()
+        order, ends = slices.by_tensor()
+        bounds = ends.tolist()
         whole = slices.is_whole().tolist()
         dtypes = [ENUMS[tensors.dtype(row)] for row in range(len(tensors))]
         heads: dict[tuple[int, tuple[int, ...]], bytes] = {}

@@ -19,9 +19,9 @@ from typing import Any, Self
 
 from shardvar.devices import Device, device_scope, full_name, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.cutting import AnyPartitioner
+from shardvar.layout.cutting import AnyPartitioner, Cut
 from shardvar.layout.partition import PartitionSpec
-from shardvar.layout.partitioning import AnyPartitioner
+from shardvar.layout.region import read_declared_shape
 from shardvar.training.strategies.hints import Hints
 from shardvar.training.strategies.scope import Partitioning, Scope, current_scope
 from shardvar.variables import (
@@ -34,11 +34,9 @@ from shardvar.variables import (
     create_partitioned,
     replica_scope,
 )
-from shardvar.variables.create import Cut
 from shardvar.variables.initial_value import InitialValue, open_initial_value
 from shardvar.variables.initializers import Zeros
 from shardvar.variables.mirrored import aggregate
-from shardvar.variables.resource_variable import parse_shape
 from shardvar.variables.scopes import NextCreator
 from shardvar.variables.variable import parse_mode
 
@@ -244,7 +242,7 @@ def check_size_known(shape: Any, cut: Any) -> None:
 def create_cut(
     next_creator: NextCreator,
     kwargs: dict[str, Any],
-    cut: Cut,
+    cut: Cut | None,
     *,
     place_next: Callable[[], Device],
     num_shards: int,
@@ -265,7 +263,7 @@ def open_arguments(kwargs: dict[str, Any]) -> tuple[InitialValue, dict[str, Any]
 
 
 def create_spread(
-    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut, devices: Sequence[Device]
+    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut | None, devices: Sequence[Device]
 ) -> VariableInterface:
     """Create a variable in the parts of ``cut``, on the devices in turn."""
     turn = cycle(devices)
@@ -273,7 +271,7 @@ def create_spread(
 
 
 def create_copies(
-    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut, homes: Sequence[Device]
+    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut | None, homes: Sequence[Device]
 ) -> list[VariableInterface]:
     """Create a copy on each device, all cut alike."""
     copies = [create_spread(next_creator, kwargs, cut, homes[:1])]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.layout.region import Region
 
 Pick = tuple[slice | int | None, ...]
@@ -53,9 +53,9 @@ def expand_index(key: Any, shape: tuple[int, ...], *, basic: bool = False) -> li
     expanded: list[Any] = []
     axis = 0
     for item in items:
-        expanded += _check_item(item, shape, axis)
+        expanded += _expand_mask(item, shape, axis) if _is_mask(item) else [item]
         axis += _count_axes(item)
-    return expanded
+    return _check_positions(expanded, shape)
 
 
 def is_axis(item: Any) -> bool:
@@ -227,32 +227,37 @@ def _is_mask(item: Any) -> bool:
     return isinstance(item, np.ndarray) and item.dtype == np.bool_
 
 
-def _check_item(item: Any, shape: tuple[int, ...], axis: int) -> list[Any]:
-    """The items that stand for one axis each; ``OutOfRange`` for an index that its axis does not have."""
-    if isinstance(item, int):
-        return [_check_position(item, shape[axis], axis)]
-    if not isinstance(item, np.ndarray):
-        return [item]
-    if not _is_mask(item):
-        _check_positions(item, shape[axis], axis)
-        return [item]
-    covered = shape[axis : axis + item.ndim]
-    if item.shape != covered:
+def _expand_mask(mask: Array, shape: tuple[int, ...], axis: int) -> list[Ints]:
+    covered = shape[axis : axis + mask.ndim]
+    if mask.shape != covered:
         raise OutOfRange(
-            f"A mask of shape {item.shape} does not fit the axes {covered} of the shape {shape}.",
+            f"A mask of shape {mask.shape} does not fit the axes {covered} of the shape {shape}.",
             "Give a mask of the shape of the axes that it stands for.",
         )
-    return list(item.nonzero())
+    return list(mask.nonzero())
 
 
-def _check_position(number: int, length: int, axis: int) -> int:
+def _check_positions(items: list[Any], shape: tuple[int, ...]) -> list[Any]:
+    """The items with integers counted from the front; ``OutOfRange`` for an index that its axis does not have."""
+    # Arrays that broadcast to nothing select nothing, and NumPy then looks at none of them: x[:, [], [99]] is empty. Those
+    # of the first axis are checked all the same, since they say which rows of a variable are read.
+    is_nothing = any(isinstance(item, np.bool_) and not item for item in items)
+    is_nothing |= any(isinstance(item, np.ndarray) and item.size == 0 for item in items)
+    checked: list[Any] = []
+    axis = 0
+    for item in items:
+        if isinstance(item, int):
+            _check_position(item, shape[axis], axis)
+            item %= shape[axis]
+        elif isinstance(item, np.ndarray) and item.size and not (axis and is_nothing):
+            _check_position(int(item.min()), shape[axis], axis)
+            _check_position(int(item.max()), shape[axis], axis)
+        checked.append(item)
+        axis += is_axis(item)
+    return checked
+
+
+def _check_position(number: int, length: int, axis: int) -> None:
     if not -length <= number < length:
         remedy = f"Give an index from {-length} to {length - 1}." if length else "The axis has no index."
         raise OutOfRange(f"Index {number} is out of range for axis {axis} of length {length}.", remedy)
-    return number % length
-
-
-def _check_positions(numbers: Array, length: int, axis: int) -> None:
-    if numbers.size and (numbers.min() < -length or numbers.max() >= length):
-        outside = numbers[(numbers < -length) | (numbers >= length)]
-        _check_position(int(outside[0]), length, axis)

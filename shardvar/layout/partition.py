@@ -195,12 +195,14 @@ def _check_counts(length: int, num_shards: int) -> None:
 
 
 def _integers(values: Sequence[int]) -> tuple[int, ...]:
-    return read_integers(values, "The axis of a PartitionSpec", ArgumentError)
+    return read_integers(values, "axis of a PartitionSpec", ArgumentError)
 
 
 def _lists_of_integers(lists: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     if not isinstance(lists, Iterable):
-        raise ArgumentError(f"The splits {lists!r} are not lists of integers.", "Give the sizes along each axis.")
+        raise ArgumentError(
+            f"Invalid splits {lists!r}.", "Give a sequence of integers for each axis: the sizes of its parts."
+        )
     return tuple(map(_integers, lists))
 
 

@@ -29,7 +29,7 @@ _EXAMPLE = "It reads like '13 4 3,3:0,4'."
 
 
 def read_integers(
-    values: Iterable[SupportsIndex], what: str = "The shape", error: type[ArgumentError] = ArgumentTypeError
+    values: Iterable[SupportsIndex], what: str = "shape", error: type[ArgumentError] = ArgumentTypeError
 ) -> tuple[int, ...]:
     """Integers of any kind as a tuple of Python's; ``error`` for anything else. All shapes are read here.
 
@@ -41,14 +41,14 @@ def read_integers(
         given = tuple(values)
         return tuple(map(index, given))
     except TypeError:
-        raise error(f"{what} {given!r} is not a sequence of integers.", "Give integers alone.") from None
+        raise error(f"Invalid {what} {given!r}.", "Give a sequence of integers.") from None
 
 
 def read_shape(shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
     """A shape as integers; ``ArgumentTypeError`` for anything else, ``ArgumentError`` for a negative extent."""
     extents = read_integers(shape)
     if any(extent < 0 for extent in extents):
-        raise ArgumentError(f"The shape {extents} has a negative extent.", "Give extents from 0 on.")
+        raise ArgumentError(f"The shape {extents} has a negative extent.", "Give extents of 0 or more.")
     return extents
 
 
@@ -91,8 +91,8 @@ class Region:
     # type. A generated __init__ would give them one type, and write each field twice, in the hottest constructor of
     # planning.
     def __init__(self, offset: Iterable[SupportsIndex], shape: Iterable[SupportsIndex]) -> None:
-        object.__setattr__(self, "offset", read_integers(offset, "The offset", LayoutError))
-        object.__setattr__(self, "shape", read_integers(shape, "The shape", LayoutError))
+        object.__setattr__(self, "offset", read_integers(offset, "offset", LayoutError))
+        object.__setattr__(self, "shape", read_integers(shape, "shape", LayoutError))
         if len(self.offset) != len(self.shape):
             raise LayoutError(
                 f"Offset {self.offset} and shape {self.shape} differ in rank.", "Give both for each axis."

@@ -145,3 +145,6 @@ def device_of(variable: Any) -> Device:
     if not resources:
         raise ArgumentError(f"{variable.name} holds no resource on a device.", "Colocate with a resource variable.")
     return resources[0].device
+
+
+Variable.default_kind = ResourceVariable

@@ -20,7 +20,7 @@ from shardvar.checkpoint.callbacks.slice_source import SliceSource
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import parse_slice_text
 from shardvar.planning.index import EntryTable
-from shardvar.planning.policies.max_shard_size import OBJECT_GRAPH_KEY, Filling, fewest_files, weights_of
+from shardvar.planning.policies.max_shard_size import OBJECT_GRAPH_KEY, WeighedSlices, fewest_files, weights_of
 from shardvar.planning.policies.policy import HOLDS_ALL, tabulate
 from shardvar.planning.slices import TensorTable
 from spec_tests.helpers import paths
@@ -205,7 +205,7 @@ def test_as_few_files_as_filling_in_order_takes(tensors: Tensors, limit: int) ->
     assert count == fewest(tensors, limit)
     table = TensorTable.of(tensors).whole()
     cuttable = table.tensors.ranks > 0
-    counted = fewest_files(Filling(table, weights_of(table), cuttable, limit), np.arange(len(table)))
+    counted = fewest_files(WeighedSlices(table, weights_of(table), cuttable, limit), np.arange(len(table)))
     assert counted == count
 
 

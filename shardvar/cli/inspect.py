@@ -4,7 +4,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 
-from shardvar.checkpoint.blocks import ReadError
 from shardvar.checkpoint.locate import Found, find_checkpoint, find_checkpoints
 from shardvar.checkpoint.numbers import Number
 from shardvar.checkpoint.reader import Reader
@@ -14,6 +13,7 @@ from shardvar.cli.listing import Tensor, list_slices, list_tensors, slice_json
 from shardvar.cli.output import print_json, print_table, progress
 from shardvar.cli.text import count, human_shape, human_size, one_line, printable, short_path
 from shardvar.cli.tree import Line, tree_lines
+from shardvar.engine.evidence import ReadError
 
 Measured = dict[str, Statistics | ReadError]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.checkpoint.blocks import ReadError
 from shardvar.checkpoint.reader import Reader
+from shardvar.engine.evidence import ReadError
 from shardvar.errors import ArgumentError
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 

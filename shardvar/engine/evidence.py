@@ -5,7 +5,7 @@ the cache, and compares it with what the index promises for exactly these bytes:
 one of its runs. The rule, "a checksum is compared whenever the bytes that it covers are read", is ``Evidence.add``.
 
     range that was read            what happens
-    a whole payload, or one run    compared at once
+    a whole payload, or one run    compared at once, or with the next few reads
     another part of a payload      kept until ``check``: parts that tile their payload are combined and compared, others
                                    are read again, by the runs that they touch where the format has checksums of runs,
                                    else the whole payload
@@ -23,7 +23,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +31,15 @@ import numpy.typing as npt
 from shardvar.engine.pool import BLOCK_NBYTES, block_ranges, new_buffer
 from shardvar.errors import ArgumentError, CheckpointError, CorruptCheckpoint, UnsupportedError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 
 ReadError = CheckpointError | UnsupportedError
 READ_ERRORS = (CheckpointError, UnsupportedError)
 """The errors that keep one payload from being read, and no other."""
+
+_MOST_NOTED = 64
+"""Reads after which their checksums are compared, so that damage is found soon."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,21 +84,23 @@ class Evidence:
     """False where reads take no checksums: the caller adds them, or said that it wants no comparison."""
     errors: dict[int, ReadError] | None = None
     """The first error of each row, where errors are kept; None where they are raised."""
+    _noted: "array[int]" = field(default_factory=lambda: array("q"))
+    """Pieces that are not compared yet, four integers each: as columns, many are compared in the time of one."""
     _parts: "array[int]" = field(default_factory=lambda: array("q"))
-    """The pieces that are only parts of payloads, four integers each: a hundred thousand of them take a few MiB."""
+    """The pieces that are only parts of payloads, likewise: a hundred thousand of them take a few MiB."""
     _lock: Lock = field(default_factory=Lock)
 
     @property
     def parts(self) -> Pieces:
-        """The pieces so far that are only parts of their payloads."""
+        """The pieces so far that are only parts of their payloads; whole ones are compared first."""
+        self.compare()
         return Pieces.of(np.array(self._parts, dtype=np.int64))
 
-    def is_guarded(self, rows: Ints) -> npt.NDArray[np.bool]:
-        """[k] True for rows with a checksum that can be compared: kept by the index, over bytes as a file has them."""
+    def is_guarded(self, rows: Any) -> Any:
+        """[*rows] True for rows with a checksum that can be compared: kept by the index, over bytes as a file has them."""
         if self.source.crc is None:
-            return np.zeros(len(rows), dtype=np.bool)
-        guarded: npt.NDArray[np.bool] = self.entries.plain[rows] & (self.entries.checksum[rows] != NO_CHECKSUM)
-        return guarded
+            return np.zeros(np.shape(rows), dtype=np.bool)
+        return self.entries.plain[rows] & (self.entries.checksum[rows] != NO_CHECKSUM)
 
     def read(self, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` with a range of one payload, from byte ``start`` of the payload on."""
@@ -106,7 +111,23 @@ class Evidence:
         except READ_ERRORS as error:
             self._fail(row, error)
             return
-        self._take(np.array([row]), np.array([start]), np.array([len(buffer)]), [buffer])
+        if self.takes_checksums:
+            crc = (
+                self.source.crc.compute(buffer) if self.source.crc is not None and self.is_guarded(row) else NO_CHECKSUM
+            )
+            with self._lock:
+                self._noted.extend((row, start, len(buffer), crc))
+                is_full = len(self._noted) >= 4 * _MOST_NOTED
+            if is_full:
+                self.compare()
+
+    def compare(self) -> None:
+        """Compare what was read since the last time."""
+        with self._lock:
+            noted = np.array(self._noted, dtype=np.int64)
+            del self._noted[:]
+        if len(noted):
+            self.add(Pieces.of(noted))
 
     def read_span(self, rows: Ints, starts: Ints, nbytes: Ints, span: memoryview) -> list[int]:
         """Fill ``span`` with neighbours in a file: ranges of plain payloads, in the order in which they lie there.
@@ -149,7 +170,7 @@ class Evidence:
 
         The plain path: every other way to read a payload finds the same error.
         """
-        nbytes, guarded, crc = int(self.entries.slices.nbytes[row]), bool(self.is_guarded(np.array([row]))[0]), 0
+        nbytes, guarded, crc = int(self.entries.slices.nbytes[row]), bool(self.is_guarded(row)), 0
         buffer = new_buffer(min(nbytes, BLOCK_NBYTES))
         try:
             for start, stop in block_ranges(0, nbytes):
@@ -202,7 +223,7 @@ class Evidence:
             checksum[guarded] = [compute(blocks[at]) for at in guarded.tolist()]
         self.add(Pieces(rows, starts, nbytes, checksum))
 
-    def _promised(self, pieces: Pieces) -> tuple[Ints, npt.NDArray[np.bool]]:
+    def _promised(self, pieces: Pieces) -> tuple[Ints, Bools]:
         """[k] the checksum that the index gives for exactly these bytes, and [k] True for whole payloads."""
         entries, rows = self.entries, pieces.row
         sizes, guarded = entries.slices.nbytes[rows], self.is_guarded(rows)
@@ -215,12 +236,12 @@ class Evidence:
             promised[at] = entries.runs.values[entries.runs.first[rows[at]] + pieces.start[at] // step]
         return promised, is_whole
 
-    def _settle(self, parts: Pieces, settled: npt.NDArray[np.bool]) -> None:
+    def _settle(self, parts: Pieces, settled: Bools) -> None:
         """Decide about one payload from its parts, in the order of their first bytes."""
         row = int(parts.row[0])
         if self.errors is not None and row in self.errors:
             return
-        nbytes, guarded = int(self.entries.slices.nbytes[row]), bool(self.is_guarded(parts.row[:1])[0])
+        nbytes, guarded = int(self.entries.slices.nbytes[row]), bool(self.is_guarded(row))
         if _tile(parts, nbytes) and not (guarded and (parts.checksum == NO_CHECKSUM).any()):
             if guarded:
                 self.add(Pieces.of([row, 0, nbytes, self._combined(parts)]))

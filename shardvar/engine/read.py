@@ -135,8 +135,8 @@ def _read_strings(reading: Reading, moves: MoveTable, targets: SliceTable, array
     """Read string tensors: each payload whole, then decoded."""
     for source, target, nbytes in zip(moves.source.tolist(), moves.target.tolist(), moves.nbytes.tolist(), strict=True):
         payload = new_buffer(nbytes)
-        # Compared before it is decoded, since a damaged payload should be called damaged and not malformed.
         reading.evidence.read(source, 0, payload)
+        reading.evidence.compare()  # before it is decoded: a damaged payload should be called damaged, not malformed
         arrays[target] = strings.decode(payload, targets.region(target).shape)
         reading.progress(nbytes)
 

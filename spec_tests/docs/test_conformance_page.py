@@ -8,6 +8,8 @@ import pytest
 
 from shardvar.conformance.registry import all_rules
 from shardvar.conformance.verdict import read_expected
+from spec_tests.conformance.implementations import BREACHES, DATA, IMPLEMENTATIONS, PAGE
+from spec_tests.conformance.page import combined, outcomes, page, scripts_of
 
 NUMPY, SHARDVAR = (one for one in IMPLEMENTATIONS if one.name in ("numpy", "shardvar"))
 

@@ -103,7 +103,7 @@ def test_a_process_that_damage_ends_has_broken_the_rule(tmp_path: Path) -> None:
 
 
 def test_a_process_that_hangs_is_ended_and_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    isolated = calls.Isolated(kit_mutants.Hangs(), "kit_mutants:Hangs")
+    isolated = calls.Isolated(wrong_adapters.Hangs(), f"{WRONG}:Hangs")
     tensors, path = {"w": np.ones(3)}, str(tmp_path / "model")
     isolated.save(path, tensors, 1)
     monkeypatch.setattr(calls, "PATIENCE", 0.5)

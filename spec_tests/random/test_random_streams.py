@@ -15,6 +15,9 @@ from shardvar import random
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout import Region
 from shardvar.random.stateless import PhiloxStream
+from spec_tests.helpers import paths
+from spec_tests.helpers.hypothesis_strategies import regions_in, shapes
+from spec_tests.tensorflow_recordings import rng
 
 CASES = json.loads((paths.GOLDEN / "variables" / "rng.json").read_text(encoding="utf-8"))["cases"]
 FLOATS = ["float16", "bfloat16", "float32", "float64"]

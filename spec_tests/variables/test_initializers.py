@@ -18,6 +18,10 @@ from shardvar.layout import Partition, Region
 from shardvar.random import indexed_uniform, stateless_uniform
 from shardvar.variables import initializers as init
 from shardvar.variables.initializers.kinds import fans
+from spec_tests.helpers import paths
+from spec_tests.helpers.hypothesis_strategies import filled_shapes, regions_in, shapes, tilings
+from spec_tests.tensorflow_recordings import initializers as vectors
+from spec_tests.tensorflow_recordings.cases import decode, is_array, run
 
 GOLDEN = paths.GOLDEN / "variables" / "initializers.json"
 CASES = json.loads(GOLDEN.read_text(encoding="utf-8"))["cases"]

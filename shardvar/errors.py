@@ -156,7 +156,7 @@ class CorruptCheckpoint(CheckpointError, OSError):
 
 
 @contextmanager
-def at(place: str) -> Iterator[None]:
+def prefix_errors(place: str) -> Iterator[None]:
     """Name the place (a file, a block) in front of the cause of a ``CheckpointError`` raised inside."""
     try:
         yield

@@ -97,7 +97,7 @@ class Evidence:
         return Pieces.of(np.array(self._parts, dtype=np.int64))
 
     def is_guarded(self, rows: Any) -> Any:
-        """[*rows] True for rows with a checksum that can be compared: kept by the index, over bytes as a file has them."""
+        """[*rows] True for rows with a checksum that can be compared: in the index, over bytes as a file has them."""
         if self.source.crc is None:
             return np.zeros(np.shape(rows), dtype=np.bool)
         return self.entries.plain[rows] & (self.entries.checksum[rows] != NO_CHECKSUM)
@@ -112,9 +112,8 @@ class Evidence:
             self._fail(row, error)
             return
         if self.takes_checksums:
-            crc = (
-                self.source.crc.compute(buffer) if self.source.crc is not None and self.is_guarded(row) else NO_CHECKSUM
-            )
+            kind = self.source.crc
+            crc = kind.compute(buffer) if kind is not None and self.is_guarded(row) else NO_CHECKSUM
             with self._lock:
                 self._noted.extend((row, start, len(buffer), crc))
                 is_full = len(self._noted) >= 4 * _MOST_NOTED

@@ -1,101 +1,147 @@
-"""The formats that there are: one table, open to other packages.
+"""The table of formats, open to other packages, and the names of files that tell one format from another.
 
-A package adds a format by an entry point in the group ``shardvar.formats`` whose name is the format's and whose object
-is a ``Format``. Names in the table are taken; nothing is imported until a format is asked for.
+A package adds a format by an entry point in the group ``shardvar.formats``. The entry point's name is the format's
+name, and its object is a ``Format``. A name that the table has cannot be added. No format is imported until it is used.
+
+Which formats can a path mean? The files of a checkpoint are named by its prefix and then by a *mark* of the format:
+``ck.svindex``, ``ck.data-00000-of-00001``. ``formats_of`` compares the names in a directory with these marks and
+returns the formats that are worth asking, so a path that means a native checkpoint imports and enters no other format.
+To add a built-in format, add a row to ``_BUILT_IN``.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from typing import NamedTuple
 
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Format
 
-_MODULES = {
-    "shardvar": "shardvar.formats.native",
-    "tensorflow": "shardvar.formats.tensorflow",
-    "safetensors": "shardvar.formats.safetensors",
-    "npz": "shardvar.formats.npz",
+
+class _BuiltIn(NamedTuple):
+    """What is known of a format before it is imported."""
+
+    module: str
+    """The module whose ``FORMAT`` it is."""
+    suffixes: tuple[str, ...]
+    """The endings of a target's name that mean this format."""
+    mark: re.Pattern[str]
+    """What follows the checkpoint's name in the names of its files."""
+
+
+_BUILT_IN = {
+    "shardvar": _BuiltIn("shardvar.formats.native", (".svindex",), re.compile(r"\.svindex|\.svdata-")),
+    "tensorflow": _BuiltIn("shardvar.formats.tensorflow", (".index",), re.compile(r"\.index|\.data-|-\d{5}-of-")),
+    "safetensors": _BuiltIn(
+        "shardvar.formats.safetensors",
+        (".safetensors", ".safetensors.index.json"),
+        re.compile(r"\.safetensors|-\d{5,}-of-"),
+    ),
+    "npz": _BuiltIn("shardvar.formats.npz", (".npz",), re.compile(r"\.npz")),
 }
 """In the order in which a path is offered to them."""
 
-_SUFFIXES = {
-    ".svindex": "shardvar",
-    ".index": "tensorflow",
-    ".safetensors": "safetensors",
-    ".safetensors.index.json": "safetensors",
-    ".npz": "npz",
-}
-"""What the ending of a target's name says of its format."""
-
-
-_INDEXES = (".svindex", ".index")
-"""The endings of indexes whose checkpoints go by the name without it."""
+_PREFIX_INDEXES = (".svindex", ".index")
+"""The endings of indexes whose checkpoints are named without them."""
 
 
 def format_names() -> list[str]:
-    """The names of all formats."""
-    return [*_MODULES, *(point.name for point in _added())]
+    """Return the names of all formats."""
+    return [*_BUILT_IN, *(point.name for point in _added())]
 
 
 def format_named(name: str) -> Format:
-    """The format of that name; ``ArgumentError`` lists those that there are."""
-    if name in _MODULES:
-        built_in: Format = import_module(_MODULES[name]).FORMAT
+    """Return the format of that name; ``ArgumentError`` lists the known names."""
+    if name in _BUILT_IN:
+        built_in: Format = import_module(_BUILT_IN[name].module).FORMAT
         return built_in
     for point in _added():
         if point.name == name:
             added: Format = point.load()
             return added
-    raise ArgumentError(
-        f"There is no format {name!r}.", f"{_nearest(name)}The formats are {', '.join(format_names())}."
-    )
+    raise ArgumentError(f"Unknown format {name!r}.", f"{_nearest(name)}The formats are {', '.join(format_names())}.")
 
 
 def _nearest(name: str) -> str:
-    """What a misspelt format may have meant."""
-    from difflib import get_close_matches  # only a mistake pays for it
+    """A sentence that proposes the known name nearest to a misspelt one."""
+    from difflib import get_close_matches  # only a mistake pays for this import
 
     return "".join(f"Did you mean {near!r}? " for near in get_close_matches(name, format_names(), n=1))
 
 
 def all_formats() -> Iterator[Format]:
-    """Every format, the own ones first."""
+    """Every format, the built-in ones first."""
     return map(format_named, format_names())
 
 
+def formats_of(names: Sequence[str], name: str) -> Iterator[Format]:
+    """The formats whose ``locate`` may find a checkpoint ``name`` in a directory that has the files ``names``.
+
+    Law: ``locate`` of every other format returns an empty list, so asking these is asking all.
+
+    Every format is asked where the bytes of a file can tell: if ``name`` is a file's, and if it is empty and means the
+    whole directory. Otherwise names alone decide. Formats of other packages are always asked.
+
+    >>> [form.name for form in formats_of(["ck.svindex", "ck.svdata-1f-00000-of-00001", "old.npz"], "ck")]
+    ['shardvar']
+    """
+    if not name or name in names:
+        return all_formats()
+    built_in = [form for form, known in _BUILT_IN.items() if _has_mark(names, name, known.mark)]
+    return map(format_named, [*built_in, *(point.name for point in _added())])
+
+
+def _has_mark(names: Sequence[str], name: str, mark: re.Pattern[str]) -> bool:
+    """Return True if a file is named by the prefix that ``name`` may have, and then by the mark.
+
+    ``name`` may have a mark itself. The prefix ends before its first one: "ck.svdata-1f-00000-of-00002" stands for a
+    checkpoint "ck", whose index is "ck.svindex". A prefix that contains a mark, such as "a.npz" in "a.npz.npz", is cut
+    too early by this; then every file of the checkpoint has that same mark at that place, and the answer is right.
+    """
+    first = mark.search(name)
+    prefix = name[: first.start()] if first else name
+    return any(file.startswith(prefix) and mark.match(file, len(prefix)) for file in names)
+
+
 def format_of_name(name: str) -> str | None:
-    """The format that the ending of a file's name speaks of, None where it speaks of none.
+    """Return the format that a target's ending means, or None if it means none.
 
     >>> format_of_name("model.safetensors"), format_of_name("model")
     ('safetensors', None)
     """
-    return next((form for suffix, form in _SUFFIXES.items() if name.endswith(suffix)), None)
+    return next((form for form, known in _BUILT_IN.items() if name.endswith(known.suffixes)), None)
 
 
 def stem_of_name(name: str, format_name: str) -> str:
-    """A checkpoint's name without the ending that its format gives it: the same for every name that it may go by.
+    """Return a checkpoint's name without its format's ending: the same stem for every name of one checkpoint.
 
     >>> stem_of_name("model.safetensors.index.json", "safetensors"), stem_of_name("model", "safetensors")
     ('model', 'model')
     """
-    endings = [suffix for suffix, form in _SUFFIXES.items() if form == format_name and name.endswith(suffix)]
+    endings = [suffix for suffix in _suffixes(format_name) if name.endswith(suffix)]
     return name.removesuffix(max(endings, key=len, default="")) or name
 
 
 def name_of_target(name: str, format_name: str) -> str:
-    """What a format is to call a target: formats that go by a prefix are not given the ending of its index.
+    """Return the name that a format gives a target: formats that are named by a prefix take no ending of an index.
 
     >>> name_of_target("model.index", "tensorflow"), name_of_target("model.npz", "npz")
     ('model', 'model.npz')
     """
-    return stem_of_name(name, format_name) if name.endswith(_INDEXES) else name
+    return stem_of_name(name, format_name) if name.endswith(_PREFIX_INDEXES) else name
 
 
 def names_of_target(name: str, format_name: str) -> list[str]:
-    """What a person may type for a checkpoint of that name, the name itself first."""
-    return [name, *(name + suffix for suffix, form in _SUFFIXES.items() if form == format_name)]
+    """Return the names under which a person may know a checkpoint, ``name`` itself first."""
+    return [name, *(name + suffix for suffix in _suffixes(format_name))]
+
+
+def _suffixes(format_name: str) -> tuple[str, ...]:
+    """The endings of a format; an added format has none."""
+    return _BUILT_IN[format_name].suffixes if format_name in _BUILT_IN else ()
 
 
 def _added() -> list[EntryPoint]:
-    return [point for point in entry_points(group="shardvar.formats") if point.name not in _MODULES]
+    """The entry points of other packages' formats."""
+    return [point for point in entry_points(group="shardvar.formats") if point.name not in _BUILT_IN]

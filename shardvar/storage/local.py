@@ -10,9 +10,16 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, InvalidCheckpoint, ShardvarError, StorageError
-from shardvar.storage.local_file import LocalReadableFile, LocalWritableFile, create_local, open_local, sync
-from shardvar.storage.lock import locked
-from shardvar.storage.refusals import reading, writing
+from shardvar.storage.local_file import (
+    LocalReadableFile,
+    LocalWritableFile,
+    create_local,
+    locked,
+    open_local,
+    reading,
+    sync,
+    writing,
+)
 
 _NAME_NBYTES = 255
 """The longest name that the usual file systems take."""

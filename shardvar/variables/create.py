@@ -17,9 +17,8 @@ from shardvar.layout.dtypes import Array
 from shardvar.layout.partition import Partition, PartitionSpec
 from shardvar.layout.partitioning import AnyPartitioner, check_answer, plan_partition
 from shardvar.layout.region import Region
-from shardvar.variables.creators import NextCreator
-from shardvar.variables.initial_value import InitialValue, gives_away, open_initial_value
-from shardvar.variables.name_scope import scoped_name
+from shardvar.variables.initial_value import InitialValue, makes_new_arrays, open_initial_value
+from shardvar.variables.scopes import NextCreator, scoped_name
 from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.variable import Variable
 
@@ -47,9 +46,9 @@ class PartValue:
         return self.device if self.initial.whole is None else self.initial.home
 
     @property
-    def gives_away(self) -> bool:
+    def makes_new_arrays(self) -> bool:
         """Whether the array that it returns is nobody else's."""
-        return self.initial.function is not None and gives_away(self.initial.function)
+        return self.initial.function is not None and makes_new_arrays(self.initial.function)
 
 
 def create_partitioned(

@@ -136,14 +136,14 @@ def evaluate(
         return as_value(initial_value, wanted), current_device(), False
     with device_scope(device):
         value = initial_value(**_Signature.of(initial_value).free_arguments(shape, wanted))
-    return as_value(value, wanted), getattr(initial_value, "source", device), gives_away(initial_value)
+    return as_value(value, wanted), getattr(initial_value, "source", device), makes_new_arrays(initial_value)
 
 
-def gives_away(function: Any) -> bool:
-    """Whether every call returns an array that nobody else holds: initializers say so of themselves."""
+def makes_new_arrays(function: Any) -> bool:
+    """Return True if every call returns a new array to which nothing else refers, as initializers say of themselves."""
     while isinstance(function, partial):
         function = function.func
-    return bool(getattr(function, "gives_away", False))
+    return bool(getattr(function, "makes_new_arrays", False))
 
 
 def _partition(given: _Signature, region: Region, device: Device) -> dict[str, Any]:

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
 from shardvar.wire import strict_json
-from shardvar.wire.damage import COPY_AGAIN, invalid
-from shardvar.wire.foreign import not_a
+from shardvar.wire.damage import COPY_AGAIN, invalid, not_a
 
 Ints = NDArray[np.int64]
 

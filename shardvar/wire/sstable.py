@@ -17,18 +17,16 @@ is empty and never looked at.
 
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from operator import lt
 
 import numpy as np
 
-from shardvar.errors import at
+from shardvar.errors import prefix_errors
 from shardvar.wire.crc import CRC32C, mask
-from shardvar.wire.damage import corrupt, invalid, malformed
-from shardvar.wire.foreign import SNIFF_NBYTES, not_a
-from shardvar.wire.snappy import decompress
-from shardvar.wire.varint import decode_varint
+from shardvar.wire.damage import SNIFF_NBYTES, corrupt, invalid, malformed, not_a
+from shardvar.wire.varint import decode_varint, encode_varint
 
 Read = Callable[[int, int], bytes]
 """The bytes of the table's file from an offset on, as many as the second argument says."""
@@ -74,7 +72,7 @@ class Table:
 
     def _read(self, number: int) -> tuple[list[bytes], list[bytes]]:
         offset, nbytes, _ = decode_handle(self.handles[number], 0)
-        with at(f"block {number}"):
+        with prefix_errors(f"block {number}"):
             return decode_block(read_block(self.read, offset, nbytes, self.limit), offset)
 
 
@@ -88,10 +86,10 @@ def open_table(read: Read, size: int) -> Table:
     if not footer.endswith(MAGIC):
         why = f"{footer[-8:].hex()} stands at offset {size - 8}, where {MAGIC.hex()} belongs"
         raise not_a("a sorted table", read(0, min(SNIFF_NBYTES, size)), size, why)
-    with at(f"footer at offset {limit}"):
+    with prefix_errors(f"footer at offset {limit}"):
         _, _, position = decode_handle(footer, 0)
         offset, nbytes, _ = decode_handle(footer, position)
-    with at("index block"):
+    with prefix_errors("index block"):
         separators, handles = decode_block(read_block(read, offset, nbytes, limit), offset)
     return Table(read, limit, separators, handles)
 
@@ -117,7 +115,7 @@ def read_block(read: Read, offset: int, nbytes: int, limit: int) -> bytes:
     if compression == PLAIN:
         return stored[:nbytes]
     if compression == SNAPPY:
-        with at(f"block at offset {offset}"):
+        with prefix_errors(f"block at offset {offset}"):
             return decompress(stored[:nbytes])
     raise malformed(f"The block at offset {offset} has the type {compression}; 0 (plain) and 1 (snappy) are known.")
 
@@ -165,3 +163,181 @@ def _check_restarts(block: bytes, offset: int) -> int:
     if not rising or np.frombuffer(block, np.uint8, stop)[restarts[restarts < stop]].any():
         raise malformed(f"A restart of the block at offset {offset} is not where a whole key stands.")
     return stop
+
+
+# Writing a sorted table (``sstable``), byte for byte as TensorFlow writes the index of a tensor bundle.
+#
+# A block is closed once it is ``BLOCK_NBYTES`` long, counted with its restarts, or before an entry of twice that. Every
+# 16th key of a block is whole; in the index block every one. Nothing is compressed.
+
+
+BLOCK_NBYTES = 262144
+"""TensorFlow's ``table::Options::block_size``."""
+RESTART_INTERVAL = 16
+SMALL_VARINTS = [encode_varint(value) for value in range(1 << 14)]
+"""The varints of the lengths that keys and values mostly have."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """A block that is being filled."""
+
+    interval: int
+    """How many keys there are from one whole key to the next."""
+    entries: bytearray = field(default_factory=bytearray)
+    """The entries so far."""
+    restarts: list[int] = field(default_factory=lambda: [0])
+    """Where the whole keys stand, in the entries."""
+    count: int = 0
+    """How many keys have come since the last restart, that one included."""
+    last: bytes = b""
+    """The key that was added last."""
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Append an entry; keys must come in rising order."""
+        if self.count == self.interval:
+            self.restarts.append(len(self.entries))
+            self.count = 0
+        shared = _shared_nbytes(self.last, key) if self.count else 0
+        unshared = key[shared:]
+        self.entries += _varint(shared) + _varint(len(unshared)) + _varint(len(value))
+        self.entries += unshared
+        self.entries += value
+        self.count += 1
+        self.last = key
+
+    def nbytes(self) -> int:
+        """How long the block would be if it were closed now."""
+        return len(self.entries) + 4 * len(self.restarts) + 4
+
+    def close(self) -> bytes:
+        """The block as it is stored, without its trailer."""
+        return bytes(self.entries) + struct.pack(f"<{len(self.restarts) + 1}I", *self.restarts, len(self.restarts))
+
+
+@dataclass(slots=True)
+class _File:
+    """The file so far, and the index of its blocks."""
+
+    pieces: list[bytes] = field(default_factory=list)
+    """Its bytes, in order."""
+    nbytes: int = 0
+    """How many they are."""
+    index: _Block = field(default_factory=lambda: _Block(1))
+    """The index block."""
+
+    def append(self, block: _Block) -> bytes:
+        """Store a block with its trailer; its handle is returned."""
+        body = block.close() + bytes([PLAIN])
+        handle = _varint(self.nbytes) + _varint(len(body) - 1)
+        self.pieces += [body, struct.pack("<I", mask(CRC32C.compute(body)))]
+        self.nbytes += len(body) + 4
+        return handle
+
+
+def encode_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The table of these keys and values, which must come in strictly rising order of keys."""
+    file, block, pending = _File(), _Block(RESTART_INTERVAL), b""
+    last = b""  # the last key of the block whose handle is pending: its separator needs the next block's first key
+    for key, value in entries:
+        if block.entries and len(key) + len(value) >= 2 * BLOCK_NBYTES:
+            last, pending, block = block.last, file.append(block), _Block(RESTART_INTERVAL)
+        if pending:
+            file.index.add(_separator(last, key), pending)
+            pending = b""
+        block.add(key, value)
+        if block.nbytes() >= BLOCK_NBYTES:
+            last, pending, block = block.last, file.append(block), _Block(RESTART_INTERVAL)
+    if block.entries:
+        last, pending = block.last, file.append(block)
+    metaindex = file.append(_Block(1))
+    if pending:
+        file.index.add(_successor(last), pending)
+    handles = metaindex + file.append(file.index)
+    return b"".join(file.pieces) + handles.ljust(FOOTER_NBYTES - len(MAGIC), b"\x00") + MAGIC
+
+
+def _varint(value: int) -> bytes:
+    return SMALL_VARINTS[value] if value < len(SMALL_VARINTS) else encode_varint(value)
+
+
+def _shared_nbytes(first: bytes, second: bytes) -> int:
+    """The length of the longest common prefix, read off the highest bit in which two big numbers differ."""
+    nbytes = min(len(first), len(second))
+    difference = int.from_bytes(first[:nbytes], "big") ^ int.from_bytes(second[:nbytes], "big")
+    return nbytes - (difference.bit_length() + 7) // 8
+
+
+def _separator(last: bytes, following: bytes) -> bytes:
+    """A short key that is not below ``last`` and is below ``following``."""
+    shared = _shared_nbytes(last, following)
+    if shared < len(last) and shared < len(following) and last[shared] + 1 < following[shared]:
+        return last[:shared] + bytes([last[shared] + 1])
+    return last
+
+
+def _successor(last: bytes) -> bytes:
+    """A short key that is not below ``last``: cut after the first byte that can be raised."""
+    rest = last.lstrip(b"\xff")
+    if not rest:
+        return last
+    shared = len(last) - len(rest)
+    return last[:shared] + bytes([rest[0] + 1])
+
+
+# Snappy, decoding only: the compression that a table's blocks may have and that tensor bundles are never written with.
+#
+#     stream  := varint length of the output, element*
+#     element := literal: n bytes to put out                     tag bits 0-1: 0
+#              | copy: n bytes that were put out before          tag bits 0-1: 1, 2 or 3
+#
+# A copy of n bytes may start fewer than n bytes back, and then repeats what it puts out itself.
+
+
+MAX_RATIO = 22
+"""No element puts out more for its bytes than a 3-byte copy of 64; a claim beyond it is refused before any work."""
+
+
+def decompress(data: bytes) -> bytes:
+    """The bytes that were compressed to ``data``."""
+    size, position = decode_varint(data, 0)
+    if size > len(data) * MAX_RATIO:
+        raise malformed(f"{len(data)} bytes of snappy claim to be {size}, which they cannot.")
+    output = bytearray()
+    while position < len(data):
+        if data[position] & 3:
+            nbytes, distance, position = _decode_copy(data, position)
+            if not 0 < distance <= len(output):
+                raise malformed(
+                    f"A snappy copy before offset {position} reaches {distance} bytes back of {len(output)}."
+                )
+            start = len(output) - distance
+            pattern = output[start : start + nbytes]
+            output += (pattern * (nbytes // len(pattern) + 1))[:nbytes]
+        else:
+            nbytes, position = _decode_literal(data, position)
+            output += data[position : position + nbytes]
+            position += nbytes
+        if position > len(data) or len(output) > size:
+            raise malformed(f"The snappy element before offset {position} runs over the end of its {size} bytes.")
+    if len(output) < size:
+        raise malformed(f"{len(data)} bytes of snappy give {len(output)}, and claim to give {size}.")
+    return bytes(output)
+
+
+def _decode_literal(data: bytes, position: int) -> tuple[int, int]:
+    """How many bytes a literal has, and where they start."""
+    length = data[position] >> 2
+    width = max(length - 59, 0)  # 60 to 63 say that the length follows, in one to four bytes
+    start = position + 1 + width
+    return (int.from_bytes(data[position + 1 : start], "little") if width else length) + 1, start
+
+
+def _decode_copy(data: bytes, position: int) -> tuple[int, int, int]:
+    """How many bytes a copy has, how far back they start, and the offset after the element."""
+    tag = data[position]
+    if tag & 3 == 1:
+        low = int.from_bytes(data[position + 1 : position + 2], "little")
+        return (tag >> 2 & 7) + 4, (tag >> 5) << 8 | low, position + 2
+    stop = position + (3 if tag & 3 == 2 else 5)
+    return (tag >> 2) + 1, int.from_bytes(data[position + 1 : stop], "little"), stop

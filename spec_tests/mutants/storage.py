@@ -1,6 +1,6 @@
 """Mutants of commits: what a crash, a cut of the power or another writer leaves."""
 
-from mutants.mutant import mutant
+from spec_tests.mutants.mutant import mutant
 
 MUTANTS = [
     mutant(
@@ -22,7 +22,7 @@ MUTANTS = [
     mutant(
         "index-first",
         "The index is renamed into place before the data files that it names.",
-        "formats/commit.py",
+        "formats/files.py",
         "        for old, new in renames:\n            if old != new:\n"
         "                storage.rename(old, new)\n    except",
         "        storage.rename(aside, final)\n        for old, new in renames:\n            if old != new:\n"
@@ -59,7 +59,7 @@ MUTANTS = [
     mutant(
         "two-writers",
         "Nobody looks whether another writer holds the checkpoint.",
-        "storage/lock.py",
+        "storage/local_file.py",
         "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)",
         "storage races",

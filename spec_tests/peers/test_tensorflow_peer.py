@@ -12,7 +12,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import ml_dtypes
 import numpy as np
 import pytest
-from bundles import digest, write_arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +21,8 @@ from shardvar.layout.dtypes import is_opaque, numpy_dtype
 from shardvar.layout.partition import div
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.sstable_writer import encode_table
+from shardvar.wire.sstable import encode_table
+from spec_tests.helpers.tensor_bundles import digest, write_arrays
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 

@@ -4,7 +4,12 @@ R-CKPT-1 (RFC 000): "being able to save sharded variable to a checkpoint, and re
 of shards": a sharded variable is one key, and its shards are slices of it.
 """
 
+import logging
+import threading
+import weakref
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from functools import partial
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, Literal, overload
@@ -13,19 +18,85 @@ import numpy as np
 
 from shardvar.checkpoint.arguments import CheckpointOptions, policy_of, texts_of
 from shardvar.checkpoint.locate import Found, Path, find_target
-from shardvar.checkpoint.objects.background import PendingSave, begin
-from shardvar.checkpoint.objects.containers import ContainerNode, node_of
 from shardvar.checkpoint.objects.image import Image, Manner, hold_image, take_image
 from shardvar.checkpoint.objects.keys import SAVE_COUNTER, key_of
-from shardvar.checkpoint.objects.numbered import Steps, find_series, numbered, record_newest
-from shardvar.checkpoint.objects.restoration import open_restoration
-from shardvar.checkpoint.objects.status import RestoreStatus
+from shardvar.checkpoint.objects.restoration import RestoreStatus, open_restoration
+from shardvar.checkpoint.objects.series import Steps, find_series, numbered, record_newest
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import WriteReport
-from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.errors import ArgumentError, ArgumentTypeError, StillSaving
 from shardvar.planning.policies import Policy
 from shardvar.tracking import ChildHook, ObjectGraph, Stateful, Trackable
+from shardvar.tracking.graph import ContainerNode, node_of
 from shardvar.variables import ResourceVariable, Variable, VariableInterface
+
+# A save that goes on beside the program that began it.
+#
+# The thread that writes is no daemon: the interpreter waits for it at its exit. What went wrong is raised where the
+# save is joined. Of a save that nobody joins it is logged: once its handle is gone, or when the interpreter exits.
+
+
+_LOG = logging.getLogger("shardvar.checkpoint")
+
+
+class PendingSave:
+    """A save under way: ask whether it is ``done()``, or ``join()`` it for its report."""
+
+    def __init__(self, path: str, future: "Future[WriteReport]") -> None:
+        self._path = path
+        self._future = future
+        self._lose = weakref.finalize(self, future.add_done_callback, partial(_tell, path))
+
+    @property
+    def path(self) -> str:
+        """The checkpoint that is being written; it is not there before the save is done."""
+        return self._path
+
+    def done(self) -> bool:
+        """Whether it has come to an end, good or bad."""
+        return self._future.done()
+
+    def join(self, timeout: float | None = None) -> WriteReport:
+        """Wait, so many seconds at most, and return what was written; raises what went wrong, as often as it is asked.
+
+        ``StillSaving`` where the time was too short; the save goes on.
+        """
+        wait([self._future], timeout)
+        if not self._future.done():
+            raise StillSaving(f"{self._path} is still being written.", "Join it again, or give it more time.")
+        self._lose.detach()
+        return self._future.result()
+
+
+def begin(path: str, work: Callable[[], WriteReport], release: Callable[[], None]) -> PendingSave:
+    """Do the work in a thread of its own. ``release`` is called once it has ended, or where no thread can begin."""
+    future: Future[WriteReport] = Future()
+    thread = threading.Thread(target=_run, args=(work, release, future), name=f"save {path}", daemon=False)
+    try:
+        thread.start()
+    except BaseException:
+        release()
+        raise
+    return PendingSave(path, future)
+
+
+def _run(work: Callable[[], WriteReport], release: Callable[[], None], future: "Future[WriteReport]") -> None:
+    try:
+        report = work()
+    except BaseException as error:  # noqa: BLE001 - whatever it is, whoever joins gets it
+        release()
+        future.set_exception(error)
+    else:
+        release()
+        future.set_result(report)
+
+
+def _tell(path: str, future: "Future[WriteReport]") -> None:
+    """Log what nobody can be told any more."""
+    error = future.exception()
+    if error is not None:
+        _LOG.error("%s was not saved: %s", path, error, exc_info=error)
+
 
 _CHILDLESS = (VariableInterface, Stateful)
 """Roots that have a value of their own, and beside which nothing can be named."""

@@ -8,17 +8,29 @@ it), and it will be restored to the full value at loading time."
 It is a checkpoint like any other, with one more fact in its graph of objects: which variables are not trainable.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
 
 from shardvar.checkpoint.arguments import CheckpointOptions, policy_of, texts_of
 from shardvar.checkpoint.locate import Path, find_target
-from shardvar.checkpoint.objects.containers import node_of
 from shardvar.checkpoint.objects.image import Manner, hold_image
+from shardvar.checkpoint.objects.restoration import graph_of, is_bookkeeping
+from shardvar.checkpoint.objects.stored_graph import StoredNode
+from shardvar.checkpoint.objects.values import entries_of
+from shardvar.checkpoint.reader import Reader, open_checkpoint
 from shardvar.checkpoint.reports import WriteReport
-from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.engine.read import read_arrays
+from shardvar.errors import ArgumentError, ArgumentTypeError, UnknownKey
+from shardvar.layout.dtypes import Array
+from shardvar.planning.plan import plan_copies
 from shardvar.planning.policies import Policy
-from shardvar.tracking import ObjectGraph
+from shardvar.tracking import ObjectGraph, Stateful, Trackable
+from shardvar.tracking.graph import node_of
+from shardvar.variables import ShardedVariable, Variable, VariableInterface
+from shardvar.wire.damage import invalid
 
 
 def export(
@@ -60,3 +72,180 @@ def export(
         if not image.trackables:
             raise ArgumentError("There is nothing to export.", "Build the model first: variables may come with a call.")
         return image.write()
+
+
+# sv.load_exported: what ``sv.export`` wrote as objects again, made under the scope in which it is loaded.
+#
+# R-EXPORT-2 (RFC 000): "When the variable is recreated at loading time, the creation will be subject to the enclosed
+# variable creation scope, for example a saved_model produced by a model with ParameterServerStrategy can be loaded
+# under a MirroredStrategy, resulting in MirroredVariable." Each is made by ``sv.Variable`` from an initial value that
+# reads the part that is asked for, so that a shard reads its own rows.
+#
+# R-EXPORT-3 (RFC 000): "One drawback of this per-layer partitioning is that it is not preserved in SavedModel": nothing
+# is known of it here.
+
+
+_SMALL_NBYTES = 1 << 16
+"""Tensors of at most so many bytes are read together, a few MiB at a time: each alone would cost 0.1 ms."""
+_BATCH_NBYTES = 1 << 22
+
+
+class ExportedObject(Stateful):
+    """An object of which the children are known and the class is not; children are attributes, or items by name.
+
+    The items of lists are ``exported.blocks[0]``, those of dictionaries ``exported.heads["a"]``.
+    """
+
+    _own_state: Mapping[str, Array] = {}
+
+    def __getattr__(self, name: str) -> Trackable:
+        children: Mapping[str, Trackable] = self.__dict__.get("_children", {})
+        if name not in children:
+            raise AttributeError(f"There is no {name!r} here. The children are {', '.join(children) or 'none'}.")
+        return children[name]
+
+    def __getitem__(self, name: str | int) -> Trackable:
+        if str(name) not in self.children:
+            raise UnknownKey(f"There is no child {name!r}.", f"There are {', '.join(self.children) or 'none'}.")
+        return self.children[str(name)]
+
+    def __len__(self) -> int:
+        return len(self.children)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.children})
+
+    @property
+    def variables(self) -> tuple[VariableInterface, ...]:
+        """All variables that it reaches, each once, nearest first; of sharded ones the shards, as a module gives."""
+        found = [node for node in ObjectGraph.of(self).objects if isinstance(node, VariableInterface)]
+        return tuple(each for one in found for each in (one.variables if isinstance(one, ShardedVariable) else [one]))
+
+    @property
+    def trainable_variables(self) -> tuple[VariableInterface, ...]:
+        """Those of ``variables`` that are trainable."""
+        return tuple(variable for variable in self.variables if variable.trainable)
+
+    def state(self) -> Mapping[str, Array]:
+        """What the object that was exported said of itself, if anything."""
+        return dict(self._own_state)
+
+    def restore_state(self, values: Mapping[str, Array]) -> None:
+        self.__dict__["_own_state"] = dict(values)
+
+
+def load_exported(path: Path) -> Any:
+    """What was exported, as an ``ExportedObject``, or as a variable where a variable was.
+
+    Inside a strategy's scope variables are made as the strategy makes them, else they are plain. Any checkpoint of
+    objects is loaded so, TensorFlow's too; where the format holds no strings, as npz, names are those of the keys and
+    all variables count as trainable. The errors are those of ``sv.load``.
+
+    >>> import os, tempfile
+    >>> from shardvar.checkpoint.objects.export import export
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> _ = export({"blocks": [Variable([1.0, 2.0])]}, path)
+    >>> load_exported(path).blocks[0].numpy()
+    array([1., 2.], dtype=float32)
+    """
+    with open_checkpoint(path) as reader:
+        nodes = graph_of(reader)
+        _check_all_reached(reader, nodes)
+        values = _Values(reader, [node.key for node in nodes if node.key is not None])
+        made = [_make(reader, node, values) for node in nodes]
+    for node, parent in zip(nodes, made, strict=True):
+        for name, child in node.children.items():
+            parent.track(name, made[child])
+        for (beside, name), slot in node.slots.items():
+            parent.track_slot(f"{beside}.{name}", made[slot], made[beside], name)
+    return made[0]
+
+
+@dataclass(slots=True, eq=False)
+class _Values:
+    """The stored values, read when they are asked for: small ones many at a time, in the order of the keys."""
+
+    reader: Reader
+    """The checkpoint."""
+    keys: Sequence[str]
+    """The keys in the order in which they will be asked for."""
+    _batches: dict[str, int] = field(default_factory=dict)
+    """The batch that each small tensor is in."""
+    _at: int = -1
+    """The batch at hand."""
+    _batch: dict[str, Array] = field(default_factory=dict)
+    """Its values."""
+    _tensors: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    """Dtype and shape of each."""
+
+    def __post_init__(self) -> None:
+        slices = entries_of(self.reader, self.keys).slices
+        nbytes = np.zeros(len(slices.tensors), np.int64)
+        np.add.at(nbytes, slices.tensor, slices.nbytes)
+        sizes = dict(zip(slices.tensors.keys, nbytes.tolist(), strict=True))
+        rows = slices.tensors.rows()
+        batch = filled = 0
+        for key in self.keys:
+            self._tensors[key] = slices.tensors.dtype(rows[key]), slices.tensors.shape(rows[key])
+            if sizes[key] <= _SMALL_NBYTES:
+                self._batches[key] = batch
+                filled += sizes[key]
+                if filled > _BATCH_NBYTES:
+                    batch, filled = batch + 1, 0
+
+    def initial(self, key: str) -> dict[str, Any]:
+        """The arguments of ``sv.Variable`` that say what it is and begins with."""
+        dtype, shape = self._tensors[key]
+        return {"initial_value": _Stored(self, key), "dtype": dtype, "shape": shape}
+
+    def read(self, key: str, partition: Any = None) -> Array:
+        """A value, or the part of it that is asked for, as an array that nobody else holds."""
+        if key not in self._batches:
+            return self.reader.read(key) if partition is None else self.reader.read(key, partition)
+        if self._batches[key] != self._at:
+            self._at = self._batches[key]
+            wanted = [each for each in self.keys if self._batches.get(each) == self._at]
+            entries = entries_of(self.reader, wanted)
+            rows = entries.slices.tensors.rows()
+            tensors = entries.slices.tensors.take(np.array([rows[each] for each in wanted]))
+            plan = plan_copies(entries.slices, tensors.whole())
+            self._batch = dict(zip(wanted, read_arrays(plan, self.reader.source, entries), strict=True))
+        value = self._batch[key]
+        return value.copy() if partition is None else value[partition.slices].copy()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """An initial value that is stored: a callable that knows partitions, as initializers do."""
+
+    values: _Values
+    """The checkpoint's."""
+    key: str
+    """Which one."""
+    makes_new_arrays: ClassVar[bool] = True
+    """Every call returns an array that nobody else holds."""
+
+    def __call__(self, partition: Any = None) -> Array:
+        return self.values.read(self.key, partition)
+
+
+def _make(reader: Reader, node: StoredNode, values: _Values) -> Trackable:
+    """The object of a node, without its children."""
+    if node.key is None:
+        made = ExportedObject()
+        if node.states:
+            made.restore_state({name: reader.read(key) for name, key in node.states.items()})
+        return made
+    variable: Trackable = Variable(trainable=node.is_trainable, name=node.name or None, **values.initial(node.key))
+    return variable
+
+
+def _check_all_reached(reader: Reader, nodes: Sequence[StoredNode]) -> None:
+    """Raise ``InvalidCheckpoint`` where a value belongs to no object: it would be dropped without a word."""
+    reached = {node.key for node in nodes} | {key for node in nodes if not node.key for key in node.states.values()}
+    lost = [key for key in reader if key not in reached and not is_bookkeeping(key)]
+    if lost:
+        raise invalid(f"{reader.path} has values that belong to no object: {', '.join(lost)}.")

@@ -4,27 +4,150 @@ Names, order of arguments and meaning are those of ``tf.train.CheckpointManager`
 the other. ``unfinished`` says in which order a save goes about it, and why no crash harms.
 """
 
+import logging
 import operator
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardvar.checkpoint.arguments import CheckpointOptions, check_string, policy_of, texts_of
 from shardvar.checkpoint.locate import Found, Path, find_target
-from shardvar.checkpoint.objects.background import PendingSave
-from shardvar.checkpoint.objects.checkpoint import Checkpoint
+from shardvar.checkpoint.objects.checkpoint import Checkpoint, PendingSave
 from shardvar.checkpoint.objects.image import Manner
-from shardvar.checkpoint.objects.numbered import check_place, numbered
-from shardvar.checkpoint.objects.rotation import Retention, plan_rotation
-from shardvar.checkpoint.objects.state_file import SeriesState, read_state, resolve, write_state
-from shardvar.checkpoint.objects.unfinished import read_note, remove_checkpoints, write_note
+from shardvar.checkpoint.objects.series import (
+    STATE_FILE,
+    SeriesState,
+    check_place,
+    numbered,
+    read_state,
+    resolve,
+    write_state,
+)
 from shardvar.checkpoint.reports import WriteReport
-from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, StorageError
+from shardvar.formats.files import take_away
+from shardvar.formats.table import all_formats
 from shardvar.planning.policies import Policy
+from shardvar.storage.protocol import Storage
 from shardvar.variables import VariableInterface
+
+# What a manager has begun and not finished: the names whose files the next save removes, if it did not come to that.
+#
+#     check     the names that a save will leave without a checkpoint: its own, should it fail, and those that must go
+#     note      the file ``checkpoint.unfinished`` has them, before anything else is written or removed
+#     save      the checkpoint, and then the state file, which no longer names those that go
+#     remove    the files of those that go, each index first, and then the note
+#
+# Whatever the state file names is a checkpoint, noted or not. So a crash at any step leaves the old checkpoints or the
+# new ones, and a note by which the next save removes the rest. The note has the form of a state file: its newest
+# checkpoint is the one that was the newest when it was written. Where the state file has another one by now, which is
+# none of the noted either, somebody else has been saving here, and the note is void: no file of another's is removed.
+
+
+NOTE = f"{STATE_FILE}.unfinished"
+"""The name of the file."""
+
+_LOG = logging.getLogger("shardvar.checkpoint")
+
+
+def read_note(storage: Storage, state: SeriesState | None) -> list[str]:
+    """The names that are noted and are no checkpoints, in a directory that is in that state."""
+    note = read_state(storage, NOTE)
+    newest = "" if state is None else state.newest
+    if note is None or newest not in (note.newest, *note.kept):
+        return []
+    return [name for name in note.kept if state is None or name not in (newest, *state.kept)]
+
+
+def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]) -> None:
+    """Note the names, in a directory that is in that state; without any, remove the note."""
+    if names:
+        write_state(storage, SeriesState("" if state is None else state.newest, tuple(names)), NOTE)
+    else:
+        with suppress(StorageError):  # a note that stays is void, or says what is true
+            # Forced, as an index goes: were the note gone from the disk before what it names, that would stay for ever.
+            take_away(storage, [(NOTE, f"{NOTE}.tmp")], {f"{NOTE}.tmp"}.intersection)
+
+
+def remove_checkpoints(series: Found, names: Iterable[str]) -> list[str]:
+    """Remove the checkpoints of these names, and what writers left of them; those that could not be are returned.
+
+    That the disk refuses is logged and not raised: what was to be saved is there.
+    """
+    left = []
+    for name in names:
+        try:
+            target = _standing(series, name)
+            with target.storage.lock(target.stem):
+                target.format.remove(target.storage, target.name)
+        except ShardvarError as error:
+            _LOG.warning("%s could not be removed: %s", name, error)
+            left.append(name)
+    return left
+
+
+def _standing(series: Found, name: str) -> Found:
+    """The checkpoint of a name: in the format of the series, or in the only other one where it stands there."""
+    formats = [form for form in all_formats() if form.locate(series.storage, name)]
+    if len(formats) != 1 or series.format.name in [form.name for form in formats]:
+        formats = [series.format]
+    return Found(formats[0], series.storage, name)
+
+
+# Which of the saved checkpoints stay when one more is there: the newest, and one every so many hours.
+
+
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a manager keeps."""
+
+    max_to_keep: int | None
+    """How many of the newest ones; None for all."""
+    every_n_hours: float | None = None
+    """Of those that would go, the hours after which one more stays for good; None for none."""
+
+    def __post_init__(self) -> None:
+        most: Any = self.max_to_keep
+        hours: Any = self.every_n_hours
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most <= 0):
+            raise ArgumentError(
+                f"max_to_keep={most!r} keeps no checkpoint.", "Give a positive integer, or None for all."
+            )
+        if hours is not None and (isinstance(hours, bool) or not isinstance(hours, int | float) or not hours >= 0):
+            raise ArgumentError(
+                f"keep_checkpoint_every_n_hours={hours!r} is no time.", "Give a number of hours, or None."
+            )
+
+
+def plan_rotation(state: SeriesState, newest: str, time: float, keep: Retention) -> tuple[SeriesState, list[str]]:
+    """The state after ``newest`` was saved at that time, and the checkpoints that go, oldest first.
+
+    A checkpoint that would go is preserved, outside of the state, where it was saved at least so many hours after the
+    one that was preserved last. One that is saved again is the newest again.
+
+    >>> state = SeriesState("b", ("a", "b"), (1.0, 2.0))
+    >>> plan_rotation(state, "c", 3.0, Retention(2))
+    (SeriesState(newest='c', kept=('b', 'c'), times=(2.0, 3.0), preserved=0.0), ['a'])
+    """
+    kept = [(name, saved) for name, saved in zip(state.kept, state.times, strict=True) if name != newest]
+    kept.append((newest, time))
+    preserved, gone = state.preserved, []
+    while keep.max_to_keep is not None and len(kept) > keep.max_to_keep:
+        name, saved = kept.pop(0)
+        if keep.every_n_hours and saved - keep.every_n_hours * _HOUR >= preserved:
+            preserved = saved
+        else:
+            gone.append(name)
+    names, times = zip(*kept, strict=True)
+    return SeriesState(newest, names, times, preserved), gone
+
 
 _LOCK = "checkpoint.manager"
 """What a manager holds while it saves: nobody else's name."""

@@ -17,7 +17,7 @@ Nothing but the name of the generation differs between two checkpoints of the sa
 
 from dataclasses import dataclass
 
-from shardvar.formats.commit import take_away
+from shardvar.formats.files import take_away
 from shardvar.formats.native.names import aside_name, find_prefixes, index_name, leftovers
 from shardvar.formats.native.sink import CAPABILITIES, NativeSink, create_sink
 from shardvar.formats.native.source import NativeSource, open_source

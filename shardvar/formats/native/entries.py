@@ -15,20 +15,179 @@ What breaks the columns themselves is the block's fault, and raised. What one te
 alone: it is left out of the table and listed as broken. Whether its slices overlap or leave holes is not asked here.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import lt
+from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
-from shardvar.errors import CheckpointError
-from shardvar.formats.native.broken import find_broken
-from shardvar.formats.native.overview import Overview, decode_text
-from shardvar.layout.dtypes import MAX_NBYTES, MAX_RANK, NAMES, Ints, code
-from shardvar.planning.index import EntryTable, RunChecksums
+from shardvar.errors import ArgumentError, CheckpointError, InvalidCheckpoint, OutOfBounds, UnsupportedError
+from shardvar.formats.native.names import MAX_FILES, is_generation
+from shardvar.layout.dtypes import ITEMSIZES, MAX_NBYTES, MAX_RANK, NAMES, Ints, code
+from shardvar.planning.index import EntryTable, Metadata, RunChecksums
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.wire.blocks import Block
-from shardvar.wire.damage import invalid
+from shardvar.wire.block_file import Block, encode_block, pack_strings
+from shardvar.wire.damage import WRITE_AGAIN, invalid
+
+# What a native index says about the checkpoint as a whole: its metadata block.
+#
+# description, writer     texts
+# generation              the text that the data files' names have in them: 1 to 64 letters and digits
+# run_nbytes              the bytes of a run that has a checksum of its own
+# file_nbytes             u64 for each data file: its exact size
+# user_name, user_value   packed strings: what the user keeps with the checkpoint
+
+
+RUN_NBYTES = 1 << 18
+"""The run of this writer: a 2.4 MB slice reads at most half a MiB more, and 4 bytes guard each 256 KiB."""
+
+MAX_RUN_NBYTES = 1 << 30
+"""The largest run that a reader takes: it reads that much to verify one byte."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Overview:
+    """The metadata block of a native index."""
+
+    metadata: Metadata
+    """What the checkpoint says about itself."""
+    generation: str
+    """What tells the data files of one commit from those of another."""
+    file_nbytes: Ints
+    """[files] the exact size of each data file."""
+    run_nbytes: int = RUN_NBYTES
+    """The bytes of a run."""
+
+    def encode(self) -> bytes:
+        """The metadata block."""
+        user = sorted((encode_text(name), encode_text(value)) for name, value in self.metadata.user.items())
+        return encode_block(
+            {
+                "description": self.metadata.description,
+                "writer": self.metadata.writer,
+                "generation": self.generation,
+                "run_nbytes": self.run_nbytes,
+                "file_nbytes": self.file_nbytes.astype("<u8"),
+                **pack_strings("user_name", [name for name, _ in user]),
+                **pack_strings("user_value", [value for _, value in user]),
+            }
+        )
+
+    @classmethod
+    def decode(cls, block: Block) -> Self:
+        """What the metadata block says; ``InvalidCheckpoint`` where it breaks a law."""
+        generation = block.text("generation")
+        if not is_generation(generation):
+            raise invalid(f"The generation {generation!r} is not made of 1 to 64 letters and digits.")
+        sizes = block.numbers("file_nbytes", "<u8")
+        if len(sizes) > MAX_FILES or int(sizes.max(initial=0)) > MAX_NBYTES:
+            raise invalid(f"There are {len(sizes)} data files, of up to {sizes.max(initial=0)} bytes.")
+        names = block.strings("user_name")
+        values = block.strings("user_value", len(names))
+        user = {decode_text(name): decode_text(value) for name, value in zip(names, values, strict=True)}
+        metadata = Metadata(block.text("description"), block.text("writer"), user)
+        run_nbytes = block.integer("run_nbytes", MAX_RUN_NBYTES)
+        if not run_nbytes:
+            raise invalid("Runs of no bytes guard nothing.")
+        return cls(metadata, generation, sizes.astype(np.int64), run_nbytes)
+
+
+def encode_text(text: str) -> bytes:
+    """The bytes of a key or of a user's text: UTF-8, and for surrogate escapes the bytes that they stand for."""
+    try:
+        octets = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"{text!r} is no valid Unicode.", "Choose another name.") from error
+    if not text.isascii() and decode_text(octets) != text:
+        raise UnsupportedError(f"{text!r} has escapes for bytes that are valid UTF-8.", "Write the characters.")
+    return octets
+
+
+def decode_text(octets: bytes) -> str:
+    """The text that the bytes are; those that are no UTF-8 become surrogate escapes."""
+    return octets.decode("utf-8", "surrogateescape")
+
+
+# What one tensor of an index may say wrongly, found for all of them at once.
+#
+# A checksum guards every block, so such things come from a writer that is wrong or hostile. They are that tensor's own
+# fault and keep no other from being read. What is in range here is safe to compute with in 64 bits everywhere else.
+
+
+Complaint = tuple[npt.NDArray[np.bool], Callable[[int], CheckpointError]]
+"""[m] the entries that are wrong, and the error of one of them."""
+
+
+def find_broken(table: EntryTable, unknown: dict[int, str], overview: Overview) -> dict[int, CheckpointError]:
+    """The tensors that cannot be what they say, each with its error; ``unknown`` are those of unknown dtypes."""
+    broken: dict[int, CheckpointError] = {
+        tensor: InvalidCheckpoint(
+            f"The dtype {name!r} of {table.slices.tensors.keys[tensor]!r} is not known.", "Install a newer release."
+        )
+        for tensor, name in unknown.items()
+    }
+    for is_wrong, error in _Claims(table, overview).complaints():
+        for row in np.flatnonzero(is_wrong).tolist():
+            broken.setdefault(int(table.slices.tensor[row]), error(row))
+    return broken
+
+
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """What the entries of a block claim."""
+
+    table: EntryTable
+    """The claims."""
+    overview: Overview
+    """What there really is."""
+
+    def complaints(self) -> Iterator[Complaint]:
+        """What is wrong with them, the first things first."""
+        slices = self.table.slices
+        full, itemsize = slices.tensors.shapes[slices.tensor], ITEMSIZES[slices.codes()]
+        is_huge = _is_huge(full, itemsize) | _is_huge(slices.shape, itemsize) | (slices.offset > MAX_NBYTES).any(axis=1)
+        yield is_huge, self._huge
+        # Exact where it is not huge, which is said already; and without a size of its own, an element takes a byte.
+        nbytes = np.where(is_huge, 0, np.prod(slices.shape, axis=1, dtype=np.int64) * np.maximum(itemsize, 1))
+        yield (itemsize == 0) & (slices.shape != full).any(axis=1), self._cut
+        yield np.where(itemsize == 0, slices.nbytes < nbytes, slices.nbytes != nbytes), self._other_size
+        file_nbytes = np.append(self.overview.file_nbytes, -1)  # a file that there is not holds nothing
+        there = file_nbytes[np.minimum(self.table.file, len(file_nbytes) - 1)]
+        yield self.table.start + slices.nbytes > there, self._outside
+
+    def _huge(self, row: int) -> CheckpointError:
+        return invalid(f"{self._slice(row)} is too large to exist.")
+
+    def _cut(self, row: int) -> CheckpointError:
+        return invalid(f"{self._slice(row)} is a part of a tensor whose payload has no parts.")
+
+    def _other_size(self, row: int) -> CheckpointError:
+        return invalid(f"{self._slice(row)} has {self.table.slices.nbytes[row]} bytes, which is not its size.")
+
+    def _outside(self, row: int) -> CheckpointError:
+        table = self.table
+        return OutOfBounds(
+            f"{self._slice(row)} of {table.slices.nbytes[row]} bytes at offset {table.start[row]} reaches out of data "
+            f"file {table.file[row]} of {len(self.overview.file_nbytes)}.",
+            WRITE_AGAIN,
+        )
+
+    def _slice(self, row: int) -> str:
+        slices = self.table.slices
+        tensor = int(slices.tensor[row])
+        shape = slices.shape[row, : slices.tensors.ranks[tensor]].tolist()
+        return f"The {slices.dtype(row)} slice {shape} of {slices.key(row)!r}, a {slices.tensors.shape(tensor)} tensor,"
+
+
+def _is_huge(shape: Ints, itemsize: Ints) -> npt.NDArray[np.bool]:
+    """[m] True where an extent, or the bytes of all elements, are more than any machine's."""
+    nbytes = np.prod(shape, axis=1, dtype=np.float64) * np.maximum(itemsize, 1)
+    huge: npt.NDArray[np.bool] = (shape > MAX_NBYTES).any(axis=1) | (nbytes > MAX_NBYTES)
+    return huge
+
 
 MAX_SHARED_NBYTES = 1 << 20
 """A block of more bytes holds one entry: a row becomes up to 1.5 KiB of columns in memory, whatever it is on disk."""

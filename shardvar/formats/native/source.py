@@ -5,21 +5,183 @@ the files are opened at once, and where one is gone the index is read again. A c
 held open can still be replaced while it is read; the error then says so.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 
-from shardvar.errors import CheckpointError, MissingFile, UnsupportedError, at
-from shardvar.formats.files import ATTEMPTS, is_replaced, replaced
-from shardvar.formats.native.data_files import DataFiles
-from shardvar.formats.native.index import NativeIndex
+import numpy as np
+
+from shardvar.errors import ArgumentError, CheckpointError, MissingFile, UnsupportedError, prefix_errors
+from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced
+from shardvar.formats.native.entries import Entries, Overview, decode_entries, encode_text, select
 from shardvar.formats.native.names import data_names, index_name, leftovers
-from shardvar.formats.native.overview import Overview
 from shardvar.formats.protocol import Finding
-from shardvar.planning.index import EntryTable
+from shardvar.planning.faults import find_faults
+from shardvar.planning.index import EntryTable, Metadata, concatenate_entries, unknown_key
 from shardvar.storage.protocol import ReadableFile, Storage
-from shardvar.wire.block_file import open_block_file
+from shardvar.wire.block_file import BlockFile, open_block_file
 from shardvar.wire.crc import CRC32C, Checksum
+from shardvar.wire.damage import invalid
+
+# The table of contents of an open native checkpoint, of which few blocks are read to find one key.
+#
+# A key whose entries go on over several blocks is put together: each table that ``scan`` gives has all entries of its
+# keys. Decoded blocks are kept, a few of them, since whoever asks for one key soon asks for its neighbour.
+
+
+_KEPT = 16
+"""Decoded blocks that are kept: those of an index of some 40,000 entries, about 16 MiB."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NativeIndex:
+    """The index of an open checkpoint; safe to use from several threads."""
+
+    name: str
+    """The index file's path, for messages."""
+    blocks: BlockFile
+    """The file."""
+    overview: Overview
+    """What it says as a whole."""
+    files: Sequence[str]
+    """The names of the data files."""
+    file_fault: Callable[[int], CheckpointError | None]
+    """What keeps a data file from being read, if anything does."""
+    _kept: OrderedDict[int, Entries] = field(init=False, default_factory=OrderedDict)
+    _broken: dict[str, CheckpointError] = field(init=False, default_factory=dict)
+    """The tensors of all blocks that were decoded so far that make no sense."""
+    _faults: list[dict[str, CheckpointError]] = field(init=False, default_factory=list)
+    """All faults, once they were asked for."""
+    _lock: Lock = field(init=False, default_factory=Lock)
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the checkpoint says about itself."""
+        return self.overview.metadata
+
+    @property
+    def faults(self) -> "Faults":
+        """Keys that cannot be read, with the reason; worked out when asked for."""
+        return Faults(self)
+
+    def find(self, key: str) -> EntryTable:
+        """The entries of one key; ``UnknownKey`` where there is none."""
+        table = self.find_or_none(key)
+        if table is None:
+            near = max(0, self.blocks.numbers(_stored(key) or b"").stop - 1)
+            keys = self._entries(near).rows if len(self.blocks) else {}
+            raise unknown_key(key, keys)
+        return table
+
+    def find_or_none(self, key: str) -> EntryTable | None:
+        """The entries of one key, None where there are none; the key's own error where they make no sense."""
+        stored = _stored(key)
+        tables = []
+        for number in self.blocks.numbers(stored) if stored is not None else ():
+            entries = self._entries(number)
+            if key in entries.broken:
+                raise entries.broken[key]
+            table = entries.find(key)
+            if table is not None:
+                tables.append(table)
+        return concatenate_entries(tables) if tables else None
+
+    def scan(self) -> Iterator[EntryTable]:
+        """All entries, about a block at a time, in the order of the keys; all entries of a key are in one table."""
+        held: list[EntryTable] = []  # those of the last key so far, which goes on in the next block
+        for number in range(len(self.blocks)):
+            entries = self._entries(number)
+            table, count = entries.table, len(entries.table.slices.tensors)
+            goes_on = number + 1 < len(self.blocks) and self.blocks.first_keys[number + 1] == entries.last_key
+            if held and not (goes_on and count == 1):
+                held.append(table)
+                table, held = concatenate_entries(held), []
+                count = len(table.slices.tensors)
+            if goes_on and count:
+                cut = int(np.searchsorted(table.slices.tensor, count - 1))
+                held.append(select(table, count - 1, count, cut, len(table)))
+                table = select(table, 0, count - 1, 0, cut)
+            if len(table):
+                yield table
+        if held:
+            yield concatenate_entries(held)
+
+    def all_faults(self) -> dict[str, CheckpointError]:
+        """Every key that cannot be read; worked out by one full scan, once."""
+        if not self._faults:
+            found: dict[str, CheckpointError] = {}
+            for table in self.scan():
+                found |= self.faults_in(table)
+            self._faults.append(found | self._broken)
+        return self._faults[0]
+
+    def faults_in(self, table: EntryTable) -> dict[str, CheckpointError]:
+        """The keys of a table that break a law or that a data file keeps from being read."""
+        faults = find_faults(table.slices)
+        rows = np.flatnonzero(table.slices.nbytes > 0)
+        for file in np.unique(table.file[rows]).tolist():
+            fault = self.file_fault(file)
+            if fault is not None:
+                for row in rows[table.file[rows] == file].tolist():
+                    faults.setdefault(table.slices.key(row), fault)
+        return faults
+
+    def _entries(self, number: int) -> Entries:
+        """One block, decoded."""
+        with self._lock:
+            entries = self._kept.get(number)
+        if entries is None:
+            with prefix_errors(self.name):
+                entries = self._decode(number)
+        with self._lock:
+            self._broken.update(entries.broken)
+            self._kept[number] = entries
+            self._kept.move_to_end(number)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return entries
+
+    def _decode(self, number: int) -> Entries:
+        first_keys = self.blocks.first_keys
+        block = self.blocks.block(number)
+        with prefix_errors(f"block {number} at offset {self.blocks.start[number]}"):
+            entries = decode_entries(block, int(self.blocks.nbytes[number]), self.overview)
+            following = first_keys[number + 1] if number + 1 < len(first_keys) else entries.last_key
+            if entries.first_key != first_keys[number] or entries.last_key > following:
+                raise invalid("Its keys are not those that the table says.")
+        return entries
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Faults(Mapping[str, CheckpointError]):
+    """The keys that cannot be read: asking for one costs as much as finding it, going through them a full scan."""
+
+    index: NativeIndex
+    """The index that they are in."""
+
+    def __getitem__(self, key: str) -> CheckpointError:
+        try:
+            table = self.index.find_or_none(key)
+        except CheckpointError as error:
+            return error
+        faults = {} if table is None else self.index.faults_in(table)
+        return faults[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.index.all_faults())
+
+    def __len__(self) -> int:
+        return len(self.index.all_faults())
+
+
+def _stored(key: str) -> bytes | None:
+    """The key as an index has it; None where no index can."""
+    try:
+        return encode_text(key)
+    except ArgumentError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +217,7 @@ class NativeSource:
         """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
         if buffer.nbytes:
             with self._explained():
-                self.files.file(file).read_into(start, buffer)
+                self.files.open(file).read_into(start, buffer)
 
     def map(self, file: int) -> memoryview:
         """A data file as a read-only memory map."""
@@ -103,7 +265,7 @@ def open_source(storage: Storage, prefix: str) -> NativeSource:
 def _read_index(storage: Storage, prefix: str) -> NativeSource:
     file = storage.open(index_name(prefix))
     try:
-        with at(file.name):
+        with prefix_errors(file.name):
             blocks = open_block_file(file.read, file.size)
             overview = Overview.decode(blocks.metadata)
     except CheckpointError:

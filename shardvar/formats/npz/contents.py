@@ -24,7 +24,7 @@ from shardvar.errors import (
     OutOfBounds,
     ShardvarError,
     UnsupportedError,
-    at,
+    prefix_errors,
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
@@ -33,8 +33,7 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import TensorTable, pad
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.crc import CRC32
-from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN, invalid, malformed
-from shardvar.wire.foreign import SNIFF_NBYTES, not_a
+from shardvar.wire.damage import COPY_AGAIN, SNIFF_NBYTES, WRITE_AGAIN, invalid, malformed, not_a
 from shardvar.wire.npy import MAGIC, NpyHeader, parse_preamble, preamble_nbytes
 from shardvar.wire.zip import (
     LOCAL,
@@ -125,7 +124,7 @@ def read_contents(storage: Storage, name: str) -> Contents:
     """The contents of an archive; nothing but its directory and headers is read."""
     files = DataFiles(storage, [name])
     file = files.open(0)
-    with at(file.name):
+    with prefix_errors(file.name):
         place = _find_directory(file)
         members = parse_directory(file.read(place.start, place.nbytes), place.count)
     arrays: list[Array] = []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.commit import put_in_place, remove_unnamed, take_away
+from shardvar.formats.files import put_in_place, remove_unnamed, take_away
 from shardvar.formats.npz.contents import SUFFIX
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import Ints
@@ -21,7 +21,7 @@ from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.npy import build_preamble
-from shardvar.wire.zip_writer import build_central, build_end, build_local, encode_name, local_nbytes
+from shardvar.wire.zip import build_central, build_end, build_local, encode_name, plan_local_nbytes
 
 _LEADS_OUT = re.compile(r"[/\\]|[A-Za-z]:[/\\]|(?:.*[/\\])?\.\.[/\\]", re.DOTALL)
 """The beginning of a name that, unpacked as a file, would lie outside the directory that it is unpacked in."""
@@ -101,7 +101,7 @@ def plan_sink(
         raise UnsupportedError(cause, "Rename the tensor.")
     starts, position = [], 0
     for (raw_name, preamble), nbytes in zip(_members(slices), slices.nbytes.tolist(), strict=True):
-        start = position + local_nbytes(position, raw_name, len(preamble) + nbytes) + len(preamble)
+        start = position + plan_local_nbytes(position, raw_name, len(preamble) + nbytes) + len(preamble)
         starts.append(start)
         position = start + nbytes
     return NpzSink(storage, name, [f"{name}.{generation}.tmp"], np.array(starts, dtype=np.int64))

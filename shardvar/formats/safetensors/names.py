@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from shardvar.errors import CheckpointError, StorageError
 from shardvar.storage.protocol import Storage
-from shardvar.wire.foreign import SNIFF_NBYTES
+from shardvar.wire.damage import SNIFF_NBYTES
 from shardvar.wire.safetensors_header import header_nbytes
 
 SUFFIX = ".safetensors"

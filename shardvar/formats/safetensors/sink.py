@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.commit import put_in_place, remove_unnamed, take_away
+from shardvar.formats.files import put_in_place, remove_unnamed, take_away
 from shardvar.formats.protocol import FileChecksums
-from shardvar.formats.safetensors.contents import DESCRIPTION, WRITER
 from shardvar.formats.safetensors.names import SUFFIX, index_name, part_name, parts_of, prefix_of
+from shardvar.formats.safetensors.source import DESCRIPTION, WRITER
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata

@@ -23,7 +23,7 @@ from shardvar.errors import (
     MissingFile,
     OutOfBounds,
     UnsupportedError,
-    at,
+    prefix_errors,
 )
 from shardvar.formats.tensorflow.names import data_files, index_name, v1_files
 from shardvar.formats.tensorflow.protos import (
@@ -91,13 +91,13 @@ def read_contents(storage: Storage, prefix: str) -> Contents:
         file = storage.open(index_name(prefix))
     except MissingFile as error:
         raise _absent(storage, prefix, error) from error
-    with at(file.name):
+    with prefix_errors(file.name):
         blocks = list(open_table(file.read, file.size).blocks())
     keys = [key for block, _ in blocks for key in block]
     values = [value for _, block in blocks for value in block]
     if keys[:1] != [HEADER_KEY]:
         raise invalid(f"{file.name}: The first entry is not the header, whose key is empty.")
-    with at(f"{file.name}: header"):
+    with prefix_errors(f"{file.name}: header"):
         header = decode_header(values[0])
     entries, errors = decode_entries(values[1:])
     return Contents(file, header, keys[1:], entries, errors)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.commit import put_in_place, remove_unnamed
+from shardvar.formats.files import put_in_place, remove_unnamed
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
 from shardvar.formats.tensorflow.names import check_readable, data_files, data_name, index_name
@@ -27,7 +27,7 @@ from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, Checksum, mask
-from shardvar.wire.sstable_writer import encode_table
+from shardvar.wire.sstable import encode_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,414 @@
+"""The local disk: bytes go where they are put, every refusal is the right error, and one writer holds a prefix."""
+
+import errno
+import fcntl
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import (
+    ArgumentError,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    MissingFile,
+    ShardvarError,
+    StorageError,
+)
+from shardvar.storage import local_file
+from shardvar.storage.local import LocalStorage, split
+from shardvar.storage.local_file import reading, writing
+
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+
+NOT_NAMES = ["", ".", "..", "a/b", "/etc/passwd", "../up", "a\0b", "x" * 256, "ä" * 128, "\ud800"]
+SMALL_CHUNK = 7
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> LocalStorage:
+    return LocalStorage(str(tmp_path))
+
+
+def written(storage: LocalStorage, name: str, data: bytes) -> None:
+    file = storage.create(name)
+    file.write(0, data)
+    file.close()
+
+
+@given(pieces=st.lists(st.tuples(st.integers(0, 60), st.binary(max_size=40)), max_size=8))
+def test_bytes_are_read_where_they_were_written(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[int, bytes]]
+) -> None:
+    """What is read is what a byte array holds after the same writes; gaps are zeros. Chunks of 7 bytes make loops."""
+    storage = LocalStorage(str(tmp_path_factory.mktemp("s")))
+    model = bytearray()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_file, "_CHUNK", SMALL_CHUNK)
+        file = storage.create("f")
+        for start, data in pieces:
+            file.write(start, memoryview(data))
+            if data:
+                model.extend(bytes(max(0, start + len(data) - len(model))))
+                model[start : start + len(data)] = data
+        file.close()
+        read = storage.open("f")
+        assert read.size == len(model) and bytes(read.map()) == model
+        for start in range(len(model) + 1):
+            buffer = bytearray(len(model) - start)
+            read.read_into(start, memoryview(buffer))
+            assert buffer == model[start:] == read.read(start, len(model) - start)
+
+
+@pytest.mark.parametrize(("start", "nbytes"), [(0, 6), (5, 1), (6, 1), (2**62, 1), (0, 2**62), (2**70, 1)])
+def test_no_byte_is_read_past_the_end(storage: LocalStorage, start: int, nbytes: int) -> None:
+    """A range that the file does not have is refused, however large, before anything is allocated."""
+    written(storage, "f", b"12345")
+    file = storage.open("f")
+    with pytest.raises(IncompleteCheckpoint, match=f"{nbytes} bytes at offset {start}"):
+        file.read(start, nbytes)
+    if nbytes < 10:
+        with pytest.raises(IncompleteCheckpoint):
+            file.read_into(start, memoryview(bytearray(nbytes)))
+
+
+def test_a_file_that_shrinks_is_incomplete(storage: LocalStorage) -> None:
+    written(storage, "f", b"12345")
+    file = storage.open("f")
+    os.truncate(Path(storage.path) / "f", 2)
+    for read in (lambda: file.read(0, 5), lambda: file.read_into(0, memoryview(bytearray(5))), file.map):
+        with pytest.raises(IncompleteCheckpoint):
+            read()
+
+
+@pytest.mark.parametrize(("start", "nbytes"), [(-1, 2), (0, -1)])
+def test_negative_ranges_are_the_callers_fault(storage: LocalStorage, start: int, nbytes: int) -> None:
+    written(storage, "f", b"12345")
+    with pytest.raises(ArgumentError):
+        storage.open("f").read(start, nbytes)
+
+
+def test_a_map_outlives_its_file(storage: LocalStorage) -> None:
+    """Neither close nor the removal of the file invalidates a map; an empty file has an empty one."""
+    written(storage, "f", b"12345")
+    written(storage, "empty", b"")
+    file, empty = storage.open("f"), storage.open("empty")
+    view = file.map()
+    file.close()
+    storage.remove("f")
+    assert bytes(view) == b"12345" and view.readonly
+    assert bytes(empty.map()) == b""
+    for use in (file.map, lambda: file.read(0, 1)):
+        with pytest.raises(ArgumentError, match="closed"):
+            use()
+
+
+def test_closing_never_hands_a_reader_another_file(storage: LocalStorage) -> None:
+    """A thread that reads while others close and open files reads its own file or is told that it was closed."""
+    for name in "ab":
+        written(storage, name, name.encode() * 4096)
+    seen: set[bytes] = set()
+
+    def read(file: local_file.LocalReadableFile) -> None:
+        try:
+            for _ in range(20):
+                seen.add(file.read(0, 4096))
+        except ArgumentError:
+            pass
+
+    for _ in range(30):
+        file = storage.open("a")
+        thread = threading.Thread(target=read, args=(file,))
+        thread.start()
+        file.close()
+        other = storage.open("b")
+        thread.join()
+        other.close()
+    assert seen <= {b"a" * 4096}
+
+
+def test_creating_leaves_the_old_file_to_those_who_have_it(storage: LocalStorage) -> None:
+    """A file of the same name is a new file: readers and links of the old one keep the old bytes."""
+    written(storage, "f", b"old")
+    reader = storage.open("f")
+    os.symlink("f", Path(storage.path) / "link")
+    written(storage, "f", b"newer")
+    written(storage, "link", b"own")
+    assert reader.read(0, 3) == b"old"
+    assert storage.open("f").read(0, 5) == b"newer" and storage.open("link").read(0, 3) == b"own"
+
+
+def test_stamps_tell_contents_apart(storage: LocalStorage) -> None:
+    written(storage, "f", b"same")
+    first = storage.open("f")
+    assert storage.open("f").stamp == first.stamp
+    written(storage, "f", b"SAME")
+    assert storage.open("f").stamp != first.stamp
+
+
+def test_closing_a_written_file_syncs_it(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file is forced to the disk once when it is closed; a rename forces its directory before and after."""
+    synced: list[int] = []
+    monkeypatch.setattr(local_file, "sync", synced.append)
+    monkeypatch.setattr("shardvar.storage.local.sync", synced.append)
+    file = storage.create("f")
+    file.write(0, b"x")
+    assert len(synced) == 0
+    file.close()
+    file.close()
+    assert len(synced) == 1
+    storage.rename("f", "g")
+    assert len(synced) == 3 and storage.names() == ["g"]
+
+
+def test_names_are_those_of_files(storage: LocalStorage) -> None:
+    """Sorted, without directories; an absent directory holds no files."""
+    for name in ("b", "a", "ä"):
+        written(storage, name, b"")
+    (Path(storage.path) / "d").mkdir()
+    assert storage.names() == ["a", "b", "ä"]
+    assert LocalStorage(storage.path + "/none").names() == LocalStorage(storage.path + "/a").names() == []
+
+
+def test_removing_what_is_not_there_does_nothing(storage: LocalStorage) -> None:
+    written(storage, "f", b"")
+    storage.remove("f")
+    storage.remove("f")
+    assert storage.names() == []
+
+
+@pytest.mark.parametrize("name", NOT_NAMES)
+def test_only_bare_names_are_opened(storage: LocalStorage, name: str) -> None:
+    """No name leads out of the directory: read from an index it is the index's fault, else the caller's."""
+    with pytest.raises(InvalidCheckpoint):
+        storage.open(name)
+    calls: list[Callable[[], object]] = [
+        lambda: storage.create(name),
+        lambda: storage.remove(name),
+        lambda: storage.rename(name, "x"),
+        lambda: storage.rename("x", name),
+        lambda: storage.lock(name),
+    ]
+    for call in calls:
+        with pytest.raises(ArgumentError):
+            call()
+
+
+def test_what_is_no_regular_file_is_malformed(storage: LocalStorage) -> None:
+    """Directories, fifos (which would never answer), sockets and devices are refused at once."""
+    directory = Path(storage.path)
+    (directory / "directory").mkdir()
+    os.mkfifo(directory / "fifo")
+    os.symlink("/dev/zero", directory / "device")
+    short = LocalStorage(storage.path)
+    with socket.socket(socket.AF_UNIX) as server:
+        here = os.getcwd()
+        os.chdir(directory)  # a socket's path may be 108 bytes long
+        try:
+            server.bind("socket")
+        finally:
+            os.chdir(here)
+        for name in ("directory", "fifo", "device", "socket"):
+            with pytest.raises(MalformedCheckpoint, match=name):
+                short.open(name)
+
+
+def test_absent_files_are_missing(storage: LocalStorage) -> None:
+    written(storage, "f", b"")
+    os.symlink("nowhere", Path(storage.path) / "dangling")
+    os.symlink("circle", Path(storage.path) / "circle")
+    assert storage.names() == ["circle", "dangling", "f"]
+    for place, name in (
+        (storage, "none"),
+        (storage, "dangling"),
+        (storage, "circle"),
+        (LocalStorage(storage.path + "/f"), "x"),
+    ):
+        with pytest.raises(MissingFile, match=name):
+            place.open(name)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EROFS, errno.EPROTO])
+def test_refusals_of_the_machine_name_the_path_and_the_remedy(number: int) -> None:
+    for door in (reading, writing):
+        with pytest.raises(StorageError) as caught, door("some/file"):
+            raise OSError(number, os.strerror(number))
+        assert "some/file" in caught.value.cause and caught.value.remedy.endswith(".")
+
+
+def test_a_full_disk_is_a_storage_error(monkeypatch: pytest.MonkeyPatch, storage: LocalStorage) -> None:
+    def full(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = storage.create("f")
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(StorageError, match="the disk is full"):
+        file.write(0, b"x")
+    monkeypatch.setattr(os, "pwrite", lambda *arguments: 0)
+    with pytest.raises(StorageError, match="no more bytes"):
+        file.write(0, b"x")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may do anything")
+def test_denied_permission_is_a_storage_error(storage: LocalStorage) -> None:
+    written(storage, "f", b"x")
+    os.chmod(Path(storage.path) / "f", 0)
+    with pytest.raises(StorageError, match="permission is denied"):
+        storage.open("f")
+
+
+def test_writing_into_an_absent_directory_is_a_storage_error(storage: LocalStorage) -> None:
+    absent = LocalStorage(storage.path + "/none")
+    with pytest.raises(StorageError, match="no such directory"):
+        absent.create("f")
+    with pytest.raises(StorageError, match="no such directory"), absent.lock("ck"):
+        pass
+    (Path(storage.path) / "d").mkdir()
+    written(storage, "f", b"")
+    with pytest.raises(StorageError, match="is a directory"):
+        storage.rename("f", "d")
+
+
+def test_a_prefix_has_one_writer_at_a_time(storage: LocalStorage) -> None:
+    """The second is refused at once, in the same process too; other prefixes are free; no file is left behind."""
+    with storage.lock("ck"):
+        with pytest.raises(StorageError, match="ck is being written"), storage.lock("ck"):
+            pass
+        with storage.lock("other"):
+            pass
+    with storage.lock("ck"):
+        pass
+    assert storage.names() == []
+
+
+def test_an_interrupt_while_locking_leaves_no_lock(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that goes on after Ctrl-C is not kept out by itself."""
+    lock = fcntl.flock
+
+    def lock_and_interrupt(descriptor: int, operation: int) -> None:
+        lock(descriptor, operation)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", lock_and_interrupt)
+        with pytest.raises(KeyboardInterrupt), storage.lock("ck"):
+            pass
+    with storage.lock("ck"):
+        pass
+    assert storage.names() == []
+
+
+def hold_forever(path: str, ready: "multiprocessing.synchronize.Event") -> None:
+    with LocalStorage(path).lock("ck"):
+        ready.set()
+        time.sleep(600)
+
+
+def test_a_lock_dies_with_its_process(storage: LocalStorage) -> None:
+    """Held by another process it is refused; killed, it leaves a file that the next writer takes over and removes."""
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    holder = context.Process(target=hold_forever, args=(storage.path, ready))
+    holder.start()
+    try:
+        assert ready.wait(60)
+        with pytest.raises(StorageError), storage.lock("ck"):
+            pass
+        os.kill(holder.pid or 0, signal.SIGKILL)
+    finally:
+        holder.kill()
+        holder.join()
+    assert storage.names() == [".ck.lock"]
+    with storage.lock("ck"):
+        pass
+    assert storage.names() == []
+
+
+def test_many_writers_never_hold_a_prefix_together(storage: LocalStorage) -> None:
+    """Between opening the lock file and locking it, its holder may remove it: such a lock does not count."""
+    inside, most, refused = 0, 0, 0
+
+    def write() -> None:
+        nonlocal inside, most, refused
+        for _ in range(200):
+            try:
+                with storage.lock("ck"):
+                    inside += 1
+                    most = max(most, inside)
+                    inside -= 1
+            except StorageError:
+                refused += 1
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1 and refused < 800 and storage.names() == []
+
+
+def test_split_tells_directories_from_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory is absolute, the name bare, and empty where the path is a directory; nothing is created."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d").mkdir()
+    here = str(tmp_path)
+    cases = {
+        "ck": (here, "ck"),
+        "./ck": (here, "ck"),
+        "d": (here + "/d", ""),
+        "d/": (here + "/d", ""),
+        "d/ck": (here + "/d", "ck"),
+        ".": (here, ""),
+        "new/": (here + "/new", ""),
+        "new/deep//ck": (here + "/new/deep", "ck"),
+        "..": (here + "/..", ""),
+        "d/../ck": (here + "/d/..", "ck"),
+        "~": (here, "~"),
+        "/": ("/", ""),
+        "/ck": ("/", "ck"),
+    }
+    for text, (directory, name) in cases.items():
+        assert split(text) == (LocalStorage(directory), name), text
+        assert split(Path(text)) == split(str(Path(text)))
+    assert os.listdir(here) == ["d"]
+
+
+@pytest.mark.parametrize("text", ["", "a\0b", "x" * 256])
+def test_split_refuses_what_is_no_path(text: str) -> None:
+    with pytest.raises(ArgumentError):
+        split(text)
+
+
+def test_directories_are_made_and_measured(tmp_path: Path) -> None:
+    """``make`` makes those above too, and may be called again; free space is told of a place that is not there yet."""
+    storage = LocalStorage(str(tmp_path / "a" / "b"))
+    assert storage.free_nbytes() > 0 and os.listdir(tmp_path) == []
+    storage.make()
+    storage.make()
+    assert (tmp_path / "a" / "b").is_dir() and storage.free_nbytes() > 0
+    written(storage, "f", b"")
+    with pytest.raises(StorageError):
+        LocalStorage(storage.path + "/f/below").make()
+
+
+def test_storages_are_values(storage: LocalStorage) -> None:
+    assert pickle.loads(pickle.dumps(storage)) == storage and isinstance(hash(storage), int)
+
+
+def test_errors_that_are_shardvars_pass_unchanged() -> None:
+    """Some of shardvar's errors are OSErrors; a boundary that they cross does not translate them again."""
+    error: ShardvarError = MissingFile("a", "b")
+    for door in (reading, writing):
+        with pytest.raises(MissingFile) as caught, door("p"):
+            raise error
+        assert caught.value is error and error.__cause__ is None

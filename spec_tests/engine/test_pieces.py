@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from spec_tests.helpers.memory_format import MemoryWriter, checkpoint_of
 
 import shardvar as sv
 import shardvar.engine
@@ -29,6 +28,7 @@ from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.local_file import LocalReadableFile
 from shardvar.wire.crc import CRC32C
+from spec_tests.helpers.memory_format import MemoryWriter, checkpoint_of
 
 
 def set_sizes(patch: pytest.MonkeyPatch, **sizes: int) -> None:

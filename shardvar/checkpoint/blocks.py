@@ -18,11 +18,12 @@ import numpy as np
 
 from shardvar.checkpoint.reader import Reader
 from shardvar.engine.arrays import as_words, bytes_of
-from shardvar.engine.evidence import READ_ERRORS, Evidence, ReadError
+from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import lower
 from shardvar.engine.pieces import Reading, read_moves, read_regions, wanted_regions
 from shardvar.engine.pool import BLOCK_NBYTES, block_ranges
 from shardvar.engine.read import check_bool, read_arrays
+from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Array, Ints, code, is_opaque, numpy_dtype
 from shardvar.planning.index import EntryTable

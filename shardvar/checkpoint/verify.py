@@ -15,12 +15,12 @@ import numpy as np
 
 from shardvar.checkpoint.locate import Found, Path, find_checkpoint
 from shardvar.checkpoint.reports import Damage, VerifyReport
-from shardvar.engine.evidence import READ_ERRORS, Evidence, ReadError
+from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable
 from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import Progress, block_ranges, new_buffer
 from shardvar.engine.read import check_bool
-from shardvar.errors import CheckpointError, CheckpointNotFound, UnsupportedError
+from shardvar.errors import READ_ERRORS, CheckpointError, CheckpointNotFound, ReadError, UnsupportedError
 from shardvar.formats.protocol import Finding, Source
 from shardvar.layout.dtypes import STRING, code
 from shardvar.planning.faults import find_faults

@@ -30,8 +30,7 @@ from shardvar.cli.output import (
     short_path,
 )
 from shardvar.cli.tree import Line, tree_lines
-from shardvar.engine.evidence import ReadError
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, ReadError
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 
 Measured = dict[str, Statistics | ReadError]

@@ -29,14 +29,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.engine.pool import BLOCK_NBYTES, block_ranges, new_buffer
-from shardvar.errors import ArgumentError, CheckpointError, CorruptCheckpoint, UnsupportedError
+from shardvar.errors import READ_ERRORS, ArgumentError, CorruptCheckpoint, ReadError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
-
-ReadError = CheckpointError | UnsupportedError
-READ_ERRORS = (CheckpointError, UnsupportedError)
-"""The errors that keep one payload from being read, and no other."""
 
 _MOST_NOTED = 64
 """Reads after which their checksums are compared, so that damage is found soon."""

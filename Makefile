@@ -37,8 +37,7 @@ check: .venv/installed ## lint, format, types, architecture, rules
 	$(DEV) -m ruff check $(LINTED)
 	$(DEV) -m ruff format --check $(LINTED)
 	$(DEV) -m mypy
-	$(DEV) -m pytest -q spec_tests/test_architecture.py spec_tests/test_face.py spec_tests/test_repository.py \
-	    spec_tests/test_rules.py spec_tests/test_layer_picture.py
+	$(DEV) -m pytest -q spec_tests/architecture spec_tests/project/test_repository.py spec_tests/docs/test_rules.py
 
 docs: .venv-docs/installed ## build the site in build/docs; warnings are errors, and so is a reference that leads nowhere
 	rm -rf build/docs
@@ -47,12 +46,12 @@ docs: .venv-docs/installed ## build the site in build/docs; warnings are errors,
 
 .PHONY: mutants fuzz
 mutants: .venv/installed ## break shardvar in known ways, and print which tests and rules of the kit see each
-	JOBS=$(JOBS) PYTHONPATH=.:spec_tests $(DEV) -m mutants
+	JOBS=$(JOBS) $(DEV) -m spec_tests.mutants
 
 FUZZ := .venv-fuzz/bin/python
 
 fuzz: .venv-fuzz/installed ## fuzz every reader, FUZZ_SECONDS each (60)
-	PYTHONPATH=.:spec_tests $(FUZZ) -m fuzzing
+	$(FUZZ) -m spec_tests.fuzzing
 
 .venv-fuzz/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-fuzz
@@ -64,27 +63,27 @@ laws: .venv/installed ## look for counterexamples with many more examples a prop
 	$(DEV) -m pytest -q -n $(JOBS) --hypothesis-profile=laws -m hypothesis
 
 rules: .venv/installed ## write docs/rules.md: each sentence of the RFCs, what obeys it, which tests hold it, who keeps it
-	$(DEV) spec_tests/write_rules.py
+	$(DEV) -m spec_tests.rules
 
 layers: .venv/installed ## draw docs/images/layers.svg: the layers, with an arrow for each import between them
-	$(DEV) spec_tests/write_layers.py
+	$(DEV) -m spec_tests.helpers.layer_picture
 
 crash: .venv/installed ## kill 2,000 writers at random system calls, and look at what each left
-	OPENBLAS_NUM_THREADS=1 $(DEV) spec_tests/crashing.py 2000
+	OPENBLAS_NUM_THREADS=1 $(DEV) -m spec_tests.helpers.killed_writers 2000
 
 vectors: .venv/installed ## write shardvar/vectors/data anew, the same bytes on every machine
-	$(DEV) spec_tests/published/make.py
+	$(DEV) -m spec_tests.vector_generators.make
 
 peers: .venv-peers/installed ## install the real frameworks in .venv-peers; parity tests, and the conformance kit on each
 	$(PEERS) -m pytest -q -rs -W default spec_tests/peers
-	$(PEERS) spec_tests/conformance/run.py
-	$(PEERS) spec_tests/write_rules.py
+	$(PEERS) -m spec_tests.conformance.run
+	$(PEERS) -m spec_tests.rules
 
 notebook: .venv-docs/notebook ## open the tour of sharded variables, docs/tour.ipynb, in JupyterLab
 	$(DOCS) -m jupyterlab docs/tour.ipynb
 
 tour: .venv-docs/installed ## execute the tour from top to bottom, and check each picture, law and solution
-	$(DOCS) -m pytest -q -W default spec_tests/test_tour.py spec_tests/notebook
+	$(DOCS) -m pytest -q -W default spec_tests/docs/test_tour.py spec_tests/notebook
 
 browser: .venv-browser/installed ## open the pages of shardvar view in headless Chromium: search, click, hover, keys
 	@if .ci/chromium; then $(BROWSER) -m pytest -q -p no:cacheprovider spec_tests/browser; fi

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import cast
 
+from shardvar.cli.output import one_line
 from shardvar.cli.parser import Parser, Verbs, make_parser
-from shardvar.cli.text import one_line
 from shardvar.errors import ShardvarError
 
 MANY = 100

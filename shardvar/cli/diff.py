@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from shardvar.checkpoint.diff import diff
 from shardvar.checkpoint.reports import DiffReport, TensorDifference, ValueDifference
-from shardvar.cli.output import note, print_json, progress
-from shardvar.cli.text import count, human_shape, one_line, printable, short_path
+from shardvar.cli.output import count, human_shape, note, one_line, print_json, printable, progress, short_path
 from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.view import check_target, write_diff_page
 

@@ -15,9 +15,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 
-from shardvar.cli.output import note, print_json
+from shardvar.cli.output import note, one_line, print_json
 from shardvar.cli.parser import Usage, parse
-from shardvar.cli.text import one_line
 from shardvar.errors import ArgumentError, ShardvarError, TargetExists, UnknownKey, UnsupportedError
 
 DONE, NO, WRONG_USAGE, UNUSABLE = range(4)

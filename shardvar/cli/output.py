@@ -6,12 +6,15 @@ row. Cells must be ``printable`` already; rich is told to interpret nothing.
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, Literal
+
+from shardvar.pictures.words import count, human_shape, human_size, one_line, printable
 
 _MOST_PRETTY = 2000
 """Rows beyond which a table is printed plainly at a terminal too: laying out more would take seconds."""
@@ -88,7 +91,9 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Se
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    # Rich takes a terminal without control codes (TERM=dumb) for 80 columns wide unless both extents are given.
+    width, height = get_terminal_size()
+    console = Console(width=width, height=height, highlight=False, markup=False, emoji=False)
     widths = [max(cell_len(line[column]) for line in [headers, *rows]) for column in range(len(headers))]
     widest = widths.index(max(widths))
     left = console.width - (sum(widths) - widths[widest]) - 3 * len(widths)
@@ -112,3 +117,15 @@ def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width:
         told = [f"{header} {cell}".replace(" ", "\0") for header, cell in zip(headers[1:], others, strict=True) if cell]
         for line in wrap("  ".join(told), max(width - 4, 1), break_long_words=False, break_on_hyphens=False):
             print("    " + line.replace("\0", " "))
+
+
+# What the command line calls things: the words that it shares with pictures, and paths as a person would type them.
+
+
+__all__ = ["count", "human_shape", "human_size", "one_line", "printable", "short_path"]
+
+
+def short_path(path: str) -> str:
+    """The path as a person in the working directory would type it."""
+    inside = os.path.join(os.getcwd(), "")
+    return printable(path.removeprefix(inside))

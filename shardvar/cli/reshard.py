@@ -4,8 +4,7 @@ from argparse import Namespace
 
 from shardvar.checkpoint.reports import VerifyReport, WriteReport
 from shardvar.checkpoint.reshard import reshard
-from shardvar.cli.output import print_json, progress
-from shardvar.cli.text import count, human_size, one_line, short_path
+from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_path
 from shardvar.cli.usage import parse_count, parse_pairs, parse_shards, parse_size
 from shardvar.cli.verify import payload_nbytes, print_report, verify_with_progress
 from shardvar.errors import ArgumentError, UnsupportedError

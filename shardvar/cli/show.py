@@ -15,8 +15,7 @@ import numpy as np
 from shardvar.checkpoint.numbers import json_number, widened
 from shardvar.checkpoint.reader import LazyTensor, Reader, open_checkpoint
 from shardvar.checkpoint.reports import SCHEMA
-from shardvar.cli.output import line_width, note, print_json
-from shardvar.cli.text import human_shape, printable
+from shardvar.cli.output import human_shape, line_width, note, print_json, printable
 from shardvar.cli.usage import parse_index
 from shardvar.engine.evidence import BLOCK_NBYTES, check_entry
 from shardvar.errors import ArgumentError, UnknownKey

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from shardvar import vectors
 from shardvar.checkpoint.reports import SCHEMA
-from shardvar.cli.output import print_json, print_table
-from shardvar.cli.text import count, human_size, printable
+from shardvar.cli.output import count, human_size, print_json, print_table, printable
 from shardvar.errors import ArgumentError, StorageError, TargetExists
 
 

@@ -5,8 +5,7 @@ from argparse import Namespace
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import Damage, VerifyReport
 from shardvar.checkpoint.verify import verify
-from shardvar.cli.output import print_json, progress
-from shardvar.cli.text import count, human_size, one_line, printable, short_path
+from shardvar.cli.output import count, human_size, one_line, print_json, printable, progress, short_path
 from shardvar.errors import CheckpointError
 
 

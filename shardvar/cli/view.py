@@ -9,8 +9,7 @@ from shardvar.checkpoint.locate import Found, find_checkpoint
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA, DiffReport
 from shardvar.checkpoint.stats import histograms, measure
-from shardvar.cli.output import note, print_json, progress
-from shardvar.cli.text import count, human_size, short_path
+from shardvar.cli.output import count, human_size, note, print_json, progress, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
 from shardvar.storage.local import split
 from shardvar.view.collect import Columns, choose_keys, describe, describe_diff, file_sizes

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from conformance.implementations import Implementation
+from spec_tests.conformance.implementations import Implementation
 
 SOMETIMES = "broken in some runs"
 OUTCOMES = {"kept": "kept", "expected failure": "broken", "broken": "broken", "unexpected pass": "kept"}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fuzzing.memory import MemoryStorage
 from shardvar.checkpoint.objects.series import SeriesState
 from shardvar.checkpoint.objects.stored_graph import decode_graph
 from shardvar.checkpoint.reader import Reader
@@ -21,6 +20,7 @@ from shardvar.wire.block_file import decode_block
 from shardvar.wire.npy import build_preamble, parse_preamble, preamble_nbytes
 from shardvar.wire.safetensors_header import parse_header
 from shardvar.wire.sstable import decompress, open_table
+from spec_tests.fuzzing.memory import MemoryStorage
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Mutants of the verbs, of checkpoints of objects and of the command line."""
 
-from mutants.mutant import mutant
+from spec_tests.mutants.mutant import mutant
 
 MUTANTS = [
     mutant(

@@ -1,6 +1,6 @@
 """Mutants of what reads and writes bytes: checksums, the four formats, the engine."""
 
-from mutants.mutant import Edit, Mutant, mutant
+from spec_tests.mutants.mutant import Edit, Mutant, mutant
 
 MUTANTS = [
     Mutant(
@@ -36,7 +36,7 @@ MUTANTS = [
         "engine/evidence.py",
         "        combined = crc.combine(combined, piece, nbytes)",
         "        combined = crc.combine(combined, piece, parts[0][2])",
-        "engine wire_codecs",
+        "engine codecs",
     ),
     Mutant(
         "strided-as-it-lies",
@@ -67,7 +67,7 @@ MUTANTS = [
         "wire/strings.py",
         "    strings[:] = [octets[stop - length : stop] for",
         '    strings[:] = [octets[stop - length : stop].rstrip(b"\\0") for',
-        "wire_strings format_contract",
+        "strings format_contract",
         "6",
     ),
     mutant(
@@ -84,7 +84,7 @@ MUTANTS = [
         "wire/ordered_code.py",
         "    return (word if value >= 0 else ~word & _all_ones(nbytes)).to_bytes",
         "    return word.to_bytes",
-        "wire_codecs tensorflow_entries",
+        "codecs tensorflow_entries",
     ),
     mutant(
         "slices-of-another-shape",
@@ -100,7 +100,7 @@ MUTANTS = [
         "wire/strict_json.py",
         "    if len(value) < len(pairs):",
         "    if False:",
-        "safetensors safetensors_header hostile",
+        "safetensors safetensors_header hostile_files",
     ),
     mutant(
         "hidden-bytes",

@@ -1,6 +1,6 @@
 """Mutants of lookups, products, optimizers and strategies."""
 
-from mutants.mutant import mutant
+from spec_tests.mutants.mutant import mutant
 
 MUTANTS = [
     mutant(

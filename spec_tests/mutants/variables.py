@@ -1,6 +1,6 @@
 """Mutants of variables, their indexing, updates and initial values, and of random numbers."""
 
-from mutants.mutant import mutant
+from spec_tests.mutants.mutant import mutant
 
 MUTANTS = [
     mutant(
@@ -10,7 +10,7 @@ MUTANTS = [
         "            buffers = [buffer for shard",
         "            rows = rows[np.argsort(self.layout.owner(rows)[0], kind='stable')]\n"
         "            buffers = [buffer for shard",
-        "sharded variable_vectors nn_lookup",
+        "sharded tensorflow_recordings nn_lookup",
         "3",
     ),
     mutant(
@@ -62,7 +62,7 @@ MUTANTS = [
         "        if array.ndim and self.shape and array.shape[1:] == self.shape[1:]:\n"
         "            array = array[: self.shape[0]]\n"
         "        check_shape(array.shape, self._assignable_shape",
-        "sharded variable_vectors",
+        "sharded tensorflow_recordings",
         "3",
     ),
     mutant(

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from pathlib import Path
 
-from rules import mentions
-from rules.kept import checks, kept_by
-from rules.mentions import Mention
-from rules.sentences import Document, Sentence, documents, sentences_by_rule
+from spec_tests.helpers import paths
+from spec_tests.rules import mentions
+from spec_tests.rules.kept import checks, kept_by
+from spec_tests.rules.mentions import Mention
+from spec_tests.rules.sentences import Document, Sentence, documents, sentences_by_rule
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "rules.md"
+PAGE = paths.DOCS / "rules.md"
 
 _HEAD = """\
 # Rules

@@ -6,8 +6,8 @@ source and target, so a long program takes no more memory than a short one.
 
 An operation is what the user called: the outermost ``operation_scope`` gives its name to all moves beneath it.
 
-Example: a worker looks up 100 rows of 16 float32 on two servers, 60 on one and 40 on the other. The ledger has two rows,
-("sparse_read", ps:0, worker:0) of 60 * 16 * 4 = 3,840 bytes and one of 2,560, each with one message.
+Example: a worker looks up 100 rows of 16 float32 on two servers, 60 on one and 40 on the other. The ledger gets two
+rows: ("sparse_read", ps:0, worker:0) of 60 * 16 * 4 = 3,840 bytes and one of 2,560, each with one message.
 """
 
 from collections import Counter

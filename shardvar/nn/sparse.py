@@ -181,7 +181,8 @@ def read_bags(table: VariableInterface, bags: Bags, combiner: Combiner, max_norm
     entries = rows.astype(dtype, copy=False)[inverse]
     if combiner == "sum" and bags.weights is None:
         return bags.sums(entries).astype(table.dtype, copy=False)
-    # Sum first, divide last. The mean of 1.0, 1.0 and 1.0 is then 3 / 3 = 1 exactly, and not 3 * (1 / 3), which rounds.
+    # Sum first, divide last, so that whole numbers stay whole: the mean of seven rows of 3.0 is then 21 / 7 = 3
+    # exactly, where the sum of seven 3.0 * (1 / 7) in float32 is not.
     weights = bags.weights_as(dtype)
     totals = bags.sums(entries * _beside(weights, entries))
     return bags.divide(totals, combiner, weights).astype(table.dtype, copy=False)

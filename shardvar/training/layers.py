@@ -1,4 +1,13 @@
-"""Layers: modules that compute one thing, know its gradient, and have a plain form."""
+"""Layers: modules that compute one thing, know its gradient, and have a plain form.
+
+A layer belongs to the strategy in whose scope it was made: its variables are created under that strategy, even if the
+first call comes after the scope was left. Their names begin with the layer's name.
+
+``layer.vjp(x)`` returns the value and its pullback, as ``sv.nn.vjp`` does. The pullback takes the gradient of a scalar
+by the value, and returns pairs (gradient, variable), as an optimizer takes them, and the gradient by ``x``.
+
+``other_names`` are the names of a layer's variables in Keras 3, under which its checkpoints have them.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,16 +28,8 @@ from shardvar.variables.values import as_dtype, as_value
 __all__ = ["Dense", "Embedding", "Layer"]
 
 
-# What layers share: variables that are created once, a value with its gradient, and a plain form.
-#
-# A layer is built under the strategy under whose scope it was made, even if it is first called after that scope was
-# left; its variables have names that begin with its own. ``layer.vjp(x)`` gives the value and its pullback, as
-# ``sv.nn.vjp`` does: the pullback takes the gradient of a scalar by the value, and returns pairs (gradient,
-# variable), as an optimizer takes them, and the gradient by ``x``.
-
-
-Pairs = list[tuple[Gradient | None, Variable]]
-Pullback = Callable[[Any], tuple[Pairs, Array | None]]
+GradientPairs = list[tuple[Gradient | None, Variable]]
+LayerPullback = Callable[[Any], tuple[GradientPairs, Array | None]]
 """upstream -> gradients by the variables, and by the input; None where the input has no gradient, as ids have none."""
 
 
@@ -43,22 +44,22 @@ class Layer(Module):
         value, _ = self.vjp(inputs)
         return value
 
-    def vjp(self, inputs: Any) -> tuple[Array, Pullback]:
-        """The layer's value for the inputs, and its pullback."""
+    def vjp(self, inputs: Any) -> tuple[Array, LayerPullback]:
+        """Return the layer's value for the inputs, and its pullback."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make an equal layer; not the values of its variables."""
+        """Return the arguments that make an equal layer, without the values of its variables."""
         raise NotImplementedError
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """A fresh layer, of the strategy in whose scope this is called."""
+        """Create a new layer, of the strategy in whose scope this is called."""
         return cls(**check_config(cls, config))
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """Create variables inside: under the layer's strategy and name."""
+        """Enter the layer's strategy and name scope, to create its variables."""
         with name_scope(self.name):
             if self._scope is None:
                 yield
@@ -71,7 +72,7 @@ _SHORT_NAMES = {"uniform": "RandomUniform", "normal": "RandomNormal"}
 
 
 def read_initializer(given: Any) -> Any:
-    """The initializer that is given, named as in Keras (``"glorot_uniform"``), or given in its plain form.
+    """Return the initializer that is given, named as in Keras (``"glorot_uniform"``), or given in its plain form.
 
     >>> read_initializer("zeros")
     Zeros()
@@ -83,7 +84,7 @@ def read_initializer(given: Any) -> Any:
     name = _SHORT_NAMES.get(given) or "".join(word.capitalize() for word in given.split("_"))
     kind = getattr(initializers, name, None) if name in initializers.__all__ else None
     if kind is None or name == "Initializer":
-        raise ArgumentError(f"There is no initializer {given!r}.", "Give one of sv.initializers, or its name.")
+        raise ArgumentError(f"Unknown initializer {given!r}.", "Give one of sv.initializers, or its name.")
     return kind()
 
 
@@ -94,7 +95,7 @@ _Activation = tuple[Callable[[Array], Array], Callable[[Array], Array]]
 
 
 def _sigmoid(x: Array) -> Array:
-    with np.errstate(over="ignore"):  # where exp is infinite the value is 0, as it should be
+    with np.errstate(over="ignore"):  # exp(1000) is infinite, and 1 / (1 + inf) = 0 is the right value
         return np.asarray(1 / (1 + np.exp(-x)))
 
 
@@ -105,7 +106,7 @@ _ACTIVATIONS: dict[str | None, _Activation] = {
     "sigmoid": (_sigmoid, lambda y: np.asarray(y * (1 - y))),
     "tanh": (np.tanh, lambda y: np.asarray(1 - y * y)),
 }
-"""The function of x, and its derivative as a function of its value y."""
+"""The function of x, and its derivative as a function of the value y, which a pullback has at hand: tanh' = 1 - y^2."""
 
 
 @serializable
@@ -122,7 +123,6 @@ class Dense(Layer):
     bias: VariableInterface
 
     other_names: ClassVar[Mapping[str, str]] = {"kernel": "_kernel"}
-    """Keras 3's."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Dense(Layer):
             raise ArgumentError(f"units is {units!r}.", "Give a positive integer.")
         if activation not in _ACTIVATIONS:
             known = ", ".join(filter(None, _ACTIVATIONS))
-            raise ArgumentError(f"There is no activation {activation!r}.", f"Give None or one of {known}.")
+            raise ArgumentError(f"Unknown activation {activation!r}.", f"Give None or one of {known}.")
         self.units = int(units)
         self.activation = activation
         self.use_bias = bool(use_bias)
@@ -151,14 +151,14 @@ class Dense(Layer):
             self.build(input_dim)
 
     def build(self, input_dim: int) -> None:
-        """Create the variables for inputs of so many columns."""
+        """Create the variables for inputs of ``input_dim`` columns."""
         of_kernel, of_bias = self._initializers
         with self.building():
             self.kernel = Variable(of_kernel, name="kernel", shape=(int(input_dim), self.units), dtype=self._dtype)
             if self.use_bias:
                 self.bias = Variable(of_bias, name="bias", shape=(self.units,), dtype=self._dtype)
 
-    def vjp(self, inputs: Any) -> tuple[Array, Pullback]:
+    def vjp(self, inputs: Any) -> tuple[Array, LayerPullback]:
         x = as_value(inputs)
         if "kernel" not in vars(self):
             if x.ndim < 2:
@@ -168,10 +168,11 @@ class Dense(Layer):
         product, pullback = vjp(matmul, x, self.kernel)
         value = function(product + self.bias.read_value() if self.use_bias else product)
 
-        def pull(upstream: Any) -> tuple[Pairs, Array]:
+        def pull(upstream: Any) -> tuple[GradientPairs, Array]:
+            # The chain rule from the outside in: activation, bias (one row that is added to every row), product.
             inner = check_upstream(upstream, value) * slope(value)
             of_inputs, of_kernel = pullback(inner)
-            pairs: Pairs = list(of_kernel)
+            pairs: GradientPairs = list(of_kernel)
             if self.use_bias:
                 pairs += dense_gradients(self.bias, inner.reshape(-1, self.units).sum(axis=0))
             return pairs, of_inputs
@@ -209,7 +210,6 @@ class Embedding(Layer):
     """
 
     other_names: ClassVar[Mapping[str, str]] = {"embeddings": "_embeddings"}
-    """Keras 3's."""
 
     def __init__(
         self,
@@ -235,10 +235,10 @@ class Embedding(Layer):
     def __call__(self, inputs: Any) -> Array:
         return embedding_lookup(self.embeddings, inputs, self.max_norm)
 
-    def vjp(self, inputs: Any) -> tuple[Array, Pullback]:
+    def vjp(self, inputs: Any) -> tuple[Array, LayerPullback]:
         value, pullback = vjp(embedding_lookup, self.embeddings, inputs, self.max_norm)
 
-        def pull(upstream: Any) -> tuple[Pairs, None]:
+        def pull(upstream: Any) -> tuple[GradientPairs, None]:
             return list(pullback(upstream)[0]), None
 
         return value, pull
@@ -255,8 +255,8 @@ class Embedding(Layer):
 
 
 def _one_of(**sizes: int | None) -> int:
-    """The size that is given under one of two names."""
+    """Return the size that is given under one of two names."""
     given = [size for size in sizes.values() if size is not None]
     if len(given) != 1 or isinstance(given[0], bool) or not hasattr(given[0], "__index__") or given[0] < 0:
-        raise ArgumentError(f"The sizes {sizes} are no size.", f"Give {' or '.join(sizes)}, an integer.")
+        raise ArgumentError(f"Invalid size {sizes}.", f"Give {' or '.join(sizes)}, an integer >= 0.")
     return int(given[0])

@@ -10,7 +10,12 @@ ShardedVariable instance. Expanded form: sharded variable is expanded to a list 
     | Module | variables, trainable_variables | expanded |
 
 The order is fixed: a module's own attributes alphabetically, then those of the modules found in them, in the same
-order; lists and tuples in their order, dictionaries by their sorted keys; what was met before is not given again.
+order; lists and tuples in their order, dictionaries by their sorted keys. A variable that was met before is left out.
+
+Lists and dictionaries that become attributes are replaced by tracked ones. ``self.blocks = [block, block]`` is still a
+list; it is also a child of the module, with its items as children, named by their numbers or keys. If it grows later,
+it calls the hook for new children, as the module does for an attribute. A tuple never changes, so it stays as it is,
+and a node beside it has its items as children.
 """
 
 import re
@@ -26,7 +31,7 @@ _UNTRACKED = ("_children", "_child_slots", "_child_hook")
 
 
 class Module(Trackable):
-    """The base class of layers and models.
+    """An object whose attributes are its state: the base class of layers and models.
 
     >>> class Dense(Module):
     ...     def __init__(self):
@@ -40,18 +45,19 @@ class Module(Trackable):
 
     def __init__(self, name: str | None = None) -> None:
         if not isinstance(name, str | None):
-            raise ArgumentTypeError(f"The name {name!r} is no text.", "Give a str.")
+            raise ArgumentTypeError(f"Invalid name {name!r}.", "Give a str.")
         self._name = name
 
     @property
     def name(self) -> str:
-        """The name that it was given, else its class's: ``UserModel`` is ``user_model``."""
+        """The name given to the module, else the name of its class: ``user_model`` for ``UserModel``."""
         given: str | None = self.__dict__.get("_name")
+        # An underscore goes between "r" and "M" of UserModel, and before the last capital of "MLP" in MLPBlock.
         return given or re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(self).__name__).lower()
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """All variables of this module and of those in it.
+        """All variables of this module and of the modules in it.
 
         R-MODULE-2 (RFC 000): "If a sharded variable is assigned to an attribute, the variables or trainable_variables
         can collect its component variables as opposed to the ShardedVariable instance".
@@ -60,17 +66,17 @@ class Module(Trackable):
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
-        """Those of ``variables`` that are trainable."""
+        """The trainable ones of ``variables``."""
         return tuple(variable for variable in self.variables if variable.trainable)
 
     @property
     def non_trainable_variables(self) -> tuple[Variable, ...]:
-        """Those of ``variables`` that are not trainable."""
+        """The ones of ``variables`` that are not trainable."""
         return tuple(variable for variable in self.variables if not variable.trainable)
 
     @property
     def submodules(self) -> tuple["Module", ...]:
-        """The modules in it, at any depth, in the order of ``variables``."""
+        """The modules in this one, at any depth, in the order of ``variables``."""
         return tuple(leaf for leaf in _leaves(self) if isinstance(leaf, Module))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -79,7 +85,7 @@ class Module(Trackable):
         node = _node_of(kept)
         if node is None:
             self.untrack(name)
-        elif self.__dict__.get(name) is kept:  # a property's setter keeps it elsewhere, under a name of its own
+        elif self.__dict__.get(name) is kept:  # a property's setter keeps it elsewhere, under another name
             self.track(name, node)
 
     def __delattr__(self, name: str) -> None:
@@ -88,9 +94,9 @@ class Module(Trackable):
 
 
 def _leaves(root: Module) -> Iterator[Any]:
-    """The variables and modules under ``root``, each once; breadth first within a module, then module by module.
+    """Yield the variables and modules under ``root``, each once; all of a module, then of each module in it.
 
-    An explicit stack: models may be deeper than Python's own.
+    The stack is explicit, since models may be deeper than Python's recursion limit.
     """
     seen = {id(root)}
     ahead = [iter([root])]
@@ -111,8 +117,8 @@ def _leaves(root: Module) -> Iterator[Any]:
 
 
 def _flat(values: Iterable[Any]) -> Iterator[Any]:
-    """The variables and modules among the values and in their containers; sharded variables expanded."""
-    ahead = [iter(values)]
+    """Yield the variables and modules among the values and in their containers; sharded variables expanded."""
+    ahead = [iter(values)]  # an explicit stack here too; the list itself marks the end of an iterator
     entered: set[int] = set()
     while ahead:
         value = next(ahead[-1], ahead)
@@ -121,7 +127,7 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
         elif isinstance(value, ShardedVariable):
             yield from value.variables
         elif isinstance(value, Variable | Module):
-            yield _as_attribute(value)  # which refuses what became a shard after it became an attribute
+            yield _as_attribute(value)  # refuses a variable that became a shard after it became an attribute
         elif isinstance(value, list | tuple | Mapping) and id(value) not in entered:  # a list may contain itself
             entered.add(id(value))
             ahead.append(iter([value[key] for key in _sorted_keys(value)] if isinstance(value, Mapping) else value))
@@ -134,23 +140,19 @@ def _sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
         return list(mapping)
 
 
-# Attributes of a module: what may become one, and lists, tuples and dictionaries that are tracked with their items.
-#
-# ``self.blocks = [block, block]`` keeps being a list; it also is a child of the module, and its own children are its
-# items by their numbers, or by their keys. One that grows later tells the hook that waits for children, as an attribute
-# does. A tuple never changes: it stays what it is, and a node beside it has its children.
+# Attributes, and containers that are tracked with their items.
 
 
 def _as_attribute(value: Any) -> Any:
-    """``value`` as it is kept: plain lists and dictionaries become tracked ones, all else is what it was.
+    """Return ``value`` as it is kept: plain lists and dictionaries become tracked ones, all else stays.
 
     R-MODULE-1 (RFC 000): "We should disallow assigning component variables of a sharded variable to object attributes.
     It will result in unnecessary data duplications in checkpoints".
     """
     if isinstance(value, Variable) and value.container is not None:
         raise ArgumentError(
-            f"{value.name} is a shard of {value.container.name}, and shards are no attributes: "
-            "they would be saved twice, and could not be restored to another number of shards.",
+            f"{value.name} is a shard of {value.container.name}, and a shard cannot be an attribute: "
+            "it would be saved twice, and could not be restored to another number of shards.",
             "Assign the sharded variable itself.",
         )
     if type(value) is list:
@@ -164,7 +166,7 @@ def _as_attribute(value: Any) -> Any:
 
 
 def _node_of(value: Any) -> Trackable | None:
-    """The node that an attribute is in the graph of objects; None where it has no state."""
+    """Return the node of an attribute in the graph of objects; None for an attribute without state."""
     if isinstance(value, tuple):
         node = TupleNode(value)
         return node if node.children else None
@@ -172,10 +174,10 @@ def _node_of(value: Any) -> Trackable | None:
 
 
 class _Container(Trackable):
-    """What the containers share: their children are their items of now."""
+    """The base class of tracked containers, whose children are their items of now."""
 
     def named_items(self) -> Iterator[tuple[str, Any]]:
-        """The items, and the names that they have as children."""
+        """Yield the items, each with its name as a child."""
         raise NotImplementedError
 
     @property
@@ -184,13 +186,13 @@ class _Container(Trackable):
         return MappingProxyType({name: node for name, node in nodes if node is not None})
 
     def _announce(self) -> None:
-        """Tell the hook of the children that it has not been told of; items that left are forgotten."""
-        told: dict[str, Trackable] = self.__dict__.setdefault("_children", {})
+        """Call the hook for new children, and untrack items that left."""
+        announced: dict[str, Trackable] = self.__dict__.setdefault("_children", {})
         children = self.children
-        for name in told.keys() - children.keys():
+        for name in announced.keys() - children.keys():
             self.untrack(name)
         for name, child in children.items():
-            if told.get(name) is not child:
+            if announced.get(name) is not child:
                 self.track(name, child)
 
 
@@ -271,7 +273,7 @@ class TrackedDict(dict[Any, Any], _Container):
 
 
 def _entries(items: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The entries as they are kept, no two of them children of one name.
+    """Return the entries as they are kept; ``ArgumentError`` if two of them are children of one name.
 
     R-MODULE-3: a child is saved under its name; of two that have one name, the second would be lost.
     """

@@ -176,5 +176,5 @@ def test_more_rows_never_make_an_update_sparser(rows: int, replicas: int, column
 
 def test_one_replica_exchanges_nothing() -> None:
     assert choose_sparse_or_dense(Workload((10, 1), "float32", 10, 1)).decision == "sparse"
-    with pytest.raises(ArgumentError, match="no workload"):
+    with pytest.raises(ArgumentError, match="Invalid workload"):
         Workload((10, 1), "float32", 10, 0)

@@ -286,7 +286,7 @@ def test_a_module_has_the_name_that_it_was_given_or_its_classes() -> None:
         pass
 
     assert Module("x").name == "x" and Dense(1, 1).name == "dense" and RNNCellStack().name == "rnn_cell_stack"
-    with pytest.raises(ArgumentTypeError, match="is no text"):
+    with pytest.raises(ArgumentTypeError, match="Invalid name"):
         Module(3)  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.layout import Partition
-from shardvar.pictures.drawings import boxes_svg, drawn_axes
+from shardvar.pictures.drawings import drawn_axes, rectangles_svg
 from shardvar.pictures.table import html_table, shown
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
@@ -79,7 +79,7 @@ def test_every_partition_shows_itself(shape: list[int], data: st.DataObject) -> 
 
 def test_the_areas_of_a_drawing_are_those_of_the_parts() -> None:
     partition = Partition.from_sizes((10, 8), ((1, 9), (6, 2)))
-    boxes = [(part.offset, part.shape) for part in partition]
+    rectangles = [(part.offset, part.shape) for part in partition]
     sizes: list[float] = []
 
     class Rectangles(HTMLParser):
@@ -88,7 +88,7 @@ def test_the_areas_of_a_drawing_are_those_of_the_parts() -> None:
                 told = dict(attributes)
                 sizes.append(float(told["width"] or 0) * float(told["height"] or 0))
 
-    Rectangles().feed(boxes_svg((10, 8), boxes, ""))
+    Rectangles().feed(rectangles_svg((10, 8), rectangles, ""))
     whole, *parts = sizes
     assert parts == pytest.approx([whole * part.size / 80 for part in partition], rel=1e-2)
 

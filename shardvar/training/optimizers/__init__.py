@@ -1,4 +1,4 @@
-"""Optimizers: rules that change variables by their gradients, dense and sparse, shard by shard."""
+"""Optimizers: change variables by their gradients, dense and sparse, shard by shard."""
 
 from shardvar.training.optimizers.optimizer import Optimizer
 from shardvar.training.optimizers.rules import SGD, Adagrad, Adam, Momentum, RMSprop

@@ -1,4 +1,4 @@
-"""Strategies: who decides what becomes of a variable, and where it lives."""
+"""Strategies: decide the kind of each variable (plain, sharded, mirrored) and the devices that it lives on."""
 
 from shardvar.training.strategies.hints import (
     Choice,

@@ -19,8 +19,8 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.indexing import Pick, cut_steps, plan_region
 from shardvar.layout.region import Region
-from shardvar.planning.faults import find_faults
 from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries
+from shardvar.planning.plan import find_faults
 
 VERIFY = ("auto", "full")
 

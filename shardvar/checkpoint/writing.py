@@ -17,6 +17,7 @@ from shardvar.checkpoint.callbacks.call import ask_callback, overlay, overlay_en
 from shardvar.checkpoint.callbacks.slice_source import SliceSource
 from shardvar.checkpoint.locate import Found, standing_in_another_format
 from shardvar.checkpoint.reports import WriteReport
+from shardvar.engine.arrays import ArraySource
 from shardvar.engine.files import FileTask
 from shardvar.engine.pool import BLOCK_NBYTES, WORKERS
 from shardvar.engine.write import JOURNAL, file_tasks, write_checkpoint

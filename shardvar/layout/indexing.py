@@ -239,8 +239,8 @@ def _expand_mask(mask: Array, shape: tuple[int, ...], axis: int) -> list[Ints]:
 
 def _check_positions(items: list[Any], shape: tuple[int, ...]) -> list[Any]:
     """The items with integers counted from the front; ``OutOfRange`` for an index that its axis does not have."""
-    # Arrays that broadcast to nothing select nothing, and NumPy then looks at none of them: x[:, [], [99]] is empty. Those
-    # of the first axis are checked all the same, since they say which rows of a variable are read.
+    # Arrays that broadcast to nothing select nothing, and NumPy then looks at none of them: x[:, [], [99]] is empty.
+    # Those of the first axis are checked all the same, since they say which rows of a variable are read.
     is_nothing = any(isinstance(item, np.bool_) and not item for item in items)
     is_nothing |= any(isinstance(item, np.ndarray) and item.size == 0 for item in items)
     checked: list[Any] = []

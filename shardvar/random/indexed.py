@@ -26,6 +26,7 @@ import numpy.typing as npt
 from shardvar.errors import ArgumentError
 from shardvar.layout import Region
 from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.region import read_shape
 from shardvar.random.arguments import (
     FLOATS,
     INTEGERS,

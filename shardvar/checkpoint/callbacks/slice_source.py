@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from shardvar.checkpoint.callbacks.shardable_tensor import LazySlice, ShardableTensor
-from shardvar.engine.read import read_arrays
+from shardvar.engine.read import read_region
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import NAMES, Array, Ints, is_opaque, is_whole, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable
-from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.policies.policy import slice_spec
 from shardvar.planning.slices import LOCAL_DEVICE, SliceTable
 
@@ -66,20 +65,11 @@ class SliceSource:
 
     def _read(self, source: Source, row: int, region: Region) -> Array:
         """Read from the entries of one key; the entries of other keys are not looked at."""
-        stored = self.entries.slices
-        tensor = int(self.slices.tensor[row])
         if self._groups is None:
-            self._groups = stored.by_tensor()
+            self._groups = self.entries.slices.by_tensor()
         order, bounds = self._groups
-        rows = order[bounds[tensor] : bounds[tensor + 1]]
-        # The plan is made over the one tensor, whose rows are numbered from 0, and then put in terms of all entries.
-        one = self.slices.tensors.take(np.array([tensor]))
-        zeros = np.zeros(len(rows), dtype=np.int64)
-        mine = SliceTable(one, zeros, stored.offset[rows], stored.shape[rows], stored.nbytes[rows])
-        target = SliceTable.of_region(one, region, stored.nbytes[rows[:1]])
-        copies = plan_copies(mine, target).copies
-        plan = Plan(stored, target, CopyTable(rows[copies.source], copies.target, copies.offset, copies.shape))
-        return read_arrays(plan, source, self.entries)[0]
+        tensor = int(self.slices.tensor[row])
+        return read_region(source, self.entries, order[bounds[tensor] : bounds[tensor + 1]], region)
 
     def shardable_tensors(self) -> list[ShardableTensor]:
         """The slices as a callback gets them, in order."""

@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from time import perf_counter
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -111,7 +112,7 @@ def draft(
     slices = join_whole(cut_slices(entries.slices, partition), capabilities)
     policy, substitutes = policy or ShardByTaskPolicy(), None
     if hasattr(policy, "assign"):
-        decision = decide(cast("TablePolicy", policy), slices, capabilities, entries.slices)
+        decision = decide(cast("TablePolicy", policy), slices, capabilities, entries.slices, perf_counter)
     else:
         given = SliceSource(slices, entries, source, trackables)
         decision, substitutes = ask_callback(policy, capabilities, given)

@@ -230,7 +230,7 @@ class _StoredValue:
     key: str
     """The key of the value."""
     makes_new_arrays: ClassVar[bool] = True
-    """Every call returns an array that nobody else holds."""
+    """Every call returns an array that no other code refers to."""
 
     def __call__(self, partition: Any = None) -> Array:
         return self.values.read(self.key, partition)

@@ -1,4 +1,8 @@
-"""``shardvar inspect``: what is in a checkpoint."""
+"""``shardvar inspect``: list the tensors of a checkpoint.
+
+The index alone says almost everything, so the steps are: open the checkpoint, gather its entries into one ``Tensor`` a
+key, read the values only for ``--stats``, and print a tree for people or one object for programs.
+"""
 
 import sys
 from argparse import Namespace
@@ -53,7 +57,7 @@ class Slice:
     file: str
     """The data file that holds it."""
     start: int
-    """Where its payload begins in the file, for formats that store payloads as they are."""
+    """The position of its first byte in the file, in formats that store payloads as they are."""
     nbytes: int
     """The bytes of the payload."""
     checksum: str | None
@@ -65,29 +69,29 @@ class Tensor:
     """A tensor that a checkpoint names."""
 
     key: str
-    """Its name."""
+    """The name under which it was saved."""
     dtype: str | None
-    """Its dtype; None where the index does not tell it."""
+    """Its dtype; None where the index lacks it."""
     shape: tuple[int, ...] | None
-    """Its full shape; None where the index does not tell it."""
+    """Its full shape; None where the index lacks it."""
     nbytes: int
     """The bytes of its payloads."""
     num_slices: int
-    """The slices that it is stored as."""
+    """The number of slices that it is stored as."""
     files: tuple[str, ...]
     """The data files that hold them."""
     fault: ReadError | None
     """Why it cannot be read; None where it can."""
     rows: tuple[int, ...]
-    """Its rows in the reader's entries."""
+    """Its rows in the reader's table of entries."""
 
     @property
     def mark(self) -> str:
-        """A word for the fault; empty where there is none."""
+        """A word for the fault; empty for a tensor without one."""
         return "" if self.fault is None else _MARKS.get(type(self.fault).__name__, "unreadable")
 
     def to_json(self) -> dict[str, Any]:
-        """The tensor as a JSON object with stable keys."""
+        """Return the tensor as a JSON object with stable keys."""
         fault = self.fault and {"kind": type(self.fault).__name__, "message": str(self.fault)}
         return {
             "key": self.key,
@@ -100,8 +104,8 @@ class Tensor:
         }
 
 
-def run(arguments: Namespace) -> int:
-    """Show one checkpoint, or list those that the path may mean."""
+def execute(arguments: Namespace) -> int:
+    """Show one checkpoint, or list the checkpoints that the path may mean."""
     found = find_checkpoints(arguments.path)
     if len(found) > 1:
         _print_choices(found, arguments.json)
@@ -135,12 +139,12 @@ def _measure(reader: Reader, tensors: Sequence[Tensor]) -> Measured:
 def _print_json(reader: Reader, tensors: Sequence[Tensor], measured: Measured, arguments: Namespace) -> None:
     listed = []
     for tensor in tensors:
-        told = tensor.to_json()
+        row = tensor.to_json()
         if arguments.slices:
-            told["slices"] = [slice_json(each) for each in list_slices(reader, tensor)]
+            row["slices"] = [slice_json(each) for each in list_slices(reader, tensor)]
         if arguments.stats:
-            told |= _statistics_json(measured.get(tensor.key))
-        listed.append(told)
+            row |= _statistics_json(measured.get(tensor.key))
+        listed.append(row)
     metadata = reader.metadata
     print_json(
         {
@@ -200,7 +204,7 @@ def _heading(reader: Reader, tensors: Sequence[Tensor]) -> Iterator[str]:
 
 
 def _rows(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace) -> list[tuple[str, ...]]:
-    """A person at a terminal sees branches and, of what is alike, one; a pipe sees every key, whole."""
+    """Return the rows of the table: branches and groups of like tensors at a terminal, every whole key in a pipe."""
     at_terminal = sys.stdout.isatty()
     in_brief = at_terminal and not (arguments.slices or arguments.filter or arguments.stats)
     kinds = [(tensor.dtype, tensor.shape, tensor.num_slices, tensor.mark) for tensor in tensors] if in_brief else None
@@ -260,7 +264,7 @@ def _number(value: Number | None) -> str:
 
 
 def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Tensor]:
-    """The tensors whose keys match one of the globs, in the order of the index."""
+    """Return the tensors whose keys match one of the globs, in the order of the index."""
     entries, faults = reader.entries(), reader.faults
     tensors, files = entries.slices.tensors, reader.index.files
     order = np.argsort(entries.slices.tensor, kind="stable")
@@ -288,13 +292,13 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
 
 
 def list_slices(reader: Reader, tensor: Tensor) -> list[Slice]:
-    """The slices of one tensor, in the order of their offsets."""
+    """Return the slices of one tensor, in the order of their offsets."""
     entries, files = reader.entries(), reader.index.files
     return sorted((_slice(entries, files, row) for row in tensor.rows), key=lambda each: each.offset)
 
 
 def slice_json(each: Slice) -> dict[str, Any]:
-    """The slice as a JSON object with stable keys."""
+    """Return the slice as a JSON object with stable keys."""
     return asdict(each) | {"offset": list(each.offset), "shape": list(each.shape)}
 
 

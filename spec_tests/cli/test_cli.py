@@ -1,4 +1,4 @@
-"""The command line: what each verb prints and with which code it leaves, whatever it is given."""
+"""The command line: what each command prints and with which code it leaves, whatever it is given."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.cli import main
 from shardvar.cli.output import human_size, printable
-from shardvar.cli.parser import VERBS
+from shardvar.cli.parser import COMMANDS
 from shardvar.cli.tree import tree_lines
 from shardvar.cli.usage import parse_index, parse_shards, parse_size
 from spec_tests.helpers import paths
@@ -148,7 +148,7 @@ def test_inspect_measures_values(tmp_path: Path, run: Run) -> None:
 
 
 def test_inspect_lists_what_a_directory_holds(tmp_path: Path, run: Run) -> None:
-    """Any other verb needs to be told which one is meant."""
+    """Any other command needs to be told which one is meant."""
     saved(tmp_path)
     saved(tmp_path, "tensorflow", "other")
     outcome = run("inspect", tmp_path)
@@ -299,9 +299,9 @@ def test_diff_says_what_differs_and_where(tmp_path: Path, run: Run) -> None:
     assert outcome.out.splitlines() == [
         "only in A: empty",
         "only in B: new",
-        "differs: dense/kernel: 1 value, the first at [3, 2], by at most 0.5 (relative 0.0286)",
-        "differs: step: 1 value, the first at [], by at most 1 (relative 0.000833)",
-        "2 differ, 2 in only one, 0 unreadable, 1 equal",
+        "differs: dense/kernel: 1 of 40 elements, first at [3, 2], by at most 0.5 (relative 0.0286)",
+        "differs: step: 1 of 1 element, first at [], by at most 1 (relative 0.000833)",
+        "1 equal, 2 changed, 1 only in A, 1 only in B",
     ]
     assert run("diff", path, tmp_path / "other.npz", "--json").json["equal"] is False
 
@@ -410,17 +410,17 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
     assert list(tensor) == "key dtype shape nbytes num_slices files fault".split()
 
 
-@pytest.mark.parametrize("verb", ["inspect", "show", "verify", "diff", "reshard"])
-def test_help_fits_a_screen_and_ends_in_examples_that_parse(verb: str, run: Run) -> None:
+@pytest.mark.parametrize("command", ["inspect", "show", "verify", "diff", "reshard"])
+def test_help_fits_a_screen_and_ends_in_examples_that_parse(command: str, run: Run) -> None:
     from shardvar.cli.parser import parse
 
     with patch.dict(os.environ, {"COLUMNS": "100"}):
-        lines = run(verb, "--help").out.splitlines()
+        lines = run(command, "--help").out.splitlines()
     assert len(lines) <= 45
     examples = lines[lines.index("examples:") + 1 :]
     assert examples
     for example in examples:
-        assert parse(shlex.split(example)[1:]).verb == verb
+        assert parse(shlex.split(example)[1:]).command == command
 
 
 def test_the_first_help_has_examples_that_parse_and_fits_a_screen(run: Run) -> None:
@@ -430,14 +430,14 @@ def test_the_first_help_has_examples_that_parse_and_fits_a_screen(run: Run) -> N
         lines = run("--help").out.splitlines()
     assert len(lines) <= 45
     examples = [line for line in lines if line.startswith("  shardvar ")]
-    assert len({parse(shlex.split(line)[1:]).verb for line in examples}) >= 3
+    assert len({parse(shlex.split(line)[1:]).command for line in examples}) >= 3
 
 
-@pytest.mark.parametrize("verb", [None, *VERBS])
-def test_help_is_filled_to_a_narrow_terminal(verb: str | None, run: Run) -> None:
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_is_filled_to_a_narrow_terminal(command: str | None, run: Run) -> None:
     """Only an example may be longer, since one could not paste it from two lines; and the usage above."""
     with patch.dict(os.environ, {"COLUMNS": "40"}):
-        lines = run(*([verb] if verb else []), "--help").out.partition("\n\n")[2].splitlines()
+        lines = run(*([command] if command else []), "--help").out.partition("\n\n")[2].splitlines()
     assert lines and [line for line in lines if len(line) > 40 and "shardvar" not in line] == []
 
 

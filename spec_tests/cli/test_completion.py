@@ -12,7 +12,7 @@ import pytest
 import shardvar as sv
 from shardvar.cli.completion import MANY, SCRIPTS, candidates
 from shardvar.cli.main import main
-from shardvar.cli.parser import VERBS
+from shardvar.cli.parser import COMMANDS
 
 KEYS = ["dense/bias", "dense/kernel", "odd name $HOME'\"", "step"]
 
@@ -30,7 +30,7 @@ def words(*typed: str) -> list[str]:
 
 
 def test_verbs_and_their_options_are_those_of_the_parser() -> None:
-    assert words("") == list(VERBS) == words()
+    assert words("") == list(COMMANDS) == words()
     assert words("re") == ["reshard"]
     assert words("reshard", "a", "b", "--f") == ["--format", "--files", "--filter", "--force"]
     assert words("show", "model", "key", "--verify", "") == ["auto", "full"]

@@ -76,9 +76,9 @@ def test_what_cannot_be_a_directory_is_told(tmp_path: Path, capsys: pytest.Captu
     file = tmp_path / "file"
     file.write_text("mine")
     assert main(["vectors", "--out", str(file), "--force"]) == 2
-    assert "is no directory" in capsys.readouterr().err
+    assert "is not a directory" in capsys.readouterr().err
     assert main(["vectors", "--out", str(file / "below")]) == 3
-    assert "cannot be written" in capsys.readouterr().err
+    assert "Cannot write" in capsys.readouterr().err
     assert main(["vectors"]) == 2
     assert "--out" in capsys.readouterr().err
     assert file.read_text() == "mine"

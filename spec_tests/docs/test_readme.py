@@ -1,6 +1,6 @@
 """Tests that docs/cli.md and the README cover the whole command line; test_documents.py runs their commands."""
 
-from shardvar.cli.parser import VERBS, parse
+from shardvar.cli.parser import COMMANDS, parse
 from spec_tests.helpers import paths
 from spec_tests.helpers.documents import blocks, commands
 
@@ -12,7 +12,7 @@ PERFORMANCE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
 
 def test_the_readme_shows_every_verb_that_looks_at_a_checkpoint() -> None:
     told = [command.split() for block in blocks(README, "console") for command, _ in commands(block.body)]
-    assert {words[1] for words in told if words[0] == "shardvar"} == set(VERBS) - {"completion", "vectors"}
+    assert {words[1] for words in told if words[0] == "shardvar"} == set(COMMANDS) - {"completion", "vectors"}
 
 
 def cells(text: str, first: str) -> list[str]:
@@ -84,5 +84,8 @@ def test_every_key_of_json_is_documented() -> None:
 
 def test_the_examples_of_the_page_parse() -> None:
     (usage,) = [block for block in blocks(CLI, "") if block.body.startswith("shardvar inspect")]
-    assert {line.split()[1] for line in usage.body.splitlines() if line.startswith("shardvar")} == {*VERBS, "--version"}
+    assert {line.split()[1] for line in usage.body.splitlines() if line.startswith("shardvar")} == {
+        *COMMANDS,
+        "--version",
+    }
     assert parse(["show", "model", "key", "-1"]).index == "-1"

@@ -34,7 +34,7 @@ from shardvar.wire.damage import invalid
 Matches = list[tuple[Trackable, int]]
 """Objects, each with the number of the stored object that it met."""
 States = Sequence[tuple[Stateful, Mapping[str, str]]]
-"""Objects, each with the keys of its own state by its names."""
+"""Stateful objects, each with the keys of its arrays by their names."""
 _State = tuple[Stateful, Mapping[str, npt.NDArray[Any]]]
 """An object, and the arrays that it takes."""
 _WaitingSlot = tuple[Trackable, int, str, Slot]

@@ -49,7 +49,7 @@ class SlotTable:
         older than the sharded variable.
         """
         variable = _slot_variable(variable)
-        # The slots are found by identity: names may be alike, and variables need not be hashable.
+        # Slots are found by identity, since variables may share a name. ``_variables`` keeps the identities theirs.
         if isinstance(variable, ShardedVariable) and (id(variable), name) not in self._slots:
             found = [self.find(shard, name) for shard in variable.variables]
             slots = [slot for slot in found if isinstance(slot, Variable)]

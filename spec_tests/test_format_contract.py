@@ -35,7 +35,7 @@ from shardvar.layout.region import Region
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.sstable import MAGIC as TABLE_MAGIC
+from shardvar.wire.sstable import TABLE_MAGIC
 
 Payloads = dict[tuple[str, Region], tuple[str, tuple[int, ...], bytes]]
 

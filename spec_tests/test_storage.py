@@ -26,7 +26,7 @@ from shardvar.errors import (
     StorageError,
 )
 from shardvar.storage import local_file
-from shardvar.storage.local import LocalStorage, split
+from shardvar.storage.local import LocalStorage, split_path
 from shardvar.storage.local_file import reading, writing
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
@@ -378,15 +378,15 @@ def test_split_tells_directories_from_names(tmp_path: Path, monkeypatch: pytest.
         "/ck": ("/", "ck"),
     }
     for text, (directory, name) in cases.items():
-        assert split(text) == (LocalStorage(directory), name), text
-        assert split(Path(text)) == split(str(Path(text)))
+        assert split_path(text) == (LocalStorage(directory), name), text
+        assert split_path(Path(text)) == split_path(str(Path(text)))
     assert os.listdir(here) == ["d"]
 
 
 @pytest.mark.parametrize("text", ["", "a\0b", "x" * 256])
 def test_split_refuses_what_is_no_path(text: str) -> None:
     with pytest.raises(ArgumentError):
-        split(text)
+        split_path(text)
 
 
 def test_directories_are_made_and_measured(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from shardvar.checkpoint.stats import histograms, measure
 from shardvar.cli.output import note, print_json, progress
 from shardvar.cli.text import count, human_size, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
-from shardvar.storage.local import split
+from shardvar.storage.local import split_path
 from shardvar.view.collect import Columns, choose_keys, describe, describe_diff, file_sizes
 from shardvar.view.page import MARK, make_page
 
@@ -53,7 +53,7 @@ def write_diff_page(target: str, report: DiffReport) -> None:
 
 def check_target(target: str) -> None:
     """Raise unless a page may be written there: the name is a page's, and what stands there, if anything, is one."""
-    storage, name = split(target)
+    storage, name = split_path(target)
     if not name.lower().endswith(_ENDINGS):
         raise ArgumentError(f"{target} is no name of a page.", "Let it end in .html.")
     try:
@@ -73,7 +73,7 @@ def check_target(target: str) -> None:
 def write_page(target: str, text: str) -> None:
     """Write the page aside and put it in place in one step."""
     check_target(target)
-    storage, name = split(target)
+    storage, name = split_path(target)
     storage.make()
     aside = f".shardvar-{secrets.token_hex(8)}.html"
     try:

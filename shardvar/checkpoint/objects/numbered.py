@@ -12,7 +12,7 @@ from shardvar.checkpoint.objects.state_file import STATE_FILE, SeriesState, newe
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import ArgumentError, ArgumentTypeError, TargetExists
 from shardvar.formats.table import format_of_name
-from shardvar.storage.local import split
+from shardvar.storage.local import split_path
 
 Steps = Callable[[Found, Callable[[], WriteReport]], WriteReport]
 """What is done around the writing of a numbered checkpoint: given where it goes, and the function that writes it."""
@@ -68,5 +68,5 @@ def latest_checkpoint(directory: Path, latest_filename: str | None = None) -> st
         path = os.path.join(home, latest_filename or STATE_FILE)
     except TypeError:
         raise ArgumentTypeError(f"{directory!r} is no path.", "Give the path of a directory.") from None
-    storage, name = split(path)
+    storage, name = split_path(path)
     return newest_of(storage, home, name) if name else None

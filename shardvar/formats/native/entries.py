@@ -29,7 +29,7 @@ from shardvar.formats.native.names import MAX_FILES, is_generation
 from shardvar.layout.dtypes import ITEMSIZES, MAX_NBYTES, MAX_RANK, NAMES, Ints, code
 from shardvar.planning.index import EntryTable, Metadata, RunChecksums
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.wire.block_file import Block, encode_block, pack_strings
+from shardvar.wire.block_file import IndexBlock, encode_index_block, pack_strings
 from shardvar.wire.damage import WRITE_AGAIN, invalid
 
 # What a native index says about the checkpoint as a whole: its metadata block.
@@ -64,7 +64,7 @@ class Overview:
     def encode(self) -> bytes:
         """The metadata block."""
         user = sorted((encode_text(name), encode_text(value)) for name, value in self.metadata.user.items())
-        return encode_block(
+        return encode_index_block(
             {
                 "description": self.metadata.description,
                 "writer": self.metadata.writer,
@@ -77,7 +77,7 @@ class Overview:
         )
 
     @classmethod
-    def decode(cls, block: Block) -> Self:
+    def decode(cls, block: IndexBlock) -> Self:
         """What the metadata block says; ``InvalidCheckpoint`` where it breaks a law."""
         generation = block.text("generation")
         if not is_generation(generation):
@@ -233,7 +233,7 @@ def select(table: EntryTable, tensor: int, tensor_stop: int, first: int, last: i
     )
 
 
-def decode_entries(block: Block, nbytes: int, overview: Overview) -> Entries:
+def decode_entries(block: IndexBlock, nbytes: int, overview: Overview) -> Entries:
     """The entries of a block of ``nbytes`` bytes."""
     file = block.numbers("file", "<u4").astype(np.int64)
     if nbytes > MAX_SHARED_NBYTES and len(file) != 1:
@@ -255,7 +255,7 @@ def decode_entries(block: Block, nbytes: int, overview: Overview) -> Entries:
     return Entries(first_key, last_key, table, errors, table.slices.tensors.rows())
 
 
-def _read_keys(block: Block) -> tuple[list[str], bytes, bytes]:
+def _read_keys(block: IndexBlock) -> tuple[list[str], bytes, bytes]:
     """The keys, and the first and the last of them as they are stored."""
     octets, bounds = block.octets("key"), block.bounds("key").tolist()
     if len(bounds) < 2:
@@ -274,7 +274,7 @@ def _read_keys(block: Block) -> tuple[list[str], bytes, bytes]:
     return keys, first, last
 
 
-def _read_slices(block: Block, keys: list[str], m: int) -> tuple[SliceTable, dict[int, str]]:
+def _read_slices(block: IndexBlock, keys: list[str], m: int) -> tuple[SliceTable, dict[int, str]]:
     """The slices as they stand there, and the tensors whose dtype is not known, with its name."""
     n = len(keys)
     count = block.numbers("count", "<u4", n).astype(np.int64)
@@ -294,13 +294,13 @@ def _read_slices(block: Block, keys: list[str], m: int) -> tuple[SliceTable, dic
     return SliceTable(tensors, tensor, offset, shape, _read_wide(block, "nbytes", m)), unknown
 
 
-def _read_wide(block: Block, name: str, count: int) -> Ints:
+def _read_wide(block: IndexBlock, name: str, count: int) -> Ints:
     """A column of 64-bit numbers; those past any use become ``MAX_NBYTES + 1``, so that sums of two fit in 64 bits."""
     column: Ints = np.minimum(block.numbers(name, "<u8", count), np.uint64(MAX_NBYTES + 1)).astype(np.int64)
     return column
 
 
-def _read_matrix(block: Block, name: str, ranks: Ints, fill: int) -> Ints:
+def _read_matrix(block: IndexBlock, name: str, ranks: Ints, fill: int) -> Ints:
     """[rows, rank] rows of several lengths, padded on the right."""
     flat = _read_wide(block, name, int(ranks.sum()))
     rank = int(ranks.max())
@@ -311,7 +311,7 @@ def _read_matrix(block: Block, name: str, ranks: Ints, fill: int) -> Ints:
     return matrix
 
 
-def _read_runs(block: Block, nbytes: Ints, run_nbytes: int) -> RunChecksums:
+def _read_runs(block: IndexBlock, nbytes: Ints, run_nbytes: int) -> RunChecksums:
     """The checksums of all runs: those stored, and those of payloads that are one run."""
     counts = -(-nbytes // run_nbytes)
     many = counts > 1

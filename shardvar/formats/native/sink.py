@@ -21,7 +21,7 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
-from shardvar.wire.block_file import Value, encode_block, encode_block_file, open_block_file, pack_strings
+from shardvar.wire.block_file import IndexValue, encode_block_file, encode_index_block, open_block_file, pack_strings
 from shardvar.wire.crc import CRC32C, Checksum
 
 MAX_KEY_NBYTES = (1 << 16) - 1
@@ -250,7 +250,7 @@ def _encode_block(rows: Rows, first: int, last: int) -> bytes:
     ranks = tensors.ranks[some]
     axes = np.arange(tensors.shapes.shape[1])
     is_axis, is_axis_of_entry = (axes < column[:, None] for column in (ranks, tensors.ranks[tensor]))
-    values: dict[str, Value] = {
+    values: dict[str, IndexValue] = {
         **pack_strings("key", rows.keys[some]),
         **pack_strings("dtype_name", [NAMES[code].encode() for code in codes.tolist()]),
         "dtype": dtype.astype("u1"),
@@ -265,7 +265,7 @@ def _encode_block(rows: Rows, first: int, last: int) -> bytes:
         "crc": rows.checksum[first:last].astype("<u4"),
         "run_crc": b"".join(rows.runs[first:last]),
     }
-    return encode_block(values)
+    return encode_index_block(values)
 
 
 def _by_row(assignment: Assignment, checksums: Sequence[FileChecksums]) -> tuple[Ints, list[bytes]]:

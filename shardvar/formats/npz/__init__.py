@@ -17,7 +17,7 @@ from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
-from shardvar.wire.npy import WRITABLE
+from shardvar.wire.npy import NPY_DTYPES
 from shardvar.wire.zip import LOCAL, local_nbytes
 
 __all__ = ["FORMAT", "NpzFormat"]
@@ -28,7 +28,7 @@ __all__ = ["FORMAT", "NpzFormat"]
 
 FILE_SUFFIX = ".npz"
 
-CAPABILITIES = Capabilities(dtypes=WRITABLE, slice_dtypes=frozenset(), many_files=False)
+CAPABILITIES = Capabilities(dtypes=NPY_DTYPES, slice_dtypes=frozenset(), many_files=False)
 """Whole tensors of NumPy's own dtypes: of others NumPy forgets which they were."""
 
 

@@ -33,8 +33,8 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import TensorTable, pad
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.crc import CRC32
-from shardvar.wire.damage import COPY_AGAIN, SNIFF_NBYTES, WRITE_AGAIN, invalid, malformed, not_a
-from shardvar.wire.npy import MAGIC, NpyHeader, parse_preamble, preamble_nbytes
+from shardvar.wire.damage import COPY_AGAIN, SNIFF_NBYTES, WRITE_AGAIN, foreign_file, invalid, malformed
+from shardvar.wire.npy import NPY_MAGIC, NpyHeader, parse_preamble, preamble_nbytes
 from shardvar.wire.zip import (
     LOCAL,
     STORED,
@@ -155,7 +155,7 @@ def _key(array: Array) -> str:
 def _find_directory(file: ReadableFile) -> DirectoryPlace:
     first = file.read(0, min(SNIFF_NBYTES, file.size))
     if not first.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        raise not_a("an npz file", first, file.size, "it does not begin as a zip archive does")
+        raise foreign_file("an npz file", first, file.size, "it does not begin as a zip archive does")
     tail_nbytes = min(TAIL_NBYTES, file.size)
     place = find_directory(file.read(file.size - tail_nbytes, tail_nbytes), file.size)
     if place.nbytes > _MAX_DIRECTORY_NBYTES:
@@ -174,7 +174,7 @@ def _read_array(window: _Window, headers: _Headers, member: Member, stop: int) -
         raise OutOfBounds(cause, WRITE_AGAIN)
     check_local(window.read(member.start, start - member.start), member)
     first = _peek(window, member, start, _PEEK_NBYTES)
-    if not member.name.endswith(SUFFIX) and not first.startswith(MAGIC):
+    if not member.name.endswith(SUFFIX) and not first.startswith(NPY_MAGIC):
         return None
     needed = preamble_nbytes(first[:12], member.nbytes)
     preamble = first if needed <= len(first) else _peek(window, member, start, needed)

@@ -16,7 +16,7 @@ from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
-from shardvar.wire.safetensors_header import WRITABLE
+from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES
 
 __all__ = ["FORMAT", "SafetensorsFormat"]
 
@@ -24,7 +24,7 @@ __all__ = ["FORMAT", "SafetensorsFormat"]
 # safetensors as one of shardvar's formats.
 
 
-CAPABILITIES = Capabilities(dtypes=WRITABLE, slice_dtypes=frozenset(), atomic_overwrite=False)
+CAPABILITIES = Capabilities(dtypes=SAFETENSORS_DTYPES, slice_dtypes=frozenset(), atomic_overwrite=False)
 """Whole tensors alone; an overwritten set is for a moment neither the old one nor the new."""
 
 

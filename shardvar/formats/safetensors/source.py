@@ -32,7 +32,7 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableInde
 from shardvar.planning.slices import TensorTable, pad
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json
-from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, invalid, malformed, not_a
+from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, foreign_file, invalid, malformed
 from shardvar.wire.safetensors_header import (
     BITS,
     MAX_HEADER_NBYTES,
@@ -151,7 +151,7 @@ def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, Mapping[str,
                 raise malformed(f"The index has {file.size} bytes; {MAX_HEADER_NBYTES} are the most that is read.")
             text = file.read(0, file.size)
             if not text.lstrip().startswith(b"{"):
-                raise not_a("the index of a set", text[:SNIFF_NBYTES], file.size, "no JSON object begins it")
+                raise foreign_file("the index of a set", text[:SNIFF_NBYTES], file.size, "no JSON object begins it")
             index = strict_json.parse(text, _INDEX_DEPTH)
             weight_map = index.get("weight_map") if type(index) is dict else None
             if type(weight_map) is not dict or not set(map(type, weight_map.values())) <= {str}:

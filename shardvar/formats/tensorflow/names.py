@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from shardvar.errors import CheckpointError, StorageError, UnsupportedError
 from shardvar.storage.protocol import Storage
-from shardvar.wire.sstable import MAGIC
+from shardvar.wire.sstable import TABLE_MAGIC
 
 INDEX_SUFFIX = ".index"
 DATA = re.compile(r"(?P<prefix>.*)\.data-(?P<number>\d{5,})-of-(?P<count>\d{5,})", re.DOTALL)
@@ -92,7 +92,10 @@ def _is_table(storage: Storage, name: str) -> bool:
     try:
         file = storage.open(name)
         try:
-            return file.size >= len(MAGIC) and file.read(file.size - len(MAGIC), len(MAGIC)) == MAGIC
+            return (
+                file.size >= len(TABLE_MAGIC)
+                and file.read(file.size - len(TABLE_MAGIC), len(TABLE_MAGIC)) == TABLE_MAGIC
+            )
         finally:
             file.close()
     except (CheckpointError, StorageError):

@@ -198,7 +198,7 @@ def test_columns_that_disagree_are_invalid(tmp_path: Path, lie: str) -> None:
     place(tmp_path, hand_made(LIES[lie]))
     source = opened(tmp_path)
     for ask in (lambda: source.index.find("t"), lambda: list(source.index.scan()), lambda: dict(source.index.faults)):
-        with pytest.raises(InvalidCheckpoint, match="ck.svindex: block 0 at offset 8"):
+        with pytest.raises(InvalidCheckpoint, match="ck.svindex: index block 0 at offset 8"):
             ask()
 
 
@@ -294,9 +294,9 @@ def test_blocks_must_be_as_the_table_says(tmp_path: Path) -> None:
     a, b, c = blocks_of({"key": b"a"}, {"key": b"b"}, {"key": b"c"})
     for blocks, message in (
         ([b, a], "do not rise"),
-        ([a, (b"b", c[1])], "not those that the table says"),
-        ([a, (b"a", b[1])], "not those that the table says"),
-        ([(b"a", b[1]), b], "not those that the table says"),
+        ([a, (b"b", c[1])], "not those that the table gives"),
+        ([a, (b"a", b[1])], "not those that the table gives"),
+        ([(b"a", b[1]), b], "not those that the table gives"),
     ):
         place(tmp_path, hand_made(blocks=blocks))
         with pytest.raises(InvalidCheckpoint, match=message):

@@ -179,7 +179,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_a_hostile_block_is_malformed(name: str) -> None:
-    with pytest.raises(MalformedCheckpoint, match=r"block 0: .*offset"):
+    with pytest.raises(MalformedCheckpoint, match=r"table block 0: .*offset"):
         entries_of(table(HOSTILE[name]))
 
 

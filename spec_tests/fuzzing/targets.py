@@ -14,7 +14,7 @@ from shardvar.checkpoint.reader import Reader
 from shardvar.cli.usage import parse_index, parse_size
 from shardvar.errors import ShardvarError
 from shardvar.formats.table import format_named
-from shardvar.formats.tensorflow.protos import decode_entries, decode_header
+from shardvar.formats.tensorflow.protos import decode_bundle_entries, decode_header
 from shardvar.layout.slice_text import format_slice_text, parse_slice_text
 from shardvar.wire import ordered_code, strings
 from shardvar.wire.block_file import decode_index_block
@@ -128,7 +128,7 @@ def read_safetensors_header(data: bytes) -> None:
 
 
 def read_protos(data: bytes) -> None:
-    _, errors = decode_entries([data])
+    _, errors = decode_bundle_entries([data])
     for error in errors.values():
         if not isinstance(error, ShardvarError):
             raise error

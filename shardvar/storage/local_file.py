@@ -238,7 +238,7 @@ class LocalWritableFile:
                 # A name may reach the disk before the bytes of its file. This holds for an index that is renamed, for
                 # the data files that it names, and for a file whose journal says that it is finished. So their bytes
                 # are forced before any of these names exists. A sync that failed is not tried again, because the next
-                # one may report success for bytes that the system has given up; the file is written anew.
+                # one may report success for bytes that the system has given up; the file is written again.
                 sync(descriptor.number)
 
     def _open_descriptor(self) -> _Descriptor:

@@ -190,7 +190,7 @@ def _parse_descr(descr: str) -> tuple[str, int, int]:
     order, kind, size = match[1], match[2], int(match[3] or "1")
     if kind == "O":
         cause = "It is an array of Python objects: a pickle, which may run code and is never loaded."
-        raise InvalidCheckpoint(cause, "Save it anew as numeric arrays, where its writer is trusted.")
+        raise InvalidCheckpoint(cause, "Save it again as numeric arrays, if you trust its writer.")
     name = None if match[4] else _NAMES.get((kind, size))
     if name is not None:
         part = size // 2 if kind == "c" else size  # real and imaginary part are reversed one by one
@@ -198,5 +198,5 @@ def _parse_descr(descr: str) -> tuple[str, int, int]:
     if kind not in _LOST or (kind in "fc" and size not in (12, 16, 24, 32)):
         raise invalid(f"The npy header has the invalid descr {descr!r}.")
     raise UnsupportedError(
-        f"It has the dtype {descr!r}: {_LOST[kind]}.", "Convert it to a numeric dtype and save it anew."
+        f"It has the dtype {descr!r}: {_LOST[kind]}.", "Convert it to a numeric dtype and save it again."
     )

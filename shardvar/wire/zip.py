@@ -156,10 +156,10 @@ def check_member(member: Member) -> None:
     """Raise if what the directory says of a member shows that it cannot be read."""
     refused = next((what for flag, what in _REFUSED_FLAGS.items() if member.flags & flag), None)
     if refused:
-        raise InvalidCheckpoint(f"It is {refused}.", "Write the archive anew without that.")
+        raise InvalidCheckpoint(f"It is {refused}.", "Write the archive again without that.")
     if member.method not in (STORED, DEFLATED):
         cause = f"It is compressed by method {member.method} ({_METHODS.get(member.method, 'unknown')})."
-        raise UnsupportedError(cause, "Stored and deflated members are read: write the archive anew.")
+        raise UnsupportedError(cause, "Stored and deflated members are read: write the archive again.")
     if "\0" in member.name or not member.name:
         raise invalid("Its name is empty or contains a NUL, where other readers cut it.")
     if member.method == STORED and member.stored_nbytes != member.nbytes:

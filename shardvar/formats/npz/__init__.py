@@ -31,7 +31,7 @@ class NpzFormat:
     name: str = "npz"
     """The name for ``format=``."""
     capabilities: Capabilities = CAPABILITIES
-    """What NumPy can read back."""
+    """The dtypes that NumPy can read back, whole and in one file."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         """Return the archives that ``name`` may mean."""

@@ -27,7 +27,7 @@ class SafetensorsFormat:
     name: str = "safetensors"
     """The name for ``format=``."""
     capabilities: Capabilities = CAPABILITIES
-    """What the real library can read back."""
+    """The dtypes that the real library can read back, whole."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         """Return the files, and the indexes of sets, that ``name`` may mean."""

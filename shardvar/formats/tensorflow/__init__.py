@@ -39,7 +39,7 @@ class TensorFlowFormat:
     name: str = "tensorflow"
     """The name for ``format=``."""
     capabilities: Capabilities = CAPABILITIES
-    """What TensorFlow can read back."""
+    """The dtypes and slices that TensorFlow can read back."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         """Return the prefixes that ``name`` may mean; those of V1 checkpoints too, for which ``open`` has an error."""

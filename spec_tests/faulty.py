@@ -171,7 +171,7 @@ def failing(directory: Path, fault: Fault) -> Iterator[None]:
         storage, name = split_path(path)
         return (FaultyStorage(storage, fault) if Path(storage.path) == directory else storage), name
 
-    with mock.patch("shardvar.checkpoint.locate.split", faulty_split):
+    with mock.patch("shardvar.checkpoint.locate.split_path", faulty_split):
         yield
 
 

@@ -17,28 +17,35 @@ BUILT := .venv-wheel/bin/python
 
 LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/tour.ipynb
 
+# The folders of tests that need nothing but the developer's tools.
+LAYERS := $(filter-out peers notebook browser,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard spec_tests/*/test_*.py))))))
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check docs laws rules layers crash vectors peers browser bench wheel notebook tour clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "LAYER is one of: $(LAYERS)"
 
 setup: .venv/installed ## install shardvar and the developer's tools in .venv
 
 demo: .venv/installed ## make a sharded checkpoint, inspect it, reshard it, verify and diff the result
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" bash examples/demo.sh
 
-test: .venv/installed ## run the tests and doctests from the tree, then the quick ones on the built wheel
+test: .venv/installed ## run the tests and doctests, then the quick ones on the built wheel; LAYER=wire: one folder's tests
+ifdef LAYER
+	$(DEV) -m pytest -q -n $(JOBS) spec_tests/$(LAYER)
+else
 	$(DEV) -m pytest -q -n $(JOBS)
-	$(DEV) -m pytest -q --doctest-modules shardvar
+	$(DEV) -m pytest -q --doctest-modules shardvar spec_tests/helpers
 	@$(MAKE) --no-print-directory wheel
+endif
 
 check: .venv/installed ## lint, format, types, architecture, rules
 	$(DEV) -m ruff check $(LINTED)
 	$(DEV) -m ruff format --check $(LINTED)
 	$(DEV) -m mypy
-	$(DEV) -m pytest -q spec_tests/test_architecture.py spec_tests/test_face.py spec_tests/test_repository.py \
-	    spec_tests/test_rules.py spec_tests/test_layer_picture.py
+	$(DEV) -m pytest -q spec_tests/architecture spec_tests/project/test_repository.py spec_tests/docs/test_rules.py
 
 docs: .venv-docs/installed ## build the site in build/docs; warnings are errors, and so is a reference that leads nowhere
 	rm -rf build/docs
@@ -47,12 +54,12 @@ docs: .venv-docs/installed ## build the site in build/docs; warnings are errors,
 
 .PHONY: mutants fuzz
 mutants: .venv/installed ## break shardvar in known ways, and print which tests and rules of the kit see each
-	JOBS=$(JOBS) PYTHONPATH=.:spec_tests $(DEV) -m mutants
+	JOBS=$(JOBS) $(DEV) -m spec_tests.mutants
 
 FUZZ := .venv-fuzz/bin/python
 
 fuzz: .venv-fuzz/installed ## fuzz every reader, FUZZ_SECONDS each (60)
-	PYTHONPATH=.:spec_tests $(FUZZ) -m fuzzing
+	$(FUZZ) -m spec_tests.fuzzing
 
 .venv-fuzz/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-fuzz
@@ -64,27 +71,27 @@ laws: .venv/installed ## look for counterexamples with many more examples a prop
 	$(DEV) -m pytest -q -n $(JOBS) --hypothesis-profile=laws -m hypothesis
 
 rules: .venv/installed ## write docs/rules.md: each sentence of the RFCs, what obeys it, which tests hold it, who keeps it
-	$(DEV) spec_tests/write_rules.py
+	$(DEV) -m spec_tests.rules
 
 layers: .venv/installed ## draw docs/images/layers.svg: the layers, with an arrow for each import between them
-	$(DEV) spec_tests/write_layers.py
+	$(DEV) -m spec_tests.helpers.layer_picture
 
 crash: .venv/installed ## kill 2,000 writers at random system calls, and look at what each left
-	OPENBLAS_NUM_THREADS=1 $(DEV) spec_tests/crashing.py 2000
+	OPENBLAS_NUM_THREADS=1 $(DEV) -m spec_tests.helpers.killed_writers 2000
 
 vectors: .venv/installed ## write shardvar/vectors/data anew, the same bytes on every machine
-	$(DEV) spec_tests/published/make.py
+	$(DEV) -m spec_tests.vector_generators.make
 
 peers: .venv-peers/installed ## install the real frameworks in .venv-peers; parity tests, and the conformance kit on each
 	$(PEERS) -m pytest -q -rs -W default spec_tests/peers
-	$(PEERS) spec_tests/conformance/run.py
-	$(PEERS) spec_tests/write_rules.py
+	$(PEERS) -m spec_tests.conformance.run
+	$(PEERS) -m spec_tests.rules
 
 notebook: .venv-docs/notebook ## open the tour of sharded variables, docs/tour.ipynb, in JupyterLab
 	$(DOCS) -m jupyterlab docs/tour.ipynb
 
 tour: .venv-docs/installed ## execute the tour from top to bottom, and check each picture, law and solution
-	$(DOCS) -m pytest -q -W default spec_tests/test_tour.py spec_tests/notebook
+	$(DOCS) -m pytest -q -W default spec_tests/docs/test_tour.py spec_tests/notebook
 
 browser: .venv-browser/installed ## open the pages of shardvar view in headless Chromium: search, click, hover, keys
 	@if .ci/chromium; then $(BROWSER) -m pytest -q -p no:cacheprovider spec_tests/browser; fi

@@ -1,8 +1,8 @@
-"""How Sphinx makes the site: ``make docs``. Warnings are errors.
+"""Configuration of Sphinx for ``make docs``. Warnings are errors.
 
-The pages are Markdown and read as well where they lie. What only the site has is the reference,
-``docs/api``, which names no function twice: the directive ``names`` lists what a module makes
-public, in a table and then one by one.
+The pages are Markdown and also readable in the repository. Only the site has the API
+reference, ``docs/api``. Its directive ``names`` lists the public names of a module, first in a
+table and then one by one, so that the pages need not repeat them.
 """
 
 import inspect
@@ -31,14 +31,12 @@ extensions = [
     "sphinx.ext.viewcode",
 ]
 nitpicky = True
-# Types of Python, of NumPy and of inner layers stand in signatures, and not in the site.
+# The site does not document the types of Python, NumPy and inner layers in signatures.
 nitpick_ignore_regex = [("py:.*", ".*")]
 
 myst_enable_extensions = ["attrs_inline", "colon_fence"]
 myst_heading_anchors = 4
-suppress_warnings = [
-    "misc.highlighting_failure"
-]  # the annotated bytes of format.md are more than a hexdump
+suppress_warnings = ["misc.highlighting_failure"]  # format.md annotates its hexdumps
 
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
@@ -59,7 +57,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
-# The bar on the left lists a folder's pages; pages beside this file have the room.
+# The bar on the left lists the pages of a folder. Pages beside this file need no such bar.
 _PAGES = Path(__file__).parent.glob("*.*")
 html_sidebars: dict[str, list[str]] = {page.stem: [] for page in _PAGES}
 html_theme_options = {
@@ -75,7 +73,7 @@ html_theme_options = {
 
 
 class Names(SphinxDirective):
-    """``.. names:: MODULE`` and, below it, some of its public names; all if there are none."""
+    """List public names of a module, ``.. names:: MODULE``: those below it, or all of them."""
 
     required_arguments = 1
     has_content = True
@@ -96,7 +94,7 @@ class Names(SphinxDirective):
 
 
 def directive_of(value: Any) -> str:
-    """What describes a function, a class, an error or a value."""
+    """Return the autodoc directive for a function, a class, an error or a value."""
     if inspect.isclass(value):
         return "autoexception" if issubclass(value, BaseException) else "autoclass"
     return "autofunction" if inspect.isroutine(value) else "autodata"
@@ -105,7 +103,7 @@ def directive_of(value: Any) -> str:
 def resolve_by_face(
     app: Any, env: Any, node: Any, inner: nodes.Element
 ) -> nodes.Element | None:
-    """A signature names a type where it lives; the reference has it where users find it."""
+    """Link a type in a signature, named by its own module, to its public name."""
     name = node.get("reftarget", "").rpartition(".")[2]
     objects = env.get_domain("py").objects
     homes = [
@@ -119,8 +117,8 @@ def resolve_by_face(
     )
 
 
-def told_in_markdown(app: Any, docname: str, source: list[str]) -> None:
-    """Named places, and links to pages that are not of the site, as Sphinx wants them."""
+def convert_markdown(app: Any, docname: str, source: list[str]) -> None:
+    """Convert anchors, and links to files outside the site, to Sphinx's forms."""
     folder = Path(app.env.doc2path(docname)).parent
 
     def as_file(link: re.Match[str]) -> str:
@@ -131,10 +129,10 @@ def told_in_markdown(app: Any, docname: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\((\.\./[^)\s#]+\.md)\)", as_file, source[0])
 
 
-def docstrings_as_meant(
+def convert_docstring(
     app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]
 ) -> None:
-    """What is indented is a program, ``[*ids, dim]`` a shape; reStructuredText is told so."""
+    """Mark indented lines as programs and escape shapes like ``[*ids, dim]``."""
     shown: list[str] = []
     last = ""
     for number, line in enumerate(lines):
@@ -152,8 +150,8 @@ def docstrings_as_meant(
 
 
 def setup(app: Any) -> None:
-    """Add what is above."""
+    """Register the directive and the handlers above."""
     app.add_directive("names", Names)
-    app.connect("source-read", told_in_markdown)
-    app.connect("autodoc-process-docstring", docstrings_as_meant)
+    app.connect("source-read", convert_markdown)
+    app.connect("autodoc-process-docstring", convert_docstring)
     app.connect("missing-reference", resolve_by_face, priority=400)

@@ -1,35 +1,35 @@
 #!/usr/bin/env node
 // A reader of shardvar's native format in one file: no package, no framework, written from docs/format.md alone.
 //
-//     node reader.mjs PREFIX              what the checkpoint holds, as one JSON object
-//     node reader.mjs PREFIX KEY          the values of one tensor
-//     node reader.mjs PREFIX KEY --hex    its bytes: C order, little-endian
+//     node reader.mjs PREFIX              print the contents of the checkpoint as one JSON object
+//     node reader.mjs PREFIX KEY          print the values of one tensor
+//     node reader.mjs PREFIX KEY --hex    print its bytes: C order, little-endian
 //
-// The exit code is 0 where all that was asked for is whole, 1 where something is damaged, 2 for wrong usage.
+// Exit codes: 0 for success, 1 if something requested is damaged, 2 for a usage error.
 //
-// `openCheckpoint(storage, prefix)` serves programs. A storage has two functions, which may answer with promises, so
-// that a browser can hand in files that a person chose, or a server's:
+// Programs call `openCheckpoint(storage, prefix)`. A storage has two functions, which may return promises. In a browser
+// it can therefore read files that the user chose, or files of a server:
 //
-//     nbytes(name)               the size of a file, undefined where there is none
+//     nbytes(name)               the size of a file in bytes, or undefined if the file is missing
 //     read(name, start, nbytes)  a Uint8Array
 //
-// Nothing in a file is believed. The checksum of a block is compared before it is decoded, that of a payload and of its
-// runs whenever it is read, and every number is held to its bounds before anything is allocated by it. What is wrong
-// with one tensor is that tensor's fault: all others still read. A region that is stored nowhere is never zeros.
+// The reader trusts no file. It compares the checksum of a block before it decodes the block, and the checksums of a
+// payload and its runs whenever it reads the payload. It checks the bounds of every number before it allocates with it.
+// A fault in one tensor affects only that tensor. A missing region is an error, and is never filled with zeros.
 //
-// Numbers of 64 bits are BigInts until they are known to be small.
+// 64-bit numbers stay BigInts until they are known to be small.
 
 const HEADER = [0x89, 0x53, 0x56, 0x58, 0x0d, 0x0a, 0x1a, 0x0a];
 const FOOTER = [0x53, 0x56, 0x58, 0x0d, 0x0a, 0x1a, 0x0a, 0x89];
 const FOOTER_NBYTES = 40;
 const MAX_TABLE_NBYTES = 256 << 20;
 const MAX_BLOCK_NBYTES = 64 << 20;
-const MAX_SHARED_NBYTES = 1 << 20; // a larger block has one entry
-const MAX_NAMES = 64; // of a block
+const MAX_SHARED_NBYTES = 1 << 20; // a larger block must have only one entry
+const MAX_NAMES = 64; // in a block
 const MAX_RANK = 64;
-const MAX_NBYTES = 2n ** 62n; // of a full tensor
+const MAX_NBYTES = 2n ** 62n; // in a full tensor
 
-/** What is wrong with a checkpoint. */
+/** A fault in a checkpoint. */
 export class CheckpointError extends Error {}
 
 function check(condition, message) {
@@ -38,7 +38,7 @@ function check(condition, message) {
 
 // Checksums ------------------------------------------------------------------------------------------------------
 
-/** The register after each byte: Castagnoli's polynomial, reflected. */
+/** The register after each byte, for Castagnoli's polynomial, reflected. */
 const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   for (let bit = 0; bit < 8; bit++) byte = byte & 1 ? (byte >>> 1) ^ 0x82f63b78 : byte >>> 1;
   return byte;
@@ -50,7 +50,7 @@ export function crc32c(octets) {
   return (crc ^ 0xffffffff) >>> 0;
 }
 
-/** How a string tensor stores the checksum of its lengths. */
+/** The masked form in which a string tensor stores the checksum of its lengths. */
 function masked(crc) {
   return (((crc >>> 15) | (crc << 17)) + 0xa282ead8) >>> 0;
 }
@@ -59,7 +59,7 @@ function masked(crc) {
 
 const view = (octets) => new DataView(octets.buffer, octets.byteOffset, octets.byteLength);
 
-/** UTF-8 where it is; each byte that is not as Python's surrogate escape, so that no two names become one. */
+/** Decode UTF-8. Other bytes become Python's surrogate escapes, so that different names stay different. */
 function decodeText(octets) {
   try {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(octets);
@@ -80,7 +80,7 @@ function decodeText(octets) {
   }
 }
 
-/** The map that a block is: a Map from names to Numbers, BigInts, texts and Uint8Arrays. */
+/** Decode a block: a Map from names to Numbers, BigInts, texts and Uint8Arrays. */
 function decodeMap(octets) {
   const data = view(octets);
   let at = 0;
@@ -118,12 +118,12 @@ function decodeMap(octets) {
   let count = tag & 0x0f;
   if (tag === 0xde) count = data.getUint16(take(2));
   else if (tag === 0xdf) count = data.getUint32(take(4));
-  else check(tag >> 4 === 8, "A block is no map.");
+  else check(tag >> 4 === 8, "A block is not a map.");
   check(count <= MAX_NAMES, `A block has ${count} names.`);
   const map = new Map();
   for (let i = 0; i < count; i++) {
     const name = value();
-    check(typeof name === "string", "A name in a block is no text.");
+    check(typeof name === "string", "A name in a block is not a text.");
     check(!map.has(name), `A block has ${JSON.stringify(name)} twice.`);
     map.set(name, value());
   }
@@ -138,12 +138,12 @@ function take(map, name, type) {
   return value;
 }
 
-/** The numbers packed under a name: 1, 4 or 8 bytes each, `count` of them where it is given. */
+/** The numbers packed under a name, 1, 4 or 8 bytes each. If `count` is given, there must be that many. */
 function numbers(map, name, width, count) {
   const octets = take(map, name, "bytes");
   check(octets.length % width === 0, `${JSON.stringify(name)} ends within a number.`);
   const found = octets.length / width;
-  check(count === undefined || found === count, `There are ${found} of ${JSON.stringify(name)}, not ${count}.`);
+  check(count === undefined || found === count, `${JSON.stringify(name)} has ${found} numbers instead of ${count}.`);
   const data = view(octets);
   const read = {
     1: (i) => data.getUint8(i),
@@ -162,7 +162,7 @@ function strings(map, name) {
   return found;
 }
 
-/** Below zero, zero or above, as the first of two byte strings is before, at or after the second. */
+/** Compare two byte strings: negative if the first sorts before the second, zero if they are equal, else positive. */
 function compare(a, b) {
   for (let i = 0; i < Math.min(a.length, b.length); i++) if (a[i] !== b[i]) return a[i] - b[i];
   return a.length - b.length;
@@ -176,12 +176,12 @@ async function readFooter(storage, name) {
   check(nbytes >= HEADER.length + FOOTER_NBYTES, `${name} is too short for an index.`);
   const header = await storage.read(name, 0, HEADER.length);
   const footer = await storage.read(name, nbytes - FOOTER_NBYTES, FOOTER_NBYTES);
-  check(compare(header, HEADER) === 0 && compare(footer.subarray(32), FOOTER) === 0, `${name} is no index.`);
+  check(compare(header, HEADER) === 0 && compare(footer.subarray(32), FOOTER) === 0, `${name} is not an index.`);
   const data = view(footer);
   check(crc32c(footer.subarray(0, 28)) === data.getUint32(28, true), `The footer of ${name} is corrupt.`);
   check(data.getUint32(24, true) === 1, `${name} is of version ${data.getUint32(24, true)}; this reader knows 1.`);
   const [metadata, table] = [data.getBigUint64(0, true), data.getBigUint64(8, true)];
-  check(table <= MAX_TABLE_NBYTES && metadata <= MAX_BLOCK_NBYTES, `${name} has a table or metadata past any use.`);
+  check(table <= MAX_TABLE_NBYTES && metadata <= MAX_BLOCK_NBYTES, `${name} has a table or metadata that is too large.`);
   const tableStart = nbytes - FOOTER_NBYTES - Number(table);
   const metadataStart = tableStart - Number(metadata);
   check(metadataStart >= HEADER.length, `${name} is shorter than its parts.`);
@@ -197,17 +197,17 @@ async function readBlock(storage, name, { start, nbytes, crc }) {
 
 function readMetadata(map, prefix) {
   const generation = take(map, "generation", "string");
-  check(/^[A-Za-z0-9]{1,64}$/.test(generation), `The generation ${JSON.stringify(generation)} is no name.`);
+  check(/^[A-Za-z0-9]{1,64}$/.test(generation), `Invalid generation ${JSON.stringify(generation)}.`);
   const sizes = numbers(map, "file_nbytes", 8);
   const run = take(map, "run_nbytes", "number");
-  check(run >= 1 && run <= 2 ** 30, `Runs of ${run} bytes make no sense.`);
+  check(run >= 1 && run <= 2 ** 30, `Invalid run size of ${run} bytes.`);
   check(sizes.length <= 99999, `${sizes.length} data files are too many.`);
   const digits = (number) => String(number).padStart(5, "0");
   const files = sizes.map((nbytes, number) => {
     return { name: `${prefix}.svdata-${generation}-${digits(number)}-of-${digits(sizes.length)}`, nbytes };
   });
   const [names, values] = [strings(map, "user_name"), strings(map, "user_value")];
-  check(names.length === values.length, "The user's metadata do not pair up.");
+  check(names.length === values.length, "The user's metadata has different numbers of names and values.");
   const user = Object.fromEntries(names.map((name, i) => [decodeText(name), decodeText(values[i])]));
   const [description, writer] = [take(map, "description", "string"), take(map, "writer", "string")];
   return { description, writer, generation, user, run, files };
@@ -217,11 +217,11 @@ function readTable(map, end) {
   const sizes = numbers(map, "nbytes", 4);
   const crcs = numbers(map, "crc", 4, sizes.length);
   const firstKeys = strings(map, "first_key");
-  check(firstKeys.length === sizes.length, "The table has not one first key a block.");
+  check(firstKeys.length === sizes.length, "The table does not have one first key for each block.");
   let start = HEADER.length;
   const blocks = sizes.map((nbytes, i) => {
     check(nbytes <= MAX_BLOCK_NBYTES, `A block has ${nbytes} bytes.`);
-    check(i === 0 || compare(firstKeys[i - 1], firstKeys[i]) <= 0, "The first keys of the blocks do not rise.");
+    check(i === 0 || compare(firstKeys[i - 1], firstKeys[i]) <= 0, "The first keys of the blocks are not sorted.");
     start += nbytes;
     return { start: start - nbytes, nbytes, crc: crcs[i], firstKey: firstKeys[i] };
   });
@@ -229,7 +229,7 @@ function readTable(map, end) {
   return blocks;
 }
 
-/** Add the entries of a block to `tensors`: a Map from key to {key, dtype, shape, slices, fault}. */
+/** Add the entries of a block to `tensors`, a Map from key to {key, dtype, shape, slices, fault}. */
 function readEntries(map, block, metadata, tensors) {
   const keys = strings(map, "key");
   const names = strings(map, "dtype_name").map(decodeText);
@@ -247,7 +247,7 @@ function readEntries(map, block, metadata, tensors) {
   });
   let row = 0;
   keys.forEach((octets, i) => {
-    check(i === 0 || compare(keys[i - 1], octets) < 0, "The keys of a block do not rise.");
+    check(i === 0 || compare(keys[i - 1], octets) < 0, "The keys of a block are not in strictly ascending order.");
     check(rank[i] <= MAX_RANK && dtype[i] < names.length, "A tensor has a rank or dtype out of bounds.");
     const key = decodeText(octets);
     const fresh = { key, dtype: names[dtype[i]], shape: shape.next(rank[i]), slices: [] };
@@ -267,32 +267,32 @@ function readEntries(map, block, metadata, tensors) {
   for (const column of [shape, offset, extent, runCrc]) column.end();
 }
 
-/** An array that is taken a few numbers at a time, to its last. */
+/** Take an array a few numbers at a time. `end` checks that all were taken. */
 function cursor(values, name) {
   let at = 0;
   return {
     next(count) {
-      check(count <= values.length - at, `There are too few of ${JSON.stringify(name)} in a block.`);
+      check(count <= values.length - at, `A block has too few numbers in ${JSON.stringify(name)}.`);
       at += count;
       return values.slice(at - count, at);
     },
-    end: () => check(at === values.length, `There are too many of ${JSON.stringify(name)} in a block.`),
+    end: () => check(at === values.length, `A block has too many numbers in ${JSON.stringify(name)}.`),
   };
 }
 
-// What a reader must check of each tensor ----------------------------------------------------------------------------
+// Checks of each tensor ------------------------------------------------------------------------------------------
 
 const product = (shape) => shape.reduce((a, b) => a * b, 1n);
 const text = (slice) => `[${slice.offset.map((first, axis) => `${first}:${first + slice.shape[axis]}`).join(", ")}]`;
 
-/** The fault of a tensor, undefined for a sound one. */
+/** The fault of a tensor, or undefined if it is intact. */
 function faultOf(tensor, files) {
   try {
     if (tensor.fault) return tensor.fault;
     const itemsize = DTYPES[tensor.dtype]?.nbytes;
-    check(itemsize !== undefined, `Its dtype ${JSON.stringify(tensor.dtype)} is not known.`);
-    check(tensor.shape.every((extent) => extent <= MAX_NBYTES), "Its shape is past any use.");
-    check(product(tensor.shape) * BigInt(itemsize || 1) <= MAX_NBYTES, "Its shape is past any use.");
+    check(itemsize !== undefined, `Its dtype ${JSON.stringify(tensor.dtype)} is unknown.`);
+    check(tensor.shape.every((extent) => extent <= MAX_NBYTES), "Its shape is too large.");
+    check(product(tensor.shape) * BigInt(itemsize || 1) <= MAX_NBYTES, "Its shape is too large.");
     for (const slice of tensor.slices) checkSlice(tensor, slice, BigInt(itemsize), files);
     checkCoverage(tensor);
   } catch (error) {
@@ -303,21 +303,22 @@ function faultOf(tensor, files) {
 
 function checkSlice(tensor, slice, itemsize, files) {
   const isInside = slice.offset.every((first, axis) => first + slice.shape[axis] <= tensor.shape[axis]);
-  check(isInside, `Its slice ${text(slice)} is outside of its shape [${tensor.shape.join(", ")}].`);
+  check(isInside, `Its slice ${text(slice)} is outside its shape [${tensor.shape.join(", ")}].`);
   const count = product(slice.shape);
   if (itemsize) check(slice.nbytes === count * itemsize, `Its slice ${text(slice)} has ${slice.nbytes} bytes.`);
-  else check(count === product(tensor.shape) && slice.nbytes >= count, "It is cut, or too small, and cannot be.");
+  else check(count === product(tensor.shape) && slice.nbytes >= count, "It is cut, or smaller than a byte an element.");
   const file = files[slice.file];
   check(file !== undefined, `Its slice ${text(slice)} is in file ${slice.file} of ${files.length}.`);
-  check(slice.start + slice.nbytes <= file.nbytes, `Its slice ${text(slice)} ends behind ${file.name}.`);
+  check(slice.start + slice.nbytes <= file.nbytes, `Its slice ${text(slice)} ends after the end of ${file.name}.`);
 }
 
-/** Disjoint boxes within a shape hold all of it if their sizes add up to its own. */
+/** Check that slices tile the shape. Disjoint regions within a shape cover it if their sizes add up to its size. */
 function checkCoverage(tensor) {
-  const boxes = tensor.slices.filter((slice) => product(slice.shape) > 0n);
-  boxes.sort((a, b) => Number((a.offset[0] ?? 0n) - (b.offset[0] ?? 0n)));
-  boxes.forEach((a, i) => {
-    for (const b of boxes.slice(i + 1)) {
+  const filled = tensor.slices.filter((slice) => product(slice.shape) > 0n);
+  // Sorted by their first row, so that the inner loop stops at the first slice that begins after `a` ends.
+  filled.sort((a, b) => Number((a.offset[0] ?? 0n) - (b.offset[0] ?? 0n)));
+  filled.forEach((a, i) => {
+    for (const b of filled.slice(i + 1)) {
       if (a.offset.length && b.offset[0] >= a.offset[0] + a.shape[0]) break;
       const apart = a.offset.some((_, axis) => {
         return a.offset[axis] + a.shape[axis] <= b.offset[axis] || b.offset[axis] + b.shape[axis] <= a.offset[axis];
@@ -325,7 +326,7 @@ function checkCoverage(tensor) {
       check(apart, `Its slices ${text(a)} and ${text(b)} overlap.`);
     }
   });
-  const held = boxes.reduce((sum, slice) => sum + product(slice.shape), 0n);
+  const held = filled.reduce((sum, slice) => sum + product(slice.shape), 0n);
   check(held === product(tensor.shape), `It is incomplete: ${held} of its ${product(tensor.shape)} elements are stored.`);
 }
 
@@ -344,8 +345,8 @@ const narrow = (bits, isSigned) => ({
 });
 
 /**
- * A float in the low bits of a byte: sign, exponent, mantissa. `special` says what the ends of its range mean: "ieee"
- * has infinities and NaNs at the highest exponent, "fn" a NaN where all bits are set, "fnuz" one in the place of -0.
+ * A float in the low bits of a byte: sign, exponent, mantissa. `special` names the special values: "ieee" has infinities
+ * and NaNs at the highest exponent, "fn" has a NaN with all bits set, "fnuz" has a NaN in the place of -0.
  */
 const small = (exponentBits, mantissaBits, bias, special) => ({
   nbytes: 1,
@@ -385,7 +386,7 @@ const [int8, int16, int32] = [little("getInt8", 1), little("getInt16", 2), littl
 const [uint8, uint16, uint32] = [little("getUint8", 1), little("getUint16", 2), little("getUint32", 4)];
 const [float32, float64] = [little("getFloat32", 4), little("getFloat64", 8)];
 
-/** Each dtype: the bytes of an element (0 where it has no size of its own), and how to read one where it is a number. */
+/** For each dtype, the bytes of an element (0 if sizes vary), and a function that reads a number, if it is one. */
 const DTYPES = {
   bool: { nbytes: 1, read: bool },
   int8, int16, int32, int64: little("getBigInt64", 8), uint8, uint16, uint32, uint64: little("getBigUint64", 8),
@@ -426,7 +427,7 @@ function decodeStrings(payload, count) {
   return found;
 }
 
-/** Put the bytes of a slice where they belong among those of the tensor. */
+/** Copy the bytes of a slice to their places in the tensor. */
 function place(octets, shape, slice, payload, itemsize) {
   const rank = shape.length;
   const [whole, offset, extent] = [shape, slice.offset, slice.shape].map((numbers) => numbers.map(Number));
@@ -443,14 +444,14 @@ function place(octets, shape, slice, payload, itemsize) {
 
 // A checkpoint ---------------------------------------------------------------------------------------------------------
 
-/** The checkpoint of a prefix: {metadata, tensors, damage, read(key), values(key)}. */
+/** Open the checkpoint of a prefix: {metadata, tensors, damage, read(key), values(key)}. */
 export async function openCheckpoint(storage, prefix) {
   const index = `${prefix}.svindex`;
   const footer = await readFooter(storage, index);
   const metadata = readMetadata(await readBlock(storage, index, footer.metadata), prefix);
   const blocks = readTable(await readBlock(storage, index, footer.table), footer.metadata.start);
   const tensors = new Map();
-  const damage = []; // of blocks: nobody can tell which tensors they had
+  const damage = []; // damaged blocks, whose tensors are unknown
   for (const block of blocks) {
     try {
       readEntries(await readBlock(storage, index, block), block, metadata, tensors);
@@ -476,11 +477,11 @@ export async function openCheckpoint(storage, prefix) {
     return octets;
   }
 
-  /** The tensor and its bytes: C order, little-endian; a string tensor's and a variant's payload as it is. */
+  /** Read a tensor: the tensor and its bytes, C order, little-endian. Strings and variants are returned as stored. */
   async function read(key) {
     const tensor = tensors.get(key);
     if (!tensor && damage.length) throw new CheckpointError(`${JSON.stringify(key)} may be lost: ${damage[0]}`);
-    check(tensor, `There is no tensor ${JSON.stringify(key)}.`);
+    check(tensor, `The checkpoint has no tensor ${JSON.stringify(key)}.`);
     check(!tensor.fault, `${JSON.stringify(key)}: ${tensor.fault}`);
     const itemsize = DTYPES[tensor.dtype].nbytes;
     if (itemsize === 0) return { tensor, octets: await payload(tensor.slices[0]) };
@@ -495,7 +496,7 @@ export async function openCheckpoint(storage, prefix) {
     const count = Number(product(tensor.shape));
     if (tensor.dtype === "string") return { tensor, values: decodeStrings(octets, count) };
     const { nbytes, read: element } = DTYPES[tensor.dtype];
-    check(element, `Values of dtype ${tensor.dtype} mean something to TensorFlow alone; the bytes can be read.`);
+    check(element, `Only TensorFlow can interpret values of dtype ${tensor.dtype}; use --hex to read the bytes.`);
     const data = view(octets);
     return { tensor, values: Array.from({ length: count }, (_, i) => element(data, i * nbytes)) };
   }
@@ -505,7 +506,7 @@ export async function openCheckpoint(storage, prefix) {
 
 // The command line -------------------------------------------------------------------------------------------------------
 
-/** JSON, with BigInts as digits, what JSON has no number for as text, and byte strings as text or {"hex": …}. */
+/** Format as JSON: BigInts as digits, NaN and infinities as text, and byte strings as text or {"hex": …}. */
 export function toJson(value) {
   if (value instanceof Uint8Array) {
     const decoded = decodeText(value);
@@ -544,7 +545,7 @@ async function main([prefix, key, option, ...others]) {
   return 0;
 }
 
-/** The storage that node's own files are. */
+/** A storage of node's files. */
 export async function directory() {
   const fs = await import("node:fs");
   return {

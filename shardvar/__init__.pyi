@@ -20,7 +20,7 @@ from shardvar.checkpoint.objects import CheckpointManager as CheckpointManager
 from shardvar.checkpoint.objects import PendingSave as PendingSave
 from shardvar.checkpoint.objects import latest_checkpoint as latest_checkpoint
 from shardvar.checkpoint.objects.export import export as export
-from shardvar.checkpoint.objects.exported import load_exported as load_exported
+from shardvar.checkpoint.objects.export import load_exported as load_exported
 from shardvar.checkpoint.verify import verify as verify
 from shardvar.devices import track_transfers as track_transfers
 from shardvar.layout import Partition as Partition
@@ -59,4 +59,4 @@ from shardvar.variables import Variable as Variable
 from shardvar.variables import initializers as initializers
 from shardvar.variables import variable_creator_scope as variable_creator_scope
 from shardvar.variables import variable_operations as variable_operations
-from shardvar.variables.name_scope import name_scope as name_scope
+from shardvar.variables.scopes import name_scope as name_scope

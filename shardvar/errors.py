@@ -172,6 +172,11 @@ class CorruptCheckpoint(CheckpointError, OSError):
     """Bytes that disagree with the checksum that covers them."""
 
 
+ReadError = CheckpointError | UnsupportedError
+READ_ERRORS = (CheckpointError, UnsupportedError)
+"""The errors that keep one tensor from being read, and no other."""
+
+
 @contextmanager
 def prefix_errors(place: str) -> Iterator[None]:
     """Put ``place`` (a file, a table block) in front of the cause of a ``CheckpointError`` that is raised inside."""

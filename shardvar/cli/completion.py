@@ -1,9 +1,9 @@
 """Completion at the prompt: the scripts that shells load, and the answers that they ask for.
 
-A script knows nothing. At each press of Tab it runs ``shardvar __complete WORD…`` with what was typed, the last word
-being the unfinished one, and gets a candidate a line, with a tab and a description behind it; where there is none, it
-completes names of files. So what is completed is what the parser of today takes: verbs, options, their choices, and
-the keys of the checkpoint that the line names. A press of Tab is never answered by an error.
+At each press of Tab a script runs ``shardvar __complete WORD…`` with the typed words, of which the last is unfinished,
+and gets one candidate a line, followed by a tab and a description; without candidates the shell completes names of
+files. The candidates come from the parser itself, so they are always those of the installed version: commands, options,
+their choices, and the keys of the checkpoint on the line. A press of Tab is never answered by an error.
 """
 
 from argparse import Namespace
@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import cast
 
-from shardvar.cli.parser import Parser, Verbs, make_parser
-from shardvar.cli.text import one_line
+from shardvar.cli.output import one_line
+from shardvar.cli.parser import Commands, Parser, make_parser
 from shardvar.errors import ShardvarError
 
 MANY = 100
-"""So many keys are offered at once; of more than these, the folders that they are in."""
+"""The most keys that are offered at once; of more, their folders are offered."""
 
 _BASH = """\
 _shardvar() {
@@ -68,17 +68,19 @@ complete -c shardvar -f -n __shardvar_candidates -a '(string join \\n -- $__shar
 """
 
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""What each shell is to load."""
+"""The script of each shell."""
 
 
-def run(arguments: Namespace) -> int:
+def execute(arguments: Namespace) -> int:
     """Print a shell's script."""
     print(SCRIPTS[arguments.shell], end="")
     return 0
 
 
 def candidates(words: Sequence[str]) -> Iterator[str]:
-    """The lines that answer a press of Tab behind these words, the last of which is unfinished; none for files.
+    """Return the lines that answer a press of Tab after these words, of which the last is unfinished.
+
+    An empty answer makes the shell complete names of files.
 
     >>> [line.split()[0] for line in candidates(["ins"])]
     ['inspect']
@@ -87,16 +89,17 @@ def candidates(words: Sequence[str]) -> Iterator[str]:
     """
     *before, word = words or [""]
     parser = make_parser()
-    verbs = next(action for action in parser._actions if isinstance(action.choices, dict))
+    # argparse offers no public way to list the commands and options of a parser.
+    commands = next(action for action in parser._actions if isinstance(action.choices, dict))
     if not before:
-        helps = {each.dest: str(each.help) for each in cast("Verbs[Parser]", verbs)._choices_actions}
-        return (f"{verb}\t{text}" for verb, text in helps.items() if verb.startswith(word))
-    verb_parser = (verbs.choices or {}).get(before[0]) if isinstance(verbs.choices, dict) else None
-    return _of_verb(verb_parser, before[1:], word) if verb_parser else iter(())
+        helps = {each.dest: str(each.help) for each in cast("Commands[Parser]", commands)._choices_actions}
+        return (f"{command}\t{text}" for command, text in helps.items() if command.startswith(word))
+    chosen = (commands.choices or {}).get(before[0]) if isinstance(commands.choices, dict) else None
+    return _of_command(chosen, before[1:], word) if chosen else iter(())
 
 
-def _of_verb(parser: Parser, before: Sequence[str], word: str) -> Iterator[str]:
-    """The candidates among the arguments of a verb."""
+def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[str]:
+    """Return the candidates among the arguments of a command."""
     options = {name: action for action in parser._actions for name in action.option_strings}
     positionals = [action for action in parser._actions if not action.option_strings]
     given: list[str] = []
@@ -122,7 +125,7 @@ def _of_verb(parser: Parser, before: Sequence[str], word: str) -> Iterator[str]:
 
 
 def _keys(path: str, word: str) -> Iterator[str]:
-    """The keys of a checkpoint that begin with a word, or the folders that they are in; none of what cannot be read."""
+    """Yield the keys of a checkpoint that begin with a word, or their folders; nothing where it cannot be read."""
     from shardvar.checkpoint.reader import open_checkpoint
 
     with suppress(ShardvarError, OSError), open_checkpoint(path) as reader:
@@ -133,6 +136,6 @@ def _keys(path: str, word: str) -> Iterator[str]:
 
 
 def _folder(key: str, start: int) -> str:
-    """A key up to the first slash at or after a position."""
+    """Return a key up to the first slash at or after a position."""
     end = key.find("/", start)
     return key if end < 0 else key[: end + 1]

@@ -1,20 +1,20 @@
-"""``shardvar diff``: whether two checkpoints hold the same."""
+"""``shardvar diff``: compare two checkpoints."""
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import prod
 
 from shardvar.checkpoint.diff import diff
 from shardvar.checkpoint.reports import DiffReport, TensorDifference, ValueDifference
-from shardvar.cli.output import note, print_json, progress
-from shardvar.cli.text import count, human_shape, one_line, printable, short_path
+from shardvar.cli.output import count, human_shape, note, one_line, print_json, printable, progress, short_path
 from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.view import check_target, write_diff_page
 
 _EQUAL, _DIFFERENT, _UNREADABLE = 0, 1, 3
 
 
-def run(arguments: Namespace) -> int:
-    """0 where they are equal, 1 where they differ, 3 where a tensor of one cannot be read."""
+def execute(arguments: Namespace) -> int:
+    """Compare and print. Return 0 for equal checkpoints, 1 for different ones, 3 where a tensor cannot be read."""
     a, b = arguments.a, arguments.b
     if arguments.html:
         check_target(arguments.html)
@@ -45,10 +45,16 @@ def _lines(report: DiffReport) -> Iterator[str]:
     if report.equal:
         yield f"equal: {count(report.num_equal, 'tensor')} in both"
         return
-    missing = len(report.only_in_a) + len(report.only_in_b)
-    failed = len({broken.key for broken in report.unreadable})
-    told = {"differ": len(report.differences), "in only one": missing, "unreadable": failed, "equal": report.num_equal}
-    yield ", ".join(f"{number:,} {what}" for what, number in told.items())
+    counts = {
+        "equal": report.num_equal,
+        "changed": len(report.differences),
+        "only in A": len(report.only_in_a),
+        "only in B": len(report.only_in_b),
+    }
+    # A tensor that is unreadable on both sides counts once.
+    if unreadable := len({broken.key for broken in report.unreadable}):
+        counts["unreadable"] = unreadable
+    yield ", ".join(f"{number:,} {what}" for what, number in counts.items())
 
 
 def _reasons(each: TensorDifference) -> Iterator[str]:
@@ -57,17 +63,18 @@ def _reasons(each: TensorDifference) -> Iterator[str]:
     if each.shape_a != each.shape_b:
         yield f"shape {human_shape(each.shape_a)} and {human_shape(each.shape_b)}"
     if each.values is not None:
-        yield _describe(each.values)
+        yield _describe(each.values, each.shape_a)
 
 
-def _describe(values: ValueDifference) -> str:
-    text = count(values.count, "value")
-    if values.first is not None:
-        text += f", the first at {human_shape(values.first)}"
+def _describe(values: ValueDifference, shape: Sequence[int]) -> str:
+    if values.first is None:  # opaque elements: the bytes of their payloads are compared
+        text = count(values.count, "byte")
+    else:
+        text = f"{values.count:,} of {count(prod(shape), 'element')}, first at {human_shape(values.first)}"
     if values.max_absolute is not None:
         text += f", by at most {values.max_absolute:.6g}"
     if values.max_relative is not None:
         text += f" (relative {values.max_relative:.3g})"
     if values.num_without_distance:
-        text += f", {values.num_without_distance:,} of them a NaN on one side or of other bits"
+        text += f"; {values.num_without_distance:,} with NaN"
     return text

@@ -1,25 +1,110 @@
-"""``shardvar inspect``: what is in a checkpoint."""
+"""``shardvar inspect``: list the tensors of a checkpoint.
+
+The index alone says almost everything, so the steps are: open the checkpoint, gather its entries into one ``Tensor`` a
+key, read the values only for ``--stats``, and print a tree for people or one object for programs.
+"""
 
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from typing import Any
 
-from shardvar.checkpoint.blocks import ReadError
+import numpy as np
+
 from shardvar.checkpoint.locate import Found, find_checkpoint, find_checkpoints
 from shardvar.checkpoint.numbers import Number
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA
 from shardvar.checkpoint.stats import Statistics, measure
-from shardvar.cli.listing import Tensor, list_slices, list_tensors, slice_json
-from shardvar.cli.output import print_json, print_table, progress
-from shardvar.cli.text import count, human_shape, human_size, one_line, printable, short_path
+from shardvar.cli.output import (
+    count,
+    human_shape,
+    human_size,
+    one_line,
+    print_json,
+    print_table,
+    printable,
+    progress,
+    short_path,
+)
 from shardvar.cli.tree import Line, tree_lines
+from shardvar.errors import ArgumentError, ReadError
+from shardvar.planning.index import NO_CHECKSUM, EntryTable
 
 Measured = dict[str, Statistics | ReadError]
 
+_MARKS = {
+    "OverlappingSlices": "overlapping",
+    "IncompleteCheckpoint": "incomplete",
+    "MissingFile": "file missing",
+    "OutOfBounds": "out of bounds",
+    "InconsistentTensor": "inconsistent",
+    "CorruptCheckpoint": "corrupt",
+}
 
-def run(arguments: Namespace) -> int:
-    """Show one checkpoint, or list those that the path may mean."""
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A stored slice."""
+
+    offset: tuple[int, ...]
+    """Its first index along each axis of the whole tensor."""
+    shape: tuple[int, ...]
+    """Its extents."""
+    file: str
+    """The data file that holds it."""
+    start: int
+    """The position of its first byte in the file, in formats that store payloads as they are."""
+    nbytes: int
+    """The bytes of the payload."""
+    checksum: str | None
+    """The payload's checksum as eight hexadecimal digits; None where the index has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor that a checkpoint names."""
+
+    key: str
+    """The name under which it was saved."""
+    dtype: str | None
+    """Its dtype; None where the index lacks it."""
+    shape: tuple[int, ...] | None
+    """Its full shape; None where the index lacks it."""
+    nbytes: int
+    """The bytes of its payloads."""
+    num_slices: int
+    """The number of slices that it is stored as."""
+    files: tuple[str, ...]
+    """The data files that hold them."""
+    fault: ReadError | None
+    """Why it cannot be read; None where it can."""
+    rows: tuple[int, ...]
+    """Its rows in the reader's table of entries."""
+
+    @property
+    def mark(self) -> str:
+        """A word for the fault; empty for a tensor without one."""
+        return "" if self.fault is None else _MARKS.get(type(self.fault).__name__, "unreadable")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the tensor as a JSON object with stable keys."""
+        fault = self.fault and {"kind": type(self.fault).__name__, "message": str(self.fault)}
+        return {
+            "key": self.key,
+            "dtype": self.dtype,
+            "shape": None if self.shape is None else list(self.shape),
+            "nbytes": self.nbytes,
+            "num_slices": self.num_slices,
+            "files": list(self.files),
+            "fault": fault,
+        }
+
+
+def execute(arguments: Namespace) -> int:
+    """Show one checkpoint, or list the checkpoints that the path may mean."""
     found = find_checkpoints(arguments.path)
     if len(found) > 1:
         _print_choices(found, arguments.json)
@@ -53,12 +138,12 @@ def _measure(reader: Reader, tensors: Sequence[Tensor]) -> Measured:
 def _print_json(reader: Reader, tensors: Sequence[Tensor], measured: Measured, arguments: Namespace) -> None:
     listed = []
     for tensor in tensors:
-        told = tensor.to_json()
+        row = tensor.to_json()
         if arguments.slices:
-            told["slices"] = [slice_json(each) for each in list_slices(reader, tensor)]
+            row["slices"] = [slice_json(each) for each in list_slices(reader, tensor)]
         if arguments.stats:
-            told |= _statistics_json(measured.get(tensor.key))
-        listed.append(told)
+            row |= _statistics_json(measured.get(tensor.key))
+        listed.append(row)
     metadata = reader.metadata
     print_json(
         {
@@ -118,7 +203,7 @@ def _heading(reader: Reader, tensors: Sequence[Tensor]) -> Iterator[str]:
 
 
 def _rows(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace) -> list[tuple[str, ...]]:
-    """A person at a terminal sees branches and, of what is alike, one; a pipe sees every key, whole."""
+    """Return the rows of the table: branches and groups of like tensors at a terminal, every whole key in a pipe."""
     at_terminal = sys.stdout.isatty()
     in_brief = at_terminal and not (arguments.slices or arguments.filter or arguments.stats)
     kinds = [(tensor.dtype, tensor.shape, tensor.num_slices, tensor.mark) for tensor in tensors] if in_brief else None
@@ -175,3 +260,56 @@ def _statistics_row(key: str, found: Statistics | ReadError) -> tuple[str, ...]:
 
 def _number(value: Number | None) -> str:
     return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Tensor]:
+    """Return the tensors whose keys match one of the globs, in the order of the index."""
+    entries, faults = reader.entries(), reader.faults
+    tensors, files = entries.slices.tensors, reader.index.files
+    order = np.argsort(entries.slices.tensor, kind="stable")
+    bounds = np.searchsorted(entries.slices.tensor[order], np.arange(len(tensors) + 1)).tolist()
+    order_list, nbytes, file = order.tolist(), entries.slices.nbytes.tolist(), entries.file.tolist()
+    row_of = tensors.rows()
+    listed = []
+    for key in reader:
+        if globs and not any(fnmatchcase(key, glob) for glob in globs):
+            continue
+        row = row_of.get(key)
+        if row is None:
+            listed.append(Tensor(key, None, None, 0, 0, (), faults.get(key), ()))
+            continue
+        rows = tuple(order_list[bounds[row] : bounds[row + 1]])
+        names = tuple(files[number] for number in sorted({file[entry] for entry in rows}))
+        total = sum(nbytes[entry] for entry in rows)
+        dtype, shape = tensors.dtype(row), tensors.shape(row)
+        listed.append(Tensor(key, dtype, shape, total, len(rows), names, faults.get(key), rows))
+    if globs and not listed and reader.keys():
+        raise ArgumentError(
+            f"No tensor matches {' or '.join(globs)}.", "`shardvar inspect` without --filter lists all."
+        )
+    return listed
+
+
+def list_slices(reader: Reader, tensor: Tensor) -> list[Slice]:
+    """Return the slices of one tensor, in the order of their offsets."""
+    entries, files = reader.entries(), reader.index.files
+    return sorted((_slice(entries, files, row) for row in tensor.rows), key=lambda each: each.offset)
+
+
+def slice_json(each: Slice) -> dict[str, Any]:
+    """Return the slice as a JSON object with stable keys."""
+    return asdict(each) | {"offset": list(each.offset), "shape": list(each.shape)}
+
+
+def _slice(entries: EntryTable, files: Sequence[str], row: int) -> Slice:
+    slices = entries.slices
+    rank = int(slices.tensors.ranks[slices.tensor[row]])
+    checksum = int(entries.checksum[row])
+    return Slice(
+        tuple(slices.offset[row, :rank].tolist()),
+        tuple(slices.shape[row, :rank].tolist()),
+        files[int(entries.file[row])],
+        int(entries.start[row]),
+        int(slices.nbytes[row]),
+        None if checksum == NO_CHECKSUM else f"{checksum:08x}",
+    )

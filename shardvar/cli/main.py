@@ -5,7 +5,7 @@
     2  wrong usage
     3  the checkpoint cannot be read or written
 
-An error is two lines on standard error, ``error:`` and its cause, ``hint:`` and its remedy; never a traceback.
+An error is two lines on standard error, ``error:`` with its cause and ``hint:`` with its remedy; never a traceback.
 """
 
 import os
@@ -15,28 +15,31 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 
-from shardvar.cli.output import note, print_json
+from shardvar.cli.output import note, one_line, print_json
 from shardvar.cli.parser import Usage, parse
-from shardvar.cli.text import one_line
 from shardvar.errors import ArgumentError, ShardvarError, TargetExists, UnknownKey, UnsupportedError
 
-DONE, NO, WRONG_USAGE, UNUSABLE = range(4)
+DONE, WRONG_USAGE, UNUSABLE = 0, 2, 3  # a command that answers "no" returns 1 itself
 
 _SCHEMA = 1
 _TRACEBACK = "SHARDVAR_TRACEBACK"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code. ``argv`` is without the program's name, and ``sys.argv`` where it is None."""
+    """Run one command and return its exit code.
+
+    ``argv`` holds the arguments without the name of the program; None means those of ``sys.argv``.
+    """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # no locale may keep a name from being printed
+            # A locale that lacks a character of a key must not end the command with an encoding error.
+            stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
     try:
         if words[:1] == ["__complete"]:
             return _complete(words[1:])
-        code = run(parse(words))
+        code = execute(parse(words))
         sys.stdout.flush()
     except Usage as usage:
         return _say(usage.error, WRONG_USAGE, as_json) if usage.error else usage.code
@@ -48,10 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _leave_pipe()
     except MemoryError:
-        return _say(ShardvarError("The memory is full.", "Ask for a part: --filter, or an index."), UNUSABLE, as_json)
+        return _say(ShardvarError("Out of memory.", "Select less: --filter, or an INDEX."), UNUSABLE, as_json)
     except OSError as error:
-        cause = f"The output cannot be written: {error.strerror or error}."
-        return _say(ShardvarError(cause, "Look at where it goes."), UNUSABLE, as_json=False)
+        cause = f"Cannot write the output: {error.strerror or error}."
+        return _say(ShardvarError(cause, "Check the file or the pipe that receives it."), UNUSABLE, as_json=False)
     except Exception as error:
         # A bug, and the only place where one is caught: without it Python would leave with 1, which here means "no".
         if _TRACEBACK in os.environ:
@@ -61,30 +64,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def run(arguments: Namespace) -> int:
-    """Run the verb that was parsed. Only its own module is imported."""
-    match arguments.verb:
+def execute(arguments: Namespace) -> int:
+    """Execute the command that was parsed and return its exit code; only its own module is imported."""
+    match arguments.command:
         case "inspect":
-            from shardvar.cli.inspect import run
+            from shardvar.cli.inspect import execute
         case "show":
-            from shardvar.cli.show import run
+            from shardvar.cli.show import execute
         case "view":
-            from shardvar.cli.view import run
+            from shardvar.cli.view import execute
         case "verify":
-            from shardvar.cli.verify import run
+            from shardvar.cli.verify import execute
         case "diff":
-            from shardvar.cli.diff import run
+            from shardvar.cli.diff import execute
         case "vectors":
-            from shardvar.cli.vectors import run
+            from shardvar.cli.vectors import execute
         case "completion":
-            from shardvar.cli.completion import run
+            from shardvar.cli.completion import execute
         case _:
-            from shardvar.cli.reshard import run
-    return run(arguments)
+            from shardvar.cli.reshard import execute
+    return execute(arguments)
 
 
 def _complete(words: Sequence[str]) -> int:
-    """Answer a shell at whose prompt Tab was pressed."""
+    """Print the candidates for a shell at whose prompt Tab was pressed."""
     from shardvar.cli.completion import candidates
 
     for line in candidates(words):
@@ -93,25 +96,29 @@ def _complete(words: Sequence[str]) -> int:
 
 
 def exit_code(error: ShardvarError) -> int:
-    """2 for what the caller got wrong on the command line, 3 for a checkpoint that cannot be read or written."""
+    """Return 2 for a mistake on the command line, 3 for a checkpoint that cannot be read or written."""
     if isinstance(error, (UnsupportedError, TargetExists)):
         return UNUSABLE
     return WRONG_USAGE if isinstance(error, (ArgumentError, UnknownKey)) else UNUSABLE
 
 
 def _say(error: ShardvarError, code: int, as_json: bool) -> int:
-    """Tell an error to the person, and to a program that asked for JSON."""
-    remedy = error.remedy or "`shardvar --help` shows what there is."
+    """Print an error for people, and with ``as_json`` also as JSON for programs; return the code."""
+    remedy = error.remedy or "`shardvar --help` lists the commands."
     if as_json:
-        told = {"kind": type(error).__name__, "cause": error.cause, "remedy": remedy}
-        print_json({"schema": _SCHEMA, "error": told})
+        fields = {"kind": type(error).__name__, "cause": error.cause, "remedy": remedy}
+        print_json({"schema": _SCHEMA, "error": fields})
     note(f"error: {one_line(error.cause)}")
     note(f"hint: {one_line(remedy)}")
     return code
 
 
 def _leave_pipe() -> int:
-    """Whoever read the output has gone. Python would complain once more when it flushes, so that is led nowhere."""
-    with suppress(OSError, ValueError):  # standard output may be no file
+    """Return the exit code after the reader of the output has closed its pipe.
+
+    Python flushes standard output once more when it exits, and would print an error then; so the output is led to the
+    null device first.
+    """
+    with suppress(OSError, ValueError):  # standard output may not be a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 128 + signal.SIGPIPE

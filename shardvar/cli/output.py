@@ -1,11 +1,12 @@
-"""Where results go: tables and JSON on standard output, notes and progress on standard error.
+"""Output: tables and JSON on standard output, notes and progress on standard error.
 
-A table goes through rich where a person looks at it: one column is wrapped where the terminal is too narrow, and where
-that does not help, each row is told in lines of its own; nothing is ever cut. A pipe gets plain columns, one line a
-row. Cells must be ``printable`` already; rich is told to interpret nothing.
+At a terminal rich draws the tables. Where a table is too wide, its widest column is wrapped; where that does not help,
+each row becomes a block of lines. No text is ever cut. A pipe gets plain columns, one line a row. Cells must be
+``printable`` already; rich interprets no markup.
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,26 +14,28 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, Literal
 
+from shardvar.pictures.words import count, human_shape, human_size, one_line, printable
+
 _MOST_PRETTY = 2000
-"""Rows beyond which a table is printed plainly at a terminal too: laying out more would take seconds."""
+"""Rows beyond which a table is plain at a terminal too; rich would take seconds to lay out more."""
 
 _NARROWEST = 20
-"""A column that is wrapped to fewer cells than this is not read but deciphered."""
+"""The fewest cells to which a column is wrapped; below that, rows become blocks of lines."""
 
 _LINE = 120
-"""How long a line of values is at most."""
+"""The longest line of values."""
 
 _WIDEST = 60
-"""Plain columns are padded up to this width; a longer cell pushes the rest of its row to the right."""
+"""The width up to which plain columns are padded; a longer cell pushes the rest of its row to the right."""
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """One JSON object; ASCII, so that every key survives any terminal and pipe."""
+    """Print one JSON object, in ASCII, so that every key survives any terminal and pipe."""
     print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Rows of cells under headers; columns whose number is in ``right`` are set flush right."""
+    """Print rows of cells under headers; columns whose number is in ``right`` are set flush right."""
     if sys.stdout.isatty() and len(rows) <= _MOST_PRETTY:
         _print_rich(headers, rows, right)
     else:
@@ -40,20 +43,23 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Se
 
 
 def line_width() -> int:
-    """How long a line of values may be: as wide as the terminal, or 120 for a pipe."""
+    """Return the longest line of values: the width of the terminal, at most 120, or 120 for a pipe."""
     return min(get_terminal_size().columns, _LINE) if sys.stdout.isatty() else _LINE
 
 
 def note(text: str) -> None:
-    """A line for people on standard error."""
+    """Print a line for people on standard error."""
     print(text, file=sys.stderr)
 
 
 @contextmanager
 def progress(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], object]]:
-    """A bar that is told of every byte done, where standard error is a terminal; ``total`` is asked only there."""
+    """Show a progress bar where standard error is a terminal; yield the function that advances it by some bytes.
+
+    ``total`` computes the number of all bytes. It may read an index, so it is called only where there is a bar.
+    """
     if not sys.stderr.isatty():
-        yield lambda nbytes: None
+        yield lambda _nbytes: None
         return
     from rich import progress as bars
     from rich.console import Console
@@ -88,7 +94,9 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Se
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    # Rich takes a terminal without control codes (TERM=dumb) for 80 columns wide unless both extents are given.
+    width, height = get_terminal_size()
+    console = Console(width=width, height=height, highlight=False, markup=False, emoji=False)
     widths = [max(cell_len(line[column]) for line in [headers, *rows]) for column in range(len(headers))]
     widest = widths.index(max(widths))
     left = console.width - (sum(widths) - widths[widest]) - 3 * len(widths)
@@ -105,10 +113,21 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Se
 
 
 def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
-    """Each row's first cell on a line, and below it the others that say something, with their headers."""
+    """Print the first cell of each row on a line, and below it the other filled cells with their headers."""
     for first, *others in rows:
         if first:
             print(first)
-        told = [f"{header} {cell}".replace(" ", "\0") for header, cell in zip(headers[1:], others, strict=True) if cell]
-        for line in wrap("  ".join(told), max(width - 4, 1), break_long_words=False, break_on_hyphens=False):
+        # ``wrap`` breaks lines at spaces. NULs stand for the spaces inside a cell, so that a cell stays on one line.
+        named = zip(headers[1:], others, strict=True)
+        cells = [f"{header} {cell}".replace(" ", "\0") for header, cell in named if cell]
+        for line in wrap("  ".join(cells), max(width - 4, 1), break_long_words=False, break_on_hyphens=False):
             print("    " + line.replace("\0", " "))
+
+
+__all__ = ["count", "human_shape", "human_size", "one_line", "printable", "short_path"]
+
+
+def short_path(path: str) -> str:
+    """Return a path as a person in the working directory would type it."""
+    inside = os.path.join(os.getcwd(), "")
+    return printable(path.removeprefix(inside))

@@ -1,4 +1,8 @@
-"""The words that the command line knows. Each verb's help fits a screen and ends in examples."""
+"""The grammar of the command line: commands, options, and their help, which fits a screen and ends in examples.
+
+argparse prints errors and leaves the process; this parser raises ``Usage`` instead, so that ``main`` prints every error
+in the same form, for people and as JSON.
+"""
 
 import argparse
 import re
@@ -11,7 +15,7 @@ from typing import Any, NoReturn
 from shardvar import __version__
 from shardvar.errors import ArgumentError
 
-VERBS = ("inspect", "show", "view", "verify", "diff", "reshard", "vectors", "completion")
+COMMANDS = ("inspect", "show", "view", "verify", "diff", "reshard", "vectors", "completion")
 
 _PATH = "a checkpoint: prefix, index file, directory, or one of its data files"
 _UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--[^ =]+).*", re.DOTALL)
@@ -19,7 +23,7 @@ _NEGATIVE_INDEX = re.compile(r"-[0-9:][0-9:,. +-]*")
 
 
 class Usage(Exception):
-    """Parsing ended: with help that was printed, or with an error in what was typed."""
+    """The end of parsing: help was printed, or the arguments are wrong."""
 
     def __init__(self, code: int, error: ArgumentError | None = None) -> None:
         super().__init__(code)
@@ -27,7 +31,7 @@ class Usage(Exception):
 
 
 class HelpText(argparse.HelpFormatter):
-    """Paragraphs are filled to the width of the terminal; those that list examples stay as they are."""
+    """Help whose paragraphs are filled to the width of the terminal, except lists of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         fill = super()._fill_text
@@ -39,49 +43,46 @@ class Parser(argparse.ArgumentParser):
     """A parser that neither prints errors nor exits."""
 
     def error(self, message: str) -> NoReturn:
-        """An error in what was typed."""
-        verb = self.prog.removeprefix("shardvar").strip()
+        """Raise ``Usage`` with an error of argparse and a remedy."""
+        command = self.prog.removeprefix("shardvar").strip()
         cause = message[:1].upper() + message[1:]
-        remedy = self._nearest(message) or f"`{f'shardvar {verb}'.strip()} --help` shows how."
+        remedy = self._nearest(message) or f"`{f'shardvar {command}'.strip()} --help` shows the usage."
         raise Usage(2, ArgumentError(f"{cause.rstrip('.')}.", remedy))
 
     def _nearest(self, message: str) -> str | None:
-        """What a misspelt option may have meant."""
+        """Return a remedy for a misspelt option that is near to a known one."""
         typed = _UNKNOWN_OPTION.fullmatch(message)
         near = get_close_matches(typed[1], self._option_string_actions, n=1) if typed else []
         return f"Did you mean {near[0]!r}?" if near else None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """What is left over is this parser's to tell: the one above it knows no options of its own."""
+        """Parse; report unknown arguments here, since the parser of a command knows the names of its options."""
         parsed, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         return parsed, rest
 
-    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """Help or the version was printed."""
+    def exit(self, status: int = 0, _message: str | None = None) -> NoReturn:
+        """Raise ``Usage`` after help or the version was printed."""
         raise Usage(status)
 
 
 def parse(words: Sequence[str]) -> Namespace:
-    """The arguments; ``Usage`` where they are wrong or ask for help."""
+    """Return the parsed arguments; ``Usage`` where they are wrong or ask for help."""
     if not words:
         make_parser().print_help()
         raise Usage(2)
-    verb = next((word for word in words if not word.startswith("-")), None)
-    if verb is not None and verb not in VERBS and words[0] == verb:
-        near = get_close_matches(verb, VERBS, n=1, cutoff=0.5)
-        remedy = (
-            f"Did you mean {near[0]!r}?"
-            if near
-            else f"The verbs are {', '.join(VERBS)}; `shardvar --help` tells what they do."
-        )
-        raise Usage(2, ArgumentError(f"There is no verb {verb!r}.", remedy))
+    first = words[0]
+    if first not in COMMANDS and not first.startswith("-"):
+        near = get_close_matches(first, COMMANDS, n=1, cutoff=0.5)
+        listed = f"The commands are {', '.join(COMMANDS)}; `shardvar --help` describes them."
+        remedy = f"Did you mean {near[0]!r}?" if near else listed
+        raise Usage(2, ArgumentError(f"Unknown command {first!r}.", remedy))
     return make_parser().parse_args(_options_first(list(words)) if words[0] == "show" else words)
 
 
 def make_parser() -> Parser:
-    """The parser of all verbs."""
+    """Return the parser of all commands."""
     parser = Parser(
         prog="shardvar",
         description="Inspect, verify, compare and reshard checkpoints of sharded tensors (shardvar, TensorFlow, "
@@ -91,23 +92,24 @@ def make_parser() -> Parser:
         "  shardvar verify model.safetensors\n"
         "  shardvar reshard ckpt-1200 model.safetensors --filter 'dense/*'\n\n"
         "exit codes: 0 done; 1 the answer is no (damage, differences); 2 wrong usage; 3 cannot be read or "
-        "written. `shardvar VERB --help` shows each verb's options and examples.",
+        "written. `shardvar COMMAND --help` shows the options and examples of a command.",
         formatter_class=HelpText,
     )
     parser.add_argument("--version", action="version", version=f"shardvar {__version__}")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     for add in (
         _add_inspect, _add_show, _add_view, _add_verify, _add_diff, _add_reshard, _add_vectors, _add_completion,
     ):  # fmt: skip
-        add(verbs)
+        add(commands)
     return parser
 
 
-Verbs = argparse._SubParsersAction
+Commands = argparse._SubParsersAction
+"""The collection of the commands' parsers, for which argparse has no public name."""
 
 
-def _add_verb(verbs: "Verbs[Parser]", name: str, text: str, examples: Sequence[str]) -> Parser:
-    parser = verbs.add_parser(
+def _add_command(commands: "Commands[Parser]", name: str, text: str, examples: Sequence[str]) -> Parser:
+    parser = commands.add_parser(
         name,
         help=text,
         description=text[:1].upper() + text[1:] + ".",
@@ -119,28 +121,28 @@ def _add_verb(verbs: "Verbs[Parser]", name: str, text: str, examples: Sequence[s
     return parser
 
 
-def _add_inspect(verbs: "Verbs[Parser]") -> None:
-    parser = _add_verb(
-        verbs,
+def _add_inspect(commands: "Commands[Parser]") -> None:
+    parser = _add_command(
+        commands,
         "inspect",
-        "show what is in a checkpoint: keys, dtypes, shapes, sizes, slices, files",
+        "list the tensors of a checkpoint: keys, dtypes, shapes, sizes, slices, files",
         ["model", "model.index --filter 'dense*' --slices", "model.safetensors --stats --json"],
     )
     parser.add_argument("path", metavar="PATH", help=_PATH)
-    parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match; may be repeated")
-    parser.add_argument("--slices", action="store_true", help="show each slice: its region, file, place and size")
-    parser.add_argument("--stats", action="store_true", help="read the values: min, max, mean, std, NaNs, zeros")
+    parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match GLOB; may be repeated")
+    parser.add_argument("--slices", action="store_true", help="list each slice: its region, size, file and offset")
+    parser.add_argument("--stats", action="store_true", help="compute min, max, mean, std, NaNs (reads all values)")
 
 
-def _add_show(verbs: "Verbs[Parser]") -> None:
-    parser = _add_verb(
-        verbs,
+def _add_show(commands: "Commands[Parser]") -> None:
+    parser = _add_command(
+        commands,
         "show",
         "print the values of a tensor",
         ["model dense/bias", "model embedding '3:7, 0'", "model embedding '-1' --verify full"],
     )
     parser.add_argument("path", metavar="PATH", help=_PATH)
-    parser.add_argument("key", metavar="KEY", help="the tensor's name")
+    parser.add_argument("key", metavar="KEY", help="the name of the tensor")
     parser.add_argument(
         "index", metavar="INDEX", nargs="?", default="", help="a NumPy basic index, in quotes: '3:7, 0'"
     )
@@ -148,53 +150,53 @@ def _add_show(verbs: "Verbs[Parser]") -> None:
         "--verify",
         choices=("auto", "full"),
         default="auto",
-        help="full: compare the checksum of the whole tensor, where the format has none of parts",
+        help="full: read and verify the whole tensor where the format has no checksums of parts",
     )
 
 
-def _add_view(verbs: "Verbs[Parser]") -> None:
-    parser = _add_verb(
-        verbs,
+def _add_view(commands: "Commands[Parser]") -> None:
+    parser = _add_command(
+        commands,
         "view",
-        "draw a checkpoint as a page for a browser: tensors by bytes, regions in files, files byte by byte",
+        "write a page for a browser that shows a checkpoint: sizes of tensors, their regions, layout of files",
         ["model --open", "model -o report.html --stats", "big.index --filter 'layer_0/*'"],
     )
     parser.add_argument("path", metavar="PATH", help=_PATH)
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="the page; replaced if it is one (default: beside PATH, PATH.html)"
+        "-o", "--output", metavar="FILE", help="the page; replaces only such a page (default: PATH.html)"
     )
-    parser.add_argument("--open", action="store_true", help="show the page in a browser")
-    parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match; may be repeated")
-    parser.add_argument("--stats", action="store_true", help="read the values, twice: statistics and histograms")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match GLOB; may be repeated")
+    parser.add_argument("--stats", action="store_true", help="compute statistics and histograms (reads all values)")
 
 
-def _add_verify(verbs: "Verbs[Parser]") -> None:
-    parser = _add_verb(
-        verbs,
+def _add_verify(commands: "Commands[Parser]") -> None:
+    parser = _add_command(
+        commands,
         "verify",
-        "prove that a checkpoint is whole: every checksum, every region, every file",
+        "check every checksum, region and file of a checkpoint",
         ["model", "runs/7/ckpt-1200.index", "model.safetensors --json"],
     )
     parser.add_argument("path", metavar="PATH", help=_PATH)
 
 
-def _add_diff(verbs: "Verbs[Parser]") -> None:
-    parser = _add_verb(
-        verbs,
+def _add_diff(commands: "Commands[Parser]") -> None:
+    parser = _add_command(
+        commands,
         "diff",
-        "compare two checkpoints, whatever their formats and slices",
+        "compare two checkpoints; their formats and slices may differ",
         ["model model-tf", "before.safetensors after.npz --json", "monday tuesday --html difference.html"],
     )
     parser.add_argument("a", metavar="A", help=_PATH)
-    parser.add_argument("b", metavar="B", help="another one")
-    parser.add_argument("--html", metavar="FILE", help="also write a page that shows both beside each other")
+    parser.add_argument("b", metavar="B", help="the checkpoint to compare with")
+    parser.add_argument("--html", metavar="FILE", help="also write a page that shows both side by side")
 
 
-def _add_reshard(verbs: "Verbs[Parser]") -> None:
-    parser = _add_verb(
-        verbs,
+def _add_reshard(commands: "Commands[Parser]") -> None:
+    parser = _add_command(
+        commands,
         "reshard",
-        "write a checkpoint anew: other slices, other files, another format",
+        "rewrite a checkpoint with other slices, other files, or in another format",
         [
             "model model5 --shards 5 --files 2",
             "model model.safetensors --filter 'dense/*' --rename 'dense/*=head/*'",
@@ -202,50 +204,50 @@ def _add_reshard(verbs: "Verbs[Parser]") -> None:
         ],
     )
     parser.add_argument("source", metavar="SRC", help=_PATH)
-    parser.add_argument("target", metavar="DST", help="the name of the new checkpoint; its ending may tell the format")
+    parser.add_argument("target", metavar="DST", help="the new checkpoint; its ending may select the format")
     parser.add_argument(
-        "--format", metavar="NAME", help="shardvar, tensorflow, safetensors, npz (default: as DST or SRC)"
+        "--format", metavar="NAME", help="shardvar, tensorflow, safetensors, npz (default: by DST's ending, or as SRC)"
     )
     files = parser.add_mutually_exclusive_group()
     files.add_argument("--max-file-size", metavar="SIZE", help="fill files up to SIZE payload bytes: 64MB, 64MiB, 4096")
     files.add_argument("--files", metavar="N", help="balance the bytes over N files")
     parser.add_argument(
-        "--shards", metavar="[GLOB=]N", action="append", help="cut along axis 0 into N slices; globs mean the new keys"
+        "--shards", metavar="[GLOB=]N", action="append", help="cut along axis 0 into N slices; GLOB is of new keys"
     )
-    parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match; may be repeated")
+    parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match GLOB; may be repeated")
     parser.add_argument(
-        "--rename", metavar="OLD=NEW", action="append", help="a key, or globs with one * each; repeatable"
+        "--rename", metavar="OLD=NEW", action="append", help="rename a key, or keys by one * on each side; repeatable"
     )
     parser.add_argument(
-        "--cast", metavar="GLOB=DTYPE", action="append", help="change dtypes, which nothing else does; of the new keys"
+        "--cast", metavar="GLOB=DTYPE", action="append", help="convert dtype of keys matching GLOB (after --rename)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be written, and write nothing")
     parser.add_argument(
         "--force",
         action="store_true",
-        help="replace DST; a crash leaves the old or the new one, but a mixture for a safetensors set of several files",
+        help="replace DST in one step (not atomic for a safetensors set of several files)",
     )
     parser.add_argument("--verify", action="store_true", help="read the new checkpoint back and verify it")
 
 
-def _add_vectors(verbs: "Verbs[Parser]") -> None:
-    parser = _add_verb(
-        verbs,
+def _add_vectors(commands: "Commands[Parser]") -> None:
+    parser = _add_command(
+        commands,
         "vectors",
-        "write the vectors for other implementations: inputs and expected outputs as JSON, checkpoints, a README",
+        "write test vectors for other implementations: JSON, sample checkpoints, a README",
         ["--out vectors", "--out vectors --force --json"],
     )
-    parser.add_argument("--out", metavar="DIR", required=True, help="an empty directory, or one that is not there yet")
+    parser.add_argument("--out", metavar="DIR", required=True, help="a directory that is empty or does not exist yet")
     parser.add_argument(
-        "--force", action="store_true", help="write into a directory that is not empty; nothing is removed"
+        "--force", action="store_true", help="write into a directory that is not empty; removes nothing"
     )
 
 
-def _add_completion(verbs: "Verbs[Parser]") -> None:
-    parser = verbs.add_parser(
+def _add_completion(commands: "Commands[Parser]") -> None:
+    parser = commands.add_parser(
         "completion",
-        help="print what makes a shell complete verbs, options and keys",
-        description="Print a script that makes a shell complete verbs, options and the keys of checkpoints.",
+        help="print a script that makes a shell complete commands, options and keys",
+        description="Print a script that makes a shell complete commands, options and the keys of checkpoints.",
         epilog="examples:\n"
         "  source <(shardvar completion bash)          # this shell; in ~/.bashrc, every one\n"
         "  shardvar completion zsh > ~/.zfunc/_shardvar    # a directory of your $fpath\n"
@@ -257,8 +259,11 @@ def _add_completion(verbs: "Verbs[Parser]") -> None:
 
 
 def _options_first(words: list[str]) -> list[str]:
-    """``show``'s arguments with the options in front: an index may begin with a minus sign, and argparse, which fills
-    an optional argument as soon as it can, would not see one after an option."""
+    """Return the arguments of ``show`` with the options in front.
+
+    An INDEX may begin with a minus sign, as in ``show model table -1 --json``. argparse would take it for an option. It
+    also fills the optional INDEX as soon as it can, and would miss one that follows an option.
+    """
     options: list[str] = []
     others: list[str] = []
     rest = iter(words[1:])

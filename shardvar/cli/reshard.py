@@ -1,11 +1,10 @@
-"""``shardvar reshard``: a checkpoint laid out anew."""
+"""``shardvar reshard``: write a checkpoint with other slices, other files, or in another format."""
 
 from argparse import Namespace
 
 from shardvar.checkpoint.reports import VerifyReport, WriteReport
 from shardvar.checkpoint.reshard import reshard
-from shardvar.cli.output import print_json, progress
-from shardvar.cli.text import count, human_size, one_line, short_path
+from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_path
 from shardvar.cli.usage import parse_count, parse_pairs, parse_shards, parse_size
 from shardvar.cli.verify import payload_nbytes, print_report, verify_with_progress
 from shardvar.errors import ArgumentError, UnsupportedError
@@ -13,11 +12,11 @@ from shardvar.layout.dtypes import code
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, TablePolicy
 
 
-def run(arguments: Namespace) -> int:
-    """0 once it is written; 1 where ``--verify`` finds that the disk did not keep it."""
+def execute(arguments: Namespace) -> int:
+    """Write the checkpoint. Return 0, or 1 where ``--verify`` finds damage in what was written."""
     policy = _policy(arguments)
     partition = parse_shards(arguments.shards or ())
-    rename = parse_pairs(arguments.rename or (), "OLD=NEW")
+    rename = parse_pairs(arguments.rename or (), "--rename", "OLD=NEW")
     cast = _casts(arguments)
     with progress("resharding", lambda: payload_nbytes(arguments.source)) as advance:
         report = reshard(
@@ -43,28 +42,29 @@ def run(arguments: Namespace) -> int:
 
 def _policy(arguments: Namespace) -> TablePolicy | None:
     if arguments.files is not None:
-        return BalancedPolicy(parse_count(arguments.files, "files"))
+        return BalancedPolicy(parse_count(arguments.files, "--files"))
     return None if arguments.max_file_size is None else MaxShardSizePolicy(parse_size(arguments.max_file_size))
 
 
 def _casts(arguments: Namespace) -> dict[str, str]:
-    casts = parse_pairs(arguments.cast or (), "GLOB=DTYPE")
+    casts = parse_pairs(arguments.cast or (), "--cast", "GLOB=DTYPE")
     for dtype in casts.values():
         try:
             code(dtype)
         except UnsupportedError as error:
-            raise ArgumentError(error.cause, error.remedy) from None  # a word on the command line, not a checkpoint
+            # The dtype was typed and not read from a checkpoint, so the fault is the caller's.
+            raise ArgumentError(error.cause, error.remedy) from None
     return casts
 
 
 def _print_report(report: WriteReport, verified: VerifyReport | None) -> None:
-    verb = "would write" if report.dry_run else "wrote"
+    done = "would write" if report.dry_run else "wrote"
     what = f"{count(report.num_tensors, 'tensor')} in {count(report.num_slices, 'slice')}"
     size = f"{count(report.num_files, 'file')}, {human_size(report.nbytes)}"
-    print(f"{verb} {short_path(report.path)} ({report.format}): {what}, {size}")
+    print(f"{done} {short_path(report.path)} ({report.format}): {what}, {size}")
     print(f"policy: {one_line(report.description)}")
     if report.reused_files:
-        print(f"{count(report.reused_files, 'file')} that an interrupted run had finished were kept")
+        print(f"kept {count(report.reused_files, 'file')} that an interrupted run had finished")
     if report.dry_run:
         sizes = ", ".join(human_size(nbytes) for nbytes in report.file_nbytes[:8])
         more = f" and {report.num_files - 8} more" if report.num_files > 8 else ""

@@ -1,8 +1,8 @@
-"""``shardvar show``: the values of a tensor, or of a part of it.
+"""``shardvar show``: print the values of a tensor, or of a part of it.
 
-Of a selection that is too long to print only the beginning and the end along each axis are shown, as NumPy does; of a
-large tensor only those are read, so that the first rows of a table larger than memory can be looked at. A tensor that
-fits in a block is verified whole, whatever is selected of it; of a larger one the note says where nothing was compared.
+A selection that is too long to print is shown as NumPy shows it, by the first and last indices along each axis. Only
+those are read, so the first rows of a table larger than memory can be printed. A tensor that fits in an I/O block is
+verified whole, whatever is selected of it; for a larger one a note says where no checksum was compared.
 """
 
 from argparse import Namespace
@@ -15,10 +15,10 @@ import numpy as np
 from shardvar.checkpoint.numbers import json_number, widened
 from shardvar.checkpoint.reader import LazyTensor, Reader, open_checkpoint
 from shardvar.checkpoint.reports import SCHEMA
-from shardvar.cli.output import line_width, note, print_json
-from shardvar.cli.text import human_shape, printable
+from shardvar.cli.output import human_shape, line_width, note, print_json, printable
 from shardvar.cli.usage import parse_index
-from shardvar.engine.evidence import BLOCK_NBYTES, check_entry
+from shardvar.engine.evidence import check_entry
+from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.errors import ArgumentError, UnknownKey
 from shardvar.layout.dtypes import STRING, Array
 from shardvar.planning.index import NO_CHECKSUM
@@ -27,7 +27,7 @@ _PRINTED = 1000
 """Elements up to which a selection is printed in full."""
 
 _EDGE = 3
-"""Indices that are shown at each end of an axis otherwise."""
+"""Indices that are shown at each end of an axis of a longer selection."""
 
 _MOST_CORNERS = 256
 """Regions that are read to show an excerpt."""
@@ -41,7 +41,7 @@ _MOST_BYTES = 200
 Axes = list[int | range]
 
 
-def run(arguments: Namespace) -> int:
+def execute(arguments: Namespace) -> int:
     """Print a selection of one tensor."""
     with open_checkpoint(arguments.path) as reader:
         key = _find_key(reader, arguments.key)
@@ -61,13 +61,16 @@ def run(arguments: Namespace) -> int:
             print(f"{printable(key)}{selected} {tensor.dtype} {human_shape(shape)}{whole}")
             print(_as_text(reader, tensor, axes))
         if reader.unverified and not is_checked:
-            note(f"note: read without its checksum, since {reader.format} has one only of the whole; --verify full.")
+            note(f"note: not verified, since {reader.format} has checksums of whole slices only; pass --verify full.")
     return 0
 
 
 def _print_json(reader: Reader, tensor: LazyTensor, axes: Axes, shape: tuple[int, ...], is_checked: bool) -> None:
     if prod(shape) > _MOST_JSON:
-        raise ArgumentError(f"{prod(shape)} values are too many for JSON.", "Give an INDEX that selects fewer.")
+        raise ArgumentError(
+            f"The selection has {prod(shape):,} values; JSON output is limited to {_MOST_JSON:,}.",
+            "Give an INDEX that selects fewer.",
+        )
     values = _read(reader, tensor.key, axes)
     entries = reader.find(tensor.key)
     guarded = bool(((entries.checksum != NO_CHECKSUM) | ~entries.plain).all())
@@ -85,7 +88,7 @@ def _print_json(reader: Reader, tensor: LazyTensor, axes: Axes, shape: tuple[int
 
 
 def _find_key(reader: Reader, typed: str) -> str:
-    """The key that was typed, either as it is or as ``inspect`` prints it."""
+    """Return the key that was typed, either as it is or with the escapes that ``inspect`` prints."""
     try:
         reader.find(typed)
     except UnknownKey:
@@ -101,9 +104,10 @@ def _read(reader: Reader, key: str, axes: Axes) -> Array:
 
 
 def _slice(indices: range) -> slice:
-    """The slice that selects a range of indices, which may run backwards to the first."""
+    """Return the slice that selects a range of indices, which may run backwards."""
     if not indices:
         return slice(0, 0)
+    # A backward range down to index 0 has stop -1, which a slice would count from the end: range(3, -1, -1) is 3::-1.
     return slice(indices.start, indices.stop if indices.stop >= 0 else None, indices.step)
 
 
@@ -124,25 +128,27 @@ def _as_text(reader: Reader, tensor: LazyTensor, axes: Axes) -> str:
 
 
 def _excerpt(reader: Reader, key: str, axes: Axes) -> Array:
-    """An array whose first and last indices along each axis are those of the selection.
+    """Return an array that NumPy prints as it would print the selection, reading only the corners that it shows.
 
-    A long axis is one longer than what is shown of it, so that NumPy prints dots where something was left out.
+    A long axis has one index more than is shown, 3 + 1 + 3, so that NumPy abbreviates it: a table of 10^6 rows and 2
+    columns becomes an array of shape (7, 2) whose middle row stays zero and is printed as dots.
     """
-    pieces: list[list[tuple[int | range, slice | None]]] = []
+    # For each axis the ranges that are read, and the places in the excerpt where their values go.
+    ends: list[list[tuple[int | range, slice | None]]] = []
     shape = []
     for axis in axes:
         if isinstance(axis, int):
-            pieces.append([(axis, None)])
+            ends.append([(axis, None)])
         elif len(axis) <= 2 * _EDGE:
-            pieces.append([(axis, slice(None))])
+            ends.append([(axis, slice(None))])
             shape.append(len(axis))
         else:
-            pieces.append([(axis[:_EDGE], slice(0, _EDGE)), (axis[-_EDGE:], slice(_EDGE + 1, None))])
+            ends.append([(axis[:_EDGE], slice(0, _EDGE)), (axis[-_EDGE:], slice(_EDGE + 1, None))])
             shape.append(2 * _EDGE + 1)
-    if prod(map(len, pieces)) > _MOST_CORNERS:
+    if prod(map(len, ends)) > _MOST_CORNERS:
         raise ArgumentError("The selection has too many long axes to show.", "Give an INDEX that selects fewer.")
     excerpt: Array | None = None
-    for corner in product(*pieces):
+    for corner in product(*ends):
         values = _read(reader, key, [indices for indices, _ in corner])
         if excerpt is None:
             excerpt = np.zeros(shape, values.dtype)
@@ -157,7 +163,7 @@ def _string(value: bytes) -> str:
 
 
 def _as_json(array: Array, dtype: str) -> Any:
-    """Nested lists; bytes as text with surrogate escapes, complex numbers as pairs, NaNs and infinities by name."""
+    """Return nested lists: bytes as text with surrogate escapes, complex numbers as pairs, NaN and inf by name."""
     if dtype == STRING:
         return _mapped(array.tolist(), lambda value: value.decode("utf-8", "surrogateescape"))
     if array.dtype.kind == "c":
@@ -168,5 +174,5 @@ def _as_json(array: Array, dtype: str) -> Any:
 
 
 def _mapped(value: Any, function: Any) -> Any:
-    """``function`` of each element of nested lists, which are as deep as an array has axes."""
+    """Return nested lists with ``function`` applied to each element."""
     return [_mapped(each, function) for each in value] if isinstance(value, list) else function(value)

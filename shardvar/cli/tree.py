@@ -1,6 +1,7 @@
-"""Keys as a tree: cut after each ``/``, or where there is none after each ``.``; chains of single branches in one line.
+"""Keys as a tree: cut after each ``/``, or after each ``.`` in keys without ``/``.
 
-At a terminal, siblings that are numbered and otherwise the same (the layers of a deep model) share a line too.
+A chain of single branches is one line. At a terminal, numbered siblings that are otherwise the same, such as the
+layers of a deep model, share a line too.
 """
 
 import re
@@ -8,10 +9,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 _MOST_LEVELS = 32
-"""A key is cut at most so often; the rest stays together."""
+"""The most times that a key is cut; the rest stays together, which bounds the recursion."""
 
 _FEWEST_ALIKE = 4
-"""Numbered siblings that are fewer are shown one by one."""
+"""The fewest numbered siblings that share a line; fewer are shown one by one."""
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
@@ -21,13 +22,13 @@ class Line:
     """One line of the tree."""
 
     label: str
-    """What stands there, without what stands above it."""
+    """The end of the key, without what the lines above it show."""
     guide: str
-    """The branches in front of it."""
+    """The branches drawn in front of it."""
     leaf: int | None
     """The position of the key that ends here; None for a branch."""
     leaves: tuple[int, ...]
-    """The positions of all keys at or below it, those of siblings that share the line included."""
+    """The positions of all keys at or below it, including those of siblings that share the line."""
 
 
 @dataclass(slots=True)
@@ -37,8 +38,9 @@ class _Node:
 
 
 def tree_lines(keys: Sequence[str], kinds: Sequence[Hashable] | None = None) -> Iterator[Line]:
-    """The lines of the tree, branches first. With ``kinds``, which say what each key's tensor is like, siblings that
-    are alike but for a number share a line.
+    """Yield the lines of the tree, branches first.
+
+    ``kinds`` describes the tensor of each key. With it, siblings that differ in a number only share a line.
 
     >>> [line.guide + line.label for line in tree_lines(["a/b/c", "a/b/d", "e"])]
     ['├─ a/b/', '│  ├─ c', '│  └─ d', '└─ e']
@@ -46,23 +48,25 @@ def tree_lines(keys: Sequence[str], kinds: Sequence[Hashable] | None = None) -> 
     root = _Node()
     for position, key in enumerate(keys):
         node = root
-        for piece in _pieces(key):
-            node = node.children.setdefault(piece, _Node())
+        for label in _labels(key):
+            node = node.children.setdefault(label, _Node())
         node.leaf = position
     return _lines(root, "", kinds)
 
 
-def _pieces(key: str) -> list[str]:
+def _labels(key: str) -> list[str]:
+    """Return the labels on the way to a key, separators included: ``a/b`` has ``a/`` and ``b``."""
     separator = "/" if "/" in key else "."
     words = key.split(separator, _MOST_LEVELS)
-    pieces = [word + separator for word in words[:-1]]
-    return pieces + words[-1:] if words[-1] or not pieces else pieces
+    labels = [word + separator for word in words[:-1]]
+    return labels + words[-1:] if words[-1] or not labels else labels
 
 
 def _lines(node: _Node, guide: str, kinds: Sequence[Hashable] | None) -> Iterator[Line]:
     groups = _groups(node, kinds)
     for number, (label, child, alike) in enumerate(groups, 1):
         is_last = number == len(groups)
+        # A chain of single branches is one line: ``a/`` above ``b/`` alone becomes ``a/b/``.
         while child.leaf is None and len(child.children) == 1:
             (more, child), *_ = child.children.items()
             label += more
@@ -73,7 +77,7 @@ def _lines(node: _Node, guide: str, kinds: Sequence[Hashable] | None) -> Iterato
 
 
 def _groups(node: _Node, kinds: Sequence[Hashable] | None) -> list[tuple[str, _Node, list[_Node]]]:
-    """(label, the child whose branches are shown, all children that share the line), in order."""
+    """Return the lines of a node's children: (label, the child that is shown, all children that share the line)."""
     if kinds is None:
         return [(label, child, [child]) for label, child in node.children.items()]
     alike: dict[Hashable, list[tuple[str, _Node]]] = {}
@@ -90,13 +94,13 @@ def _groups(node: _Node, kinds: Sequence[Hashable] | None) -> list[tuple[str, _N
 
 
 def _range_label(labels: Sequence[str]) -> str:
-    """``layer_{0..11}/`` for labels that differ in their first number."""
+    """Return ``layer_{0..11}/`` for labels that differ in their first number."""
     numbers = [int(found.group()) for label in labels if (found := _NUMBER.search(label))]
     return _NUMBER.sub(f"{{{min(numbers)}..{max(numbers)}}}", labels[0], count=1)
 
 
 def _kind(node: _Node, kinds: Sequence[Hashable]) -> Hashable:
-    """What makes two branches alike: the same names below, and the same kinds of tensors."""
+    """Return a value that is equal for branches with the same names below them and the same kinds of tensors."""
     own = None if node.leaf is None else kinds[node.leaf]
     return own, tuple((label, _kind(child, kinds)) for label, child in node.children.items())
 

@@ -1,4 +1,4 @@
-"""What was typed, as values: sizes, NAME=VALUE pairs, indexes. Anything else is an ``ArgumentError`` with a remedy."""
+"""Values from typed text: sizes, counts, NAME=VALUE pairs, indexes. Other text is an ``ArgumentError``."""
 
 import re
 from collections.abc import Sequence
@@ -13,33 +13,39 @@ Item = int | slice
 
 
 def parse_size(text: str) -> int:
-    """Bytes: a plain number, or one with a unit of powers of 1000 (``MB``) or 1024 (``MiB``).
+    """Return a number of bytes from a number with an optional unit, of powers of 1000 (``MB``) or 1024 (``MiB``).
 
     >>> parse_size("64MB"), parse_size("64MiB"), parse_size("1.5 kB"), parse_size("4096")
     (64000000, 67108864, 1500, 4096)
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ArgumentError(f"{text!r} is no size.", "Write it like 64MB, 64MiB or 4096.")
+        raise ArgumentError(
+            f"Invalid size {text!r}.", "Give a number with an optional unit, such as 64MB, 64MiB or 4096."
+        )
     whole, fraction, unit, binary = match.groups()
     scale: int = (1024 if binary else 1000) ** _UNITS.index((unit or "").upper())
+    # In integers, since a float of 64 bits rounds large sizes: 1.5 kB is 15 * 1000 / 10.
     decimals: int = 10 ** len(fraction or "")
     scaled = int(whole + (fraction or "")) * scale
     nbytes, rest = divmod(scaled, decimals)
     if rest or not nbytes:
-        raise ArgumentError(f"{text!r} is {'no whole number of bytes' if rest else 'nothing'}.", "Write 64MB or more.")
+        wrong = "not a whole number of bytes" if rest else "less than one byte"
+        raise ArgumentError(f"Invalid size {text!r}: it is {wrong}.", "Give whole bytes, such as 64MB, 64MiB or 4096.")
     return nbytes
 
 
-def parse_count(text: str, what: str) -> int:
-    """A whole number from 1 on."""
+def parse_count(text: str, option: str) -> int:
+    """Return an integer of at least 1; ``option`` is named in the error."""
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
-        raise ArgumentError(f"{text!r} is no number of {what}.", "Give a whole number from 1 on.")
+        raise ArgumentError(f"Invalid {option} {text!r}: expected an integer >= 1.", f"For example: {option} 4.")
     return int(text)
 
 
 def parse_shards(texts: Sequence[str]) -> dict[str, int]:
-    """``N`` for every tensor, ``GLOB=N`` for those that match; what is said of all comes first, so that globs win.
+    """Return the number of shards by glob: ``N`` is for every tensor, ``GLOB=N`` for the tensors that match.
+
+    Of several globs that match a tensor the last one counts, so the plain number is put first.
 
     >>> parse_shards(["emb*=8", "2"])
     {'*': 2, 'emb*': 8}
@@ -48,19 +54,19 @@ def parse_shards(texts: Sequence[str]) -> dict[str, int]:
     special: dict[str, int] = {}
     for text in texts:
         glob, equals, count = text.rpartition("=")
-        (special if equals else general)[glob or "*"] = parse_count(count, "slices")
+        (special if equals else general)[glob or "*"] = parse_count(count, "--shards")
     return general | special
 
 
-def parse_pairs(texts: Sequence[str], form: str) -> dict[str, str]:
-    """``NAME=VALUE`` pairs, cut at the first ``=``; ``form`` is how the option's help writes them."""
+def parse_pairs(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
+    """Return pairs of ``NAME=VALUE``, cut at the first ``=``; ``form`` is how the option's help writes them."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (equals and name and value):
-            raise ArgumentError(f"{text!r} does not look like {form}.", f"Write {form}, in quotes.")
+            raise ArgumentError(f"Invalid {option} {text!r}: expected {form}.", f"Quote it: {option} '{form}'.")
         if name in pairs:
-            raise ArgumentError(f"{name!r} is given twice.", "Give each name once.")
+            raise ArgumentError(f"{option} names {name!r} twice.", "Give each name once.")
         pairs[name] = value
     return pairs
 

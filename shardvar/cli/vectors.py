@@ -1,6 +1,6 @@
-"""``shardvar vectors``: the published vectors, written where another implementation's tests find them.
+"""``shardvar vectors``: write the published vectors for the tests of another implementation.
 
-The steps: find out whether the directory may be written to, make it, write file by file. Nothing is ever removed.
+The steps: check that the directory may be written to, create it, write file by file. No file is ever removed.
 """
 
 from argparse import Namespace
@@ -8,46 +8,45 @@ from pathlib import Path
 
 from shardvar import vectors
 from shardvar.checkpoint.reports import SCHEMA
-from shardvar.cli.output import print_json, print_table
-from shardvar.cli.text import count, human_size, printable
+from shardvar.cli.output import count, human_size, print_json, print_table, printable
 from shardvar.errors import ArgumentError, StorageError, TargetExists
 
 
-def run(arguments: Namespace) -> int:
-    """Write every file, and say what the groups are."""
+def execute(arguments: Namespace) -> int:
+    """Write every file and list the groups."""
     target = Path(arguments.out)
     check_target(target, arguments.force)
     nbytes = write_vectors(target)
     headers = [vectors.group(name)["header"] for name in vectors.groups()]
     rows = [{"group": header["group"], "count": header["count"], "title": header["title"]} for header in headers]
     if arguments.json:
-        told = {"out": str(target), "num_files": len(vectors.names()), "nbytes": nbytes, "groups": rows}
-        print_json({"schema": SCHEMA, **told})
+        report = {"out": str(target), "num_files": len(vectors.names()), "nbytes": nbytes, "groups": rows}
+        print_json({"schema": SCHEMA, **report})
         return 0
     print_table(["group", "vectors", "about"], [[row["group"], str(row["count"]), row["title"]] for row in rows], [1])
     wrote = f"{count(len(vectors.names()), 'file')}, {human_size(nbytes)}"
-    print(f"wrote {wrote}; begin with {printable(str(target / 'README.md'))}")
+    print(f"wrote {wrote}; start with {printable(str(target / 'README.md'))}")
     return 0
 
 
 def check_target(target: Path, force: bool) -> None:
-    """``TargetExists`` where the directory holds anything, unless it is forced; ``ArgumentError`` where it is none."""
+    """Raise ``TargetExists`` for a directory that is not empty, unless forced; ``ArgumentError`` for a file."""
     try:
         is_other = target.exists() and not target.is_dir()
         is_filled = target.is_dir() and any(target.iterdir())
     except OSError as error:
         raise _refused(target, error) from error
     if is_other:
-        raise ArgumentError(f"{target} is no directory.", "Give a directory, or a path where there is nothing yet.")
+        raise ArgumentError(f"{target} is not a directory.", "Give a directory, or a path that does not exist yet.")
     if is_filled and not force:
         raise TargetExists(
             f"The directory {target} is not empty.",
-            "Give another one, or --force: files of the vectors' names are replaced, others stay.",
+            "Give another one, or pass --force: it replaces files of the same names and keeps all others.",
         )
 
 
 def write_vectors(target: Path) -> int:
-    """Write every file below a directory, which is made where there is none; the bytes written."""
+    """Write every file below a directory, which is created if needed; return the bytes written."""
     nbytes = 0
     try:
         for name in vectors.names():
@@ -60,5 +59,5 @@ def write_vectors(target: Path) -> int:
 
 
 def _refused(target: Path, error: OSError) -> StorageError:
-    cause = f"{error.filename or target} cannot be written: {error.strerror or error}."
-    return StorageError(cause, "Look at the path, the permissions and the space.")
+    cause = f"Cannot write {error.filename or target}: {error.strerror or error}."
+    return StorageError(cause, "Check the path, the permissions and the free space.")

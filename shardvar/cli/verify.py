@@ -1,17 +1,16 @@
-"""``shardvar verify``: whether a checkpoint is whole."""
+"""``shardvar verify``: check every checksum, region and file of a checkpoint."""
 
 from argparse import Namespace
 
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import Damage, VerifyReport
 from shardvar.checkpoint.verify import verify
-from shardvar.cli.output import print_json, progress
-from shardvar.cli.text import count, human_size, one_line, printable, short_path
+from shardvar.cli.output import count, human_size, one_line, print_json, printable, progress, short_path
 from shardvar.errors import CheckpointError
 
 
-def run(arguments: Namespace) -> int:
-    """0 where it is, 1 where it is damaged."""
+def execute(arguments: Namespace) -> int:
+    """Verify and print the report. Return 0 for a sound checkpoint, 1 for a damaged one."""
     report = verify_with_progress(arguments.path)
     if arguments.json:
         print_json(report.to_json())
@@ -21,13 +20,13 @@ def run(arguments: Namespace) -> int:
 
 
 def verify_with_progress(path: str) -> VerifyReport:
-    """Verify, with a bar where somebody watches."""
+    """Verify a checkpoint, with a progress bar at a terminal."""
     with progress("verifying", lambda: payload_nbytes(path)) as advance:
         return verify(path, advance)
 
 
 def payload_nbytes(path: str) -> int:
-    """The payload bytes of a checkpoint; 0 where its index cannot be read."""
+    """Return the payload bytes of a checkpoint, for a progress bar; 0 where its index cannot be read."""
     try:
         with open_checkpoint(path) as reader:
             return int(reader.entries().slices.nbytes.sum())
@@ -36,7 +35,7 @@ def payload_nbytes(path: str) -> int:
 
 
 def print_report(report: VerifyReport) -> None:
-    """The report for people: damage first."""
+    """Print the report for people, damage first."""
     for damage in report.damages:
         print(f"damaged: {_place(damage)}{damage.kind}: {one_line(damage.message)}")
     for each in report.notes:
@@ -45,8 +44,8 @@ def print_report(report: VerifyReport) -> None:
     read = f"{what}, {count(report.num_files, 'file')}, {human_size(report.read_nbytes)} read"
     if report.unguarded_nbytes:
         read += f"; {human_size(report.unguarded_nbytes)} have no checksum in this format: structure only"
-    verdict = "ok" if report.ok else f"{count(len(report.damages), 'damage')} in"
-    print(f"{verdict}{': ' if report.ok else ' '}{short_path(report.path)} ({report.format}): {read}")
+    verdict = "ok:" if report.ok else f"{count(len(report.damages), 'problem')} in"
+    print(f"{verdict} {short_path(report.path)} ({report.format}): {read}")
 
 
 def _place(damage: Damage) -> str:

@@ -1,4 +1,8 @@
-"""``shardvar view``: a checkpoint as a page for a browser."""
+"""``shardvar view``: write a page for a browser that shows a checkpoint.
+
+The steps: check that the target may be written, describe the checkpoint in columns, write the page beside the target
+under a random name, and rename it into place.
+"""
 
 import os
 import secrets
@@ -9,8 +13,7 @@ from shardvar.checkpoint.locate import Found, find_checkpoint
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA, DiffReport
 from shardvar.checkpoint.stats import histograms, measure
-from shardvar.cli.output import note, print_json, progress
-from shardvar.cli.text import count, human_size, short_path
+from shardvar.cli.output import count, human_size, note, print_json, progress, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
 from shardvar.storage.local import split_path
 from shardvar.view.collect import Columns, choose_keys, describe, describe_diff, file_sizes
@@ -19,8 +22,8 @@ from shardvar.view.page import MARK, make_page
 _ENDINGS = (".html", ".htm")
 
 
-def run(arguments: Namespace) -> int:
-    """Write the page of one checkpoint, and open it where that was asked for."""
+def execute(arguments: Namespace) -> int:
+    """Write the page of one checkpoint, and with ``--open`` show it."""
     found = find_checkpoint(arguments.path)
     target = arguments.output or os.path.join(found.storage.path, f"{found.stem}.html")
     check_target(target)
@@ -29,8 +32,8 @@ def run(arguments: Namespace) -> int:
     slices = sum(columns["num_slices"])
     nbytes = sum(columns["nbytes"])
     if arguments.json:
-        told = {"path": target, "num_tensors": len(columns["dtype"]), "num_slices": slices, "nbytes": nbytes}
-        print_json({"schema": SCHEMA, **told, "num_files": len(columns["files"])})
+        report = {"path": target, "num_tensors": len(columns["dtype"]), "num_slices": slices, "nbytes": nbytes}
+        print_json({"schema": SCHEMA, **report, "num_files": len(columns["files"])})
     else:
         files = count(len(columns["files"]), "file")
         tensors = f"{count(len(columns['dtype']), 'tensor')} in {count(slices, 'slice')}"
@@ -41,7 +44,7 @@ def run(arguments: Namespace) -> int:
 
 
 def write_diff_page(target: str, report: DiffReport) -> None:
-    """Write the page of two checkpoints that were compared."""
+    """Write the page of two checkpoints that were compared, side by side."""
     columns, keys = [], []
     for path in (report.path_a, report.path_b):
         found = find_checkpoint(path)
@@ -52,26 +55,26 @@ def write_diff_page(target: str, report: DiffReport) -> None:
 
 
 def check_target(target: str) -> None:
-    """Raise unless a page may be written there: the name is a page's, and what stands there, if anything, is one."""
-    storage, name = split_path(target)
+    """Raise unless a page may be written: the name ends in ``.html``, and a file of that name is a page of shardvar."""
+    storage, name = split(target)
     if not name.lower().endswith(_ENDINGS):
-        raise ArgumentError(f"{target} is no name of a page.", "Let it end in .html.")
+        raise ArgumentError(f"Invalid output file {target!r}.", "Output file must end in .html.")
     try:
         file = storage.open(name)
     except MissingFile:
         return
     except CheckpointError as error:
-        raise TargetExists(f"{target} is no regular file.", "Choose another name.") from error
+        raise TargetExists(f"{target} is not a regular file.", "Choose another name.") from error
     try:
         is_ours = file.size >= len(MARK) and file.read(0, len(MARK)) == MARK.encode()
     finally:
         file.close()
     if not is_ours:
-        raise TargetExists(f"{target} exists, and shardvar did not make it.", "Choose another name.")
+        raise TargetExists(f"{target} exists and was not written by shardvar.", "Choose another name.")
 
 
 def write_page(target: str, text: str) -> None:
-    """Write the page aside and put it in place in one step."""
+    """Write the page under another name and rename it into place, so that no half-written page is ever seen."""
     check_target(target)
     storage, name = split_path(target)
     storage.make()
@@ -89,11 +92,11 @@ def write_page(target: str, text: str) -> None:
 
 
 def open_in_browser(target: str) -> None:
-    """Show the page, or say that nothing here can."""
+    """Show the page in a browser, or print a note where there is none."""
     import webbrowser
 
     if not webbrowser.open(Path(os.path.abspath(target)).as_uri()):
-        note(f"note: no browser was found; open {short_path(target)} in one.")
+        note(f"note: no browser was found; open {short_path(target)} yourself.")
 
 
 def _columns(found: Found, arguments: Namespace) -> Columns:

@@ -3,6 +3,10 @@
     pip install "shardvar[testing]"
     pytest --pyargs shardvar.conformance --adapter mypackage.adapter:Adapter
 
-``shardvar.conformance.adapter`` says what an adapter is, ``docs/conformance-kit.md`` how to read the report. This
-module imports nothing: pytest loads the plugin in every run of everybody who has shardvar installed.
+``shardvar.conformance.adapter`` defines an adapter, ``docs/conformance-kit.md`` explains the report. This module
+imports nothing, because pytest loads the kit's plugin, and this module with it, in every run on a machine that has
+shardvar installed.
 """
+
+PACKAGE = __name__
+"""The argument of pytest that asks for the kit."""

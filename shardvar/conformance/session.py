@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from shardvar.conformance import PACKAGE
 from shardvar.conformance.adapter import load_adapter
-from shardvar.conformance.expected import read_expected
-from shardvar.conformance.plugin import PACKAGE
+from shardvar.conformance.calls import Isolated
 from shardvar.conformance.registry import LEVELS, Rule, all_rules, rules_of
 from shardvar.conformance.report import Report, details, table_lines, to_html, to_json
 from shardvar.conformance.verdict import (
@@ -24,9 +24,9 @@ from shardvar.conformance.verdict import (
     NOT_CLAIMED,
     Verdict,
     judge,
+    read_expected,
     verdict_of,
 )
-from shardvar.conformance.worker import Isolated
 from shardvar.errors import ArgumentError
 
 HERE = Path(__file__).resolve().parent

@@ -1,9 +1,18 @@
-"""The verdict on one rule: Hypothesis looks for a case that breaks it, and shrinks what it finds.
+"""The verdict on one rule: Hypothesis searches for a case that breaks it, and shrinks what it finds.
 
-The search is the same in every run (derandomized, no database): a table changes because an implementation did. Which
-case is found last is the smallest; the calls that it took are kept as a program.
+The search is the same in every run (derandomized, no database), so a table changes only because an implementation did.
+The case that is found last is the smallest; its calls are kept as a program.
+
+A failure may be declared in a text file, one rule a line with the reason; ``#`` begins a comment:
+
+    R-INIT-5: the framework ignores the offset of a partition, tracked upstream
+    R-DAMAGE-1-flip sometimes: no checksums, and the places of payloads differ from run to run
+
+A declared failure that is found is an expected failure, and one that is not found is an unexpected pass. With
+``sometimes`` both are ``broken in some runs``.
 """
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,8 +21,8 @@ from hypothesis.errors import Flaky
 
 from shardvar.conformance.adapter import methods_of
 from shardvar.conformance.calls import Broken, Calls, NotClaimed, ProcessDied
-from shardvar.conformance.expected import Expected
 from shardvar.conformance.registry import Rule
+from shardvar.errors import ArgumentError
 
 KEPT = "kept"
 BROKEN = "broken"
@@ -24,6 +33,18 @@ UNEXPECTED_PASS = "unexpected pass"
 NOT_RUN = "not run"
 
 FAILURES = (BROKEN, UNEXPECTED_PASS)
+
+SOMETIMES = "sometimes"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A failure that was declared."""
+
+    reason: str
+    """Why the rule is broken."""
+    sometimes: bool = False
+    """Whether a case that breaks it is found in some runs and not in others, so that neither is a surprise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +82,33 @@ class Verdict:
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""
         return asdict(self)
+
+
+def read_expected(text: str, known: Collection[str]) -> dict[str, Expected]:
+    """The declarations by rule; ``ArgumentError`` for a line without a reason, a rule that is none or comes twice.
+
+    >>> read_expected("# upstream\\nR-DIV-1: our own rule\\n", {"R-DIV-1"})
+    {'R-DIV-1': Expected(reason='our own rule', sometimes=False)}
+    """
+    expected: dict[str, Expected] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        content = line.partition("#")[0].strip()
+        if not content:
+            continue
+        head, _, reason = (part.strip() for part in content.partition(":"))
+        rule, _, word = head.partition(" ")
+        if word.strip() not in ("", SOMETIMES):
+            raise ArgumentError(
+                f"Line {number} has {word!r} after the rule.", "Write: RULE: reason, or RULE sometimes: reason"
+            )
+        if not reason:
+            raise ArgumentError(f"Line {number} gives no reason: {line.strip()!r}.", "Write: RULE: reason")
+        if rule not in known:
+            raise ArgumentError(f"Line {number} names the rule {rule!r}, which is none.", "See the report for the ids.")
+        if rule in expected:
+            raise ArgumentError(f"Line {number} names the rule {rule} a second time.", "Keep one of the lines.")
+        expected[rule] = Expected(reason, bool(word))
+    return expected
 
 
 def verdict_of(data: dict[str, Any]) -> Verdict:

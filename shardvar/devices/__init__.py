@@ -1,10 +1,18 @@
 """Simulated devices: where values live, what fits there, and what crosses between them."""
 
-from shardvar.devices.cluster import Cluster, make_cluster
-from shardvar.devices.device import Device, current_device, device_scope, full_name, value_nbytes
-from shardvar.devices.gather import gather_into, gather_parts
+from shardvar.devices.device import Cluster, Device, current_device, device_scope, full_name, make_cluster, value_nbytes
 from shardvar.devices.ledger import Ledger, Traffic, Transfer, operation_scope, track_transfers
-from shardvar.devices.moves import Buffer, adopt, allocate, copy_into, move, move_array, place
+from shardvar.devices.moves import (
+    Buffer,
+    adopt,
+    allocate,
+    copy_into,
+    gather_into,
+    gather_parts,
+    move,
+    move_array,
+    place,
+)
 
 __all__ = [
     "Buffer",

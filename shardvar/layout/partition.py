@@ -154,7 +154,7 @@ class Partition:
 
     def _repr_html_(self) -> str:
         """The parts as a drawing and a table, for notebooks."""
-        from shardvar.pictures.values import partition_html
+        from shardvar.pictures.drawings import partition_html
 
         return partition_html(self.shape, [(part.offset, part.shape) for part in self.parts])
 

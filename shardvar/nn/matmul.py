@@ -1,12 +1,15 @@
-"""Matrix products with a variable, without ever holding a second copy of it.
+"""Matrix products with a variable, without a second copy of it.
 
-    concat    the variable comes to where the program computes, one shard at a time, and is multiplied there
+    concat    the variable comes to the device where the program computes, one shard at a time, and is multiplied there
     sharded   the other matrix goes to each shard, is multiplied there, and the product comes back
 
 R-MATMUL-1 (RFC 000): "tf.matmul will concat the sharded variable and then do the multiplication"; alternatively 'one
 can broadcast "b" to the parameter servers, do sharded multiplication on each parameter server, send the results back
 and finally concat the results'. Both give the same product; they differ in what crosses between devices, which
-``sv.track_transfers()`` shows. A variable on the left gives rows of the product, one on the right gives terms of a sum.
+``sv.track_transfers()`` shows.
+
+A variable on the left gives rows of the product, one on the right gives terms of a sum. Of two shards with rows 0-1 and
+2 of a [3, m] variable ``b``: ``a @ b = a[:, 0:2] @ b[0:2] + a[:, 2:3] @ b[2:3]``.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,19 +22,19 @@ import numpy as np
 from shardvar.devices import copy_into, current_device, device_scope, move_array, operation_scope
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
-from shardvar.nn.params import components, layout_of
+from shardvar.nn.lookup import components, row_layout_of
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.resource import holding
 from shardvar.variables.values import as_value
 from shardvar.variables.variable import Variable
 
-Mode = Literal["concat", "sharded"]
+MatmulMode = Literal["concat", "sharded"]
 _Product = Callable[[Array, Array, Array], object]
-"""``product(other, shard, out)`` writes the product of the two, in whichever order it means, to ``out``."""
+"""``product(other, shard, out)`` writes the product of the two, in its own order of factors, to ``out``."""
 
 
-def matmul(a: Any, b: Any, mode: Mode = "concat") -> Array:
-    """``a @ b``, where one of them may be a variable; a second variable is read whole.
+def matmul(a: Any, b: Any, mode: MatmulMode = "concat") -> Array:
+    """Return ``a @ b``, where one of them may be a variable; a second variable is read whole.
 
     A variable has two axes; an array on its left may have more, [*batch, n, k].
 
@@ -40,7 +43,7 @@ def matmul(a: Any, b: Any, mode: Mode = "concat") -> Array:
     >>> matmul(table, [[2.0]], mode="sharded").tolist(), matmul([[1.0, 1.0, 1.0]], table).tolist()
     ([[2.0], [4.0], [6.0]], [[6.0]])
     """
-    if mode not in get_args(Mode):
+    if mode not in get_args(MatmulMode):
         raise ArgumentError(f"mode is {mode!r}.", "It is 'concat' or 'sharded'.")
     with operation_scope("matmul"):
         if isinstance(a, VariableInterface):
@@ -57,8 +60,8 @@ def matmul(a: Any, b: Any, mode: Mode = "concat") -> Array:
         return np.asarray(left @ right)
 
 
-def matmul_transposed(a: Array, b: VariableInterface, mode: Mode = "concat") -> Array:
-    """``a @ b.T`` for ``a`` [n, m] and ``b`` [k, m] -> [n, k]; each shard gives the columns of its own rows.
+def matmul_transposed(a: Array, b: VariableInterface, mode: MatmulMode = "concat") -> Array:
+    """Return ``a @ b.T`` for ``a`` [n, m] and ``b`` [k, m] -> [n, k]; each shard gives the columns of its rows.
 
     >>> from shardvar.variables import ShardedVariable, Variable
     >>> table = ShardedVariable([Variable([[1.0, 0.0], [2.0, 1.0]]), Variable([[3.0, 1.0]])])
@@ -74,13 +77,13 @@ def matmul_transposed(a: Array, b: VariableInterface, mode: Mode = "concat") -> 
 
 
 def check_product(left: tuple[int, ...], right: tuple[int, ...]) -> None:
-    """``ArgumentError`` unless [*batch, n, k] and [k, m] are multiplied."""
+    """Raise ``ArgumentError`` unless the shapes are [*batch, n, k] and [k, m]."""
     if len(left) < 2 or len(right) != 2 or left[-1] != right[0]:
         raise ArgumentError(f"Shapes {left} and {right} have no product.", "Give [n, k] and [k, m].")
 
 
-def _rows_of_product(a: VariableInterface, b: Array, mode: Mode) -> Array:
-    """[rows of a, columns of b]: each shard gives its own rows."""
+def _rows_of_product(a: VariableInterface, b: Array, mode: MatmulMode) -> Array:
+    """Return ``a @ b``, [rows of a, columns of b]; each shard gives its own rows."""
     out = np.empty((a.shape[0], b.shape[1]), np.result_type(a.dtype, b.dtype))
     multiply = _multiply_here if mode == "concat" else _multiply_there
     for shard, rows in _shards(a):
@@ -88,8 +91,8 @@ def _rows_of_product(a: VariableInterface, b: Array, mode: Mode) -> Array:
     return out
 
 
-def _sum_of_products(a: Array, b: VariableInterface, mode: Mode) -> Array:
-    """[rows of a, columns of b]: each shard gives the term of its own rows, and of their columns of ``a``."""
+def _sum_of_products(a: Array, b: VariableInterface, mode: MatmulMode) -> Array:
+    """Return ``a @ b``, [rows of a, columns of b]; each shard gives the term of its rows and their columns of ``a``."""
     multiply = _multiply_here if mode == "concat" else _multiply_there
     shape, dtype = (a.shape[0], b.shape[1]), np.result_type(a.dtype, b.dtype)
     out: Array | None = None
@@ -101,21 +104,23 @@ def _sum_of_products(a: Array, b: VariableInterface, mode: Mode) -> Array:
 
 
 def _multiply_here(shard: Variable, other: Array, out: Array, product: _Product) -> None:
-    """``product(other, shard, out)``, computed on the current device."""
+    """Compute ``product(other, shard, out)`` on the current device."""
     with _value_here(shard) as value:
         product(other, value, out)
 
 
 def _multiply_there(shard: Variable, other: Array, out: Array, product: _Product) -> None:
-    """``product(other, shard, out)``, computed on the shard's device."""
+    """Compute ``product(other, shard, out)`` on the shard's device."""
+    # Move the other factor there.
     here, there = current_device(), shard.device
     moved = move_array(np.ascontiguousarray(other), here, there)
     with device_scope(there), _value_here(shard) as value:
-        if here is there:
+        if here is there:  # ``out`` is on the same device: no product has to come back
             product(moved, value, out)
             return
         computed = np.empty(out.shape, out.dtype)
         product(moved, value, computed)
+    # Bring the product back.
     copy_into(out, computed, there, here)
 
 
@@ -129,7 +134,7 @@ def _shard_transposed(other: Array, shard: Array, out: Array) -> None:
 
 @contextmanager
 def _value_here(shard: Variable) -> Iterator[Array]:
-    """The shard's value on the current device: the memory itself, held, where it lives here, else a copy."""
+    """Yield the shard's value on the current device: its memory, locked, if it lives here, else a copy."""
     if len(shard.resources) == 1 and shard.device is current_device():
         with holding(shard.resources):
             yield shard.resources[0].array
@@ -138,8 +143,8 @@ def _value_here(shard: Variable) -> Iterator[Array]:
 
 
 def _shards(variable: VariableInterface) -> Iterator[tuple[Variable, slice]]:
-    """The shards that hold rows, and which."""
-    bounds = layout_of(variable).bounds
+    """Yield the shards that hold rows, each with its range of rows."""
+    bounds = row_layout_of(variable).bounds
     for shard, start, stop in zip(components(variable), bounds, bounds[1:], strict=False):
         if start < stop:
             yield shard, slice(start, stop)

@@ -1,15 +1,15 @@
-"""Where the rows of an embedding stand, when their order is not the ids' own: balanced by frequency, or shuffled.
+"""Permutations of the rows of an embedding: balanced by frequency, or shuffled.
 
-Under div the ids that are asked for most may all live on one server. Two remedies are named by the RFCs, and both are a
-permutation of rows that is remembered:
+Under div the ids that are asked for most may all live on one server. The RFCs name two remedies. Both are a permutation
+of rows that is remembered:
 
 R-BALANCE-1 (RFC 002): "we can rebalance embeddings in the Keras Embedding layer, optionally given a frequency map/list,
 and remember the mapping in a variable or a hash table for lookup."
 
 R-BALANCE-2 (RFC 000): "recommend users to mitigate hotspot issues via other means like vocab shuffling".
 
-1. ``plan_balanced_rows`` or ``plan_shuffled_rows`` gives the mapping: ``rows[id]`` is where the id's row stands.
-2. ``permute_rows`` moves the rows of a table that is filled already; a new one need not be moved.
+1. ``plan_balanced_rows`` or ``plan_shuffled_rows`` gives the mapping: ``rows[id]`` is the row of the table for the id.
+2. ``permute_rows`` moves the rows of a table that is filled already; the rows of a new one need not be moved.
 3. ``RebalancedEmbedding`` keeps table and mapping together, so that both are saved, and looks up through the mapping.
 """
 
@@ -22,8 +22,7 @@ import numpy.typing as npt
 from shardvar.devices import operation_scope
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array, Ints
-from shardvar.nn.lookup import embedding_lookup
-from shardvar.nn.params import check_table, layout_of
+from shardvar.nn.lookup import check_table, embedding_lookup, row_layout_of
 from shardvar.random import stateless_uniform
 from shardvar.tracking import Trackable
 from shardvar.variables.indexed_slices import IndexedSlices
@@ -33,10 +32,10 @@ from shardvar.variables.variable import Variable
 
 
 def plan_balanced_rows(frequencies: npt.ArrayLike, layout: RowLayout) -> Ints:
-    """The row of each id, such that shards are asked about equally often.
+    """Return the row of each id, such that shards are read about equally often.
 
-    Ids are dealt from the most frequent to the least, each to the shard that is asked least so far and has room; equal
-    ones go to the first. The sizes of the shards stay.
+    Ids are dealt from the most frequent to the least, each to the shard with the smallest load so far that has room;
+    of equal shards to the first. The sizes of the shards stay.
 
     >>> plan_balanced_rows([8, 4, 4, 1, 1, 1], RowLayout.of_sizes([3, 3])).tolist()
     [0, 3, 4, 1, 5, 2]
@@ -44,61 +43,68 @@ def plan_balanced_rows(frequencies: npt.ArrayLike, layout: RowLayout) -> Ints:
     try:
         counts = np.asarray(frequencies, np.float64)
     except (TypeError, ValueError):
-        raise ArgumentError("Frequencies are no numbers.", "Give a number of at least 0 for each id.") from None
+        raise ArgumentError("Frequencies are not numbers.", "Give a number of at least 0 for each id.") from None
     if counts.shape != (layout.num_rows,) or not np.all(np.isfinite(counts) & (counts >= 0)):
         raise ArgumentError(
             f"Frequencies of shape {counts.shape} do not fit {layout.num_rows} rows, or are not counts.",
             "Give a number of at least 0 for each id.",
         )
     starts, stops = layout.bounds[:-1], layout.bounds[1:]
+    # A heap of (load, shard, next free row). For counts 8, 4, 4, 1, 1, 1 and two shards of 3 rows: 8 goes to shard 0,
+    # then 4 and 4 to shard 1, whose load is then 8 too; the ones go to shard 0 (9), to shard 1 (9, now full), and to
+    # shard 0. Greedy is not optimal: as long as no shard is full, the largest load is at most 4/3 of the best (Graham).
     queue = [(0.0, shard, start) for shard, start in enumerate(starts) if start < stops[shard]]
     heapify(queue)
     rows = np.empty(len(counts), np.int64)
     for chosen in np.argsort(-counts, kind="stable").tolist():
         load, shard, row = heappop(queue)
         rows[chosen] = row
-        if row + 1 < stops[shard]:
+        if row + 1 < stops[shard]:  # a full shard leaves the heap
             heappush(queue, (load + counts[chosen], shard, row + 1))
     return rows
 
 
 def plan_shuffled_rows(num_rows: int, seed: int) -> Ints:
-    """A permutation that depends on the seed alone: the order of ``stateless_uniform``'s 64-bit words.
+    """Return a permutation that depends on the seed alone: the order of ``stateless_uniform``'s 64-bit words.
 
     >>> sorted(plan_shuffled_rows(5, seed=1).tolist())
     [0, 1, 2, 3, 4]
     """
+    # Sorting random keys shuffles without bias as long as keys differ. Two of n keys of 64 bits are equal with a
+    # probability of about n^2 / 2^65, below 10^-5 for ten million rows; a stable sort then keeps their order.
     words = stateless_uniform([num_rows], [seed, 0], None, None, "uint64")
     return np.argsort(words, kind="stable").astype(np.int64)
 
 
 def shard_loads(frequencies: npt.ArrayLike, rows: npt.ArrayLike, layout: RowLayout) -> Array:
-    """How often each shard is asked, given how often each id is: [num_shards]."""
+    """Return how often each shard is read, [num_shards], given how often each id is."""
     owner, _ = layout.owner(check_permutation(rows, layout.num_rows))
     return np.bincount(owner, np.asarray(frequencies, np.float64), minlength=layout.num_shards)
 
 
 def permute_rows(params: Any, rows: npt.ArrayLike) -> None:
-    """Move the row of each id ``i``, which stood at ``i``, to ``rows[i]``: all rows or, on an error, none."""
+    """Move each row ``i`` to ``rows[i]``: all rows or, on an error, none."""
+    # Check.
     table = check_table(params)
     targets = check_permutation(rows, table.shape[0])
+    # Move. The value is a copy, so that no row is overwritten before it has moved. It holds the whole table.
     with operation_scope("permute_rows"):
         table.scatter_update(IndexedSlices(table.read_value(), targets))
 
 
 def check_permutation(rows: npt.ArrayLike, num_rows: int) -> Ints:
-    """The rows, each of which comes exactly once."""
+    """Return the rows; ``ArgumentError`` unless each comes exactly once."""
     targets = check_rows(rows, num_rows, rank=1)
     if len(targets) != num_rows or len(np.unique(targets)) != num_rows:
-        raise ArgumentError(f"{len(targets)} rows are no permutation of {num_rows}.", "Name each row once.")
+        raise ArgumentError(f"{len(targets)} rows are not a permutation of {num_rows}.", "Name each row once.")
     return targets
 
 
 class RebalancedEmbedding(Trackable):
-    """A table whose rows stand elsewhere than their ids say, and the mapping that finds them.
+    """A table with permuted rows, and the mapping that finds them.
 
-    Both are variables and children of this object, so a checkpoint holds them together. Looking up through the mapping
-    is looking up twice: the mapping's few bytes an id, then the rows.
+    Both are variables and children of this object, so a checkpoint holds them together. A lookup through the mapping
+    is two lookups: 8 bytes of the mapping for each id, then the rows.
 
     >>> embedding = RebalancedEmbedding(Variable([[0.0], [1.0], [2.0]]), [2, 0, 1])
     >>> embedding.lookup([2, 0]).tolist()
@@ -117,22 +123,22 @@ class RebalancedEmbedding(Trackable):
 
     @classmethod
     def by_frequency(cls, params: Any, frequencies: npt.ArrayLike) -> "RebalancedEmbedding":
-        """Rebalance a table that is filled: plan, move its rows, remember."""
+        """Rebalance a table that is filled: plan, move its rows, and remember the mapping."""
         table = check_table(params)
-        return cls._moved(table, plan_balanced_rows(frequencies, layout_of(table)))
+        return cls._moved(table, plan_balanced_rows(frequencies, row_layout_of(table)))
 
     @classmethod
     def shuffled(cls, params: Any, seed: int) -> "RebalancedEmbedding":
-        """Shuffle a table that is filled: plan, move its rows, remember."""
+        """Shuffle a table that is filled: plan, move its rows, and remember the mapping."""
         table = check_table(params)
         return cls._moved(table, plan_shuffled_rows(table.shape[0], seed))
 
     def rows_of(self, ids: Any) -> Ints:
-        """Where the rows of the ids stand."""
+        """Return the rows of the table for the ids."""
         return embedding_lookup(self.mapping, ids, name="row_of_id")
 
     def lookup(self, ids: Any, max_norm: float | None = None, name: str | None = None) -> Array:
-        """``embedding_lookup`` of the ids, wherever their rows stand."""
+        """Return ``embedding_lookup`` of the ids, through the mapping."""
         return embedding_lookup(self.table, self.rows_of(ids), max_norm, name)
 
     @classmethod

@@ -1,25 +1,88 @@
-"""Sparse lookups: each row of sparse ids is a bag of rows of the table, combined into one.
+"""Sparse lookups: each row of sparse ids is a bag of rows of the table, combined into one row of the answer.
 
-``embedding_lookup_sparse`` takes ids as they are: every row of ``sp_ids`` gives a row of the answer, one without
-entries gives zeros. ``safe_embedding_lookup_sparse`` first drops what cannot be meant, negative ids and weights that
-are not positive, and fills rows that are then empty with ``default_id``.
+``embedding_lookup_sparse`` takes ids as they are: every row of ``sp_ids`` gives a row of the answer, and one without
+entries gives zeros. ``safe_embedding_lookup_sparse`` first drops invalid entries, negative ids and weights that are
+not positive, and fills rows that are then empty with ``default_id``.
+
+1. ``plan_bags`` and ``plan_safe_bags`` say which rows are combined, as a ``Bags`` value; nothing has moved yet.
+2. ``read_bags`` fetches every row that any bag holds, once, and combines:
+
+       sum     S(w * e)          mean    S(w * e) / S(w)          sqrtn    S(w * e) / sqrt(S(w^2))
+
+   A bag whose divisor is 0 gives zeros. Rows of few bits are combined in float32.
+3. ``bag_gradients`` goes the same way back.
 
 R-SPARSE-1 (RFC 002): "we will remove partition_strategy from all v2 symbols".
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.dtypes import Array, Ints
-from shardvar.nn.bags import Bags, check_combiner, read_bags
-from shardvar.nn.lookup import check_max_norm
-from shardvar.nn.params import as_integers, check_table
-from shardvar.nn.sparse_tensor import SparseTensor
+from shardvar.nn.lookup import as_integers, check_max_norm, check_table, clip_rows, exact_dtype
+from shardvar.variables.interface import VariableInterface
+from shardvar.variables.scatter import scatter_sorted, sort_rows
+from shardvar.variables.updates import ADD
+from shardvar.variables.values import as_value
 
-Compat = Literal["tf"]
+Combiner = Literal["sum", "mean", "sqrtn"]
+EmptyRows = Literal["tf"]
+"""How trailing rows without entries are treated: as TensorFlow does, or (None) like any other row."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseTensor:
+    """A tensor of ``dense_shape`` with ``values[i]`` at ``indices[i]``; TensorFlow's form, in NumPy.
+
+    >>> SparseTensor.from_rows([[1, 3], [], [0]]).indices.tolist()
+    [[0, 0], [0, 1], [2, 0]]
+    """
+
+    indices: Ints
+    """The indices of the entries, [n, rank]."""
+    values: Array
+    """The entries, [n]."""
+    dense_shape: tuple[int, ...]
+    """The shape of the tensor; every index lies in it."""
+
+    def __init__(self, indices: Any, values: Any, dense_shape: Sequence[int]) -> None:
+        shape = tuple(as_integers(dense_shape, "The extents of a dense shape").tolist())
+        places = as_integers(indices, "Indices")
+        places = places.reshape(-1, len(shape)) if places.size == 0 and shape else places
+        if places.ndim != 2 or places.shape[1] != len(shape) or not shape:
+            raise ArgumentError(
+                f"Indices of shape {places.shape} do not fit the dense shape {shape}.",
+                "Give integers [n, rank].",
+            )
+        object.__setattr__(self, "indices", places.astype(np.int64))
+        object.__setattr__(self, "values", as_value(values) if np.size(values) else np.asarray(values).reshape(-1))
+        object.__setattr__(self, "dense_shape", shape)
+        self._check()
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Sequence[Any]], dtype: Any = None) -> Self:
+        """Return the matrix whose rows begin with these values; the longest one gives its width."""
+        if not all(isinstance(values, list | tuple | np.ndarray) for values in rows):
+            raise ArgumentTypeError("Not all rows are lists.", "Give a list of values for each row.")
+        indices = [(row, column) for row, values in enumerate(rows) for column in range(len(values))]
+        values = np.asarray([value for row in rows for value in row], dtype or (None if indices else np.int64))
+        return cls(indices, values, (len(rows), max(map(len, rows), default=0)))
+
+    def _check(self) -> None:
+        if self.values.shape != self.indices.shape[:1]:
+            raise ArgumentError(
+                f"There are {len(self.indices)} indices and values of shape {self.values.shape}.",
+                "Give one value for each index.",
+            )
+        outside = np.flatnonzero(((self.indices < 0) | (self.indices >= np.array(self.dense_shape))).any(axis=1))
+        if len(outside):
+            first = int(outside[0])
+            raise OutOfRange(f"Index {self.indices[first].tolist()} at {first} is outside {self.dense_shape}.")
 
 
 def embedding_lookup_sparse(
@@ -30,9 +93,9 @@ def embedding_lookup_sparse(
     max_norm: float | None = None,
     name: str | None = None,
     *,
-    compat: Compat | None = None,
+    compat: EmptyRows | None = None,
 ) -> Array:
-    """The rows of the table at each row of ids, combined -> [rows of sp_ids, *row].
+    """Return the rows of the table at each row of ids, combined -> [rows of sp_ids, *row].
 
     Empty rows give zeros, the last ones too; with ``compat="tf"`` the last ones are dropped, as TensorFlow does.
     """
@@ -51,7 +114,7 @@ def safe_embedding_lookup_sparse(
     max_norm: float | None = None,
     name: str | None = None,
 ) -> Array:
-    """The same for ids [*batch, width] -> [*batch, *row], where negative ids and weights <= 0 count as absent.
+    """Return the same for ids [*batch, width] -> [*batch, *row]; negative ids and weights <= 0 count as absent.
 
     Rows without entries give the table's row ``default_id``, zeros where it is None. As in TensorFlow, "sum" keeps
     weights that are not positive.
@@ -63,8 +126,125 @@ def safe_embedding_lookup_sparse(
     return combined.reshape(*sparse_ids.dense_shape[:-1], *table.shape[1:])
 
 
-def plan_bags(sp_ids: SparseTensor, sp_weights: SparseTensor | None, compat: Compat | None = None) -> Bags:
-    """One bag for each index along the first axis of ``sp_ids``."""
+# Bags, and what they make of rows and of gradients.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bags:
+    """Entries of bags; an entry is an id with a weight."""
+
+    ids: Array
+    """The table's row of each entry, [n], in the caller's integer dtype."""
+    owners: Ints
+    """The bag of each entry, [n], ascending."""
+    weights: Array | None
+    """The weight of each entry, [n]; None where all are 1."""
+    count: int
+    """The number of bags; those without entries give zeros."""
+
+    def coefficients(self, combiner: Combiner, dtype: np.dtype[Any]) -> Array:
+        """Return the factor of each entry's row in its bag's answer, [n].
+
+        >>> bag = Bags(np.array([5, 7]), np.array([0, 0]), np.array([1.0, 3.0]), 1)
+        >>> bag.coefficients("mean", np.dtype(np.float64)).tolist()
+        [0.25, 0.75]
+        """
+        weights = self.weights_as(dtype)
+        return weights if combiner == "sum" else _divide(weights, self._divisors(combiner, weights)[self.owners])
+
+    def weights_as(self, dtype: np.dtype[Any]) -> Array:
+        """Return the weights in a dtype, ones where none are given, [n]."""
+        return np.ones(len(self.ids), dtype) if self.weights is None else self.weights.astype(dtype)
+
+    def sums(self, values: Array) -> Array:
+        """Return the sums of the entries' values, [count, ...], each from the first entry to the last."""
+        out = np.zeros((self.count, *values.shape[1:]), values.dtype)
+        scatter_sorted(out, self.owners, values, ADD)
+        return out
+
+    def divide(self, totals: Array, combiner: Combiner, weights: Array) -> Array:
+        """Return the totals of the bags, [count, *row], over the divisors of the combiner."""
+        return totals if combiner == "sum" else _divide(totals, _beside(self._divisors(combiner, weights), totals))
+
+    def _divisors(self, combiner: Combiner, weights: Array) -> Array:
+        """Return ``S(w)`` of each bag, or ``sqrt(S(w^2))`` for "sqrtn", [count]."""
+        return self.sums(weights) if combiner == "mean" else np.sqrt(self.sums(weights * weights))
+
+
+def read_bags(table: VariableInterface, bags: Bags, combiner: Combiner, max_norm: float | None, name: str) -> Array:
+    """Return the combined rows, [count, *row]."""
+    distinct, inverse = distinct_ids(bags.ids)
+    rows = table.sparse_read(distinct, name)
+    if max_norm is not None:
+        rows = clip_rows(rows, max_norm, 1)
+    dtype = exact_dtype(table.dtype)
+    entries = rows.astype(dtype, copy=False)[inverse]
+    if combiner == "sum" and bags.weights is None:
+        return bags.sums(entries).astype(table.dtype, copy=False)
+    # Sum first, divide last, so that whole numbers stay whole: the mean of seven rows of 3.0 is then 21 / 7 = 3
+    # exactly, where the sum of seven 3.0 * (1 / 7) in float32 is not.
+    weights = bags.weights_as(dtype)
+    totals = bags.sums(entries * _beside(weights, entries))
+    return bags.divide(totals, combiner, weights).astype(table.dtype, copy=False)
+
+
+def bag_gradients(bags: Bags, combiner: Combiner, upstream: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Return the ids of the rows that were read, and their gradients [n, *row], given the answer's [count, *row].
+
+    The ids are distinct, in the order in which they first came; the entries of one id are summed.
+    """
+    exact = exact_dtype(dtype)
+    distinct, inverse = distinct_ids(bags.ids)
+    # An answer is linear in its rows: answer[b] = S coefficient[i] * row[i] over the entries i of bag b. So entry i
+    # gets coefficient[i] * upstream[b]: for the mean of two rows, half of the bag's gradient each.
+    entries = upstream.astype(exact)[bags.owners]
+    entries = entries * _beside(bags.coefficients(combiner, exact), entries)
+    gradient = np.zeros((len(distinct), *upstream.shape[1:]), exact)
+    rows, order = sort_rows(inverse)
+    scatter_sorted(gradient, rows, entries[order], ADD)
+    return distinct, gradient.astype(dtype, copy=False)
+
+
+def distinct_ids(ids: Array) -> tuple[Array, Ints]:
+    """Return the distinct ids in the order in which they first come, and the position of each id among them.
+
+    >>> distinct_ids(np.array([7, 1, 7]))
+    (array([7, 1]), array([0, 1, 0]))
+    """
+    # np.unique sorts: for 7, 1, 7 it gives ascending 1, 7, first places 1, 0 and inverse 1, 0, 1. Sorted by first
+    # place they are 7, 1, and ``rank`` translates positions in the sorted list into positions in that order.
+    ascending, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return ascending[order], rank[inverse.reshape(-1)]
+
+
+def check_combiner(combiner: str | None, dtype: np.dtype[Any]) -> Combiner:
+    """Return the combiner, by default "mean"; ``ArgumentError`` for another word, and for a division of integers."""
+    chosen = combiner or "mean"
+    if chosen not in get_args(Combiner):
+        raise ArgumentError(f"combiner is {combiner!r}.", "It is 'sum', 'mean' or 'sqrtn'.")
+    if dtype.kind in "bO" or (dtype.kind in "iu" and chosen != "sum"):
+        raise ArgumentError(f"Rows of dtype {dtype} have no {chosen}.", "Use a table of real numbers.")
+    return chosen  # type: ignore[return-value]  # mypy does not narrow by get_args
+
+
+def _divide(values: Array, divisors: Array) -> Array:
+    """Return ``values / divisors``, 0 where the divisor is 0: weights of a bag may cancel, and a bag may be empty."""
+    return np.divide(values, divisors, out=np.zeros_like(values), where=divisors != 0)
+
+
+def _beside(values: Array, rows: Array) -> Array:
+    """Return [n] as [n, 1, ...], to be combined with ``rows`` [n, *row]."""
+    return values.reshape(-1, *(1 for _ in rows.shape[1:]))
+
+
+# Which ids form a bag.
+
+
+def plan_bags(sp_ids: SparseTensor, sp_weights: SparseTensor | None, compat: EmptyRows | None = None) -> Bags:
+    """Plan one bag for each index along the first axis of ``sp_ids``."""
     _check_pair(sp_ids, sp_weights)
     if compat not in (None, "tf"):
         raise ArgumentError(f"compat is {compat!r}.", "It is None or 'tf'.")
@@ -81,7 +261,7 @@ def plan_safe_bags(
     combiner: str,
     default_id: int | None,
 ) -> Bags:
-    """One bag for each index into all axes but the last, without what is pruned, with defaults."""
+    """Plan one bag for each index into all axes but the last, without invalid entries, with defaults."""
     _check_pair(sparse_ids, sparse_weights)
     if len(sparse_ids.dense_shape) < 2:
         raise ArgumentError(f"Ids of shape {sparse_ids.dense_shape} have no rows.", "Give ids [*batch, width].")
@@ -98,7 +278,7 @@ def plan_safe_bags(
 
 
 def _with_defaults(bags: Bags, default_id: int) -> Bags:
-    """Every empty bag holds ``default_id`` with weight 1."""
+    """Put ``default_id`` with weight 1 into every empty bag."""
     empty = np.flatnonzero(np.bincount(bags.owners, minlength=bags.count) == 0)
     owners = np.concatenate([bags.owners, empty])
     order = np.argsort(owners, kind="stable")
@@ -110,7 +290,8 @@ def _with_defaults(bags: Bags, default_id: int) -> Bags:
 
 
 def _flat_rows(ids: SparseTensor) -> Ints:
-    """The number of each entry's row, all axes but the last counted in C order."""
+    """Return the number of each entry's row, all axes but the last counted in C order."""
+    # Horner's scheme: in the shape (2, 3, width) index (1, 2, _) is in row (0 * 2 + 1) * 3 + 2 = 5.
     rows = np.zeros(len(ids.indices), np.int64)
     for axis, extent in enumerate(ids.dense_shape[:-1]):
         rows = rows * extent + ids.indices[:, axis]
@@ -122,7 +303,7 @@ def _check_ascending(rows: Ints) -> Ints:
     if len(falls):
         first = int(falls[0]) + 1
         raise ArgumentError(
-            f"Entry {first} stands in row {rows[first]}, the one before it in row {rows[first - 1]}.",
+            f"Entry {first} is in row {rows[first]}, the one before it in row {rows[first - 1]}.",
             "Sort the entries by their indices.",
         )
     return rows
@@ -135,6 +316,6 @@ def _check_pair(ids: Any, weights: Any) -> None:
     as_integers(ids.values, "Ids")
     if weights is not None and not np.array_equal(ids.indices, weights.indices):
         raise ArgumentError(
-            f"{len(ids.values)} ids and {len(weights.values)} weights do not stand at the same indices.",
+            f"{len(ids.values)} ids and {len(weights.values)} weights are not at the same indices.",
             "Give one weight for each id.",
         )

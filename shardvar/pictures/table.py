@@ -1,4 +1,4 @@
-"""Tables for notebooks: quiet, in the notebook's own colours, and safe whatever the cells say."""
+"""Tables for notebooks, in the notebook's own colours; the text of a cell never becomes markup."""
 
 from collections.abc import Collection, Sequence
 from html import escape
@@ -14,13 +14,13 @@ _MONO = "font-family:ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywher
 
 
 class Markup(str):
-    """HTML that one of these modules made, and that is therefore not escaped again."""
+    """HTML made by a module of this layer; it is not escaped again."""
 
     __slots__ = ()
 
 
 def shown(text: object) -> str:
-    """Any text as HTML that shows it: no tag in it, and nothing that moves a cursor or turns letters around.
+    """Return HTML that shows a text: without tags, and without characters that move a cursor or reverse letters.
 
     >>> shown("<b>\\u202e&"), shown(Markup("<b>"))
     ('&lt;b&gt;\\\\u202e&amp;', '<b>')
@@ -31,9 +31,10 @@ def shown(text: object) -> str:
 def html_table(
     headers: Sequence[object], rows: Sequence[Sequence[object]], right: Collection[int] = (), more: int = 0
 ) -> Markup:
-    """A table; cells are texts, or ``Markup``. Columns in ``right`` are numbers; ``more`` rows are told, not shown.
+    """Return a table; cells are texts or ``Markup``. Columns in ``right`` are set flush right.
 
-    The first column is set as code is.
+    The first column is set as code. ``more`` is the number of rows that were left out, which a line below the table
+    states.
     """
     head = "".join(
         f'<th scope="col" style="{_CELL};{QUIET};font-weight:400;{_align(at, right)}">{shown(text)}</th>'
@@ -48,14 +49,14 @@ def html_table(
 
 
 def html_block(title: object, about: Sequence[object], *parts: Markup) -> str:
-    """A title, a line of what is known at once, and parts below."""
+    """Return a title, a line of facts, and parts below them."""
     facts = " · ".join(shown(each) for each in about)
     heading = f'<div><b>{shown(title)}</b></div><div style="{QUIET}">{facts}</div>'
     return f'<div style="font-size:13px;line-height:1.45">{heading}{"".join(parts)}</div>'
 
 
 def bar(part: int, whole: int) -> Markup:
-    """A bar as long as its share of the longest one."""
+    """Return a bar whose length is ``part`` of ``whole``."""
     width = max(round(96 * part / whole, 1), 1.0) if part and whole else 0.0
     return Markup(
         f'<svg width="96" height="9" role="img" aria-label="{100 * part / whole if whole else 0:.0f} %" '
@@ -65,12 +66,13 @@ def bar(part: int, whole: int) -> Markup:
 
 
 def bad(text: object) -> Markup:
-    """A text that tells of something wrong."""
+    """Return a text in the colour of errors."""
     return Markup(f'<span style="{BAD}">{shown(text)}</span>')
 
 
 def _cells(row: Sequence[object], right: Collection[int]) -> str:
-    between = range(1, len(row) - 1)  # what is short; names and messages, at the ends, may be broken
+    # Names and messages stand at the ends of a row and may be wrapped; the cells between them are short.
+    between = range(1, len(row) - 1)
     return "".join(
         f'<td style="{_CELL};border-top:{LINE};{_align(at, right)};'
         f'{"" if at else _MONO}{"white-space:nowrap" if at in between else ""}">{shown(cell)}</td>'

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 
 def printable(text: str) -> str:
-    """The text with everything escaped that could move a cursor, change a colour or fake a line.
+    """Return the text with every character escaped that could move a cursor, change a colour or fake a line.
 
     Control and format characters, line separators and bytes that are not UTF-8 (surrogate escapes) become ``\\x``,
-    ``\\u`` or ``\\U`` escapes, and a backslash two, so that different names never look the same.
+    ``\\u`` or ``\\U`` escapes, and a backslash becomes two, so that different names never look the same.
 
     >>> print(printable("a\\nb"), printable("\\udcff"), printable("é"))
     a\\x0ab \\xff é
@@ -18,12 +18,12 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A message on one line: as ``printable``, but for backslashes, which quoted names in it already have."""
+    """Return a message on one line: ``printable``, except that backslashes stay, names in it are quoted already."""
     return "".join(character if character == "\\" else _escaped(character) for character in text)
 
 
 def human_size(nbytes: int) -> str:
-    """A number of bytes in units of powers of 1000.
+    """Return a number of bytes in units of powers of 1000.
 
     >>> human_size(680), human_size(64936), human_size(64_000_000)
     ('680 B', '64.9 kB', '64.0 MB')
@@ -33,13 +33,13 @@ def human_size(nbytes: int) -> str:
     size = float(nbytes)
     for unit in ("kB", "MB", "GB", "TB"):
         size /= 1000
-        if size < 999.95:
+        if size < 999.95:  # 999.95 and more would be rounded to 1000.0
             return f"{size:.1f} {unit}"
     return f"{size / 1000:.1f} PB"
 
 
 def human_shape(shape: Sequence[int]) -> str:
-    """A shape in brackets, so that a scalar shows too.
+    """Return a shape in brackets; a scalar's is ``[]``.
 
     >>> human_shape((13, 4)), human_shape(())
     ('[13, 4]', '[]')
@@ -48,7 +48,7 @@ def human_shape(shape: Sequence[int]) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """A number and its noun.
+    """Return a number and its noun, in the plural unless the number is 1.
 
     >>> count(1, "tensor"), count(20000, "slice")
     ('1 tensor', '20,000 slices')

@@ -79,7 +79,7 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """What moves, as a drawing and a table, for notebooks."""
-        from shardvar.pictures.values import MOST_MOVES, plan_html
+        from shardvar.pictures.drawings import MOST_MOVES, plan_html
 
         copies = [self.copy(row) for row in range(min(len(self.copies), MOST_MOVES + 1))]
         named = [(_name(self.sources, copy.source), _name(self.targets, copy.target), copy.region) for copy in copies]

@@ -29,10 +29,8 @@ from shardvar.testing.arrays import arrays, counting, shapes, string_arrays
 from shardvar.testing.checkpoints import Policy, checkpoints, keys, policies
 from shardvar.testing.compare import assert_matches_oracle, difference
 from shardvar.testing.geometry import layouts, partitioners, partitions, regions, regions_in, tilings
-from shardvar.testing.machine import ShardedVariableMachine
-from shardvar.testing.rows import SparseIds, ids, slices, sparse_ids
-from shardvar.testing.updates import Update, update_sequences, updated
-from shardvar.testing.variables import sharded_of, sharded_variables
+from shardvar.testing.machine import ShardedVariableMachine, sharded_of, sharded_variables
+from shardvar.testing.operations import SparseIds, Update, ids, slices, sparse_ids, update_sequences, updated
 
 __all__ = [
     "Policy",

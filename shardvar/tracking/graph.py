@@ -1,40 +1,46 @@
-"""ObjectGraph: who is whose child, under which name, frozen at one moment.
+"""The graph of objects: children by name, frozen at one moment.
 
-Objects are compared by identity; a cycle, or an object with two parents, is one node. Breadth first, children in the
-order of their names' appearance, so that the same program gives the same numbers.
+Objects are compared by identity, so a cycle, or an object with two parents, is one node. The walk is breadth first,
+with children in the order in which their names appeared: the same program gives the same numbers.
 
-Slots come last. A slot whose other object is in the graph is found by that object and not as a child: names of
-variables may be alike, and in another program come in another order. One whose other object is not in the graph is a
-child like any other.
+Slots come last. A slot whose variable is in the graph is reached through that variable and not as a child, because
+variables may share a name, and may come in another order in another program. A slot whose variable is not in the graph
+is a child like any other.
+
+Plain dictionaries, lists and tuples become nodes through ``node_of``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from itertools import count
+from types import MappingProxyType
+from typing import Any, Final, Self
 
-from shardvar.tracking.trackable import Trackable
+from shardvar.errors import ArgumentError
+from shardvar.tracking.trackable import Slot, Trackable
 
 
 class _Marker(str):
-    """A step of a path that is no name."""
+    """A step of a path that is not a child's name."""
 
     __slots__ = ()
 
 
 SLOT: Final = _Marker(".OPTIMIZER_SLOT")
-"""Stands in the path of a slot between the path of the other object and that of whoever keeps the slot; spelt as
-TensorFlow does, and told from a name by its identity."""
+"""Separates, in the path of a slot, the path of the variable from that of the optimizer. The text is TensorFlow's. Code
+compares by identity, since a child may have a name of the same letters."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotEdge:
-    """That an object keeps a slot beside another; all three by their positions in ``objects``."""
+    """An edge from an object to a slot that it keeps beside another; the numbers are positions in ``objects``."""
 
     owner: int
-    """Who keeps it."""
+    """The object that keeps the slot, such as an optimizer."""
     beside: int
-    """The other object."""
+    """The object that the slot belongs to, such as a variable."""
     name: str
-    """The slot's name."""
+    """The role of the slot, such as "momentum"."""
     slot: int
     """The slot."""
 
@@ -52,47 +58,25 @@ class ObjectGraph:
 
     @classmethod
     def of(cls, root: Trackable) -> Self:
-        """The graph as it stands."""
-        objects = [root]
-        position = {id(root): 0}
-        edges: list[list[tuple[str, int]]] = []
-        delayed = []
-
-        def number_of(node: Trackable) -> int:
-            number = position.setdefault(id(node), len(objects))
-            if number == len(objects):
-                objects.append(node)
-            return number
-
-        def visit_new() -> None:
-            for number in range(len(edges), 1 << 62):
-                if number == len(objects):  # grows while it is walked
-                    return
-                parent = objects[number]
-                slots = parent.child_slots
-                row = []
-                for name, child in parent.children.items():
-                    if name in slots:
-                        delayed.append((number, name, child, slots[name]))
-                    else:
-                        row.append((name, number_of(child)))
-                edges.append(row)
-
-        visit_new()
-        found = []
-        for owner, name, child, slot in delayed:  # grows where what a slot brings with it has slots
-            beside = position.get(id(slot.beside))
+        """Return the graph of now."""
+        walk = _Walk(root)
+        walk.visit_new()
+        slots = []
+        # Slots come after all children: only now is it known which variables are in the graph. A slot may bring new
+        # objects, and those new slots, so the list grows while it is walked.
+        for owner, name, child, slot in walk.delayed:
+            beside = walk.position.get(id(slot.beside))
             if beside is None:
-                edges[owner].append((name, number_of(child)))
+                walk.edges[owner].append((name, walk.number_of(child)))
             else:
-                found.append(SlotEdge(owner, beside, slot.name, number_of(child)))
-            visit_new()
-        return cls(tuple(objects), tuple(map(tuple, edges)), tuple(found))
+                slots.append(SlotEdge(owner, beside, slot.name, walk.number_of(child)))
+            walk.visit_new()
+        return cls(tuple(walk.objects), tuple(map(tuple, walk.edges)), tuple(slots))
 
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """The names on the shortest way from the root to each node; the root's is empty.
+        """Return the names on the shortest way from the root to each node; the root's is empty.
 
-        A slot's is the path of the other object, ``SLOT``, the path of whoever keeps it, and its name.
+        The path of a slot is the path of its variable, ``SLOT``, the path of the slot's owner, and the slot's name.
 
         >>> root = Trackable()
         >>> _ = root.track("layer", Trackable()).track("again", root)
@@ -102,6 +86,7 @@ class ObjectGraph:
         paths: list[tuple[str, ...] | None] = [None] * len(self.objects)
         paths[0] = ()
         slots = {edge.slot: edge for edge in self.slots}
+        # A node's number is above that of the node that led to it, so one pass in order knows every parent's path.
         for node, row in enumerate(self.edges):
             path = paths[node]
             if path is None and node in slots:
@@ -111,3 +96,73 @@ class ObjectGraph:
                 if paths[child] is None:
                     paths[child] = (*(path or ()), name)
         return tuple(path or () for path in paths)
+
+
+class _Walk:
+    """A walk over the objects under a root, which numbers them as it meets them."""
+
+    def __init__(self, root: Trackable) -> None:
+        self.objects = [root]
+        self.position = {id(root): 0}
+        self.edges: list[list[tuple[str, int]]] = []
+        self.delayed: list[tuple[int, str, Trackable, Slot]] = []
+        """Slots that were met: the owner's number, the name as a child, the slot and its role."""
+
+    def number_of(self, node: Trackable) -> int:
+        """Return the number of an object, which is new if it was not met before."""
+        number = self.position.setdefault(id(node), len(self.objects))
+        if number == len(self.objects):
+            self.objects.append(node)
+        return number
+
+    def visit_new(self) -> None:
+        """List the children of every object that has no row in ``edges`` yet."""
+        for number in count(len(self.edges)):
+            if number == len(self.objects):  # ``objects`` grows while it is walked
+                return
+            parent = self.objects[number]
+            slots = parent.child_slots
+            row = []
+            for name, child in parent.children.items():
+                if name in slots:
+                    self.delayed.append((number, name, child, slots[name]))
+                else:
+                    row.append((name, self.number_of(child)))
+            self.edges.append(row)
+
+
+class ContainerNode(Trackable):
+    """The node of a plain dictionary, list or tuple; its children are the items of now that have state.
+
+    A plain container cannot call a hook when an item appears, as the attributes of a module can. An item that appears
+    later is found when the graph is walked again.
+    """
+
+    def __init__(self, items: Any, known: "dict[int, ContainerNode]") -> None:
+        self._items = items
+        self._known = known
+        known[id(items)] = self
+
+    @property
+    def children(self) -> Mapping[str, Trackable]:
+        nodes: dict[str, Trackable] = {}
+        for name, item in self._items.items() if isinstance(self._items, Mapping) else enumerate(self._items):
+            node = node_of(item, self._known)
+            if node is None:
+                continue
+            if str(name) in nodes:
+                raise ArgumentError(f"Two items of a dictionary have keys that read {str(name)!r}.", "Rename one.")
+            nodes[str(name)] = node
+        return MappingProxyType(nodes)
+
+
+def node_of(value: Any, known: dict[int, ContainerNode]) -> Trackable | None:
+    """Return the node of a value, or None for a value without state.
+
+    ``known`` keeps one node a container, so that a container which contains itself ends.
+    """
+    if isinstance(value, Trackable):
+        return value
+    if not isinstance(value, Mapping | list | tuple):
+        return None
+    return known.get(id(value)) or ContainerNode(value, known)

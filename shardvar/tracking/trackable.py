@@ -1,15 +1,24 @@
-"""Trackable: an object that knows its children by name, and tells whoever waits for one when it appears.
+"""Trackable objects: children with names, slots, state, and a hook for children that appear later.
 
-A restore may come before the objects that it restores. Whoever restores leaves a hook on the parent; ``track`` calls it
-with each child that appears, and the hook may leave another on that child. So a variable is restored when it is
-attached, before anyone can read it, and this layer need not know what restoring is. The hook belongs to the object, not
-to the process: two restores of two models never meet.
+A restore may come before the objects that it restores. It leaves a hook on the parent, and ``track`` calls the hook
+with each child that appears; the hook may leave another one on that child. So a variable is restored when it is
+attached, before other code can read it, and this layer need not know what restoring is. The hook belongs to the object,
+not to the process: restores of two models never meet.
+
+The state of a variable is its value, and that of most objects the state of their children. ``Stateful`` is for the rest
+(a vocabulary, the position in an input, a schedule): such an object names arrays to save, and takes them back. Each
+array is a tensor of the checkpoint, under the key ``path/.ATTRIBUTES/name``.
+
+Subclasses need not call ``__init__``: every attribute of this module is made in ``__dict__`` when it is first needed.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+import numpy.typing as npt
 
 from shardvar.errors import ArgumentTypeError
 
@@ -21,45 +30,42 @@ ChildHook = Callable[["Trackable", str, "Trackable"], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """What a child is that is kept beside another object, as an optimizer keeps moments beside a variable."""
+    """The role of a child that belongs to another object, as an optimizer's moments belong to a variable."""
 
     beside: "Trackable"
-    """The other object."""
+    """The object that the child belongs to."""
     name: str
-    """What is kept, such as "momentum": the child is found by the other object and this, whatever its own name is."""
+    """The role, such as "momentum". The child is found by ``beside`` and this name, not by its own name."""
 
 
 class Trackable:
-    """An object whose state is that of its named children, and its own.
-
-    All attributes are made when first needed, so that a subclass need not call ``__init__``.
-    """
+    """An object whose state is that of its named children, and its own."""
 
     _children: dict[str, "Trackable"]
     _child_slots: dict[str, Slot]
     _child_hook: ChildHook | None
 
     other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """How other libraries call children and slots of such objects, by their names here: checkpoints are read and
-    written under both."""
+    """Names of children and slots in other libraries, by their names here. Checkpoints are read and written under
+    both."""
 
     @property
     def children(self) -> Mapping[str, "Trackable"]:
-        """The tracked children by name, in the order in which the names appeared; a view that cannot be written."""
+        """The tracked children by name, in the order in which the names appeared; a read-only view."""
         return MappingProxyType(self.__dict__.get("_children", {}))
 
     @property
     def child_slots(self) -> Mapping[str, Slot]:
-        """Those of the children that are slots, by their names; a view that cannot be written."""
+        """The roles of the children that are slots, by the children's names; a read-only view."""
         return MappingProxyType(self.__dict__.get("_child_slots", {}))
 
     def track_slot(self, name: str, child: _T, beside: "Trackable", slot_name: str) -> _T:
-        """``track`` a child that is kept beside another object."""
+        """``track`` a child that belongs to another object as its slot ``slot_name``."""
         self.__dict__.setdefault("_child_slots", {})[name] = Slot(beside, slot_name)
         return self.track(name, child)
 
     def track(self, name: str, child: _T) -> _T:
-        """Make ``child`` the child of that name, tell the hook, and return it; a child of the same name is replaced."""
+        """Make ``child`` the child of that name, call the hook, and return it; a child of the same name is replaced."""
         if not isinstance(child, Trackable):
             raise ArgumentTypeError(f"The child {name!r} is {child!r}.", "Track objects that are Trackable.")
         self.__dict__.setdefault("_children", {})[name] = child
@@ -69,10 +75,46 @@ class Trackable:
         return child
 
     def untrack(self, name: str) -> None:
-        """Forget the child of that name, if there is one."""
+        """Remove the child of that name, if there is one."""
         self.__dict__.get("_children", {}).pop(name, None)
         self.__dict__.get("_child_slots", {}).pop(name, None)
 
     def await_children(self, hook: ChildHook | None) -> None:
-        """Leave a hook for the children that will appear from now on, or take it away with None."""
+        """Set the hook for children that appear from now on; None removes it."""
         self.__dict__["_child_hook"] = hook
+
+
+class Stateful(Trackable, ABC):
+    """A trackable object with state beside that of its children.
+
+    >>> import numpy as np
+    >>> class Vocabulary(Stateful):
+    ...     def __init__(self, words):
+    ...         self.words = words
+    ...
+    ...     def state(self):
+    ...         return {"words": np.array(self.words, dtype=object)}
+    ...
+    ...     def restore_state(self, values):
+    ...         self.words = list(values["words"])
+    >>> vocabulary = Vocabulary([b"a"])
+    >>> vocabulary.restore_state(Vocabulary([b"b", b"c"]).state())
+    >>> vocabulary.words
+    [b'b', b'c']
+    """
+
+    @abstractmethod
+    def state(self) -> Mapping[str, npt.ArrayLike]:
+        """Return the arrays to save, by names that this object chooses.
+
+        Called once a save, in the thread that saves, before the values of variables are taken; the arrays are copied
+        then. Called before a restore too: the answer goes back to ``restore_state`` if the restore fails.
+        """
+
+    @abstractmethod
+    def restore_state(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take the arrays of a checkpoint under their names, with the dtypes and shapes that they were stored with.
+
+        Called once a restore, before any variable is written. To refuse the arrays, raise any error and change nothing:
+        the whole checkpoint is then refused, and objects that took theirs before get back what they had.
+        """

@@ -10,23 +10,28 @@ ShardedVariable instance. Expanded form: sharded variable is expanded to a list 
     | Module | variables, trainable_variables | expanded |
 
 The order is fixed: a module's own attributes alphabetically, then those of the modules found in them, in the same
-order; lists and tuples in their order, dictionaries by their sorted keys; what was met before is not given again.
+order; lists and tuples in their order, dictionaries by their sorted keys. A variable that was met before is left out.
+
+Lists and dictionaries that become attributes are replaced by tracked ones. ``self.blocks = [block, block]`` is still a
+list; it is also a child of the module, with its items as children, named by their numbers or keys. If it grows later,
+it calls the hook for new children, as the module does for an attribute. A tuple never changes, so it stays as it is,
+and a node beside it has its items as children.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Self, SupportsIndex
 
-from shardvar.errors import ArgumentTypeError
+from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.tracking import Trackable
-from shardvar.training.containers import as_attribute, node_of
 from shardvar.variables import ShardedVariable, Variable
 
 _UNTRACKED = ("_children", "_child_slots", "_child_hook")
 
 
 class Module(Trackable):
-    """The base class of layers and models.
+    """An object whose attributes are its state: the base class of layers and models.
 
     >>> class Dense(Module):
     ...     def __init__(self):
@@ -40,18 +45,19 @@ class Module(Trackable):
 
     def __init__(self, name: str | None = None) -> None:
         if not isinstance(name, str | None):
-            raise ArgumentTypeError(f"The name {name!r} is no text.", "Give a str.")
+            raise ArgumentTypeError(f"Invalid name {name!r}.", "Give a str.")
         self._name = name
 
     @property
     def name(self) -> str:
-        """The name that it was given, else its class's: ``UserModel`` is ``user_model``."""
+        """The name given to the module, else the name of its class: ``user_model`` for ``UserModel``."""
         given: str | None = self.__dict__.get("_name")
+        # An underscore goes between "r" and "M" of UserModel, and before the last capital of "MLP" in MLPBlock.
         return given or re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(self).__name__).lower()
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """All variables of this module and of those in it.
+        """All variables of this module and of the modules in it.
 
         R-MODULE-2 (RFC 000): "If a sharded variable is assigned to an attribute, the variables or trainable_variables
         can collect its component variables as opposed to the ShardedVariable instance".
@@ -60,26 +66,26 @@ class Module(Trackable):
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
-        """Those of ``variables`` that are trainable."""
+        """The trainable ones of ``variables``."""
         return tuple(variable for variable in self.variables if variable.trainable)
 
     @property
     def non_trainable_variables(self) -> tuple[Variable, ...]:
-        """Those of ``variables`` that are not trainable."""
+        """The ones of ``variables`` that are not trainable."""
         return tuple(variable for variable in self.variables if not variable.trainable)
 
     @property
     def submodules(self) -> tuple["Module", ...]:
-        """The modules in it, at any depth, in the order of ``variables``."""
+        """The modules in this one, at any depth, in the order of ``variables``."""
         return tuple(leaf for leaf in _leaves(self) if isinstance(leaf, Module))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        kept = as_attribute(value)
+        kept = _as_attribute(value)
         super().__setattr__(name, kept)
-        node = node_of(kept)
+        node = _node_of(kept)
         if node is None:
             self.untrack(name)
-        elif self.__dict__.get(name) is kept:  # a property's setter keeps it elsewhere, under a name of its own
+        elif self.__dict__.get(name) is kept:  # a property's setter keeps it elsewhere, under another name
             self.track(name, node)
 
     def __delattr__(self, name: str) -> None:
@@ -88,9 +94,9 @@ class Module(Trackable):
 
 
 def _leaves(root: Module) -> Iterator[Any]:
-    """The variables and modules under ``root``, each once; breadth first within a module, then module by module.
+    """Yield the variables and modules under ``root``, each once; all of a module, then of each module in it.
 
-    An explicit stack: models may be deeper than Python's own.
+    The stack is explicit, since models may be deeper than Python's recursion limit.
     """
     seen = {id(root)}
     ahead = [iter([root])]
@@ -111,8 +117,8 @@ def _leaves(root: Module) -> Iterator[Any]:
 
 
 def _flat(values: Iterable[Any]) -> Iterator[Any]:
-    """The variables and modules among the values and in their containers; sharded variables expanded."""
-    ahead = [iter(values)]
+    """Yield the variables and modules among the values and in their containers; sharded variables expanded."""
+    ahead = [iter(values)]  # an explicit stack here too; the list itself marks the end of an iterator
     entered: set[int] = set()
     while ahead:
         value = next(ahead[-1], ahead)
@@ -121,7 +127,7 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
         elif isinstance(value, ShardedVariable):
             yield from value.variables
         elif isinstance(value, Variable | Module):
-            yield as_attribute(value)  # which refuses what became a shard after it became an attribute
+            yield _as_attribute(value)  # refuses a variable that became a shard after it became an attribute
         elif isinstance(value, list | tuple | Mapping) and id(value) not in entered:  # a list may contain itself
             entered.add(id(value))
             ahead.append(iter([value[key] for key in _sorted_keys(value)] if isinstance(value, Mapping) else value))
@@ -132,3 +138,162 @@ def _sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
         return sorted(mapping)
     except TypeError:  # keys of several kinds have no order but that of insertion
         return list(mapping)
+
+
+# Attributes, and containers that are tracked with their items.
+
+
+def _as_attribute(value: Any) -> Any:
+    """Return ``value`` as it is kept: plain lists and dictionaries become tracked ones, all else stays.
+
+    R-MODULE-1 (RFC 000): "We should disallow assigning component variables of a sharded variable to object attributes.
+    It will result in unnecessary data duplications in checkpoints".
+    """
+    if isinstance(value, Variable) and value.container is not None:
+        raise ArgumentError(
+            f"{value.name} is a shard of {value.container.name}, and a shard cannot be an attribute: "
+            "it would be saved twice, and could not be restored to another number of shards.",
+            "Assign the sharded variable itself.",
+        )
+    if type(value) is list:
+        return TrackedList(value)
+    if type(value) is dict:
+        return TrackedDict(value)
+    if isinstance(value, tuple):
+        for item in value:
+            _as_attribute(item)
+    return value
+
+
+def _node_of(value: Any) -> Trackable | None:
+    """Return the node of an attribute in the graph of objects; None for an attribute without state."""
+    if isinstance(value, tuple):
+        node = TupleNode(value)
+        return node if node.children else None
+    return value if isinstance(value, Trackable) else None
+
+
+class _Container(Trackable):
+    """The base class of tracked containers, whose children are their items of now."""
+
+    def named_items(self) -> Iterator[tuple[str, Any]]:
+        """Yield the items, each with its name as a child."""
+        raise NotImplementedError
+
+    @property
+    def children(self) -> Mapping[str, Trackable]:
+        nodes = ((name, _node_of(item)) for name, item in self.named_items())
+        return MappingProxyType({name: node for name, node in nodes if node is not None})
+
+    def _announce(self) -> None:
+        """Call the hook for new children, and untrack items that left."""
+        announced: dict[str, Trackable] = self.__dict__.setdefault("_children", {})
+        children = self.children
+        for name in announced.keys() - children.keys():
+            self.untrack(name)
+        for name, child in children.items():
+            if announced.get(name) is not child:
+                self.track(name, child)
+
+
+class TrackedList(list[Any], _Container):
+    """A list whose items are children, named '0', '1', ..."""
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        super().__init__(map(_as_attribute, items))
+        self._announce()
+
+    def named_items(self) -> Iterator[tuple[str, Any]]:
+        return ((str(number), item) for number, item in enumerate(self))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(index, [*map(_as_attribute, value)] if isinstance(index, slice) else _as_attribute(value))
+        self._announce()
+
+    def append(self, item: Any) -> None:
+        self[len(self) :] = [item]
+
+    def extend(self, items: Iterable[Any]) -> None:
+        self[len(self) :] = items
+
+    def insert(self, index: SupportsIndex, item: Any) -> None:
+        self[index:index] = [item]
+
+    def __iadd__(self, items: Iterable[Any]) -> Self:  # type: ignore[misc]  # list's own is narrower than its +
+        self.extend(items)
+        return self
+
+    def __copy__(self) -> Self:
+        return type(self)(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        from copy import deepcopy
+
+        twin = memo[id(self)] = type(self)()
+        twin.extend([deepcopy(item, memo) for item in self])
+        return twin
+
+
+class TrackedDict(dict[Any, Any], _Container):
+    """A dictionary whose values are children, named by their keys."""
+
+    def __init__(self, items: Mapping[Any, Any] | None = None) -> None:
+        super().__init__(_entries(items or {}))
+        self._announce()
+
+    def named_items(self) -> Iterator[tuple[str, Any]]:
+        return ((str(key), value) for key, value in self.items())
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.update({key: value})
+
+    def update(self, *others: Any, **items: Any) -> None:
+        entries = _entries({**self, **dict(*others, **items)})
+        super().update(entries)
+        self._announce()
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[misc]  # dict's own has an overload for each kind
+        self.update(other)
+        return self
+
+    def __copy__(self) -> Self:
+        return type(self)(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        from copy import deepcopy
+
+        twin = memo[id(self)] = type(self)()
+        twin.update({deepcopy(key, memo): deepcopy(value, memo) for key, value in self.items()})
+        return twin
+
+
+def _entries(items: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the entries as they are kept; ``ArgumentError`` if two of them are children of one name.
+
+    R-MODULE-3: a child is saved under its name; of two that have one name, the second would be lost.
+    """
+    entries = {key: _as_attribute(value) for key, value in items.items()}
+    named: dict[str, Any] = {}
+    for key, value in entries.items():
+        if _node_of(value) is not None and named.setdefault(str(key), key) is not key:
+            raise ArgumentError(
+                f"The keys {named[str(key)]!r} and {key!r} are both children named {str(key)!r}.",
+                "Give keys that differ as text: of two children of one name, one would not be saved.",
+            )
+    return entries
+
+
+class TupleNode(_Container):
+    """The node of a tuple; its children are the items, named '0', '1', ..."""
+
+    def __init__(self, items: tuple[Any, ...]) -> None:
+        self._items = tuple(map(_as_attribute, items))
+        self._announce()
+
+    def named_items(self) -> Iterator[tuple[str, Any]]:
+        return ((str(number), item) for number, item in enumerate(self._items))

@@ -1,9 +1,9 @@
-"""Plain data for what a model is built of: layers, strategies, partitioners, initializers.
+"""Plain data for the parts of a model: layers, strategies, partitioners, initializers.
 
 R-SERIAL-2 (RFC 002): "we have plans to serialize Embedding layers and Distribution Strategies so that when we load a
 saved model we would be able to recover these objects". An object becomes ``{"class_name": ..., "config": {...}}``:
-text, numbers, lists and dictionaries, which JSON can hold. Only classes that were registered are ever made from such
-data: nothing is imported by a name that stands in it. A function has no plain form; the class of the same rule has.
+text, numbers, lists and dictionaries, which JSON can hold. Only registered classes are created from such data: no name
+in it is ever imported. A function has no plain form; the class of the same rule has one.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ _classes: dict[str, type] = {}
 
 
 def serializable(kind: _C) -> _C:
-    """Register a class, under its name; it is a dataclass, or has ``get_config`` and ``from_config``. A decorator.
+    """Register a class under its name; it is a dataclass, or has ``get_config`` and ``from_config``. A decorator.
 
-    A class that is defined again, as in a notebook, takes the place of the earlier one.
+    A class that is defined again, as in a notebook, replaces the earlier one.
     """
     known = _classes.get(kind.__name__, kind)
     if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
@@ -34,7 +34,7 @@ def serializable(kind: _C) -> _C:
 
 
 def serialize(thing: Any) -> Any:
-    """Plain data for an object of a registered class; None for None.
+    """Return plain data for an object of a registered class; None for None.
 
     >>> serialize(FixedShardsPartitioner(3))
     {'class_name': 'FixedShardsPartitioner', 'config': {'num_shards': 3}}
@@ -51,7 +51,7 @@ def serialize(thing: Any) -> Any:
 
 
 def deserialize(data: Any, **changes: Any) -> Any:
-    """The object that ``serialize`` was given, with some entries of its config changed.
+    """Return the object that ``serialize`` was given, with some entries of its config changed.
 
     >>> deserialize({"class_name": "FixedShardsPartitioner", "config": {"num_shards": 3}}, num_shards=5)
     FixedShardsPartitioner(num_shards=5)
@@ -59,7 +59,7 @@ def deserialize(data: Any, **changes: Any) -> Any:
     if data is None:
         return None
     if not isinstance(data, Mapping) or set(data) != {"class_name", "config"}:
-        raise ArgumentTypeError(f"{data!r} is no serialized object.", "Give {'class_name': ..., 'config': {...}}.")
+        raise ArgumentTypeError(f"{data!r} is not a serialized object.", "Give {'class_name': ..., 'config': {...}}.")
     kind = _classes.get(data["class_name"]) if isinstance(data["class_name"], str) else None
     if kind is None:
         known = ", ".join(sorted(_classes))
@@ -71,7 +71,7 @@ def deserialize(data: Any, **changes: Any) -> Any:
 
 
 def check_config(kind: type, config: Any) -> dict[str, Any]:
-    """The config as arguments of the class; ``ArgumentError`` names an entry that it does not take."""
+    """Return the config as arguments of the class; ``ArgumentError`` names an entry that it does not take."""
     if not isinstance(config, Mapping):
         raise ArgumentTypeError(f"The config of {kind.__name__} is {config!r}.", "Give a dictionary.")
     known = signature(kind).parameters
@@ -91,7 +91,7 @@ def _config(thing: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` as text, numbers, lists and dictionaries."""
+    """Return ``value`` as text, numbers, lists and dictionaries."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

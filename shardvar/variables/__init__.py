@@ -3,17 +3,15 @@
 from shardvar.variables import initializers
 from shardvar.variables import operations as variable_operations
 from shardvar.variables.create import create_partitioned, create_sharded_variable
-from shardvar.variables.creators import variable_creator_scope
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.mirrored import AggregatingVariable, MirroredVariable, PerReplica
-from shardvar.variables.name_scope import name_scope
 from shardvar.variables.ref_variable import RefVariable
 from shardvar.variables.resource_variable import ResourceVariable
+from shardvar.variables.scopes import name_scope, variable_creator_scope
 from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.sync_on_read import SyncOnReadVariable, replica_scope
-from shardvar.variables.unread import UnreadVariable
-from shardvar.variables.variable import Variable, VariableAggregation, VariableSynchronization
+from shardvar.variables.variable import UnreadVariable, Variable, VariableAggregation, VariableSynchronization
 
 __all__ = [
     "AggregatingVariable",

@@ -1,13 +1,28 @@
-"""The interface of variables, plain and sharded alike: what users call, in terms of what a kind of variable provides.
+"""The interface of variables, plain and sharded alike: the methods that users call.
 
 R-VAR-3 (RFC 000): "By conforming to the variable interface, we could also easily swap the implementation". Every public
-method here has one shape: check the arguments, plan the writes, commit them. A kind of variable says how it reads rows
-and how it plans a write; all else follows.
+method here has one shape: check the arguments, plan the writes, commit them. A kind of variable provides a few methods,
+and everything else follows from them:
+
+    read_value, _read_rows            read the value, or some of its rows
+    plan_writes, plan_row_writes      plan how all elements, or some rows, are combined with given values
+    resources                         the resources that hold the value
+
+A plan is a list of ``Write``. Planning does whatever may fail, so ``commit`` either performs all writes or none. A
+variable that consists of others (shards, copies) plans by asking each of them and joining the lists.
 
 R-ASSIGN-3 (RFC 003): "Instead of having free functions which access internal state of variables, reading from and
 writing to variables will be done via methods."
+
+``NumpyProtocol``, the base class, makes variables work in NumPy expressions. R-CONCAT-1 (RFC 000): a "tensor conversion
+function that concats shards to the full value. This allows any Python op to accept sharded variable objects." The
+conversion is ``__array__``. Ufuncs, the other functions of NumPy and Python's operators convert their arguments with it
+and continue with plain arrays. Results are arrays. Nothing is written through ``out=``, because only the methods of a
+variable write to it.
 """
 
+from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,18 +33,127 @@ from shardvar.layout.dtypes import Array, Ints
 from shardvar.tracking import Trackable
 from shardvar.variables.index import Rows, plan_gather_nd, read_index
 from shardvar.variables.indexed_slices import IndexedSlices
-from shardvar.variables.numpy_protocol import NumpyProtocol
 from shardvar.variables.resource import Resource, Write, commit, holding
 from shardvar.variables.row_layout import check_rows
+from shardvar.variables.scatter import ascending
 from shardvar.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB, Update, check_update
-from shardvar.variables.values import cast_value, check_shape
+from shardvar.variables.values import as_dtype, cast_value, check_shape
+
+_Operator = Callable[[Any, Any], Any]
+
+
+def _binary(ufunc: np.ufunc) -> _Operator:
+    def operator(self: Any, other: Any) -> Any:
+        if getattr(other, "__array_ufunc__", True) is None:
+            # NumPy's protocol: the other operand computes the result by its own reflected operator.
+            return NotImplemented
+        return ufunc(self, other)
+
+    return operator
+
+
+def _reflected(ufunc: np.ufunc) -> _Operator:
+    def operator(self: Any, other: Any) -> Any:
+        return ufunc(other, self)
+
+    return operator
+
+
+def _unary(ufunc: np.ufunc) -> Callable[[Any], Any]:
+    def operator(self: Any) -> Any:
+        return ufunc(self)
+
+    return operator
+
+
+class NumpyProtocol:
+    """The operators and conversions of an array, all derived from ``read_value``.
+
+    In-place operators are left out: ``variable += 1`` binds the name to a new array, as in TensorFlow.
+    """
+
+    def read_value(self) -> Array:
+        """Return the value as a new array."""
+        raise NotImplementedError
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ArgumentError("A variable's value is always a copy.", "Ask for it without copy=False.")
+        value = self.read_value()
+        return value if dtype is None else value.astype(dtype, copy=False)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if method == "at" or any(isinstance(target, NumpyProtocol) for target in kwargs.get("out", ())):
+            raise ArgumentTypeError(
+                f"{ufunc.__name__} would write to a variable.", "Use its assign and scatter methods."
+            )
+        return getattr(ufunc, method)(*map(_plain, inputs), **{name: _plain(value) for name, value in kwargs.items()})
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if isinstance(kwargs.get("out"), NumpyProtocol) or (func in _WRITERS and isinstance(args[0], NumpyProtocol)):
+            raise ArgumentTypeError(
+                f"{func.__name__} would write to a variable.", "Use its assign and scatter methods."
+            )
+        if func in _METADATA and len(args) == 1 and not kwargs:
+            return _METADATA[func](args[0])
+        return func(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()})
+
+    __add__, __radd__ = _binary(np.add), _reflected(np.add)
+    __sub__, __rsub__ = _binary(np.subtract), _reflected(np.subtract)
+    __mul__, __rmul__ = _binary(np.multiply), _reflected(np.multiply)
+    __truediv__, __rtruediv__ = _binary(np.true_divide), _reflected(np.true_divide)
+    __floordiv__, __rfloordiv__ = _binary(np.floor_divide), _reflected(np.floor_divide)
+    __mod__, __rmod__ = _binary(np.remainder), _reflected(np.remainder)
+    __divmod__, __rdivmod__ = _binary(np.divmod), _reflected(np.divmod)
+    __pow__, __rpow__ = _binary(np.power), _reflected(np.power)
+    __matmul__, __rmatmul__ = _binary(np.matmul), _reflected(np.matmul)
+    __and__, __rand__ = _binary(np.bitwise_and), _reflected(np.bitwise_and)
+    __or__, __ror__ = _binary(np.bitwise_or), _reflected(np.bitwise_or)
+    __xor__, __rxor__ = _binary(np.bitwise_xor), _reflected(np.bitwise_xor)
+    __lshift__, __rlshift__ = _binary(np.left_shift), _reflected(np.left_shift)
+    __rshift__, __rrshift__ = _binary(np.right_shift), _reflected(np.right_shift)
+    __lt__, __le__ = _binary(np.less), _binary(np.less_equal)
+    __gt__, __ge__ = _binary(np.greater), _binary(np.greater_equal)
+    __neg__, __pos__ = _unary(np.negative), _unary(np.positive)
+    __abs__, __invert__ = _unary(np.absolute), _unary(np.invert)
+
+    def __eq__(self, other: object) -> Any:
+        # R-SV-EQ: elementwise, as for arrays and TensorFlow's variables; `is` compares identities.
+        return self.read_value() == _plain(other)
+
+    def __ne__(self, other: object) -> Any:
+        return self.read_value() != _plain(other)
+
+    __hash__ = object.__hash__
+
+    def astype(self, dtype: Any) -> Array:
+        """Return the value converted to ``dtype``."""
+        return self.read_value().astype(as_dtype(dtype))
+
+
+_WRITERS = {np.copyto, np.put, np.put_along_axis, np.place, np.putmask, np.fill_diagonal}
+_METADATA: dict[Any, Callable[[Any], Any]] = {
+    np.shape: lambda variable: variable.shape,
+    np.ndim: lambda variable: len(variable.shape),
+    np.size: lambda variable: prod(variable.shape),
+}
+"""Functions that a variable answers from its shape, without moving its value."""
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` with arrays in place of variables, also inside lists and tuples."""
+    if isinstance(value, NumpyProtocol):
+        return np.asarray(value)
+    if type(value) in (tuple, list):
+        return type(value)(map(_plain, value))
+    return value
 
 
 class VariableInterface(NumpyProtocol, Trackable):
-    """What code may expect of a variable without asking which kind it is.
+    """The methods that every variable has, plain or sharded.
 
-    ``use_locking`` is accepted for TensorFlow's sake: every write is locked. ``name`` names the operation in the
-    transfer ledger.
+    ``use_locking`` is accepted for compatibility with TensorFlow and ignored: every write is locked. ``name`` names the
+    operation in the transfer ledger.
     """
 
     @property
@@ -44,54 +168,62 @@ class VariableInterface(NumpyProtocol, Trackable):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name, with the prefixes of its name scopes; several variables may have the same."""
         raise NotImplementedError
 
     @property
     def trainable(self) -> bool:
-        """Whether optimizers that are given no list of variables may change it."""
+        """True if optimizers may change the variable when they are given no list of variables."""
         raise NotImplementedError
 
     # What a kind of variable provides.
 
     @property
     def resources(self) -> tuple[Resource, ...]:
-        """The resources that hold the value; whoever holds their mutexes is alone with it."""
+        """The resources that hold the value; while their mutexes are held, no other thread reads or writes it."""
         return ()
 
     @property
     def _assignable_shape(self) -> tuple[int | None, ...]:
-        """The shape that a value to assign must have; None where any size will do."""
+        """The shape that a value to assign must have; None stands for any extent."""
         return self.shape
 
     def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
-        """The rows, in this order and in range, as an array that nobody else holds."""
+        """Return the rows, which are in range, in their order, as a new array."""
         raise NotImplementedError
 
-    def _plan_dense(self, update: Update, value: Array) -> list[Write]:
-        """How all elements are combined with ``value``, which has the variable's shape and dtype."""
+    def plan_writes(self, update: Update, value: Array) -> list[Write]:
+        """Return the writes that combine all elements with ``value`` [*shape], which has the variable's dtype.
+
+        Law: after ``commit(variable.plan_writes(update, value))`` the value is ``update.combine(old, value)``.
+        """
         raise NotImplementedError
 
-    def _plan_sparse(self, update: Update, rows: Ints, values: Array) -> list[Write]:
-        """How rows, in range, are combined with ``values``, which have the variable's dtype and row shape."""
+    def plan_row_writes(self, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+        """Return the writes that combine rows with ``values``, one after another where a row occurs several times.
+
+        ``rows`` [n] ascend and are in range, n > 0. ``values[order[i]]`` [*row] belongs to ``rows[i]`` and has the
+        variable's dtype; without an order it is ``values[i]``. Whoever plans a write of strings holds the mutexes of
+        ``resources`` until it is committed, because strings are combined with the old ones while the write is planned.
+        """
         raise NotImplementedError
 
     def _written(self, read_value: bool) -> Any:
-        """What a write returns."""
+        """Return the result of a write: something that reads the new value, or None."""
         raise NotImplementedError
 
     # Reading.
 
     def value(self) -> Array:
-        """The value; a snapshot, as ``read_value`` gives it."""
+        """Return a snapshot of the value, as ``read_value`` does."""
         return self.read_value()
 
     def numpy(self) -> Array:
-        """The value; a copy that may be written without the variable changing."""
+        """Return a copy of the value; changing the copy leaves the variable as it is."""
         return self.read_value()
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Array:
-        """The rows at ``indices`` [*ids], in the order of the ids -> [*ids, *row].
+        """Return the rows at ``indices`` [*ids], in the order of the ids -> [*ids, *row].
 
         R-READ-1: the i-th row returned is that of the i-th id, whatever shards hold them.
         """
@@ -100,12 +232,12 @@ class VariableInterface(NumpyProtocol, Trackable):
             return self._read_rows(rows.ravel()).reshape((*rows.shape, *self.shape[1:]))
 
     def gather_nd(self, indices: Any, name: str | None = None) -> Array:
-        """The elements or slices at ``indices`` [*n, k], each an index into the first k axes -> [*n, *shape[k:]]."""
+        """Return the elements or slices at ``indices`` [*n, k], each an index into the first k axes -> [*n, ...]."""
         with operation_scope(name or "gather_nd"):
             return plan_gather_nd(indices, self.shape).read(self._read_rows)
 
     def __getitem__(self, key: Any) -> Array:
-        """What NumPy's index selects from the value; only rows that it touches are moved."""
+        """Return what NumPy's index selects from the value; only rows that it touches are moved."""
         with operation_scope("getitem"):
             return read_index(key, self.shape, self._read_rows, self.read_value)
 
@@ -124,7 +256,7 @@ class VariableInterface(NumpyProtocol, Trackable):
         return self._write_dense(SUB, delta, name or "assign_sub", read_value)
 
     def scatter_add(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
-        """Add the slices to their rows; what comes twice is added twice."""
+        """Add the slices to their rows; slices of the same row are all added."""
         return self._write_sparse(ADD, sparse_delta, name or "scatter_add")
 
     def scatter_sub(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
@@ -140,24 +272,25 @@ class VariableInterface(NumpyProtocol, Trackable):
         return self._write_sparse(DIV, sparse_delta, name or "scatter_div")
 
     def scatter_min(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
-        """Keep the smaller of rows and slices."""
+        """Keep the smaller of rows and slices, element by element."""
         return self._write_sparse(MIN, sparse_delta, name or "scatter_min")
 
     def scatter_max(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
-        """Keep the larger of rows and slices."""
+        """Keep the larger of rows and slices, element by element."""
         return self._write_sparse(MAX, sparse_delta, name or "scatter_max")
 
     def scatter_update(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
-        """Replace rows by the slices; of several for one row the last stays."""
+        """Replace rows by the slices; of several slices for one row the last stays."""
         return self._write_sparse(REPLACE, sparse_delta, name or "scatter_update")
 
     def batch_scatter_update(
         self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
     ) -> Any:
-        """``scatter_update`` in every batch: indices [*batch, n] address the axis after the batch axes.
+        """Do ``scatter_update`` in every batch: indices [*batch, n] address the axis after the batch axes.
 
-        With indices of one axis there is no batch, and it is ``scatter_update``.
+        Indices of one axis have no batch axes, and the call is ``scatter_update``.
         """
+        # Check. Nothing is read or moved before the arguments are known to fit.
         slices = _slices(sparse_delta)
         if slices.indices.ndim <= 1:
             return self._write_sparse(REPLACE, slices, name or "batch_scatter_update")
@@ -168,29 +301,38 @@ class VariableInterface(NumpyProtocol, Trackable):
         values = cast_value(slices.values, self.dtype, "The values")
         check_shape(values.shape, (*indices.shape, *inner[1:]), "The array of values")
         with operation_scope(name or "batch_scatter_update"), holding(self.resources):
+            # Plan. The whole value is read and written again; the mutexes are held, so that no write falls in between.
+            # indices [2, 3] of batch (2,): np.indices gives the batch numbers [[0, 0, 0], [1, 1, 1]] beside them.
             new = self.read_value()
             new[(*np.indices(indices.shape)[:-1], indices)] = values
-            commit(self._plan_dense(REPLACE, new))
+            # Commit.
+            commit(self.plan_writes(REPLACE, new))
         return self._written(True)
 
     def _write_dense(self, update: Update, value: Any, name: str, read_value: bool) -> Any:
+        # Check.
         array = cast_value(value, self.dtype, "The value")
         check_shape(array.shape, self._assignable_shape if update is REPLACE else self.shape, "The value")
         check_update(update, self.dtype, array)
+        # Plan, then commit: operands move to their devices before the first element changes.
         with operation_scope(name):
-            commit(self._plan_dense(update, array))
+            commit(self.plan_writes(update, array))
         return self._written(read_value)
 
     def _write_sparse(self, update: Update, sparse_delta: IndexedSlices, name: str) -> Any:
+        # Check.
         slices = _slices(sparse_delta)
         rows = check_rows(slices.indices, self._num_rows(), rank=1)
         values = cast_value(slices.values, self.dtype, "The values")
         check_shape(values.shape, (len(rows), *self.shape[1:]), "The array of values")
         check_update(update, self.dtype, values)
-        # Strings are combined with those of now while the write is planned; numbers only while it is committed.
-        alone = self.resources if self.dtype == np.object_ else ()
-        with operation_scope(name), holding(alone):
-            commit(self._plan_sparse(update, rows, values))
+        if len(rows) == 0:
+            return self._written(True)
+        # Plan, then commit. Rows are sorted once, here, for all shards and copies. The mutexes of strings are held all
+        # along, because strings are combined with the old ones while the write is planned; numbers only at the commit.
+        rows, order = ascending(rows)
+        with operation_scope(name), holding(self.resources if self.dtype == np.object_ else ()):
+            commit(self.plan_row_writes(update, rows, values, order))
         return self._written(True)
 
     def _num_rows(self) -> int:

@@ -1,12 +1,12 @@
-"""RefVariable: the variables of old, for teaching. What it reads is not a value but the variable's own memory.
+"""RefVariable: the variables of TensorFlow 1, whose reads return the variable's own memory instead of a value.
 
 R-REF-1 (RFC 003): "A ref edge is a pair of pointers, one to a Tensor and one to a mutex, owned by something other than
 the tf runtime. [...] This means that normal tensor objects in the graph can silently alias a mutable tensor, and hence
 two ops with the same input can see it having different values."
 
-Two hazards follow, which the RFC names and spec_tests/test_variable_hazards.py shows: a predicate that changes after it
-was read, so that parts of both branches run; and a gradient taken at a value that an update has already changed.
-Nothing in shardvar uses this kind; make one by calling it, or by a creator that returns it.
+The RFC names two hazards that follow: a predicate that changes after it was read, so that parts of both branches run;
+and a gradient taken at a value that an update has already changed. spec_tests/test_variable_hazards.py shows both. The
+kind exists for that test and for teaching. The library never creates one; construct it, or return it from a creator.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
-from shardvar.variables.name_scope import scoped_name
+from shardvar.variables.scopes import scoped_name
 from shardvar.variables.updates import ADD, REPLACE, SUB, Update
 from shardvar.variables.values import as_value, cast_value, check_shape
 from shardvar.variables.variable import Variable
@@ -36,7 +36,9 @@ class RefVariable(Variable):
     ) -> None:
         unused = sorted(key for key, value in more.items() if value is not None and key in ("shape", "colocated_with"))
         if unused:
-            raise ArgumentError(f"A RefVariable takes no {', '.join(unused)}.", "It is for teaching.")
+            raise ArgumentError(
+                f"A RefVariable takes no {', '.join(unused)}.", "Create an sv.Variable, or leave it out."
+            )
         value = initial_value() if callable(initial_value) else initial_value
         self._array = np.array(as_value(value, dtype))
         self._trainable = trainable is not False
@@ -59,7 +61,7 @@ class RefVariable(Variable):
         return self._trainable
 
     def read_value(self) -> Array:
-        """The memory itself, which any later write changes: this is the fault that the kind exists to show."""
+        """Return the memory itself, which any later write changes: the fault that this kind exists to show."""
         return self._array
 
     def assign(self, value: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:

@@ -1,13 +1,13 @@
-"""A resource, "a pair of a Tensor and a mutex", and the writes that may be done to it.
+"""A resource, "a pair of a Tensor and a mutex", and the writes to it.
 
 R-RES-1 (RFC 003): "What's stored in the device's resource manager is a pair of a Tensor and a mutex." Here the tensor
-is a buffer on a simulated device, which nobody but these functions ever sees. Reads copy out of it, writes change it in
-place: what RFC 003 calls copy-on-read, and as it asks, "no mutation is done to the Tensor returned by a
+is a buffer on a simulated device, which no caller outside of this package sees. Reads copy out of it and writes change
+it in place. This is what RFC 003 calls copy-on-read, and as it asks, "no mutation is done to the Tensor returned by a
 read_variable_op after it's been read".
 
 A write is planned, then committed. Planning does everything that may fail: casting, comparing shapes, moving operands
 to the device. Committing holds the mutexes of all resources that are written, in one order for all threads, and cannot
-fail; so a write to many shards happens whole or not at all, and concurrent ones lose nothing.
+fail. So a write to many shards happens whole or not at all, and concurrent writes lose nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,44 +28,48 @@ _serial_of = attrgetter("serial")
 
 
 class Resource:
-    """The pair. Two resources never share a buffer."""
+    """A buffer and its mutex. Two resources never share a buffer."""
 
     __slots__ = ("__weakref__", "buffer", "mutex", "serial")
 
     def __init__(
-        self, value: Array, device: Device | None = None, *, source: Device | None = None, is_own: bool = False
+        self, value: Array, device: Device | None = None, *, source: Device | None = None, owns_value: bool = False
     ) -> None:
-        self.buffer: Buffer = adopt(value, device) if is_own else place(value, device, source=source)
-        """The tensor; writes replace it only where its size changes."""
+        self.buffer: Buffer = adopt(value, device) if owns_value else place(value, device, source=source)
+        """The tensor. Writes change it in place, and replace it only where its size changes."""
         self.mutex = RLock()
-        """Held by whoever reads or writes the buffer."""
+        """Held by a thread while it reads or writes the buffer."""
         self.serial = next(_serials)
-        """The order in which mutexes are taken, so that two writers of many resources never wait for each other."""
+        """The place in the order in which all threads take mutexes, so that two writers never wait for each other."""
 
     @property
     def device(self) -> Device:
-        """Where it lives."""
+        """The device on which the buffer lives."""
         return self.buffer.device
 
     @property
     def array(self) -> Array:
-        """The memory itself: for whoever holds the mutex."""
+        """The memory itself; the caller holds the mutex."""
         return self.buffer.array
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write that is planned: nothing about it can fail any more."""
+    """A planned write. Nothing that can fail is left to do."""
 
     resources: tuple[Resource, ...]
-    """What it writes."""
+    """The resources that it writes."""
     apply: Callable[[], Any]
-    """Does it; the mutexes are held."""
+    """A function that performs the write; its caller holds the mutexes."""
 
 
 @contextmanager
 def holding(resources: Sequence[Resource]) -> Iterator[None]:
-    """Hold the mutexes of all, whatever their order here."""
+    """Hold the mutexes of all resources, whatever their order here.
+
+    Sorted by serial, all threads take mutexes in one order. Without that, one thread could hold A and wait for B while
+    another holds B and waits for A.
+    """
     held = []
     try:
         for resource in sorted(set(resources), key=_serial_of):
@@ -78,7 +82,9 @@ def holding(resources: Sequence[Resource]) -> Iterator[None]:
 
 
 def commit(writes: Sequence[Write]) -> None:
-    """Do all the writes while nobody reads or writes in between."""
+    """Perform all the writes; no other thread reads or writes their resources in between."""
+    # Floating-point errors are ignored. If the caller has NumPy raise them, an overflow in the second write would leave
+    # the first one done.
     with holding([resource for write in writes for resource in write.resources]), np.errstate(all="ignore"):
         for write in writes:
             write.apply()

@@ -1,4 +1,8 @@
-"""ResourceVariable: the default kind of variable, a resource with a name."""
+"""ResourceVariable: the default kind of variable, a resource with a name.
+
+It is what ``sv.Variable(...)`` makes where no creator makes something else: the last line of this module says so to
+``Variable``, which does not import it.
+"""
 
 from typing import Any, Self
 
@@ -9,9 +13,9 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array, Ints
 from shardvar.variables.initial_value import evaluate
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.name_scope import scoped_name
-from shardvar.variables.operations import gather_rows, plan_dense, plan_sparse, read_run, read_variable_op
+from shardvar.variables.operations import gather_rows, plan_row_write, plan_write, read_range, read_variable_op
 from shardvar.variables.resource import Resource, Write
+from shardvar.variables.scopes import scoped_name
 from shardvar.variables.updates import Update
 from shardvar.variables.values import check_shape
 from shardvar.variables.variable import Variable, VariableAggregation, VariableSynchronization, parse_mode
@@ -46,12 +50,12 @@ class ResourceVariable(Variable):
         # R-CREATE-3 (RFC 000): "residing in the same device as the “colocated_with” variable".
         home = device or current_device() if colocated_with is None else device_of(colocated_with)
         declared = None if shape is None else parse_shape(shape)
-        value, source, is_own = evaluate(initial_value, declared, dtype, home)
+        value, source, owns_value = evaluate(initial_value, declared, dtype, home)
         if declared is not None:
             check_shape(value.shape, declared, f"The initial value of {self._name}")
         self._declared_shape = value.shape if declared is None else declared
         with operation_scope("create"):
-            self._resource = Resource(value, home, source=source, is_own=is_own)
+            self._resource = Resource(value, home, source=source, owns_value=owns_value)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,7 +75,7 @@ class ResourceVariable(Variable):
 
     @property
     def synchronization(self) -> VariableSynchronization:
-        """When its copies are made equal, where it is mirrored."""
+        """When the copies of a mirrored variable are made equal."""
         return self._synchronization  # type: ignore[no-any-return]
 
     @property
@@ -81,7 +85,7 @@ class ResourceVariable(Variable):
 
     @property
     def constraint(self) -> Any:
-        """What an optimizer applies to the value after an update, if anything."""
+        """A function that an optimizer applies to the value after an update, or None."""
         return self._constraint
 
     @property
@@ -101,8 +105,8 @@ class ResourceVariable(Variable):
         with operation_scope("read_value"):
             return read_variable_op(self._resource)
 
-    def read_run(self, out: Array, run: tuple[slice, ...]) -> None:
-        read_run(self._resource, out, run)
+    def read_range(self, out: Array, ranges: tuple[slice, ...]) -> None:
+        read_range(self._resource, out, ranges)
 
     def rows_buffer(self) -> Buffer | None:
         return self._resource.buffer
@@ -110,44 +114,49 @@ class ResourceVariable(Variable):
     def gather_rows(self, out: Array, rows: Ints, places: Ints | None) -> None:
         gather_rows(self._resource, out, rows, places)
 
-    def plan_dense(self, update: Update, value: Array) -> Write:
-        return plan_dense(self._resource, update, value)
+    def plan_writes(self, update: Update, value: Array) -> list[Write]:
+        return [plan_write(self._resource, update, value)]
 
-    def plan_sparse(self, update: Update, rows: Ints, values: Array, order: Ints | None) -> Write:
-        return plan_sparse(self._resource, update, rows, values, order)
+    def plan_row_writes(self, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+        return [plan_row_write(self._resource, update, rows, values, order)]
 
     @property
     def _assignable_shape(self) -> tuple[int | None, ...]:
         return self._declared_shape
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A variable of the same name on the same device with a value of its own, in no container."""
+        """Return a variable of the same name on the same device with a copy of the value, in no container."""
         twin = object.__new__(type(self))
         memo[id(self)] = twin
         twin.__dict__.update(self.__dict__)
         for name in ("_children", "_child_slots", "_child_hook", "_container"):
             twin.__dict__.pop(name, None)
         with device_scope(self.device):
-            twin._resource = Resource(self.read_value(), self.device, is_own=True)
+            twin._resource = Resource(self.read_value(), self.device, owns_value=True)
         return twin
 
 
 def device_of(variable: Any) -> Device:
-    """Where a variable lives; of a sharded one, where its first shard does."""
+    """Return the device on which a variable lives; of a sharded one, that of its first shard."""
     if not isinstance(variable, VariableInterface):
         raise ArgumentTypeError(f"colocated_with is {variable!r}.", "Give a variable.")
     resources = variable.resources
     if not resources:
-        raise ArgumentError(f"{variable.name} lives on no device of its own.", "Colocate with a resource variable.")
+        raise ArgumentError(f"{variable.name} holds no resource on a device.", "Colocate with a resource variable.")
     return resources[0].device
 
 
 def parse_shape(shape: Any) -> tuple[int | None, ...]:
-    """A declared shape: integers, None where any size may be assigned."""
+    """Return a declared shape as a tuple of integers, with None for any extent."""
     try:
         dimensions = tuple(None if extent is None else int(extent.__index__()) for extent in shape)
     except (TypeError, AttributeError):
-        raise ArgumentTypeError(f"{shape!r} is no shape.", "Give integers, or None for any size.") from None
+        raise ArgumentTypeError(
+            f"Invalid shape {shape!r}.", "Give a sequence of integers, or None for any extent."
+        ) from None
     if any(extent is not None and extent < 0 for extent in dimensions):
-        raise ArgumentError(f"The shape {dimensions} has a negative dimension.")
+        raise ArgumentError(f"The shape {dimensions} has a negative extent.", "Give extents of 0 or more.")
     return dimensions
+
+
+Variable.default_kind = ResourceVariable

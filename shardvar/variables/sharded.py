@@ -1,15 +1,16 @@
 """ShardedVariable: a container of variables that compose a larger one along the first axis.
 
 R-SV-1 (RFC 000): "ShardedVariable is a container of a list of variables that are placed on different devices, and that
-list of variables compose a larger variable." It has the interface of a variable and is none itself: where a plain one
-is asked for (a gradient, a module's list of variables), its shards are given.
+list of variables compose a larger variable." It has the interface of a variable without being a ``Variable``: where a
+plain one is expected (a gradient, a module's list of variables), its shards take its place.
 
-What TensorFlow decided about Python's protocols is kept: iterating gives the shards, ``==`` compares elements, the hash
-is the identity. There is no ``len``.
+Python's protocols follow TensorFlow: iterating gives the shards, ``==`` compares elements, the hash is the identity,
+and ``len`` is left out.
 """
 
 import weakref
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from itertools import pairwise
 from typing import Any, Self
 
@@ -23,16 +24,17 @@ from shardvar.layout.region import Region
 from shardvar.variables.index import Rows
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.resource import Resource, Write
-from shardvar.variables.shards import Shards, layout_of
+from shardvar.variables.row_access import Shards
+from shardvar.variables.row_layout import RowLayout
 from shardvar.variables.updates import Update
 from shardvar.variables.variable import Variable
 
 
 class ShardedVariable(VariableInterface):
-    """Variables that stand one after another along the first axis, as one.
+    """Variables that follow one another along the first axis, as one variable.
 
-    The shards may have any number of rows, none included; all else of their shapes, their dtype and whether they are
-    trainable must agree, and none may be in another container.
+    The shards may have any number of rows, 0 included. The other axes, the dtype and ``trainable`` must agree, and a
+    shard may be in one container only.
 
     >>> sharded = ShardedVariable([Variable([[0.0, 1.0]]), Variable([[2.0, 3.0], [4.0, 5.0]])])
     >>> sharded.shape, sharded[1:, 0]
@@ -42,7 +44,8 @@ class ShardedVariable(VariableInterface):
     def __init__(self, variables: Sequence[Variable], name: str = "ShardedVariable") -> None:
         shards = check_shards(variables)
         self._name = name
-        self._shards = Shards(tuple(shards), layout_of(shards), tuple(shards[0].shape[1:]), shards[0].dtype)
+        layout = RowLayout.of_sizes([shard.shape[0] for shard in shards])
+        self._shards = Shards(tuple(shards), layout, tuple(shards[0].shape[1:]), shards[0].dtype)
         for shard in shards:
             shard._container = weakref.ref(self)
 
@@ -73,7 +76,7 @@ class ShardedVariable(VariableInterface):
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Where each shard lives."""
+        """The device of each shard."""
         return tuple(shard.device for shard in self._shards.variables)
 
     @property
@@ -91,7 +94,7 @@ class ShardedVariable(VariableInterface):
         return self._shards.resources
 
     def read_value(self) -> Array:
-        """The full value, concatenated on the current device.
+        """Return the full value, concatenated on the current device.
 
         R-SV-3 (RFC 000): "ShardedVariable will support read and update functions like read_value, assign_add and
         scatter_add."
@@ -102,11 +105,11 @@ class ShardedVariable(VariableInterface):
     def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
         return self._shards.read_rows(rows, columns)
 
-    def _plan_dense(self, update: Update, value: Array) -> list[Write]:
-        return self._shards.plan_dense(update, value)
+    def plan_writes(self, update: Update, value: Array) -> list[Write]:
+        return self._shards.plan_writes(update, value)
 
-    def _plan_sparse(self, update: Update, rows: Ints, values: Array) -> list[Write]:
-        return self._shards.plan_sparse(update, rows, values)
+    def plan_row_writes(self, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+        return self._shards.plan_row_writes(update, rows, values, order)
 
     def _written(self, read_value: bool) -> Any:
         # R-ASSIGN-2: as TensorFlow, every write returns the container itself, whatever read_value says.
@@ -116,15 +119,13 @@ class ShardedVariable(VariableInterface):
         return iter(self._shards.variables)
 
     def __copy__(self) -> Self:
-        """Another container of the same shards; they stay the first one's."""
+        """Return another container of the same shards, whose ``container`` stays the first one."""
         twin = object.__new__(type(self))
         twin._name, twin._shards = self._name, self._shards
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Independent shards of the same names, in a container of their own."""
-        from copy import deepcopy
-
+        """Return independent shards of the same names, in a new container."""
         twin = type(self)([deepcopy(shard, memo) for shard in self._shards.variables], self._name)
         memo[id(self)] = twin
         return twin
@@ -135,7 +136,7 @@ class ShardedVariable(VariableInterface):
 
 
 def check_shards(variables: Any) -> list[Variable]:
-    """The variables as a list, proven to compose one; the error names the first that does not fit.
+    """Return the variables as a list that composes one variable; the error names the first that does not fit.
 
     R-SV-4 (RFC 000): they "compose a larger variable": equal dtypes, equal shapes but for the first axis.
     """
@@ -149,16 +150,16 @@ def check_shards(variables: Any) -> list[Variable]:
     _check_equal("dtype", [dtype_name(shard.dtype) for shard in shards])
     scalar = next((shard for shard in shards if not shard.shape), None)
     if scalar is not None:
-        raise LayoutError(f"The shard {scalar.name} is a scalar.", "A shard has a first axis, along which it is one.")
+        raise LayoutError(f"The shard {scalar.name} is a scalar.", "Give shards with at least one axis.")
     _check_equal("shape behind the first axis", [shard.shape[1:] for shard in shards])
     _check_equal("trainable property", [shard.trainable for shard in shards])
     for number, shard in enumerate(shards):
         if any(shard is other for other in shards[:number]):
-            raise LayoutError(f"The variable {shard.name} is given twice.", "Each shard is a variable of its own.")
+            raise LayoutError(f"The variable {shard.name} is given twice.", "Create a variable for each shard.")
         if shard.container is not None:
             raise LayoutError(
                 f"The variable {shard.name} is a shard of {shard.container.name} already.",
-                "A variable has one place in one sharded variable; use that one.",
+                "Use that sharded variable, or create a variable for this one.",
             )
     return shards
 
@@ -167,7 +168,7 @@ def _check_equal(what: str, values: list[Any]) -> None:
     odd = next((number for number, value in enumerate(values) if value != values[0]), None)
     if odd is not None:
         raise ArgumentError(
-            f"Shards 0 and {odd} differ in {what}: {values[0]} and {values[odd]}.", "All shards have the same."
+            f"Shards 0 and {odd} differ in {what}: {values[0]} and {values[odd]}.", "Give shards that agree in it."
         )
 
 

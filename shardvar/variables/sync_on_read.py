@@ -1,15 +1,15 @@
-"""SyncOnReadVariable: each replica has a copy of its own, and whoever reads from outside the replicas sees them as one.
+"""SyncOnReadVariable: each replica has its own copy, and readers outside the replicas see the copies as one value.
 
-``synchronization="ON_READ"`` asks for it where a strategy mirrors: counters and moving averages that every replica
-updates many times a step, and that nobody reads in between. It is TensorFlow's, which RFC 000 names among the kinds of
-variables; the word for its rule is ``aggregation``:
+``synchronization="ON_READ"`` asks for it where a strategy mirrors. It suits counters and moving averages, which every
+replica updates many times a step and which are rarely read. TensorFlow has this kind, and RFC 000 names it among the
+kinds of variables. ``aggregation`` is the rule:
 
     inside ``strategy.run``   reads and writes are those of the replica's own copy; nothing crosses between devices
     outside, a read           the sum or the mean of the copies, or the first one
-    outside, ``assign``       gives the copies values that read as the one assigned: its share for a sum, itself else
-    outside, other writes     are those of every copy, where the value read changes as if it were written: not for a sum
+    outside, ``assign``       gives the copies values that read as the one assigned: equal shares for a sum, else itself
+    outside, other writes     go to every copy, and are refused for a sum, which would count them once for each copy
 
-So what is saved is what is read, and what is restored reads as it was saved.
+So the value that is saved is the one that is read, and a restored variable reads as it was saved.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,23 +19,29 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.devices import Device, operation_scope
+from shardvar.devices import operation_scope
 from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.variables.index import Rows
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.mirrored import PerReplica, aggregate, check_copies
-from shardvar.variables.resource import Resource, commit, holding
+from shardvar.variables.resource import Write, commit, holding
 from shardvar.variables.updates import ADD, REPLACE, SUB, Update, check_update
 from shardvar.variables.values import as_value, cast_value, check_shape
-from shardvar.variables.variable import Variable, VariableAggregation, VariableSynchronization, parse_mode
+from shardvar.variables.variable import (
+    DelegatingVariable,
+    Variable,
+    VariableAggregation,
+    VariableSynchronization,
+    parse_mode,
+)
 
 _replica: ContextVar[int | None] = ContextVar("replica", default=None)
 
 
 @contextmanager
 def replica_scope(number: int) -> Iterator[None]:
-    """Inside, the program is this replica's."""
+    """Run the code inside as the program of this replica."""
     token = _replica.set(number)
     try:
         yield
@@ -43,7 +49,7 @@ def replica_scope(number: int) -> Iterator[None]:
         _replica.reset(token)
 
 
-class SyncOnReadVariable(Variable):
+class SyncOnReadVariable(DelegatingVariable):
     """Copies of one variable that become one value where they are read."""
 
     def __init__(self, copies: Sequence[VariableInterface], aggregation: Any = None, name: str | None = None) -> None:
@@ -58,38 +64,27 @@ class SyncOnReadVariable(Variable):
 
     @property
     def aggregation(self) -> VariableAggregation:
-        """What the copies are read as."""
+        """The rule by which the copies are read as one value."""
         return self._aggregation
 
     @property
     def synchronization(self) -> VariableSynchronization:
-        """On read."""
+        """Always ``ON_READ``."""
         return VariableSynchronization.ON_READ
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._copies[0].shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._copies[0].dtype
 
     @property
     def name(self) -> str:
         return self._name
 
     @property
-    def trainable(self) -> bool:
-        return self._copies[0].trainable
+    def _own(self) -> VariableInterface | None:
+        """The copy of the replica whose program runs here, or None outside the replicas."""
+        number = _replica.get()
+        return None if number is None else self._copies[number % len(self._copies)]
 
     @property
-    def device(self) -> Device:
-        return (self._own or self._copies[0]).resources[0].device
-
-    @property
-    def resources(self) -> tuple[Resource, ...]:
-        copies = self._copies if self._own is None else (self._own,)
-        return tuple(resource for copy in copies for resource in copy.resources)
+    def _targets(self) -> tuple[VariableInterface, ...]:
+        return self._copies if self._own is None else (self._own,)
 
     def read_value(self) -> Array:
         if self._own is not None:
@@ -102,6 +97,19 @@ class SyncOnReadVariable(Variable):
             return self._own._read_rows(rows, columns)
         return self._aggregated(lambda copy: copy._read_rows(rows, columns))
 
+    def plan_writes(self, update: Update, value: Array) -> list[Write]:
+        if self._own is not None:
+            return super().plan_writes(update, value)
+        if update is REPLACE:
+            return self._plan_each(REPLACE, self._one_each(REPLACE, value))
+        # Combined with the value that is read outside, and assigned as a whole: the way of a variable without targets.
+        return Variable.plan_writes(self, update, value)
+
+    def plan_row_writes(self, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+        if self._own is not None:
+            return super().plan_row_writes(update, rows, values, order)
+        return Variable.plan_row_writes(self, update, rows, values, order)
+
     def _write_dense(self, update: Update, value: Any, name: str, read_value: bool) -> Any:
         if self._own is not None:
             self._own._write_dense(update, value, name, read_value)
@@ -109,24 +117,22 @@ class SyncOnReadVariable(Variable):
         self._check_outside(update)
         with operation_scope(name):
             arrays = [self._checked(update, one) for one in self._one_each(update, value)]
-            pairs = zip(self._copies, arrays, strict=True)
-            commit([write for copy, array in pairs for write in copy._plan_dense(update, array)])
+            commit(self._plan_each(update, arrays))
         return self._written(read_value)
 
     def _write_sparse(self, update: Update, sparse_delta: Any, name: str) -> Any:
         if self._own is None:
             raise ArgumentError(
-                f"{self.name} is scattered to from outside its replicas, each of which has a copy of its own.",
+                f"{self.name} has a copy on each replica and cannot be scattered to from outside them.",
                 "Scatter inside strategy.run(function), or assign the whole value.",
             )
         self._own._write_sparse(update, sparse_delta, name)
         return self._written(True)
 
-    @property
-    def _own(self) -> VariableInterface | None:
-        """The copy of the replica whose program this is, if it is one's."""
-        number = _replica.get()
-        return None if number is None else self._copies[number % len(self._copies)]
+    def _plan_each(self, update: Update, arrays: Sequence[Array]) -> list[Write]:
+        """Return the writes of each copy with its own array."""
+        pairs = zip(self._copies, arrays, strict=True)
+        return [write for copy, array in pairs for write in copy.plan_writes(update, array)]
 
     def _aggregated(self, read: Any) -> Array:
         if self._aggregation is VariableAggregation.NONE:
@@ -141,12 +147,12 @@ class SyncOnReadVariable(Variable):
     def _check_outside(self, update: Update) -> None:
         if update in (ADD, SUB) and self._aggregation is VariableAggregation.SUM:
             raise ArgumentError(
-                f"{self.name} is read as the sum of its copies: {update.verb} to which of them is not said.",
+                f"{self.name} is read as the sum of its copies: {update.verb} to every copy would count several times.",
                 "Add inside strategy.run(function), or assign the whole value.",
             )
 
     def _one_each(self, update: Update, value: Any) -> Sequence[Any]:
-        """What is written to each copy."""
+        """Return the value that is written to each copy."""
         count = len(self._copies)
         if isinstance(value, PerReplica):
             if len(value.values) != count:
@@ -154,7 +160,8 @@ class SyncOnReadVariable(Variable):
             return value.here()
         if update is not REPLACE or self._aggregation is not VariableAggregation.SUM:
             return [value] * count
-        # Equal shares, whose sum is the value; of integers, what is left over goes to the first copies.
+        # Equal shares, whose sum is the value. Of integers the first copies take one more, until nothing is left over:
+        # 7 over 3 copies is 3 + 2 + 2, because 7 // 3 = 2 leaves 1, which is more than 0 and not more than 1 or 2.
         whole = cast_value(value, self.dtype, "The value")
         if whole.dtype.kind not in "iu":
             return [np.asarray(whole / count, whole.dtype)] * count

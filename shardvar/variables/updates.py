@@ -1,7 +1,7 @@
-"""What a write does to the elements that it touches: one table for dense and sparse writes.
+"""Updates: the ways in which a write combines old and new elements. Dense and sparse writes share one table.
 
-``new = combine(old, value)``. Sparse writes apply duplicates one after another in the order in which they were given,
-so that sums, products and the last of several updates are those of a plain loop, bit for bit.
+``new = combine(old, value)``. A sparse write applies duplicates one after another in the order in which they were
+given, so sums, products and the last of several replacements are those of a plain loop, bit for bit.
 """
 
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from shardvar.layout.dtypes import Array, dtype_name
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One way of combining what is there with what comes."""
+    """One way of combining old elements with given ones."""
 
     verb: str
-    """Its name in messages and in the ledger."""
+    """The verb in messages and in the ledger."""
     combine: Callable[[Array, Array], Array]
     """Elementwise ``new = combine(old, value)``."""
     fold: Callable[[Array], Array] | None = None
-    """``fold(stack)`` is ``combine`` from the first of [n, *row] to the last, if there is a fast way of saying it."""
+    """``fold(stack)`` applies ``combine`` from the first of [n, *row] to the last, where that has a fast form."""
     is_arithmetic: bool = True
-    """Whether it needs numbers: strings and booleans can only be replaced."""
+    """True if it needs numbers; strings and booleans can only be replaced."""
 
     def apply(self, array: Array, value: Array) -> None:
         """Combine all elements of an array with a value of its shape, in place."""
@@ -36,21 +36,25 @@ class Update:
 
 
 def truncated_quotient(old: Array, value: Array) -> Array:
-    """Division; of integers, towards zero as in TensorFlow and C.
+    """Return ``old / value``; integers are divided towards zero, as in TensorFlow and C.
 
     >>> truncated_quotient(np.array([-7, 7]), np.array([2, -2]))
     array([-3, -3])
     """
     if old.dtype.kind not in "iu":
         return np.asarray(np.divide(old, value))
+    # NumPy divides towards minus infinity: -7 = 2 * -4 + 1. Where something remains and the signs differ, the quotient
+    # towards zero is one more: -3.
     quotient, remainder = np.divmod(old, value)
     return np.asarray(quotient + ((remainder != 0) & ((old < 0) != (value < 0))).astype(quotient.dtype))
 
 
 def _fold(ufunc: np.ufunc) -> Callable[[Array], Array]:
-    """Left to right along axis 0. ``reduce`` goes row by row, but for rows of one element it would add in pairs."""
+    """Return a fold from left to right along axis 0."""
 
     def fold(stack: Array) -> Array:
+        # `reduce` goes row by row, except for rows of one element: these it adds in pairs, ((a + b) + (c + d)), whose
+        # rounding differs from a loop's; `accumulate` adds one element after another.
         if stack[0].size == 1:
             return np.asarray(ufunc.accumulate(stack, axis=0)[-1])
         return np.asarray(ufunc.reduce(stack, axis=0))
@@ -72,11 +76,11 @@ MAX = Update("max", np.maximum, _fold(np.maximum))
 
 
 def check_update(update: Update, dtype: np.dtype[Any], values: Array) -> None:
-    """``ArgumentError`` where the dtype has no such arithmetic, or where something would be divided by zero."""
+    """Raise ``ArgumentError`` if the dtype has no such arithmetic, or if a value to divide by is zero."""
     if update.is_arithmetic and dtype.kind in "Ob":
         raise ArgumentError(
             f"A variable of dtype {dtype_name(dtype)} cannot {update.verb} values.", "Assign new values instead."
         )
     if update is DIV and not np.all(values):
-        # As TensorFlow: floats too, so that a model does not fill with infinities unseen.
+        # As TensorFlow does, for floats too: a model that fills with infinities would go unseen.
         raise ArgumentError("The values to divide by hold a zero.", "Divide by numbers other than 0.")

@@ -1,4 +1,4 @@
-"""sv.Variable: an abstract interface, and the factory that makes variables.
+"""sv.Variable: an abstract interface, the factory that makes variables, and variables that stand for others.
 
 R-VAR-4 (RFC 003): "This is implemented by having a custom metaclass for tf.Variable which, when asked to construct a
 tf.Variable directly will call the factory functions, but when asked to construct subclasses of tf.Variable will do
@@ -10,27 +10,29 @@ adding a scoped factory function to use those variables". A subclass provides ``
 
 R-VAR-8 (RFC 003): "tf.Variable will not add the Variable to any collections by default": nothing registers a variable
 anywhere.
+
+``DelegatingVariable`` is the base of the kinds that hold no value themselves: mirrored, aggregating and
+synchronize-on-read variables, and ``UnreadVariable``, the result of a write. The default kind, ``ResourceVariable``, is
+built on this module and sets itself as ``Variable.default_kind``, so that imports go one way.
 """
 
 import weakref
+from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from shardvar.devices import Buffer, Device, current_device
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array, Ints
-from shardvar.variables.creators import create
 from shardvar.variables.index import Rows
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.resource import Resource, Write
+from shardvar.variables.row_access import read_rows_of
 from shardvar.variables.scatter import scatter_sorted
-from shardvar.variables.shards import one_shard
+from shardvar.variables.scopes import create
 from shardvar.variables.updates import REPLACE, Update
-
-if TYPE_CHECKING:
-    from shardvar.variables.sharded import ShardedVariable
 
 
 class VariableSynchronization(Enum):
@@ -56,7 +58,8 @@ class _Factory(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is Variable:
-            return create(_default_creator, _arguments(*args, **kwargs))
+            # R-VAR-6 (RFC 003): "the default implementation of the tf.Variable interface will be ResourceVariable".
+            return create(Variable.default_kind, _arguments(*args, **kwargs))
         return super().__call__(*args, **kwargs)
 
 
@@ -74,7 +77,9 @@ class Variable(VariableInterface, metaclass=_Factory):
     array([2., 3.], dtype=float32)
     """
 
-    _container: "weakref.ref[ShardedVariable] | None" = None
+    default_kind: ClassVar[type["Variable"]]
+    """The class that ``sv.Variable(...)`` constructs where creators leave it to the base constructor."""
+    _container: "weakref.ref[VariableInterface] | None" = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError(f"{type(self).__name__} has no __init__: a kind of variable constructs itself.")
@@ -85,42 +90,39 @@ class Variable(VariableInterface, metaclass=_Factory):
 
     @property
     def device(self) -> Device:
-        """Where the value lives."""
+        """The device on which the value lives."""
         return current_device()
 
     @property
-    def container(self) -> "ShardedVariable | None":
-        """The sharded variable that this is a shard of, as long as there is one."""
+    def container(self) -> VariableInterface | None:
+        """The sharded variable that this is a shard of, while that exists."""
         return None if self._container is None else self._container()
 
-    @property
-    def resources(self) -> tuple[Resource, ...]:
-        """The resources that hold the value; whoever holds their mutexes is alone with it."""
-        return ()
+    # The part of a shard (`row_access.Shard`), and the interface by means of `read_value` and `assign`.
 
-    # What a sharded variable asks of its shards.
-
-    def read_run(self, out: Array, run: tuple[slice, ...]) -> None:
-        """``out[...] = value[run]``, a slice for each of the first axes, where ``out`` lives on the current device."""
-        out[...] = self.read_value()[run]
+    def read_range(self, out: Array, ranges: tuple[slice, ...]) -> None:
+        """``out[...] = value[ranges]``, one slice for each of the first axes; ``out`` is on the current device."""
+        out[...] = self.read_value()[ranges]
 
     def rows_buffer(self) -> Buffer | None:
-        """The buffer whose rows are the value's, for whoever holds the mutexes; None where a read does more.
+        """Return the buffer whose rows are the value's, or None where a read does more than copying.
 
-        Shards that have one are read together, without ``gather_rows``.
+        The caller holds the mutexes of ``resources``. Shards that all have a buffer are read together, without
+        ``gather_rows``.
         """
         return None
 
     def gather_rows(self, out: Array, rows: Ints, places: Ints | None) -> None:
-        """``out[places] = value[rows]``, where ``out`` lives on the current device; places None means all."""
+        """``out[places] = value[rows]``; ``out`` is on the current device, and places None means all of it."""
         out[slice(None) if places is None else places] = self.read_value()[rows]
 
-    def plan_dense(self, update: Update, value: Array) -> Write:
-        """The write of ``update.combine(value of now, value)``; shape and dtype are the variable's."""
-        return Write(self.resources, lambda: self.assign(value if update is REPLACE else self._combined(update, value)))
+    def plan_writes(self, update: Update, value: Array) -> list[Write]:
+        def apply() -> None:
+            self.assign(value if update is REPLACE else update.combine(self.read_value(), value))
 
-    def plan_sparse(self, update: Update, rows: Ints, values: Array, order: Ints | None) -> Write:
-        """The write of ``values[order]`` to ``rows``, which ascend and are in range; order None means as they are."""
+        return [Write(self.resources, apply)]
+
+    def plan_row_writes(self, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
         sorted_values = values if order is None else values[order]
 
         def apply() -> None:
@@ -128,27 +130,14 @@ class Variable(VariableInterface, metaclass=_Factory):
             scatter_sorted(new, rows, sorted_values, update)
             self.assign(new)
 
-        return Write(self.resources, apply)
-
-    # The interface, of one shard.
+        return [Write(self.resources, apply)]
 
     def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
-        return one_shard(self).read_rows(rows, columns)
-
-    def _plan_dense(self, update: Update, value: Array) -> list[Write]:
-        return [self.plan_dense(update, value)]
-
-    def _plan_sparse(self, update: Update, rows: Ints, values: Array) -> list[Write]:
-        return one_shard(self).plan_sparse(update, rows, values)
+        return read_rows_of(self, self.shape, self.dtype, rows, columns)
 
     def _written(self, read_value: bool) -> Any:
         # R-ASSIGN-1 (RFC 003): "Implement the subclass to be returned from tf.assign*".
-        from shardvar.variables.unread import UnreadVariable
-
         return UnreadVariable(self) if read_value else None
-
-    def _combined(self, update: Update, value: Array) -> Array:
-        return update.combine(self.read_value(), value)
 
     def __bool__(self) -> bool:
         return bool(self.read_value())
@@ -169,23 +158,95 @@ class Variable(VariableInterface, metaclass=_Factory):
         return f"<sv.{type(self).__name__} {self.name!r} shape={self.shape} dtype={self.dtype} value={self.numpy()!r}>"
 
 
+class DelegatingVariable(Variable):
+    """A variable whose value is held by other variables of its shape and dtype, the targets.
+
+    Reads ask one of them, by default the first; writes are planned for all of them. A subclass provides ``_targets``.
+    """
+
+    @property
+    def _targets(self) -> Sequence[VariableInterface]:
+        """The variables that hold the value."""
+        raise NotImplementedError
+
+    @property
+    def _reader(self) -> VariableInterface:
+        """The target that reads ask."""
+        return self._targets[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._targets[0].shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._targets[0].dtype
+
+    @property
+    def name(self) -> str:
+        return self._targets[0].name
+
+    @property
+    def trainable(self) -> bool:
+        return self._targets[0].trainable
+
+    @property
+    def device(self) -> Device:
+        return self._reader.resources[0].device
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        return tuple(resource for target in self._targets for resource in target.resources)
+
+    def read_value(self) -> Array:
+        return self._reader.read_value()
+
+    def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
+        return self._reader._read_rows(rows, columns)
+
+    def plan_writes(self, update: Update, value: Array) -> list[Write]:
+        return [write for target in self._targets for write in target.plan_writes(update, value)]
+
+    def plan_row_writes(self, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+        return [write for target in self._targets for write in target.plan_row_writes(update, rows, values, order)]
+
+
+class UnreadVariable(DelegatingVariable):
+    """Another name for a variable that was just written: what ``assign`` of a plain variable returns.
+
+    R-ASSIGN-1 (RFC 003): "Implement the subclass to be returned from tf.assign*". Writes can be chained on it. It reads
+    when it is asked and not before, so a write whose result is unused moves nothing; it is not a snapshot, and reads
+    the value that the variable has by then.
+    """
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+
+    @property
+    def _targets(self) -> tuple[Variable, ...]:
+        return (self._variable,)
+
+    @property
+    def device(self) -> Device:
+        return self._variable.device
+
+    @property
+    def _assignable_shape(self) -> tuple[int | None, ...]:
+        return self._variable._assignable_shape
+
+    def _written(self, read_value: bool) -> Any:
+        return self._variable._written(read_value)
+
+
 def parse_mode(kind: type[VariableSynchronization] | type[VariableAggregation], value: Any) -> Any:
-    """The member that ``value`` is or names; None is the first."""
+    """Return the member that ``value`` is or names; None means the first."""
     if value is None:
         return next(iter(kind))
     if isinstance(value, str) and value.upper() in kind.__members__:
         return kind[value.upper()]
     if not isinstance(value, kind):
-        names = ", ".join(kind.__members__)
-        raise ArgumentError(f"{value!r} is no {kind.__name__}.", f"Give one of {names}.")
+        raise ArgumentError(f"Invalid {kind.__name__} {value!r}.", f"Give one of {', '.join(kind.__members__)}.")
     return value
-
-
-def _default_creator(**kwargs: Any) -> Any:
-    # R-VAR-6 (RFC 003): "the default implementation of the tf.Variable interface will be ResourceVariable".
-    from shardvar.variables.resource_variable import ResourceVariable
-
-    return ResourceVariable(**kwargs)
 
 
 def _arguments(
@@ -200,9 +261,9 @@ def _arguments(
     aggregation: Any = VariableAggregation.NONE,
     **more: Any,
 ) -> dict[str, Any]:
-    """The keyword arguments that creators see."""
+    """Return the keyword arguments that creators see."""
     if name is not None and not isinstance(name, str):
-        raise ArgumentTypeError(f"The name {name!r} is no text.", "Give a str.")
+        raise ArgumentTypeError(f"Invalid name {name!r} of a variable.", "Give a str.")
     return {
         "initial_value": initial_value,
         "trainable": trainable,

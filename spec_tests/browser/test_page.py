@@ -5,14 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser.looking import DOWN, END, ENTER, ESCAPE, RIGHT, Page, show, view
-from pages import HOSTILE_KEYS
 from selenium.webdriver import Chrome
 
 import shardvar as sv
 from shardvar.cli import main
+from spec_tests.browser.looking import DOWN, END, ENTER, ESCAPE, RIGHT, Page, show, view
+from spec_tests.helpers import paths
+from spec_tests.helpers.view_pages import HOSTILE_KEYS
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = paths.GOLDEN
 
 
 def model() -> dict[str, np.ndarray]:

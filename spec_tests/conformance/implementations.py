@@ -5,10 +5,11 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from spec_tests.helpers.paths import DOCS, ROOT
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-DATA = ROOT / "docs" / "conformance.json"
-PAGE = ROOT / "docs" / "conformance.md"
+DATA = DOCS / "conformance.json"
+PAGE = DOCS / "conformance.md"
 BREACHES = ROOT / "examples" / "breaches"
 
 

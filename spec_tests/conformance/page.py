@@ -6,38 +6,41 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from conformance.implementations import Implementation
+from spec_tests.conformance.implementations import Implementation
 
 SOMETIMES = "broken in some runs"
 OUTCOMES = {"kept": "kept", "expected failure": "broken", "broken": "broken", "unexpected pass": "kept"}
 OUTCOMES |= {SOMETIMES: SOMETIMES}
-"""What an outcome says of the implementation, whatever was expected of it; all others are ``not claimed``."""
+"""The result for the implementation, whatever was expected; all other outcomes are ``not claimed``."""
 
 LONGEST = 1000
 """Characters of a line of a counterexample."""
 
 Data = dict[str, Any]
 
-_HEAD = """# Who keeps which rule
+_HEAD = """# Conformance results
 
-The conformance kit, run on several implementations by `make peers`, which writes this page: from the runs' reports
-and from nothing else. [conformance-kit.md](conformance-kit.md) says how to judge another one. A rule is *kept* where no
-case was found that breaks it, **broken** where one was, and has a dash where the adapter does not claim it: because the
-implementation has no such thing, or the adapter no way to it. In *kept\\** some cases were not claimed. *Broken in some
-runs* is where the same calls do not do the same in every run, so that a case is not always found: the reason says why.
-The same, for programs: [conformance.json](conformance.json).
+The results of the conformance kit for several implementations. `make peers` runs the kit and generates this page from
+its reports. [conformance-kit.md](conformance-kit.md) says how to test another implementation.
+[conformance.json](conformance.json) has the same data for programs.
+
+- *kept*: no case breaks the rule; in *kept\\**, some cases were not claimed.
+- **broken**: a case breaks the rule.
+- *broken in some runs*: the implementation is nondeterministic, so the failure appears only in some runs; the reason
+  explains it.
+- a dash: the adapter does not claim the rule, because the implementation does not have the feature, or the adapter
+  cannot reach it.
 """
 
-_BREACHES = """## The breaches
+_BREACHES = """## Breaches
 
-Each with the smallest case that was found to show it, as a program on the adapter, and many with a script that shows it
-on the framework alone: it prints what is wrong and exits with 1 as long as the breach exists. `make peers` runs these
-scripts too. That a breach stands here says that the sentence of the RFC is not kept; where it is meant to be so, the
-reason says it."""
+Each breach has the smallest case found, as a program for the adapter. Many also have a script that shows the breach
+on the framework alone: it prints the error and exits with 1 as long as the breach exists. `make peers` runs these
+scripts too. A breach means that the RFC's sentence is not kept; if the difference is intended, the reason says so."""
 
 
 def combined(reports: dict[str, Data], implementations: Sequence[Implementation]) -> Data:
-    """The reports as one object: the implementations, and rule by rule what each of them does."""
+    """The reports as one object: the implementations, and the verdict of each for every rule."""
     present = [one for one in implementations if one.name in reports]
     rows = {one.name: {rule["id"]: rule for rule in reports[one.name]["rules"]} for one in present}
     first = reports[present[0].name]
@@ -61,7 +64,7 @@ def combined(reports: dict[str, Data], implementations: Sequence[Implementation]
 
 
 def verdict(rule: Data) -> Data:
-    """What a report says of one rule, in short; ``cases`` are those that were as they should be."""
+    """The outcome of one rule in short; ``cases`` counts those that passed."""
     outcome = OUTCOMES.get(rule["outcome"], "not claimed")
     if outcome == SOMETIMES:  # all else differs from run to run
         return {"outcome": outcome, "reason": rule["reason"]}
@@ -75,7 +78,7 @@ def verdict(rule: Data) -> Data:
 
 
 def lasting(text: str) -> str:
-    """A text without what differs from run to run: addresses of objects, directories, tracebacks within messages.
+    """Remove from a text what differs from run to run: addresses of objects, directories, tracebacks in messages.
 
     >>> lasting("It returned <Variable object at 0x7f>."), lasting("No file /tmp/x-1/model. Detected at node A (File")
     ('It returned <Variable object>.', 'No file …/model. …')
@@ -86,7 +89,7 @@ def lasting(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """What came, which may be a large array, be it in a comment of a program; the program itself stays whole."""
+    """Shorten result lines, which may hold a large array; keep the program's own lines whole."""
     comments = re.compile(rf"^(\s*(?:#|It ).{{{LONGEST}}}).+$", re.MULTILINE)
     return comments.sub(r"\1 …", text)
 

@@ -1,4 +1,4 @@
-"""Judge implementations, write docs/conformance.json and .md: ``python spec_tests/conformance/run.py [NAME ...]``.
+"""Judge implementations, write docs/conformance.json and .md: ``python -m spec_tests.conformance.run [NAME ...]``.
 
 Each implementation is judged in a process of its own, two at a time. One that is not installed is skipped, and said to
 be. Reports lie in build/conformance, where those of other names may be left from earlier runs. The page is written if
@@ -15,15 +15,12 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(path) for path in (HERE.parent, HERE.parent.parent) if str(path) not in sys.path]
-
-from conformance.implementations import BREACHES, DATA, IMPLEMENTATIONS, PAGE, ROOT, Implementation  # noqa: E402
-from conformance.page import combined, outcomes, page  # noqa: E402
-from shardvar.conformance.registry import all_rules  # noqa: E402
+from shardvar.conformance.registry import all_rules
+from spec_tests.conformance.implementations import BREACHES, DATA, IMPLEMENTATIONS, PAGE, Implementation
+from spec_tests.conformance.page import combined, outcomes, page
+from spec_tests.helpers.paths import ROOT
 
 PATIENCE = 900.0
 """Seconds after which a run is ended; the slowest takes two minutes where nothing else runs."""

@@ -1,4 +1,4 @@
-"""``python -m fuzzing [NAME...]``: fuzz these targets, or all, for ``FUZZ_SECONDS`` each; a table of what was done.
+"""Fuzz targets for `FUZZ_SECONDS` each and print a table of the results: `python -m spec_tests.fuzzing [NAME...]`.
 
 What the fuzzer learned stays in ``build/fuzz/NAME`` for the next time, what it found under ``build/fuzz/found``. The
 exit code is 1 where it found anything.
@@ -9,12 +9,12 @@ import re
 import subprocess
 import sys
 from hashlib import sha1
-from pathlib import Path
 
-from fuzzing.seeds import MAX_NBYTES, seeds_of
-from fuzzing.targets import TARGETS
+from spec_tests.fuzzing.seeds import MAX_NBYTES, seeds_of
+from spec_tests.fuzzing.targets import TARGETS
+from spec_tests.helpers import paths
 
-BUILD = Path(__file__).resolve().parent.parent.parent / "build" / "fuzz"
+BUILD = paths.ROOT / "build" / "fuzz"
 SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))
 LIMITS = ["-rss_limit_mb=1024", "-timeout=10", f"-max_len={MAX_NBYTES}", "-print_final_stats=1", "-verbosity=1"]
 
@@ -27,7 +27,7 @@ def fuzz(name: str) -> tuple[str, bool]:
     for seed in seeds_of(name):
         (corpus / sha1(seed).hexdigest()).write_bytes(seed)
     options = [f"-max_total_time={SECONDS}", f"-artifact_prefix={found}/{name}-", *LIMITS]
-    program = [sys.executable, "-m", "fuzzing.engine", name, *options, str(corpus)]
+    program = [sys.executable, "-m", "spec_tests.fuzzing.engine", name, *options, str(corpus)]
     done = subprocess.run(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     (BUILD / f"{name}.log").write_text(done.stdout)
     statistics = dict(re.findall(r"stat::(\w+):\s+(\d+)", done.stdout))

@@ -1,4 +1,4 @@
-"""One target under atheris: ``python -m fuzzing.engine NAME [options of libFuzzer] CORPUS``."""
+"""One target under atheris: ``python -m spec_tests.fuzzing.engine NAME [options of libFuzzer] CORPUS``."""
 
 import resource
 import sys
@@ -6,9 +6,9 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["shardvar"]):
-    from fuzzing.amnesty import amnesty
-    from fuzzing.seeds import seeds_of
-    from fuzzing.targets import TARGETS
+    from spec_tests.fuzzing.amnesty import amnesty
+    from spec_tests.fuzzing.seeds import seeds_of
+    from spec_tests.fuzzing.targets import TARGETS
 
     target = next(each for each in TARGETS if each.name == sys.argv[1])
     with amnesty():

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fuzzing.memory import SEPARATOR
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.errors import ShardvarError
 from shardvar.wire.block_file import encode_index_block, open_block_file
 from shardvar.wire.sstable import open_table
+from spec_tests.fuzzing.memory import SEPARATOR
+from spec_tests.helpers import paths
 
-HERE = Path(__file__).resolve().parent.parent
 MAX_NBYTES = 1 << 14
 """Larger files only slow the fuzzer down."""
 
@@ -38,9 +38,8 @@ def sets() -> Iterator[bytes]:
 
 
 def files(ending: str) -> list[Path]:
-    return sorted(
-        path for place in ("golden", "hostile") for path in (HERE / place).rglob(f"*{ending}") if path.is_file()
-    )
+    found = [path for place in ("golden", "hostile") for path in (paths.SPEC_TESTS / place).rglob(f"*{ending}")]
+    return sorted(path for path in found if path.is_file())
 
 
 def contents(ending: str) -> Iterator[bytes]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fuzzing.memory import MemoryStorage
-from shardvar.checkpoint.objects.state_file import SeriesState
+from shardvar.checkpoint.objects.series import SeriesState
 from shardvar.checkpoint.objects.stored_graph import decode_graph
 from shardvar.checkpoint.reader import Reader
 from shardvar.cli.usage import parse_index, parse_size
@@ -20,7 +19,8 @@ from shardvar.wire import ordered_code, strings
 from shardvar.wire.block_file import decode_index_block
 from shardvar.wire.npy import build_preamble, parse_preamble, preamble_nbytes
 from shardvar.wire.safetensors_header import parse_header
-from shardvar.wire.sstable import decompress_snappy, open_table
+from shardvar.wire.sstable import decompress, open_table
+from spec_tests.fuzzing.memory import MemoryStorage
 
 
 @dataclass(frozen=True)

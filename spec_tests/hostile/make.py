@@ -1,6 +1,6 @@
 """Files that somebody made to harm whoever reads them: the bytes of each, and what it is there to catch.
 
-``PYTHONPATH=.:spec_tests python spec_tests/hostile/make.py`` writes the directories beside this file, and README.md; a
+``python -m spec_tests.hostile.make`` writes the directories beside this file, and README.md; a
 test holds that it would write the same again. Nothing here comes out of a compressor, whose bytes change from release
 to release.
 """
@@ -8,10 +8,10 @@ to release.
 import shutil
 from pathlib import Path
 
-from hostile.native import native_cases
-from hostile.npz import npz_cases
-from hostile.safetensors import safetensors_cases
-from hostile.tensorflow import tensorflow_cases
+from spec_tests.hostile.native import native_cases
+from spec_tests.hostile.npz import npz_cases
+from spec_tests.hostile.safetensors import safetensors_cases
+from spec_tests.hostile.tensorflow import tensorflow_cases
 
 HERE = Path(__file__).parent
 
@@ -26,8 +26,8 @@ def readme() -> str:
         "",
         "Each directory is a checkpoint that somebody made to harm whoever reads it, or that was harmed itself. The",
         "error is the class that every verb gives for it; the bug is what a reader that is not careful has.",
-        "`make.py` writes them all, and this page; `spec_tests/test_hostile.py` holds the verbs to it, in bounded",
-        "memory and time. More of this kind stands under `spec_tests/golden/`.",
+        "`make.py` writes them all, and this page; `spec_tests/formats/test_hostile_files.py` holds the verbs to it,",
+        "in bounded memory and time. More of this kind stands under `spec_tests/golden/`.",
         "",
         "| directory | error | the bug that it is there to catch |",
         "|---|---|---|",

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import crc32c
 import numpy as np
-from hostile.case import PICTURE, Case, Files
-from natives import hand_made
 
 from shardvar.formats.native.entries import Overview
 from shardvar.planning.index import Metadata
+from spec_tests.helpers.native_checkpoints import hand_made
+from spec_tests.hostile.case import PICTURE, Case, Files
 
 
 def u64(*numbers: int) -> object:

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hostile.case import PICTURE, Case
+from spec_tests.hostile.case import PICTURE, Case
 
 
 def npy(shape: str = "(4,)", descr: str = "'<f4'", data: bytes = bytes(16), nbytes: int | None = None) -> bytes:

@@ -4,7 +4,7 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 
-from hostile.case import PICTURE, Case
+from spec_tests.hostile.case import PICTURE, Case
 
 
 def safetensors(header: object, data: bytes = bytes(16), nbytes: int | None = None) -> bytes:

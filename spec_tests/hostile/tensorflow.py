@@ -4,9 +4,9 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 
 import crc32c
-from hostile.case import PICTURE, Case, Files
 
 from shardvar.formats.tensorflow.contents import slice_key
+from spec_tests.hostile.case import PICTURE, Case, Files
 
 
 def varint(number: int) -> bytes:

@@ -1,4 +1,4 @@
-"""``python -m mutants [--no-rules] [NAME...]``: make these mutants, or all, and print what sees each.
+"""``python -m spec_tests.mutants [--no-rules] [NAME...]``: make these mutants, or all, and print what sees each.
 
 The exit code is 1 where a mutant survives, 2 where one cannot be made or a run proves nothing.
 """
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mutants.mutant import DoesNotApply, Mutant
-from mutants.run import NoProof, Seen, Workshop
-from mutants.table import MUTANTS
+from spec_tests.mutants.mutant import DoesNotApply, Mutant
+from spec_tests.mutants.run import NoProof, Seen, Workshop
+from spec_tests.mutants.table import MUTANTS
 
 JOBS = int(os.environ.get("JOBS", "2"))
 

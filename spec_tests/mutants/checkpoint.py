@@ -1,6 +1,6 @@
 """Mutants of the verbs, of checkpoints of objects and of the command line."""
 
-from mutants.mutant import mutant
+from spec_tests.mutants.mutant import mutant
 
 MUTANTS = [
     mutant(
@@ -81,7 +81,7 @@ MUTANTS = [
     mutant(
         "named-before-written",
         "The state file names a checkpoint that is not written yet.",
-        "checkpoint/objects/numbered.py",
+        "checkpoint/objects/series.py",
         "    report = write()\n    write_state(target.storage, SeriesState(target.name, (target.name,)))\n",
         "    write_state(target.storage, SeriesState(target.name, (target.name,)))\n    report = write()\n",
         "numbered",
@@ -90,8 +90,8 @@ MUTANTS = [
         "saved-while-trained",
         "A save in the background writes what the variables are by then: asynchronous savers that do not copy.",
         "checkpoint/objects/image.py",
-        "    return Image(target, snapshot(kept, others), manner, trackables)",
-        "    return Image(target, in_place(kept, others), manner, trackables)",
+        "    return Image(target, snapshot(kept, others), options, trackables)",
+        "    return Image(target, in_place(kept, others), options, trackables)",
         "background::test_what_is_assigned_after_the_call_is_not_in_the_checkpoint",
     ),
     mutant(
@@ -105,7 +105,7 @@ MUTANTS = [
     mutant(
         "half-consumed",
         "assert_consumed is content if the objects got values, though values of the checkpoint were left.",
-        "checkpoint/objects/status.py",
+        "checkpoint/objects/restoration.py",
         "        self._check(self.unmatched_objects, self.unmatched_keys)\n        return self\n",
         "        self._check(self.unmatched_objects, [])\n        return self\n",
         "checkpoint_objects::test_existing_objects_may_match_while_values_are_left restore_objects",
@@ -113,7 +113,7 @@ MUTANTS = [
     mutant(
         "shards-in-separate-keys",
         "A shard may be saved alone, and then only the same number of shards restores it.",
-        "checkpoint/objects/gather.py",
+        "checkpoint/objects/image.py",
         "    if isinstance(node, Variable) and node.container is not None:",
         "    if False:",
         "checkpoint_objects::test_shards_and_names_that_cannot_be_kept_apart_are_refused",
@@ -121,7 +121,7 @@ MUTANTS = [
     mutant(
         "newest-removed",
         "Of the checkpoints that are one too many the second newest goes, not the oldest.",
-        "checkpoint/objects/rotation.py",
+        "checkpoint/objects/manager.py",
         "        name, saved = kept.pop(0)",
         "        name, saved = kept.pop(-2)",
         "manager",

@@ -1,6 +1,6 @@
 """Mutants of regions, partitions, partitioners and slice texts."""
 
-from mutants.mutant import mutant
+from spec_tests.mutants.mutant import mutant
 
 MUTANTS = [
     mutant(
@@ -71,7 +71,7 @@ MUTANTS = [
         "layout/partitioning.py",
         " or any(count != 1 for count in counts[1:]):",
         ":",
-        "variable_creation variable_vectors",
+        "variable_creation tensorflow_recordings",
         "2",
     ),
     mutant(

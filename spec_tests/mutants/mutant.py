@@ -4,7 +4,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from spec_tests.helpers.paths import ROOT, SPEC_TESTS
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,12 @@ def copy_package(place: Path) -> None:
 
 
 def argument_of(word: str) -> str:
-    """``sharded::test_x`` is a test of ``spec_tests/test_sharded.py``."""
+    """Return what pytest takes for `sharded::test_x`: test_x of test_sharded.py, in whichever folder that file is."""
     name, colons, test = word.partition("::")
-    return f"{ROOT}/spec_tests/test_{name}.py{colons}{test}"
+    found = sorted(SPEC_TESTS.glob(f"*/test_{name}.py"))
+    if len(found) != 1:
+        raise DoesNotApply(f"There are {len(found)} files spec_tests/*/test_{name}.py, not one.")
+    return f"{found[0]}{colons}{test}"
 
 
 def mutant(name: str, bug: str, path: str, old: str, new: str, tests: str, levels: str = "") -> Mutant:

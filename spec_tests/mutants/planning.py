@@ -1,6 +1,6 @@
 """Mutants of plans, faults, policies and cuts."""
 
-from mutants.mutant import Edit, Mutant, mutant
+from spec_tests.mutants.mutant import Edit, Mutant, mutant
 
 MUTANTS = [
     Mutant(
@@ -35,7 +35,7 @@ MUTANTS = [
         "planning/faults.py",
         "        if tensor not in seen:\n",
         "        if False:\n",
-        "faults hostile",
+        "faults hostile_files",
     ),
     mutant(
         "dtype-cast-unasked",

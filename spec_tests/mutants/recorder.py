@@ -1,4 +1,4 @@
-"""A pytest plugin that writes down which tests failed, and which shardvar they were run on: ``-p mutants.recorder``."""
+"""A pytest plugin that records the failed tests, and the shardvar they ran on: `-p spec_tests.mutants.recorder`."""
 
 import json
 import os

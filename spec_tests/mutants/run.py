@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutants.mutant import ROOT, Edit, Mutant, copy_package
-from mutants.recorder import FILE
+from spec_tests.helpers.paths import ROOT
+from spec_tests.mutants.mutant import Edit, Mutant, copy_package
+from spec_tests.mutants.recorder import FILE
 
 MOST = 3
 """After so many failures a mutant has been seen."""
@@ -89,7 +90,7 @@ def failures(place: Path, arguments: list[str], *options: str) -> list[str]:
     """The tests that fail on the package in ``place``, of those that are named."""
     record = place / "record.json"
     record.unlink(missing_ok=True)
-    program = [*_PYTEST, "-p", "mutants.recorder", "--hypothesis-profile=mutants", *options, *arguments]
+    program = [*_PYTEST, "-p", "spec_tests.mutants.recorder", "--hypothesis-profile=mutants", *options, *arguments]
     code, said = _run(program, place, {FILE: str(record)})
     if code not in (0, 1) or not record.exists():
         raise NoProof(f"pytest ended with {code}:\n{said[-2000:]}")
@@ -133,7 +134,7 @@ _PYTEST = [
 def _run(program: list[str], place: Path, more: dict[str, str]) -> tuple[int, str]:
     """Run a program that imports the package in ``place`` and no other; its exit code, and what it said."""
     # Without the safe path, Python would put the working directory first, in which the package stands as it is.
-    paths = {"PYTHONPATH": os.pathsep.join([str(place), str(ROOT / "spec_tests")]), "PYTHONSAFEPATH": "1"}
+    paths = {"PYTHONPATH": os.pathsep.join([str(place), str(ROOT)]), "PYTHONSAFEPATH": "1"}
     environment = os.environ | paths | {"CI": "1", "OPENBLAS_NUM_THREADS": "1"} | more
     try:
         done = subprocess.run(program, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)

@@ -1,6 +1,6 @@
 """Mutants of commits: what a crash, a cut of the power or another writer leaves."""
 
-from mutants.mutant import mutant
+from spec_tests.mutants.mutant import mutant
 
 MUTANTS = [
     mutant(

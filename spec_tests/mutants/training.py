@@ -1,6 +1,6 @@
 """Mutants of lookups, products, optimizers and strategies."""
 
-from mutants.mutant import mutant
+from spec_tests.mutants.mutant import mutant
 
 MUTANTS = [
     mutant(
@@ -24,9 +24,9 @@ MUTANTS = [
     mutant(
         "mean-by-count",
         "The mean of weighted rows is divided by how many they are, not by the sum of their weights.",
-        "nn/bags.py",
-        "    sums = bags.sums(weights if combiner",
-        "    weights = np.ones_like(weights)\n    sums = bags.sums(weights if combiner",
+        "nn/sparse.py",
+        "        return self.sums(weights) if combiner ==",
+        "        weights = np.ones_like(weights)\n        return self.sums(weights) if combiner ==",
         "nn_sparse",
         "3",
     ),
@@ -51,16 +51,16 @@ MUTANTS = [
     mutant(
         "lazy-adam",
         "Sparse gradients move only their rows: torch.optim.SparseAdam and LazyAdam, where Adam decays every row.",
-        "training/optimizers/adam.py",
-        "        return True",
-        "        return False",
+        "training/optimizers/rules.py",
+        '{"m": 0.0, "v": 0.0}\n\n    def _touches_all_rows(self) -> bool:\n        return True',
+        '{"m": 0.0, "v": 0.0}\n\n    def _touches_all_rows(self) -> bool:\n        return False',
         "optimizers",
         "5",
     ),
     mutant(
         "adam-biased",
         "Adam's means are not freed of their bias towards zero: the first steps are a fraction of what they should be.",
-        "training/optimizers/adam.py",
+        "training/optimizers/rules.py",
         'numbers["learning_rate"] * unbiased',
         'numbers["learning_rate"]',
         "optimizers",
@@ -69,7 +69,7 @@ MUTANTS = [
     mutant(
         "adagrad-squares-duplicates",
         "Adagrad squares the gradients of a row's duplicates before it sums them: Keras 3.",
-        "training/optimizers/gradient_rows.py",
+        "training/optimizers/step.py",
         "        if not sum_squares:\n",
         "        if False:\n",
         "optimizers",
@@ -78,7 +78,7 @@ MUTANTS = [
     mutant(
         "momentum-after-the-step",
         "The value moves by the momentum of the step before.",
-        "training/optimizers/sgd.py",
+        "training/optimizers/rules.py",
         "            sums -= down\n            value += decay * sums - down if self._nesterov else sums\n",
         "            value += decay * sums - down if self._nesterov else sums\n            sums -= down\n",
         "optimizers",

@@ -1,16 +1,16 @@
 """Mutants of variables, their indexing, updates and initial values, and of random numbers."""
 
-from mutants.mutant import mutant
+from spec_tests.mutants.mutant import mutant
 
 MUTANTS = [
     mutant(
         "unstitched-lookup",
         "Rows come in the order of the shards, not of the ids: ShardedVariable.sparse_read of TensorFlow 2.21.",
-        "variables/shards.py",
+        "variables/row_access.py",
         "            buffers = [buffer for shard",
         "            rows = rows[np.argsort(self.layout.owner(rows)[0], kind='stable')]\n"
         "            buffers = [buffer for shard",
-        "sharded variable_vectors nn_lookup",
+        "sharded tensorflow_recordings nn_lookup",
         "3",
     ),
     mutant(
@@ -62,7 +62,7 @@ MUTANTS = [
         "        if array.ndim and self.shape and array.shape[1:] == self.shape[1:]:\n"
         "            array = array[: self.shape[0]]\n"
         "        check_shape(array.shape, self._assignable_shape",
-        "sharded variable_vectors",
+        "sharded tensorflow_recordings",
         "3",
     ),
     mutant(
@@ -118,15 +118,15 @@ MUTANTS = [
         "initial-value-shared",
         "The variable keeps the caller's array, and changes with it: torch.from_numpy and tf.Variable on some arrays.",
         "variables/resource.py",
-        "adopt(value, device) if is_own else",
-        "adopt(value, device) if is_own or source is None or source is device else",
+        "adopt(value, device) if owns_value else",
+        "adopt(value, device) if owns_value or source is None or source is device else",
         "variable variable_hazards",
         "2",
     ),
     mutant(
         "equal-seeds",
         "Every shard is drawn from the same seed, and has the same values: TensorFlow's initializers.",
-        "variables/initializers/seeds.py",
+        "variables/initializers/base.py",
         "    return seed + (region.offset[0] if region.offset else 0)",
         "    return seed",
         "initializers",
@@ -135,7 +135,7 @@ MUTANTS = [
     mutant(
         "fan-of-the-shard",
         "Scaled initializers take the fans of the shard, so that more shards mean larger weights.",
-        "variables/initializers/draws.py",
+        "variables/initializers/kinds.py",
         "fan_in, fan_out = fans(shape)",
         "fan_in, fan_out = fans(region.shape)",
         "initializers",
@@ -153,7 +153,7 @@ MUTANTS = [
     mutant(
         "seven-rounds",
         "Philox goes through seven rounds: other numbers than TensorFlow's, though as random.",
-        "random/philox.py",
+        "random/stateless.py",
         "_ROUNDS = 10",
         "_ROUNDS = 7",
         "random_streams initializers",
@@ -171,7 +171,7 @@ MUTANTS = [
     mutant(
         "global-seed-by-part",
         'With seed_mode="global" each part is drawn as if it were the whole.',
-        "variables/initializers/seeds.py",
+        "variables/initializers/base.py",
         "return _INDEXED[distribution](shape, seed % 2**64, *limits, dtype, region)",
         "return _INDEXED[distribution](region.shape, seed % 2**64, *limits, dtype, Region.whole(region.shape))",
         "initializers",

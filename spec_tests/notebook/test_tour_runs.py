@@ -7,14 +7,15 @@ to an exercise is told.
 import copy
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "tour.ipynb"
+from spec_tests.helpers import paths
+
+NOTEBOOK = paths.DOCS / "tour.ipynb"
 
 TRIED = {
     "div with other numbers": "draw_div(13, 4), draw_div(13, 13), draw_div(13, 20);",

@@ -9,7 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conformance.implementations import BREACHES, IMPLEMENTATIONS
+
+from spec_tests.conformance.implementations import BREACHES, IMPLEMENTATIONS
 
 FRAMEWORKS = {one.name: one for one in IMPLEMENTATIONS}
 SCRIPTS = sorted(BREACHES.glob("*.py"))

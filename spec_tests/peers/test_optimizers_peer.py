@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardvar.nn.params import is_half
+from shardvar.nn.lookup import is_half
 from shardvar.training import optimizers
 from shardvar.variables import IndexedSlices, Variable
 from shardvar.variables.values import as_dtype

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_max_shard_size import Shards, Tensors, answer, many_tensors, specs_of, twin
 
 import shardvar as sv
 from shardvar.layout.dtypes import numpy_dtype
+from spec_tests.helpers.max_shard_size_twin import Shards, Tensors, answer, many_tensors, specs_of, twin
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import regions_in, shapes
 
 from shardvar import random
+from spec_tests.helpers.hypothesis_strategies import regions_in, shapes
 
 tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
 jax = pytest.importorskip("jax", reason="jax is not installed")

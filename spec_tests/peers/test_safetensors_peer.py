@@ -8,12 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
-from support import open_path, read_whole, some_arrays, write_arrays
 
 from shardvar.formats.safetensors import FORMAT
 from shardvar.planning.index import Metadata
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.safetensors_header import DTYPES, SAFETENSORS_DTYPES
+from shardvar.wire.safetensors_header import DTYPES, WRITABLE
+from spec_tests.helpers.format_protocol import open_path, read_whole, some_arrays, write_arrays
 
 safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed")
 real = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")

@@ -12,7 +12,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import ml_dtypes
 import numpy as np
 import pytest
-from bundles import digest, write_arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from shardvar.layout.partition import div
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.sstable import encode_table
+from spec_tests.helpers.tensor_bundles import digest, write_arrays
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 

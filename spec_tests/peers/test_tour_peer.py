@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import shardvar as sv
+from spec_tests.helpers import paths
 
-NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "tour.ipynb"
+NOTEBOOK = paths.DOCS / "tour.ipynb"
 
 
 def test_tensorflow_reads_what_the_notebook_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

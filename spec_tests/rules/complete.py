@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from rules.extract import blocks, is_normative, plain, sentences
-from rules.sentences import Document, documents
+from spec_tests.rules.extract import blocks, is_normative, plain, sentences
+from spec_tests.rules.sentences import Document, documents
 
 _COMMENT = re.compile(r"^\s*#+ ", re.MULTILINE)
 

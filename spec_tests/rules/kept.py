@@ -3,12 +3,12 @@
 import json
 from collections import Counter
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from shardvar.conformance.registry import all_rules
+from spec_tests.helpers import paths
 
-DATA = Path(__file__).resolve().parent.parent.parent / "docs" / "conformance.json"
+DATA = paths.DOCS / "conformance.json"
 
 
 @cache

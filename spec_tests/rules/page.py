@@ -1,31 +1,31 @@
-"""docs/rules.md: sentence by sentence, what obeys it, what holds it, who keeps it."""
+"""Generate docs/rules.md: for each sentence of the RFCs, its code, its tests, and the implementations that keep it."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from pathlib import Path
 
-from rules import mentions
-from rules.kept import checks, kept_by
-from rules.mentions import Mention
-from rules.sentences import Document, Sentence, documents, sentences_by_rule
+from spec_tests.helpers import paths
+from spec_tests.rules import mentions
+from spec_tests.rules.kept import checks, kept_by
+from spec_tests.rules.mentions import Mention
+from spec_tests.rules.sentences import Document, Sentence, documents, sentences_by_rule
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "rules.md"
+PAGE = paths.DOCS / "rules.md"
 
 _HEAD = """\
 # Rules
 
-What the four RFCs say, sentence by sentence: every one that demands, promises or refuses something (and those that the
-code quotes besides), as it stands there. `make rules` writes this page from the data in `spec_tests/rules/`, from the
-ids in the code and its tests, and from `docs/conformance.json`, which `make peers` writes; `make check` fails where it
-is out of date, where a rule has no function or no test, and where a quotation is none.
+Every normative sentence of the four RFCs, and every further sentence that the code quotes, verbatim. `make rules`
+generates this page from the data in `spec_tests/rules/`, from the rule ids in the code and its tests, and from
+`docs/conformance.json`, which `make peers` writes. `make check` fails if the page is out of date, if a rule has no
+code or test, or if a quotation is not exact.
 
-- *obeyed by*: the functions, classes or modules whose documentation or comments name the rule.
-- *held by*: the tests that fail where it is broken; `kit` gives the checks of the conformance kit that stand for it.
-- *kept by*: what the kit found of the implementations. Not all rules can be asked of others: `not in the kit`.
-- *status*: `kept`, perhaps with the sense in which; `unlike`, where shardvar does something else on purpose (see
-  [deviations.md](deviations.md) too); or `out of scope`; the last two with the reason.
+- *implemented by*: the functions, classes or modules whose documentation or comments name the rule.
+- *tested by*: the tests that fail if the rule is broken; `kit` lists the corresponding checks of the conformance kit.
+- *kept by*: the kit's results for each implementation, or `not in the kit` if the kit has no such check.
+- *status*: `kept`, possibly with a note; `unlike`, if shardvar deliberately differs (see also
+  [deviations.md](deviations.md)); or `out of scope`. The last two give a reason.
 
-A rule that is the source of several sentences has its functions and tests beside the first of them.
+If a rule comes from several sentences, its functions and tests are listed with the first one.
 """
 
 
@@ -37,7 +37,7 @@ def page() -> str:
         lines += ["", f"## RFC {document.number}: {document.title}", ""]
         lines += [f"Complete for the text with SHA-256 `{document.sha256}`."]
         for section, sentences in groupby(document.sentences, key=lambda sentence: sentence.section):
-            lines += ["", f"### {section}", "", "| rule | sentence | obeyed by | held by | kept by | status |"]
+            lines += ["", f"### {section}", "", "| rule | sentence | implemented by | tested by | kept by | status |"]
             lines += ["|---|---|---|---|---|---|"]
             for sentence in sentences:
                 lines += _rows(document, sentence, shown)

@@ -1,9 +1,8 @@
-"""Objects to files and back: the state of variables under the names by which a root object reaches them."""
+"""Checkpoints of objects: the state of variables under the names by which a root object reaches them."""
 
-from shardvar.checkpoint.objects.background import PendingSave
-from shardvar.checkpoint.objects.checkpoint import Checkpoint
+from shardvar.checkpoint.objects.checkpoint import Checkpoint, PendingSave
 from shardvar.checkpoint.objects.manager import CheckpointManager
-from shardvar.checkpoint.objects.numbered import latest_checkpoint
-from shardvar.checkpoint.objects.status import RestoreStatus
+from shardvar.checkpoint.objects.restoration import RestoreStatus
+from shardvar.checkpoint.objects.series import latest_checkpoint
 
 __all__ = ["Checkpoint", "CheckpointManager", "PendingSave", "RestoreStatus", "latest_checkpoint"]

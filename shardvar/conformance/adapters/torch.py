@@ -6,19 +6,20 @@ ranks come to differ, that is found. A variable in one shard is a plain tensor. 
 ``no_dist=True``, by planners (PyTorch's way to say which slices there are) that ask for the slices of as many ranks.
 """
 
+import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from shardvar.conformance.adapters import torch_planners
 from shardvar.layout.dtypes import Array
 
 Gradient = Array | tuple[Array, Array]
+Parts = Mapping[str, Sequence[tuple[tuple[int, ...], Any]]]
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _MOST_RANKS = 32
@@ -235,21 +236,17 @@ class Adapter:
 
     def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
         state = {key: _value(self._torch, value) for key, value in tensors.items()}
-        parts = {
-            key: torch_planners.chunks(value, num_shards) for key, value in state.items() if hasattr(value, "chunk")
-        }
-        torch_planners.save(path, state, parts)
+        parts = {key: _slices_of(value, num_shards) for key, value in state.items() if hasattr(value, "chunk")}
+        _save_slices(path, state, parts)
 
     def save_parts(self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]) -> None:
         tensors = [(tuple(offset), _tensor(self._torch, np.asarray(part))) for offset, part in parts]
-        torch_planners.save(path, {key: _tensor(self._torch, np.empty(shape, dtype))}, {key: tensors})
+        _save_slices(path, {key: _tensor(self._torch, np.empty(shape, dtype))}, {key: tensors})
 
     def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
         state = {key: _value(self._torch, value) for key, value in templates.items()}
-        parts = {
-            key: torch_planners.chunks(value, num_shards) for key, value in state.items() if hasattr(value, "chunk")
-        }
-        torch_planners.load(path, state, parts)
+        parts = {key: _slices_of(value, num_shards) for key, value in state.items() if hasattr(value, "chunk")}
+        _load_slices(path, state, parts)
         return {key: _array(self._torch, value) for key, value in state.items()}
 
     def list_tensors(self, path: str) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -263,7 +260,7 @@ class Adapter:
         saved = reader.read_metadata().state_dict_metadata[key]
         state = {key: self._torch.empty(saved.size, dtype=saved.properties.dtype)}
         rows = state[key][start:stop]
-        torch_planners.load(path, state, {key: [((start, *[0] * (rows.ndim - 1)), rows)]})
+        _load_slices(path, state, {key: [((start, *[0] * (rows.ndim - 1)), rows)]})
         return _array(self._torch, rows)
 
 
@@ -289,3 +286,101 @@ def _array(torch: Any, value: Any) -> Array:
     is_bfloat16 = value.dtype == torch.bfloat16
     values: Array = value.view(torch.int16).numpy().view(_BFLOAT16) if is_bfloat16 else value.numpy()
     return values
+
+
+# Slices in checkpoints. ``torch.distributed.checkpoint`` asks a planner which slices a rank has; these planners name
+# the slices of several ranks at once, so that one process saves and loads them. ``parts`` holds, by key, the
+# ``(offset, tensor)`` pairs of the slices; a key without parts is saved and loaded whole. The classes are made in
+# functions because PyTorch, from which they inherit, is imported only when it is used.
+
+
+def _slices_of(tensor: Any, num_shards: int) -> list[tuple[tuple[int, ...], Any]]:
+    """Return the slices of a tensor in ``num_shards`` shards, by the rule of DTensor; they are views of it."""
+    if not tensor.ndim or not len(tensor):
+        return [((0,) * tensor.ndim, tensor)]
+    slices = tensor.chunk(num_shards)
+    return [((number * len(slices[0]), *[0] * (tensor.ndim - 1)), one) for number, one in enumerate(slices)]
+
+
+def _save_slices(path: str, state: Mapping[str, Any], parts: Parts) -> None:
+    """Write a checkpoint of slices."""
+    from torch.distributed.checkpoint import FileSystemWriter, save
+
+    writer = FileSystemWriter(path, single_file_per_rank=False)
+    save(dict(state), storage_writer=writer, planner=_save_planner()(parts), no_dist=True)
+
+
+def _load_slices(path: str, state: Mapping[str, Any], parts: Parts) -> None:
+    """Read slices into the tensors of ``parts``, which are views of those of ``state``."""
+    from torch.distributed.checkpoint import load
+
+    load(state, checkpoint_id=path, planner=_load_planner()(parts), no_dist=True)
+
+
+def _metadata_of(offset: Sequence[int], tensor: Any) -> Any:
+    """Return PyTorch's description of a slice: its offset and its shape."""
+    from torch.distributed.checkpoint import ChunkStorageMetadata
+
+    return ChunkStorageMetadata(type(tensor.shape)(offset), tensor.shape)
+
+
+@cache
+def _save_planner() -> Any:
+    from torch.distributed.checkpoint import DefaultSavePlanner
+    from torch.distributed.checkpoint.metadata import MetadataIndex
+    from torch.distributed.checkpoint.planner import WriteItemType
+
+    class SavePlanner(DefaultSavePlanner):  # type: ignore[misc]
+        def __init__(self, parts: Parts) -> None:
+            super().__init__()
+            self._parts = parts
+
+        def create_local_plan(self) -> Any:
+            plan = super().create_local_plan()
+            return dataclasses.replace(plan, items=[one for item in plan.items for one in self._sliced(item)])
+
+        def _sliced(self, item: Any) -> list[Any]:
+            if item.index.fqn not in self._parts:
+                return [item]
+            return [
+                dataclasses.replace(
+                    item,
+                    type=WriteItemType.SHARD,
+                    index=MetadataIndex(item.index.fqn, offset),
+                    tensor_data=dataclasses.replace(item.tensor_data, chunk=_metadata_of(offset, tensor)),
+                )
+                for offset, tensor in self._parts[item.index.fqn]
+            ]
+
+        def lookup_object(self, index: Any) -> Any:
+            if index.fqn not in self._parts:
+                return super().lookup_object(index)
+            return dict(self._parts[index.fqn])[tuple(index.offset or ())]
+
+    return SavePlanner
+
+
+@cache
+def _load_planner() -> Any:
+    from torch.distributed.checkpoint import DefaultLoadPlanner
+    from torch.distributed.checkpoint.planner import LoadPlan
+    from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+    class LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
+        def __init__(self, parts: Parts) -> None:
+            super().__init__()
+            self._parts = parts
+
+        def create_local_plan(self) -> Any:
+            items = [one for one in super().create_local_plan().items if one.dest_index.fqn not in self._parts]
+            for key, parts in self._parts.items():
+                wanted = [_metadata_of(offset, tensor) for offset, tensor in parts]
+                items += create_read_items_for_chunk_list(key, self.metadata.state_dict_metadata[key], wanted)
+            return LoadPlan(items)
+
+        def lookup_tensor(self, index: Any) -> Any:
+            if index.fqn not in self._parts:
+                return super().lookup_tensor(index)
+            return dict(self._parts[index.fqn])[tuple(index.offset or ())]
+
+    return LoadPlanner

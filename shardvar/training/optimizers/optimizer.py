@@ -1,4 +1,4 @@
-"""What all optimizers share: hyperparameters, slots, and applying gradients to all variables or to none.
+"""The base class of optimizers: hyperparameters, slots, and applying gradients to all variables or to none.
 
 An optimizer is a rule, elementwise and in place, and the slots that the rule needs. ``apply_gradients`` has four steps:
 check the pairs, create slots that are missing, plan every variable's write, commit all of them.
@@ -6,8 +6,13 @@ check the pairs, create slots that are missing, plan every variable's write, com
 R-OPT-3 (RFC 000): "Hyperparameters and slots in optimizer are variables. Hyperparameters creation will be subject to
 the parameter strategy scope and partitioner." They are created by ``sv.Variable`` when the optimizer is.
 
-``compat`` says whose formulas are meant, where TensorFlow has had several: "keras_legacy" (RFC 000's
-``tf.keras.optimizers``, the default), "v1" (``tf.compat.v1.train``) or "keras3".
+``compat`` chooses the formulas where TensorFlow has had several: "keras_legacy" (RFC 000's ``tf.keras.optimizers``, the
+default), "v1" (``tf.compat.v1.train``) or "keras3".
+
+Several replicas give one gradient each, as ``PerReplica``. R-OPT-8 (RFC 002): replicas exchange their updates, and each
+copy gets the same. The variable's ``aggregation`` says how: the sum, the mean, or the first replica's alone. A variable
+that was created without one gets the sum, as TensorFlow's optimizers always take it: where each replica has a part of
+the batch, gradients of a loss that is a sum add up.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,30 +25,31 @@ from shardvar.devices import operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array
 from shardvar.nn.gradients import Gradient, check_sources, gradient
-from shardvar.nn.params import exact_dtype
+from shardvar.nn.lookup import exact_dtype
 from shardvar.tracking import Trackable
-from shardvar.training.optimizers.replicas import aggregate_gradient
 from shardvar.training.optimizers.slots import SlotTable
 from shardvar.training.optimizers.step import Slots, Square, plan_steps
+from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.mirrored import PerReplica
+from shardvar.variables.mirrored import PerReplica, aggregate
 from shardvar.variables.resource import Write, commit
 from shardvar.variables.sharded import ShardedVariable
-from shardvar.variables.variable import Variable
+from shardvar.variables.values import as_value, check_shape
+from shardvar.variables.variable import Variable, VariableAggregation
 
 Compat = Literal["keras_legacy", "v1", "keras3"]
 Pair = tuple[Gradient | PerReplica | None, Variable]
 Loss = Callable[[], tuple[Any, Iterable[Pair]]]
-"""Returns the loss and its gradients as pullbacks give them; a variable may come several times."""
+"""Returns the loss, and its gradients as pullbacks give them; a variable may come several times."""
 Numbers = Mapping[str, Any]
-"""Hyperparameters, read once a step, as scalars of the dtype that is trained."""
+"""Hyperparameters of one step, as scalars of the dtype that the rule computes in."""
 
 
 class Optimizer(Trackable):
     """The base class: a subclass names its hyperparameters and slots, and writes the rule."""
 
     other_names: ClassVar[Mapping[str, str]] = {"iterations": "_iterations", "learning_rate": "_learning_rate"}
-    """Keras 3's, in whose checkpoints slots are found too; a subclass adds its slots'."""
+    """Names in Keras 3, in whose checkpoints slots are found too; a subclass adds those of its slots."""
 
     def __init__(self, name: str, compat: Compat, hyperparameters: Mapping[str, float]) -> None:
         if compat not in get_args(Compat):
@@ -54,41 +60,41 @@ class Optimizer(Trackable):
         self.iterations: Variable = self.track(
             "iterations", Variable(np.int64(0), trainable=False, name=f"{name}/iterations")
         )
-        """How many steps were applied."""
+        """The number of steps that were applied."""
 
     @property
     def name(self) -> str:
-        """Its name, before the names of its hyperparameters."""
+        """The name of the optimizer, with which the names of its hyperparameters begin."""
         return self._name
 
     @property
     def learning_rate(self) -> VariableInterface:
-        """The variable that holds it; ``learning_rate.assign`` changes it for later steps."""
+        """The variable that holds the learning rate; ``learning_rate.assign`` changes it for later steps."""
         return self.hyperparameter("learning_rate")
 
     def hyperparameter(self, name: str) -> VariableInterface:
-        """The variable that holds a hyperparameter."""
+        """Return the variable that holds a hyperparameter."""
         if name not in self._hyperparameters:
             known = ", ".join(self._hyperparameters)
             raise ArgumentError(f"{self._name} has no hyperparameter {name!r}.", f"It has {known}.")
         return self._hyperparameters[name]
 
-    # What a subclass says.
+    # For subclasses to override.
 
     def _slot_values(self) -> Mapping[str, float]:
-        """The slots that the rule needs, and what they begin with."""
+        """Return the slots that the rule needs, and their first values."""
         return {}
 
     def _touches_all_rows(self) -> bool:
-        """Whether rows without a gradient change too, because a slot decays."""
+        """Return True if rows without a gradient change too, because a slot decays."""
         return False
 
     def _numbers(self, step: int, dtype: np.dtype[Any]) -> Numbers:
-        """What the rule needs to know in step ``step``, which is 1 at first."""
+        """Return the numbers that the rule needs in step ``step``, which is 1 at first."""
         return {name: variable.read_value().astype(dtype)[()] for name, variable in self._hyperparameters.items()}
 
     def _update(self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers) -> None:
-        """The rule: change ``value`` and ``slots`` in place, elementwise; ``square()`` is the gradient's square."""
+        """Apply the rule to ``value`` and ``slots`` in place, elementwise; ``square()`` is the gradient's square."""
         raise NotImplementedError
 
     # Training.
@@ -102,17 +108,24 @@ class Optimizer(Trackable):
         A gradient may be ``PerReplica``, as ``strategy.run`` gives it: the variable's ``aggregation`` makes one of it.
         """
         with operation_scope(name or "apply_gradients"):
+            # Check.
             pairs = _check_pairs(grads_and_vars)
+            # Plan. Hyperparameters are read once a dtype. Slots that are missing are created here: should a later
+            # variable fail, a new slot has its first value, and the next step finds it unused.
             step = int(self.iterations) + 1
             dtypes = {variable.dtype for _, variable in pairs}
             numbers = {dtype: self._numbers(step, exact_dtype(dtype)) for dtype in dtypes}
-            commit([write for part, variable in pairs for write in self._plan(part, variable, numbers[variable.dtype])])
+            writes = [
+                write for part, variable in pairs for write in self._plan(part, variable, numbers[variable.dtype])
+            ]
+            # Commit. Constraints see the new values; they are the user's functions, and may fail after the step.
+            commit(writes)
             self.iterations.assign_add(1)
             for _, variable in pairs:
                 _constrain(variable)
 
     def minimize(self, loss: Loss, var_list: Any) -> Any:
-        """One step down the loss, which ``loss()`` returns together with its gradients; the loss is returned.
+        """Take one step down the loss, which ``loss()`` returns with its gradients, and return the loss.
 
         R-OPT-6: ``var_list`` is a list of variables, or an object with ``trainable_variables``: nothing is collected
         globally (RFC 003). Variables that the loss does not depend on stay.
@@ -145,18 +158,18 @@ class Optimizer(Trackable):
     # Slots.
 
     def add_slot(self, var: Any, slot_name: str, initializer: Any = 0.0) -> Any:
-        """The slot of a variable, or the sharded slot of a sharded one; created where there is none.
+        """Return the slot of a variable, or the sharded slot of a sharded one; create it if it does not exist.
 
         ``initializer`` is a number, or a callable that makes the value.
         """
         return self._slots.add(var, slot_name, initializer)
 
     def get_slot(self, var: Any, slot_name: str) -> Any:
-        """The slot of a variable; of a sharded one, the sharded variable of its shards' slots."""
+        """Return the slot of a variable; for a sharded one, the sharded variable of its shards' slots."""
         return self._slots.get(var, slot_name)
 
     def get_slot_names(self) -> list[str]:
-        """The names of the slots that there are."""
+        """Return the names of all existing slots."""
         return self._slots.names
 
     def _create(self, name: str, value: float) -> VariableInterface:
@@ -171,7 +184,7 @@ class Optimizer(Trackable):
 
 
 def trainable_variables(var_list: Any) -> list[Variable]:
-    """The variables of a list, or of an object that has ``trainable_variables``; a sharded variable is refused."""
+    """Return the variables of a list, or of an object with ``trainable_variables``; a sharded one is refused."""
     listed = getattr(var_list, "trainable_variables", var_list)
     variables = check_sources(list(listed) if isinstance(listed, list | tuple) else [listed])
     if not variables:
@@ -180,7 +193,7 @@ def trainable_variables(var_list: Any) -> list[Variable]:
 
 
 def _check_pairs(grads_and_vars: Iterable[Pair]) -> list[tuple[Gradient, Variable]]:
-    """The pairs that have a gradient, each variable once."""
+    """Return the pairs that have a gradient, aggregated over replicas, each variable once."""
     try:
         pairs = [(part, variable) for part, variable in grads_and_vars]
     except (TypeError, ValueError):
@@ -207,3 +220,31 @@ def _constrain(variable: Variable) -> None:
     constraint = getattr(variable, "constraint", None)
     if constraint is not None:
         variable.assign(constraint(variable.read_value()))
+
+
+def aggregate_gradient(part: Gradient | PerReplica | None, variable: Variable) -> Gradient | None:
+    """Return the gradient of all replicas, on the current device; None where no replica has one.
+
+    A gradient that is not ``PerReplica`` is returned as it is.
+    """
+    if not isinstance(part, PerReplica):
+        return part
+    if all(value is None for value in part.values):
+        return None
+    for number, value in enumerate(part.values):
+        _check_value(value, variable, f"Replica {number}'s gradient of {variable.name}")
+    mode = getattr(variable, "aggregation", VariableAggregation.NONE)
+    made: Gradient = aggregate(part, VariableAggregation.SUM if mode is VariableAggregation.NONE else mode)
+    return made
+
+
+def _check_value(value: Any, variable: Variable, what: str) -> None:
+    """Check the shape of one replica's gradient before it is added to others: NumPy would broadcast."""
+    if value is None:
+        raise ArgumentError(
+            f"{what} is None, and another replica's is not.", "Give zeros, or IndexedSlices of no rows."
+        )
+    if isinstance(value, IndexedSlices):
+        check_shape(value.values.shape[value.indices.ndim :], variable.shape[1:], f"A row of {what}")
+    else:
+        check_shape(as_value(value).shape, variable.shape, what)

@@ -5,7 +5,7 @@ slot for each of them, and get_slot will lookup the slots of var's component var
 ShardedVariable on the fly containing those slots. Slot variable is partitioned in exactly the same way as the original
 variable."
 
-The slot of a mirrored variable is mirrored beside it, so that every replica applies the same updates to its own.
+The slot of a mirrored variable is mirrored beside it, so that every replica applies the same updates to its copy.
 
 A shard's slot is found by the shard, which is how training works; it is a child of the optimizer within the sharded
 slot, which is how saving works. R-SLOT-2 (RFC 000): "At saving/loading time, optimizer sees sharded variable as a
@@ -28,7 +28,7 @@ from shardvar.variables.variable import Variable
 
 
 class SlotTable:
-    """The slots of one optimizer, each a child of ``owner`` in folded form."""
+    """The slots of one optimizer, each a child of ``owner`` in folded form: a sharded slot is one child."""
 
     def __init__(self, owner: Trackable) -> None:
         self._owner = owner
@@ -39,12 +39,16 @@ class SlotTable:
 
     @property
     def names(self) -> list[str]:
-        """The names of all slots that there are, sorted."""
+        """The names of all existing slots, sorted."""
         return sorted({name for _, name in self._slots})
 
     def find(self, variable: Any, name: str) -> VariableInterface | None:
-        """The slot, or None."""
-        variable = _updated(variable)
+        """Return the slot, or None.
+
+        The slot of a sharded variable is composed of its shards' slots when it is first asked for, since they may be
+        older than the sharded variable.
+        """
+        variable = _slot_variable(variable)
         if isinstance(variable, ShardedVariable) and (id(variable), name) not in self._slots:
             found = [self.find(shard, name) for shard in variable.variables]
             slots = [slot for slot in found if isinstance(slot, Variable)]
@@ -53,7 +57,7 @@ class SlotTable:
         return self._slots.get((id(variable), name))
 
     def get(self, variable: Any, name: str) -> VariableInterface:
-        """The slot; ``UnknownKey`` where there is none."""
+        """Return the slot; ``UnknownKey`` if it does not exist."""
         slot = self.find(_check_variable(variable), name)
         if slot is None:
             known = ", ".join(self.names) or "none yet"
@@ -61,21 +65,21 @@ class SlotTable:
         return slot
 
     def add(self, variable: Any, name: str, initializer: Any = 0.0) -> VariableInterface:
-        """The slot, created if there is none, and where it is a shard's, those of all shards with it."""
+        """Return the slot, created if it does not exist; for a shard, the slots of all shards are created with it."""
         known = self.find(_check_variable(variable), name)
         if known is not None:
             return known
-        variable = _updated(variable)
+        variable = _slot_variable(variable)
         if isinstance(variable, ShardedVariable):
             self._compose(variable, name, [self._own(shard, name, initializer) for shard in variable.variables])
         elif isinstance(variable, Variable) and variable.container is not None:
-            self.add(variable.container, name, initializer)
+            self.add(variable.container, name, initializer)  # saving wants all shards' slots, or none
         else:
             self._track(variable, name, self._own(variable, name, initializer))
         return self._slots[id(variable), name]
 
     def _own(self, variable: Any, name: str, initializer: Any) -> Variable:
-        """The slot of a variable that is not sharded; being "colocated_with" it, it is never partitioned."""
+        """Return the slot of a variable that is not sharded; "colocated_with" it, the slot is never partitioned."""
         known = self._slots.get((id(variable), name))
         if isinstance(known, Variable):
             return known
@@ -101,7 +105,10 @@ class SlotTable:
         self._slots[id(variable), name] = slot
 
     def _track(self, variable: VariableInterface, name: str, slot: VariableInterface) -> None:
-        """Give the slot a name among the optimizer's children: the variable's, and a number where that is taken."""
+        """Give the slot a name among the optimizer's children: the variable's, and a number if that is taken.
+
+        Slots "m" of three variables named "w" are "w.m", "w_1.m" and "w_2.m".
+        """
         base, children = variable.name.replace("/", "."), self._owner.children
         number = self._numbers[base, name]  # lower ones are taken: a thousand variables may have one name
         while (child := f"{base}{f'_{number}' if number else ''}.{name}") in children:
@@ -111,8 +118,8 @@ class SlotTable:
         self._owner.track_slot(child, slot, variable, name)
 
 
-def _updated(variable: Any) -> Any:
-    """What is updated and has the slots: of a variable that aggregates for another one, the other."""
+def _slot_variable(variable: Any) -> Any:
+    """Return the variable that has the slots: for an ``AggregatingVariable``, the one that it wraps."""
     return variable.variable if isinstance(variable, AggregatingVariable) else variable
 
 
@@ -124,9 +131,9 @@ def _slot_beside(variable: VariableInterface, name: str, initializer: Any) -> An
 
 
 def _mirrored_slot(variable: MirroredVariable, name: str, initializer: Any) -> MirroredVariable:
-    """A slot beside each copy, cut as the copy is, whether or not a strategy's scope is entered now.
+    """Create a slot beside each copy, cut as the copy is, in or out of a strategy's scope.
 
-    Copies begin with equal values: what a callable makes is made once.
+    All copies begin with equal values, so a callable initializer is called once.
     """
     copies: list[VariableInterface] = []
     for number, copy in enumerate(variable.copies):
@@ -143,11 +150,11 @@ def _mirrored_slot(variable: MirroredVariable, name: str, initializer: Any) -> M
 
 
 def _of_first(initializer: Any, copies: Sequence[VariableInterface]) -> Any:
-    """The initializer of the next copy: the first one's value where that cannot be made again."""
+    """Return the initializer of the next copy: the first copy's value, if a callable made it, which may be random."""
     return (lambda *_, **__: copies[0].read_value()) if copies and callable(initializer) else initializer
 
 
 def _check_variable(variable: Any) -> Any:
     if not isinstance(variable, VariableInterface):
-        raise ArgumentTypeError(f"A slot of {type(variable).__name__} is asked for.", "Give a variable.")
+        raise ArgumentTypeError(f"{type(variable).__name__} has no slots.", "Give a variable.")
     return variable

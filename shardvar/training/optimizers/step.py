@@ -1,46 +1,84 @@
 """One variable's part of a step: the gradient goes to the variable's device, and the rule is applied there in place.
 
 1. ``plan_steps`` checks the gradient and moves it: all that can fail. Variable and slots do not move.
-2. A ``Write`` that is returned applies the rule to blocks that fit the processor's cache. A rule is elementwise, so
-   neither blocks nor shards change a bit of the result (R-OPT-2): dense gradients by runs of elements, sparse ones by
-   the rows that they have, or where the rule moves other rows too, by all rows, their gradient being zero.
+2. A ``Write`` that is returned applies the rule to value blocks that fit the processor's cache. A rule is elementwise,
+   so neither blocks nor shards change a bit of the result (R-OPT-2). Dense gradients are applied by ranges of elements,
+   sparse ones by the rows that they have, or where the rule moves other rows too, by all rows, with a gradient of zero.
+
+``GradientRows`` is a sparse gradient as it is applied: every row once, with the sum of what came for it.
+
+R-OPT-1 (RFC 002): sparse updates are "essentially dicts mapping from indices to vectors". Sums go from the first to the
+last, so they are the same bits however the rows are spread over shards. Keras 3 squares before it sums, which is not
+the gradient's square: of 1 and 2 for one row it makes 1 + 4 = 5, and not 9. ``compat="keras3"`` does so too, in float32
+where the gradient has few bits.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from shardvar.devices import current_device, move_array
 from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.nn.gradients import Gradient, ShardGradients, dense_gradients, sparse_gradients
-from shardvar.nn.params import exact_dtype
-from shardvar.training.optimizers.gradient_rows import GradientRows
+from shardvar.nn.lookup import exact_dtype
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.mirrored import AggregatingVariable, MirroredVariable
 from shardvar.variables.resource import Resource, Write
 from shardvar.variables.row_layout import check_rows
+from shardvar.variables.scatter import sort_rows, sum_sorted
 from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.values import as_value, cast_value, check_shape
 from shardvar.variables.variable import Variable
 
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GradientRows:
+    """The rows of a sparse gradient, ascending and distinct."""
+
+    rows: Ints
+    """The rows of the variable, [n]."""
+    sums: Array
+    """The gradient of each, [n, *row]."""
+    squares: Array | None
+    """The squares to use where they are not ``sums * sums``, in the dtype that rules compute in; else None."""
+
+    @classmethod
+    def of(
+        cls, gradient: IndexedSlices, shape: tuple[int, ...], dtype: np.dtype[np.generic], *, sum_squares: bool
+    ) -> Self:
+        """Check and sum a gradient of a variable of this shape and dtype."""
+        indices = check_rows(gradient.indices, shape[0] if shape else 0, rank=1)
+        values = cast_value(gradient.values, dtype, "The gradient")
+        check_shape(values.shape, (len(indices), *shape[1:]), "The gradient's array of values")
+        if gradient.dense_shape is not None:
+            check_shape(gradient.dense_shape, shape, "The gradient")
+        ascending, order = sort_rows(indices)
+        rows, sums = sum_sorted(ascending, values, order)
+        if not sum_squares:
+            return cls(rows, sums, None)
+        exact = values.astype(exact_dtype(dtype), copy=False)
+        return cls(rows, sums, sum_sorted(ascending, exact * exact, order)[1])
+
+
 Slots = Mapping[str, Array]
 Square = Callable[[], Array]
-"""Computes what counts as the gradient's square, for the rules that ask for it."""
-Rule = Callable[[Array, Array, Square, Slots], None]
+"""Computes the square of the gradient, for the rules that need it."""
+UpdateRule = Callable[[Array, Array, Square, Slots], None]
 """``rule(value, gradient, square, slots)`` changes value and slots in place; all arrays have one shape."""
 _Blockwise = Callable[[Array, Array, Array | None, Slots], None]
-"""The same for arrays of the variable's dtype, and of a square only where it is not the gradient's."""
+"""The same for arrays of the variable's dtype; the square is None where it is the gradient's."""
 
 _BLOCK_NBYTES = 1 << 17
-"""What a block of one array takes; a rule holds about eight such arrays at a time."""
+"""Size of a value block of one array, 128 KiB. A rule holds about eight such arrays at a time: 1 MiB, which fits L2."""
 
 
 def plan_steps(
-    rule: Rule,
+    rule: UpdateRule,
     gradient: Gradient,
     variable: VariableInterface,
     slots: Mapping[str, VariableInterface],
@@ -48,7 +86,7 @@ def plan_steps(
     touches_all_rows: bool = False,
     sum_squares: bool = False,
 ) -> list[Write]:
-    """The writes of one step of one variable, one for each part of memory; their resources are its and the slots'.
+    """Plan one step of one variable: a write for each part of memory, whose resources are its and the slots'.
 
     R-OPT-7 (RFC 000): mirrored variables "are always kept in sync by applying the same updates to every copy": the
     gradient goes to each, and no copy's value moves.
@@ -59,19 +97,19 @@ def plan_steps(
     writes = []
     for part, own, own_slots in _leaves(gradient, variable, slots):
         apply = _plan(blockwise, part, own, touches_all_rows, sum_squares)
-        held = (own, *own_slots.values())
-        resources = tuple(resource for each in held for resource in each.resources)
-        if all(len(each.resources) == 1 for each in held):
+        variables = (own, *own_slots.values())
+        resources = tuple(resource for each in variables for resource in each.resources)
+        if all(len(each.resources) == 1 for each in variables):
             writes.append(Write(resources, partial(_apply_in_place, apply, resources, own_slots)))
         else:
-            writes.append(Write(resources, partial(_apply_to_copies, apply, held, own_slots)))
+            writes.append(Write(resources, partial(_apply_to_copies, apply, variables, own_slots)))
     return writes
 
 
 def _leaves(
     gradient: Any, variable: Any, slots: Mapping[str, Any]
 ) -> Iterator[tuple[Gradient, Variable, Mapping[str, Variable]]]:
-    """Each copy, and of a copy each shard, with its part of the gradient and its own slots."""
+    """Yield each copy, and of a copy each shard, with its part of the gradient and its own slots."""
     if isinstance(variable, AggregatingVariable):
         yield from _leaves(gradient, variable.variable, slots)
         return
@@ -88,7 +126,7 @@ def _leaves(
 
 
 def _cut(gradient: Gradient, variable: ShardedVariable) -> ShardGradients:
-    """The shards' parts of a gradient, which is checked first."""
+    """Check a gradient, and return the shards' parts of it."""
     if isinstance(gradient, IndexedSlices):
         check_rows(gradient.indices, variable.shape[0], rank=1)
         check_shape(gradient.values.shape[1:], variable.shape[1:], "A row of the gradient")
@@ -99,8 +137,8 @@ def _cut(gradient: Gradient, variable: ShardedVariable) -> ShardGradients:
     return dense_gradients(variable, dense)
 
 
-def _in_exact(rule: Rule, dtype: np.dtype[Any]) -> _Blockwise:
-    """The rule in the dtype to compute in; the square is the gradient's where none is given."""
+def _in_exact(rule: UpdateRule, dtype: np.dtype[Any]) -> _Blockwise:
+    """Return the rule in the dtype to compute in; where no square is given, it takes the gradient's."""
     exact = exact_dtype(dtype)
 
     def same(value: Array, gradient: Array, square: Array | None, slots: Slots) -> None:
@@ -124,12 +162,12 @@ def _apply_in_place(
 
 
 def _apply_to_copies(
-    apply: Callable[[Array, Slots], None], held: tuple[Variable, ...], slots: Mapping[str, Any]
+    apply: Callable[[Array, Slots], None], variables: tuple[Variable, ...], slots: Mapping[str, Any]
 ) -> None:
-    """The same for kinds of variables that keep their memory to themselves, or have several."""
-    copies = [np.array(each.read_value()) for each in held]
+    """Apply to copies and assign those, for kinds of variables that hide their memory or have several."""
+    copies = [np.array(each.read_value()) for each in variables]
     apply(*_arrays(copies, slots))
-    for each, copy in zip(held, copies, strict=True):
+    for each, copy in zip(variables, copies, strict=True):
         each.assign(copy)
 
 
@@ -140,6 +178,7 @@ def _arrays(arrays: list[Array], slots: Mapping[str, Any]) -> tuple[Array, Slots
 def _plan(
     rule: _Blockwise, gradient: Gradient, variable: Variable, touches_all_rows: bool, sum_squares: bool
 ) -> Callable[[Array, Slots], None]:
+    """Check the gradient, move it to the variable's device, and return the function that applies it there."""
     here, there = current_device(), variable.device
     if not isinstance(gradient, IndexedSlices):
         dense = cast_value(as_value(gradient), variable.dtype, "The gradient")
@@ -161,6 +200,7 @@ def _apply_dense(rule: _Blockwise, gradient: Array, value: Array, slots: Slots) 
 
 
 def _apply_to_rows(rule: _Blockwise, gradient: GradientRows, value: Array, slots: Slots) -> None:
+    # NumPy's ``value[rows]`` is a copy, so it is written back. Rows are distinct: no update of a row is lost.
     for block in _blocks(gradient.sums):
         rows, part = gradient.rows[block], gradient.sums[block]
         square = None if gradient.squares is None else gradient.squares[block]
@@ -172,6 +212,8 @@ def _apply_to_rows(rule: _Blockwise, gradient: GradientRows, value: Array, slots
 
 
 def _apply_to_all_rows(rule: _Blockwise, gradient: GradientRows, value: Array, slots: Slots) -> None:
+    # The gradient is made dense for one block at a time. Its rows ascend, so those of a block are a range of them: of
+    # rows 2, 5, 9 the block [4, 8) has the range 1 to 2, which is row 5, at 5 - 4 = 1 in the block.
     for block in _blocks(value):
         low, high = np.searchsorted(gradient.rows, [block.start, block.stop])
         local = gradient.rows[low:high] - block.start
@@ -185,6 +227,6 @@ def _apply_to_all_rows(rule: _Blockwise, gradient: GradientRows, value: Array, s
 
 
 def _blocks(array: Array) -> Iterator[slice]:
-    """Slices of the first axis that hold about a block's bytes each."""
+    """Return slices of the first axis with at most ``_BLOCK_NBYTES`` each, or one row where a row is larger."""
     step = max(1, _BLOCK_NBYTES // max(1, array[:1].nbytes))
     return (slice(start, min(start + step, len(array))) for start in range(0, len(array), step))

@@ -1,14 +1,14 @@
-"""Strategies: who decides what becomes of a variable, and where it lives."""
+"""Strategies: decide the kind of each variable (plain, sharded, mirrored) and the devices that it lives on."""
 
-from shardvar.training.strategies.heuristics import (
+from shardvar.training.strategies.hints import (
     Choice,
+    Hints,
     Workload,
     choose_host_or_device,
     choose_mirror_or_shard,
     choose_sparse_or_dense,
     hints_for,
 )
-from shardvar.training.strategies.hints import Hints
 from shardvar.training.strategies.hybrid import HybridStrategy
 from shardvar.training.strategies.mirrored import CollectiveAllReduceStrategy, MirroredStrategy
 from shardvar.training.strategies.parameter_server import ParameterServerStrategy

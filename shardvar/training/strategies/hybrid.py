@@ -1,4 +1,4 @@
-"""HybridStrategy: two strategies, and a function that says which of them creates a variable.
+"""HybridStrategy: two strategies, and a function that chooses between them for each variable.
 
 R-HYBRID-1 (RFC 002): "a hybrid strategy that mirrors some variables and shards other variables"; "strategy_chooser: a
 callable that takes variable name, variable shape and variable dtype and returns which strategy to apply".
@@ -10,26 +10,24 @@ from typing import Any, Self
 from shardvar.devices import Device
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.training.serialization import check_config, deserialize, serializable, serialize
-from shardvar.training.strategies.copies import opened
 from shardvar.training.strategies.scope import Scope
-from shardvar.training.strategies.strategy import Strategy
-from shardvar.variables.creators import NextCreator
+from shardvar.training.strategies.strategy import Strategy, open_arguments
+from shardvar.variables.scopes import NextCreator
 
 Chooser = Callable[[str | None, tuple[int, ...], Any], "Strategy | int | None"]
 
 
 @serializable
 class HybridStrategy(Strategy):
-    """``chooser(name, shape, dtype)`` answers with one of the two, with 1 or 2, or with None for the first, the
-    default.
+    """Two strategies; ``chooser(name, shape, dtype)`` answers with one of them, with 1 or 2, or None for the first.
 
-    Computing, and what its scopes say of devices by default, is the first one's business.
+    Computation runs on the devices of the first one, which are also the default of its scopes.
     """
 
     def __init__(self, strategy1: Strategy, strategy2: Strategy, strategy_chooser: Chooser) -> None:
         for strategy in (strategy1, strategy2):
             if not isinstance(strategy, Strategy):
-                raise ArgumentTypeError(f"{strategy!r} is no strategy.", "Give two strategies and a chooser.")
+                raise ArgumentTypeError(f"{strategy!r} is not a strategy.", "Give two strategies and a chooser.")
         if not callable(strategy_chooser):
             raise ArgumentTypeError(
                 f"The chooser {strategy_chooser!r} is not callable.", "Give chooser(name, shape, dtype)."
@@ -50,14 +48,14 @@ class HybridStrategy(Strategy):
     def devices(self) -> tuple[Device, ...]:
         return tuple(dict.fromkeys((*self.strategy1.devices, *self.strategy2.devices)))
 
-    def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], said: Scope) -> Any:
-        """What the chosen one makes."""
-        initial, kwargs = opened(kwargs)
+    def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> Any:
+        """Create a variable by the chosen strategy."""
+        initial, kwargs = open_arguments(kwargs)
         chosen = self._chosen(kwargs.get("name"), initial.shape, initial.dtype)
-        return chosen.create_free(next_creator, kwargs, said)
+        return chosen.create_free(next_creator, kwargs, scope)
 
     def get_config(self) -> dict[str, Any]:
-        """Both strategies and the chooser, whose class must be registered."""
+        """Return both strategies and the chooser, whose class must be registered."""
         return {
             "strategy1": serialize(self.strategy1),
             "strategy2": serialize(self.strategy2),

@@ -10,21 +10,60 @@ each worker, or on the replicas (GPUs)".
 from collections.abc import Sequence
 from typing import Any, Self
 
-from shardvar.devices import Cluster, Device, make_cluster
+from shardvar.devices import Cluster, Device, current_device, device_scope, make_cluster
+from shardvar.layout.dtypes import Array
 from shardvar.training.serialization import check_config, serializable
-from shardvar.training.strategies.checks import check_devices, check_size_known
-from shardvar.training.strategies.copies import create_copies, create_spread, opened
-from shardvar.training.strategies.dense_updates import DenseUpdatesVariable
 from shardvar.training.strategies.scope import Partitioning, Scope
-from shardvar.training.strategies.strategy import Strategy
-from shardvar.variables import MirroredVariable, SyncOnReadVariable, VariableInterface, VariableSynchronization
+from shardvar.training.strategies.strategy import (
+    Strategy,
+    check_devices,
+    check_size_known,
+    create_copies,
+    create_spread,
+    open_arguments,
+)
+from shardvar.variables import (
+    IndexedSlices,
+    MirroredVariable,
+    PerReplica,
+    SyncOnReadVariable,
+    VariableInterface,
+    VariableSynchronization,
+)
 from shardvar.variables.create import plan_cut
-from shardvar.variables.creators import NextCreator
+from shardvar.variables.scopes import NextCreator
+from shardvar.variables.updates import ADD, SUB, Update
 from shardvar.variables.variable import parse_mode
 
 
-class _Mirroring(Strategy):
-    """What both do; they differ in how they are told of their devices."""
+class DenseUpdatesVariable(MirroredVariable):
+    """A mirrored variable whose sparse additions are made dense before they cross between devices.
+
+    R-HINT-2 (RFC 002): "Updates can be casted to dense tensors and use the existing allreduce primitive to exchange
+    gradients. This can still be faster than running allgather on their corresponding sparse updates." Updates of the
+    same row are summed before they are added, so the result may differ from the sparse one in the last bit: w + (a + b)
+    is not always (w + a) + b. Other writes than additions stay sparse, since a dense form would change every row.
+    """
+
+    def _write_sparse(self, update: Update, sparse_delta: Any, name: str) -> Any:
+        if update not in (ADD, SUB):
+            return super()._write_sparse(update, sparse_delta, name)
+        if not isinstance(sparse_delta, PerReplica):
+            return self._write_dense(update, self._dense(sparse_delta, current_device()), name, True)
+        devices = sparse_delta.devices or (current_device(),) * len(sparse_delta.values)
+        dense = [self._dense(value, device) for value, device in zip(sparse_delta.values, devices, strict=True)]
+        return self._write_dense(update, PerReplica(dense, devices), name, True)
+
+    def _dense(self, value: Any, device: Device) -> Array | Any:
+        """Return the update as an array of the variable's shape, made on the device of the slices."""
+        if not isinstance(value, IndexedSlices):
+            return value
+        with device_scope(device):
+            return IndexedSlices(value.values, value.indices, self.shape).to_dense()
+
+
+class _MirroringStrategy(Strategy):
+    """The base class of both strategies, which differ only in how their devices are given."""
 
     def __init__(self, replicas: Sequence[Device], hosts: Sequence[Device]) -> None:
         self._replicas = check_devices(replicas)
@@ -38,31 +77,31 @@ class _Mirroring(Strategy):
     def replica_devices(self) -> tuple[Device, ...]:
         return self._replicas
 
-    def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], said: Scope) -> VariableInterface:
-        """A mirrored variable; a sharded one where a partitioning scope cuts it in two parts at least.
+    def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> VariableInterface:
+        """Create a mirrored variable, or a sharded one where a partitioning scope cuts it into at least two parts.
 
-        One that is synchronized on read has a copy on each replica, whatever scopes and hints say.
+        A variable that is synchronized on read has a copy on each replica, and ignores scopes and hints.
         """
         mode = parse_mode(VariableSynchronization, kwargs.get("synchronization"))
         if mode is VariableSynchronization.ON_READ:
             copies = create_copies(next_creator, kwargs, None, self._replicas)
             return SyncOnReadVariable(copies, kwargs.get("aggregation"))
-        how = said.partitioning or Partitioning(None)
+        how = scope.partitioning or Partitioning(None)
         check_size_known(kwargs.get("shape"), how.cut)
         if how.cut is not None and not how.is_mirrored:
             devices = how.devices or self._replicas
-            initial, kwargs = opened(kwargs)
+            initial, kwargs = open_arguments(kwargs)
             partition = plan_cut(how.cut, initial, len(devices))
             if len(partition) > 1:
                 return create_spread(next_creator, kwargs, partition, devices)
             how = Partitioning(None)
-        homes = self._hosts if said.hints.mirror_on_host else self._replicas
-        kind = DenseUpdatesVariable if said.hints.cast_updates_to_dense else MirroredVariable
+        homes = self._hosts if scope.hints.mirror_on_host else self._replicas
+        kind = DenseUpdatesVariable if scope.hints.cast_updates_to_dense else MirroredVariable
         return kind(create_copies(next_creator, kwargs, how.cut, homes), kwargs.get("aggregation"))
 
 
 @serializable
-class MirroredStrategy(_Mirroring):
+class MirroredStrategy(_MirroringStrategy):
     """Copies on the given devices, or on those of these names.
 
     >>> from shardvar.variables import Variable
@@ -80,12 +119,12 @@ class MirroredStrategy(_Mirroring):
             return
         names = [devices] if isinstance(devices, str) else devices
         replicas = check_devices([Device(name) if isinstance(name, str) else name for name in names])
-        known = {device.name: device for device in Cluster(replicas)}  # which refuses two of one name
+        known = {device.name: device for device in Cluster(replicas)}  # Cluster refuses two devices of one name
         hosts = {name: known.get(name) or Device(name) for name in (device.host_name for device in replicas)}
         super().__init__(replicas, tuple(hosts.values()))
 
     def get_config(self) -> dict[str, Any]:
-        """The names of the devices."""
+        """Return the names of the devices."""
         return {"devices": [device.short_name for device in self._replicas]}
 
     @classmethod
@@ -97,7 +136,7 @@ class MirroredStrategy(_Mirroring):
 
 
 @serializable
-class CollectiveAllReduceStrategy(_Mirroring):
+class CollectiveAllReduceStrategy(_MirroringStrategy):
     """Copies on all replicas of all workers; on the workers' hosts where they have no accelerators."""
 
     def __init__(self, num_workers: int = 1, replicas_per_worker: int = 0) -> None:
@@ -106,7 +145,7 @@ class CollectiveAllReduceStrategy(_Mirroring):
         self._config = {"num_workers": num_workers, "replicas_per_worker": replicas_per_worker}
 
     def get_config(self) -> dict[str, Any]:
-        """The number of workers, and of the accelerators of each."""
+        """Return the number of workers, and of the accelerators of each."""
         return dict(self._config)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""ParameterServerStrategy: variables live on servers, one after another, large ones in parts.
+"""ParameterServerStrategy: variables live on servers, placed in turn, large ones in parts.
 
     turn    0         1         2         3         4     5
     server  ps:0      ps:1      ps:2      ps:0      ps:1  ps:2
@@ -16,18 +16,16 @@ from shardvar.devices import Cluster, Device, current_device, make_cluster
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.partitioning import AnyPartitioner
 from shardvar.training.serialization import check_config, deserialize, serializable, serialize
-from shardvar.training.strategies.checks import check_partitioner, check_size_known
-from shardvar.training.strategies.copies import create_cut
 from shardvar.training.strategies.scope import Partitioning, Scope
-from shardvar.training.strategies.strategy import Strategy
+from shardvar.training.strategies.strategy import Strategy, check_partitioner, check_size_known, create_cut
 from shardvar.variables import AggregatingVariable, VariableAggregation
-from shardvar.variables.creators import NextCreator
+from shardvar.variables.scopes import NextCreator
 from shardvar.variables.variable import parse_mode
 
 
 @serializable
 class ParameterServerStrategy(Strategy):
-    """``num_ps`` simulated servers, or those of a cluster; none is the local case.
+    """A strategy with ``num_ps`` simulated servers, or those of a cluster; 0 servers are the local case.
 
     R-PSS-1 (RFC 000): "Variables created under strategy.scope() will be partitioned based on the strategy-level
     partitioner."
@@ -55,7 +53,7 @@ class ParameterServerStrategy(Strategy):
 
     @property
     def num_ps(self) -> int:
-        """How many servers there are."""
+        """The number of servers."""
         return len(self.cluster.servers)
 
     @property
@@ -70,9 +68,9 @@ class ParameterServerStrategy(Strategy):
     def devices(self) -> tuple[Device, ...]:
         return self.cluster.devices
 
-    def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], said: Scope) -> Any:
-        """A plain variable on the next server, or a sharded one on the next servers."""
-        how = said.partitioning or Partitioning(self.variable_partitioner)
+    def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> Any:
+        """Create a plain variable on the next server, or a sharded one on the next servers."""
+        how = scope.partitioning or Partitioning(self.variable_partitioner)
         check_size_known(kwargs.get("shape"), how.cut)
         with self._lock:
             before, made = self._turn, None
@@ -89,12 +87,12 @@ class ParameterServerStrategy(Strategy):
                     num_shards=len(how.devices) if how.devices else max(1, self.num_ps),
                 )
             finally:
-                if made is None:
+                if made is None:  # a variable that could not be created takes no turn
                     self._turn = before
         return self._aggregating(made, kwargs.get("aggregation"))
 
     def get_config(self) -> dict[str, Any]:
-        """The number of servers, the limit of their memories, the partitioner."""
+        """Return the number of servers, their memory limit and the partitioner."""
         limits = {server.memory_limit for server in self.cluster.servers}
         if len(limits) > 1:
             raise ArgumentError(f"The servers of {self} have several memory limits.", "Give all servers the same.")
@@ -125,9 +123,9 @@ class ParameterServerStrategy(Strategy):
         return servers[(self._turn - 1) % len(servers)]
 
     def _aggregating(self, made: Any, aggregation: Any) -> Any:
-        """R-PSS-4 (RFC 002): "model variables can sometimes be AggregatingVariable with a underlying ShardedVariable":
+        """Wrap a variable that several replicas update, if its aggregation says how their updates become one.
 
-        where several replicas update it, and it was said how their updates become one.
+        R-PSS-4 (RFC 002): "model variables can sometimes be AggregatingVariable with a underlying ShardedVariable".
         """
         mode = parse_mode(VariableAggregation, aggregation)
         if mode is VariableAggregation.NONE or len(self.replica_devices) < 2:
@@ -138,7 +136,7 @@ class ParameterServerStrategy(Strategy):
 def _cluster(num_ps: int | Cluster, memory_limit: int | None) -> Cluster:
     if isinstance(num_ps, Cluster):
         if memory_limit is not None:
-            raise ArgumentError("ps_memory_limit is given beside a cluster.", "Give it to make_cluster.")
+            raise ArgumentError("ps_memory_limit is given together with a cluster.", "Give it to make_cluster.")
         return num_ps
     if isinstance(num_ps, bool) or not hasattr(num_ps, "__index__"):
         raise ArgumentTypeError(f"num_ps is {num_ps!r}.", "Give the number of servers, or a cluster.")

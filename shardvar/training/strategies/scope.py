@@ -1,7 +1,7 @@
-"""Which strategy creates variables now, and what was said about those that are created inside.
+"""Scopes: the strategy that creates variables now, and the partitioning and hints for those created inside.
 
-There is one innermost scope a thread. Entering one strategy's scope again is allowed and changes nothing but what is
-said; entering another strategy's inside is refused: who wants two takes a ``HybridStrategy``.
+Each thread has one innermost scope. Entering a scope of the same strategy again is allowed, and changes only its
+partitioning and hints. Entering one of another strategy is refused; a ``HybridStrategy`` combines two.
 """
 
 from collections.abc import Iterator
@@ -15,43 +15,43 @@ from shardvar.errors import ScopeError
 from shardvar.training.strategies.hints import Hints
 from shardvar.variables import variable_creator_scope
 from shardvar.variables.create import Cut
-from shardvar.variables.creators import NextCreator
+from shardvar.variables.scopes import NextCreator
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """What overrides a strategy's own partitioner."""
+    """A way to cut variables, which overrides a strategy's partitioner."""
 
     cut: Cut
-    """How to cut: a partitioner, or what one may answer; None for not at all."""
+    """A partitioner, or what one may answer; None to leave variables whole."""
     devices: tuple[Device, ...] | None = None
-    """Where the parts go, in turn; None leaves it to the strategy."""
+    """The devices of the parts, in turn; None leaves it to the strategy."""
     is_mirrored: bool = False
-    """Where a strategy mirrors: whether each replica gets all parts, instead of the parts being spread over them."""
+    """For a strategy that mirrors: True gives each replica all parts, False spreads the parts over the replicas."""
 
 
-class Creates(Protocol):
-    """What a scope needs of a strategy."""
+class VariableFactory(Protocol):
+    """The method of a strategy that a scope calls."""
 
-    def create(self, next_creator: NextCreator, kwargs: dict[str, Any], said: "Scope") -> Any:
-        """The variable."""
+    def create(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: "Scope") -> Any:
+        """Create the variable that ``sv.Variable(**kwargs)`` asks for."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A strategy, and what is said to it."""
+    """A strategy, with a partitioning and hints for the variables created inside."""
 
-    strategy: Creates
-    """Who creates."""
+    strategy: VariableFactory
+    """The strategy that creates variables."""
     partitioning: Partitioning | None = None
-    """What overrides the strategy's own partitioner, if anything."""
+    """A partitioning that overrides the strategy's partitioner, if there is one."""
     hints: Hints = field(default_factory=Hints)
-    """What the user knows better."""
+    """The user's hints."""
 
     @contextmanager
     def enter(self) -> Iterator[None]:
-        """Create variables so inside."""
+        """Create variables by this scope inside the ``with`` block."""
         outer = _current.scope
         if outer is not None and outer.strategy is not self.strategy:
             raise ScopeError(
@@ -60,7 +60,7 @@ class Scope:
             )
         _current.scope = self
         try:
-            if outer is not None:  # its creator is on the stack already
+            if outer is not None:  # ``_create`` is on the thread's stack of creators, and reads the innermost scope
                 yield
             else:
                 with variable_creator_scope(_create):
@@ -70,7 +70,7 @@ class Scope:
 
 
 def current_scope() -> Scope | None:
-    """The innermost scope of this thread, if it is in one."""
+    """Return the innermost scope of this thread, or None outside of any."""
     return _current.scope
 
 
@@ -80,7 +80,7 @@ def _create(next_creator: NextCreator, **kwargs: Any) -> Any:
 
 
 class _Current(local):
-    """A thread's innermost scope: of the thread, as its stack of creators is."""
+    """The innermost scope of each thread; the stack of creators belongs to the thread too."""
 
     scope: Scope | None = None
 

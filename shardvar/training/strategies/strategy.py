@@ -1,23 +1,26 @@
-"""What all strategies share: scopes, in which ``sv.Variable`` makes what the strategy wants, and nothing else changes.
+"""The base class of strategies: scopes in which ``sv.Variable`` creates what the strategy decides.
 
 R-STRATEGY-1 (RFC 000): "This RFC proposes to use variable creator scope (namely, strategy.scope()) to control the
 creation of sharded variables": a model's code does not know which strategy it runs under.
 
-A strategy says in ``create_free`` what becomes of one ``sv.Variable(...)``, and which devices compute. It is rebuilt
-from plain data, perhaps for another cluster: ``ParameterServerStrategy.from_config(config | {"num_ps": 5})``.
+A subclass creates one ``sv.Variable(...)`` in ``create_free``, and names the devices that compute. A strategy can be
+rebuilt from plain data, also for another cluster: ``ParameterServerStrategy.from_config(config | {"num_ps": 5})``.
+
+The functions at the end create one variable on many devices: spread over them in parts, or copied to each of them. The
+first copy is created as any variable is. The others are made of its value, shard by shard and from device to device, so
+that a random initial value is the same everywhere, and no device holds the whole of a variable that is cut.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import cycle
 from typing import Any, Self
 
-from shardvar.devices import Device, device_scope, operation_scope
+from shardvar.devices import Device, device_scope, full_name, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.partition import PartitionSpec
 from shardvar.layout.partitioning import AnyPartitioner
-from shardvar.training.strategies.checks import check_devices, check_partitioner
-from shardvar.training.strategies.copies import create_beside
 from shardvar.training.strategies.hints import Hints
 from shardvar.training.strategies.scope import Partitioning, Scope, current_scope
 from shardvar.variables import (
@@ -27,12 +30,15 @@ from shardvar.variables import (
     Variable,
     VariableAggregation,
     VariableInterface,
+    create_partitioned,
     replica_scope,
 )
-from shardvar.variables.creators import NextCreator
+from shardvar.variables.create import Cut
+from shardvar.variables.initial_value import InitialValue, open_initial_value
 from shardvar.variables.initializers import Zeros
 from shardvar.variables.mirrored import aggregate
 from shardvar.variables.resource_variable import parse_shape
+from shardvar.variables.scopes import NextCreator
 from shardvar.variables.variable import parse_mode
 
 
@@ -51,39 +57,39 @@ class Strategy:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """All devices that it knows."""
+        """All devices of the strategy."""
         return tuple(dict.fromkeys((*self.host_devices, *self.replica_devices)))
 
-    def create(self, next_creator: NextCreator, kwargs: dict[str, Any], said: Scope) -> Any:
-        """What ``sv.Variable(**kwargs)`` gives under this strategy: beside another variable, or where it is free."""
+    def create(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> Any:
+        """Create what ``sv.Variable(**kwargs)`` gives here, beside the ``colocated_with`` variable if there is one."""
         if kwargs.get("colocated_with") is not None:
             return create_beside(next_creator, kwargs)
-        return self.create_free(next_creator, kwargs, said)
+        return self.create_free(next_creator, kwargs, scope)
 
-    def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], said: Scope) -> Any:
-        """What a variable becomes that is colocated with no other."""
+    def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> Any:
+        """Create a variable that is not colocated with another."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """Plain data, from which ``from_config`` makes an equal strategy."""
+        """Return plain data, from which ``from_config`` makes an equal strategy."""
         raise NotImplementedError
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The strategy of a config, perhaps of one that was changed in between."""
+        """Create a strategy from a config, which may have been changed since ``get_config``."""
         raise NotImplementedError
 
     @contextmanager
     def scope(self) -> Iterator[Self]:
-        """Create variables as this strategy wants them."""
-        with self._said().enter():
+        """Create variables by this strategy inside the ``with`` block."""
+        with self._scope_to_enter().enter():
             yield self
 
     @contextmanager
     def variable_partitioning_scope(
         self, partitioner: AnyPartitioner | None, partition_devices: Sequence[Device | str] | None = None
     ) -> Iterator[Self]:
-        """Cut the variables created inside as this partitioner says; it may stand inside ``scope()`` or alone.
+        """Cut the variables created inside by this partitioner; inside ``scope()`` or without it.
 
         R-PARTSCOPE-1 (RFC 000): "Per-layer partitioner overwrites strategy-level partitioner." R-PARTSCOPE-2:
         partition_devices is "A list of devices to partition the variable on. Set to the host devices if the desire is
@@ -92,16 +98,16 @@ class Strategy:
         """
         devices = None if partition_devices is None else check_devices(partition_devices, self.devices)
         partitioning = Partitioning(check_partitioner(partitioner), devices)
-        with replace(self._said(), partitioning=partitioning).enter():
+        with replace(self._scope_to_enter(), partitioning=partitioning).enter():
             yield self
 
     @contextmanager
     def hint_scope(self, hints: Hints) -> Iterator[Self]:
-        """Obey these hints for the variables created inside."""
+        """Follow these hints for the variables created inside."""
         if not isinstance(hints, Hints):
-            raise ArgumentTypeError(f"{hints!r} are no hints.", "Give sv.strategies.Hints(...).")
-        said = self._said()
-        with replace(said, hints=said.hints | hints).enter():
+            raise ArgumentTypeError(f"Invalid hints {hints!r}.", "Give sv.strategies.Hints(...).")
+        scope = self._scope_to_enter()
+        with replace(scope, hints=scope.hints | hints).enter():
             yield self
 
     def experimental_create_sharded_variable(
@@ -114,22 +120,22 @@ class Strategy:
         initializer: Any = None,
         trainable: bool | None = None,
     ) -> VariableInterface:
-        """A sharded variable, of one shard where nothing says how to cut it; of zeros without an initializer.
+        """Create a sharded variable: one shard without a partitioner or partitions, zeros without an initializer.
 
         R-CREATESHARDED-1 (RFC 002): "Returns a ShardedVariable, sharded by the partitioner from its constructor or
         partitions." R-CREATESHARDED-2: "If this is given, override the partitioner from the constructor." A strategy
         that mirrors "Returns a Mirrored ShardedVariable": all shards on each replica.
         """
-        said = self._said()
-        if partitions is not None or said.partitioning is None:
-            how = said.partitioning or Partitioning(self._own_partitioner, is_mirrored=True)
-            said = replace(said, partitioning=how if partitions is None else replace(how, cut=partitions))
-        with said.enter():
+        scope = self._scope_to_enter()
+        if partitions is not None or scope.partitioning is None:
+            how = scope.partitioning or Partitioning(self._own_partitioner, is_mirrored=True)
+            scope = replace(scope, partitioning=how if partitions is None else replace(how, cut=partitions))
+        with scope.enter():
             value = Zeros() if initializer is None else initializer
             return _as_sharded(Variable(value, name=name, shape=parse_shape(shape), dtype=dtype, trainable=trainable))
 
     def run(self, function: Callable[..., Any], *args: Any) -> PerReplica:
-        """``function`` on each replica, with that replica's part of arguments that are ``PerReplica``."""
+        """Call ``function`` on each replica, with that replica's part of arguments that are ``PerReplica``."""
         devices = self.replica_devices
         for arg in args:
             if isinstance(arg, PerReplica) and len(arg.values) != len(devices):
@@ -144,22 +150,23 @@ class Strategy:
         return PerReplica(results, devices)
 
     def reduce(self, aggregation: VariableAggregation | str, value: PerReplica) -> Any:
-        """One value of those of all replicas, on the current device; of lists, a list of such values.
+        """Return one value of those of all replicas, on the current device; of lists, a list of such values.
 
-        So the gradients that ``run`` gives become those of the whole batch: with ``"sum"`` where losses are sums.
+        The gradients that ``run`` gives become those of the whole batch, with ``"sum"`` where losses are sums.
         """
         with operation_scope("reduce"):
             return _reduced(value, parse_mode(VariableAggregation, aggregation))
 
     def __deepcopy__(self, memo: object) -> Self:
-        """Itself: a strategy is the cluster that it stands for, as a device is its memory."""
+        """Return the strategy itself: it stands for a cluster, which cannot be copied."""
         return self
 
     @property
     def _own_partitioner(self) -> AnyPartitioner | None:
         return None
 
-    def _said(self) -> Scope:
+    def _scope_to_enter(self) -> Scope:
+        """Return the current scope of this strategy, or a new one without partitioning and hints."""
         scope = current_scope()
         return scope if scope is not None and scope.strategy is self else Scope(self)
 
@@ -185,3 +192,118 @@ def _as_sharded(made: VariableInterface) -> VariableInterface:
     if isinstance(made, MirroredVariable):
         return type(made)([_as_sharded(copy) for copy in made.copies], made.aggregation, made.name)
     return ShardedVariable([made], name=made.name) if isinstance(made, Variable) else made
+
+
+# Checks of arguments.
+
+
+def check_partitioner(partitioner: Any) -> AnyPartitioner | None:
+    """Return the partitioner, a callable or None."""
+    if partitioner is not None and not callable(partitioner):
+        raise ArgumentTypeError(f"The partitioner {partitioner!r} is not callable.", "Give p(shape, dtype), or None.")
+    checked: AnyPartitioner | None = partitioner
+    return checked
+
+
+def check_devices(devices: Any, known: Sequence[Device] = ()) -> tuple[Device, ...]:
+    """Return the devices as a tuple of at least one; a name stands for the first known device that has it."""
+    if isinstance(devices, Sequence) and not isinstance(devices, str):
+        devices = [_named(device, known) if isinstance(device, str) else device for device in devices]
+    is_list = isinstance(devices, Sequence) and not isinstance(devices, str)
+    if not is_list or not devices or not all(isinstance(device, Device) for device in devices):
+        raise ArgumentTypeError(
+            f"{devices!r} is not a list of devices.", "Give devices: a strategy's host_devices or replica_devices."
+        )
+    return tuple(devices)
+
+
+def _named(name: str, known: Sequence[Device]) -> Device:
+    wanted = full_name(name)
+    found = next((device for device in known if device.name == wanted), None)
+    if found is None:
+        names = ", ".join(device.short_name for device in known)
+        raise ArgumentError(f"The strategy has no device {wanted}.", f"It has {names}.")
+    return found
+
+
+def check_size_known(shape: Any, cut: Any) -> None:
+    """Refuse to cut a variable that may change its size: its shards could not."""
+    if cut is not None and isinstance(shape, Sequence) and None in shape:
+        raise ArgumentTypeError(
+            f"A variable of the shape {tuple(shape)} cannot be cut, since its size is not known.",
+            "Give its full shape, or create it outside of the partitioner's scope.",
+        )
+
+
+# One variable on many devices.
+
+
+def create_cut(
+    next_creator: NextCreator,
+    kwargs: dict[str, Any],
+    cut: Cut,
+    *,
+    place_next: Callable[[], Device],
+    num_shards: int,
+) -> Any:
+    """Create a variable by ``create_partitioned``, or whole, without a look at its initial value, if ``cut`` is None.
+
+    A callable whose shape is unknown before the call is then called on the device where its value will live.
+    """
+    if cut is None:
+        return next_creator(**kwargs | {"device": place_next()})
+    return create_partitioned(next_creator, kwargs, cut=cut, place_next=place_next, num_shards=num_shards)
+
+
+def open_arguments(kwargs: dict[str, Any]) -> tuple[InitialValue, dict[str, Any]]:
+    """Return the initial value that the arguments mean, and arguments that do not evaluate it a second time."""
+    initial = open_initial_value(kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype"))
+    return initial, kwargs if initial.whole is None else kwargs | {"initial_value": initial.whole}
+
+
+def create_spread(
+    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut, devices: Sequence[Device]
+) -> VariableInterface:
+    """Create a variable in the parts of ``cut``, on the devices in turn."""
+    turn = cycle(devices)
+    return _check_created(create_cut(next_creator, kwargs, cut, place_next=turn.__next__, num_shards=len(devices)))
+
+
+def create_copies(
+    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut, homes: Sequence[Device]
+) -> list[VariableInterface]:
+    """Create a copy on each device, all cut alike."""
+    copies = [create_spread(next_creator, kwargs, cut, homes[:1])]
+    for number, home in enumerate(homes[1:], start=1):
+        name = None if kwargs.get("name") is None else f"{kwargs['name']}/replica_{number}"
+        with device_scope(homes[0]):
+            copies.append(_copy(copies[0], next_creator, kwargs | {"name": name, "device": home}))
+    return copies
+
+
+def create_beside(next_creator: NextCreator, kwargs: dict[str, Any]) -> VariableInterface:
+    """Create a whole variable where the ``colocated_with`` one lives: on each of its replicas if it is mirrored."""
+    beside = kwargs["colocated_with"]
+    if not isinstance(beside, MirroredVariable):
+        return _check_created(next_creator(**kwargs))
+    homes = [copy.resources[0].device for copy in beside.copies]
+    copies = create_copies(next_creator, kwargs | {"colocated_with": None}, None, homes)
+    return MirroredVariable(copies, kwargs.get("aggregation"))
+
+
+def _copy(first: VariableInterface, next_creator: NextCreator, kwargs: dict[str, Any]) -> VariableInterface:
+    """Create a copy of a variable, one shard at a time if it is sharded."""
+    if not isinstance(first, ShardedVariable):
+        return _check_created(next_creator(**kwargs | {"initial_value": first.read_value(), "dtype": first.dtype}))
+    shards = []
+    for number, shard in enumerate(first.variables):
+        name = None if kwargs["name"] is None else f"{kwargs['name']}/part_{number}"
+        given = {"initial_value": shard.read_value(), "dtype": shard.dtype, "shape": shard.shape, "name": name}
+        shards.append(next_creator(**kwargs | given))
+    return ShardedVariable(shards, name=first.name)
+
+
+def _check_created(made: Any) -> VariableInterface:
+    if not isinstance(made, VariableInterface):
+        raise ArgumentTypeError(f"A variable creator returned {made!r}.", "Return a variable.")
+    return made

@@ -1,20 +1,23 @@
 """Initial values, whole or part by part: ``init(shape, dtype=None, partition=None)``."""
 
 from shardvar.variables.initializers.base import Initializer, joined
-from shardvar.variables.initializers.constants import Constant, Identity, Ones, Zeros
-from shardvar.variables.initializers.draws import (
+from shardvar.variables.initializers.kinds import (
+    Constant,
     GlorotNormal,
     GlorotUniform,
     HeNormal,
     HeUniform,
+    Identity,
     LecunNormal,
     LecunUniform,
+    Ones,
+    Orthogonal,
     RandomNormal,
     RandomUniform,
     TruncatedNormal,
     VarianceScaling,
+    Zeros,
 )
-from shardvar.variables.initializers.orthogonal import Orthogonal
 
 __all__ = [
     "Constant",

@@ -1,0 +1,304 @@
+"""Numbered checkpoints: ``ckpt-1``, ``ckpt-2``, and a state file in their directory that names the newest.
+
+The number of the next one is a variable, so that it is saved and restored with everything else. It counts checkpoints
+that are committed: a save that failed is tried again under the same name, and the files that it left are removed.
+
+The state file is TensorFlow's file ``checkpoint``, a ``CheckpointState`` message in protobuf's text form, so that
+either library finds the checkpoints of the other, whatever their format:
+
+    model_checkpoint_path: "ckpt-12"                     the newest; relative to the directory
+    all_model_checkpoint_paths: "ckpt-11"                those that are kept, oldest first
+    all_model_checkpoint_paths: "ckpt-12"
+    all_model_checkpoint_timestamps: 1700000000.5        when each was saved, in seconds since the Epoch; optional
+    all_model_checkpoint_timestamps: 1700000060.5
+    last_preserved_timestamp: 1699999000.0               when the last one was saved that is kept for good
+
+The file may come from an untrusted program. It is read with bounds, and no name in it leads out of its directory.
+"""
+
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from shardvar.checkpoint.locate import Found, Path, find_checkpoints, find_target
+from shardvar.checkpoint.reports import WriteReport
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CheckpointNotFound,
+    InvalidCheckpoint,
+    LockHeld,
+    MalformedCheckpoint,
+    TargetExists,
+    prefix_errors,
+)
+from shardvar.formats.files import put_in_place
+from shardvar.formats.table import format_of_name
+from shardvar.storage.local import split
+from shardvar.storage.protocol import Storage
+
+STATE_FILE = "checkpoint"
+"""The name of the state file."""
+_MAX_NBYTES = 1 << 26
+"""The largest state file that is read, 64 MiB: a hundred thousand checkpoints with long names."""
+_NAME_NBYTES = 255
+"""The longest file name that common file systems allow."""
+_LOCK_SECONDS = 5.0
+"""Time to wait for another writer of the state file, which has only a few lines to write."""
+_ATTEMPT_SECONDS = 0.01
+"""Time between two attempts to lock the state file."""
+SaveSteps = Callable[[Found, Callable[[], WriteReport]], WriteReport]
+"""``steps(target, write)`` calls ``write()``, which writes the checkpoint, and does the work around it."""
+
+# White space and comments, then one field or the end. Possessive quantifiers (*+) never give back what they matched, so
+# a hostile file costs linear time.
+_FIELD = re.compile(
+    r"""(?: \s | \#[^\n]*\n )*+
+    (?: (?P<name>\w+) \s*+ : \s*+
+        (?: (?P<number>[-+.\w]+) | (?P<quote>["']) (?P<text>(?:\\.|(?!(?P=quote))[^\\\n])*+) (?P=quote) )
+      | \Z )""",
+    re.VERBOSE | re.ASCII,
+)
+_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"} | {
+    each: each for each in "\\'\"?"
+}
+_PATHS = ("model_checkpoint_path", "all_model_checkpoint_paths")
+_TIMES = ("all_model_checkpoint_timestamps", "last_preserved_timestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesState:
+    """The content of a state file.
+
+    >>> SeriesState.decode(SeriesState("ckpt-2", ("ckpt-1", "ckpt-2")).encode())
+    SeriesState(newest='ckpt-2', kept=('ckpt-1', 'ckpt-2'), times=(), preserved=0.0)
+    """
+
+    newest: str
+    """The newest checkpoint; a path relative to the directory, or an absolute one."""
+    kept: tuple[str, ...] = ()
+    """The checkpoints that are kept, oldest first."""
+    times: tuple[float, ...] = ()
+    """The time when each was saved, in seconds since the Epoch; empty if the file has none."""
+    preserved: float = 0.0
+    """The time when the last checkpoint was saved that is kept for good."""
+
+    def encode(self) -> bytes:
+        """Return the content of the file."""
+        paths = [(_PATHS[0], self.newest), *((_PATHS[1], path) for path in self.kept)]
+        times = [*((_TIMES[0], time) for time in self.times), *[(_TIMES[1], self.preserved)][: bool(self.preserved)]]
+        lines = [f'{name}: "{_escape(path)}"\n' for name, path in paths] + [
+            f"{name}: {time!r}\n" for name, time in times
+        ]
+        return "".join(lines).encode("utf-8")
+
+    @classmethod
+    def decode(cls, content: bytes) -> "SeriesState":
+        """Parse the content of a file; ``MalformedCheckpoint`` for any other text."""
+        found: dict[str, list[str]] = {name: [] for name in (*_PATHS, *_TIMES)}
+        for name, value in _fields(content.decode("utf-8", "surrogateescape")):
+            found[name].append(value)
+        newest, kept, times, preserved = (found[name] for name in (*_PATHS, *_TIMES))
+        if len(times) not in (0, len(kept)):
+            raise _malformed(f"it has {len(kept)} checkpoints and {len(times)} times")
+        if len(newest) > 1 or len(preserved) > 1:
+            raise _malformed("it has a field twice that may come once")
+        last = _seconds(preserved[0]) if preserved else 0.0
+        return cls("".join(newest), tuple(kept), tuple(map(_seconds, times)), last)
+
+
+def read_state(storage: Storage, name: str = STATE_FILE) -> SeriesState | None:
+    """Return the state of a directory, None without a state file; ``MalformedCheckpoint``."""
+    if name not in storage.names():
+        return None
+    file = storage.open(name)
+    try:
+        with prefix_errors(file.name):
+            if file.size > _MAX_NBYTES:
+                raise _malformed(f"it has {file.size} bytes")
+            return SeriesState.decode(file.read(0, file.size))
+    finally:
+        file.close()
+
+
+def write_state(storage: Storage, state: SeriesState, name: str = STATE_FILE) -> None:
+    """Replace the state of a directory in one step."""
+    with _locked(storage, name):
+        put_in_place(storage, [], (f"{name}.tmp", name), state.encode())
+
+
+def resolve(directory: str, stated: str) -> str:
+    """Return the path of a checkpoint that a state file names; ``InvalidCheckpoint`` outside of the directory."""
+    path = os.path.join(directory, stated)
+    if not _is_within(directory, path):
+        raise InvalidCheckpoint(
+            f"{os.path.join(directory, STATE_FILE)} names {stated!r}, which is not in that directory.",
+            "Give the path of the checkpoint itself, if you trust it; after a move, write its bare name in that file.",
+        )
+    return path
+
+
+def _is_within(directory: str, path: str) -> bool:
+    """Return True if a path is that of a checkpoint in the directory, or below it, after links are followed."""
+    # The last component is the checkpoint's name, a prefix of file names, and so no link itself.
+    head, name = os.path.split(path)
+    if "\0" in path or name in ("", os.curdir, os.pardir) or len(os.fsencode(name)) > _NAME_NBYTES:
+        return False
+    home = os.path.realpath(directory)
+    return os.path.commonpath([home, os.path.realpath(head)]) == home
+
+
+def newest_of(storage: Storage, directory: str, name: str = STATE_FILE) -> str | None:
+    """Return the path of the newest checkpoint of a directory; None where no state file names one."""
+    state = read_state(storage, name)
+    while state is not None and state.newest:
+        path = resolve(directory, state.newest)
+        if find_checkpoints(path):
+            return path
+        # Between the two reads a manager may have saved a newer checkpoint and removed this one. Then the state has
+        # changed, and the newer one is looked for; a state that stays the same names a checkpoint that is missing.
+        before, state = state, read_state(storage, name)
+        if state == before:
+            raise CheckpointNotFound(
+                f"{os.path.join(directory, name)} names {path}, and there is no checkpoint there.",
+                "Restore its files, or remove the state file to start a new series.",
+            )
+    return None
+
+
+@contextmanager
+def _locked(storage: Storage, name: str) -> Iterator[None]:
+    """Hold the lock of the state file; wait for another writer, which holds it for a moment only."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            lock = storage.lock(name)
+            lock.__enter__()
+            break
+        except LockHeld:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_ATTEMPT_SECONDS)
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
+
+
+def _fields(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the fields of the file, (name, value), with texts unescaped."""
+    text, position = text + "\n", 0  # a comment may end with the file
+    while True:
+        match = _FIELD.match(text, position)
+        if match is None:
+            raise _malformed(f"there is no field at character {position}")
+        if match["name"] is None:
+            return
+        position = match.end()
+        is_text = match["text"] is not None
+        if match["name"] not in (_PATHS if is_text else _TIMES):
+            raise _malformed(f"it has a field {match['name']!r} of another kind")
+        yield match["name"], _unescape(match["text"]) if is_text else match["number"]
+
+
+def _escape(path: str) -> str:
+    """Return a path as it is quoted: unprintable characters, and bytes that are not UTF-8, in octal."""
+    return "".join(f"\\{each}" if each in '\\"' else each if each.isprintable() else _octal(each) for each in path)
+
+
+def _octal(character: str) -> str:
+    return "".join(f"\\{octet:03o}" for octet in character.encode("utf-8", "surrogateescape"))
+
+
+def _unescape(text: str) -> str:
+    # An escape stands for one byte, and several bytes may make one character: "\303\251" is "é". So escapes become
+    # surrogates first, and then the whole text is decoded as UTF-8; bytes that are not UTF-8 stay surrogates.
+    def octets(match: re.Match[str]) -> str:
+        octal, hexadecimal, other = match.groups()
+        code = int(octal, 8) if octal else int(hexadecimal, 16) if hexadecimal else ord(_ESCAPED.get(other, "\u0100"))
+        if code > 255:
+            raise _malformed(f"it has an escape {match[0]}")
+        return chr(code) if code < 128 else bytes([code]).decode("utf-8", "surrogateescape")
+
+    return _ESCAPE.sub(octets, text).encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise _malformed(f"it has {text!r} for a number")
+    return seconds
+
+
+def _malformed(cause: str) -> MalformedCheckpoint:
+    return MalformedCheckpoint(
+        f"Invalid state file of a directory of checkpoints: {cause}.",
+        "Give the path of a checkpoint itself, or remove the state file.",
+    )
+
+
+# Numbers.
+
+
+def find_series(prefix: Path, format_name: str | None) -> Found:
+    """Return the target of a series of checkpoints, to which ``target_of`` adds each number."""
+    series = find_target(prefix, format_name, otherwise="shardvar")
+    format_of_ending = format_of_name(os.path.basename(os.fsdecode(prefix)))
+    if format_of_ending is not None:
+        raise ArgumentError(
+            f"{os.fsdecode(prefix)} has the ending of a file, to which no number can be added.",
+            f"Leave the ending out, and give format={format_of_ending!r}.",
+        )
+    return series
+
+
+def target_of(series: Found, number: int) -> Found:
+    """Return the target of one number; ``ArgumentError`` if a directory has its name."""
+    return find_target(os.path.join(series.storage.path, f"{series.name}-{number}"), series.format.name, "shardvar")
+
+
+def record_newest(target: Found, write: Callable[[], WriteReport]) -> WriteReport:
+    """Write a checkpoint, then a state file that names it alone, as TensorFlow's ``Checkpoint.save`` does."""
+    # Check. A state file that cannot be written must be known before the checkpoint is.
+    check_state_file(target)
+    # Commit the checkpoint, then its name: the state file never names a checkpoint that does not exist yet.
+    report = write()
+    write_state(target.storage, SeriesState(target.name, (target.name,)))
+    return report
+
+
+def check_state_file(target: Found) -> None:
+    """Raise ``TargetExists`` where a directory has the name of the state file, before anything is written."""
+    place = os.path.join(target.storage.path, STATE_FILE)
+    if os.path.isdir(place):
+        raise TargetExists(
+            f"{place} is a directory, and the state file needs that name.", "Move or rename the directory."
+        )
+
+
+def latest_checkpoint(directory: Path, latest_filename: str | None = None) -> str | None:
+    """Return the path of the newest checkpoint of a directory, from its state file; None without a state file.
+
+    The file is TensorFlow's ``checkpoint``, or the one named by ``latest_filename``. ``MalformedCheckpoint`` where it
+    cannot be decoded; ``InvalidCheckpoint`` where it names a checkpoint outside of the directory;
+    ``CheckpointNotFound`` where it names one that does not exist.
+
+    >>> import tempfile
+    >>> latest_checkpoint(tempfile.mkdtemp()) is None
+    True
+    """
+    try:
+        home = os.fsdecode(directory)
+        path = os.path.join(home, latest_filename or STATE_FILE)
+    except TypeError:
+        raise ArgumentTypeError(f"{directory!r} is not a path.", "Give the path of a directory.") from None
+    storage, name = split(path)
+    return newest_of(storage, home, name) if name else None

@@ -1,0 +1,196 @@
+"""Drawings for notebooks: a tensor's shape cut into rectangles, and the flow of bytes between slices.
+
+A partition draws its shape to scale, one rectangle a part; a plan draws its sources on the left, its targets on the
+right, and between them a band for each copy, as thick as the bytes that move. Both are SVG in the notebook's own
+colours. Callers pass plain numbers and texts: this layer imports no other, so every layer may draw with it.
+"""
+
+from collections.abc import Sequence
+
+from shardvar.pictures.table import Markup, html_block, html_table, shown
+from shardvar.pictures.words import count, human_shape
+
+Rectangle = tuple[Sequence[int], Sequence[int]]
+"""An offset and a shape, in elements of the tensor."""
+
+Named = tuple[int, str, int]
+"""The row of a slice, its name, and its number of elements."""
+
+HUES = (214, 36, 168, 330, 268, 56, 192, 12)
+"""Hues that stay distinct under the common kinds of colour blindness, the most different first."""
+
+MOST_RECTANGLES = 400
+"""Rectangles that are drawn; more would be thinner than a line."""
+
+MOST_MOVES = 60
+"""Copies up to which a plan is drawn; more bands would hide each other."""
+
+_MOST_ROWS = 16
+
+_SHAPE_WIDTH = 320
+_FLOW_WIDTH, _COLUMN, _GAP = 460, 96, 3
+
+
+def colour(number: int) -> str:
+    """Return the colour of a rectangle, file or slice by its number; colours repeat, so the number is written too."""
+    return f"hsl({HUES[number % len(HUES)]} 48% 58%)"
+
+
+def drawn_axes(shape: Sequence[int], rectangles: Sequence[Rectangle]) -> tuple[int, ...]:
+    """Return the axes to draw, at most two: axes that are cut before axes that are not.
+
+    >>> drawn_axes((2, 3, 4), [((0, 0, 0), (2, 3, 2)), ((0, 0, 2), (2, 3, 2))])
+    (0, 2)
+    """
+    axes = range(len(shape))
+    cut = [axis for axis in axes if any(extent[axis] != shape[axis] for _, extent in rectangles)]
+    return tuple(sorted([*cut, *(axis for axis in axes if axis not in cut)][:2]))
+
+
+def rectangles_svg(shape: Sequence[int], rectangles: Sequence[Rectangle], label: str) -> Markup:
+    """Draw rectangles inside a shape, each axis to its own scale, with their numbers where there is room."""
+    axes = drawn_axes(shape, rectangles)
+    down = shape[axes[0]] if len(axes) == 2 else 1
+    across = shape[axes[-1]] if axes else 1
+    # A table of 10^6 rows and 16 columns to scale would be a hairline, so the height is clamped.
+    height = 44 if len(axes) < 2 else round(max(70.0, min(220.0, _SHAPE_WIDTH * down / max(across, 1))))
+    drawn = [
+        _numbered(number, _span(each, axes[-1:], across, _SHAPE_WIDTH), _span(each, axes[:-1], down, height))
+        for number, each in enumerate(rectangles[:MOST_RECTANGLES])
+    ]
+    words = [f"axis {axis} {'↓' if axis == axes[0] and len(axes) == 2 else '→'} {shape[axis]:,}" for axis in axes]
+    if len(rectangles) > MOST_RECTANGLES:
+        words.append(f"{len(rectangles) - MOST_RECTANGLES:,} more are not drawn")
+    caption = shown(" · ".join(words) or "a scalar")
+    size = f'width="{_SHAPE_WIDTH}" height="{height}"'
+    return Markup(
+        f'<svg {size} viewBox="0 0 {_SHAPE_WIDTH} {height}" role="img" aria-label="{shown(label)}" '
+        f'style="display:block;margin:6px 0 2px"><rect {size} fill="rgba(128,128,128,.14)"/>'
+        f'{"".join(drawn)}</svg><div style="opacity:.66">{caption}</div>'
+    )
+
+
+def flow_svg(
+    sources: Sequence[tuple[str, int]], targets: Sequence[tuple[str, int]], moves: Sequence[tuple[int, int, int]]
+) -> Markup:
+    """Draw moves between two columns: (label, size) of each source and target, (source, target, size) of each move.
+
+    All sizes are in one unit. Moves leave a source, and reach a target, in the order in which they are given.
+    """
+    most = max(sum(size for _, size in sources), sum(size for _, size in targets), 1)
+    height = max(80, 22 * max(len(sources), len(targets)))
+    # The gaps of the longer column come off first; what is left is shared by the sizes.
+    scale = (height - _GAP * max(len(sources), len(targets), 1)) / most
+    left, right = _tops(sources, scale), _tops(targets, scale)
+    # Each band begins where the one before it ended, on either side.
+    bands, next_left, next_right = [], list(left), list(right)
+    for source, target, size in moves:
+        bands.append(_band(next_left[source], next_right[target], size * scale, source))
+        next_left[source] += size * scale
+        next_right[target] += size * scale
+    columns = [*_column(sources, left, scale, 0, True), *_column(targets, right, scale, _FLOW_WIDTH - _COLUMN, False)]
+    label = f"{len(moves)} copies from {len(sources)} slices to {len(targets)}"
+    return Markup(
+        f'<svg width="{_FLOW_WIDTH}" height="{height}" viewBox="0 0 {_FLOW_WIDTH} {height}" role="img" '
+        f'aria-label="{label}" style="display:block;margin:6px 0">'
+        f"{''.join(bands)}{''.join(columns)}</svg>"
+    )
+
+
+def partition_html(shape: Sequence[int], parts: Sequence[Rectangle]) -> str:
+    """Return a partition as HTML: its parts, as (offset, shape), in the order of the shards."""
+    drawing = rectangles_svg(shape, parts, f"{human_shape(shape)} in {count(len(parts), 'part')}")
+    rows = [(number, region_text(*part), human_shape(part[1])) for number, part in enumerate(parts[:_MOST_ROWS])]
+    table = html_table(("part", "region", "shape"), rows, more=len(parts) - len(rows))
+    return html_block(f"Partition of {human_shape(shape)}", (count(len(parts), "part"),), drawing, table)
+
+
+def plan_html(
+    num_sources: int, num_targets: int, moves: Sequence[tuple[Named, Named, str, int]], num_moves: int
+) -> str:
+    """Return a plan as HTML; ``moves`` holds its first copies: (source, target, region, elements).
+
+    Sources and targets come with their rows, so that slices without a copy need not be listed.
+    """
+    about = (
+        count(num_sources, "source slice"),
+        count(num_targets, "target slice"),
+        count(num_moves, "region") + " moved",
+    )
+    rows = [(source[1], target[1], region, f"{size:,}") for source, target, region, size in moves[:_MOST_ROWS]]
+    table = html_table(("from", "to", "region", "elements"), rows, (3,), num_moves - len(rows))
+    drawing = _flow_of(moves) if 0 < num_moves <= MOST_MOVES else Markup("")
+    return html_block("Plan", about, drawing, table)
+
+
+def region_text(offset: Sequence[int], shape: Sequence[int]) -> str:
+    """Return a region as NumPy writes an index.
+
+    >>> region_text((5, 0), (4, 4))
+    '[5:9, 0:4]'
+    """
+    return f"[{', '.join(f'{start}:{start + extent}' for start, extent in zip(offset, shape, strict=True))}]"
+
+
+def _span(rectangle: Rectangle, axes: Sequence[int], whole: int, pixels: int) -> tuple[float, float]:
+    """Return the first pixel and the pixels of a rectangle along the one axis in ``axes``; all pixels without one."""
+    if not axes:
+        return 0.0, float(pixels)
+    (axis,) = axes
+    scale = pixels / max(whole, 1)
+    return round(rectangle[0][axis] * scale, 2), round(rectangle[1][axis] * scale, 2)
+
+
+def _numbered(number: int, x: tuple[float, float], y: tuple[float, float]) -> str:
+    if not x[1] or not y[1]:
+        return ""  # a part without elements
+    drawn = (
+        f'<rect x="{x[0]}" y="{y[0]}" width="{x[1]}" height="{y[1]}" fill="{colour(number)}" '
+        f'stroke="#fff" stroke-width="{1 if min(x[1], y[1]) > 4 else 0}"/>'
+    )
+    if x[1] > 22 and y[1] > 13:
+        drawn += f'<text x="{x[0] + 5}" y="{y[0] + 12.5}" font-size="11" fill="#fff">{number}</text>'
+    return drawn
+
+
+def _flow_of(moves: Sequence[tuple[Named, Named, str, int]]) -> Markup:
+    # Rows count all slices of the plan; only those that a copy touches are drawn, in the order of their rows.
+    sources = dict(sorted((source[0], source[1:]) for source, _, _, _ in moves))
+    targets = dict(sorted((target[0], target[1:]) for _, target, _, _ in moves))
+    place_s = {row: place for place, row in enumerate(sources)}
+    place_t = {row: place for place, row in enumerate(targets)}
+    bands = [(place_s[source[0]], place_t[target[0]], size) for source, target, _, size in moves]
+    return flow_svg(list(sources.values()), list(targets.values()), bands)
+
+
+def _tops(column: Sequence[tuple[str, int]], scale: float) -> list[float]:
+    tops, top = [], 0.0
+    for _, size in column:
+        tops.append(top)
+        top += size * scale + _GAP
+    return tops
+
+
+def _band(start: float, stop: float, thickness: float, number: int) -> str:
+    # Two cubic curves whose control points lie halfway across, so that a band leaves and arrives level.
+    a, b = _COLUMN, _FLOW_WIDTH - _COLUMN
+    middle = (a + b) / 2
+    points = [round(y, 2) for y in (start, stop, stop + thickness, start + thickness)]
+    path = f"M{a} {points[0]}C{middle} {points[0]} {middle} {points[1]} {b} {points[1]}"
+    path += f"L{b} {points[2]}C{middle} {points[2]} {middle} {points[3]} {a} {points[3]}Z"
+    return f'<path d="{path}" fill="{colour(number)}" fill-opacity=".45"/>'
+
+
+def _column(
+    slices: Sequence[tuple[str, int]], tops: Sequence[float], scale: float, x: int, is_source: bool
+) -> list[str]:
+    drawn = []
+    for number, ((label, size), top) in enumerate(zip(slices, tops, strict=True)):
+        height = max(size * scale, 0.5)
+        fill = colour(number) if is_source else "rgba(128,128,128,.34)"
+        drawn.append(f'<rect x="{x}" y="{top:.2f}" width="{_COLUMN}" height="{height:.2f}" fill="{fill}"/>')
+        if height > 11:
+            text = label if len(label) < 16 else f"{label[:14]}…"
+            ink = "#fff" if is_source else "currentColor"
+            drawn.append(f'<text x="{x + 5}" y="{top + 11.5:.2f}" font-size="10.5" fill="{ink}">{shown(text)}</text>')
+    return drawn

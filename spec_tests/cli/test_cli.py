@@ -1,0 +1,559 @@
+"""The command line: what each command prints and with which code it leaves, whatever it is given."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.cli.output import human_size, printable
+from shardvar.cli.parser import COMMANDS
+from shardvar.cli.tree import tree_lines
+from shardvar.cli.usage import parse_index, parse_shards, parse_size
+from spec_tests.helpers import paths
+from spec_tests.helpers.command_line import FORMATS, Run, run, saved, tensors
+from spec_tests.helpers.hypothesis_strategies import ODD_KEYS, keys
+
+__all__ = ["run"]  # the fixture
+
+GOLDEN = paths.GOLDEN
+HOSTILE = (
+    "a\nb",
+    "\x1b[31mred",
+    "[bold]x[/bold]",
+    "a\udcffb",
+    "\u202eevil",
+    "back\\slash",
+    "tab\t",
+    " lead",
+    "é",
+    "a" * 300,
+)
+
+
+def flip_payload(path: Path, key: str) -> None:
+    with sv.open_checkpoint(path) as reader:
+        entries = reader.find(key)
+        file, start = path.parent / reader.index.files[int(entries.file[0])], int(entries.start[0])
+    data = bytearray(file.read_bytes())
+    data[start] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_verb_works_on_every_format(form: str, tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path, form)
+    assert [run(*words).code for words in (("inspect", path), ("verify", path), ("diff", path, path))] == [0, 0, 0]
+    assert "39." in run("show", path, "dense/kernel", "-1, -1").out
+    target = tmp_path / "again" / FORMATS[form]
+    assert run("reshard", path, target, "--verify").code == 0
+    assert run("diff", path, target).out == "equal: 4 tensors in both\n"
+
+
+@pytest.mark.smoke
+def test_the_whole_way_through(tmp_path: Path, run: Run) -> None:
+    """Three slices become five, in two files and in another format, and nothing else changes."""
+    path = saved(tmp_path, partition=3)
+    assert run("reshard", path, tmp_path / "five", "--shards", "5", "--files", "2").code == 0
+    assert run("reshard", tmp_path / "five", tmp_path / "tf", "--format", "tensorflow").code == 0
+    told = run("inspect", tmp_path / "tf", "--json").json
+    assert {tensor["key"]: tensor["num_slices"] for tensor in told["tensors"]}["dense/kernel"] >= 5
+    assert run("verify", tmp_path / "tf").code == 0
+    assert run("diff", path, tmp_path / "tf").code == 0
+
+
+def test_inspect_shows_keys_dtypes_shapes_sizes_and_totals(tmp_path: Path, run: Run) -> None:
+    out = run("inspect", saved(tmp_path, partition=3, metadata={"run": "7"})).out
+    row = next(line for line in out.splitlines() if "dense/kernel" in line)
+    assert row.split() == ["dense/kernel", "float32", "[8,", "5]", "160", "B", "3", "1"]
+    assert "4 tensors in 8 slices, 1 file, 180 B" in out
+    assert "metadata: run = 7" in out and "policy: " in out and "written by shardvar" in out
+
+
+def test_inspect_shows_each_slice_where_it_lies(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path, partition=3)
+    lines = run("inspect", path, "--slices", "--filter", "dense/k*").out.splitlines()
+    assert [re.findall(r"\[\d+:\d+, 0:5\]", line) for line in lines if " at " in line] == [
+        ["[0:3, 0:5]"],
+        ["[3:6, 0:5]"],
+        ["[6:8, 0:5]"],
+    ]
+    slices = run("inspect", path, "--slices", "--json", "--filter", "dense/k*").json["tensors"][0]["slices"]
+    assert [each["offset"] for each in slices] == [[0, 0], [3, 0], [6, 0]]
+    assert list(slices[0]) == "offset shape file start nbytes checksum".split()
+
+
+def test_inspect_measures_values(tmp_path: Path, run: Run) -> None:
+    told = run("inspect", saved(tmp_path), "--stats", "--json").json["tensors"]
+    stats = {tensor["key"]: tensor["stats"] for tensor in told}
+    assert stats["dense/bias"] == {
+        "count": 3, "min": 0.0, "max": 1.0, "mean": 0.5, "std": 0.5, "nan": 1, "inf": 0, "zero": 1,
+    }  # fmt: skip
+    assert stats["empty"]["mean"] is None
+    assert "0.5" in run("inspect", tmp_path / "model", "--stats").out
+
+
+def test_inspect_lists_what_a_directory_holds(tmp_path: Path, run: Run) -> None:
+    """Any other command needs to be told which one is meant."""
+    saved(tmp_path)
+    saved(tmp_path, "tensorflow", "other")
+    outcome = run("inspect", tmp_path)
+    assert outcome.code == 0 and "2 checkpoints" in outcome.out and "tensorflow" in outcome.out
+    choices = run("inspect", tmp_path, "--json").json["checkpoints"]
+    assert {(Path(each["path"]).name, each["format"]) for each in choices} == {
+        ("model", "shardvar"),
+        ("other", "tensorflow"),
+    }
+    for words in (["verify", tmp_path], ["diff", tmp_path, tmp_path], ["show", tmp_path, "step"]):
+        outcome = run(*words)
+        assert outcome.code == 2 and "other" in outcome.err
+
+
+@pytest.mark.parametrize(("case", "mark"), [("slices_overlap", "OVERLAPPING"), ("slices_with_hole", "INCOMPLETE")])
+def test_inspect_marks_keys_that_cannot_be_read(case: str, mark: str, run: Run) -> None:
+    outcome = run("inspect", GOLDEN / "tensorflow" / case)
+    assert outcome.code == 0 and mark in outcome.out and "cannot be read" in outcome.out
+    faults = [each["fault"] for each in run("inspect", GOLDEN / "tensorflow" / case, "--json").json["tensors"]]
+    assert any(fault and list(fault) == ["kind", "message"] for fault in faults)
+
+
+def golden_cases() -> list[str]:
+    return sorted(path.parent.name for path in (GOLDEN / "tensorflow").glob("*/expected.json"))
+
+
+@pytest.mark.parametrize("case", golden_cases())
+def test_golden_checkpoints_leave_with_the_code_that_they_deserve(case: str, run: Run) -> None:
+    path = GOLDEN / "tensorflow" / case / ("sm" if case == "saved_model" else "")
+    if case == "manager_dir":
+        assert (run("inspect", path).code, run("verify", path).code) == (0, 2)
+    elif case == "v1_format_legacy":
+        assert (run("inspect", path).code, run("verify", path).code) == (3, 3)
+    elif case.startswith("bad"):
+        assert run("verify", path).code == 1
+        assert run("inspect", path, "--json").code in (0, 3)
+    else:
+        assert run("verify", path).code == (1 if case in ("slices_overlap", "slices_with_hole") else 0)
+        assert run("inspect", path, "--json", "--slices", "--stats").json["num_tensors"] >= 0
+
+
+def test_show_prints_what_numpy_would(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path, partition=2)
+    kernel = tensors()["dense/kernel"]
+    indexes = {
+        "": np.s_[...],
+        "3": np.s_[3],
+        "2:5, 1": np.s_[2:5, 1],
+        "..., ::-2": np.s_[..., ::-2],
+        "-1": np.s_[-1],
+        "[1:, :2]": np.s_[1:, :2],
+        "5:2": np.s_[5:2],
+        ":, -1": np.s_[:, -1],
+    }
+    for index, meant in indexes.items():
+        expected = kernel[meant]
+        outcome = run("show", path, "dense/kernel", index) if index else run("show", path, "dense/kernel")
+        assert outcome.out.split("\n", 1)[1] == np.array2string(expected, separator=", ", max_line_width=120) + "\n"
+        told = run("show", "--json", path, "dense/kernel", index).json
+        assert (told["values"], told["shape"]) == (expected.tolist(), list(np.shape(expected)))
+        assert told["verified"] is True
+
+
+def test_show_reads_only_the_ends_of_what_is_too_long_to_print(tmp_path: Path, run: Run) -> None:
+    table = np.arange(2_400_000.0).reshape(1_200_000, 2)
+    sv.save(tmp_path / "big", {"t": table}, partition=3)
+    with np.printoptions(threshold=1000, edgeitems=3):
+        expected = np.array2string(table, separator=", ", max_line_width=120)
+    assert run("show", tmp_path / "big", "t").out.split("\n", 1)[1].split() == expected.split()
+
+
+def test_show_says_what_it_could_not_verify(tmp_path: Path, run: Run) -> None:
+    """TensorFlow has one checksum a slice: a part of a large one is not verified unless all of it is read."""
+    sv.save(tmp_path / "big", {"t": np.ones((1_000_000, 2))}, format="tensorflow")
+    outcome = run("show", tmp_path / "big", "t", "5")
+    assert "1., 1." in outcome.out and "--verify full" in outcome.err
+    assert run("show", tmp_path / "big", "t", "5", "--json").json["verified"] is False
+    assert run("show", tmp_path / "big", "t", "5", "--verify", "full").err == ""
+    flip_payload(tmp_path / "big", "t")
+    assert run("show", tmp_path / "big", "t", "5", "--verify", "full").code == 3
+
+
+def test_show_gives_every_dtype_to_json(tmp_path: Path, run: Run) -> None:
+    import ml_dtypes
+
+    values: dict[str, tuple[Any, Any]] = {
+        "nan": (np.array([np.nan, np.inf, -np.inf, 0.5]), ["nan", "inf", "-inf", 0.5]),
+        "complex": (np.array([1 + 2j]), [[1.0, 2.0]]),
+        "bfloat16": (np.array([1.5], ml_dtypes.bfloat16), [1.5]),
+        "int4": (np.array([-3], ml_dtypes.int4), [-3]),
+        "strings": (np.array([b"a\0", b"\xff"], object), ["a\0", "\udcff"]),
+        "bool": (np.array(True), True),
+    }
+    sv.save(tmp_path / "model", {key: array for key, (array, _) in values.items()})
+    for key, (_, expected) in values.items():
+        assert run("show", tmp_path / "model", key, "--json").json["values"] == expected
+
+
+@pytest.mark.parametrize(
+    "index", ["x", "1:2:3:4", "1:2:0", "0,0,0", "99", "...,...", "1.5", "__import__('os')", "1,,2", ":;"]
+)
+def test_an_index_that_is_none_is_wrong_usage(index: str, tmp_path: Path, run: Run) -> None:
+    outcome = run("show", saved(tmp_path), "dense/kernel", index)
+    assert outcome.code == 2 and outcome.err.startswith("error: ") and "\nhint: " in outcome.err
+
+
+@given(st.data(), st.lists(st.integers(0, 5), min_size=1, max_size=3))
+def test_an_index_means_what_numpy_means(data: st.DataObject, shape: list[int]) -> None:
+    numbers = st.one_of(st.none(), st.integers(-7, 7))
+    item = st.one_of(
+        st.integers(-7, 7).map(str),
+        st.tuples(numbers, numbers, numbers.filter(lambda step: step != 0)).map(
+            lambda parts: ":".join("" if part is None else str(part) for part in parts)
+        ),
+        st.just("..."),
+    )
+    text = ", ".join(data.draw(st.lists(item, min_size=1, max_size=3)))
+    array = np.arange(np.prod(shape)).reshape(shape)
+    try:
+        expected = eval(f"array[{text}]")  # noqa: S307  # text that this test has made
+    except IndexError:
+        with pytest.raises(sv.errors.ArgumentError):
+            parse_index(text, shape)
+        return
+    axes = [axis if isinstance(axis, range) else [axis] for axis in parse_index(text, shape)]
+    assert array[np.ix_(*(np.array(axis, int) for axis in axes))].ravel().tolist() == np.ravel(expected).tolist()
+
+
+def test_verify_finds_damage_and_says_structure_only_where_nothing_guards(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path)
+    assert run("verify", path).out.startswith("ok: ")
+    flip_payload(path, "dense/bias")
+    outcome = run("verify", path)
+    assert outcome.code == 1 and "damaged: dense/bias: CorruptCheckpoint: " in outcome.out
+    assert run("verify", path, "--json").json["ok"] is False
+    bare = run("verify", saved(tmp_path, "safetensors"))
+    assert bare.code == 0 and "structure only" in bare.out
+
+
+def test_diff_says_what_differs_and_where(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path)
+    changed = tensors() | {"new": np.ones(1), "step": np.array(1201, np.int64)}
+    changed["dense/kernel"][3, 2] += 0.5
+    del changed["empty"]
+    sv.save(tmp_path / "other.npz", changed)
+    outcome = run("diff", path, tmp_path / "other.npz")
+    assert outcome.code == 1
+    assert outcome.out.splitlines() == [
+        "only in A: empty",
+        "only in B: new",
+        "differs: dense/kernel: 1 of 40 elements, first at [3, 2], by at most 0.5 (relative 0.0286)",
+        "differs: step: 1 of 1 element, first at [], by at most 1 (relative 0.000833)",
+        "1 equal, 2 changed, 1 only in A, 1 only in B",
+    ]
+    assert run("diff", path, tmp_path / "other.npz", "--json").json["equal"] is False
+
+
+def test_diff_of_what_cannot_be_read_is_no_answer(tmp_path: Path, run: Run) -> None:
+    one, two = saved(tmp_path), saved(tmp_path, name="two")
+    flip_payload(two, "step")
+    outcome = run("diff", one, two)
+    assert outcome.code == 3 and "unreadable in B: step: CorruptCheckpoint" in outcome.out
+
+
+def test_reshard_takes_every_option(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path)
+    words = "--shards head/*=2 --files 2 --filter dense/* --filter step --rename dense/*=head/* --cast step=int32"
+    outcome = run("reshard", path, tmp_path / "out", *words.split(), "--json")
+    assert (outcome.code, outcome.json["num_files"], outcome.json["verified"]) == (0, 2, None)
+    with sv.open_checkpoint(tmp_path / "out") as reader:
+        assert sorted(reader.keys()) == ["head/bias", "head/kernel", "step"]
+        assert reader["step"].dtype == "int32"
+        assert len(reader.find("head/kernel")) >= 2
+
+
+def test_a_dry_run_writes_nothing_and_tells_all(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path)
+    outcome = run("reshard", path, tmp_path / "out" / "model", "--max-file-size", "100", "--dry-run")
+    assert outcome.code == 0 and not (tmp_path / "out").exists()
+    assert all(word in outcome.out for word in ("would write", "files: ", "reads ", "memory: ", "disk: "))
+    told = run("reshard", path, tmp_path / "out" / "model", "--dry-run", "--json").json
+    assert told["dry_run"] is True and told["free_nbytes"] > 0
+
+
+def test_reshard_replaces_nothing_unasked(tmp_path: Path, run: Run) -> None:
+    path, target = saved(tmp_path), saved(tmp_path, name="target")
+    outcome = run("reshard", path, target, "--shards", "2")
+    assert outcome.code == 3 and "exists" in outcome.err
+    assert run("reshard", path, target, "--shards", "2", "--force").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ([], 2),
+        (["--help"], 0),
+        (["--version"], 0),
+        (["verify", "--help"], 0),
+        (["verfy", "x"], 2),
+        (["zzz"], 2),
+        (["--zzz"], 2),
+        (["verify"], 2),
+        (["verify", "a", "b"], 2),
+        (["verify", "a", "--zzz"], 2),
+        (["show", "a"], 2),
+        (["verify", "no/such/checkpoint"], 3),
+        (["inspect", ""], 2),
+        (["inspect", "a\0b"], 2),
+        (["reshard", "a", "b", "--files", "0"], 2),
+        (["reshard", "a", "b", "--files", "1", "--max-file-size", "1"], 2),
+        (["reshard", "a", "b", "--max-file-size", "lots"], 2),
+        (["reshard", "a", "b", "--shards", "x=y"], 2),
+        (["reshard", "a", "b", "--rename", "x"], 2),
+        (["reshard", "a", "b", "--cast", "*=float31"], 2),
+    ],
+)
+def test_wrong_usage_is_2_and_what_is_not_there_is_3(words: list[str], code: int, run: Run) -> None:
+    outcome = run(*words)
+    assert outcome.code == code
+    if words and code:
+        lines = outcome.err.splitlines()
+        assert [line.split(": ")[0] for line in lines] == ["error", "hint"] and not outcome.out
+
+
+def test_a_misspelt_verb_is_guessed(run: Run) -> None:
+    assert "Did you mean 'inspect'?" in run("inspct", "x").err
+
+
+def test_unknown_keys_filters_and_formats_are_wrong_usage(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path)
+    assert "Did you mean" in run("show", path, "dense/biass").err
+    assert run("show", path, "zzz").code == 2
+    assert run("inspect", path, "--filter", "zzz*").code == 2
+    assert run("reshard", path, tmp_path / "x", "--format", "zzz").code == 2
+    assert run("reshard", path, path, "--force").code == 2
+
+
+def test_an_error_is_json_too_where_json_was_asked_for(tmp_path: Path, run: Run) -> None:
+    outcome = run("inspect", tmp_path / "nothing", "--json")
+    assert outcome.code == 3 and outcome.json["error"]["kind"] == "CheckpointNotFound"
+    assert list(outcome.json["error"]) == ["kind", "cause", "remedy"] and "hint: " in outcome.err
+
+
+def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path)
+    expected = {
+        ("inspect", path): "schema path format writer description metadata num_tensors num_slices nbytes files tensors",
+        ("show", path, "step"): "schema key dtype full_shape shape verified values",
+        ("verify", path): "schema ok path format damages notes num_tensors num_slices num_files read_nbytes "
+        "unguarded_nbytes",
+        ("diff", path, path): "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal",
+        ("reshard", path, tmp_path / "x", "--dry-run"): "schema path format description num_tensors num_slices nbytes "
+        "file_nbytes num_copies read_nbytes peak_nbytes free_nbytes callback_seconds num_empty_files "
+        "exceeding reused_files dry_run num_files verified",
+    }
+    for words, names in expected.items():
+        assert list(run(*words, "--json").json) == names.split()
+    tensor = run("inspect", path, "--json").json["tensors"][0]
+    assert list(tensor) == "key dtype shape nbytes num_slices files fault".split()
+
+
+@pytest.mark.parametrize("command", ["inspect", "show", "verify", "diff", "reshard"])
+def test_help_fits_a_screen_and_ends_in_examples_that_parse(command: str, run: Run) -> None:
+    from shardvar.cli.parser import parse
+
+    with patch.dict(os.environ, {"COLUMNS": "100"}):
+        lines = run(command, "--help").out.splitlines()
+    assert len(lines) <= 45
+    examples = lines[lines.index("examples:") + 1 :]
+    assert examples
+    for example in examples:
+        assert parse(shlex.split(example)[1:]).command == command
+
+
+def test_the_first_help_has_examples_that_parse_and_fits_a_screen(run: Run) -> None:
+    from shardvar.cli.parser import parse
+
+    with patch.dict(os.environ, {"COLUMNS": "80"}):
+        lines = run("--help").out.splitlines()
+    assert len(lines) <= 45
+    examples = [line for line in lines if line.startswith("  shardvar ")]
+    assert len({parse(shlex.split(line)[1:]).command for line in examples}) >= 3
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_is_filled_to_a_narrow_terminal(command: str | None, run: Run) -> None:
+    """Only an example may be longer, since one could not paste it from two lines; and the usage above."""
+    with patch.dict(os.environ, {"COLUMNS": "40"}):
+        lines = run(*([command] if command else []), "--help").out.partition("\n\n")[2].splitlines()
+    assert lines and [line for line in lines if len(line) > 40 and "shardvar" not in line] == []
+
+
+@pytest.mark.parametrize("columns", [20, 40, 64, 80])
+def test_a_narrow_terminal_breaks_no_word_and_loses_nothing(columns: int, tmp_path: Path, run: Run) -> None:
+    """Each cell is found whole, and no line is longer than the terminal."""
+    path = saved(tmp_path, partition=3)
+    environment = {"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
+    with patch("sys.stdout.isatty", return_value=True), patch.dict(os.environ, environment):
+        out = run("inspect", path).out
+    table = out.partition("\n\n")[2]
+    for cell in ("kernel", "bias", "step", "empty", "float32", "int64", "[8, 5]", "[0, 3]", "160 B", "12 B"):
+        assert cell in table
+    assert all(len(line) <= columns for line in table.splitlines())
+
+
+def test_a_pipe_knows_no_width(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path, partition=3)
+    for words in (("inspect", path, "--slices"), ("show", path, "dense/kernel"), ("verify", path)):
+        wide = run(*words).out
+        with patch.dict(os.environ, {"COLUMNS": "40"}):
+            assert run(*words).out == wide
+
+
+def test_no_color_is_none(tmp_path: Path, run: Run) -> None:
+    """At a terminal too: bold is no colour, and the one thing that may remain."""
+    path = saved(tmp_path)
+    environment = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "xterm-256color"}
+    with patch("sys.stdout.isatty", return_value=True), patch.dict(os.environ, environment):
+        out = run("inspect", path, "--stats").out
+    assert set(re.findall(r"\x1b\[([0-9;]*)m", out)) <= {"0", "1"}
+
+
+def test_hostile_keys_are_escaped_and_never_lost(tmp_path: Path, run: Run) -> None:
+    """Neither the terminal nor rich may be told anything by a key; each is shown whole, and found as it is shown."""
+    sv.save(tmp_path / "model", {key: np.ones(1) for key in HOSTILE})
+    outcome = run("inspect", tmp_path / "model", "--slices", "--stats")
+    assert outcome.out.isascii() or "é" in outcome.out
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f\u202e\ud800-\udfff]", outcome.out)
+    for key in HOSTILE:
+        assert printable(key) in outcome.out
+        assert run("show", tmp_path / "model", printable(key)).code == 0
+    told = run("inspect", tmp_path / "model", "--json")
+    assert told.out.isascii() and {each["key"] for each in told.json["tensors"]} == set(HOSTILE)
+
+
+@given(keys(), keys())
+def test_what_is_printed_is_printable_and_tells_names_apart(one: str, other: str) -> None:
+    assert printable(one).isprintable()
+    assert (printable(one) == printable(other)) == (one == other)
+
+
+def test_at_a_terminal_there_is_a_tree_that_loses_no_name(tmp_path: Path, run: Run) -> None:
+    sv.save(tmp_path / "model", {key: np.ones(1) for key in HOSTILE} | tensors())
+    with patch("sys.stdout.isatty", return_value=True), patch.dict(os.environ, {"COLUMNS": "1000", "NO_COLOR": "1"}):
+        out = run("inspect", tmp_path / "model").out
+    assert "├─ dense/" in out and "│  └─ kernel" in out
+    assert "\x1b[31mred" not in out
+    assert all(printable(key) in out for key in HOSTILE)
+
+
+def test_layers_that_are_alike_share_a_line_of_the_tree() -> None:
+    names = [f"block_{n}/{part}" for n in range(12) for part in ("w", "b")] + ["head"]
+    lines = list(tree_lines(names, ["w", "b"] * 12 + ["h"]))
+    assert [line.guide + line.label for line in lines] == ["├─ block_{0..11}/", "│  ├─ w", "│  └─ b", "└─ head"]
+    assert len(lines[0].leaves) == 24
+    assert len(list(tree_lines(names, [str(n) for n in range(25)]))) == 37
+
+
+@given(st.lists(st.one_of(st.sampled_from(ODD_KEYS), st.text("a/.", max_size=60)), unique=True))
+def test_the_tree_has_every_key_once_and_spells_it(names: list[str]) -> None:
+    path: list[str] = []
+    seen: dict[int, str] = {}
+    for line in tree_lines(names):
+        path[len(line.guide) // 3 - 1 :] = [line.label]
+        if line.leaf is not None:
+            seen[line.leaf] = "".join(path)
+    assert seen == dict(enumerate(names))
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("64MB", 64 * 10**6), ("64MiB", 64 * 2**20), ("4096", 4096), ("1.5k", 1500), ("2 GiB", 2**31), ("1tb", 10**12)],
+)
+def test_sizes_are_read(text: str, nbytes: int) -> None:
+    assert parse_size(text) == nbytes
+
+
+@pytest.mark.parametrize(
+    "text", ["", "MB", "-1", "1e6", "0", "1.0001kB", "64 MiBs", "9" * 99, "0x10", "\N{FULLWIDTH DIGIT ONE}"]
+)
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(sv.errors.ArgumentError):
+        parse_size(text)
+
+
+@given(st.integers(0, 10**17))
+def test_human_sizes_are_right_to_a_tenth(nbytes: int) -> None:
+    number, unit = human_size(nbytes).split()
+    scale = 1000 ** ["B", "kB", "MB", "GB", "TB", "PB"].index(unit)
+    assert abs(float(number) * scale - nbytes) <= 0.0501 * scale
+    assert float(number) < 1000
+
+
+def test_counts_of_slices_are_read_general_ones_first() -> None:
+    assert list(parse_shards(["a=b=3", "4"]).items()) == [("*", 4), ("a=b", 3)]
+
+
+def test_an_interrupt_and_a_bug_leave_no_traceback(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path)
+    with patch("shardvar.cli.verify.verify", side_effect=KeyboardInterrupt):
+        assert run("verify", path).code == 130
+    with patch("shardvar.cli.verify.verify", side_effect=MemoryError):
+        assert run("verify", path).code == 3
+    with patch("shardvar.cli.verify.verify", side_effect=ZeroDivisionError("x")):
+        outcome = run("verify", path)
+        assert outcome.code == 3 and "This is a bug" in outcome.err
+        with patch.dict(os.environ, {"SHARDVAR_TRACEBACK": "1"}), pytest.raises(ZeroDivisionError):
+            run("verify", path)
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "shardvar", *map(str, words)]
+
+
+@pytest.mark.smoke
+def test_a_process_prints_results_on_standard_output_and_errors_on_the_other(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    environment = os.environ | {"PYTHONPATH": str(Path(sv.__file__).parent.parent), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command("inspect", path), capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and "dense/kernel" in done.stdout
+    done = subprocess.run(command("verify", tmp_path / "é"), capture_output=True, env=environment, check=False)
+    assert done.returncode == 3 and done.stdout == b"" and done.stderr.startswith(b"error: ")
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    sv.save(tmp_path / "model", {f"t{n}": np.ones(1) for n in range(5000)})
+    environment = os.environ | {"PYTHONPATH": str(Path(sv.__file__).parent.parent)}
+    process = subprocess.Popen(
+        command("inspect", tmp_path / "model"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(), errors) == (128 + signal.SIGPIPE, b"")
+
+
+def modules_after(*words: str) -> set[str]:
+    """What a process has loaded once a command is done."""
+    code = f"import sys; from shardvar.cli import main; main({list(words)!r}); print(*sys.modules, file=sys.stderr)"
+    environment = os.environ | {"PYTHONPATH": str(Path(sv.__file__).parent.parent)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    return set(done.stderr.split())
+
+
+def test_start_up_loads_nothing_that_help_does_not_need() -> None:
+    assert {"numpy", "rich", "msgpack"}.isdisjoint(modules_after("--help"))
+
+
+def test_a_pipe_needs_no_rich(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    assert "rich" not in modules_after("inspect", str(path))

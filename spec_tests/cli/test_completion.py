@@ -1,0 +1,153 @@
+"""Tab completes what the parser takes and what the checkpoint holds, in each shell, and never complains."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.cli.completion import MANY, SCRIPTS, candidates
+from shardvar.cli.main import main
+from shardvar.cli.parser import COMMANDS
+
+KEYS = ["dense/bias", "dense/kernel", "odd name $HOME'\"", "step"]
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A checkpoint in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    sv.save("model", {key: np.zeros(3, np.float32) for key in KEYS})
+    return "model"
+
+
+def words(*typed: str) -> list[str]:
+    return [line.partition("\t")[0] for line in candidates(typed)]
+
+
+def test_verbs_and_their_options_are_those_of_the_parser() -> None:
+    assert words("") == list(COMMANDS) == words()
+    assert words("re") == ["reshard"]
+    assert words("reshard", "a", "b", "--f") == ["--format", "--files", "--filter", "--force"]
+    assert words("show", "model", "key", "--verify", "") == ["auto", "full"]
+    assert words("completion", "") == list(SCRIPTS) == ["bash", "zsh", "fish"]
+
+
+def test_keys_are_completed_where_a_key_or_a_glob_stands(model: str) -> None:
+    assert words("show", model, "") == KEYS
+    assert words("show", model, "dense/") == KEYS[:2]
+    assert words("show", "--verify", "full", model, "st") == ["step"]
+    assert words("inspect", model, "--json", "--filter", "o") == [KEYS[2]]
+    assert words("reshard", model, "new", "--rename", "de") == KEYS[:2]
+    assert words("show", model, "step", "") == []
+
+
+def test_of_many_keys_the_folders_are_offered(tmp_path: Path) -> None:
+    path = str(tmp_path / "large")
+    sv.save(path, {f"layer{n % 3}/w{n}": np.float32(n) for n in range(MANY + 1)} | {"step": np.int64(1)})
+    assert words("show", path, "") == ["layer0/", "layer1/", "layer2/", "step"]
+    assert len(words("show", path, "layer1/")) == 34
+
+
+@pytest.mark.parametrize("typed", [["show", "absent", ""], ["inspect", ""], ["nonsense", ""], ["show", "", "x"], []])
+def test_where_nothing_can_be_said_nothing_is(typed: list[str], model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (Path.cwd() / "broken.svindex").write_bytes(b"no index")
+    for line in (typed, ["show", "broken", ""], ["show", "\0", ""]):
+        assert main(["__complete", *line]) == 0
+        out, err = capsys.readouterr()
+        assert err == "" and (out == "" or not line)
+
+
+def test_a_key_that_could_move_the_cursor_is_not_offered(tmp_path: Path) -> None:
+    path = str(tmp_path / "odd")
+    sv.save(path, {"plain": np.zeros(1), "a\x1b[31m": np.zeros(1), "two\nlines": np.zeros(1)})
+    assert words("show", path, "") == ["plain"]
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_each_shell_finds_its_script_without_fault(shell: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert script == SCRIPTS[shell]
+    done = run_shell(shell, ["-n"], script)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+BASH = """
+source <(shardvar completion bash)
+press() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); compopt() { :; }; _shardvar; printf '%s\\n' "${COMPREPLY[@]}"; }
+press shardvar insp
+press shardvar show model dense/
+press shardvar show model odd
+"""
+
+FISH = """
+shardvar completion fish | source
+complete -C 'shardvar insp' | string split -f1 \\t
+complete -C 'shardvar show model dense/'
+complete -C 'shardvar show model odd'
+"""
+
+
+def test_bash_completes_and_quotes(model: str) -> None:
+    lines = run_shell("bash", [], BASH).stdout.split("\n")
+    assert lines[:3] == ["inspect", "dense/bias", "dense/kernel"]
+    quoted = subprocess.run(["bash", "-c", f"printf %s {lines[3]}"], capture_output=True, text=True, check=True)
+    assert quoted.stdout == KEYS[2]
+
+
+def test_fish_completes(model: str) -> None:
+    assert run_shell("fish", [], FISH).stdout.splitlines() == ["inspect", "dense/bias", "dense/kernel", KEYS[2]]
+
+
+def run_shell(shell: str, options: list[str], script: str) -> "subprocess.CompletedProcess[str]":
+    """A script in a shell that finds the command ``shardvar`` of this tree."""
+    found = shutil.which(shell)
+    if found is None:
+        pytest.skip(f"{shell} is not installed, so its completion was not tried")
+    bin_directory = Path.cwd() / "bin"
+    bin_directory.mkdir(exist_ok=True)
+    command = bin_directory / "shardvar"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m shardvar "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{bin_directory}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(sv.__file__).parents[1]),
+        "HOME": str(Path.cwd()),
+    }
+    (Path.cwd() / "script").write_text(script, encoding="utf-8")
+    return subprocess.run(
+        [found, *options, "script"], capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
+
+
+def test_a_file_that_is_no_checkpoint_is_not_said_to_be_absent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.pt").write_bytes(b"PK\x03\x04 of another kind")
+    assert main(["inspect", str(tmp_path / "model.pt")]) == 3
+    told = capsys.readouterr().err
+    assert "is of no format that shardvar reads" in told and "hint: The formats are shardvar, tensorflow" in told
+
+
+def test_a_misspelt_format_is_told_what_it_may_have_meant(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reshard", model, model + "-2", "--format", "safetensor"]) == 2
+    assert "hint: Did you mean 'safetensors'? The formats are" in capsys.readouterr().err
+
+
+def test_a_misspelt_option_or_path_is_told_what_it_may_have_meant(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line, hint in [
+        (["inspect", model, "--fliter", "x"], "Did you mean '--filter'?"),
+        (["inspect", "modle"], "Did you mean model?"),
+        (["inspect", os.path.abspath("modle")], f"Did you mean {os.path.abspath('model')}?"),
+        (["inspect", "quite-another"], "Give its prefix"),
+    ]:
+        assert main(line) in (2, 3)
+        assert hint in capsys.readouterr().err

@@ -1,0 +1,468 @@
+"""What is left behind by a writer that is killed, interrupted or refused by the disk, at every step of every format.
+
+The steps are those of ``faulty``: each call that changes the directory. For every step one run ends there; the old
+checkpoint or the new one must stand, whole, and whoever writes next must find the way free.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import (
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    StorageError,
+    TargetExists,
+)
+from spec_tests.helpers.faulty_storage import (
+    ATOMIC,
+    CUTS,
+    FORMATS,
+    NEW,
+    OLD,
+    Fault,
+    Killed,
+    assert_clean,
+    failing,
+    full,
+    is_same,
+    reshard,
+    save,
+    state,
+    strays,
+)
+from spec_tests.helpers.programs import ENVIRONMENT, command_of
+
+Run = Callable[[Path], Any]
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is forced to the disk cannot be seen without cutting the power, and takes its time."""
+    monkeypatch.setattr("shardvar.storage.local_file.sync", lambda descriptor: None)
+    monkeypatch.setattr("shardvar.storage.local.sync", lambda descriptor: None)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The new tensors as a checkpoint, to be resharded."""
+    path = tmp_path_factory.mktemp("source") / "source"
+    sv.save(path, NEW, partition=2)
+    return path
+
+
+def steps(
+    tmp_path: Path, run: Run, prepare: Run, kind: Callable[[], BaseException], after: bool = False
+) -> Iterator[Any]:
+    """For each step of ``run``: the directory in which one run came to its end there, and that run's fault.
+
+    A write in which it dies comes several times, with more and more of its bytes written.
+    """
+    for at in range(200):
+        for cut in CUTS:
+            directory = tmp_path / str(at)
+            directory.mkdir()
+            with failing(directory, Fault(-1)):
+                prepare(directory)
+            fault = Fault(at, kind, after, cut)
+            try:
+                with failing(directory, fault):
+                    run(directory)
+            except (Killed, StorageError, KeyboardInterrupt):
+                pass
+            if fault.taken <= at:
+                return
+            yield directory, fault
+            shutil.rmtree(directory)
+            if not fault.is_cut:
+                break
+    pytest.fail("the run does not come to its end")
+
+
+def nothing(directory: Path) -> None:
+    """There is nothing in the directory."""
+
+
+def old_of(form: str) -> Run:
+    return lambda directory: save(directory, form, OLD)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_clean(form: str, tmp_path: Path) -> None:
+    seen = set()
+    save_new = partial(save, form=form, tensors=NEW, force=form == "safetensors set")
+    for directory, fault in steps(tmp_path, save_new, old_of(form), Killed):
+        seen.add(state(directory, form))
+        with failing(directory, Fault(-1)):
+            save_new(directory)
+        assert state(directory, form) == "new", fault.log
+        assert_clean(directory, form, tmp_path / "clean")
+    assert seen == {"old", "new"} if form in ATOMIC else {"old", "new", "CheckpointNotFound"}
+
+
+@pytest.mark.parametrize(("before", "after"), [("safetensors set", "safetensors"), ("safetensors", "safetensors set")])
+def test_one_file_in_the_place_of_a_set_is_two_steps_and_is_asked_for(before: str, after: str, tmp_path: Path) -> None:
+    """And the other way round: between them there are both, each whole by its own name, and then the new one alone."""
+    save(tmp_path, before, OLD)
+    with pytest.raises(TargetExists, match="force"):
+        save(tmp_path, after, NEW)
+    assert state(tmp_path, before) == "old"
+    old, new = {"safetensors": "ck.safetensors", "safetensors set": "ck.safetensors.index.json"}, set()
+    run = partial(save, form=after, tensors=NEW, force=True)
+    for directory, fault in steps(tmp_path, run, old_of(before), Killed):
+        names = [old[form] for form in (before, after) if (directory / old[form]).exists()]
+        found = ["old" if is_same(sv.load(directory / name), OLD) else "new" for name in names]
+        new.add(tuple(found))
+        run(directory)
+        assert state(directory, after) == "new", fault.log
+    assert new == {("old",), ("old", "new"), ("new",)}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_reshard_that_is_killed_is_taken_up_by_the_same_reshard(
+    form: str, is_there: bool, source: Path, tmp_path: Path
+) -> None:
+    """Files whose journal was written are not written again, and the result is that of an undisturbed run."""
+    run = partial(reshard, source, form=form, force=is_there)
+    seen, reused = set(), set()
+    for directory, fault in steps(tmp_path, run, old_of(form) if is_there else nothing, Killed):
+        seen.add(state(directory, form))
+        journals = sum(line.startswith("close") and line.endswith(".done") for line in fault.log)
+        is_committing = any(line.startswith("rename") for line in fault.log)
+        with failing(directory, Fault(-1)):
+            try:
+                report = run(directory)
+            except TargetExists:
+                assert state(directory, form) == "new" and not is_there
+                continue
+        # A journal that was written and not yet closed is whole, unless the machine died too.
+        assert is_committing or report.reused_files in (journals, journals + 1)
+        reused.add(report.reused_files)
+        assert state(directory, form) == "new", fault.log
+        assert_clean(directory, form, tmp_path / "clean")
+    assert reused >= set(range(FORMATS[form][2] + 1))
+    assert {"new", "old" if is_there else "CheckpointNotFound"} <= seen
+    allowed = {"old", "new", "CheckpointNotFound", "MissingFile"} if form == "safetensors set" else {"old", "new"}
+    assert seen <= (allowed if is_there else {"new", "CheckpointNotFound", "MissingFile"}), seen
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("after", [False, True], ids=["instead of the step", "after the step"])
+def test_a_step_that_fails_leaves_nothing_of_the_new_checkpoint_or_all_of_it(
+    form: str, is_there: bool, after: bool, source: Path, tmp_path: Path
+) -> None:
+    """A full disk and its like. All of it only where the failure came after the step that made it visible."""
+    run = partial(reshard, source, form=form, force=is_there)
+    prepare = old_of(form) if is_there else nothing
+    for directory, fault in steps(tmp_path, run, prepare, full, after):
+        found = state(directory, form)
+        if found == "new":
+            assert after or "remove" in fault.log[-1], fault.log
+        elif form in ATOMIC or not is_there:
+            assert found == ("old" if is_there else "CheckpointNotFound"), fault.log
+            if not after:
+                if is_there:
+                    assert_clean(directory, form, tmp_path / "clean")
+                else:
+                    assert os.listdir(directory) == [], fault.log
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_interrupt_keeps_what_a_second_run_can_use_and_nothing_else(form: str, source: Path, tmp_path: Path) -> None:
+    """Ctrl-C: a reshard can be taken up, a save cannot."""
+    for directory, fault in steps(tmp_path, partial(reshard, source, form=form), nothing, KeyboardInterrupt):
+        found, finished = state(directory, form), sum("close" in line and ".done" in line for line in fault.log)
+        is_committing = len(fault.log) > 0 and finished == FORMATS[form][2]
+        assert found == "CheckpointNotFound" or (found == "new" and is_committing)
+        assert is_committing or sum(name.endswith(".done") for name in os.listdir(directory)) >= finished
+    save_new = partial(save, form=form, tensors=NEW, force=True)
+    for directory, _ in steps(tmp_path, save_new, old_of(form), KeyboardInterrupt):
+        found = state(directory, form)
+        assert found in ("old", "new") or form not in ATOMIC
+        if found == "old":
+            assert_clean(directory, form, tmp_path / "clean")
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "npz"])
+def test_what_a_killed_writer_left_is_no_checkpoint_to_anybody(form: str, tmp_path: Path) -> None:
+    """Neither the directory nor the prefix means more than before, and no leftover is taken for a checkpoint."""
+    for directory, fault in steps(tmp_path, partial(save, form=form, tensors=NEW), old_of(form), Killed):
+        assert is_same(sv.load(directory), OLD) or is_same(sv.load(directory), NEW), fault.log
+        report = sv.verify(directory)
+        assert report.ok, report.damages
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("after", [False, True], ids=["instead of the step", "after the step"])
+def test_an_error_takes_back_its_own_run_and_not_what_an_earlier_one_had_finished(
+    form: str, after: bool, source: Path, tmp_path: Path
+) -> None:
+    """The first run is killed with one file finished and one begun, the second fails at any step, the third goes on."""
+    run = partial(reshard, source, form=form, force=True)
+    undisturbed, resumed = Fault(-1), Fault(-1)
+    for name in ("undisturbed", "resumed"):
+        (tmp_path / name).mkdir()
+    with failing(tmp_path / "undisturbed", undisturbed):
+        run(tmp_path / "undisturbed")
+    finished = next(step for step, line in enumerate(undisturbed.log) if line.startswith("close") and ".done" in line)
+
+    def prepare(directory: Path) -> None:
+        save(directory, form, OLD)
+        with pytest.raises(Killed), failing(directory, Fault(finished + min(FORMATS[form][2], 2))):
+            run(directory)
+
+    prepare(tmp_path / "resumed")
+    with failing(tmp_path / "resumed", resumed):
+        run(tmp_path / "resumed")
+    journals = [step for step, line in enumerate(resumed.log) if line.startswith("close") and ".done" in line]
+    assert len(journals) == FORMATS[form][2] - 1
+    for directory, fault in steps(tmp_path, run, prepare, full, after):
+        is_moving = fault.at <= max(journals, default=-1)  # and not yet committing, where an error takes all back
+        assert state(directory, form) == "old" or not is_moving
+        assert run(directory).reused_files == 1 or not is_moving, fault.log
+        assert state(directory, form) == "new"
+        assert_clean(directory, form, tmp_path / "clean")
+
+
+REAL = [("shardvar", 3), ("shardvar", 12), ("shardvar", 21), ("tensorflow", 16), ("tensorflow", 21), ("npz", 4)]
+
+
+@pytest.mark.parametrize(("form", "at"), REAL)
+def test_a_process_that_is_really_killed_leaves_the_old_or_the_new(
+    form: str, at: int, source: Path, tmp_path: Path
+) -> None:
+    """SIGKILL by itself, in the midst of a reshard; its lock dies with it, and the second run takes its files up."""
+    save(tmp_path, form, OLD)
+    program = command_of("helpers.faulty_storage", source, tmp_path, form)
+    died = subprocess.run([*program, str(at)], capture_output=True, env=ENVIRONMENT)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert state(tmp_path, form) in ("old", "new") and strays(tmp_path)
+    journals = sum(name.endswith(".done") for name in os.listdir(tmp_path))
+    report = reshard(source, tmp_path, form, force=True)
+    assert report.reused_files in (journals - 1, journals)  # the last one may have been half written
+    assert state(tmp_path, form) == "new"
+    assert_clean(tmp_path, form, tmp_path.parent / f"{tmp_path.name}-clean")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_second_writer_is_refused_at_once_by_whatever_name_it_calls_the_target(
+    form: str, source: Path, tmp_path: Path
+) -> None:
+    """While the first writes; and the first comes to its end as if there had been no other."""
+    bare, name, _ = FORMATS[form]
+    ending = {"shardvar": ".svindex", "tensorflow": ".index", "npz": ".npz"}.get(form, ".safetensors")
+    refused = []
+
+    def write_too(nbytes: int) -> None:
+        for other in {name, "ck" + ending, "ck"}:
+            with pytest.raises(StorageError, match="being written"):
+                sv.save(tmp_path / other, OLD, format=bare, force=True)
+            refused.append(other)
+
+    reshard(source, tmp_path, form, progress=write_too)
+    assert refused and state(tmp_path, form) == "new"
+    assert_clean(tmp_path, form, tmp_path.parent / f"{tmp_path.name}-clean")
+
+
+@pytest.mark.parametrize(
+    "change", ["flip", "rot", "cut", "touch", "journal", "nested", "huge", "huge numbers", "other pieces"]
+)
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors set"])
+def test_a_finished_file_that_is_no_longer_what_its_journal_says_is_written_again(
+    form: str, change: str, source: Path, tmp_path: Path
+) -> None:
+    """Neither the file nor the journal is believed unseen, and no journal makes the second run fail."""
+    (tmp_path / "undisturbed").mkdir()
+    directory = tmp_path / "target"
+    directory.mkdir()
+    fault = Fault(-1)
+    with failing(tmp_path / "undisturbed", fault):
+        reshard(source, tmp_path / "undisturbed", form)
+    last = max(step for step, line in enumerate(fault.log) if line.startswith("close") and line.endswith(".done"))
+    with pytest.raises(Killed), failing(directory, Fault(last + 1)):
+        reshard(source, directory, form)
+    journal = sorted(directory.glob("*.done"))[0]
+    file = journal.with_suffix("")
+    before, text = file.stat(), journal.read_text()
+    match change:
+        case "flip":
+            octets = bytearray(file.read_bytes())
+            octets[-1] ^= 1
+            file.write_bytes(octets)
+        case "rot":  # the disk's own doing, of which no time of change tells; without checksums nobody can know
+            if form == "safetensors set":
+                return
+            octets = bytearray(file.read_bytes())
+            octets[-1] ^= 1
+            file.write_bytes(octets)
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        case "cut":
+            os.truncate(file, before.st_size - 1)
+        case "touch":
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+        case "journal":
+            journal.write_text(text[: len(text) // 2])
+        case "nested":
+            journal.write_text("[" * 10**6)
+        case "huge":
+            os.truncate(journal, 1 << 40)  # of which the disk holds no more than before
+        case "huge numbers":
+            journal.write_text(text.replace('"payload": [', f'"payload": [{10**400}, '))
+        case "other pieces":
+            journal.write_text(text.replace('"parts": [', '"parts": [[9999, 0, 1, 5], '))
+    reports = len(list(directory.glob("*.done")))
+    assert reshard(source, directory, form).reused_files == reports - 1
+    assert state(directory, form) == "new"
+    assert_clean(directory, form, tmp_path / "clean")
+
+
+@pytest.mark.parametrize("form", ["shardvar", "safetensors", "npz"])
+def test_a_source_that_changed_is_resharded_anew(form: str, tmp_path: Path) -> None:
+    """The files of the first run are of another source, so none of them is reused, and none stays.
+
+    A source that is one file keeps its name, and one of safetensors has no checksums to tell other values by.
+    """
+    directory = tmp_path / "target"
+    directory.mkdir()
+    source, partition = tmp_path / FORMATS[form][1], 2 if form == "shardvar" else None
+    sv.save(source, dict(zip(NEW, OLD.values(), strict=True)), format=form, partition=partition)
+    with pytest.raises(Killed), failing(directory, Fault(12)):
+        reshard(source, directory, "shardvar")
+    assert list(directory.glob("*.done"))
+    sv.save(source, NEW, format=form, partition=partition, force=True)
+    assert reshard(source, directory, "shardvar").reused_files == 0
+    assert state(directory, "shardvar") == "new"
+    assert_clean(directory, "shardvar", tmp_path / "clean")
+
+
+def test_a_damaged_source_leaves_no_target(source: Path, tmp_path: Path) -> None:
+    """Not even the directory's name is taken: what was written before the damage was found is removed."""
+    copy = tmp_path / "source"
+    copy.mkdir()
+    for path in source.parent.glob("source.*"):
+        shutil.copy(path, copy)
+    (data,) = copy.glob("*.svdata-*")
+    octets = bytearray(data.read_bytes())
+    octets[-1] ^= 1
+    data.write_bytes(octets)
+    for form in FORMATS:
+        target = tmp_path / form
+        target.mkdir()
+        with pytest.raises(CorruptCheckpoint):
+            reshard(copy, target, form)
+        assert os.listdir(target) == []
+    os.truncate(data, data.stat().st_size - 1)
+    with pytest.raises(IncompleteCheckpoint):
+        reshard(copy, target, "shardvar")
+    assert os.listdir(target) == []
+
+
+LIMITED = """
+import resource, sys
+import shardvar as sv
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+try:
+    sv.reshard(sys.argv[1], sys.argv[2], format=sys.argv[3])
+except sv.errors.StorageError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
+def test_a_file_that_may_not_grow_is_a_storage_error_that_leaves_nothing(form: str, tmp_path: Path) -> None:
+    """The operating system's own refusal, in the midst of a write."""
+    (tmp_path / "target").mkdir()
+    sv.save(tmp_path / "source", {"big": np.ones(9000)})
+    program = [sys.executable, "-c", LIMITED, tmp_path / "source", tmp_path / "target" / "ck", form]
+    done = subprocess.run(program, capture_output=True, text=True, env=ENVIRONMENT)
+    assert "larger than allowed" in done.stdout and "ulimit" in done.stdout, done.stderr
+    assert os.listdir(tmp_path / "target") == []
+
+
+FILLED = """
+import os, subprocess, sys
+import numpy as np
+import shardvar as sv
+source, disk, form = sys.argv[1:]
+if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk]).returncode:
+    sys.exit(77)
+sv.save(disk + "/ck", {"old": np.ones(3)}, format=form)
+before = sorted(os.listdir(disk))
+sv.save(source, {"big": np.ones(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize // 8)})
+try:
+    sv.reshard(source, disk + "/ck", format=form, force=True)
+except sv.errors.StorageError as error:
+    print(error, sorted(os.listdir(disk)) == before, list(sv.load(disk)))
+"""
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
+def test_a_disk_that_fills_up_is_a_storage_error_that_leaves_nothing(form: str, tmp_path: Path) -> None:
+    """A file system that has room for the payloads, which is looked at before, and not for what comes with them.
+
+    It is mounted where this process alone sees it, and goes with it.
+    """
+    (tmp_path / "disk").mkdir()
+    program = ["unshare", "-rm", sys.executable, "-c", FILLED, tmp_path / "source", tmp_path / "disk", form]
+    if shutil.which("unshare") is None:
+        pytest.skip("file systems cannot be mounted here")
+    done = subprocess.run(program, capture_output=True, text=True, env=ENVIRONMENT)
+    if done.returncode == 77 or done.stderr.startswith("unshare:"):
+        pytest.skip("file systems cannot be mounted here")
+    assert "the disk is full" in done.stdout and done.stdout.endswith("True ['old']\n"), done.stdout + done.stderr
+
+
+def test_a_disk_without_room_is_refused_before_a_byte_is_written(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardvar.storage.local.LocalStorage.free_nbytes", lambda storage: 100)
+    with pytest.raises(StorageError, match="100 free"):
+        reshard(source, tmp_path, "shardvar")
+    with pytest.raises(StorageError, match="100 free"):
+        save(tmp_path, "shardvar", NEW)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_needs_room_for_what_is_not_finished_yet(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of a run that was killed have taken theirs already."""
+    with pytest.raises(Killed), failing(tmp_path, Fault(14)):
+        reshard(source, tmp_path, "shardvar")
+    assert len(list(tmp_path.glob("*.done"))) == 2
+    last = reshard(source, tmp_path, "shardvar", dry_run=True).file_nbytes[-1]
+    monkeypatch.setattr("shardvar.storage.local.LocalStorage.free_nbytes", lambda storage: last - 1)
+    with pytest.raises(StorageError, match="Make room"):
+        reshard(source, tmp_path, "shardvar")
+    monkeypatch.setattr("shardvar.storage.local.LocalStorage.free_nbytes", lambda storage: last)
+    assert reshard(source, tmp_path, "shardvar").reused_files == 2
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_may_not_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="permission is denied"):
+        save(tmp_path, "shardvar", NEW)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_directory_of_a_target_is_made(form: str, tmp_path: Path) -> None:
+    """With those above it; a file in its place is an error."""
+    save(tmp_path / "a" / "b", form, NEW)
+    assert state(tmp_path / "a" / "b", form) == "new"
+    (tmp_path / "file").write_bytes(b"")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StorageError, match="something else has this name"):
+            save(place, form, NEW)

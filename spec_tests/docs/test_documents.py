@@ -1,0 +1,106 @@
+"""Tests of the pages: programs run, commands print the shown output, links have a target."""
+
+import re
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import resolve_name
+from urllib.parse import urlsplit
+
+import pytest
+
+import shardvar as sv
+from shardvar.cli.parser import COMMANDS
+from spec_tests.helpers.documents import (
+    PAGES,
+    ROOT,
+    TEXTS,
+    anchors,
+    blocks,
+    command_lines,
+    links,
+    name_of,
+    read,
+    run_page,
+)
+
+RUN = [page for page in PAGES if blocks(read(page), "python", "console")]
+LANGUAGES = {"python", "console", "", "text", "json", "hexdump", "{toctree}", "{eval-rst}", "{include} ../CHANGELOG.md"}
+
+
+@pytest.mark.parametrize("page", RUN, ids=name_of)
+def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(sv.__file__).parent.parent))
+    assert run_page(read(page)) > 0
+
+
+@pytest.mark.parametrize("wrong", ["$ shardvar --version\nx\n", "$ shardvar inspect x\n...\n", "$ rm x\n"])
+def test_a_page_that_is_wrong_does_not_run(wrong: str) -> None:
+    with pytest.raises(AssertionError):
+        run_page(f"```console\n{wrong}```\n")
+
+
+def test_a_page_may_show_what_fails_if_it_says_how() -> None:
+    assert run_page("```console\n$ shardvar inspect x\nerror: ...\nhint: ...\n$ echo $?\n3\n```\n") == 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    """No test runs a block of another language."""
+    assert {block.language for block in blocks(read(page))} <= LANGUAGES
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=name_of)
+def test_the_commands_that_cannot_be_run_here_name_what_exists(page: Path) -> None:
+    makefile = read(ROOT / "Makefile")
+    extras = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]
+    for program, *words in command_lines(read(page)):
+        match program:
+            case "make":
+                assert re.search(rf"^{words[0]}:", makefile, flags=re.MULTILINE), words
+            case "pip":
+                named = re.fullmatch(r'"?(?:\.|shardvar)(?:\[(\w+)\])?"?', words[-1])
+                assert words[0] == "install" and named and (named[1] is None or named[1] in extras), words
+            case "python" if words[0] == "-m":
+                assert find_spec(words[1]), words
+            case "python":
+                assert (ROOT / words[0]).is_file(), words
+            case "shardvar":
+                assert words[0] in (*COMMANDS, "--version", "--help"), words
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=name_of)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in links(read(page)):
+        address = urlsplit(link)
+        target = (page.parent / address.path).resolve() if address.path else page
+        if address.scheme:
+            is_right = address.scheme == "https" and re.fullmatch(r"[\w-]+(\.[\w-]+)+", address.netloc) is not None
+        else:
+            is_right = target.exists() and (not address.fragment or address.fragment in anchors(read(target)))
+        broken += [] if is_right else [link]
+    assert broken == []
+
+
+def test_every_page_is_in_the_contents() -> None:
+    """Sphinx warns if no contents list a page; this test finds it without Sphinx."""
+    listed = set()
+    for page in PAGES:
+        for block in blocks(read(page), "{toctree}"):
+            lines = [line for line in block.body.splitlines() if line and not line.startswith(":")]
+            names = [re.sub(r".*<(.*)>", r"\1", line) for line in lines]
+            listed |= {(page.parent / name).resolve().with_suffix(".md") for name in names}
+    docs = {page for page in PAGES if page.parent != ROOT}
+    assert docs - listed == {ROOT / "docs" / "index.md"}
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """The directive ``names`` lists some or all names of a module."""
+    listed: set[str] = set()
+    for page in sorted((ROOT / "docs" / "api").glob("*.md")):
+        for module, names in re.findall(r"^\.\. names:: (\S+)\n((?:\n|   .*\n)*)", read(page), flags=re.MULTILINE):
+            listed |= {module.removeprefix("shardvar."), *(names.split() or resolve_name(module).__all__)}
+        listed |= set(re.findall(r"automodule:: shardvar\.(\w+)$", read(page), flags=re.MULTILINE))
+    assert sorted(set(sv.__all__) - listed) == []

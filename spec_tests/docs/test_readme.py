@@ -1,0 +1,91 @@
+"""Tests that docs/cli.md and the README cover the whole command line; test_documents.py runs their commands."""
+
+from shardvar.cli.parser import COMMANDS, parse
+from spec_tests.helpers import paths
+from spec_tests.helpers.documents import blocks, commands
+
+ROOT = paths.ROOT
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+PERFORMANCE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_shows_every_verb_that_looks_at_a_checkpoint() -> None:
+    told = [command.split() for block in blocks(README, "console") for command, _ in commands(block.body)]
+    assert {words[1] for words in told if words[0] == "shardvar"} == set(COMMANDS) - {"completion", "vectors"}
+
+
+def cells(text: str, first: str) -> list[str]:
+    """The cells of the table row that begins with ``first``, without the first cell."""
+    (row,) = [line for line in text.splitlines() if line.startswith(f"| {first} |")]
+    return [cell.strip() for cell in row.strip("|").split("|")[1:]]
+
+
+def test_the_comparison_has_the_figures_of_the_performance_page() -> None:
+    """Compare peer by peer: peers are rows on the page, and columns in the README."""
+    large, _, tiny = PERFORMANCE.partition("20,000 tensors of 16 floats, in memory")
+    named = ("save a table of 512 MiB", "load it", "save 20,000 tensors of 16 floats", "load them")
+    told = [cells(README, name) for name in named]
+    for number, peer in enumerate(cells(README, "what")[:5]):
+        _, save, _, load = cells(large, peer)
+        assert [row[number] for row in told] == [save, load, *cells(tiny.partition("###")[0], peer)]
+    part = "read beyond it"
+    rows = [line.split(" | ") for line in PERFORMANCE.splitlines() if f" | {part} | " in line]
+    measured = {words[0].strip("| "): words[2] for words in rows}
+    (own,) = [line for line in README.splitlines() if line.startswith("| extra data read")]
+    assert f"(shardvar: {measured['shardvar']}) | {measured['TensorFlow']} | {measured['DCP']} |" in own
+
+
+def test_every_option_is_documented() -> None:
+    import argparse
+
+    from shardvar.cli.parser import make_parser
+
+    actions = next(a for a in make_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    for verb, parser in actions.choices.items():
+        assert f"shardvar {verb} " in CLI
+        for action in parser._actions:
+            assert all(option in CLI for option in action.option_strings if option not in ("-h", "--help"))
+
+
+def test_every_key_of_json_is_documented() -> None:
+    """The page names the keys that ``test_json_has_the_keys_that_docs_describe`` finds in printed JSON."""
+    from shardvar.checkpoint.reports import (
+        Damage,
+        DiffReport,
+        TensorDifference,
+        Unreadable,
+        ValueDifference,
+        VerifyReport,
+        WriteReport,
+    )
+    from shardvar.checkpoint.stats import Statistics
+    from shardvar.cli.inspect import Slice
+
+    names = set(Statistics().to_json()) | {"error", "cause", "remedy", "stats", "stats_error", "fault", "checkpoints"}
+    names |= {
+        "full_shape",
+        "verified",
+        "values",
+        "writer",
+        "metadata",
+        "tensors",
+        "files",
+        "dtype",
+        "num_files",
+        "equal",
+    }
+    for kind in (
+        *(DiffReport, TensorDifference, Unreadable, ValueDifference, WriteReport, Damage, VerifyReport, Slice),
+    ):
+        names |= set(kind.__dataclass_fields__)
+    assert sorted(name for name in names if f"`{name}`" not in CLI) == []
+
+
+def test_the_examples_of_the_page_parse() -> None:
+    (usage,) = [block for block in blocks(CLI, "") if block.body.startswith("shardvar inspect")]
+    assert {line.split()[1] for line in usage.body.splitlines() if line.startswith("shardvar")} == {
+        *COMMANDS,
+        "--version",
+    }
+    assert parse(["show", "model", "key", "-1"]).index == "-1"

@@ -1,0 +1,141 @@
+"""Casting: rounded as NumPy rounds, and refused wherever more than precision would be lost."""
+
+import warnings
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.engine.cast import CastSource, cast_entries, convert
+from shardvar.engine.read import read_arrays
+from shardvar.errors import CorruptCheckpoint, UnsupportedError
+from shardvar.layout.dtypes import numpy_dtype
+from shardvar.planning.plan import plan_copies
+from shardvar.planning.slices import TensorTable
+from spec_tests.helpers.hypothesis_strategies import NUMBERS, values
+from spec_tests.helpers.memory_format import MemoryWriter, checkpoint_of, write
+
+FLOATS = [name for name in NUMBERS if "float" in name]
+EXACT = [name for name in NUMBERS if "int" in name or name == "bool"]
+
+
+def is_kept(value: Any, after: Any, source: str, target: str) -> bool:
+    """The definition, in Python's own numbers: what a converted value must still say."""
+    value, after = complex(value), complex(after)
+    if source in EXACT or target in EXACT:
+        return value == after
+    if "complex" not in target and value.imag != 0:
+        return False
+    parts = [(value.real, after.real)] + [(value.imag, after.imag)] * ("complex" in target)
+    return all(
+        np.isnan(a) == np.isnan(b) and np.isinf(a) == np.isinf(b) and (not np.isinf(a) or a == b) for a, b in parts
+    )
+
+
+@given(st.sampled_from(NUMBERS), st.sampled_from(NUMBERS), st.data())
+def test_a_conversion_is_numpys_or_is_refused(source: str, target: str, data: st.DataObject) -> None:
+    array = data.draw(values(numpy_dtype(source), 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with np.errstate(all="ignore"):
+            wide = array.astype(np.int8) if source in ("int2", "int4", "uint2", "uint4") else array
+            expected = list(wide.astype(numpy_dtype(target)))
+    for value, after in zip(array, expected, strict=True):
+        one = np.array([value])
+        try:
+            found = convert(one, numpy_dtype(target), "k")
+        except UnsupportedError as error:
+            assert "'k'" in error.cause and target in error.cause
+            continue
+        assert found.dtype == numpy_dtype(target)
+        assert found.tobytes() == after.tobytes()
+        assert is_kept(value, after, source, target)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_a_type_can_say_is_never_refused(name: str) -> None:
+    """Zero and one, to themselves and to every other type that has them."""
+    for target in NUMBERS:
+        for value in (0, 1):
+            array = np.array([value]).astype(numpy_dtype(name))
+            assert convert(array, numpy_dtype(target), "k").astype(np.complex128) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "target"),
+    [
+        (1e300, "float64", "float32"), (70000, "float32", "float16"), (1e39, "float64", "bfloat16"),
+        (449, "float32", "float8_e4m3fn"), (480, "float32", "float8_e4m3fn"), (1e6, "float32", "float8_e5m2"),
+        (7, "float32", "float4_e2m1fn"), (1000, "float32", "float4_e2m1fn"), (np.nan, "float32", "float4_e2m1fn"),
+        (np.inf, "float32", "float4_e2m1fn"), (np.inf, "float32", "float8_e4m3fn"), (np.nan, "float32", "int32"),
+        (np.inf, "float32", "int64"), (0.5, "float32", "int8"), (300, "int32", "uint8"), (-1, "int8", "uint8"),
+        (2, "int8", "bool"), (2**53 + 1, "int64", "float64"), (2**63, "uint64", "int64"), (8, "int8", "int4"),
+        (1 + 1j, "complex64", "float32"), (1 + 1j, "complex64", "int8"), (1e300 + 0j, "complex128", "complex64"),
+        (1e300j, "complex128", "complex64"), (0.1, "complex64", "int8"), (1e300, "float64", "complex64"),
+    ],
+)  # fmt: skip
+def test_losses_are_refused_by_value(value: Any, source: str, target: str) -> None:
+    if (value, target) == (449, "float8_e4m3fn"):
+        assert convert(np.array([value], np.float32), numpy_dtype(target), "k") == 448, "rounding is no loss"
+        return
+    with pytest.raises(UnsupportedError, match="'w/b' has no place in"):
+        convert(np.array([0, value], numpy_dtype(source)), numpy_dtype(target), "w/b")
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "target"),
+    [(6.9, "float32", "float4_e2m1fn"), (1 + 0j, "complex64", "bfloat16"), (1e-30, "float32", "float16"),
+     (np.nan, "float32", "bfloat16"), (-np.inf, "float64", "float16"), (3, "int64", "complex64"),
+     (65519, "float32", "float16"), (np.nan, "complex128", "float32")],
+)  # fmt: skip
+def test_rounding_is_no_loss(value: Any, source: str, target: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        converted = convert(np.array([value], numpy_dtype(source)), numpy_dtype(target), "k")
+    assert converted.dtype == numpy_dtype(target) and converted.shape == (1,)
+
+
+def source_and_entries(writer: MemoryWriter) -> Any:
+    rng = np.random.default_rng(0)
+    named = {"a": rng.normal(size=(6, 5)), "b": np.arange(12, dtype=np.int32), "c": np.ones(3, np.float32)}
+    tensors = TensorTable.of([(key, array.dtype.name, array.shape) for key, array in named.items()])
+    source = checkpoint_of(named, tensors.whole(), np.zeros(3, np.int64), writer=writer)
+    return named, source
+
+
+@pytest.mark.parametrize("writer", [MemoryWriter(), MemoryWriter(None), MemoryWriter(run_nbytes=16)], ids=str)
+def test_a_cast_checkpoint_reads_as_the_cast_arrays_and_is_verified_as_stored(writer: MemoryWriter) -> None:
+    named, source = source_and_entries(writer)
+    stored = source.index.entries
+    entries = cast_entries(stored, {"a": "bfloat16", "b": "float32"})
+    cast = CastSource(source, stored)
+    expected = {"a": named["a"].astype(ml_dtypes.bfloat16), "b": named["b"].astype(np.float32), "c": named["c"]}
+    found = read_arrays(plan_copies(entries.slices, entries.slices.tensors.whole()), cast, entries)
+    for key, array in zip(expected, found, strict=True):
+        assert (array.dtype, array.tobytes()) == (expected[key].dtype, expected[key].tobytes())
+    again, _, _ = write(cast, entries, entries.slices, np.zeros(3, np.int64), MemoryWriter())
+    assert [again.index.entries.slices.dtype(row) for row in range(3)] == ["bfloat16", "float32", "float32"]
+    if writer.crc is not None:
+        for row in range(3):
+            place = int(stored.start[row]) + 5
+            source.files[0][place] ^= 1
+            with pytest.raises(CorruptCheckpoint):
+                read_arrays(
+                    plan_copies(entries.slices, entries.slices.tensors.whole()), CastSource(source, stored), entries
+                )
+            source.files[0][place] ^= 1
+
+
+@pytest.mark.parametrize(
+    ("key", "dtype"), [("s", "float32"), ("a", "string"), ("q", "float32"), ("a", "qint8"), ("a", "float33")]
+)
+def test_only_numbers_are_cast_and_only_to_numbers(key: str, dtype: str) -> None:
+    tensors = TensorTable.of([("s", "string", (2,)), ("a", "float32", (2,)), ("q", "qint8", (2,))])
+    named = {"s": np.array([b"a", b"b"], object), "a": np.ones(2, np.float32), "q": np.zeros(2, np.int8)}
+    entries = checkpoint_of(named, tensors.whole(), np.zeros(3, np.int64)).index.entries
+    with pytest.raises(UnsupportedError):
+        cast_entries(entries, {key: dtype})
+    assert cast_entries(entries, {"s": "string", "q": "qint8"}).slices.dtype(0) == "string"

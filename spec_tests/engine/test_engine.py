@@ -1,0 +1,524 @@
+"""The engine: any cut to any other is what NumPy says, on every path, and no byte that was read goes unverified.
+
+Everything runs twice: with the engine's own sizes, and with blocks of 64 bytes, so that small data take the paths that
+are there for large ones: blocks, runs, boxes that are halved, batches that are full.
+"""
+
+import pkgutil
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import pairwise
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar.engine
+from shardvar.checkpoint.save import source_of
+from shardvar.engine.evidence import Evidence, Pieces, check_entry
+from shardvar.engine.moves import lower
+from shardvar.engine.pool import WORKERS, run_all
+from shardvar.errors import CheckpointError, CorruptCheckpoint, IncompleteCheckpoint, InvalidCheckpoint, StorageError
+from shardvar.layout import Region
+from shardvar.layout.dtypes import dtype_name
+from shardvar.planning.index import NO_CHECKSUM
+from shardvar.planning.plan import plan_copies
+from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.wire.crc import CRC32C
+from spec_tests.helpers.hypothesis_strategies import (
+    NUMBERS,
+    arrays,
+    cut_tables,
+    regions_in,
+    same,
+    string_arrays,
+    table_of,
+)
+from spec_tests.helpers.memory_format import (
+    Array,
+    Ints,
+    MemorySource,
+    MemoryStorage,
+    MemoryWriter,
+    checkpoint_of,
+    load,
+    payloads,
+    write,
+)
+
+TINY = {
+    "BLOCK_NBYTES": 64,
+    "BATCH_NBYTES": 192,
+    "SMALL_NBYTES": 16,
+    "_GAP_NBYTES": 4,
+    "_DENSE": 2,
+}
+WRITERS = [MemoryWriter(), MemoryWriter(None), MemoryWriter(CRC32C, 16), MemoryWriter(CRC32C, 64)]
+
+
+def engine_modules() -> Iterator[ModuleType]:
+    for module in pkgutil.iter_modules(shardvar.engine.__path__, "shardvar.engine."):
+        yield import_module(module.name)
+
+
+@pytest.fixture(params=["own sizes", "tiny blocks"], autouse=True, scope="module")
+def sizes(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "tiny blocks":
+            patched = set()
+            for module in engine_modules():
+                for name in TINY.keys() & vars(module).keys():
+                    patch.setattr(module, name, TINY[name])
+                    patched.add(name)
+            assert patched == TINY.keys(), "a constant has another name now, and some path is not taken"
+        yield
+
+
+@st.composite
+def files_for(draw: st.DrawFn, slices: SliceTable) -> Ints:
+    """The file of every slice: several at times, and some without any slice."""
+    count = draw(st.integers(1, 3))
+    return np.array(draw(st.lists(st.integers(0, count - 1), min_size=len(slices), max_size=len(slices))), np.int64)
+
+
+@st.composite
+def named_arrays(draw: st.DrawFn) -> dict[str, Array]:
+    numbers = arrays(NUMBERS, max_rank=3, max_extent=7)
+    return draw(st.dictionaries(st.sampled_from("abcd"), st.one_of(numbers, numbers, string_arrays()), max_size=3))
+
+
+def tensors_of(named: dict[str, Array]) -> TensorTable:
+    return TensorTable.of([(key, dtype_name(array.dtype), array.shape) for key, array in named.items()])
+
+
+@st.composite
+def checkpoints(draw: st.DrawFn) -> tuple[dict[str, Array], MemorySource]:
+    """A checkpoint of any tiling in any files, guarded in any way, some payloads coded."""
+    named = draw(named_arrays())
+    slices = draw(cut_tables(tensors_of(named)))
+    slices = slices.take(np.array(draw(st.permutations(range(len(slices)))), np.int64))
+    coded = draw(st.sets(st.sampled_from("abcd")))
+    writer = draw(st.sampled_from(WRITERS))
+    if writer.run_nbytes:
+        coded = set()
+    source = checkpoint_of(named, slices, draw(files_for(slices)), writer=writer, coded=coded.__contains__)
+    return named, source
+
+
+@given(checkpoints())
+def test_loading_any_checkpoint_gives_the_arrays(checkpoint: tuple[dict[str, Array], MemorySource]) -> None:
+    named, source = checkpoint
+    for key, found in zip(named, load(source), strict=True):
+        assert same(found, named[key])
+        assert found.flags.writeable and found.flags.c_contiguous
+
+
+@given(checkpoints(), st.data())
+def test_loading_any_parts_gives_the_parts(
+    checkpoint: tuple[dict[str, Array], MemorySource], data: st.DataObject
+) -> None:
+    named, source = checkpoint
+    tensors = source.index.entries.slices.tensors
+    rows = []
+    for row, array in enumerate(named.values()):
+        anything = st.just(Region.whole(array.shape)) if array.dtype == object else regions_in(array.shape)
+        rows.extend((row, region) for region in data.draw(st.lists(anything, max_size=2)))
+    found = load(source, table_of(tensors, rows))
+    for (row, region), part in zip(rows, found, strict=True):
+        assert same(part, np.asarray(list(named.values())[row])[(*region.slices, ...)])
+
+
+@given(named_arrays(), st.sampled_from(WRITERS), st.integers(0, 9), st.data())
+def test_saving_any_arrays_in_any_slices_loads_back(
+    named: dict[str, Array], writer: MemoryWriter, gap: int, data: st.DataObject
+) -> None:
+    source = source_of(named)
+    entries = source.index.entries
+    cut = data.draw(cut_tables(tensors_of(named)))
+    sizes = dict(zip(named, entries.slices.nbytes.tolist(), strict=True))
+    nbytes = np.array([sizes[cut.key(row)] for row in range(len(cut))], np.int64)
+    targets = SliceTable.of(cut.tensors, cut.tensor, cut.offset, cut.shape, nbytes)
+    stored, written, _ = write(source, entries, targets, data.draw(files_for(targets)), writer, gap=gap)
+    assert written.nbytes == targets.nbytes.sum()
+    for key, found in zip(named, load(stored), strict=True):
+        assert same(found, named[key])
+
+
+@given(checkpoints(), st.sampled_from(WRITERS), st.integers(0, 9), st.data())
+def test_resharding_any_checkpoint_to_any_other_gives_the_arrays(
+    checkpoint: tuple[dict[str, Array], MemorySource], writer: MemoryWriter, gap: int, data: st.DataObject
+) -> None:
+    named, source = checkpoint
+    entries = source.index.entries
+    cut = data.draw(cut_tables(entries.slices.tensors))
+    sizes = {entries.slices.key(row): int(entries.slices.nbytes[row]) for row in range(len(entries))}
+    nbytes = np.array([sizes.get(cut.key(row), 0) for row in range(len(cut))], np.int64)
+    targets = SliceTable.of(cut.tensors, cut.tensor, cut.offset, cut.shape, nbytes)
+    file = data.draw(files_for(targets))
+    again, _, first = write(source, entries, targets, file, writer, gap=gap)
+    for key, found in zip(named, load(again), strict=True):
+        assert same(found, named[key])
+    _, _, second = write(source, entries, targets, file, writer, gap=gap)
+    assert first.files == second.files, "the same plan writes the same bytes"
+
+
+@given(checkpoints())
+def test_what_the_source_decodes_is_read_in_order(checkpoint: tuple[dict[str, Array], MemorySource]) -> None:
+    """Whole payloads, that is; for many formats another order would mean to begin anew each time."""
+    _, source = checkpoint
+    entries = source.index.entries
+    coded = entries.take(np.flatnonzero(~entries.plain))
+    read_back = load(source, coded.slices)
+    assert len(read_back) == len(coded)
+    places = {place for place, _ in source.reads}
+    for place in places:
+        starts = [start for at, start in source.reads if at == place]
+        assert starts == sorted(starts) and starts[0] == 0
+
+
+def table() -> dict[str, Array]:
+    """Small data that takes every path: tiny, small and large tensors, slices, strings, a bool, bytes of all kinds."""
+    rng = np.random.default_rng(5)
+    strings = np.empty((2,), object)
+    strings[:] = [b"ab\0", b""]
+    return {
+        "large": rng.integers(0, 255, (12, 10), np.uint8),
+        "cut": rng.integers(0, 2**16, (9, 4)).astype(np.uint16),
+        "tiny": np.arange(3, dtype=np.float32),
+        "flags": rng.integers(0, 2, 21).astype(np.bool),
+        "coded": rng.integers(0, 255, (7, 11), np.uint8),
+        "names": strings,
+        "one": np.float64(3).reshape(()),
+    }
+
+
+def small_checkpoint(writer: MemoryWriter) -> MemorySource:
+    named = table()
+    tensors = tensors_of(named)
+    rows = []
+    for row, (key, array) in enumerate(named.items()):
+        parts = [Region.whole(array.shape)]
+        if key == "cut":
+            parts = [Region((0, 0), (5, 2)), Region((0, 2), (5, 2)), Region((5, 0), (4, 4))]
+        rows.extend((row, part) for part in parts)
+    slices = table_of(tensors, rows)
+    coded = (lambda key: key == "coded") if not writer.run_nbytes else (lambda key: False)
+    return checkpoint_of(named, slices, np.arange(len(slices)) % 2, writer=writer, coded=coded)
+
+
+def grids(count_0: int, count_1: int) -> SliceTable:
+    """All tensors of ``table`` anew: those of two axes as grids, the others by rows."""
+    named = table()
+    tensors = tensors_of(named)
+    rows = []
+    for row, array in enumerate(named.values()):
+        parts = [Region.whole(array.shape)]
+        if array.ndim and array.dtype != object:
+            cuts = [np.array_split(np.arange(n), c) for n, c in zip(array.shape, (count_0, count_1), strict=False)]
+            parts = [Region(*zip(*((int(i[0]), len(i)) for i in each), strict=True)) for each in _product(cuts)]
+        rows.extend((row, part) for part in parts)
+    slices = table_of(tensors, rows)
+    nbytes = np.where([slices.dtype(row) == "string" for row in range(len(slices))], 9, slices.nbytes)
+    return SliceTable.of(tensors, slices.tensor, slices.offset, slices.shape, nbytes.astype(np.int64))
+
+
+def _product(cuts: list[list[Ints]]) -> list[tuple[Ints, ...]]:
+    return [(a,) for a in cuts[0]] if len(cuts) == 1 else [(a, b) for a in cuts[0] for b in cuts[1]]
+
+
+GUARDED = [writer for writer in WRITERS if writer.crc is not None]
+
+
+@pytest.mark.parametrize("writer", GUARDED, ids=str)
+@pytest.mark.parametrize("counts", [(1, 1), (3, 1), (1, 3), (2, 2)], ids=["whole", "rows", "columns", "grid"])
+def test_every_flipped_byte_is_found_in_loading(writer: MemoryWriter, counts: tuple[int, int]) -> None:
+    source, targets = small_checkpoint(writer), grids(*counts)
+    load(source, targets)
+    for row, file, place in list(payloads(source)):
+        source.files[file][place] ^= 0x81
+        with pytest.raises(CorruptCheckpoint) as caught:
+            load(source, targets)
+        source.files[file][place] ^= 0x81
+        assert repr(source.index.entries.slices.key(row)) in str(caught.value)
+    load(source, targets)
+
+
+@pytest.mark.parametrize("writer", GUARDED, ids=str)
+@pytest.mark.parametrize("counts", [(1, 1), (3, 1), (2, 2)], ids=["whole", "rows", "grid"])
+def test_every_flipped_byte_is_found_in_resharding_and_nothing_is_left(
+    writer: MemoryWriter, counts: tuple[int, int]
+) -> None:
+    source, targets = small_checkpoint(writer), grids(*counts)
+    entries = source.index.entries
+    file = np.arange(len(targets)) % 2
+    for row, number, place in list(payloads(source)):
+        source.files[number][place] ^= 0x81
+        storage = MemoryStorage()
+        with pytest.raises(CorruptCheckpoint) as caught:
+            write(source, entries, targets, file, MemoryWriter(None), storage=storage)
+        source.files[number][place] ^= 0x81
+        assert repr(entries.slices.key(row)) in str(caught.value)
+        assert storage.files == {}
+
+
+def test_an_error_names_key_region_file_and_bytes() -> None:
+    source = small_checkpoint(MemoryWriter())
+    entries = source.index.entries
+    row = next(row for row in range(len(entries)) if entries.slices.key(row) == "cut")
+    source.files[int(entries.file[row])][int(entries.start[row]) + 3] ^= 1
+    with pytest.raises(CorruptCheckpoint) as caught:
+        load(source)
+    start, nbytes = int(entries.start[row]), int(entries.slices.nbytes[row])
+    assert caught.value.cause == (
+        f"data-{entries.file[row]}: the bytes {start} to {start + nbytes}, which hold [0:5, 0:2] of 'cut', do not have "
+        "the checksum that the index gives."
+    )
+    assert "verify" in caught.value.remedy
+
+
+def test_with_checksums_of_runs_the_damaged_run_is_named() -> None:
+    source = small_checkpoint(MemoryWriter(CRC32C, 16))
+    entries = source.index.entries
+    start = int(entries.start[0])
+    source.files[int(entries.file[0])][start + 40] ^= 1
+    with pytest.raises(CorruptCheckpoint, match=f"the bytes {start + 32} to {start + 48}, "):
+        load(source)
+
+
+@pytest.mark.parametrize("part", [np.s_[0:1], np.s_[3:7], np.s_[11:12], np.s_[2:5, 3:4], np.s_[:, 4:6]])
+def test_of_a_part_only_its_runs_are_read_and_every_one_is_verified(part: tuple[slice, ...]) -> None:
+    """A flipped byte within the runs that are touched is found, one outside is none of the part's business."""
+    named = {"t": np.random.default_rng(1).integers(0, 255, (12, 10), np.uint8)}
+    tensors = tensors_of(named)
+    source = checkpoint_of(named, tensors.whole(), np.zeros(1, np.int64), writer=MemoryWriter(CRC32C, 16))
+    index = part if isinstance(part, tuple) else (part, np.s_[:])
+    axes = [item.indices(extent) for item, extent in zip(index, (12, 10), strict=True)]
+    region = Region((a for a, _, _ in axes), (b - a for a, b, _ in axes))
+    targets = table_of(tensors, [(0, region)])
+    positions = np.arange(120).reshape(12, 10)[region.slices]
+    runs = set((positions // 16).ravel().tolist())
+    for _, file, place in list(payloads(source)):
+        source.files[file][place] ^= 0x40
+        if (place - 8) // 16 in runs:
+            with pytest.raises(CorruptCheckpoint, match="'t'"):
+                load(source, targets)
+        elif region.shape[1] == 10:
+            np.testing.assert_array_equal(load(source, targets)[0], named["t"][region.slices])
+        source.files[file][place] ^= 0x40
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 1), (1, 1), (500, 3), (997, 3), (100, 400), (0, 1000)])
+def test_a_part_of_rows_reads_its_own_bytes_and_two_runs_more(start: int, count: int) -> None:
+    named = {"t": np.arange(16_000, dtype=np.float32).reshape(1000, 16)}
+    tensors = tensors_of(named)
+    for run_nbytes in (64, 256):
+        writer = MemoryWriter(CRC32C, run_nbytes)
+        source = checkpoint_of(named, tensors.whole(), np.zeros(1, np.int64), writer=writer)
+        found = load(source, table_of(tensors, [(0, Region((start, 0), (count, 16)))]))
+        np.testing.assert_array_equal(found[0], named["t"][start : start + count])
+        assert source.nbytes_read <= count * 64 + 2 * run_nbytes
+
+
+@pytest.mark.parametrize("after", range(8))
+@pytest.mark.parametrize("failure", [StorageError("The disk is gone."), IncompleteCheckpoint("It ends.")])
+def test_a_read_that_fails_in_any_thread_is_the_error_and_nothing_is_left(after: int, failure: Exception) -> None:
+    source = small_checkpoint(MemoryWriter())
+    source.fail_after, source.failure = after, failure
+    with pytest.raises(type(failure)) as caught:
+        load(source, grids(2, 2))
+    assert caught.value is failure
+    source.fail_after = after
+    storage = MemoryStorage()
+    with pytest.raises(type(failure)):
+        write(source, source.index.entries, grids(3, 1), np.zeros(len(grids(3, 1)), np.int64), MemoryWriter(),
+              storage=storage)  # fmt: skip
+    assert storage.files == {}
+
+
+def test_a_bool_of_a_byte_that_is_none_is_invalid_and_a_damaged_one_corrupt() -> None:
+    """NumPy would not survive a bool of 2; where its checksum is wrong, too, the damage is what is told."""
+    named = {"flags": np.ones(100, np.bool)}
+    tensors = tensors_of(named)
+    whole = np.zeros(1, np.int64)
+    for writer in WRITERS:
+        source = checkpoint_of(named, tensors.whole(), whole, writer=writer)
+        source.files[0][50] = 2
+        for targets in (tensors.whole(), table_of(tensors, [(0, Region((30,), (30,)))])):
+            with pytest.raises(CorruptCheckpoint if writer.crc else InvalidCheckpoint, match="'flags'"):
+                load(source, targets)
+
+
+def test_strings_that_were_read_are_verified_before_they_are_decoded() -> None:
+    source = small_checkpoint(MemoryWriter())
+    entries = source.index.entries
+    row = next(row for row in range(len(entries)) if entries.slices.dtype(row) == "string")
+    source.files[int(entries.file[row])][int(entries.start[row])] = 0xFF
+    with pytest.raises(CorruptCheckpoint):
+        load(source)
+
+
+@st.composite
+def pieces(draw: st.DrawFn, nbytes: int) -> list[tuple[int, int]]:
+    """(first byte, size) of pieces of one payload: tiling it or not, repeated, overlapping, in any order."""
+    cuts = sorted({0, nbytes, *draw(st.lists(st.integers(0, nbytes), max_size=4))})
+    tiles = [(a, b - a) for a, b in pairwise(cuts)]
+    extra = draw(st.lists(st.integers(0, nbytes - 1).flatmap(
+        lambda a: st.tuples(st.just(a), st.integers(1, nbytes - a))), max_size=2))  # fmt: skip
+    lost = draw(st.sets(st.integers(0, len(tiles) - 1), max_size=1))
+    kept = [tile for n, tile in enumerate(tiles) if n not in lost]
+    return draw(st.permutations(kept + extra))
+
+
+def check(source: MemorySource, pieces: list[tuple[int, int, int, int]]) -> None:
+    """Compare pieces that were read of a source, in this order."""
+    evidence = Evidence(source, source.index.entries)
+    for piece in pieces:
+        evidence.add(Pieces.of([piece]))
+    evidence.check()
+
+
+@given(st.data())
+def test_evidence_holds_for_what_is_whole_and_for_nothing_that_is_damaged(data: st.DataObject) -> None:
+    """Pieces in any order, repeated, overlapping, partial, with and without checksums of their own."""
+    payload = np.random.default_rng(3).integers(0, 255, 150, np.uint8)
+    named = {"a": payload, "b": payload[:40]}
+    tensors = tensors_of(named)
+    writer = data.draw(st.sampled_from(GUARDED))
+    source = checkpoint_of(named, tensors.whole(), np.zeros(2, np.int64), writer=writer)
+    entries = source.index.entries
+    damage = data.draw(st.one_of(st.none(), st.tuples(st.integers(0, 1), st.integers(0, 39))))
+    if damage is not None:
+        source.files[0][int(entries.start[damage[0]]) + damage[1]] ^= 0x10
+    evidence: list[tuple[int, int, int, int]] = []
+    for row, nbytes in ((0, 150), (1, 40)):
+        for first, size in data.draw(pieces(nbytes)):
+            buffer = bytearray(size)
+            source.read_into(entries, row, first, memoryview(buffer))
+            known = data.draw(st.booleans())
+            evidence.append((row, first, size, CRC32C.compute(buffer) if known else NO_CHECKSUM))
+    touched = damage is not None and any(
+        row == damage[0] and first <= damage[1] < first + size for row, first, size, _ in evidence
+    )
+    if touched:
+        with pytest.raises(CorruptCheckpoint):
+            check(source, evidence)
+    elif damage is None:
+        check(source, evidence)
+
+
+@pytest.mark.parametrize("first", [0, 5])
+def test_wrong_evidence_of_a_whole_file_is_not_believed(first: int) -> None:
+    """Pieces that tile a payload and whose checksums do not add up are damage, even if the file is right by now."""
+    named = {"a": np.arange(100, dtype=np.uint8)}
+    source = checkpoint_of(named, tensors_of(named).whole(), np.zeros(1, np.int64))
+    payload = bytes(range(100))
+    right = [(0, 0, 60, CRC32C.compute(payload[:60])), (0, 60, 40, CRC32C.compute(payload[60:]))]
+    check(source, right)
+    wrong = [(0, 0, 60, CRC32C.compute(payload[1:61])), right[1]]
+    with pytest.raises(CorruptCheckpoint):
+        check(source, wrong)
+
+
+def test_an_entry_without_a_checksum_is_read_to_its_end_all_the_same() -> None:
+    """Verifying it finds a file that is too short."""
+    named = {"a": np.arange(200, dtype=np.uint8)}
+    source = checkpoint_of(named, tensors_of(named).whole(), np.zeros(1, np.int64), writer=MemoryWriter(None))
+    check_entry(source, source.index.entries, 0)
+    assert source.nbytes_read == 200
+    del source.files[0][-1:]
+    with pytest.raises(IncompleteCheckpoint):
+        check_entry(source, source.index.entries, 0)
+
+
+@given(st.data())
+def test_a_copy_is_a_run_of_bytes_exactly_if_its_bytes_follow_each_other(data: st.DataObject) -> None:
+    """Lowered against the definition: the positions of the box's elements in both payloads."""
+    shape = tuple(data.draw(st.lists(st.integers(1, 5), max_size=3)))
+    tensors = TensorTable.of([("t", "float32", shape), ("other", "int8", (2, 2, 2, 2))])
+    sources, targets = data.draw(cut_tables(tensors)), data.draw(cut_tables(tensors))
+    plan = plan_copies(sources, targets)
+    moves, is_run = lower(plan)
+    expected = {}
+    for copy in map(plan.copy, range(len(plan.copies))):
+        ends = []
+        for slices, row in ((sources, copy.source), (targets, copy.target)):
+            region = slices.region(row)
+            order = np.arange(region.size).reshape(region.shape)
+            inside = order[copy.region.relative_to(region).slices].ravel()
+            ends.append((int(inside[0]), bool((np.diff(inside) == 1).all())))
+        expected[copy.source, copy.target] = (ends[0][0], ends[1][0], copy.region.size, ends[0][1] and ends[1][1])
+    for target in range(len(targets)):
+        mine = {key: value for key, value in expected.items() if key[1] == target}
+        assert bool(is_run[target]) == all(value[3] for value in mine.values())
+        rows = np.flatnonzero(moves.target == target)
+        if not is_run[target]:
+            assert not len(rows)
+            continue
+        itemsize = int(targets.nbytes[target]) // max(targets.region(target).size, 1)
+        found = {
+            (int(moves.source[row]), target): tuple(
+                int(column[row]) for column in (moves.source_start, moves.target_start, moves.nbytes)
+            )
+            for row in rows
+        }
+        assert found == {key: tuple(n * itemsize for n in value[:3]) for key, value in mine.items()}
+        assert (np.diff(moves.target_start[rows]) > 0).all()
+
+
+def test_work_comes_back_in_order_and_an_error_stops_what_has_not_begun() -> None:
+    assert run_all(lambda n: n * n, range(100)) == [n * n for n in range(100)]
+    begun = []
+
+    def fail(n: int) -> None:
+        begun.append(n)
+        if n == 3:
+            raise StorageError("No.")
+
+    with pytest.raises(StorageError):
+        run_all(fail, range(10_000))
+    assert len(begun) <= 10 * WORKERS
+
+
+def test_only_a_bounded_number_of_pieces_is_drawn_ahead() -> None:
+    """Work is drawn from a generator: a checkpoint of a million blocks is not a list of a million."""
+    drawn = 0
+    finished = 0
+
+    def items() -> Iterator[int]:
+        nonlocal drawn
+        for n in range(1000):
+            drawn += 1
+            assert drawn - finished <= 6 * WORKERS
+            yield n
+
+    def work(n: int) -> int:
+        nonlocal finished
+        finished += 1
+        return n
+
+    assert len(run_all(work, items())) == 1000
+
+
+def test_a_plan_between_tables_of_different_rank_is_carried_out() -> None:
+    """Other tensors, of more axes, widen the columns of one side only."""
+    named = {"t": np.arange(24, dtype=np.int16).reshape(4, 6), "cube": np.zeros((2, 2, 2), np.int8)}
+    tensors = tensors_of(named)
+    sources = table_of(
+        tensors, [(0, Region((0, 0), (4, 3))), (0, Region((0, 3), (4, 3))), (1, Region.whole((2, 2, 2)))]
+    )
+    source = checkpoint_of(named, sources, np.zeros(3, np.int64))
+    narrow = tensors_of({"t": named["t"]})
+    targets = table_of(narrow, [(0, Region((0, 0), (3, 6))), (0, Region((3, 0), (1, 6)))])
+    again, _, _ = write(source, source.index.entries, targets, np.zeros(2, np.int64), MemoryWriter())
+    np.testing.assert_array_equal(load(again)[0], named["t"])
+    np.testing.assert_array_equal(load(source, narrow.whole())[0], named["t"])
+
+
+def test_any_error_of_a_checkpoint_is_one_of_the_tree() -> None:
+    source = small_checkpoint(MemoryWriter())
+    for file in source.files:
+        del file[20:]
+    with pytest.raises(CheckpointError):
+        load(source)

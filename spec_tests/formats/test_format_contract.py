@@ -1,0 +1,559 @@
+"""What every format promises, held against each through the protocol alone: no verb, no engine, no knowledge of files.
+
+A format that another package adds is held to the same sentences by being in the table.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    CheckpointNotFound,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    MissingFile,
+    UnknownKey,
+    UnsupportedError,
+)
+from shardvar.formats.protocol import FileChecksums, Format, Sink, Source
+from shardvar.formats.table import all_formats, format_named, format_names, formats_of
+from shardvar.layout.dtypes import ITEMSIZES, MAX_RANK, NAMES, STRING, VARIANT, code, is_opaque
+from shardvar.layout.region import Region
+from shardvar.planning.index import Metadata
+from shardvar.planning.plan import Assignment
+from shardvar.storage.local import LocalStorage
+from shardvar.wire.sstable import TABLE_MAGIC
+
+Payloads = dict[tuple[str, Region], tuple[str, tuple[int, ...], bytes]]
+
+DAMAGED = (CorruptCheckpoint, IncompleteCheckpoint, InvalidCheckpoint, MalformedCheckpoint)
+
+
+@pytest.fixture(params=format_names())
+def form(request: pytest.FixtureRequest) -> Format:
+    return format_named(request.param)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> LocalStorage:
+    return LocalStorage(str(tmp_path))
+
+
+def sample(form: Format) -> list[Piece]:
+    """A tensor of every dtype that the format says it holds, and of every shape that anybody trips over."""
+    held = form.capabilities.dtypes
+    pieces = [whole(f"dtypes/{name}", np.arange(4) % 2, name) for name in NAMES if name in held and is_number(name)]
+    pieces += [
+        Piece(f"opaque/{name}", name, (2,), Region((0,), (2,)), bytes(range(2 * int(ITEMSIZES[code(name)]))))
+        for name in NAMES
+        if name in held and is_opaque(name) and name != VARIANT
+    ]
+    if STRING in held:
+        pieces += [whole("strings", [[b"a", b""], [b"\x00\xff", b"long " * 40]], STRING)]
+        pieces += [whole("no strings", np.empty((2, 0), object), STRING)]
+    if VARIANT in held:
+        pieces += [Piece(VARIANT, VARIANT, (), Region((), ()), b"\x02hi\x00\x00\x00\x00")]
+    pieces += [whole("scalar", np.float64(2.5)), whole("empty", np.zeros((0, 3), np.float32))]
+    pieces += [whole("long", np.arange(70000, dtype=np.int64)), whole("odd é name .-0", np.ones((1, 1, 2), np.uint8))]
+    return pieces
+
+
+def is_number(name: str) -> bool:
+    return bool(ITEMSIZES[code(name)]) and not is_opaque(name)
+
+
+def halves(dtype: str, key: str = "halves") -> list[Piece]:
+    """A tensor of four rows in two slices."""
+    table = whole(key, np.arange(12).reshape(4, 3) % 2, dtype)
+    size = len(table.payload) // 2
+    return [
+        Piece(key, dtype, (4, 3), Region((start, 0), (2, 3)), table.payload[start // 2 * size :][:size])
+        for start in (0, 2)
+    ]
+
+
+def spread(form: Format, count: int = 3) -> list[Piece]:
+    """Tensors of the same size and different bytes in several files, two in each, or in one where one is all."""
+    files = count if form.capabilities.many_files else 1
+    return [
+        whole(f"t{number}", np.full((5, 4), number + 1, np.float32), file=number % files) for number in range(2 * count)
+    ]
+
+
+def write_files(
+    form: Format, storage: LocalStorage, name: str, pieces: Sequence[Piece], generation: str, files: int | None = None
+) -> tuple[Sink, list[FileChecksums], Assignment]:
+    """Everything that comes before the commit, as the engine does it."""
+    assignment = assignment_of(pieces, files)
+    sink = form.create(storage, name, assignment, Metadata("d", "w", {"k": "v"}), generation)
+    checksums = []
+    for number in range(assignment.num_files):
+        rows = np.flatnonzero(assignment.file == number)
+        file = storage.create(sink.asides[number])
+        for row in rows.tolist():
+            file.write(int(sink.start[row]), pieces[row].payload)
+        checksums.append(take_checksums(sink, [pieces[row] for row in rows.tolist()]))
+        slices = assignment.slices.take(rows)
+        for start, octets in sink.writer.frame(slices, sink.start[rows], checksums[-1]):
+            file.write(start, octets)
+        file.close()
+    return sink, checksums, assignment
+
+
+def take_checksums(sink: Sink, pieces: Sequence[Piece]) -> FileChecksums:
+    crc, run = sink.writer.crc, sink.writer.run_nbytes
+    payload, runs = [], []
+    for piece in pieces:
+        octets = memoryview(piece.payload)
+        if crc is None:
+            payload.append(0)
+            continue
+        is_whole = not ITEMSIZES[code(piece.dtype)] and not run
+        payload.append(
+            sink.writer.checksum_whole(piece.dtype, piece.region.size, octets) if is_whole else crc.compute(octets)
+        )
+        runs += [crc.compute(octets[at : at + run]) for at in range(0, len(octets), run)] if run else []
+    return FileChecksums(np.array(payload, np.int64), np.array(runs, np.uint32))
+
+
+def write(
+    form: Format,
+    storage: LocalStorage,
+    name: str,
+    pieces: Sequence[Piece],
+    generation: str = "g1",
+    files: int | None = None,
+) -> Source:
+    """Write a checkpoint, locate it by the name that it was given, and open it."""
+    sink, checksums, _ = write_files(form, storage, name, pieces, generation, files)
+    sink.commit(checksums)
+    return reopen(form, storage, name)
+
+
+def reopen(form: Format, storage: LocalStorage, name: str) -> Source:
+    (found,) = form.locate(storage, name)
+    return form.open(storage, found)
+
+
+def contents(source: Source) -> Payloads:
+    """Every payload, verified, by key and region."""
+    found: Payloads = {}
+    for entries in source.index.scan():
+        for row in range(len(entries)):
+            slice_ = entries.slices[row]
+            payload = read_payload(source, entries, row)
+            found[slice_.key, slice_.region] = (slice_.dtype, slice_.full_shape, payload)
+    return found
+
+
+def expected(pieces: Sequence[Piece]) -> Payloads:
+    return {(piece.key, piece.region): (piece.dtype, piece.shape, piece.payload) for piece in pieces}
+
+
+def outcome(source: Source, key: str) -> bytes | Exception:
+    """The payload of a tensor in one slice, or what is raised instead."""
+    try:
+        if key in source.index.faults:
+            raise source.index.faults[key]
+        return read_payload(source, source.index.find(key), 0)
+    except CheckpointError as error:
+        return error
+
+
+def test_what_is_written_is_read(form: Format, storage: LocalStorage) -> None:
+    """Keys, dtypes, shapes, regions and payloads, of everything that the capabilities name."""
+    source = write(form, storage, "ck", sample(form))
+    assert contents(source) == expected(sample(form))
+    assert dict(source.index.faults) == {}
+    source.close()
+
+
+def test_a_checkpoint_of_nothing_is_a_checkpoint(form: Format, storage: LocalStorage) -> None:
+    """Whether the policy made no file or an empty one."""
+    for files in (0, 1):
+        source = write(form, storage, f"ck{files}", [], files=files)
+        assert contents(source) == {} and len(source.index.faults) == 0
+        source.close()
+
+
+NAMES_OF_FILES = st.lists(
+    st.sampled_from(["a", "ck", ".npz", ".index", ".svindex", ".svdata-1f", ".data", ".safetensors", ".index.json"])
+    | st.sampled_from(["-00000-of-00001", "-00001-of-00002", "-", "/"]),
+    min_size=1,
+    max_size=4,
+).map(lambda words: "".join(words).replace("/", "x"))
+
+
+@given(files=st.lists(NAMES_OF_FILES, max_size=4, unique=True), name=NAMES_OF_FILES)
+@example(files=["ck.svindex"], name="ck.svdata-1f-00000-of-00001")
+@example(files=["a.npz.npz"], name="a.npz")
+@example(files=["ck-00001-of-00002.safetensors"], name="ck.safetensors")
+@example(files=["ck.data-00000-of-00001"], name="ck")
+def test_a_format_that_is_not_asked_would_find_nothing(files: list[str], name: str) -> None:
+    with TemporaryDirectory() as directory:
+        for file in files:
+            # The end of TensorFlow's V1 files and the beginning of a safetensors file: bytes that formats look for.
+            content = b"\x02\0\0\0\0\0\0\0{}" + TABLE_MAGIC
+            Path(directory, file).write_bytes(content)
+        storage = LocalStorage(directory)
+        asked = {form.name for form in formats_of(storage.names(), name)}
+        for form in all_formats():
+            assert form.name in asked or form.locate(storage, name) == []
+
+
+def test_files_are_as_many_as_the_capabilities_allow(form: Format, storage: LocalStorage) -> None:
+    pieces = [whole(f"t{number}", np.arange(9), file=number % 3) for number in range(7)]
+    if not form.capabilities.many_files:
+        with pytest.raises(UnsupportedError):
+            form.create(storage, "ck", assignment_of(pieces), Metadata(), "g1")
+        assert storage.names() == []
+        return
+    source = write(form, storage, "ck", pieces)
+    assert contents(source) == expected(pieces) and len(source.index.files) == 3
+    source.close()
+
+
+def test_what_cannot_be_held_is_refused_before_a_byte_is_written(form: Format, storage: LocalStorage) -> None:
+    """Each dtype that the capabilities do not name, named in the error."""
+    for name in set(NAMES) - form.capabilities.dtypes:
+        nbytes = max(1, int(ITEMSIZES[code(name)]))
+        piece = Piece("key of it", name, (1,), Region((0,), (1,)), bytes(nbytes))
+        with pytest.raises(UnsupportedError, match="key of it"):
+            form.create(storage, "ck", assignment_of([piece]), Metadata(), "g1")
+    assert storage.names() == []
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+def test_slices_are_held_of_the_dtypes_that_are_named_and_of_no_other(
+    form: Format, storage: LocalStorage, dtype: str
+) -> None:
+    capabilities = form.capabilities
+    if dtype not in capabilities.dtypes or not ITEMSIZES[code(dtype)] or is_opaque(dtype):
+        assert dtype not in capabilities.slice_dtypes or is_opaque(dtype)
+        return
+    if dtype in capabilities.slice_dtypes:
+        source = write(form, storage, "ck", halves(dtype))
+        assert contents(source) == expected(halves(dtype))
+        source.close()
+    else:
+        with pytest.raises(UnsupportedError, match="halves"):
+            form.create(storage, "ck", assignment_of(halves(dtype)), Metadata(), "g1")
+        assert storage.names() == []
+
+
+def test_slices_have_as_many_axes_as_the_capabilities_allow(form: Format, storage: LocalStorage) -> None:
+    most = form.capabilities.max_slice_rank
+    for rank in {1, most, most + 1} if form.capabilities.slice_dtypes else {1}:
+        if not 0 < rank <= MAX_RANK:
+            continue
+        array = np.arange(4, dtype=np.float32).reshape((4,) + (1,) * (rank - 1))
+        rest = (0,) * (rank - 1), (1,) * (rank - 1)
+        pieces = cut("k", array, Region((0, *rest[0]), (1, *rest[1])), Region((1, *rest[0]), (3, *rest[1])))
+        if rank <= most:
+            source = write(form, storage, f"ck{rank}", pieces)
+            assert contents(source) == expected(pieces)
+            source.close()
+        else:
+            with pytest.raises(UnsupportedError):
+                form.create(storage, f"ck{rank}", assignment_of(pieces), Metadata(), "g1")
+
+
+def test_empty_slices_are_held_or_refused(form: Format, storage: LocalStorage) -> None:
+    """A slice without elements, beside others of its tensor."""
+    pieces = cut("k", np.arange(3, dtype=np.float32), Region((0,), (0,)), Region((0,), (3,)))
+    if form.capabilities.empty_slices:
+        source = write(form, storage, "ck", pieces)
+        assert contents(source) == expected(pieces)
+        source.close()
+    else:
+        with pytest.raises(UnsupportedError):
+            form.create(storage, "ck", assignment_of(pieces), Metadata(), "g1")
+
+
+def test_placements_are_disjoint_and_rise_and_lie_within_the_file(form: Format, storage: LocalStorage) -> None:
+    """Payloads and what frames them: no byte of a file is claimed twice, and none lies past its end."""
+    pieces = [*sample(form), *spread(form)]
+    sink, checksums, assignment = write_files(form, storage, "ck", pieces, "g1")
+    for number in range(assignment.num_files):
+        rows = np.flatnonzero(assignment.file == number)
+        start, nbytes = sink.start[rows], assignment.slices.nbytes[rows]
+        assert (np.diff(start) >= 0).all() and (start >= 0).all()
+        frames = sink.writer.frame(assignment.slices.take(rows), start, checksums[number])
+        spans = [*zip(start.tolist(), nbytes.tolist(), strict=True), *((at, len(octets)) for at, octets in frames)]
+        stops = [0, *(begin + size for begin, size in sorted(span for span in spans if span[1]))]
+        begins = sorted(begin for begin, size in spans if size)
+        assert all(stop <= begin for stop, begin in zip(stops, begins, strict=False))
+        file = storage.open(sink.asides[number])
+        assert max(stops) == file.size
+        file.close()
+    assert len(set(sink.asides)) == len(sink.asides)
+
+
+def test_nothing_is_there_before_the_commit(form: Format, storage: LocalStorage) -> None:
+    """Neither to who knows the name nor to who lists the directory; and an old checkpoint stays what it is."""
+    write_files(form, storage, "ck", spread(form), "g1")
+    assert form.locate(storage, "ck") == form.locate(storage, "") == []
+    for name in storage.names():
+        # Who names a file that stands aside may be shown that file, and nothing else.
+        assert form.locate(storage, name) in ([], [name])
+    old = [whole("old", np.arange(5))]
+    write(form, storage, "ck", old).close()
+    (found,) = form.locate(storage, "")
+    write_files(form, storage, "ck", spread(form), "g3")
+    assert form.locate(storage, "") == form.locate(storage, "ck") == [found]
+    source = form.open(storage, found)
+    assert contents(source) == expected(old)
+    source.close()
+
+
+def test_a_commit_removes_what_it_replaces_and_what_dead_writers_left(form: Format, storage: LocalStorage) -> None:
+    """The files of the directory are those that one clean write makes, and whatever else was there before.
+
+    Other checkpoints stay, and so do copies that somebody made of files of this one.
+    """
+    write(form, storage, "ck2", spread(form)).close()
+    write(form, storage, "ck", spread(form), "g0").close()
+    for name in storage.names():
+        (Path(storage.path) / f"{name}.bak").write_bytes(b"a copy")
+    others = [name for name in storage.names() if "ck2" in name or name.endswith(".bak")]
+    write_files(form, storage, "ck", spread(form), "dead")
+    write(form, storage, "ck", spread(form), "g1").close()
+    write(form, storage, "ck", [whole("new", np.arange(5))], "g2").close()
+    left = set(storage.names()).difference(others)
+    clean = LocalStorage(os.path.join(storage.path, "clean"))
+    clean.make()
+    write(form, clean, "ck", [whole("new", np.arange(5))], "g2").close()
+    assert set(others) <= set(storage.names()) and len(left) == len(clean.names())
+    assert contents(reopen(form, storage, "ck2")) == expected(spread(form))
+
+
+def test_a_checkpoint_is_found_by_every_name_and_by_no_other(form: Format, storage: LocalStorage) -> None:
+    """The name that it was given, each of its files, and none for all that are there."""
+    write(form, storage, "ck", spread(form)).close()
+    (found,) = form.locate(storage, "ck")
+    for name in (found, "", *storage.names()):
+        assert form.locate(storage, name) == [found], name
+    strays = ["c", "ck2", "k", "ck.", ".ck", "ck-", "CK", *(name + "x" for name in storage.names())]
+    strays += [name[1:] for name in storage.names()] + [f".{found}.lock", f"{found}.done", f"{found}.g9.tmp"]
+    for name in strays:
+        assert form.locate(storage, name) == [], name
+        if name not in storage.names():
+            (Path(storage.path) / name).write_bytes(b"a stranger")
+            assert form.locate(storage, "ck") == [found], name
+            (Path(storage.path) / name).unlink()
+
+
+def test_a_checkpoint_is_found_by_its_own_format_alone(form: Format, storage: LocalStorage) -> None:
+    """By each of its files, and in the directory."""
+    write(form, storage, "ck", spread(form)).close()
+    for other in all_formats():
+        if other.name != form.name:
+            for name in ("", "ck", *storage.names()):
+                assert other.locate(storage, name) == [], (other.name, name)
+
+
+def test_several_checkpoints_are_all_listed(form: Format, storage: LocalStorage) -> None:
+    for name in ("a", "b"):
+        write(form, storage, name, [whole(name, np.arange(3))]).close()
+    found = form.locate(storage, "")
+    assert len(found) == 2
+    assert [key for name in found for key, _ in contents(form.open(storage, name))] == ["a", "b"]
+
+
+def test_equal_input_makes_equal_bytes(form: Format, tmp_path: Path) -> None:
+    """Where the generation's name stands in a file or in its name, they differ by it alone."""
+    pieces = [*sample(form), *spread(form)]
+
+    def written(directory: str, generation: str) -> dict[str, bytes]:
+        storage = LocalStorage(str(tmp_path / directory))
+        storage.make()
+        write(form, storage, "ck", pieces, generation).close()
+        return {path.name: path.read_bytes() for path in (tmp_path / directory).iterdir()}
+
+    first, again, other = written("a", "gen1"), written("b", "gen1"), written("c", "gen2")
+    assert first == again
+    assert {name.replace("gen1", "gen2") for name in first} == other.keys()
+    for name, octets in first.items():
+        twin = other[name.replace("gen1", "gen2")]
+        assert octets == twin or (b"gen1" in octets and b"gen2" in twin and len(octets) == len(twin))
+
+
+def test_finding_a_key_is_taking_its_rows_of_a_scan(form: Format, storage: LocalStorage) -> None:
+    pieces = [*sample(form), *(halves("float32") if "float32" in form.capabilities.slice_dtypes else [])]
+    source = write(form, storage, "ck", pieces)
+    seen: set[str] = set()
+    for entries in source.index.scan():
+        keys = [entries.slices.key(row) for row in range(len(entries))]
+        assert seen.isdisjoint(keys), "all entries of a key are in one table"
+        seen.update(keys)
+        for key in dict.fromkeys(keys):
+            rows = [row for row, other in enumerate(keys) if other == key]
+            found = source.index.find(key)
+            assert described(found, range(len(found))) == described(entries, rows)
+    assert seen == {piece.key for piece in pieces}
+    with pytest.raises(UnknownKey, match="no such key"):
+        source.index.find("no such key")
+    source.close()
+
+
+def described(entries: Any, rows: Sequence[int]) -> list[tuple[Any, ...]]:
+    return [
+        (entries.slices[row], entries.file[row], entries.start[row], entries.checksum[row], entries.plain[row])
+        for row in rows
+    ]
+
+
+def test_spans_of_a_file_and_its_map_are_what_payloads_are_read_from(form: Format, storage: LocalStorage) -> None:
+    """For every plain entry, in any part: ``read_span`` and ``map`` at its place give what ``read_into`` gives."""
+    source = write(form, storage, "ck", sample(form))
+    for entries in source.index.scan():
+        for row in np.flatnonzero(entries.plain).tolist():
+            nbytes, file, begin = int(entries.slices.nbytes[row]), int(entries.file[row]), int(entries.start[row])
+            for start, stop in ((0, nbytes), (nbytes // 3, nbytes), (1, 2), (nbytes // 2, nbytes // 2 + 1)):
+                if start >= stop or stop > nbytes:
+                    continue
+                one, two = bytearray(stop - start), bytearray(stop - start)
+                source.read_into(entries, row, start, memoryview(one))
+                source.read_span(file, begin + start, memoryview(two))
+                assert one == two == source.map(file)[begin + start : begin + stop]
+    assert source.map(0).readonly
+    source.close()
+
+
+def test_any_part_of_any_payload_is_read_in_any_order(form: Format, storage: LocalStorage) -> None:
+    """Entries that are not plain too: to go back is to begin anew."""
+    pieces = {(piece.key, piece.region): piece.payload for piece in sample(form)}
+    source = write(form, storage, "ck", sample(form))
+    for entries in source.index.scan():
+        for row in range(len(entries)):
+            payload = pieces[entries.slices.key(row), entries.slices.region(row)]
+            for start, stop in ((2, 5), (0, 3), (len(payload) - 1, len(payload)), (1, 2)):
+                if 0 <= start < stop <= len(payload):
+                    part = bytearray(stop - start)
+                    source.read_into(entries, row, start, memoryview(part))
+                    assert part == payload[start:stop]
+    source.close()
+
+
+def test_closing_gives_files_back_and_leaves_maps(form: Format, storage: LocalStorage) -> None:
+    """No descriptor stays open, a map that was handed out stays, nothing is read any more, and twice is as once."""
+    before = len(os.listdir("/dev/fd"))
+    source = write(form, storage, "ck", [whole("t", np.arange(5))])
+    entries = next(iter(source.index.scan()))
+    view = source.map(0)
+    contents(source)
+    source.close()
+    source.close()
+    begin = int(entries.start[0])
+    assert bytes(view[begin : begin + 40]) == np.arange(5).tobytes()
+    with pytest.raises(ArgumentError):
+        source.read_span(0, begin, memoryview(bytearray(8)))
+    del view
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_a_missing_data_file_is_a_fault_of_its_own_keys(form: Format, storage: LocalStorage) -> None:
+    """``MissingFile`` names the file; the keys of other files are read."""
+    for number in range(len(reopened(form, storage).index.files)):
+        source = reopened(form, storage)
+        name, pieces = source.index.files[number], spread(form)
+        source.close()
+        (Path(storage.path) / name).unlink()
+        try:
+            source = reopen(form, storage, "ck")
+        except (MissingFile, ValueError):
+            assert len(source.index.files) == 1
+            continue
+        for piece in pieces:
+            found = outcome(source, piece.key)
+            if piece.file == number:
+                assert isinstance(found, MissingFile) and name in str(found), found
+            else:
+                assert found == piece.payload
+        source.close()
+
+
+def reopened(form: Format, storage: LocalStorage) -> Source:
+    return write(form, storage, "ck", spread(form))
+
+
+@pytest.mark.parametrize("keep", [0, 1, 9, -1, -9, -85])
+def test_a_truncated_data_file_is_never_a_value(form: Format, storage: LocalStorage, keep: int) -> None:
+    """The keys that need what was cut off get an error that names the file; no key gets other bytes."""
+    pieces = spread(form)
+
+    def cut_short(path: Path) -> None:
+        os.truncate(path, keep if keep >= 0 else path.stat().st_size + keep)
+
+    hit = damage(form, storage, pieces, lambda paths: cut_short(paths[0]))
+    assert any(isinstance(error, IncompleteCheckpoint | MalformedCheckpoint) for error in hit.values()), hit
+
+
+def test_swapped_data_files_are_never_a_value(form: Format, storage: LocalStorage) -> None:
+    """Files of equal size and framing that stand under each other's names."""
+    if not form.capabilities.many_files:
+        pytest.skip("there is one file")
+
+    def swap(paths: list[Path]) -> None:
+        paths[0].rename(paths[0].parent / "other")
+        paths[1].rename(paths[0])
+        (paths[0].parent / "other").rename(paths[1])
+
+    assert damage(form, storage, spread(form), swap)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", bytes(4096)])
+def test_a_foreign_data_file_is_never_a_value(form: Format, storage: LocalStorage, content: bytes) -> None:
+    assert damage(form, storage, spread(form), lambda paths: paths[0].write_bytes(content))
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink(path.name, path)])
+def test_what_is_no_file_in_the_place_of_a_data_file_is_an_error_at_once(
+    form: Format, storage: LocalStorage, make: Callable[[Path], object]
+) -> None:
+    """A directory, a fifo that nobody writes to, a link to itself."""
+
+    def replace(paths: list[Path]) -> None:
+        paths[0].unlink()
+        make(paths[0])
+
+    assert damage(form, storage, spread(form), replace)
+
+
+def damage(
+    form: Format, storage: LocalStorage, pieces: list[Piece], change: Callable[[list[Path]], object]
+) -> dict[str, Exception]:
+    """Change data files and read every key: the errors; whatever is read all the same is what was written."""
+    source = write(form, storage, "ck", pieces)
+    paths = [Path(storage.path) / name for name in source.index.files]
+    source.close()
+    change(paths)
+    if not form.locate(storage, "ck"):
+        return {piece.key: CheckpointNotFound("no file of that name") for piece in pieces}
+    try:
+        source = reopen(form, storage, "ck")
+    except DAMAGED as error:
+        assert any(path.name in str(error) for path in paths), error
+        return {piece.key: error for piece in pieces}
+    errors: dict[str, Exception] = {}
+    for piece in pieces:
+        found = outcome(source, piece.key)
+        if isinstance(found, Exception):
+            assert isinstance(found, DAMAGED), found
+            assert any(path.name in str(found) for path in paths) or isinstance(found, CorruptCheckpoint), found
+            errors[piece.key] = found
+        else:
+            assert found == piece.payload
+    source.close()
+    return errors

@@ -1,0 +1,168 @@
+"""Hostile and broken files through every verb: the right error, in bounded memory and time, and nothing left behind.
+
+The verbs run in one process of their own (``hostile.run_verbs``), which may have little memory and is killed if it
+hangs: a reader that believes a claim, recurses or loops ends there, and not here.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spec_tests.helpers.programs import ENVIRONMENT, command_of
+from spec_tests.hostile.case import Case
+from spec_tests.hostile.make import CASES, HERE, readme
+
+Report = dict[str, Any]
+
+READING = ("load", "read", "reshard")
+COMMANDS = ("shardvar inspect", "shardvar verify", "shardvar inspect --stats", "shardvar reshard")
+
+
+def run_all(paths: list[Path], scratch: Path) -> list[Report]:
+    """What every verb gives for each path."""
+    program = command_of("hostile.run_verbs", scratch, *paths)
+    done = subprocess.run(program, capture_output=True, text=True, env=ENVIRONMENT, cwd=scratch)
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    if len(reports) < len(paths):
+        how = "hung" if done.returncode == -signal.SIGALRM else f"ended with {done.returncode}"
+        pytest.fail(f"The process {how} on {paths[len(reports)]}: {done.stderr[-2000:]}")
+    return reports
+
+
+@pytest.fixture(scope="session")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
+    """Every case, run once."""
+    paths = [HERE / case.name / case.path for case in CASES]
+    found = run_all(paths, tmp_path_factory.mktemp("scratch"))
+    return {case.name: report for case, report in zip(CASES, found, strict=True)}
+
+
+def raised(outcome: Any) -> str | None:
+    return outcome.get("raised") if isinstance(outcome, dict) else None
+
+
+@pytest.fixture(params=CASES, ids=[case.name for case in CASES])
+def case(request: pytest.FixtureRequest) -> Case:
+    return request.param
+
+
+def test_the_committed_files_are_those_that_the_script_makes(case: Case) -> None:
+    """Byte for byte, and no file more."""
+    assert {path.name: path.read_bytes() for path in (HERE / case.name).iterdir()} == case.files
+
+
+def test_every_directory_has_its_line() -> None:
+    assert {path.name for path in HERE.iterdir() if path.is_dir()} - {"__pycache__"} == {case.name for case in CASES}
+    assert (HERE / "README.md").read_text(encoding="utf-8") == readme()
+
+
+def test_every_verb_that_reads_raises_the_class_that_is_said(case: Case, reports: dict[str, Report]) -> None:
+    """Opening may succeed, where only a tensor is at fault; nothing that is no error of ours is ever raised."""
+    report = reports[case.name]
+    assert {verb: raised(report[verb]) for verb in READING} == dict.fromkeys(READING, case.error), report
+    assert raised(report["open"]) in (None, case.error), report["open"]
+    # A map is not verified, and says so; what does not need the bytes to be known wrong is refused in it, too.
+    assert raised(report["map"]) == (None if case.error == "CorruptCheckpoint" else case.error), report["map"]
+    assert raised(report["diff"]) == case.error or report["diff"] is False
+
+
+def test_verify_reports_the_same_as_damage(case: Case, reports: dict[str, Report]) -> None:
+    """But for what is whole and not supported."""
+    verified = reports[case.name]["verify"]
+    if case.error == "UnsupportedError":
+        assert verified["ok"] and verified["notes"]
+    else:
+        assert not verified["ok"] and case.error in {damage["kind"] for damage in verified["damages"]}, verified
+
+
+def test_an_error_names_the_file_and_says_what_to_do(case: Case, reports: dict[str, Report]) -> None:
+    """In messages of a length that a person reads, whatever the names in the file are."""
+    error = reports[case.name]["load"]
+    assert any(name in error["cause"] for name in (*case.files, "ck", "'t'", "'a'")), error
+    assert len(error["cause"]) + len(error["remedy"]) < 600 + len(str(HERE)), error
+
+
+def test_nothing_is_left_behind(case: Case, reports: dict[str, Report]) -> None:
+    """Neither half a target, nor what a pickle would have made, nor another file beside those that were read."""
+    assert reports[case.name]["left"] == []
+    assert {path.name for path in (HERE / case.name).iterdir()} == case.files.keys()
+
+
+def test_the_command_line_prints_no_traceback(case: Case, reports: dict[str, Report]) -> None:
+    for command in COMMANDS:
+        ran = reports[case.name][command]
+        assert ran["code"] in (0, 1, 2, 3), (command, ran)
+        assert "Traceback" not in ran["out"] + ran["err"] and "bug in shardvar" not in ran["err"], (command, ran)
+    assert reports[case.name]["shardvar reshard"]["code"] != 0
+    assert reports[case.name]["shardvar verify"]["code"] == (0 if case.error == "UnsupportedError" else 1)
+
+
+def test_a_real_command_line_gives_an_exit_code_and_no_traceback(tmp_path: Path) -> None:
+    """``python -m shardvar``, as somebody types it."""
+    for name, code in (("npz_foreign", 3), ("native_nested", 3), ("tensorflow_overlap", 0)):
+        path = next(HERE / case.name / case.path for case in CASES if case.name == name)
+        program = [sys.executable, "-m", "shardvar", "inspect", path]
+        done = subprocess.run(program, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
+        assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+
+
+def circle(path: Path) -> None:
+    os.symlink(path.name, path)
+
+
+def device(path: Path) -> None:
+    os.symlink("/dev/zero", path)
+
+
+THINGS: dict[str, Callable[[Path], object]] = {"fifo": os.mkfifo, "circle": circle, "device": device, "dir": os.mkdir}
+PLACES = {
+    "ck.svindex": "shardvar",
+    "ck.svdata-g1-00000-of-00001": "shardvar",
+    "ck.index": "tensorflow",
+    "ck.data-00000-of-00001": "tensorflow",
+    "ck.safetensors": "safetensors",
+    "ck.safetensors.index.json": "safetensors",
+    "ck.npz": "npz",
+}
+"""Files in the place of each of which something stands that is none, and whose checkpoint is damaged by it."""
+
+
+def test_what_is_no_file_neither_hangs_nor_is_read_for_ever(tmp_path: Path) -> None:
+    """A fifo that nobody writes to, a link to itself, a device that never ends, a directory, under every name."""
+    whole = {case.name: case for case in CASES}
+    files = whole["native_swapped"].files | whole["tensorflow_data_swapped"].files
+    paths = []
+    for thing, make in THINGS.items():
+        for place, form in PLACES.items():
+            directory = tmp_path / f"{thing} {place}"
+            directory.mkdir()
+            prefix = {"shardvar": "ck.sv", "tensorflow": ("ck.index", "ck.data")}.get(form, "none")
+            for name, octets in files.items():
+                if name.startswith(prefix) and name != place:
+                    (directory / name).write_bytes(octets)
+            make(directory / place)
+            paths.append(directory / (place if form in ("safetensors", "npz") else "ck"))
+    (tmp_path / "scratch").mkdir()
+    for report in run_all(paths, tmp_path / "scratch"):
+        for verb in READING:
+            assert raised(report[verb]) in ("CheckpointNotFound", "MalformedCheckpoint", "MissingFile"), report
+        assert report["left"] == [] and all(report[command]["code"] in (0, 1, 3) for command in COMMANDS), report
+        assert not any("Traceback" in report[command]["err"] for command in COMMANDS), report
+
+
+@pytest.mark.parametrize("name", ["native_swapped", "tensorflow_data_swapped", "safetensors_truncated", "npz_swapped"])
+def test_a_broken_file_in_a_directory_is_found_there_and_refused(name: str, tmp_path: Path) -> None:
+    """By the directory's path as by its own."""
+    case = next(case for case in CASES if case.name == name)
+    shutil.copytree(HERE / name, tmp_path / name)
+    (tmp_path / "scratch").mkdir()
+    (report,) = run_all([tmp_path / name], tmp_path / "scratch")
+    assert raised(report["load"]) == case.error

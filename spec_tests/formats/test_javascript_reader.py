@@ -1,0 +1,283 @@
+"""docs/reader.mjs, written in another language from docs/format.md alone, reads what this package writes, and no less.
+
+It stands for everybody who has only the page: where the two disagree, the page does not suffice.
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import shardvar as sv
+from shardvar import vectors
+from spec_tests.helpers import paths
+from spec_tests.helpers.native_checkpoints import CASES, GOLDEN
+from spec_tests.vector_answers.judge import decode, is_array
+
+READER = paths.DOCS / "reader.mjs"
+NODE = shutil.which("node")
+
+pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed, so nobody else's reader was tried")
+
+READ_ALL = """
+const attempt = async (action) => {
+  try {
+    return await action();
+  } catch (error) {
+    if (!(error instanceof CheckpointError)) throw error;
+    return error.message;
+  }
+};
+const storage = await directory();
+const found = {};
+for (const [prefix, keys] of Object.entries(KEYS))
+  found[prefix] = await attempt(async () => {
+    const checkpoint = await openCheckpoint(storage, prefix);
+    const read = async (key) => {
+      const [{ octets }, { values }] = [await checkpoint.read(key), await checkpoint.values(key)];
+      return [toHex(octets), values.map((each) => (each instanceof Uint8Array ? toHex(each) : each))];
+    };
+    const pairs = [];
+    for (const key of keys ?? checkpoint.tensors.keys()) pairs.push([key, await attempt(() => read(key))]);
+    if (!keys) checkpoint.damage.forEach((message, number) => pairs.push([`damage ${number}`, message]));
+    return Object.fromEntries(pairs);
+  });
+console.log(toJson(found));
+"""
+
+DECODE_ALL = """
+import { readFileSync } from "node:fs";
+const sizes = {
+  float32: [4, "setFloat32"],
+  float64: [8, "setFloat64"],
+  int32: [4, "setInt32"],
+  int64: [8, "setBigInt64"],
+};
+const found = {};
+const decode = ({ dtype, data }) => {
+  const [nbytes, set] = sizes[dtype];
+  const octets = new DataView(new ArrayBuffer(nbytes * data.length));
+  const number = dtype === "int64" ? BigInt : (each) => ({ nan: NaN, inf: Infinity, "-inf": -Infinity })[each] ?? each;
+  data.forEach((each, i) => octets[set](i * nbytes, number(each), true));
+  return toHex(new Uint8Array(octets.buffer));
+};
+const walk = (value, into) => {
+  if (value === null || typeof value !== "object") return;
+  if ("dtype" in value && "data" in value && value.dtype in sizes) into.push(decode(value));
+  else Object.values(value).forEach((each) => walk(each, into));
+};
+for (const path of PATHS)
+  for (const each of JSON.parse(readFileSync(path)).cases) walk([each.inputs, each.expected], (found[each.id] = []));
+console.log(toJson(found));
+"""
+
+FLIP_ALL = """
+const disk = await directory();
+const names = NAMES;
+const octets = Object.fromEntries(names.map((name) => [name, disk.read(name, 0, disk.nbytes(name))]));
+const storage = {
+  nbytes: (name) => octets[name]?.length,
+  read: (name, start, nbytes) => octets[name].slice(start, start + nbytes),
+};
+const all = async () => {
+  const checkpoint = await openCheckpoint(storage, PREFIX);
+  const found = [];
+  for (const key of ["n", "t"]) found.push(toJson((await checkpoint.values(key)).values));
+  return found.join();
+};
+const right = await all();
+const counts = { refused: 0, harmless: [] };
+for (const name of names)
+  for (let at = 0; at < octets[name].length; at++)
+    for (let bit = 0; bit < 8; bit++) {
+      octets[name][at] ^= 1 << bit;
+      try {
+        if ((await all()) !== right) throw new Error(`${name}: bit ${bit} of byte ${at} gives wrong values`);
+        counts.harmless.push([name, at]);
+      } catch (error) {
+        if (!(error instanceof CheckpointError)) throw error;
+        counts.refused++;
+      }
+      octets[name][at] ^= 1 << bit;
+    }
+console.log(toJson(counts));
+"""
+
+
+def run(script: str, **constants: Any) -> Any:
+    """What a script that has the reader at hand prints."""
+    names = "{ CheckpointError, directory, openCheckpoint, toHex, toJson }"
+    lines = [f"const {name} = {json.dumps(value)};" for name, value in constants.items()]
+    program = "\n".join([f"import {names} from {json.dumps(READER.as_uri())};", *lines, script])
+    done = subprocess.run(
+        [str(NODE), "--input-type=module", "-"], input=program, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def expectation(case: str) -> dict[str, Any]:
+    expected: dict[str, Any] = json.loads((GOLDEN / case / "expected.json").read_text(encoding="utf-8"))
+    return expected
+
+
+def prefix(case: str) -> str:
+    return str(GOLDEN / case / expectation(case)["prefix"])
+
+
+def keys_of(case: str) -> list[str] | None:
+    """The keys to try of a damaged checkpoint; None for all of a sound one."""
+    if "bad" not in case:
+        return None
+    return ["n", "t"] if "a1" in "".join(expectation(case)["files"]) else ["t"]
+
+
+VECTORS = Path(vectors.__file__).parent / "data"
+PUBLISHED = [case for case in vectors.group("checkpoints")["cases"] if case["inputs"]["format"] == "shardvar"]
+
+
+@pytest.fixture(scope="module")
+def published() -> dict[str, Any]:
+    """The native checkpoints of the published vectors as the reader sees them."""
+    keys = {
+        str(VECTORS / case["inputs"]["path"]): [each["key"] for each in case["expected"]["refused"]]
+        if case["op"] == "read_damaged"
+        else None
+        for case in PUBLISHED
+    }
+    answer: dict[str, Any] = run(READ_ALL, KEYS=keys)
+    return answer
+
+
+@pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: case["id"])
+def test_the_published_checkpoints_are_what_the_vectors_say(case: dict[str, Any], published: dict[str, Any]) -> None:
+    """Bit for bit where they are sound, and refused, whole or key by key, where they are damaged."""
+    answer = published[str(VECTORS / case["inputs"]["path"])]
+    if "error" in case:
+        refused = isinstance(answer, str) or any(isinstance(each, str) for each in answer.values())
+        assert refused, answer
+    elif case["op"] == "read_damaged":
+        refused_keys = [each["key"] for each in case["expected"]["refused"]]
+        assert isinstance(answer, str) or all(isinstance(answer[key], str) for key in refused_keys)
+    else:
+        assert len(answer) == len(case["expected"]["tensors"])
+        for told in case["expected"]["tensors"]:
+            check_told(told, answer[told["key"] if "key" in told else text_of(told["key_hex"])])
+
+
+def text_of(octets: str) -> str:
+    return bytes.fromhex(octets).decode("utf-8", "surrogateescape")
+
+
+def check_told(told: dict[str, Any], theirs: Any) -> None:
+    if "carried" in told:
+        assert "Only TensorFlow" in theirs
+    elif "strings" in told:
+        assert theirs[1] == told["strings"]
+    else:
+        octets = bytes.fromhex(theirs[0])
+        assert (len(octets), hashlib.sha256(octets).hexdigest()) == (told["nbytes"], told["sha256"])
+        assert theirs[0] == told.get("hex", theirs[0])
+
+
+def test_the_published_arrays_are_the_same_bits_in_javascript() -> None:
+    """Read as the vectors' README says: numbers of JSON are float64, those of int64 are texts."""
+    documents = [name for name in vectors.groups() if name != "checkpoints"]
+    theirs = run(DECODE_ALL, PATHS=[str(VECTORS / f"{name}.json") for name in documents])
+    known = ("float32", "float64", "int32", "int64")
+
+    def arrays(value: Any) -> list[str]:
+        if is_array(value):
+            return [decode(value).tobytes().hex()] if value["dtype"] in known else []
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+        return [found for part in parts for found in arrays(part)]
+
+    ours = {
+        case["id"]: arrays([case["inputs"], case.get("expected")])
+        for name in documents
+        for case in vectors.group(name)["cases"]
+    }
+    assert sum(map(len, ours.values())) > 500
+    assert theirs == ours
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    """Every golden checkpoint as the reader sees it: an error, or by key an error or bytes and values."""
+    answer: dict[str, Any] = run(READ_ALL, KEYS={prefix(case): keys_of(case) for case in CASES})
+    return answer
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "bad" not in case])
+def test_both_readers_find_the_same_bits_in_the_golden_checkpoints(case: str, found: dict[str, Any]) -> None:
+    with sv.open_checkpoint(prefix(case)) as reader:
+        assert set(found[prefix(case)]) == set(reader.keys())
+        for key in sorted(found[prefix(case)]):
+            theirs = found[prefix(case)][key]
+            try:
+                ours = reader.read(key)
+            except sv.errors.UnsupportedError:  # the dtypes that are carried, and have no values
+                assert "Only TensorFlow" in theirs
+            else:
+                check_same(ours, *theirs)
+
+
+def check_same(array: npt.NDArray[Any], octets: str, values: list[Any]) -> None:
+    """The same bytes, and the same values, as far as JSON can say them."""
+    flat = array.ravel()
+    if array.dtype == object:
+        assert [bytes.fromhex(each) for each in values] == flat.tolist()
+        return
+    assert octets == array.astype(array.dtype.newbyteorder("<")).tobytes().hex()
+    if array.dtype.kind in "biu":
+        assert values == flat.tolist()
+        return
+    wide = flat.view(flat.real.dtype) if array.dtype.kind == "c" else flat.astype(np.float64)
+    theirs = np.array(values, np.float64).ravel()
+    np.testing.assert_array_equal(theirs, wide.astype(np.float64))
+    numbers = ~np.isnan(theirs)
+    np.testing.assert_array_equal(np.signbit(theirs)[numbers], np.signbit(wide)[numbers])
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "bad" in case])
+def test_damage_is_refused_by_both_readers(case: str, found: dict[str, Any]) -> None:
+    """The same keys of the same checkpoints, and the others read."""
+    expected, answer = expectation(case), found[prefix(case)]
+    if "error" in expected:
+        assert isinstance(answer, str)
+        return
+    assert {key for key, value in answer.items() if isinstance(value, str)} == set(expected["errors"])
+    with sv.open_checkpoint(prefix(case)) as reader:
+        for key in set(answer) - set(expected["errors"]):
+            check_same(reader.read(key), *answer[key])
+
+
+def test_no_flipped_bit_gives_a_wrong_value() -> None:
+    """Each bit of each file of a checkpoint: refused, or one of the zeros between two payloads."""
+    files = sorted(str(path) for path in (GOLDEN / "tiny").iterdir() if path.name != "expected.json")
+    counts = run(FLIP_ALL, PREFIX=prefix("tiny"), NAMES=files)
+    gap = {(f"{prefix('tiny')}.svdata-a1-00000-of-00002", at) for at in range(16, 64)}
+    assert {tuple(each) for each in counts["harmless"]} == gap
+    assert counts["refused"] == 8 * (sum(Path(name).stat().st_size for name in files) - len(gap))
+
+
+def test_the_command_line_lists_prints_and_refuses() -> None:
+    def node(*arguments: str) -> tuple[int, str]:
+        done = subprocess.run([str(NODE), str(READER), *arguments], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    code, listing = node(prefix("tiny"))
+    assert code == 0 and [each["key"] for each in json.loads(listing)["tensors"]] == ["n", "t"]
+    assert node(prefix("tiny"), "t") == (0, '{"dtype": "float32", "shape": [3, 2], "values": [0, 1, 2, 3, 4, 5]}\n')
+    assert node(prefix("tiny"), "n", "--hex") == (0, '{"dtype": "int64", "shape": [], "hex": "0500000000000000"}\n')
+    code, listing = node(prefix("bad_hole"))
+    assert code == 1 and "incomplete" in json.loads(listing)["tensors"][0]["fault"]
+    assert node(prefix("bad_index_footer"))[0] == 1
+    assert node(prefix("tiny"), "absent")[0] == 1
+    assert node()[0] == 2

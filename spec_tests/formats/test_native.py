@@ -1,0 +1,531 @@
+"""The native format: what goes in comes out, lies where the page says, and is found by reading little."""
+
+import dataclasses
+import itertools
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import ArgumentError, CorruptCheckpoint, MissingFile, StorageError, UnknownKey, UnsupportedError
+from shardvar.formats.native import FORMAT
+from shardvar.formats.native.entries import RUN_NBYTES
+from shardvar.formats.native.sink import PAYLOAD_ALIGNMENT, NativeWriter, plan_places
+from shardvar.formats.native.source import NativeSource
+from shardvar.layout.dtypes import NAMES, STRING, VARIANT, numpy_dtype
+from shardvar.layout.region import Region
+from shardvar.planning.index import EntryTable, Metadata
+from shardvar.storage.local import LocalStorage
+from shardvar.storage.local_file import LocalReadableFile
+from shardvar.storage.protocol import ReadableFile
+from shardvar.wire.crc import CRC32C
+from spec_tests.helpers import native_checkpoints
+from spec_tests.helpers.native_checkpoints import Piece, assignment_of, checksums_of, cut, read_payload, whole, write
+
+FIXED = NAMES[: NAMES.index(STRING)]
+KEYS = st.text(st.characters(codec="utf-8") | st.sampled_from("/\0é\U0001f600\ue000"), max_size=6) | st.binary(
+    max_size=4
+).map(lambda octets: octets.decode("utf-8", "surrogateescape"))
+
+
+@st.composite
+def cuts(draw: st.DrawFn, shape: tuple[int, ...]) -> list[Region]:
+    """Regions that tile a shape as a grid, in any order; some may have no element."""
+    axes = []
+    for extent in shape:
+        points = sorted(draw(st.lists(st.integers(0, extent), max_size=2)))
+        axes.append(list(itertools.pairwise([0, *points, extent])))
+    cells = [Region([a for a, _ in cell], [b - a for a, b in cell]) for cell in itertools.product(*axes)]
+    return draw(st.permutations(cells))
+
+
+@st.composite
+def tensors(draw: st.DrawFn, key: str) -> list[Piece]:
+    """The slices of one tensor, whose elements are any bytes."""
+    dtype = draw(st.sampled_from([*FIXED, STRING]))
+    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=4)))
+    count = int(np.prod(shape, dtype=np.int64))
+    file = st.integers(0, 2)
+    if dtype == STRING:
+        elements = draw(st.lists(st.binary(max_size=5), min_size=count, max_size=count))
+        array = np.empty(count, object)
+        array[:] = elements
+        return [whole(key, array.reshape(shape), STRING, draw(file))]
+    size = numpy_dtype(dtype).itemsize
+    octets = np.frombuffer(draw(st.binary(min_size=count * size, max_size=count * size)), np.dtype((np.void, size)))
+    array = octets.reshape(shape)
+    return [
+        Piece(key, dtype, shape, region, array[region.slices].tobytes(), draw(file)) for region in draw(cuts(shape))
+    ]
+
+
+@st.composite
+def checkpoints(draw: st.DrawFn) -> list[Piece]:
+    """All slices of some tensors, in any order."""
+    keys = draw(st.lists(KEYS, unique=True, max_size=5))
+    return draw(st.permutations([piece for key in keys for piece in draw(tensors(key))]))
+
+
+def pieces_of(source: NativeSource, entries: EntryTable) -> Iterator[Piece]:
+    """The entries with their payloads, each checked against its checksum and those of its runs."""
+    for row in range(len(entries)):
+        piece, payload = entries.slices[row], read_payload(source, entries, row)
+        yield Piece(piece.key, piece.dtype, piece.full_shape, piece.region, payload, int(entries.file[row]))
+
+
+def stored_order(pieces: list[Piece]) -> list[Piece]:
+    def order(piece: Piece) -> Any:
+        return piece.key.encode("utf-8", "surrogateescape"), piece.region.offset, piece.region.shape
+
+    return sorted(pieces, key=order)
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    return tmp_path_factory.mktemp("native")
+
+
+@given(pieces=checkpoints())
+def test_what_was_written_is_read(scratch: Path, pieces: list[Piece]) -> None:
+    """Scanned, found key by key, or read by the book: the same slices, in the order of keys and offsets."""
+    write(scratch, "ck", pieces, files=3)
+    source = FORMAT.open(LocalStorage(str(scratch)), "ck")
+    expected = stored_order(pieces)
+    assert [piece for table in source.index.scan() for piece in pieces_of(source, table)] == expected
+    for key in {piece.key for piece in pieces}:
+        assert list(pieces_of(source, source.index.find(key))) == [piece for piece in expected if piece.key == key]
+        assert key not in source.index.faults
+    assert not source.index.faults and not source.findings()
+    by_the_book = [
+        (key, dtype, shape, Region(*region), payload)
+        for key, (dtype, shape, slices) in native_checkpoints.book()["read"](scratch / "ck").items()
+        for *region, payload in slices
+    ]
+    assert by_the_book == [(p.key, p.dtype, p.shape, p.region, p.payload) for p in expected]
+    source.close()
+
+
+@given(sizes=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 1, 63, 64, 65, 1000])), max_size=12))
+def test_payloads_are_aligned_disjoint_and_in_order(sizes: list[tuple[int, int]]) -> None:
+    """Within a file places do not fall, a payload begins at a multiple of 64, and the file ends with its last byte."""
+    pieces = [whole(str(row), np.zeros(nbytes, np.uint8), file=file) for row, (file, nbytes) in enumerate(sizes)]
+    start, file_nbytes = plan_places(assignment_of(pieces, 4))
+    for file in range(4):
+        rows = [row for row, piece in enumerate(pieces) if piece.file == file]
+        end = 0
+        for row in rows:
+            assert start[row] >= end or not sizes[row][1]
+            assert start[row] % PAYLOAD_ALIGNMENT == 0 or not sizes[row][1]
+            assert start[row] + sizes[row][1] <= file_nbytes[file]
+            end = max(end, int(start[row]) + sizes[row][1])
+        assert file_nbytes[file] == end
+        assert sorted(start[rows].tolist()) == start[rows].tolist()
+
+
+@given(pieces=checkpoints(), data=st.data())
+def test_the_same_input_has_the_same_bytes(scratch: Path, pieces: list[Piece], data: st.DataObject) -> None:
+    """The index does not depend on the order of the tensors in memory beyond the places that follow from it."""
+    contents = []
+    for _ in range(2):
+        write(scratch, "same", pieces, metadata=Metadata("d", "w", {"b": "1", "a": "2"}), generation="g")
+        contents.append({name: (scratch / name).read_bytes() for name in os.listdir(scratch) if "same" in name})
+        for name in contents[-1]:
+            (scratch / name).unlink()
+    assert contents[0] == contents[1]
+
+
+def test_metadata_is_kept(tmp_path: Path) -> None:
+    user = {"": "empty", "naïve": "\U0001f600", "bytes \udcff": "x" * 100_000}
+    metadata = Metadata("a policy", "a writer", user)
+    write(tmp_path, "ck", [], metadata=metadata)
+    found = FORMAT.open(LocalStorage(str(tmp_path)), "ck").index.metadata
+    assert found == Metadata("a policy", "a writer", dict(sorted(user.items())))
+    write(tmp_path, "policy", [], metadata=Metadata())
+    assert FORMAT.open(LocalStorage(str(tmp_path)), "policy").index.metadata.description == "by hand"
+
+
+def long_key(number: int) -> str:
+    return f"{number:05d}" + "x" * 2000
+
+
+@pytest.mark.parametrize(
+    "counts", [[1, 20_000, 1], [20_000], [5_000, 5_000, 5_000, 5_000], [1] * 3 + [9_000] + [1] * 3]
+)
+def test_tensors_go_on_over_blocks(tmp_path: Path, counts: list[int]) -> None:
+    """However many entries a tensor has, one table has all of them, found or scanned, and no block is large."""
+    pieces = [
+        Piece(long_key(number), "uint8", (count,), Region((row,), (1,)), bytes([row % 251]))
+        for number, count in enumerate(counts)
+        for row in range(count)
+    ]
+    write(tmp_path, "ck", pieces)
+    source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
+    blocks = source.index.blocks
+    assert len(blocks) > 1 and int(blocks.nbytes.max()) <= 256 << 10
+    tables = list(source.index.scan())
+    assert [key for table in tables for key in table.slices.tensors.keys] == [long_key(n) for n in range(len(counts))]
+    assert sum(map(len, tables)) == len(pieces) and not source.index.faults
+    for number, count in enumerate(counts):
+        found = source.index.find(long_key(number))
+        assert found.slices.offset[:, 0].tolist() == list(range(count)) and found.slices.tensors.keys == [
+            long_key(number)
+        ]
+        assert found.checksum[count - 1] == CRC32C.compute(bytes([(count - 1) % 251]))
+
+
+def test_a_hole_in_a_tensor_over_many_blocks_is_found(tmp_path: Path) -> None:
+    """Faults are those of all blocks of a tensor together, asked for one by one or all at once."""
+    rows = [row for row in range(20_000) if row != 12_345]
+    pieces = [Piece("t", "uint8", (20_000,), Region((row,), (1,)), b"x") for row in rows]
+    write(tmp_path, "ck", [whole("a", [1]), *pieces, whole("z", [1])])
+    faults = FORMAT.open(LocalStorage(str(tmp_path)), "ck").index.faults
+    assert list(faults) == ["t"] and len(faults) == 1
+    assert "t" in faults and "a" not in faults and "absent" not in faults
+
+
+def test_a_long_payload_has_a_block_of_its_own(tmp_path: Path) -> None:
+    """The runs of a payload may need more than a block has; no block with other entries grows for it."""
+    nbytes = (70_000 * RUN_NBYTES) + 1
+    piece = Piece("long", "uint8", (nbytes,), Region((0,), (nbytes,)), b"")
+    assignment = assignment_of([whole("a", [1]), piece, whole("z", [1])])
+    storage = LocalStorage(str(tmp_path))
+    sink = FORMAT.create(storage, "ck", assignment, Metadata(), "g")
+    runs = np.arange(70_003, dtype=np.uint32)
+    sink.commit([dataclasses.replace(checksums_of([b"", b"", b""]), runs=runs)])
+    entries = FORMAT.open(storage, "ck").index.find("long")
+    assert entries.runs is not None and entries.runs.of(0, nbytes).tolist() == list(range(1, 70_002))
+    assert [int(n) > 256 << 10 for n in FORMAT.open(storage, "ck").index.blocks.nbytes] == [False, True, False]
+
+
+class CountingStorage(LocalStorage):
+    """A storage that counts what is read of its files."""
+
+    __slots__ = ()
+    counts: dict[str, int] = {}  # noqa: RUF012
+
+    def open(self, name: str) -> Any:
+        return CountingFile(LocalStorage.open(self, name), name)
+
+
+@dataclasses.dataclass
+class CountingFile:
+    file: LocalReadableFile
+    short: str
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def read(self, start: int, nbytes: int) -> bytes:
+        CountingStorage.counts[self.short] = CountingStorage.counts.get(self.short, 0) + nbytes
+        return self.file.read(start, nbytes)
+
+
+def test_one_key_of_many_is_found_by_reading_few_bytes(tmp_path: Path) -> None:
+    """Of 100,000 keys one is found in the index's end and two blocks of 256 KiB; no data file is read."""
+    count = 100_000
+    pieces = [Piece(f"layer/{row:06d}/w", "int8", (1,), Region((0,), (1,)), b"") for row in range(count)]
+    storage = CountingStorage(str(tmp_path))
+    sink = FORMAT.create(storage, "ck", assignment_of(pieces), Metadata(), "g")
+    with_no_bytes = checksums_of([])
+    (tmp_path / sink.asides[0]).write_bytes(bytes((count - 1) * PAYLOAD_ALIGNMENT + 1))
+    payload, runs = np.zeros(count, np.int64), np.zeros(count, np.uint32)
+    sink.commit([dataclasses.replace(with_no_bytes, payload=payload, runs=runs)])
+    size = (tmp_path / "ck.svindex").stat().st_size
+    for key in ("layer/000000/w", "layer/054321/w", "layer/099999/w"):
+        CountingStorage.counts.clear()
+        entries = FORMAT.open(storage, "ck").index.find(key)
+        assert entries.slices.key(0) == key and len(entries) == 1
+        assert CountingStorage.counts.keys() == {"ck.svindex"}
+        assert sum(CountingStorage.counts.values()) < (64 << 10) + (512 << 10) + 100 < size // 4
+
+
+def test_unknown_keys_are_refused_with_their_neighbours(tmp_path: Path) -> None:
+    write(tmp_path, "ck", [whole(f"layer_{number}", [number]) for number in range(5)])
+    index = FORMAT.open(LocalStorage(str(tmp_path)), "ck").index
+    for key in ("layer_9", "", "zzz", "\ud800", "\udcc3\udca9"):
+        with pytest.raises(UnknownKey):
+            index.find(key)
+    with pytest.raises(UnknownKey, match="'layer_1'"):
+        index.find("laier_1")
+    write(tmp_path, "empty", [])
+    with pytest.raises(UnknownKey):
+        FORMAT.open(LocalStorage(str(tmp_path)), "empty").index.find("a")
+
+
+def test_a_path_means_what_a_person_has_at_hand(tmp_path: Path) -> None:
+    """The prefix, the index, a data file or the directory; never a file that only looks like one."""
+    storage = LocalStorage(str(tmp_path))
+    write(tmp_path, "b", [whole("t", [1])])
+    write(tmp_path, "a", [whole("t", [1])])
+    (tmp_path / ".svindex").touch()
+    (tmp_path / "c.svdata-g1-00000-of-00001").touch()
+    assert FORMAT.locate(storage, "") == ["a", "b"]
+    for name in ("b", "b.svindex", "b.svdata-g1-00000-of-00001", "b.svdata-old-00007-of-00009"):
+        assert FORMAT.locate(storage, name) == ["b"], name
+    for name in ("c", "c.svdata-g1-00000-of-00001", "b.svdata", "svindex", "nothing", "../b"):
+        assert FORMAT.locate(storage, name) == [], name
+
+
+def test_a_checkpoint_is_renamed_by_renaming_its_files(tmp_path: Path) -> None:
+    write(tmp_path, "old", [whole("t", [1, 2])])
+    for name in os.listdir(tmp_path):
+        (tmp_path / name).rename(tmp_path / name.replace("old", "new"))
+    source = FORMAT.open(LocalStorage(str(tmp_path)), "new")
+    assert [piece.key for piece in pieces_of(source, source.index.find("t"))] == ["t"] and not source.findings()
+
+
+def test_maps_are_the_files_and_outlive_them(tmp_path: Path) -> None:
+    """A payload in a map is the array, without a copy, also after the source is closed and the file removed."""
+    array = np.arange(1000.0)
+    write(tmp_path, "ck", [whole("pad", [1]), whole("t", array)])
+    source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
+    entries = source.index.find("t")
+    view = source.map(int(entries.file[0]))
+    assert source.map(0) is view
+    source.close()
+    (tmp_path / source.index.files[0]).unlink()
+    assert np.array_equal(np.frombuffer(view, np.float64, 1000, int(entries.start[0])), array)
+
+
+def test_many_files_are_read_with_few_open(tmp_path: Path) -> None:
+    """More files than are held open read as well, in any order."""
+    write(tmp_path, "ck", [whole(f"{number:03d}", [number], file=number) for number in range(150)])
+    source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
+    for number in [*range(149, -1, -1), 7, 140]:
+        (piece,) = pieces_of(source, source.index.find(f"{number:03d}"))
+        assert np.frombuffer(piece.payload, np.int64) == number
+        assert len(source.files._open) <= 64
+    source.close()
+    assert not source.files._open
+
+
+def test_a_commit_removes_what_no_index_names_and_nothing_else(tmp_path: Path) -> None:
+    """Older generations, files of writers that died, journals; never another prefix's files or strange ones."""
+    write(tmp_path, "ck", [whole("t", [1])], generation="g1")
+    strange = [
+        "ck.svdata-g1",
+        "ck.svdata-g/".strip("/"),
+        "ck.txt",
+        "ck2.svdata-g0-00000-of-00001",
+        "xck.svindex.g0.tmp",
+    ]
+    dead = ["ck.svdata-g0-00000-of-00002.done", "ck.svdata-g0-00001-of-00002", "ck.svindex.g0.tmp"]
+    for name in [*strange, *dead]:
+        (tmp_path / name).touch()
+    source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
+    assert sorted(finding.place for finding in source.findings()) == sorted(dead)
+    assert not any(finding.is_damage for finding in source.findings())
+    write(tmp_path, "ck", [whole("t", [2])], generation="g2")
+    assert sorted(os.listdir(tmp_path)) == sorted([*strange, "ck.svindex", "ck.svdata-g2-00000-of-00001"])
+
+
+def test_the_generation_that_is_there_is_not_written_again(tmp_path: Path) -> None:
+    """Files that an index names are never written: the same generation again gets another name, and back."""
+    for expected in ("g", "gx", "g", "gx"):
+        write(tmp_path, "ck", [whole("t", [1])], generation="g")
+        assert sorted(os.listdir(tmp_path)) == [f"ck.svdata-{expected}-00000-of-00001", "ck.svindex"]
+    (tmp_path / "ck.svindex").write_bytes(b"no index")
+    write(tmp_path, "ck", [whole("t", [1])], generation="g")
+    assert "ck.svdata-g-00000-of-00001" in os.listdir(tmp_path)
+
+
+STEPS = ["create", "write", "close", "rename", "remove"]
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_a_writer_that_dies_leaves_the_old_or_the_new(tmp_path: Path, step: int) -> None:
+    """At whichever call to the storage the writer stops, the checkpoint is the old one or the new one, whole."""
+    write(tmp_path, "ck", [whole("t", [1, 1]), whole("u", [1], file=1)], generation="g1")
+    calls = itertools.count()
+
+    class Died(BaseException):
+        pass
+
+    class Mortal(LocalStorage):
+        __slots__ = ()
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in STEPS and next(calls) == step:
+                raise Died
+            return LocalStorage.__getattribute__(self, name)
+
+    pieces = [whole("t", [2, 2]), whole("u", [2], file=1)]
+    try:
+        storage = Mortal(str(tmp_path))
+        sink = FORMAT.create(storage, "ck", assignment_of(pieces), Metadata(), "g2")
+        for number, name in enumerate(sink.asides):
+            file = storage.create(name)
+            file.write(0, pieces[number].payload)
+            file.close()
+        sink.commit([checksums_of([piece.payload]) for piece in pieces])
+        died = False
+    except Died:
+        died = True
+    assert died == (step < 6)  # two data files, the index aside, its rename, two removals
+    source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
+    values = {p.key: np.frombuffer(p.payload, np.int64)[0] for t in source.index.scan() for p in pieces_of(source, t)}
+    assert set(values.values()) == {1 if step < 4 else 2} and not source.index.faults
+    assert not any(finding.is_damage for finding in source.findings())
+
+
+def test_a_full_disk_at_the_commit_leaves_no_index_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "ck", [whole("t", [1])], generation="g1")
+    before = sorted(os.listdir(tmp_path))
+
+    def full(self: LocalStorage, old: str, new: str) -> None:
+        raise StorageError("The disk is full.")
+
+    monkeypatch.setattr(LocalStorage, "rename", full)
+    sink = FORMAT.create(LocalStorage(str(tmp_path)), "ck", assignment_of([]), Metadata(), "g2")
+    with pytest.raises(StorageError):
+        sink.commit([])
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_checkpoint_replaced_while_it_is_opened_is_opened_anew(tmp_path: Path) -> None:
+    """Between the index and the data files a writer commits: the reader gets the new checkpoint."""
+    write(tmp_path, "ck", [whole("t", [1])], generation="g1")
+    replaced = iter([True])
+
+    class Racing(LocalStorage):
+        __slots__ = ()
+
+        def open(self, name: str) -> LocalReadableFile:
+            if "svdata" in name and next(replaced, False):
+                write(tmp_path, "ck", [whole("t", [2])], generation="g2")
+            return LocalStorage.open(self, name)
+
+    source = FORMAT.open(Racing(str(tmp_path)), "ck")
+    (piece,) = pieces_of(source, source.index.find("t"))
+    assert np.frombuffer(piece.payload, np.int64) == 2
+
+
+def test_a_checkpoint_replaced_while_it_is_read_stays_readable(tmp_path: Path) -> None:
+    """Its files are open; and one of more files than are held open says that it was replaced."""
+    write(tmp_path, "ck", [whole(f"{n:02d}", [n], file=n) for n in range(70)], generation="g1")
+    source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
+    write(tmp_path, "ck", [whole("00", [7])], generation="g2")
+    (piece,) = pieces_of(source, source.index.find("00"))
+    assert np.frombuffer(piece.payload, np.int64) == 0
+    with pytest.raises(MissingFile, match="was replaced.*Open it again"):
+        list(pieces_of(source, source.index.find("69")))
+
+
+def test_errors_name_the_key_and_the_file(tmp_path: Path) -> None:
+    native_checkpoints.build("bad_data_cut", tmp_path)
+    source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
+    entries = source.index.find("t")
+    with pytest.raises(Exception, match="'t'.*ck.svdata-a1-00000-of-00002 has 71 bytes, but the index says 72"):
+        source.read_into(entries, 0, 0, memoryview(bytearray(1)))
+    assert [(f.place, f.is_damage) for f in source.findings()] == [("ck.svdata-a1-00000-of-00002", True)]
+    source.read_into(entries, 0, 0, memoryview(bytearray(0)))  # no byte of it is needed
+
+
+def test_what_cannot_be_held_is_refused(tmp_path: Path) -> None:
+    """Before a byte is written, with the key."""
+    storage = LocalStorage(str(tmp_path))
+
+    def create(*pieces: Piece, files: int | None = None, generation: str = "g") -> None:
+        FORMAT.create(storage, "ck", assignment_of(pieces, files), Metadata(), generation)
+
+    huge = 1 << 42
+    with pytest.raises(UnsupportedError, match=f"'t' has {huge} bytes"):
+        create(Piece("t", "int8", (huge,), Region((0,), (huge,)), b""))
+    with pytest.raises(UnsupportedError, match="65536 bytes"):
+        create(whole("x" * (1 << 16), [1]))
+    with pytest.raises(UnsupportedError, match="'s' is cut"):
+        create(Piece("s", STRING, (2,), Region((0,), (1,)), b"12345"), whole("t", [1]))
+    with pytest.raises(UnsupportedError, match="100000 files"):
+        create(whole("t", [1]), files=100_000)
+    with pytest.raises(ArgumentError, match="not valid Unicode"):
+        create(whole("\ud800", [1]))
+    with pytest.raises(UnsupportedError, match="valid UTF-8"):
+        create(whole("\udcc3\udca9", [1]))
+    for generation in ("", "a/b", "..", "é", "x" * 64):
+        with pytest.raises(ArgumentError, match="generation"):
+            create(generation=generation)
+    with pytest.raises(ArgumentError, match="runs"):
+        pieces = [whole("t", np.zeros(RUN_NBYTES + 1, np.uint8))]
+        sink = FORMAT.create(storage, "ck", assignment_of(pieces), Metadata(), "g")
+        sink.commit([dataclasses.replace(checksums_of([pieces[0].payload]), runs=np.zeros(1, np.uint32))])
+    assert os.listdir(tmp_path) == []
+
+
+def test_capabilities_are_everything() -> None:
+    capabilities = FORMAT.capabilities
+    assert capabilities.dtypes == set(NAMES)
+    assert capabilities.slice_dtypes == set(NAMES) - {STRING, VARIANT}
+    assert capabilities.empty_slices and capabilities.atomic_overwrite and capabilities.many_files
+
+
+def test_what_goes_to_other_processes_is_picklable() -> None:
+    for value in (FORMAT, NativeWriter()):
+        assert pickle.loads(pickle.dumps(value)) == value
+    writer = NativeWriter()
+    assert writer.checksum_whole(STRING, 1, memoryview(b"abc")) == CRC32C.compute(b"abc")
+    assert list(writer.frame(assignment_of([]).slices, np.zeros(0, np.int64), checksums_of([]))) == []
+
+
+def test_a_flipped_bit_of_any_payload_is_found(tmp_path: Path) -> None:
+    """The checksum of the payload and that of the run that was touched both tell."""
+    array = np.arange(3 * RUN_NBYTES // 8, dtype=np.int64)
+    write(tmp_path, "ck", cut("t", array, Region((0,), (5,)), Region((5,), (len(array) - 5,))))
+    path = tmp_path / "ck.svdata-g1-00000-of-00001"
+    octets = bytearray(path.read_bytes())
+    octets[-1] ^= 16
+    path.write_bytes(octets)
+    source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
+    entries = source.index.find("t")
+    found = bytearray(int(entries.slices.nbytes[1]))
+    source.read_into(entries, 1, 0, memoryview(found))
+    assert source.crc.compute(found) != entries.checksum[1]
+    runs = [CRC32C.compute(found[start : start + RUN_NBYTES]) for start in range(0, len(found), RUN_NBYTES)]
+    stored = entries.runs.of(1, len(found)).tolist() if entries.runs else []
+    assert [a == b for a, b in zip(runs, stored, strict=True)] == [True, True, False]
+
+
+def test_files_of_the_protocol_are_all_that_is_needed(tmp_path: Path) -> None:
+    """Nothing but the protocol's verbs is asked of a storage's files."""
+    write(tmp_path, "ck", [whole("t", [1])])
+
+    @dataclasses.dataclass
+    class Plain:
+        file: LocalReadableFile
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in ("name", "size", "stamp", "read_into", "read", "map", "close"):
+                raise AttributeError(name)
+            return getattr(self.file, name)
+
+    class Plainly(LocalStorage):
+        __slots__ = ()
+
+        def open(self, name: str) -> Any:
+            return Plain(LocalStorage.open(self, name))
+
+    source = FORMAT.open(Plainly(str(tmp_path)), "ck")
+    file: ReadableFile = source.file
+    assert [piece.key for piece in pieces_of(source, source.index.find("t"))] == ["t"] and file.size
+    source.close()
+
+
+def test_a_corrupt_block_leaves_the_others_readable(tmp_path: Path) -> None:
+    """Blocks are checked one by one: keys of other blocks are found, those of this one raise, and so does a scan."""
+    write(tmp_path, "ck", [whole(long_key(number), [number]) for number in range(400)])
+    path = tmp_path / "ck.svindex"
+    octets = bytearray(path.read_bytes())
+    octets[1000] ^= 1
+    path.write_bytes(octets)
+    index = FORMAT.open(LocalStorage(str(tmp_path)), "ck").index
+    assert len(index.find(long_key(399))) == 1
+    with pytest.raises(CorruptCheckpoint, match="ck.svindex: index block 0 at offset 8"):
+        index.find(long_key(0))
+    assert isinstance(index.faults[long_key(0)], CorruptCheckpoint)
+    with pytest.raises(CorruptCheckpoint):
+        list(index.scan())

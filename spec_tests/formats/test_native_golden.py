@@ -1,0 +1,106 @@
+"""The golden native checkpoints and docs/format.md: the same bytes today, and read as they say."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardvar import errors
+from shardvar.formats.native import FORMAT
+from shardvar.formats.native.source import NativeSource
+from shardvar.storage.local import LocalStorage
+from spec_tests.helpers import native_checkpoints
+from spec_tests.helpers.native_checkpoints import CASES, GOLDEN, read_payload
+
+HEX_LINE = re.compile(r"(?P<offset>[0-9a-f]{4})  (?P<bytes>[0-9a-f]{2}( [0-9a-f]{2})*)(  .*)?")
+
+
+def expectation(case: str) -> dict[str, Any]:
+    expected: dict[str, Any] = json.loads((GOLDEN / case / "expected.json").read_text(encoding="utf-8"))
+    return expected
+
+
+def opened(case: str) -> NativeSource:
+    return FORMAT.open(LocalStorage(str(GOLDEN / case)), expectation(case)["prefix"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_writer_writes_the_golden_bytes_again(case: str, tmp_path: Path) -> None:
+    """Another byte would be another format: it needs another version, and keeps the old ones readable."""
+    native_checkpoints.build(case, tmp_path)
+    golden = {path.name: path.read_bytes() for path in (GOLDEN / case).iterdir() if path.name != "expected.json"}
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == golden
+    assert native_checkpoints.describe(case, tmp_path) == expectation(case)
+
+
+def test_every_golden_folder_is_a_case() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == set(CASES)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "bad" not in case])
+def test_golden_checkpoints_read_as_they_say(case: str) -> None:
+    """Keys, dtypes, shapes, slices and the digest of every payload; nothing is found wrong."""
+    source, found = opened(case), {}
+    for entries in source.index.scan():
+        for row in range(len(entries)):
+            piece, payload = entries.slices[row], read_payload(source, entries, row)
+            tensor = found.setdefault(piece.key, {"dtype": piece.dtype, "shape": list(piece.full_shape), "slices": []})
+            offset, shape = list(piece.region.offset), list(piece.region.shape)
+            digest = hashlib.sha256(payload).hexdigest()
+            tensor["slices"].append({"offset": offset, "shape": shape, "nbytes": len(payload), "sha256": digest})
+    assert found == expectation(case)["tensors"]
+    assert not source.index.faults and not source.findings()
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if isinstance(CASES[case][2], str)])
+def test_what_makes_no_sense_is_refused_at_once(case: str) -> None:
+    expected = expectation(case)
+    with pytest.raises(errors.ShardvarError) as caught:
+        opened(case)
+    assert type(caught.value).__name__ == expected["error"]
+    assert "ck.svindex" in caught.value.cause and caught.value.remedy
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if CASES[case][2] and isinstance(CASES[case][2], dict)])
+def test_damage_is_refused_key_by_key(case: str) -> None:
+    """Reading the key raises the error's class, found by itself; every other key reads."""
+    source, wrong = opened(case), expectation(case)["errors"]
+    for key in {"n", "t"} if "a1" in source.index.overview.generation else {"t"}:
+        try:
+            fault = source.index.faults.get(key)
+            if fault is not None:
+                raise fault
+            entries = source.index.find(key)
+            for row in range(len(entries)):
+                read_payload(source, entries, row)
+            found = None
+        except errors.CheckpointError as error:
+            found = type(error).__name__
+        assert found == wrong.get(key), key
+    if case not in ("bad_index_byte", "bad_data_byte"):  # the index cannot know, or not be scanned
+        assert {key: type(error).__name__ for key, error in source.index.faults.items()} == wrong
+
+
+def test_the_page_prints_the_tiny_checkpoint() -> None:
+    """The annotated bytes of docs/format.md are those of a real checkpoint, file by file."""
+    dumps = re.findall(r"```hexdump\n(.*?)```", native_checkpoints.FORMAT_MD.read_text(encoding="utf-8"), re.DOTALL)
+    printed = []
+    for dump in dumps:
+        octets = bytearray()
+        for line in dump.splitlines():
+            match = HEX_LINE.fullmatch(line)
+            assert match and int(match["offset"], 16) == len(octets), line
+            octets += bytes.fromhex(match["bytes"])
+        printed.append(bytes(octets))
+    names = ["ck.svindex", "ck.svdata-a1-00000-of-00002", "ck.svdata-a1-00001-of-00002"]
+    assert printed == [(GOLDEN / "tiny" / name).read_bytes() for name in names]
+
+
+def test_the_reader_of_the_page_refuses_what_its_checksums_tell() -> None:
+    read = native_checkpoints.book()["read"]
+    for case in ("bad_index_byte", "bad_index_footer", "bad_index_newlines", "bad_data_byte", "bad_version"):
+        with pytest.raises(ValueError, match=r"checksum|index"):
+            read(GOLDEN / case / "ck")

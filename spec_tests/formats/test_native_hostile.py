@@ -1,0 +1,395 @@
+"""Native indexes that are damaged or lie: always an error of the tree, soon, and never a wrong answer."""
+
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    InconsistentTensor,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    ShardvarError,
+)
+from shardvar.formats.native import FORMAT
+from shardvar.formats.native.entries import Overview
+from shardvar.formats.native.source import NativeSource
+from shardvar.planning.index import Metadata
+from shardvar.storage.local import LocalStorage
+from shardvar.wire.block_file import (
+    MAX_NAMES,
+    IndexBlock,
+    decode_index_block,
+    encode_block_file,
+    encode_index_block,
+    open_block_file,
+    pack_strings,
+)
+from shardvar.wire.crc import CRC32C
+from spec_tests.helpers.native_checkpoints import CASES, GOLDEN, hand_made, place
+
+TINY = (GOLDEN / "tiny" / "ck.svindex").read_bytes()
+
+
+def u32(*numbers: int) -> Any:
+    return np.array(numbers, "<u4")
+
+
+def u64(*numbers: int) -> Any:
+    return np.array(numbers, "<u8")
+
+
+def opened(directory: Path) -> NativeSource:
+    return FORMAT.open(LocalStorage(str(directory)), "ck")
+
+
+def contents(index: bytes) -> Any:
+    """Everything that an index says, scanned; raises what opening and scanning raise."""
+    blocks = open_block_file(lambda start, nbytes: index[start : start + nbytes], len(index))
+    metadata = Overview.decode(blocks.metadata).metadata
+    return metadata, [blocks.block(number).values for number in range(len(blocks))]
+
+
+@pytest.mark.parametrize("offset", range(len(TINY)))
+def test_every_flipped_bit_of_an_index_is_found(offset: int) -> None:
+    """There is no byte that no checksum and no constant guards."""
+    for bit in range(8):
+        damaged = bytearray(TINY)
+        damaged[offset] ^= 1 << bit
+        with pytest.raises(ShardvarError) as caught:
+            contents(bytes(damaged))
+        assert isinstance(caught.value, CorruptCheckpoint | MalformedCheckpoint)
+
+
+def test_every_truncation_of_an_index_is_found() -> None:
+    """At every length, from the front as from the back, and with bytes added."""
+    for length in range(len(TINY)):
+        for part in (TINY[:length], TINY[length + 1 :]):
+            with pytest.raises(MalformedCheckpoint):
+                contents(part)
+    with pytest.raises(MalformedCheckpoint):
+        contents(TINY + b"\0")
+
+
+@given(data=st.data())
+def test_changed_values_with_right_checksums_never_escape_the_tree(tmp_path_factory: Any, data: st.DataObject) -> None:
+    """Whatever a block says, it is read, or refused with an error of the tree, in bounded memory."""
+    directory = tmp_path_factory.mktemp("h")
+    name = data.draw(st.sampled_from(sorted(decode_index_block(hand_block()).values)))
+    value = data.draw(
+        st.none()
+        | st.integers(-(1 << 63), (1 << 64) - 1)
+        | st.text(max_size=3)
+        | st.binary(max_size=40)
+        | st.lists(st.sampled_from([0, 1, 2, 4, 255, 1 << 31, 1 << 62, (1 << 64) - 1]), max_size=3).map(
+            lambda n: u64(*n)
+        )
+    )
+    place(directory, hand_made({name: value}))
+    try:
+        source = opened(directory)
+        for table in source.index.scan():
+            for row in range(len(table)):
+                buffer = bytearray(int(table.slices.nbytes[row]) if table.slices.nbytes[row] < 100 else 0)
+                source.read_into(table, row, 0, memoryview(buffer))
+        dict(source.index.faults)
+    except ShardvarError:
+        pass
+
+
+def hand_block() -> bytes:
+    index = hand_made()
+    blocks = open_block_file(lambda start, nbytes: index[start : start + nbytes], len(index))
+    return blocks.read(int(blocks.start[0]), int(blocks.nbytes[0]))
+
+
+@given(octets=st.binary(max_size=60) | st.binary(max_size=20).map(lambda tail: b"\x81\xa1a" + tail))
+def test_any_bytes_are_a_block_or_malformed(octets: bytes) -> None:
+    with suppress(MalformedCheckpoint, InvalidCheckpoint):
+        assert isinstance(decode_index_block(octets), IndexBlock)
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"\x81\xa1a" * 1_000_000 + b"\xc0",
+        b"\x91" * 1_000_000 + b"\xc0",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xde\x00\x41" + b"".join(b"\xa1" + bytes([33 + n]) + b"\x00" for n in range(65)),
+        b"\x81\xa1a\xdd\xff\xff\xff\xff",
+        b"\x81\xa1a\x91\x01",
+        b"\x81\xa1a\xc6\xff\xff\xff\xff",
+        b"\x81\xa1a\xd6\xff\x00\x00\x00\x00",
+        b"\x81\x01\x02",
+        b"\x81\xa1\xff\x02",
+        b"\x80\x80",
+        b"\x90",
+        b"\xc0",
+        b"\xc1",
+        b"",
+    ],
+    ids=lambda octets: octets[:6].hex() or "empty",
+)
+def test_msgpack_that_is_no_flat_map_is_malformed(octets: bytes) -> None:
+    """Nested a million deep, longer than it is, with arrays, extensions, other keys, twice, or none at all."""
+    with pytest.raises(MalformedCheckpoint):
+        decode_index_block(octets)
+
+
+def test_a_name_twice_is_invalid() -> None:
+    """Which of two values another reader takes cannot be known."""
+    with pytest.raises(InvalidCheckpoint, match="twice"):
+        decode_index_block(b"\x82\xa1a\x01\xa1a\x02")
+
+
+def test_values_are_of_the_type_that_is_asked_for() -> None:
+    block = decode_index_block(
+        encode_index_block({"i": 5, "t": "x", "b": b"12345", "s": b"abc", "s_nbytes": u32(1, 1)})
+    )
+    assert block.integer("i", 5) == 5 and block.text("t") == "x" and block.octets("b") == b"12345"
+    for wrong in (
+        lambda: block.integer("i", 4),
+        lambda: block.integer("t", 5),
+        lambda: block.text("b"),
+        lambda: block.octets("t"),
+        lambda: block.octets("absent"),
+        lambda: block.numbers("b", "<u4"),
+        lambda: block.numbers("b", "u1", 4),
+        lambda: block.strings("s"),
+        lambda: block.strings("t"),
+    ):
+        with pytest.raises(InvalidCheckpoint):
+            wrong()
+    for flag in (b"\xc3", b"\xff", b"\xcb" + bytes(8)):  # true, -1, a float
+        with pytest.raises(InvalidCheckpoint):
+            decode_index_block(b"\x81\xa1i" + flag).integer("i", 5)
+
+
+HUGE = 1 << 60
+LIES: dict[str, dict[str, Any]] = {
+    "no entries": {"key": b"", "key_nbytes": b"", "dtype": b"", "rank": b"", "shape": b"", "count": b""}
+    | dict.fromkeys(("offset", "extent", "file", "start", "nbytes", "crc"), b""),
+    "a key longer than the keys": {"key_nbytes": u32(1 << 31)},
+    "lengths that are no numbers": {"key_nbytes": b"\1\0\0"},
+    "more dtypes than names": {"dtype": b"\1"},
+    "more axes than NumPy has": {"rank": b"\x41"},
+    "another rank than extents": {"rank": b"\2"},
+    "more entries than rows": {"count": u32(2)},
+    "billions of entries": {"count": u32(0xFFFFFFFF)},
+    "none of its own": {"count": u32(0)},
+    "a column that is too short": {"crc": b""},
+    "a column that is missing": {"start": None},
+    "a column that is a text": {"start": "12345678"},
+    "runs that are not there": {"nbytes": u64(HUGE)},
+    "runs whose number overflows": {"nbytes": u64((1 << 64) - 1)},
+    "runs too many": {"run_crc": u32(1, 2)},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_columns_that_disagree_are_invalid(tmp_path: Path, lie: str) -> None:
+    place(tmp_path, hand_made(LIES[lie]))
+    source = opened(tmp_path)
+    for ask in (lambda: source.index.find("t"), lambda: list(source.index.scan()), lambda: dict(source.index.faults)):
+        with pytest.raises(InvalidCheckpoint, match="ck.svindex: index block 0 at offset 8"):
+            ask()
+
+
+def test_keys_must_rise(tmp_path: Path) -> None:
+    """Twice the same, falling, or in the order of characters where that of bytes differs."""
+    two = {
+        name: np.concatenate([value, value])
+        for name, value in {
+            "dtype": np.array([0], "u1"),
+            "rank": np.array([1], "u1"),
+            "shape": u64(4),
+            "count": u32(1),
+            "offset": u64(0),
+            "extent": u64(4),
+            "file": u32(0),
+            "start": u64(0),
+            "nbytes": u64(4),
+            "crc": u32(CRC32C.compute(bytes(4))),
+        }.items()
+    }
+    for keys in ([b"b", b"a"], [b"a", b"a"], [b"\xf0\x90\x80\x80", b"\xff"], [b"\xff", b"\xf0\x90\x80\x80"]):
+        place(tmp_path, hand_made(two | pack_strings("key", keys)))
+        if keys == sorted(set(keys)):
+            assert len(next(opened(tmp_path).index.scan())) == 2
+            continue
+        with pytest.raises(InvalidCheckpoint, match="do not rise"):
+            list(opened(tmp_path).index.scan())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shape": u64(HUGE), "extent": u64(HUGE), "dtype_name": b"int64", "dtype_name_nbytes": u32(5)},
+        {"shape": u64(1 << 63)},
+        {"extent": u64(1 << 63)},
+        {"offset": u64((1 << 64) - 1)},
+        {"rank": b"\3", "shape": u64(1 << 31, 1 << 31, 1 << 31), "offset": u64(0, 0, 0), "extent": u64(1, 2, 2)},
+        {"dtype_name": b"string", "dtype_name_nbytes": u32(6), "shape": u64(HUGE), "extent": u64(HUGE)},
+        {"dtype_name": b"string", "dtype_name_nbytes": u32(6), "shape": u64(5)},
+        {"dtype_name": b"qint32", "dtype_name_nbytes": u32(6)},
+        {"start": u64((1 << 64) - 4)},
+        {"file": u32(0xFFFFFFFF)},
+        {"dtype_name": b"\xff\0'x"},
+    ],
+    ids="+".join,
+)
+def test_a_tensor_that_makes_no_sense_is_that_tensors_fault(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """It is in no table, reading it raises, and nothing is allocated for what it claims."""
+    place(tmp_path, hand_made(changes))
+    tracemalloc.start()
+    source = opened(tmp_path)
+    assert list(source.index.scan()) == []
+    assert list(source.index.faults) == ["t"] and isinstance(source.index.faults["t"], InvalidCheckpoint)
+    with pytest.raises(InvalidCheckpoint, match="'t'"):
+        source.index.find("t")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
+
+
+def test_a_tensor_that_makes_no_sense_leaves_the_others(tmp_path: Path) -> None:
+    """Of three tensors in one block the middle one has a dtype of the future."""
+    columns = {
+        **pack_strings("key", [b"a", b"b", b"c"]),
+        **pack_strings("dtype_name", [b"int8", b"int9"]),
+        "dtype": np.array([0, 1, 0], "u1"),
+        "rank": np.array([1, 2, 0], "u1"),
+        "shape": u64(4, 2, 2),
+        "count": u32(2, 1, 1),
+        "offset": u64(0, 2, 0, 0),
+        "extent": u64(2, 2, 2, 2),
+        "file": u32(0, 0, 0, 0),
+        "start": u64(0, 2, 0, 1),
+        "nbytes": u64(2, 2, 4, 1),
+        "crc": u32(*(CRC32C.compute(bytes(n)) for n in (2, 2, 4, 1))),
+    }
+    place(tmp_path, hand_made(columns))
+    index = opened(tmp_path).index
+    (table,) = index.scan()
+    assert table.slices.tensors.keys == ["a", "c"] and table.slices.tensor.tolist() == [0, 0, 1]
+    assert [table.slices.tensors.shape(row) for row in range(2)] == [(4,), ()]
+    assert list(index.faults) == ["b"] and len(index.find("a")) == 2 and index.find("c").start.tolist() == [1]
+    assert table.runs is not None and table.runs.of(2, 1).tolist() == [CRC32C.compute(b"\0")]
+
+
+def blocks_of(*changes: dict[str, Any]) -> list[tuple[bytes, bytes]]:
+    base = decode_index_block(hand_block()).values
+    return [(block["key"], encode_index_block(block)) for block in ({**base, **change} for change in changes)]
+
+
+def test_blocks_must_be_as_the_table_says(tmp_path: Path) -> None:
+    """First keys that fall, that are not the blocks', or a block that reaches into the next one's keys."""
+    a, b, c = blocks_of({"key": b"a"}, {"key": b"b"}, {"key": b"c"})
+    for blocks, message in (
+        ([b, a], "do not rise"),
+        ([a, (b"b", c[1])], "not those that the table gives"),
+        ([a, (b"a", b[1])], "not those that the table gives"),
+        ([(b"a", b[1]), b], "not those that the table gives"),
+    ):
+        place(tmp_path, hand_made(blocks=blocks))
+        with pytest.raises(InvalidCheckpoint, match=message):
+            list(opened(tmp_path).index.scan())
+
+
+def test_a_tensor_over_two_blocks_must_be_one_tensor(tmp_path: Path) -> None:
+    place(tmp_path, hand_made(blocks=blocks_of({"extent": u64(4)}, {"shape": u64(9)})))
+    index = opened(tmp_path).index
+    for ask in (lambda: index.find("t"), lambda: list(index.scan())):
+        with pytest.raises(InconsistentTensor):
+            ask()
+    assert isinstance(index.faults["t"], InconsistentTensor)
+
+
+def test_large_blocks_hold_one_entry(tmp_path: Path) -> None:
+    """A mebibyte of tiny rows of rank 64 would be a hundred times that in memory: it is refused by its size."""
+    place(tmp_path, hand_made(blocks=blocks_of({"padding": bytes(1 << 20)})))
+    assert len(opened(tmp_path).index.find("t")) == 1
+    place(tmp_path, hand_made(blocks=blocks_of({"padding": bytes(1 << 20), "file": u32(0, 0)})))
+    with pytest.raises(InvalidCheckpoint, match="2 entries share a block"):
+        opened(tmp_path).index.find("t")
+
+
+def test_names_that_nobody_knows_are_ignored(tmp_path: Path) -> None:
+    """A later writer of this version may say more, up to 64 names."""
+    more = {f"more{number}": number for number in range(MAX_NAMES - len(decode_index_block(hand_block()).values))}
+    place(tmp_path, hand_made(more))
+    assert len(opened(tmp_path).index.find("t")) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"generation": ""},
+        {"generation": "../../x"},
+        {"generation": "a\0"},
+        {"generation": "x" * 65},
+        {"generation": "a\n"},
+        {"generation": b"g1"},
+        {"run_nbytes": 0},
+        {"run_nbytes": -1},
+        {"run_nbytes": 1 << 31},
+        {"file_nbytes": u64((1 << 64) - 1)},
+        {"file_nbytes": b"1234567"},
+        {"file_nbytes": bytes(8 * 100_000)},
+        {"user_name_nbytes": u32(1)},
+        {"user_name": b"a", "user_name_nbytes": u32(1)},
+        {"description": None},
+    ],
+    ids=lambda changes: "=".join(str(part)[:12] for part in next(iter(changes.items()))),
+)
+def test_metadata_that_makes_no_sense_is_invalid(tmp_path: Path, changes: dict[str, Any]) -> None:
+    base = decode_index_block(Overview(Metadata(), "g1", np.array([4])).encode()).values
+    values = {name: value for name, value in {**base, **changes}.items() if value is not None}
+    place(tmp_path, hand_made(metadata=encode_index_block(values)))
+    with pytest.raises(InvalidCheckpoint, match="ck.svindex"):
+        opened(tmp_path)
+
+
+def test_sections_larger_than_the_file_are_refused_unread(tmp_path: Path) -> None:
+    """A footer that claims exabytes, with its checksum right."""
+    for claim in ((1 << 63, 0), (0, 1 << 63), ((1 << 64) - 1, (1 << 64) - 1), (len(TINY), 0)):
+        footer = b"".join(n.to_bytes(8, "little") for n in claim) + bytes(8) + b"\1\0\0\0"
+        index = TINY[:-40] + footer + CRC32C.compute(footer).to_bytes(4, "little") + TINY[-8:]
+        with pytest.raises(MalformedCheckpoint, match="larger than the file"):
+            contents(index)
+
+
+def test_a_table_that_does_not_fit_the_blocks_is_invalid() -> None:
+    """A block too many or too few, and so bytes that nothing would guard."""
+    blocks = blocks_of({"key": b"a"}, {"key": b"b"})
+    overview = Overview(Metadata(), "g1", np.array([4])).encode()
+    pieces = encode_block_file(blocks, overview)
+    for wrong in (pieces[:1] + pieces[2:], [pieces[0], b"junk", *pieces[1:]]):
+        with pytest.raises(InvalidCheckpoint, match="do not end"):
+            contents(b"".join(wrong))
+
+
+def test_foreign_and_absent_files_are_refused(tmp_path: Path) -> None:
+    for octets in (b"", b"\0" * 1000, b"PK\x03\x04" + bytes(100), TINY[:8] + bytes(100)):
+        place(tmp_path, octets)
+        with pytest.raises(MalformedCheckpoint, match="ck.svindex"):
+            opened(tmp_path)
+    (tmp_path / "ck.svindex").unlink()
+    with pytest.raises(CheckpointError, match="ck.svindex is missing"):
+        opened(tmp_path)
+    (tmp_path / "ck.svindex").mkdir()
+    with pytest.raises(MalformedCheckpoint, match="directory"):
+        opened(tmp_path)
+
+
+def test_the_hostile_golden_files_are_small() -> None:
+    """What they would make a careless reader allocate is not what they cost a clone."""
+    sizes = [path.stat().st_size for case in CASES if "bad" in case for path in (GOLDEN / case).iterdir()]
+    assert max(sizes) < 64 << 10

@@ -1,0 +1,104 @@
+"""Format.remove: a checkpoint goes whole, the index first, and nothing of another's goes with it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardvar as sv
+from shardvar.errors import CheckpointError, CheckpointNotFound
+from shardvar.formats.table import format_named
+from shardvar.planning.policies import BalancedPolicy
+from shardvar.storage.local import LocalStorage
+from spec_tests.helpers.faulty_storage import FORMATS, Fault, FaultyStorage, Killed, arrays, failing, save
+
+WAYS = sorted(FORMATS)
+
+
+def remove(path: Path, form: str, fault: Fault | None = None) -> None:
+    name, target, _ = FORMATS[form]
+    storage: Any = LocalStorage(str(path))
+    format_named(name).remove(storage if fault is None else FaultyStorage(storage, fault), target)
+
+
+@pytest.mark.parametrize("form", WAYS)
+def test_nothing_is_left_of_what_was_removed(form: str, tmp_path: Path) -> None:
+    save(tmp_path, form, arrays(1))
+    remove(tmp_path, form)
+    assert os.listdir(tmp_path) == []
+    remove(tmp_path, form)
+
+
+@pytest.mark.parametrize("form", WAYS)
+def test_a_removal_that_stops_at_any_step_leaves_no_checkpoint_and_is_finished_by_the_next(
+    form: str, tmp_path: Path
+) -> None:
+    fault = Fault(-1)
+    save(tmp_path / "counted", form, arrays(1))
+    remove(tmp_path / "counted", form, fault)
+    assert fault.taken >= 2
+    for step in range(fault.taken):
+        for after in (False, True):
+            place = tmp_path / f"{step}{after}"
+            save(place, form, arrays(1))
+            with pytest.raises(Killed):
+                remove(place, form, Fault(step, after=after))
+            if step or after:
+                with pytest.raises(CheckpointError):
+                    sv.load(place / FORMATS[form][1])
+            else:
+                assert sv.verify(place / FORMATS[form][1]).ok
+            remove(place, form)
+            assert os.listdir(place) == []
+
+
+@pytest.mark.parametrize("form", WAYS)
+def test_what_writers_of_the_name_left_goes_too(form: str, tmp_path: Path) -> None:
+    name, target, files = FORMATS[form]
+    fault = Fault(4)
+    save(tmp_path, form, arrays(1))
+    whole = set(os.listdir(tmp_path))
+    with pytest.raises(Killed), failing(tmp_path, fault):
+        policy = BalancedPolicy(files) if files > 1 else None
+        sv.save(tmp_path / target, arrays(2), format=name, policy=policy, force=True)
+    assert set(os.listdir(tmp_path)) - whole
+    remove(tmp_path, form)
+    assert [left for left in os.listdir(tmp_path) if not left.endswith(".lock")] == []
+
+
+TRAPS = {
+    "shardvar": ["ck-10.svindex", "ck-1-1.svindex", "ck-1x.svdata-0-00000-of-00001", "ck-1.svindex.bak", "ck-1"],
+    "tensorflow": ["ck-10.index", "ck-10.data-00000-of-00001", "ck-1.data-00000-of-00001.bak", "ck-1.indexes", "ck-1"],
+    "safetensors": [
+        "ck-10.safetensors",
+        "ck-10-00001-of-00002.safetensors",
+        "ck-00001-of-00002.safetensors",
+        "ck-1-extra.safetensors",
+        "ck-1",
+    ],
+    "npz": ["ck-10.npz", "ck-1.npz.bak", "ck-1.npy", "ck-1"],
+}
+"""Names that begin like those of ``ck-1`` and are not."""
+
+
+@pytest.mark.parametrize("form", sorted(TRAPS))
+def test_nothing_goes_that_only_has_a_similar_name(form: str, tmp_path: Path) -> None:
+    for name in TRAPS[form]:
+        (tmp_path / name).write_bytes(b"mine")
+    sv.save(tmp_path / "ck-1", arrays(1), format=form, force=True)
+    sv.save(tmp_path / "ck-100", arrays(3), format=form)
+    before = {name for name in os.listdir(tmp_path) if name.startswith("ck-100")}
+    format_named(form).remove(LocalStorage(str(tmp_path)), "ck-1")
+    assert set(os.listdir(tmp_path)) == {*TRAPS[form], *before}
+    with pytest.raises(CheckpointNotFound):
+        sv.open_checkpoint(tmp_path / ("ck-1.npz" if form == "npz" else "ck-1.index"))
+
+
+def test_files_of_a_set_without_any_index_are_nobodys_to_remove(tmp_path: Path) -> None:
+    """They may be somebody's last copy."""
+    save(tmp_path, "safetensors set", arrays(1))
+    (tmp_path / "ck.safetensors.index.json").unlink()
+    there = sorted(os.listdir(tmp_path))
+    remove(tmp_path, "safetensors set")
+    assert sorted(os.listdir(tmp_path)) == there

@@ -1,0 +1,498 @@
+"""safetensors as a format: the golden checkpoints, writing and reading back, sets, names, overwriting."""
+
+import json
+import pickle
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    MissingFile,
+    ShardvarError,
+    StorageError,
+    UnsupportedError,
+)
+from shardvar.formats.safetensors import FORMAT
+from shardvar.layout.region import Region
+from shardvar.planning.index import Metadata
+from shardvar.planning.plan import Assignment
+from shardvar.planning.slices import TensorTable
+from shardvar.storage.local import LocalStorage
+from shardvar.storage.protocol import ReadableFile, WritableFile
+from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES
+
+CASES = [
+    (case, path)
+    for case in golden_cases("safetensors")
+    for expected in [expectation("safetensors", case)]
+    for path in [expected["open"], *expected.get("open_also", [])]
+]
+CLASSES = {
+    "data_truncated_1": IncompleteCheckpoint,
+    "header_len_past_file": IncompleteCheckpoint,
+    "depth_bomb": MalformedCheckpoint,
+    "git_lfs_pointer": MalformedCheckpoint,
+    "header_len_7": MalformedCheckpoint,
+    "header_overlong_utf8": MalformedCheckpoint,
+    "set_index_latin1": MalformedCheckpoint,
+    "torch_save_renamed": MalformedCheckpoint,
+    "trailing_garbage": MalformedCheckpoint,
+    "duplicate_key_same": InvalidCheckpoint,
+    "extra_zip": InvalidCheckpoint,
+    "offsets_past_end": InvalidCheckpoint,
+    "shape_overflow_to_0": InvalidCheckpoint,
+    "set_weight_map_list": InvalidCheckpoint,
+}
+"""Damage that refuses the whole checkpoint, and its class."""
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+OLD: Arrays = {"a": np.arange(4.0), "b": np.arange(3), "c": np.ones((2, 2), np.int8)}
+NEW: Arrays = {"a": -np.arange(4.0), "b": -np.arange(5), "d": np.zeros((), np.float32)}
+
+
+def assert_same(arrays: Arrays, expected: Arrays) -> None:
+    assert arrays.keys() == expected.keys()
+    for key, array in arrays.items():
+        assert (array.dtype, array.shape) == (expected[key].dtype, expected[key].shape), key
+        assert array.tobytes() == expected[key].tobytes(), key
+
+
+def read(path: Path) -> Arrays:
+    arrays, errors = read_whole(open_path(FORMAT, path))
+    assert errors == {}
+    return arrays
+
+
+@pytest.mark.parametrize(("case", "path"), CASES)
+def test_a_golden_checkpoint_is_read_as_a_careful_reader_would(
+    case: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every verdict of expected.json; nothing that the file holds is run."""
+    monkeypatch.chdir(tmp_path)
+    error, _ = golden_errors(FORMAT, case, path)
+    assert list(tmp_path.iterdir()) == []
+    if case in CLASSES:
+        assert type(error) is CLASSES[case]
+
+
+def test_metadata_of_a_golden_file_are_those_that_it_says() -> None:
+    for case in golden_cases("safetensors"):
+        expected = expectation("safetensors", case)
+        if expected["verdict"] == "accept" and "metadata" in expected:
+            source = open_path(FORMAT, GOLDEN / "safetensors" / case / expected["open"])
+            assert source.index.metadata.user == (expected["metadata"] or {})
+
+
+def test_a_cache_made_of_links_is_read(tmp_path: Path) -> None:
+    """The Hub's cache: names are links to files that are called by their digests."""
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    snapshot = tmp_path / "snapshots" / "0a1b"
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted((GOLDEN / "safetensors" / "hub_sharded_300" / "ckpt").iterdir())):
+        (blobs / f"{number:064x}").write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(f"../../blobs/{number:064x}")
+    assert len(read(snapshot)) == 15
+
+
+@given(arrays=some_arrays(sorted(SAFETENSORS_DTYPES)), data=st.data())
+def test_what_is_written_is_read_back(
+    arrays: Arrays, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One file or a set, any dtype that the format has, big-endian and strided input included."""
+    directory = tmp_path_factory.mktemp("written")
+    file_of = {key: data.draw(st.integers(0, 3)) for key in arrays}
+    said = Metadata("a policy", "a writer", {"note": "kept", "": "empty"})
+    write_arrays(FORMAT, LocalStorage(str(directory)), "m", arrays, file_of=file_of, metadata=said)
+    source = open_path(FORMAT, directory)
+    found, errors = read_whole(source)
+    assert errors == {} and findings(source) == [] and source.index.metadata == said
+    assert_same(found, {key: array.astype(array.dtype.newbyteorder("=")) for key, array in arrays.items()})
+    assert not [path.name for path in directory.iterdir() if ".tmp" in path.name]
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    file_of = {"a": 0, "b": 1, "c": 1}
+    for name, generation in (("x", "g1"), ("y", "g2")):
+        storage = LocalStorage(str(tmp_path / name))
+        storage.make()
+        write_arrays(FORMAT, storage, "m", OLD, file_of=file_of, generation=generation)
+    contents = [{p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in "xy"]
+    assert contents[0] == contents[1]
+    assert sorted(contents[0]) == [
+        "m-00001-of-00002.safetensors",
+        "m-00002-of-00002.safetensors",
+        "m.safetensors.index.json",
+    ]
+    index = json.loads(contents[0]["m.safetensors.index.json"])
+    assert index["metadata"] == {"total_size": sum(array.nbytes for array in OLD.values())}
+    assert index["weight_map"]["c"] == "m-00002-of-00002.safetensors"
+
+
+def test_a_checkpoint_of_nothing_and_one_of_an_idle_file_are_written(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    write_arrays(FORMAT, storage, "none", {})
+    assert read(tmp_path / "none.safetensors") == {}
+    write_arrays(FORMAT, storage, "some", OLD, file_of={"a": 1, "b": 4, "c": 4})
+    source = open_path(FORMAT, tmp_path / "some")
+    assert [finding for finding in findings(source) if finding.is_damage] == []
+    assert source.index.files == ["some-00001-of-00002.safetensors", "some-00002-of-00002.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("", ["m.safetensors.index.json"]),
+        ("m", ["m.safetensors.index.json"]),
+        ("m.safetensors.index.json", ["m.safetensors.index.json"]),
+        ("m-00002-of-00002.safetensors", ["m.safetensors.index.json"]),
+        ("m-00003-of-00003.safetensors", []),
+        ("other", ["other.safetensors"]),
+        ("other.safetensors", ["other.safetensors"]),
+        ("blob", ["blob"]),
+        ("notes.txt", []),
+        ("absent", []),
+    ],
+)
+def test_a_checkpoint_is_found_by_whatever_name_a_person_has(typed: str, found: list[str], tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    write_arrays(FORMAT, storage, "m", OLD, file_of={"a": 0, "b": 1, "c": 1})
+    write_arrays(FORMAT, storage, "other", NEW)
+    (tmp_path / "blob").write_bytes((tmp_path / "other.safetensors").read_bytes())
+    (tmp_path / "notes.txt").write_text("nothing\n")
+    assert FORMAT.locate(storage, typed) == found
+
+
+def test_a_directory_of_several_checkpoints_lists_them(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    write_arrays(FORMAT, storage, "x", OLD)
+    write_arrays(FORMAT, storage, "y", OLD)
+    assert FORMAT.locate(storage, "") == ["x.safetensors", "y.safetensors"]
+
+
+def written_set(directory: Path) -> Path:
+    """A set of three files, and its index."""
+    write_arrays(FORMAT, LocalStorage(str(directory)), "m", OLD, file_of={"a": 0, "b": 1, "c": 2})
+    return directory / "m.safetensors.index.json"
+
+
+def test_the_keys_of_a_missing_or_damaged_file_are_faults_and_the_others_read(tmp_path: Path) -> None:
+    index = written_set(tmp_path)
+    (tmp_path / "m-00001-of-00003.safetensors").unlink()
+    (tmp_path / "m-00002-of-00003.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    arrays, errors = read_whole(open_path(FORMAT, index))
+    assert_same(arrays, {"c": OLD["c"]})
+    assert {key: type(error) for key, error in errors.items()} == {"a": MissingFile, "b": MalformedCheckpoint}
+    assert "m-00001-of-00003" in str(errors["a"]) and "'a'" in str(errors["a"])
+
+
+def test_a_key_that_its_file_does_not_hold_is_incomplete(tmp_path: Path) -> None:
+    """The real library loads such a set without a word."""
+    index = written_set(tmp_path)
+    said = json.loads(index.read_text())
+    said["weight_map"]["ghost"] = "m-00001-of-00003.safetensors"
+    index.write_text(json.dumps(said))
+    arrays, errors = read_whole(open_path(FORMAT, index))
+    assert_same(arrays, OLD)
+    assert type(errors["ghost"]) is IncompleteCheckpoint
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["../m-00001-of-00003.safetensors", "/etc/hostname.safetensors", "x/m.safetensors", "x\\m.safetensors", "", "..",
+     ".", "a\0b.safetensors", "m.bin", "\ud7ff.safetensors", "n" * 300 + ".safetensors", "../../.safetensors"],
+)  # fmt: skip
+def test_no_name_in_an_index_leads_out_of_its_directory(file: str, tmp_path: Path) -> None:
+    index = written_set(tmp_path)
+    said = json.loads(index.read_text())
+    said["weight_map"]["a"] = file
+    index.write_text(json.dumps(said))
+    arrays, errors = read_whole(open_path(FORMAT, index))
+    assert_same(arrays, {"b": OLD["b"], "c": OLD["c"]})
+    assert isinstance(errors["a"], InvalidCheckpoint | MissingFile)
+
+
+def change_index(**changes: Any) -> Callable[[Path], None]:
+    def change(directory: Path) -> None:
+        path = directory / "m.safetensors.index.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def write_beside(name: str) -> Callable[[Path], None]:
+    return lambda directory: (
+        (directory / name).write_bytes((directory / "m-00001-of-00003.safetensors").read_bytes()) and None
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "messages", "is_damage"),
+    [
+        (change_index(metadata={}), [], False),
+        (change_index(metadata={"total_size": 60.0}), [], False),
+        (change_index(metadata={"total_size": 61}), ["total_size is 61"], True),
+        (change_index(metadata={"total_size": "60"}), ["total_size is '60'"], True),
+        (change_index(metadata={"total_size": 1e999}), ["total_size"], True),
+        (write_beside("m-00004-of-00003.safetensors"), ["does not name it"], True),
+        (write_beside("m-00001-of-00009.safetensors"), ["does not name it"], True),
+        (write_beside("adapter.safetensors"), ["does not name it"], False),
+    ],
+)
+def test_what_is_odd_about_a_set_is_told_and_keeps_no_key_from_being_read(
+    change: Callable[[Path], None], messages: list[str], is_damage: bool, tmp_path: Path
+) -> None:
+    index = written_set(tmp_path)
+    change(tmp_path)
+    if "1e999" in index.read_text() or "Infinity" in index.read_text():
+        index.write_text(index.read_text().replace("Infinity", "1e999"))
+    source = open_path(FORMAT, index)
+    assert_same(read_whole(source)[0], OLD)
+    found = findings(source)
+    assert len(found) == len(messages)
+    for finding, message in zip(found, messages, strict=True):
+        assert message in finding.message and finding.is_damage == is_damage
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        "{}",
+        '{"weight_map": null}',
+        '{"weight_map": {"a": 1}}',
+        '{"weight_map": {}, "metadata": []}',
+        '{"weight_map": {"a": "x", "a": "y"}}',
+    ],
+)
+def test_an_index_of_another_form_is_refused(text: str, tmp_path: Path) -> None:
+    written_set(tmp_path).write_text(text)
+    with pytest.raises((MalformedCheckpoint, InvalidCheckpoint), match=r"m\.safetensors\.index\.json"):
+        open_path(FORMAT, tmp_path)
+
+
+def test_parts_without_an_index_are_read_one_by_one_alone(tmp_path: Path) -> None:
+    """Without it nobody knows whether they belong together: an overwrite may be under way."""
+    written_set(tmp_path).unlink()
+    with pytest.raises(MissingFile, match=r"m\.safetensors\.index\.json"):
+        open_path(FORMAT, tmp_path)
+    assert_same(read(tmp_path / "m-00002-of-00003.safetensors"), {"b": OLD["b"]})
+
+
+@given(st.integers(0, 40), st.integers(1, 40))
+def test_packed_elements_are_spread_from_any_place(start: int, nbytes: int) -> None:
+    source = open_path(FORMAT, GOLDEN / "safetensors" / "float4_packed" / "ckpt" / "model.safetensors")
+    entries = source.index.find("q.weight")
+    whole = read_payload(source, entries, 0)
+    buffer = bytearray(min(nbytes, len(whole) - start))
+    source.read_into(entries, 0, start, memoryview(buffer))
+    assert buffer == whole[start : start + nbytes]
+    assert np.frombuffer(whole, ml_dtypes.float4_e2m1fn).size == 64
+
+
+def test_elements_of_six_bits_are_listed_and_refused(tmp_path: Path) -> None:
+    header = b'{"a":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]}}'
+    (tmp_path / "m.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"abc")
+    source = open_path(FORMAT, tmp_path)
+    assert source.index.find("a").slices.dtype(0) == "float6_e2m3fn"
+    with pytest.raises(UnsupportedError, match="6 bits"):
+        read_payload(source, source.index.find("a"), 0)
+
+
+def test_a_shape_of_more_axes_than_numpy_has_keeps_no_other_key_from_being_read(tmp_path: Path) -> None:
+    deep = {"dtype": "U8", "shape": [1] * 65, "data_offsets": [0, 1]}
+    header = json.dumps({"deep": deep, "b": {"dtype": "U8", "shape": [1], "data_offsets": [1, 2]}}).encode()
+    (tmp_path / "m.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"ab")
+    arrays, errors = read_whole(open_path(FORMAT, tmp_path))
+    assert_same(arrays, {"b": np.frombuffer(b"b", np.uint8)})
+    assert type(errors["deep"]) is UnsupportedError
+
+
+@given(
+    case=st.sampled_from(["numpy_all_dtypes", "hand_json_escapes", "metadata_unicode", "float4_packed"]),
+    places=st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), max_size=4),
+    cut=st.none() | st.integers(0, 2000),
+)
+def test_damage_raises_nothing_but_the_error_tree(
+    case: str, places: list[tuple[int, int]], cut: int | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
+    data = (GOLDEN / "safetensors" / case / "ckpt" / "model.safetensors").read_bytes()
+    path.write_bytes(damaged(data, places)[:cut])
+    try:
+        arrays, errors = read_whole(open_path(FORMAT, path))
+    except ShardvarError as error:
+        assert isinstance(error, CheckpointError)
+    else:
+        assert cut is None or cut >= len(data)
+        assert all(isinstance(error, ShardvarError) for error in errors.values()) and len(arrays) + len(errors) > 0
+
+
+def assignment_of(arrays: Arrays, region: Region | None = None) -> Assignment:
+    slices = TensorTable.of((key, str(a.dtype), a.shape) for key, a in arrays.items()).whole()
+    if region is not None:
+        slices = type(slices).of(slices.tensors, slices.tensor, np.array([region.offset]), np.array([region.shape]))
+    return Assignment(slices, np.zeros(len(arrays), np.int64), 1)
+
+
+def test_what_the_format_cannot_hold_is_refused_before_a_byte_is_written(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    refused: list[tuple[Arrays, Region | None]] = [
+        ({"x": np.zeros(3, np.complex128)}, None),
+        ({"x": np.zeros(3, ml_dtypes.int4)}, None),
+        ({"__metadata__": np.zeros(3)}, None),
+        ({"\udc80": np.zeros(3)}, None),
+        ({"x": np.zeros(3)}, Region((0,), (2,))),
+    ]
+    for arrays, region in refused:
+        with pytest.raises(UnsupportedError):
+            FORMAT.create(storage, "m", assignment_of(arrays, region), Metadata(), "g1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_format_and_writer_travel_to_other_processes(tmp_path: Path) -> None:
+    sink = FORMAT.create(LocalStorage(str(tmp_path)), "m", assignment_of(OLD), Metadata(), "g1")
+    assert pickle.loads(pickle.dumps(FORMAT)) == FORMAT
+    assert pickle.loads(pickle.dumps(sink.writer)) == sink.writer
+
+
+class Killed(BaseException):
+    """The process is gone: nobody catches this."""
+
+
+@dataclass
+class DyingStorage:
+    """A directory whose process dies, or whose disk fails for once, at its ``left``-th change."""
+
+    inner: LocalStorage
+    left: int
+    death: type[BaseException] = Killed
+    before_open: Callable[[str], object] = field(default=lambda name: None)
+
+    @property
+    def path(self) -> str:
+        return self.inner.path
+
+    def open(self, name: str) -> ReadableFile:
+        self.before_open(name)
+        return self.inner.open(name)
+
+    def create(self, name: str) -> WritableFile:
+        return self.inner.create(name)
+
+    def names(self) -> list[str]:
+        return self.inner.names()
+
+    def rename(self, old: str, new: str) -> None:
+        self._live()
+        self.inner.rename(old, new)
+
+    def remove(self, name: str) -> None:
+        self._live()
+        self.inner.remove(name)
+
+    def lock(self, name: str) -> AbstractContextManager[None]:
+        return self.inner.lock(name)
+
+    def _live(self) -> None:
+        self.left -= 1
+        if self.left == -1 or (self.left < 0 and self.death is Killed):
+            raise self.death("no more")
+
+
+SINGLE = dict.fromkeys("abcd", 0)
+PAIR = dict.fromkeys("abcd", 0) | {"b": 1}
+TRIPLE = {"a": 0, "b": 1, "c": 2, "d": 2}
+
+
+@pytest.mark.parametrize("death", [Killed, StorageError])
+@pytest.mark.parametrize(
+    ("before", "after", "is_atomic"),
+    [(SINGLE, SINGLE, True), (SINGLE, PAIR, True), (PAIR, SINGLE, True), (TRIPLE, PAIR, True), (PAIR, PAIR, False)],
+)
+def test_a_writer_that_dies_leaves_the_old_the_new_or_a_clear_error(
+    before: dict[str, int], after: dict[str, int], is_atomic: bool, death: type[BaseException], tmp_path: Path
+) -> None:
+    """At any change of the directory; never is something read of which a part is old and a part new."""
+    for step in range(12):
+        storage = LocalStorage(str(tmp_path / str(step)))
+        storage.make()
+        write_arrays(FORMAT, storage, "m", OLD, file_of=before)
+        is_dead = False
+        try:
+            write_arrays(FORMAT, DyingStorage(storage, step, death), "m", NEW, file_of=after, generation="g2")
+        except death:
+            is_dead = True
+        outcomes = []
+        for found in FORMAT.locate(storage, "m") or ["m.safetensors.index.json"]:
+            try:
+                arrays, errors = read_whole(FORMAT.open(storage, found))
+            except MissingFile:
+                continue
+            assert errors == {} and arrays.keys() in (OLD.keys(), NEW.keys())
+            assert_same(arrays, NEW if "d" in arrays else OLD)
+            outcomes.append("d" in arrays)
+        assert outcomes or (is_dead and not is_atomic)
+        # What an error is raised for has not happened; what no error is raised for has.
+        assert (death is Killed and is_dead) or outcomes in (
+            [[], [False]] if is_dead else [[True], [False, True], [True, False]]
+        )
+    assert outcomes == [True] and not is_dead
+    assert not [name for name in storage.names() if name.endswith(".tmp")]
+
+
+def test_a_set_that_is_replaced_while_it_is_opened_is_not_mixed(tmp_path: Path) -> None:
+    """The reader has the old index; the writer then begins: its first change is to remove the index."""
+    written_set(tmp_path)
+    storage = LocalStorage(str(tmp_path))
+
+    def overwrite(name: str) -> None:
+        if name == "m-00002-of-00003.safetensors" and watching.left:
+            watching.left = 0
+            write_arrays(FORMAT, storage, "m", NEW, file_of={"a": 0, "b": 1, "d": 2}, generation="g2")
+
+    watching = DyingStorage(storage, 1, before_open=overwrite)
+    with pytest.raises(CorruptCheckpoint, match="replaced"):
+        FORMAT.open(watching, "m.safetensors.index.json")
+
+
+def test_a_file_that_is_replaced_while_the_set_is_open_is_noticed(tmp_path: Path) -> None:
+    """Few files are held open; one that is opened again has to be the same."""
+    count = 70
+    arrays = {f"k{number:02}": np.full(3, number) for number in range(count)}
+    file_of = {key: number for number, key in enumerate(arrays)}
+    write_arrays(FORMAT, LocalStorage(str(tmp_path)), "m", arrays, file_of=file_of)
+    source = open_path(FORMAT, tmp_path)
+    assert_same(read_whole(source)[0], arrays)
+    write_arrays(FORMAT, LocalStorage(str(tmp_path)), "m", arrays, file_of=file_of, generation="g2")
+    _, errors = read_whole(source)
+    assert errors and {type(error) for error in errors.values()} == {CorruptCheckpoint}
+
+
+def test_a_closed_source_says_so_and_its_maps_stay(tmp_path: Path) -> None:
+    write_arrays(FORMAT, LocalStorage(str(tmp_path)), "m", OLD)
+    source = open_path(FORMAT, tmp_path)
+    entries = source.index.find("a")
+    mapped = source.map(0)
+    source.close()
+    start = int(entries.start[0])
+    assert start % 8 == 0
+    assert np.frombuffer(mapped[start : start + OLD["a"].nbytes], "<f8").tolist() == OLD["a"].tolist()
+    with pytest.raises(ArgumentError, match="closed"):
+        read_payload(source, entries, 0)

@@ -1,0 +1,286 @@
+"""The index's messages, and the laws that its entries must keep: made by hand, each breaking one."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    InconsistentTensor,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    OutOfBounds,
+    OverlappingSlices,
+)
+from shardvar.formats.tensorflow import FORMAT
+from shardvar.formats.tensorflow.contents import slice_key
+from shardvar.formats.tensorflow.protos import (
+    CODES,
+    ENUM_DTYPES,
+    ENUMS,
+    NO_ENTRY,
+    BundleEntry,
+    decode_bundle_entries,
+    decode_entry,
+    decode_header,
+    encode_entry,
+    encode_header,
+)
+from shardvar.layout.dtypes import NAMES
+from shardvar.wire.crc import CRC32C, mask
+from shardvar.wire.protobuf import encode_bytes_field, encode_varint_field
+from shardvar.wire.sstable import encode_table
+from shardvar.wire.varint import encode_varint
+from spec_tests.helpers.memory_storage import MemoryStorage
+from spec_tests.helpers.tensor_bundles import open_golden
+
+INT64 = st.integers(0, 2**63 - 1) | st.integers(0, 300) | st.sampled_from([-1, -(2**63)])
+EXTENTS = st.lists(st.tuples(INT64, INT64.filter(lambda length: length != -1)) | st.just((0, -1)), max_size=3).map(
+    tuple
+)
+ENTRIES = st.builds(
+    BundleEntry,
+    dtype=st.sampled_from(sorted(ENUM_DTYPES)),
+    shape=st.lists(st.integers(0, 300), max_size=4).map(tuple),
+    shard=st.integers(0, 2**31 - 1) | st.just(0),
+    offset=INT64,
+    size=INT64,
+    crc=st.integers(0, 2**32 - 1),
+    slices=st.just(()) | st.lists(EXTENTS, max_size=2).map(tuple),
+)
+
+
+@given(ENTRIES)
+def test_entries_round_trip(entry: BundleEntry) -> None:
+    assert decode_entry(encode_entry(entry)) == entry
+
+
+def both_ways(message: bytes) -> None:
+    entries, errors = decode_bundle_entries([message, message])
+    try:
+        expected = decode_entry(message)
+    except CheckpointError as error:
+        assert entries == [NO_ENTRY, NO_ENTRY] and {type(e) for e in errors.values()} == {type(error)}
+    else:
+        assert entries == [expected, expected] and not errors
+
+
+@given(ENTRIES)
+def test_reading_many_entries_is_reading_each(entry: BundleEntry) -> None:
+    both_ways(encode_entry(entry))
+
+
+@given(ENTRIES, st.data())
+def test_reading_many_damaged_entries_is_reading_each(entry: BundleEntry, data: st.DataObject) -> None:
+    """The decoder by hand equals the general one on every message, damaged or not."""
+    message = bytearray(encode_entry(entry))
+    for _ in range(data.draw(st.integers(1, 3))):
+        message[data.draw(st.integers(0, len(message) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    both_ways(bytes(message[: data.draw(st.integers(0, len(message)))]))
+    both_ways(bytes(message))
+
+
+@given(st.binary(max_size=40))
+def test_random_messages_raise_nothing_but_checkpoint_errors(message: bytes) -> None:
+    both_ways(message)
+    try:
+        assert decode_header(message).num_shards >= 0
+    except CheckpointError as error:
+        assert error.cause and error.remedy
+
+
+def test_the_header_is_the_one_that_tensorflow_writes() -> None:
+    assert encode_header(3).hex(" ") == "08 03 1a 02 08 01"
+    assert decode_header(encode_header(3)).num_shards == 3
+
+
+def test_bad_consumers_are_read_packed_and_one_by_one() -> None:
+    for version in (encode_bytes_field(3, b"\x07\x01"), b"\x18\x07\x18\x01"):
+        with pytest.raises(InvalidCheckpoint, match="any version but 1"):
+            decode_header(encode_bytes_field(3, version))
+    assert decode_header(encode_varint_field(1, 1) + encode_bytes_field(3, b"\x18\x07")).num_shards == 1
+
+
+def test_every_dtype_of_tensorflow_has_a_name_here() -> None:
+    """All but the handles of a running process; numbers and names are one to one."""
+    assert sorted(ENUM_DTYPES) == [n for n in range(1, 34) if n != 20]
+    assert len(ENUMS) == len(ENUM_DTYPES) and {NAMES[code] for code in CODES.values()} == set(ENUMS)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((2**31, 2**31, 4), 1), ((0, 2**62, 2**62), 1), ((2**63 - 1,), 7), ((1,) * 65, 1), ((-1,), 1)]
+)
+def test_shapes_that_no_array_can_have_are_invalid(shape: tuple[int, ...], dtype: int) -> None:
+    dims = b"".join(encode_bytes_field(2, b"\x08" + encode_varint(n)) for n in shape)
+    with pytest.raises(InvalidCheckpoint):
+        decode_entry(encode_varint_field(1, dtype) + encode_bytes_field(2, dims))
+
+
+# --- the laws of entries
+
+
+def bundle(
+    entries: Mapping[bytes, BundleEntry | bytes], data: bytes = bytes(64), header: bytes | None = None
+) -> MemoryStorage:
+    """A checkpoint of one data file of 64 zeros, with these entries."""
+    encoded = {key: entry if isinstance(entry, bytes) else encode_entry(entry) for key, entry in entries.items()}
+    index = encode_table([(b"", encode_header(1) if header is None else header), *sorted(encoded.items())])
+    return MemoryStorage({"ck.index": index, "ck.data-00000-of-00001": data})
+
+
+def zeros(shape: tuple[int, ...], offset: int = 0, **changes: Any) -> BundleEntry:
+    """The entry of a float32 tensor of zeros."""
+    nbytes = 4 * int(np.prod(shape))
+    return BundleEntry(1, shape, 0, offset, nbytes, mask(CRC32C.compute(bytes(nbytes))))._replace(**changes)
+
+
+def sliced(*slices: tuple[tuple[int, int], ...], shape: tuple[int, ...] = (4, 3)) -> BundleEntry:
+    return BundleEntry(1, shape, 0, 0, 0, 0, slices)
+
+
+TOP, BOTTOM = ((0, 2), (0, -1)), ((2, 2), (0, 3))
+HALVES = {
+    b"t": sliced(TOP, BOTTOM),
+    slice_key(b"t", TOP): zeros((2, 3)),
+    slice_key(b"t", BOTTOM): zeros((2, 3), offset=24),
+}
+
+
+def test_slices_may_be_given_with_and_without_numbers() -> None:
+    index = FORMAT.open(bundle(HALVES), "ck").index
+    assert not index.faults
+    assert [str(index.entries.slices.region(row)) for row in range(2)] == ["[0:2, 0:3]", "[2:4, 0:3]"]
+
+
+BROKEN: dict[str, tuple[dict[bytes, Any], type[CheckpointError]]] = {
+    "a slice that is listed and not stored": ({slice_key(b"t", BOTTOM): None}, IncompleteCheckpoint),
+    "a slice of another dtype": ({slice_key(b"t", TOP): zeros((2, 3), dtype=3)}, InconsistentTensor),
+    "a slice of another shape": ({slice_key(b"t", TOP): zeros((3, 2))}, InconsistentTensor),
+    "a slice that has slices": ({slice_key(b"t", TOP): zeros((2, 3), slices=(TOP,))}, InconsistentTensor),
+    "a slice whose entry is no message": ({slice_key(b"t", TOP): b"\xff"}, MalformedCheckpoint),
+    "a slice of another rank": ({b"t": sliced(((0, 4),), TOP)}, InconsistentTensor),
+    "a slice below the tensor": ({b"t": sliced(((-1, 2), (0, 3)))}, OutOfBounds),
+    "a slice beyond the tensor": ({b"t": sliced(((3, 2), (0, 3)))}, OutOfBounds),
+    "a slice whose end overflows": ({b"t": sliced(((2**63 - 1, 2**63 - 1), (0, 3)))}, OutOfBounds),
+    "a slice of negative length": ({b"t": sliced(((0, -2), (0, 3)))}, OutOfBounds),
+    "the same slice twice": ({b"t": sliced(TOP, BOTTOM, TOP)}, OverlappingSlices),
+    "a hole": ({b"t": sliced(TOP), slice_key(b"t", BOTTOM): None}, IncompleteCheckpoint),
+    "a slice that is not listed": ({b"t": zeros((4, 3))}, InvalidCheckpoint),
+    "a payload in another data file": ({slice_key(b"t", TOP): zeros((2, 3), shard=1)}, InvalidCheckpoint),
+    "a payload in data file -1": ({slice_key(b"t", TOP): zeros((2, 3), shard=-1)}, InvalidCheckpoint),
+    "a payload over the end of its file": ({slice_key(b"t", TOP): zeros((2, 3), offset=41)}, IncompleteCheckpoint),
+    "a payload far behind its file": ({slice_key(b"t", TOP): zeros((2, 3), offset=2**63 - 1)}, OutOfBounds),
+    "a payload of negative size": ({slice_key(b"t", TOP): zeros((2, 3), size=-1)}, InvalidCheckpoint),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BROKEN))
+def test_a_tensor_that_breaks_a_law_is_a_fault_and_the_others_read(name: str) -> None:
+    changes, error = BROKEN[name]
+    entries = {key: entry for key, entry in {**HALVES, **changes, b"z": zeros((2,))}.items() if entry is not None}
+    source = FORMAT.open(bundle(entries), "ck")
+    assert {key: type(fault) for key, fault in source.index.faults.items()} == {"t": error}
+    assert "'t'" in source.index.faults["t"].cause and source.index.faults["t"].remedy
+    buffer = bytearray(b"\xff" * 8)
+    source.read_into(source.index.find("z"), 0, 0, memoryview(buffer))
+    assert buffer == bytes(8)
+
+
+def test_a_slice_whose_tensor_is_nowhere_is_a_fault_of_that_tensor() -> None:
+    source = FORMAT.open(bundle({slice_key(b"gone\xff", TOP): zeros((2, 3)), b"z": zeros((2,))}), "ck")
+    assert {key: type(fault) for key, fault in source.index.faults.items()} == {"gone\udcff": InvalidCheckpoint}
+    assert list(source.index.entries.slices.tensors.keys) == ["z"]
+
+
+def test_a_name_that_begins_with_a_zero_byte_and_is_no_slice_key_is_a_name() -> None:
+    source = FORMAT.open(bundle({b"\x00odd": zeros((2,))}), "ck")
+    assert list(source.index.entries.slices.tensors.keys) == ["\x00odd"] and not source.index.faults
+
+
+def test_a_string_tensor_of_more_elements_than_bytes_is_a_fault_before_anything_is_allocated() -> None:
+    entry = BundleEntry(7, (2**50,), 0, 0, 60, 0)
+    source = FORMAT.open(bundle({b"s": entry}), "ck")
+    assert type(source.index.faults["s"]) is InvalidCheckpoint
+
+
+def test_strings_without_elements_may_have_no_bytes() -> None:
+    source = FORMAT.open(bundle({b"s": BundleEntry(7, (0, 3), 0, 0, 0, 0)}), "ck")
+    assert not source.index.faults
+    source.read_into(source.index.find("s"), 0, 0, memoryview(bytearray()))
+
+
+def test_two_checksums_of_the_same_bytes_are_a_fault() -> None:
+    """One of them is wrong. The same bytes under one checksum may have several names."""
+    empty = BundleEntry(7, (), 0, 0, 5, mask(CRC32C.compute(bytes(8))))
+    same = FORMAT.open(bundle({b"r": empty, b"s": empty}), "ck")
+    other = FORMAT.open(bundle({b"r": empty, b"s": empty._replace(crc=1)}), "ck")
+    assert not same.index.faults and {key: type(e) for key, e in other.index.faults.items()} == {"s": InvalidCheckpoint}
+
+
+def test_entries_may_be_renamed_before_they_are_read() -> None:
+    """What guards a payload hangs on its place, not on the name that the index gives it."""
+    _, source = open_golden("bad_string_byte")
+    entries = source.index.find("s")
+    tensors = replace(entries.slices.tensors, keys=["other"] * len(entries.slices.tensors))
+    renamed = replace(entries, slices=replace(entries.slices, tensors=tensors))
+    with pytest.raises(CorruptCheckpoint, match="'other'"):
+        source.read_into(renamed, 0, 0, memoryview(bytearray(int(entries.slices.nbytes[0]))))
+
+
+def test_a_big_endian_variant_is_a_fault() -> None:
+    """TensorFlow does not read it either; turned round unseen it would be carried wrong."""
+    header = encode_varint_field(1, 1) + encode_varint_field(2, 1)
+    source = FORMAT.open(bundle({b"v": BundleEntry(21, (1,), 0, 0, 9, 0)}, header=header), "ck")
+    assert type(source.index.faults["v"]) is InvalidCheckpoint
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "complex64", "complex128", "qint16", "qint32", "int16", "bfloat16", "float64"]
+)
+def test_big_endian_elements_are_turned_round_and_checked(dtype: str) -> None:
+    header = encode_varint_field(1, 1) + encode_varint_field(2, 1)
+    data = bytes(range(64))
+    unit = {"complex64": 4, "complex128": 8, "qint16": 2, "qint32": 4, "bfloat16": 2}.get(dtype) or np.dtype(
+        dtype
+    ).itemsize
+    size = {"complex64": 8, "complex128": 16}.get(dtype, unit)
+    entry = BundleEntry(ENUMS[dtype], (32 // size,), 0, 16, 32, mask(CRC32C.compute(data[16:48])))
+    good = FORMAT.open(bundle({b"t": entry}, data, header), "ck")
+    buffer = bytearray(32)
+    good.read_into(good.index.find("t"), 0, 0, memoryview(buffer))
+    assert buffer == b"".join(data[i : i + unit][::-1] for i in range(16, 48, unit))
+    bad = FORMAT.open(bundle({b"t": entry._replace(crc=1)}, data, header), "ck")
+    with pytest.raises(CorruptCheckpoint, match="'t': .*offset 16"):
+        bad.read_into(bad.index.find("t"), 0, 0, memoryview(buffer))
+
+
+@pytest.mark.parametrize("count", [0, -1, 2**31, 2**63 - 1])
+def test_an_absurd_count_of_data_files_costs_nothing(count: int) -> None:
+    header = b"\x08" + encode_varint(count) + b"\x1a\x02\x08\x01"
+    try:
+        source = FORMAT.open(bundle({b"t": zeros((2,))}, header=header), "ck")
+    except InvalidCheckpoint as error:
+        assert count < 0 and "data files" in error.cause
+    else:
+        assert len(source.index.files) == 1 and source.index.faults.keys() == {"t"}
+
+
+@given(st.dictionaries(st.binary(min_size=1, max_size=6) | st.sampled_from(sorted(HALVES)), ENTRIES, max_size=5))
+def test_any_entries_open_and_every_key_reads_or_is_a_fault(entries: dict[bytes, BundleEntry]) -> None:
+    source = FORMAT.open(bundle({**HALVES, **entries}), "ck")
+    table = source.index.entries
+    for row in range(len(table)):
+        if table.slices.key(row) not in source.index.faults:
+            nbytes = int(table.slices.nbytes[row])
+            assert 0 <= nbytes <= 64
+            try:
+                source.read_into(table, row, 0, memoryview(bytearray(nbytes)))
+            except CheckpointError as error:
+                assert not table.plain[row] and error.remedy

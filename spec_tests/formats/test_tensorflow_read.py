@@ -1,0 +1,334 @@
+"""Every checkpoint that TensorFlow wrote reads as TensorFlow reads it; damaged ones are refused, key by key.
+
+Values, dtypes and shapes come from TensorFlow itself (``expected.json``), as does what is damaged.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    InconsistentTensor,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    MissingFile,
+    OutOfBounds,
+    OverlappingSlices,
+    ShardvarError,
+    UnsupportedError,
+)
+from shardvar.formats.tensorflow import FORMAT
+from shardvar.formats.tensorflow.contents import decode_key
+from shardvar.layout.dtypes import is_opaque
+from shardvar.layout.slice_text import parse_slice_text
+from shardvar.planning.index import NO_CHECKSUM
+from shardvar.storage.local import LocalStorage
+from spec_tests.helpers.memory_storage import MemoryStorage
+from spec_tests.helpers.tensor_bundles import GOLDEN, digest, golden, open_golden, read_tensor, string_values
+
+NAMES = sorted(path.name for path in GOLDEN.iterdir())
+V1 = "v1_format_legacy"
+READABLE = [name for name in NAMES if not name.startswith("bad") and name != V1]
+
+# What opening says of a checkpoint whose index cannot be trusted at all.
+REFUSED: dict[str, type[ShardvarError]] = {
+    "bad_index_block_crc": CorruptCheckpoint,
+    "bad_index_byte": CorruptCheckpoint,
+    "bad_index_footer_handle_far": MalformedCheckpoint,
+    "bad_index_magic": MalformedCheckpoint,
+    "bad_index_trailing": MalformedCheckpoint,
+    "badhand_bad_consumer": InvalidCheckpoint,
+    "badhand_block_restarts": MalformedCheckpoint,
+    "badhand_block_shared_prefix": MalformedCheckpoint,
+    "badhand_block_type": MalformedCheckpoint,
+    "badhand_header_missing": InvalidCheckpoint,
+    "badhand_key_twice": InvalidCheckpoint,
+    "badhand_keys_unsorted": InvalidCheckpoint,
+    "badhand_min_consumer": InvalidCheckpoint,
+    V1: UnsupportedError,
+}
+
+# The keys that are listed as faults, when the index can be read and the key cannot.
+FAULTS: dict[str, dict[str, type[CheckpointError]]] = {
+    "bad_data_missing": dict.fromkeys("astz", MissingFile),
+    "bad_shard_missing": {
+        "_CHECKPOINTABLE_OBJECT_GRAPH": MissingFile,
+        "b/.ATTRIBUTES/VARIABLE_VALUE": MissingFile,
+    },
+    "bad_shard_name_count": {
+        "_CHECKPOINTABLE_OBJECT_GRAPH": MissingFile,
+        "a/.ATTRIBUTES/VARIABLE_VALUE": MissingFile,
+        "b/.ATTRIBUTES/VARIABLE_VALUE": MissingFile,
+    },
+    "bad_shards_swapped": {"_CHECKPOINTABLE_OBJECT_GRAPH": IncompleteCheckpoint},
+    "badhand_entry_dtype_0": {"a": InvalidCheckpoint},
+    "badhand_entry_dtype_99": {"a": InvalidCheckpoint},
+    "badhand_entry_huge_shape": {"a": InvalidCheckpoint},
+    "badhand_entry_negative_dim": {"a": InvalidCheckpoint},
+    "badhand_entry_offset_negative": {"a": OutOfBounds},
+    "badhand_entry_overflow_shape": {"a": InvalidCheckpoint},
+    "badhand_entry_size": {"a": InvalidCheckpoint},
+    "badhand_entry_unknown_rank": {"a": InvalidCheckpoint},
+    "badhand_slice_listed_twice": {"a": OverlappingSlices},
+    "badhand_slice_orphan": {"q": InvalidCheckpoint},
+    "badhand_slice_rank": {"a": InconsistentTensor},
+    "slices_overlap": {"t": OverlappingSlices},
+    "slices_with_hole": {"t": IncompleteCheckpoint},
+}
+
+# The keys of which the bytes are wrong, which nobody knows before they are read.
+CORRUPT = {
+    "bad_data_byte": "a",
+    "bad_shards_swapped": "a/.ATTRIBUTES/VARIABLE_VALUE",
+    "bad_string_byte": "s",
+    "bad_string_length": "s",
+    "badhand_entry_crc": "a",
+    "badhand_entry_crc_unmasked": "a",
+}
+
+
+def tensors_of(expected: dict[str, Any]) -> dict[str, Any]:
+    return expected.get("tensors") or expected.get("tensors_before_damage") or {}
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_every_checkpoint_of_tensorflow_reads_as_tensorflow_says(name: str) -> None:
+    """Keys in order, dtypes, shapes, slices, values of every tensor that TensorFlow or its slices can give."""
+    expected, source = open_golden(name)
+    assert source.index.faults.keys() == FAULTS.get(name, {}).keys()
+    slices = source.index.entries.slices
+    wanted = tensors_of(expected)
+    assert list(slices.tensors.keys) == sorted(wanted, key=str.encode)
+    for row, key in enumerate(slices.tensors.keys):
+        assert slices.tensors.dtype(row) == wanted[key]["dtype"]
+        assert slices.tensors.shape(row) == tuple(wanted[key]["shape"])
+        if "slices" in wanted[key]:
+            regions = [slices.region(i) for i in np.flatnonzero(slices.tensor == row).tolist()]
+            assert regions == [parse_slice_text(text)[1] for text in wanted[key]["slices"]]
+        if key not in source.index.faults and wanted[key]["dtype"] != "variant":
+            check_values(wanted[key], read_tensor(source, key))
+
+
+def check_values(wanted: dict[str, Any], value: Any) -> None:
+    digests = {wanted[name] for name in ("sha256", "sha256_len32_prefixed") if name in wanted}
+    assert digests in ({digest(value)}, set()) and (digests or "values" in wanted)
+    if wanted["dtype"] == "string" and "values" in wanted:
+        assert value.ravel().tolist() == string_values(wanted)
+    elif "values" in wanted and not is_opaque(wanted["dtype"]) and value.dtype.kind in "biuf":
+        np.testing.assert_array_equal(value.ravel(), np.array(wanted["values"], value.dtype))
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_checkpoint_whose_index_is_damaged_does_not_open(name: str) -> None:
+    _, storage, prefix = golden(name)
+    with pytest.raises(ShardvarError) as caught:
+        FORMAT.open(storage, prefix)
+    assert type(caught.value) is REFUSED[name]
+    assert f"{storage.path}/{prefix}" in caught.value.cause and caught.value.remedy
+
+
+@pytest.mark.parametrize("name", sorted(FAULTS))
+def test_a_key_that_cannot_be_read_is_listed_with_its_fault(name: str) -> None:
+    """The fault has the class of the damage and names key and file; the checkpoint opens."""
+    _, source = open_golden(name)
+    assert {key: type(error) for key, error in source.index.faults.items()} == FAULTS[name]
+    for key, error in source.index.faults.items():
+        assert repr(key) in error.cause and ".index" in error.cause and error.remedy
+
+
+@pytest.mark.parametrize("name", sorted(FAULTS.keys() | CORRUPT.keys()))
+def test_other_keys_of_a_damaged_checkpoint_read_as_before(name: str) -> None:
+    expected, source = open_golden(name)
+    damaged = {*source.index.faults, CORRUPT.get(name)}
+    if name == "bad_shards_swapped":
+        damaged.add("b/.ATTRIBUTES/VARIABLE_VALUE")  # it lies in the other file, too
+    for key in source.index.entries.slices.tensors.keys:
+        if key not in damaged:
+            value = read_tensor(source, key)
+            wanted = tensors_of(expected).get(key)
+            if wanted:
+                check_values(wanted, value)
+    assert damaged
+
+
+@pytest.mark.parametrize("name", sorted(CORRUPT))
+def test_bytes_that_disagree_with_their_checksum_are_never_returned(name: str) -> None:
+    """Strings are checked by the source; of plain entries, the source gives the checksum to compare."""
+    _, source = open_golden(name)
+    entries = source.index.find(CORRUPT[name])
+    payload = bytearray(int(entries.slices.nbytes[0]))
+    if entries.plain[0]:
+        source.read_into(entries, 0, 0, memoryview(payload))
+        assert source.crc.compute(payload) != entries.checksum[0] != NO_CHECKSUM
+    else:
+        with pytest.raises(CorruptCheckpoint, match=r"'s': .*ck\.data-00000-of-00001.* offset 48"):
+            source.read_into(entries, 0, 0, memoryview(payload))
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("dtypes_all", "qint8"), ("iterator_variant", "it/.ATTRIBUTES/ITERATOR_STATE")]
+)
+def test_variants_and_quantized_tensors_are_listed_and_their_bytes_carried(name: str, key: str) -> None:
+    _, source = open_golden(name)
+    entries = source.index.find(key)
+    assert is_opaque(entries.slices.dtype(0)) and len(read_tensor(source, key)) == entries.slices.nbytes[0] > 0
+
+
+@pytest.mark.parametrize("name", ["strings", "iterator_variant", "hand_big_endian"])
+def test_a_payload_may_be_read_in_any_pieces(name: str) -> None:
+    """Pieces of what is decoded are the pieces of the whole, and the last one is checked."""
+    _, source = open_golden(name)
+    for key in source.index.entries.slices.tensors.keys:
+        entries = source.index.find(key)
+        nbytes = int(entries.slices.nbytes[0])
+        whole, pieces = bytearray(nbytes), bytearray(nbytes)
+        source.read_into(entries, 0, 0, memoryview(whole))
+        for step in (1, 3, 7, 1000) if nbytes < 1000 else (997,):
+            for start in range(0, nbytes, step):
+                source.read_into(entries, 0, start, memoryview(pieces)[start : start + step])
+            assert pieces == whole
+            pieces = bytearray(nbytes)
+
+
+def test_the_last_piece_of_a_damaged_string_is_refused() -> None:
+    _, source = open_golden("bad_string_byte")
+    entries = source.index.find("s")
+    nbytes = int(entries.slices.nbytes[0])
+    source.read_into(entries, 0, 0, memoryview(bytearray(nbytes - 1)))
+    with pytest.raises(CorruptCheckpoint):
+        source.read_into(entries, 0, nbytes - 1, memoryview(bytearray(1)))
+
+
+def test_a_name_that_is_not_utf8_is_a_name() -> None:
+    assert decode_key(b"\xff\xfe/w").encode("utf-8", "surrogateescape") == b"\xff\xfe/w"
+
+
+def test_trailing_bytes_and_files_without_a_tensor_are_told_and_harm_nobody() -> None:
+    for name, place in [
+        ("ok_data_trailing", "ck.data-00000-of-00001"),
+        ("bad_shard_name_count", "ck.data-00001-of-00003"),
+    ]:
+        _, source = open_golden(name)
+        findings = source.findings()
+        assert place in [finding.place for finding in findings] and not any(finding.is_damage for finding in findings)
+    assert open_golden("dense_single")[1].findings() == []
+
+
+# --- files
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> LocalStorage:
+    for file in (GOLDEN / "sharded_var_2_tasks_max40").iterdir():
+        shutil.copy(file, tmp_path)
+    return LocalStorage(str(tmp_path))
+
+
+def test_a_file_that_was_cut_short_is_incomplete_and_an_index_that_points_beyond_it_out_of_bounds(
+    tmp_path: Path,
+) -> None:
+    """Cut anywhere, also where a payload ends, a file lacks what was behind: bytes follow those that are there."""
+    for size in (0, 47, 48, 50, 101):
+        for file in (GOLDEN / "bad_string_byte").glob("ck.*"):
+            shutil.copy(file, tmp_path)
+        data = tmp_path / "ck.data-00000-of-00001"
+        data.write_bytes(data.read_bytes()[:size])
+        faults = FORMAT.open(LocalStorage(str(tmp_path)), "ck").index.faults
+        assert faults and {type(error) for error in faults.values()} == {IncompleteCheckpoint}
+        assert all("offset" in error.cause and data.name in error.cause for error in faults.values())
+
+
+def test_a_missing_index_is_told_apart_from_no_checkpoint(copied: LocalStorage) -> None:
+    with pytest.raises(CheckpointNotFound, match="nothing"):
+        FORMAT.open(copied, "nothing")
+    copied.remove("ps.index")
+    assert FORMAT.locate(copied, "") == FORMAT.locate(copied, "ps") == ["ps"]
+    with pytest.raises(MissingFile, match=r"ps\.index is missing, but its data files"):
+        FORMAT.open(copied, "ps")
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_every_name_that_a_person_may_type_leads_to_the_checkpoint(name: str) -> None:
+    _, storage, prefix = golden(name)
+    typed = [prefix, f"{prefix}.index", *(file for file in storage.names() if file.startswith(f"{prefix}.data-"))]
+    assert len(typed) >= 2
+    for text in typed:
+        assert FORMAT.locate(storage, text) == [prefix], text
+    indexes = [file for file in storage.names() if file.endswith(".index")]
+    assert [f"{found}.index" for found in FORMAT.locate(storage, "")] == indexes
+
+
+def test_names_that_mean_nothing_here_find_nothing(tmp_path: Path) -> None:
+    _, storage, _ = golden("dense_single")
+    assert (
+        FORMAT.locate(storage, "expected.json")
+        == FORMAT.locate(storage, "ck")
+        == FORMAT.locate(storage, "ck-1.inde")
+        == []
+    )
+    assert FORMAT.locate(LocalStorage(str(tmp_path / "nowhere")), "") == []
+    (tmp_path / "other.index").write_bytes(b"somebody else's")
+    (tmp_path / "short").write_bytes(b"x")
+    assert FORMAT.locate(LocalStorage(str(tmp_path)), "") == []
+
+
+def test_a_v1_checkpoint_is_found_by_what_is_in_its_files(tmp_path: Path) -> None:
+    _, storage, prefix = golden(V1)
+    assert FORMAT.locate(storage, "") == FORMAT.locate(storage, prefix) == [prefix]
+    for number in range(2):
+        shutil.copy(GOLDEN / V1 / prefix, tmp_path / f"old-{number:05}-of-00002")
+    parts = LocalStorage(str(tmp_path))
+    assert (
+        FORMAT.locate(parts, "") == FORMAT.locate(parts, "old") == FORMAT.locate(parts, "old-00001-of-00002") == ["old"]
+    )
+    with pytest.raises(UnsupportedError, match="V1"):
+        FORMAT.open(parts, "old")
+
+
+def test_more_data_files_than_are_held_open_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardvar.formats.files.OPEN_FILES", 2)
+    _, source = open_golden("max_shard_24")
+    wanted = tensors_of(open_golden("max_shard_24")[0])
+    for key in [*wanted, *reversed(wanted)]:
+        check_values(wanted[key], read_tensor(source, key))
+    assert len(source._files._open) == 2 < len(source.index.files)
+    source.close()
+
+
+# --- hostile bytes
+
+
+@given(
+    st.sampled_from(["dense_single", "slices_grid_2d", "strings", "hand_big_endian", "sharded_var_3_max40"]), st.data()
+)
+def test_a_flipped_bit_of_any_file_is_noticed_or_changes_nothing(name: str, data: st.DataObject) -> None:
+    """Whatever the bit, every key reads as before or is refused, and nothing else ever happens."""
+    expected, storage, prefix = golden(name)
+    files = {
+        file: (Path(storage.path) / file).read_bytes() for file in storage.names() if file.startswith(prefix + ".")
+    }
+    victim = data.draw(st.sampled_from(sorted(files)))
+    damaged = bytearray(files[victim])
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    memory = MemoryStorage({**files, victim: bytes(damaged)})
+    try:
+        source = FORMAT.open(memory, prefix)
+    except CheckpointError as error:
+        assert error.cause and error.remedy
+        return
+    for key, wanted in tensors_of(expected).items():
+        try:
+            value = read_tensor(source, key)
+        except CheckpointError as error:
+            assert error.cause and error.remedy
+        else:
+            check_values(wanted, value)

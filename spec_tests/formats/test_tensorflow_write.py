@@ -1,0 +1,208 @@
+"""What is written is what TensorFlow would have written, and an overwrite is never seen half done."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import ShardvarError, UnsupportedError
+from shardvar.formats.tensorflow import FORMAT
+from shardvar.formats.tensorflow.names import DATA_NAME
+from shardvar.planning.index import Metadata
+from shardvar.planning.plan import Assignment
+from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.storage.local import LocalStorage
+from spec_tests.helpers.tensor_bundles import (
+    GOLDEN,
+    digest,
+    golden,
+    open_golden,
+    read_payload,
+    read_tensor,
+    write_arrays,
+    write_payloads,
+)
+
+OTHERWISE = {
+    "slices_dash_unordered": "a slice of a whole axis is written in numbers",
+    "slices_overlap": "a slice of a whole axis is written in numbers",
+    "slices_with_hole": "a slice of a whole axis is written in numbers",
+    "max_shard_half_unreadable": "float16 is not cut: TensorFlow could not put it together",
+    "v1_format_legacy": "another format",
+}
+WRITTEN = sorted(
+    path.name
+    for path in GOLDEN.iterdir()
+    if not path.name.startswith(("bad", "hand", "ok")) and path.name not in OTHERWISE
+)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_same_entries_make_the_same_files_as_tensorflow_made(name: str, tmp_path: Path) -> None:
+    """Index and data files, byte for byte."""
+    _, source = open_golden(name)
+    entries = source.index.entries
+    numbers = [int(DATA_NAME.fullmatch(file)["number"]) for file in source.index.files]  # type: ignore[index]
+    file = np.array(numbers, np.int64)[entries.file]
+    order = np.lexsort((entries.slices.nbytes, entries.start, file))
+    assignment = Assignment(entries.slices.take(order), file[order], source.contents.num_shards)
+    payloads = [read_payload(source, entries, row) for row in order.tolist()]
+    write_payloads(LocalStorage(str(tmp_path)), source.prefix, assignment, payloads)
+    theirs = {path.name: path.read_bytes() for path in Path(source.storage.path).glob(f"{source.prefix}.*")}
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == theirs
+
+
+def arrays() -> dict[str, Any]:
+    words = np.empty((2, 2), object)
+    words[:] = [[b"", b"one"], [b"\x00\xff", b"four" * 50]]
+    return {
+        "a/w": np.arange(12, dtype=np.float32).reshape(4, 3),
+        "bfloat": np.arange(6).astype(ml_dtypes.bfloat16),
+        "big": np.arange(5, dtype=">i4"),
+        "complex": np.array([1 + 2j, 3 - 4j]),
+        "empty": np.zeros((0, 3), np.int16),
+        "four": np.array([-8, 7, -1], ml_dtypes.int4),
+        "half": np.array([1.5], np.float16),
+        "no words": np.empty((0,), object),
+        "odd \udcff name\x00": np.array(7, np.int64),
+        "truth": np.array([True, False]),
+        "words": words,
+    }
+
+
+CUTS = {
+    "a/w": [((0, 0), (4, 1), 1), ((0, 1), (2, 2), 0), ((2, 1), (2, 2), 2)],
+    "four": [((1,), (2,), 0), ((0,), (1,), 0)],
+}
+
+
+def test_arrays_of_every_kind_come_back(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    write_arrays(
+        storage, "ck", {key: array.astype(array.dtype.newbyteorder("<")) for key, array in arrays().items()}, CUTS, 3
+    )
+    source = FORMAT.open(storage, "ck")
+    assert not source.index.faults and source.findings() == []
+    for key, array in arrays().items():
+        value = read_tensor(source, key)
+        assert value.shape == array.shape and value.dtype == array.dtype.newbyteorder("<")
+        assert digest(value) == digest(array.astype(value.dtype))
+
+
+def test_an_empty_checkpoint_is_a_checkpoint(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    nothing = SliceTable.of(
+        TensorTable.of([]), np.zeros(0, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)
+    )
+    write_payloads(storage, "ck", Assignment(nothing, np.zeros(0, np.int64), 0), [])
+    source = FORMAT.open(storage, "ck")
+    assert len(source.index.entries) == 0 and not source.index.faults
+    theirs = (GOLDEN / "hand_empty" / "ck.index").read_bytes()
+    assert (tmp_path / "ck.index").read_bytes() == theirs
+
+
+def test_an_overwrite_takes_a_count_that_the_old_checkpoint_does_not_have(tmp_path: Path) -> None:
+    """So the old data files stay until the index is replaced, and go afterwards."""
+    storage = LocalStorage(str(tmp_path))
+    for round_, count in enumerate([2, 3, 2, 3]):
+        values = {"t": np.full((4,), round_, np.int32)}
+        write_arrays(storage, "ck", values, {"t": [((0,), (2,), 0), ((2,), (2,), 1)]}, 2, f"g{round_}")
+        assert storage.names() == [f"ck.data-0000{i}-of-0000{count}" for i in range(2)] + ["ck.index"]
+        assert read_tensor(FORMAT.open(storage, "ck"), "t").tolist() == [round_] * 4
+
+
+class Dies(Exception):
+    """The process ends here."""
+
+
+class DyingStorage(LocalStorage):
+    """A storage whose process dies before its n-th change of names."""
+
+    __slots__ = ("_left",)
+
+    def dying_after(self, changes: int) -> "DyingStorage":
+        object.__setattr__(self, "_left", changes)
+        return self
+
+    def _count(self) -> None:
+        object.__setattr__(self, "_left", self._left - 1)
+        if self._left < 0:
+            raise Dies
+
+    def rename(self, old: str, new: str) -> None:
+        self._count()
+        LocalStorage.rename(self, old, new)
+
+    def remove(self, name: str) -> None:
+        self._count()
+        LocalStorage.remove(self, name)
+
+
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_a_writer_that_dies_anywhere_leaves_the_old_checkpoint_or_the_new(overwrites: bool, tmp_path: Path) -> None:
+    """And the next writer succeeds and leaves nothing behind."""
+    cuts = {"t": [((0,), (2,), 0), ((2,), (2,), 1)]}
+    for changes in range(8):
+        directory = tmp_path / f"{overwrites}-{changes}"
+        directory.mkdir()
+        storage = LocalStorage(str(directory))
+        if overwrites:
+            write_arrays(storage, "ck", {"t": np.zeros(4, np.int32)}, cuts, 2, "old")
+        dying = DyingStorage(str(directory)).dying_after(changes)
+        with suppress(Dies):
+            write_arrays(dying, "ck", {"t": np.ones(4, np.int32)}, cuts, 2, "new")
+        if "ck.index" in storage.names():
+            left = read_tensor(FORMAT.open(storage, "ck"), "t").tolist()
+            assert left == [1] * 4 or (overwrites and left == [0] * 4)
+        else:
+            assert not overwrites
+        write_arrays(storage, "ck", {"t": np.full(4, 2, np.int32)}, cuts, 2, "next")
+        assert read_tensor(FORMAT.open(storage, "ck"), "t").tolist() == [2] * 4
+        assert len(storage.names()) == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "cuts"),
+    [
+        pytest.param({"": np.zeros(1)}, {}, id="the header's name"),
+        pytest.param({"\x00t": np.zeros(1)}, {}, id="a slice's name"),
+        pytest.param({"\ud800": np.zeros(1)}, {}, id="half a character"),
+        pytest.param({"t": np.zeros(2, np.float16)}, {"t": [((0,), (1,), 0), ((1,), (1,), 0)]}, id="slices of float16"),
+        pytest.param(
+            {"t": np.zeros((2,) + (1,) * 8)}, {"t": [((i,) + (0,) * 8, (1,) * 9, 0) for i in (0, 1)]}, id="rank 9"
+        ),
+        pytest.param({"t": np.zeros(2)}, {"t": [((0,), (2,), 0), ((2,), (0,), 0)]}, id="an empty slice"),
+        pytest.param({"t": np.zeros(2, ml_dtypes.float8_e8m0fnu)}, {}, id="a dtype of other frameworks"),
+    ],
+)
+def test_what_tensorflow_could_not_read_is_refused_before_a_byte_is_written(
+    values: Any, cuts: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedError):
+        write_arrays(LocalStorage(str(tmp_path)), "ck", values, cuts)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("prefix", ["", "ck[1]", "back\\slash"])
+def test_names_that_tensorflow_takes_for_patterns_are_refused(prefix: str, tmp_path: Path) -> None:
+    nothing = TensorTable.of([]).whole()
+    with pytest.raises(ShardvarError):
+        FORMAT.create(
+            LocalStorage(str(tmp_path)), prefix, Assignment(nothing, np.zeros(0, np.int64), 1), Metadata(), "g"
+        )
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=12))
+def test_payloads_lie_one_after_the_other_in_each_file(rows: list[tuple[int, int]]) -> None:
+    """start[row] is the sum of the sizes before it in its file."""
+    slices = TensorTable.of([(f"t{i}", "int8", (nbytes,)) for i, (_, nbytes) in enumerate(rows)]).whole()
+    file = np.array([number for number, _ in rows], np.int64)
+    _, storage, _ = golden("dense_single")
+    sink = FORMAT.create(storage, "x", Assignment(slices, file, 4), Metadata(), "g")
+    before = [sum(n for f, n in rows[:i] if f == rows[i][0]) for i in range(len(rows))]
+    assert sink.start.tolist() == before and len(set(sink.asides)) == 4

@@ -1,0 +1,103 @@
+"""The names of element types, and the one function that computes the bytes of a slice."""
+
+import warnings
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import LayoutError, UnsupportedError
+from shardvar.layout import dtypes
+from spec_tests.helpers.hypothesis_strategies import NUMBERS, shapes
+
+
+@pytest.mark.parametrize("name", [name for name in dtypes.NAMES if not dtypes.is_opaque(name) and name != "string"])
+def test_a_name_is_its_numpy_dtypes(name: str) -> None:
+    dtype = dtypes.numpy_dtype(name)
+    assert dtypes.dtype_name(dtype) == name
+    assert dtype == np.dtype(getattr(ml_dtypes, name, name))
+    assert dtypes.ITEMSIZES[dtypes.code(name)] == dtype.itemsize
+
+
+@pytest.mark.parametrize("name", dtypes.NAMES)
+def test_a_code_is_a_position_among_the_names(name: str) -> None:
+    assert dtypes.NAMES[dtypes.code(name)] == name
+
+
+@pytest.mark.parametrize("character", "?bBhHiIlLqQefdFD")
+def test_every_spelling_of_a_c_type_has_a_name(character: str) -> None:
+    """``l`` and ``q`` are both 64 bits wide, and both are int64."""
+    dtype = np.dtype(character)
+    assert dtypes.dtype_name(dtype) == dtype.name
+    assert dtypes.dtype_name(dtype.newbyteorder(">")) == dtype.name
+
+
+def test_big_endian_extended_types_have_names_too() -> None:
+    assert dtypes.dtype_name(np.dtype(ml_dtypes.bfloat16).newbyteorder(">")) == "bfloat16"
+
+
+def test_bytes_and_objects_are_strings() -> None:
+    assert [dtypes.dtype_name(np.dtype(text)) for text in ("S5", "S", "O")] == ["string"] * 3
+    assert dtypes.numpy_dtype("string") == np.dtype(object)
+
+
+@pytest.mark.parametrize("text", ["U3", "M8[s]", "m8[s]", "V4", "i4,f4", "g", "G"])
+def test_what_has_no_name_is_refused_by_its_own(text: str) -> None:
+    dtype = np.dtype(text)
+    with pytest.raises(UnsupportedError) as caught:
+        dtypes.dtype_name(dtype)
+    assert str(dtype) in str(caught.value) and caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["", "float33", "FLOAT32", "object", "O", "resource"])
+def test_unknown_names_are_refused_with_those_that_are_known(name: str) -> None:
+    for ask in (dtypes.code, dtypes.numpy_dtype):
+        with pytest.raises(UnsupportedError, match="bfloat16"):
+            ask(name)
+
+
+@pytest.mark.parametrize("name", ["variant", "qint8", "quint16", "qint32"])
+def test_opaque_types_are_listed_and_have_no_values(name: str) -> None:
+    assert dtypes.is_opaque(name)
+    with pytest.raises(UnsupportedError, match="no such type"):
+        dtypes.numpy_dtype(name)
+
+
+@given(st.lists(st.tuples(st.sampled_from(NUMBERS), shapes(min_rank=3, max_rank=3)), min_size=1))
+def test_a_slice_has_the_bytes_of_its_array(rows: list[tuple[str, tuple[int, ...]]]) -> None:
+    codes = np.array([dtypes.code(name) for name, _ in rows])
+    found = dtypes.slice_nbytes(codes, np.array([shape for _, shape in rows]))
+    assert found.tolist() == [np.zeros(shape, dtypes.numpy_dtype(name)).nbytes for name, shape in rows]
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (2**40, 2**20)])
+@pytest.mark.parametrize("name", ["string", "variant"])
+def test_what_tells_its_own_size_has_none_here(name: str, shape: tuple[int, ...]) -> None:
+    assert dtypes.slice_nbytes(np.array([dtypes.code(name)]), np.array([shape], np.int64)).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("int8", (2**62, 2)),
+        ("float64", (2**60,)),
+        ("int8", (2**32, 2**32)),
+        ("int8", (2**33, 2**31)),
+        ("complex128", (2**63 - 1,)),
+        ("int8", (2**62,) * 64),
+        ("string", (2**62,) * 64),
+    ],
+)
+def test_sizes_that_64_bits_cannot_hold_are_refused_without_a_warning(name: str, shape: tuple[int, ...]) -> None:
+    """The product of such extents wraps round to something small, 0 among others."""
+    with warnings.catch_warnings(), pytest.raises(LayoutError, match="too large") as caught:
+        warnings.simplefilter("error")
+        dtypes.slice_nbytes(np.array([dtypes.code("int8"), dtypes.code(name)]), np.array([(1,) * len(shape), shape]))
+    assert name in str(caught.value)
+
+
+def test_an_empty_slice_of_wide_extents_is_empty() -> None:
+    for shape in ((2**40, 2**40, 0), (0, *(2**62,) * 63), (*(2**62,) * 63, 0)):
+        assert dtypes.slice_nbytes(np.array([dtypes.code("float32")]), np.array([shape])).tolist() == [0]

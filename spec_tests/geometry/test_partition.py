@@ -1,0 +1,207 @@
+"""How tensors are cut: the div and chunk rules exhaustively, and partitions that are proven when they are made."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import ArgumentError, LayoutError
+from shardvar.layout import Partition, PartitionSpec, Region, check_tiles, chunk, div, div_owner
+from spec_tests.helpers.hypothesis_strategies import halves, partitions, shapes, tilings
+
+COUNTS = [(length, num_shards) for length in range(41) for num_shards in range(1, 41)]
+
+
+def test_div_is_the_rfcs_example() -> None:
+    """RFC 000: 13 ids over 5 shards are [0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10], [11, 12]."""
+    assert div(13, 5) == ((0, 3), (3, 6), (6, 9), (9, 11), (11, 13))
+
+
+def test_chunk_is_the_design_pages_example() -> None:
+    assert chunk(13, 5) == ((0, 3), (3, 6), (6, 9), (9, 12), (12, 13))
+
+
+def test_div_cuts_as_numpy_splits() -> None:
+    """``np.array_split`` gives the first ``length % n`` parts one more, which is the div rule."""
+    for length, num_shards in COUNTS:
+        expected = [part.tolist() for part in np.array_split(np.arange(length), num_shards)]
+        assert [list(range(*interval)) for interval in div(length, num_shards)] == expected
+
+
+def test_div_gives_neighbours_whose_sizes_differ_by_at_most_one_larger_first() -> None:
+    for length, num_shards in COUNTS:
+        sizes = [stop - start for start, stop in div(length, num_shards)]
+        assert sizes == sorted(sizes, reverse=True)
+        assert max(sizes) - min(sizes) <= 1
+        assert (len(sizes), sum(sizes)) == (num_shards, length)
+
+
+def test_chunk_cuts_as_pytorch_chunks() -> None:
+    """``torch.chunk``: pieces of ceil(length / n) as long as rows last; then empty ones, to make n of them."""
+    for length, num_shards in COUNTS:
+        size = (length + num_shards - 1) // num_shards
+        rows = list(range(length))
+        pieces = [rows[start : start + size] for start in range(0, length, size)] if size else []
+        pieces += [[]] * (num_shards - len(pieces))
+        assert [list(range(*interval)) for interval in chunk(length, num_shards)] == pieces
+
+
+def test_the_owner_of_an_id_is_the_shard_that_div_puts_it_in() -> None:
+    for length, num_shards in COUNTS:
+        shard, row = div_owner(np.arange(length), length, num_shards)
+        expected = [(s, i - a) for s, (a, b) in enumerate(div(length, num_shards)) for i in range(a, b)]
+        assert list(zip(shard.tolist(), row.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("ids", [[], [[1, 2], [3, 0]], 4, np.uint8(7), np.zeros((0, 3)), np.array([1], ">i4")])
+def test_owners_have_the_shape_of_the_ids(ids: Any) -> None:
+    shard, row = div_owner(ids, 13, 5)
+    assert shard.shape == row.shape == np.shape(ids)
+    assert shard.dtype == row.dtype == np.int64
+
+
+@pytest.mark.parametrize("ids", [[13], [-1], [0, 2**63 - 1], np.array([2**63], np.uint64), [2**70], [0.5], [True]])
+def test_ids_that_no_shard_holds_are_refused(ids: Any) -> None:
+    with pytest.raises(ArgumentError, match="id"):
+        div_owner(ids, 13, 5)
+
+
+def test_nobody_owns_an_id_of_nothing() -> None:
+    with pytest.raises(ArgumentError, match=r"id 0 is outside \[0, 0\)"):
+        div_owner([0], 0, 3)
+    assert div_owner([], 0, 3)[0].shape == (0,)
+
+
+@pytest.mark.parametrize("rule", [div, chunk])
+@pytest.mark.parametrize(("length", "num_shards"), [(3, 0), (3, -1), (-1, 2)])
+def test_counts_that_are_no_layout_are_refused(rule: Any, length: int, num_shards: int) -> None:
+    with pytest.raises(ArgumentError):
+        rule(length, num_shards)
+
+
+@given(st.data())
+def test_every_element_lies_in_one_part(data: st.DataObject) -> None:
+    shape = data.draw(shapes())
+    seen = np.zeros(shape, int)
+    for part in data.draw(partitions(shape)):
+        seen[part.slices] += 1
+    assert (seen == 1).all()
+
+
+@given(st.data())
+def test_a_tiling_with_a_part_lost_has_a_hole(data: st.DataObject) -> None:
+    shape = data.draw(shapes(min_rank=1))
+    parts = data.draw(tilings(shape))
+    lost = parts.pop(data.draw(st.integers(0, len(parts) - 1)))
+    if lost.size:
+        with pytest.raises(LayoutError, match="no part holds") as caught:
+            Partition(shape, tuple(parts))
+        # One region is missing; it may be named in pieces, the first of which begins where it does.
+        assert str(lost) in str(caught.value) or f"[{lost.offset[0]}:" in str(caught.value)
+    else:
+        check_tiles(shape, parts)
+
+
+@given(st.data())
+def test_a_tiling_with_an_element_twice_overlaps(data: st.DataObject) -> None:
+    shape = data.draw(shapes())
+    parts = data.draw(tilings(shape))
+    again = data.draw(st.sampled_from(parts))
+    if again.size:
+        with pytest.raises(LayoutError, match="overlap"):
+            Partition(shape, (*parts, again))
+
+
+@given(st.data())
+def test_a_part_that_reaches_out_is_named(data: st.DataObject) -> None:
+    shape = data.draw(shapes(min_rank=1))
+    parts = data.draw(tilings(shape))
+    out = Region(shape, (1,) * len(shape))
+    with pytest.raises(LayoutError, match="reaches out") as caught:
+        Partition(shape, (*parts, out))
+    assert str(out) in str(caught.value) or repr(out) in str(caught.value)
+
+
+def test_a_part_of_another_rank_is_refused() -> None:
+    with pytest.raises(LayoutError):
+        Partition((3,), (Region((0, 0), (3, 1)),))
+
+
+def test_a_hole_is_not_hidden_by_an_overlap_of_the_same_size() -> None:
+    """Sizes that add up prove nothing while parts overlap."""
+    with pytest.raises(LayoutError, match="overlap"):
+        Partition((4,), (Region((0,), (2,)), Region((1,), (2,))))
+
+
+@given(st.data())
+def test_a_grid_has_its_parts_in_c_order(data: st.DataObject) -> None:
+    shape = data.draw(shapes())
+    counts = [data.draw(st.integers(1, 8)) for _ in shape]
+    grid = Partition.from_counts(shape, counts)
+    x = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    pieces = [x]
+    for axis, count in enumerate(counts):
+        pieces = [part for piece in pieces for part in np.array_split(piece, count, axis)]
+    assert len(grid) == len(pieces)
+    for part, piece in zip(grid, pieces, strict=True):
+        np.testing.assert_array_equal(x[part.slices], piece)
+
+
+def test_more_parts_than_rows_and_no_rows_and_no_axes() -> None:
+    assert [part.shape for part in Partition.from_counts((2, 3), (4, 1))] == [(1, 3), (1, 3), (0, 3), (0, 3)]
+    assert [part.shape for part in Partition.from_counts((0, 3), (2, 1))] == [(0, 3), (0, 3)]
+    assert Partition.from_counts((), ()).parts == (Region((), ()),)
+    assert Partition((0,), ()).parts == ()
+    with pytest.raises(LayoutError, match=r"no part holds \[\]"):
+        Partition((), ())
+    with pytest.raises(LayoutError, match="overlap"):
+        Partition((), (Region((), ()), Region((), ())))
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes"), [((13,), ((5, 9),)), ((13,), ((14, -1),)), ((13,), ()), ((), ((1,),)), ((3, 2), ((3,),))]
+)
+def test_sizes_that_do_not_add_up_are_refused(shape: tuple[int, ...], sizes: Any) -> None:
+    with pytest.raises(LayoutError):
+        Partition.from_sizes(shape, sizes)
+
+
+def test_a_spec_has_partitions_or_splits_but_not_both() -> None:
+    """R-SPEC-1 (RFC 002)."""
+    assert PartitionSpec(partitions=[3, 1]).sizes((13, 4)) == ((5, 4, 4), (4,))
+    assert PartitionSpec(splits=[[1, 8, 4]]).sizes((13, 4)) == ((1, 8, 4), (4,))
+    assert PartitionSpec(splits=[[13], [1, 3]]).sizes((13, 4)) == ((13,), (1, 3))
+    assert PartitionSpec(partitions=[]).sizes(()) == ()
+    for arguments in ({}, {"partitions": [1], "splits": [[3]]}):
+        with pytest.raises(ArgumentError, match="exactly one"):
+            PartitionSpec(**arguments)  # type: ignore[arg-type]
+    with pytest.raises(LayoutError, match="more axes"):
+        PartitionSpec(partitions=[1, 1]).sizes((3,))
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"partitions": [(0, 3), (3, 6)]}, {"partitions": "31"}, {"splits": [["a"]]}, {"partitions": [2.5]}]
+)
+def test_a_spec_is_made_of_integers(arguments: Any) -> None:
+    with pytest.raises(ArgumentError, match="integer"):
+        PartitionSpec(**arguments)
+
+
+@pytest.mark.parametrize("counts", [[0], [-1]])
+def test_no_axis_has_fewer_than_one_part(counts: list[int]) -> None:
+    with pytest.raises(ArgumentError, match="at least one"):
+        PartitionSpec(partitions=counts).sizes((3,))
+
+
+def test_a_hundred_thousand_parts_are_proven_and_a_hole_among_them_is_named() -> None:
+    parts = [Region((row,), (1,)) for row in range(100_000)]
+    assert len(Partition((100_000,), tuple(parts))) == 100_000
+    del parts[77_777]
+    with pytest.raises(LayoutError, match=r"no part holds \[77777:77778\]"):
+        Partition((100_000,), tuple(parts))
+
+
+def test_halves_are_what_the_tilings_are_made_of() -> None:
+    assert halves(Region((2, 0), (4, 3)), 0, 1) == (Region((2, 0), (1, 3)), Region((3, 0), (3, 3)))

@@ -1,0 +1,1 @@
+"""Modules that several tests share, each named for what it holds."""

@@ -1,0 +1,238 @@
+"""A storage that fails, is interrupted or dies at its n-th step: for the tests of what is left behind.
+
+Every call that changes the directory is a step, in the order in which they are made. A write that dies has written
+some of its bytes. After a death nothing changes any more, as if the process were gone: what cleaning up would do is
+refused, and the lock file stays. ``python faulty.py`` does the same with a real SIGKILL, in a process of its own.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import shardvar as sv
+from shardvar.errors import AmbiguousPath, CheckpointError, StorageError
+from shardvar.planning.policies import BalancedPolicy
+from shardvar.storage.local import LocalStorage, split_path
+from shardvar.storage.protocol import ReadableFile, WritableFile
+
+FORMATS = {
+    "shardvar": ("shardvar", "ck", 3),
+    "tensorflow": ("tensorflow", "ck", 3),
+    "safetensors": ("safetensors", "ck.safetensors", 1),
+    "safetensors set": ("safetensors", "ck", 3),
+    "npz": ("npz", "ck.npz", 1),
+}
+"""For each way of writing: the format, the name of the target, and the number of its files."""
+
+
+CUTS: tuple[Callable[[int], int], ...] = (
+    lambda nbytes: 0,
+    lambda nbytes: 1,
+    lambda nbytes: nbytes // 2,
+    lambda nbytes: nbytes - 1,
+)
+"""How many bytes of a write may have been written: none, one, half of them, all but one."""
+
+
+class Killed(BaseException):
+    """The process is gone; nothing in it catches this."""
+
+
+@dataclass
+class Fault:
+    """What happens at which step."""
+
+    at: int
+    """The step; 0 is the first."""
+    kind: Callable[[], BaseException] = Killed
+    """What is raised there."""
+    after: bool = False
+    """Whether the step is taken before it fails, as a rename is whose directory then cannot be synced."""
+    cut: Callable[[int], int] = lambda nbytes: nbytes // 2
+    """How many of its bytes a write that dies has written."""
+    taken: int = 0
+    """Steps so far."""
+    is_cut: bool = False
+    """Whether it died in a write."""
+    is_dead: bool = False
+    log: list[str] = field(default_factory=list)
+    """What was done."""
+
+    def step(self, what: str, do: Callable[[], Any], part: Callable[[], object] = lambda: None) -> Any:
+        """Take a step, or fail in it."""
+        self.live()
+        number, self.taken = self.taken, self.taken + 1
+        if number != self.at:
+            self.log.append(what)
+            return do()
+        if self.after:
+            self.log.append(what)
+            do()
+        error = self.kind()
+        if isinstance(error, Killed):
+            if not self.after:
+                part()
+            self.is_dead = True
+        raise error
+
+    def live(self) -> None:
+        if self.is_dead:
+            raise Killed
+
+
+@dataclass
+class FaultyFile:
+    """A file whose writes are steps."""
+
+    inner: WritableFile
+    bare: str
+    fault: Fault
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def write(self, start: int, buffer: memoryview | bytes) -> None:
+        view = memoryview(buffer)
+
+        def write_part() -> None:
+            self.fault.is_cut = True
+            self.inner.write(start, view[: self.fault.cut(len(view))])
+
+        self.fault.step(f"write {self.bare}", lambda: self.inner.write(start, view), write_part)
+
+    def close(self) -> None:
+        self.fault.step(f"close {self.bare}", self.inner.close)
+
+
+@dataclass(frozen=True)
+class FaultyStorage:
+    """A directory whose changes are steps."""
+
+    inner: LocalStorage
+    fault: Fault
+
+    @property
+    def path(self) -> str:
+        return self.inner.path
+
+    def open(self, name: str) -> ReadableFile:
+        self.fault.live()
+        return self.inner.open(name)
+
+    def names(self) -> list[str]:
+        self.fault.live()
+        return self.inner.names()
+
+    def create(self, name: str) -> FaultyFile:
+        file: WritableFile = self.fault.step(f"create {name}", lambda: self.inner.create(name))
+        return FaultyFile(file, name, self.fault)
+
+    def rename(self, old: str, new: str) -> None:
+        self.fault.step(f"rename {old} {new}", lambda: self.inner.rename(old, new))
+
+    def remove(self, name: str) -> None:
+        self.fault.step(f"remove {name}", lambda: self.inner.remove(name))
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        self.fault.live()
+        with self.inner.lock(name):
+            yield
+        if self.fault.is_dead:
+            (Path(self.path) / f".{name}.lock").touch()
+
+    def make(self) -> None:
+        self.inner.make()
+
+    def free_nbytes(self) -> int:
+        return self.inner.free_nbytes()
+
+
+@contextmanager
+def failing(directory: Path, fault: Fault) -> Iterator[None]:
+    """The verbs meet the fault where they touch ``directory``, and nowhere else."""
+
+    def faulty_split(path: Any) -> tuple[Any, str]:
+        storage, name = split_path(path)
+        return (FaultyStorage(storage, fault) if Path(storage.path) == directory else storage), name
+
+    with mock.patch("shardvar.checkpoint.locate.split_path", faulty_split):
+        yield
+
+
+def arrays(seed: int) -> dict[str, Any]:
+    """Tensors for three files, of which none has the values of another seed's."""
+    rng = np.random.default_rng(seed)
+    keys = [f"w{number}" for number in range(6)] + [f"only in {seed}"]
+    return {key: rng.standard_normal((9, 4)).astype(np.float32) for key in keys}
+
+
+def save(path: Path, form: str, tensors: dict[str, Any], **options: Any) -> Any:
+    form, name, files = FORMATS[form]
+    policy = BalancedPolicy(files) if files > 1 else None
+    return sv.save(path / name, tensors, format=form, policy=policy, **options)
+
+
+def reshard(source: Path, path: Path, form: str, **options: Any) -> Any:
+    form, name, files = FORMATS[form]
+    policy = BalancedPolicy(files) if files > 1 else None
+    return sv.reshard(source, path / name, format=form, policy=policy, **options)
+
+
+OLD, NEW = arrays(1), arrays(2)
+ATOMIC = [form for form in FORMATS if form != "safetensors set"]
+
+
+def is_same(read: dict[str, Any], written: dict[str, Any]) -> bool:
+    return read.keys() == written.keys() and all(np.array_equal(read[key], written[key]) for key in written)
+
+
+def state(directory: Path, form: str) -> str:
+    """What stands there: "old" or "new", whole, or the name of the error of whoever reads it."""
+    try:
+        read = sv.load(directory / FORMATS[form][1])
+    except (CheckpointError, AmbiguousPath) as error:
+        return type(error).__name__
+    assert is_same(read, OLD) or is_same(read, NEW), "a mixture"
+    return "old" if is_same(read, OLD) else "new"
+
+
+def strays(directory: Path) -> list[str]:
+    """Files that a reader of the directory cannot explain."""
+    return [
+        name
+        for name in sorted(os.listdir(directory))
+        if name.endswith((".tmp", ".done", ".lock")) or "svindex." in name
+    ]
+
+
+def assert_clean(directory: Path, form: str, clean: Path) -> None:
+    """As many files as one clean write leaves, and none that stood aside."""
+    if not clean.exists():
+        clean.mkdir()
+        save(clean, form, NEW)
+    assert len(os.listdir(directory)) == len(os.listdir(clean)) and not strays(directory), os.listdir(directory)
+
+
+def full() -> StorageError:
+    return StorageError("The disk is full.", "Free some space.")
+
+
+def kill_myself() -> BaseException:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return Killed()
+
+
+if __name__ == "__main__":
+    _, source, target, form, at = sys.argv
+    with failing(Path(target), Fault(int(at), kill_myself)):
+        print(reshard(Path(source), Path(target), form, force=True).reused_files)

@@ -1,0 +1,155 @@
+"""The conformance kit judges rightly: what shardvar and NumPy claim they keep, and nothing unclaimed counts as kept."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardvar.conformance import adapter as protocol
+from shardvar.conformance.adapters.numpy import Adapter as NumpyAdapter
+from shardvar.conformance.adapters.shardvar import Adapter as ShardvarAdapter
+from shardvar.conformance.registry import LEVELS, Rule, all_rules
+from shardvar.conformance.report import program
+from shardvar.conformance.rules.damage import files_of
+from shardvar.conformance.verdict import (
+    BROKEN,
+    BROKEN_SOMETIMES,
+    EXPECTED_FAILURE,
+    KEPT,
+    NOT_CLAIMED,
+    UNEXPECTED_PASS,
+    Expected,
+    judge,
+    verdict_of,
+)
+from spec_tests.helpers import wrong_adapters
+
+WRONG = wrong_adapters.__name__
+RULES = {rule.id: rule for rule in all_rules()}
+EXAMPLES = 8
+
+
+def test_every_rule_says_what_it_is() -> None:
+    assert {rule.level for rule in RULES.values()} == LEVELS.keys()
+    for rule in RULES.values():
+        assert rule.sentence and rule.law and rule.rfc in ("000", "001", "002", "003")
+        assert set(rule.needs) <= protocol.METHODS and rule.needs, rule.id
+
+
+def test_every_method_of_an_adapter_is_explained_and_asked_for() -> None:
+    table = (protocol.__doc__ or "").partition("=====")[2]
+    asked = {name for rule in RULES.values() for name in rule.needs}
+    assert [name for name in protocol.METHODS if f"``{name}(" not in table] == []
+    assert asked == protocol.METHODS
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
+@pytest.mark.parametrize("adapter", [ShardvarAdapter(), NumpyAdapter()], ids=["shardvar", "numpy"])
+def test_what_is_claimed_is_kept(adapter: Any, rule: Rule) -> None:
+    verdict = judge(rule, adapter, max_examples=EXAMPLES)
+    assert verdict.outcome in (KEPT, NOT_CLAIMED), program(verdict, "a:Adapter")
+    claims = set(rule.needs) <= protocol.methods_of(adapter)
+    assert (verdict.outcome == NOT_CLAIMED) == (not claims or verdict.cases == 0)
+    if isinstance(adapter, ShardvarAdapter):
+        assert (verdict.outcome, verdict.unclaimed_cases) == (KEPT, 0), "shardvar claims everything"
+
+
+def test_the_counterexample_is_the_smallest_and_runs() -> None:
+    """Two rows in the wrong order are all that it takes."""
+    verdict = judge(RULES["R-READ-1"], wrong_adapters.Unstitched())
+    text = program(verdict, f"{WRONG}:Unstitched")
+    assert "np.array([1, 0], 'int64')" in text and verdict.counterexample is not None
+    names: dict[str, Any] = {}
+    lines = [line[4:] for line in text.split("\n")]
+    last = next(n for n, line in enumerate(lines) if line.startswith("adapter.sparse_read"))
+    lines[last] = f"answer = {lines[last]}"
+    exec("\n".join(lines), names)
+    assert names["answer"].tolist() == [1.0, 2.0]
+    assert verdict.counterexample.came == "It gave np.array([1.0, 2.0], 'float32')."
+    assert verdict.counterexample.must == "It must give np.array([2.0, 1.0], 'float32')."
+
+
+def test_an_adapter_of_three_methods_claims_nothing_else() -> None:
+    adapter = wrong_adapters.Three()
+    verdicts = {rule.id: judge(rule, adapter, max_examples=EXAMPLES) for rule in RULES.values()}
+    kept = {name for name, verdict in verdicts.items() if verdict.outcome == KEPT}
+    assert {name for name, verdict in verdicts.items() if verdict.outcome == BROKEN} == set()
+    assert kept == {"R-CONCAT-1", "R-CONCAT-1-few", "R-CONCAT-1-dtypes", "R-LOOKUP-2", "R-LOOKUP-2-axes", "R-ID-1"}
+    assert all(verdict.outcome == NOT_CLAIMED for name, verdict in verdicts.items() if name not in kept)
+    assert verdicts["R-SV-1"].reason == "no shards"
+    assert protocol.strangers_of(adapter) == ["lokup_bags"]
+
+
+def test_inputs_that_are_not_claimed_are_counted_and_not_kept() -> None:
+    class Partial(NumpyAdapter):
+        def create(self, value: Any, num_shards: int) -> Any:
+            if num_shards > 1:
+                raise NotImplementedError("more shards than one")
+            return super().create(value, num_shards)
+
+    verdict = judge(RULES["R-CONCAT-1"], Partial())
+    assert verdict.outcome == KEPT and verdict.unclaimed_cases > 0 < verdict.cases
+    assert verdict.unclaimed == ["create: more shards than one"]
+
+    class Nothing(NumpyAdapter):
+        def create(self, value: Any, num_shards: int) -> Any:
+            raise NotImplementedError
+
+    assert judge(RULES["R-CONCAT-1"], Nothing()).outcome == NOT_CLAIMED
+
+
+def test_an_expected_failure_that_passes_is_a_failure_of_the_declaration() -> None:
+    rule = RULES["R-READ-1"]
+    assert judge(rule, wrong_adapters.Unstitched(), expected=Expected("upstream")).outcome == EXPECTED_FAILURE
+    assert judge(rule, NumpyAdapter(), expected=Expected("upstream")).outcome == UNEXPECTED_PASS
+
+
+@pytest.mark.parametrize("adapter", [wrong_adapters.Unstitched(), NumpyAdapter()], ids=["broken", "kept"])
+def test_what_is_broken_in_some_runs_is_said_to_be_so_whether_this_run_found_it_or_not(adapter: Any) -> None:
+    verdict = judge(RULES["R-READ-1"], adapter, expected=Expected("random", sometimes=True))
+    assert (verdict.outcome, verdict.reason) == (BROKEN_SOMETIMES, "random")
+
+
+def test_what_is_not_claimed_is_not_broken_in_some_runs() -> None:
+    verdict = judge(RULES["R-LOOKUP-4"], NumpyAdapter(), expected=Expected("random", sometimes=True))
+    assert verdict.outcome == NOT_CLAIMED
+
+
+def test_damage_hits_the_same_bytes_whatever_the_files_are_called(tmp_path: Path) -> None:
+    """By size, then by content, in each directory; files without a byte are left out."""
+    contents = [b"a", b"b", b"00", b""]
+    for directory, names in (("one", "wxyz"), ("other", "zyxw")):
+        (tmp_path / directory).mkdir()
+        for name, content in zip(names, contents, strict=True):
+            (tmp_path / directory / name).write_bytes(content)
+    one, other = ([path.read_bytes() for path in files_of(str(tmp_path / name))] for name in ("one", "other"))
+    assert one == other and sorted(one[:2]) == [b"a", b"b"] and one[2:] == [b"00"]
+
+
+def test_an_exception_where_an_answer_is_due_is_a_breach() -> None:
+    class Raises(NumpyAdapter):
+        def read(self, handle: Any) -> Any:
+            raise RuntimeError("no memory")
+
+    verdict = judge(RULES["R-CONCAT-1"], Raises())
+    assert verdict.outcome == BROKEN and verdict.counterexample is not None
+    assert verdict.counterexample.came == "It raised RuntimeError: no memory"
+
+
+def test_what_happens_only_sometimes_is_a_breach() -> None:
+    class Once(NumpyAdapter):
+        asked = 0
+
+        def read(self, handle: Any) -> Any:
+            self.asked += 1
+            return np.zeros(1) if self.asked == 5 else super().read(handle)
+
+    verdict = judge(RULES["R-CONCAT-1"], Once())
+    assert verdict.outcome == BROKEN and verdict.counterexample is not None
+    assert verdict.counterexample.calls[-1].startswith("# The same calls did not do the same")
+
+
+def test_a_verdict_survives_json() -> None:
+    verdict = judge(RULES["R-READ-1"], wrong_adapters.Unstitched())
+    assert verdict_of(verdict.as_json()) == verdict

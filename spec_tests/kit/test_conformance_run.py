@@ -1,0 +1,212 @@
+"""A run of the kit under pytest: options, reports, declared failures, and silence until it is asked for."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardvar
+from shardvar.conformance import calls
+from shardvar.conformance.adapter import load_adapter
+from shardvar.conformance.calls import ProcessDied
+from shardvar.conformance.session import levels_of
+from shardvar.conformance.verdict import read_expected
+from shardvar.errors import ArgumentError
+from spec_tests.helpers import paths, wrong_adapters
+from spec_tests.helpers.programs import ENVIRONMENT
+
+WRONG = wrong_adapters.__name__
+PLUGIN = ["-p", "shardvar.conformance.plugin", "-p", "no:cacheprovider"]
+NUMPY = "shardvar.conformance.adapters.numpy:Adapter"
+
+
+def run(directory: Path, *arguments: str, python: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Run pytest somewhere, with the wrong adapters and the same shardvar in reach."""
+    return subprocess.run(
+        [sys.executable, *python, "-m", "pytest", *PLUGIN, *arguments],
+        cwd=directory,
+        env=ENVIRONMENT | {"PYTEST_ADDOPTS": "", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def judge(directory: Path, adapter: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(directory, "--pyargs", "shardvar.conformance", "--adapter", adapter, *arguments)
+
+
+@pytest.mark.smoke
+def test_an_adapter_is_judged_level_by_level(tmp_path: Path) -> None:
+    done = judge(tmp_path, NUMPY, "-q", "--level", "1", "--conformance-json", "a.json", "--conformance-html", "a.html")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 kept, 0 broken, 5 not claimed" in done.stdout
+    assert "(no regions) `regions` gives the parts of a grid" in done.stdout
+    report = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
+    assert report["adapter"] == NUMPY and report["levels"] == {"1": "partitioning"}
+    assert report["counts"]["kept"] == 2 and {rule["level"] for rule in report["rules"]} == {1}
+    first = report["rules"][0]
+    assert (first["id"], first["sentence_id"], first["outcome"], first["rfc"]) == ("R-DIV-1", "R-DIV-1", "kept", "000")
+    html = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "R-DIV-1" in html and "one more id" in html
+    assert {path.name for path in tmp_path.iterdir()} - {".hypothesis"} == {"a.html", "a.json"}
+
+
+def test_a_breach_is_shown_with_its_program_and_fails_the_run(tmp_path: Path) -> None:
+    done = judge(tmp_path, f"{WRONG}:Unstitched", "-k", "R-READ-1", "--conformance-json", "a.json")
+    assert done.returncode == 1
+    assert "FAILED shardvar.conformance::R-READ-1" in done.stdout and "Traceback" not in done.stdout
+    assert "adapter.sparse_read(h1, np.array([1, 0], 'int64'))" in done.stdout
+    assert "# It must give np.array([2.0, 1.0], 'float32')." in done.stdout
+    rules = {rule["id"]: rule for rule in json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["rules"]}
+    assert rules["R-READ-1"]["outcome"] == "broken" and "import numpy" in rules["R-READ-1"]["program"]
+    assert rules["R-DIV-1"]["outcome"] == "not run"
+
+
+def test_declared_failures_are_expected_and_unexpected_passes_fail(tmp_path: Path) -> None:
+    (tmp_path / "known.txt").write_text("# upstream\nR-READ-1: rows come by shards  # to be mended\n")
+    known = ("-q", "-k", "R-READ-1", "--expected-failures", "known.txt")
+    done = judge(tmp_path, f"{WRONG}:Unstitched", *known)
+    assert done.returncode == 0 and "1 expected failure" in done.stdout and "rows come by shards" in done.stdout
+    done = judge(tmp_path, NUMPY, *known)
+    assert done.returncode == 1 and "1 unexpected pass" in done.stdout and "take it off the list" in done.stdout
+
+
+def test_what_is_declared_to_be_broken_in_some_runs_fails_none(tmp_path: Path) -> None:
+    (tmp_path / "known.txt").write_text("R-READ-1 sometimes: files have random names\n")
+    for adapter in (f"{WRONG}:Unstitched", NUMPY):
+        done = judge(tmp_path, adapter, "-q", "-k", "R-READ-1", "--expected-failures", "known.txt")
+        assert done.returncode == 0 and "1 broken in some runs" in done.stdout and "random names" in done.stdout
+
+
+@pytest.mark.parametrize(("page", "broken"), [("README.md", 1), ("docs/conformance-kit.md", 3)])
+def test_the_adapters_of_the_pages_are_judged_as_the_pages_say(tmp_path: Path, page: str, broken: int) -> None:
+    text = (paths.ROOT / page).read_text(encoding="utf-8")
+    adapter = next(part for part in text.split("```python\n") if "class Adapter:" in part).partition("```")[0]
+    (tmp_path / "adapter.py").write_text(adapter[adapter.rindex("import numpy") :], encoding="utf-8")
+    assert "python -m pytest --pyargs shardvar.conformance --adapter adapter:Adapter" in text
+    done = judge(tmp_path, "adapter:Adapter", "-q")
+    assert done.returncode == 1 and f" {broken} broken" in done.stdout, done.stdout
+    for excerpt in text.split("```\n"):
+        if excerpt.startswith("R-"):
+            assert excerpt in done.stdout
+
+
+def test_a_process_that_damage_ends_has_broken_the_rule(tmp_path: Path) -> None:
+    done = judge(tmp_path, f"{WRONG}:Ends", "-q", "-k", "R-DAMAGE-1-truncate")
+    assert done.returncode == 1
+    assert "restore ended the process that it ran in, with exit code 9" in done.stdout
+
+
+def test_a_process_that_hangs_is_ended_and_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolated = calls.Isolated(wrong_adapters.Hangs(), f"{WRONG}:Hangs")
+    tensors, path = {"w": np.ones(3)}, str(tmp_path / "model")
+    isolated.save(path, tensors, 1)
+    monkeypatch.setattr(calls, "PATIENCE", 0.5)
+    assert np.array_equal(isolated.restore(path, tensors, 1)["w"], tensors["w"])
+    (tmp_path / "model.npz").write_bytes(b"")
+    with pytest.raises(ProcessDied, match=r"restore did not return within"):
+        isolated.restore(path, tensors, 1)
+    isolated.close()
+
+
+def test_rules_are_judged_in_several_processes_too(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    done = judge(tmp_path, NUMPY, "-q", "-n", "2", "--level", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 kept, 0 broken, 5 not claimed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--pyargs", "shardvar.conformance"], "none was given. Add --adapter package.module:Name"),
+        (["--pyargs", "shardvar.conformance", "--adapter", NUMPY, "--conformance-json", "no/a.json"], "no directory"),
+        (["--pyargs", "shardvar.conformance", "--adapter", NUMPY, "--expected-failures", "no.txt"], "no.txt"),
+    ],
+    ids=["adapter", "report", "declarations"],
+)
+def test_wrong_usage_is_told_in_a_sentence(tmp_path: Path, arguments: list[str], told: str) -> None:
+    done = run(tmp_path, *arguments)
+    assert done.returncode == 4 and told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_adapter_in_the_working_directory_is_found_without_being_installed(tmp_path: Path) -> None:
+    """The command ``pytest`` does not look there by itself; ``-P`` makes ``python -m pytest`` like it."""
+    (tmp_path / "mine.py").write_text("class A:\n    def div(self, length, num_shards): return []\n", encoding="utf-8")
+    asked = ("--pyargs", "shardvar.conformance", "--adapter", "mine:A", "--level", "1")
+    done = run(tmp_path, *asked, python=["-P"])
+    assert done.returncode == 1 and "R-DIV-1" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("nonesuch.adapter:A", "no module 'nonesuch'"),
+        (f"{WRONG}:Nobody", "has no 'Nobody'"),
+        (WRONG, "names no adapter"),
+        (":A", "names no adapter"),
+    ],
+)
+def test_an_adapter_that_is_none_is_told_in_a_sentence(spec: str, told: str) -> None:
+    with pytest.raises(ArgumentError, match=told):
+        load_adapter(spec)
+
+
+SILENT = """
+import sys
+def test_nothing_is_loaded(pytestconfig):
+    assert not any(name.split(".")[0] in ("numpy", "hypothesis") for name in sys.modules)
+    loaded = {name for name in sys.modules if name.split(".")[0] == "shardvar"}
+    assert loaded == {"shardvar", "shardvar.conformance", "shardvar.conformance.plugin"}
+    assert pytestconfig.getoption("--level") == "theirs"
+"""
+THEIRS = """
+def pytest_addoption(parser):
+    parser.addoption("--level", default="theirs")
+    parser.addoption("--adapter", default="theirs")
+"""
+
+
+@pytest.mark.smoke
+def test_the_plugin_is_inert_until_it_is_asked_for(tmp_path: Path) -> None:
+    """Nothing is imported, nothing collected, and options of the same names are somebody else's."""
+    (tmp_path / "test_theirs.py").write_text(SILENT)
+    (tmp_path / "conftest.py").write_text(THEIRS)
+    done = run(tmp_path, "-q")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout and "conformance" not in done.stdout
+
+
+def test_collecting_the_package_finds_no_tests_in_it(tmp_path: Path) -> None:
+    """``make test`` runs its doctests, and somebody's pattern may match every file."""
+    done = run(
+        tmp_path, "-q", "-o", "python_files=*.py", "--collect-only", str(Path(shardvar.__file__).parent / "wire")
+    )
+    assert "no tests" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("R-DIV-1", "Line 1 gives no reason"),
+        ("\nR-DIV-1:", "Line 2 gives no reason"),
+        ("R-NONE-1: because", "which is none"),
+        ("R-DIV-1 often: because", "has 'often' after the rule"),
+        ("R-DIV-1 sometimes:", "gives no reason"),
+        ("R-DIV-1: because\nR-DIV-1: again", "a second time"),
+    ],
+)
+def test_a_declaration_that_says_nothing_is_refused(text: str, told: str) -> None:
+    with pytest.raises(ArgumentError, match=told):
+        read_expected(text, {"R-DIV-1"})
+
+
+@pytest.mark.parametrize("text", ["0", "9", "x", "3-2", "-", "1-9"])
+def test_a_level_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentError, match="is no level"):
+        levels_of(text)

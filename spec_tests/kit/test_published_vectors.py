@@ -1,0 +1,196 @@
+"""The vectors that shardvar publishes: this engine gives what they expect, and they are what their generator makes.
+
+What is expected was computed without shardvar (``spec_tests/vector_generators``), which a test holds; so a vector that
+passes is two opinions that agree.
+"""
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spec_tests.helpers.paths import ROOT
+from spec_tests.rules.sentences import sentences_by_rule
+from spec_tests.vector_answers import disk, geometry, memory
+from spec_tests.vector_answers.judge import disagreement, is_array
+from spec_tests.vector_generators import make
+from spec_tests.vector_generators.rules import RULES
+
+DATA = make.DATA
+GENERATORS = Path(make.__file__).parent
+DOCUMENTS = {name: json.loads((DATA / f"{name}.json").read_text(encoding="ascii")) for name in make.GROUPS}
+CASES = {case["id"]: case for document in DOCUMENTS.values() for case in document["cases"]}
+SCHEMA = json.loads((DATA / "schema.json").read_text(encoding="utf-8"))
+OPS = geometry.OPS | memory.OPS
+
+
+def answer(case: Mapping[str, Any]) -> Any:
+    """What the engine gives: a value, or the error that it raises."""
+    try:
+        if case["op"] in disk.OPS:
+            return disk.OPS[case["op"]](DATA, case["inputs"], case.get("expected"))
+        return OPS[case["op"]](case["inputs"])
+    except AssertionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it raises is what is judged
+        return error
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_engine_gives_what_is_expected(name: str) -> None:
+    assert disagreement(CASES[name], answer(CASES[name])) is None
+
+
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    """The schema's; the built wheel is tested without the package that checks schemas."""
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    return jsonschema.Draft202012Validator(SCHEMA)
+
+
+@pytest.mark.parametrize("name", make.GROUPS)
+def test_every_file_is_as_the_schema_says(name: str, validator: Any) -> None:
+    validator.validate(DOCUMENTS[name])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"op": "unknown"},
+        {"expected": None, "error": "LayoutError"},
+        {"inputs": {"length": 13}},
+        {"inputs": {"length": 2**53, "num_shards": 2}},
+        {"expected": [[0.5, 1]]},
+        {"ulps": -1},
+        {"bug": ""},
+        {"acceptable": [{"why": "nobody says what"}]},
+        {"more": 1},
+    ],
+    ids=lambda spoil: next(iter(spoil)),
+)
+def test_the_schema_refuses_what_is_no_vector(spoil: dict[str, Any], validator: Any) -> None:
+    """Each would be accepted by a schema that says nothing of it."""
+    case = {**CASES["div-div-13-5"], **spoil}
+    document = {**DOCUMENTS["div"], "cases": [case]}
+    assert not validator.is_valid(document)
+
+
+def test_the_generator_makes_the_published_files_again() -> None:
+    """Byte for byte, and no file more; this is what ``git diff --exit-code`` after ``make vectors`` says."""
+    published = {path.relative_to(DATA).as_posix(): path for path in DATA.rglob("*") if path.is_file()}
+    made = make.files()
+    changed = {name for name, octets in made.items() if name in published and published[name].read_bytes() != octets}
+    changed |= published.keys() ^ (made.keys() | set(make.BY_HAND))
+    assert changed == set(), "run `make vectors`: golden and hostile checkpoints are among what it is made from"
+
+
+def test_the_generator_knows_nothing_of_the_engine() -> None:
+    """So that what is expected never comes from the function under test."""
+    known = {*sys.stdlib_module_names, "numpy", "ml_dtypes"}
+    ours = ("spec_tests.vector_generators", "spec_tests.helpers.paths")
+    for path in GENERATORS.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {name.split(".")[0] for name in names if not name.startswith(ours)} <= known, path
+
+
+def test_ids_are_unique_and_begin_with_their_group() -> None:
+    for group, document in DOCUMENTS.items():
+        assert document["header"]["group"] == group
+        assert document["header"]["count"] == len(document["cases"])
+        assert all(case["id"].startswith(f"{group}-") for case in document["cases"])
+    assert len(CASES) == sum(document["header"]["count"] for document in DOCUMENTS.values())
+
+
+def test_every_rule_has_a_vector_and_every_op_is_told() -> None:
+    """In the README, where someone who has nothing else looks."""
+    readme = (DATA / "README.md").read_text(encoding="utf-8")
+    assert {case["rule"] for case in CASES.values()} == RULES.keys()
+    assert [op for op in {case["op"] for case in CASES.values()} if f"`{op}`" not in readme] == []
+    assert [name for name in make.GROUPS if f"[{name}.json]({name}.json)" not in readme] == []
+
+
+def test_sentences_of_the_documentation_stand_there() -> None:
+    """Word for word; those of the RFCs are held by the table of rules."""
+
+    def words(text: str) -> str:
+        return " ".join(text.split())
+
+    told = {rule: each for rule, each in RULES.items() if each["source"].startswith("docs/")}
+    pages = {source: words((ROOT / source).read_text(encoding="utf-8")) for source in sources(told)}
+    assert [rule for rule, each in told.items() if words(each["sentence"]) not in pages[each["source"]]] == []
+
+
+def test_sentences_of_the_rfcs_are_those_of_their_rules() -> None:
+    """An id means the same here as in docs/rules.md."""
+
+    def words(text: str) -> str:
+        return " ".join(re.sub("[`*_]", "", text).split())
+
+    for rule, each in RULES.items():
+        if rule.startswith("R-"):
+            number, sentences = each["source"].removeprefix("RFC "), sentences_by_rule()[rule]
+            assert any(words(each["sentence"]) in words(told.text) for rfc, told in sentences if rfc == number), rule
+
+
+def sources(told: Mapping[str, Mapping[str, str]]) -> set[str]:
+    return {each["source"] for each in told.values()}
+
+
+def test_no_number_is_beyond_what_javascript_holds() -> None:
+    """Integers; real numbers are float64 in JavaScript too."""
+
+    def numbers(value: Any) -> list[int]:
+        if isinstance(value, dict):
+            return [each for part in value.values() for each in numbers(part)]
+        if isinstance(value, list):
+            return [each for part in value for each in numbers(part)]
+        return [value] if isinstance(value, int) else []
+
+    assert max(abs(number) for document in DOCUMENTS.values() for number in numbers(document)) < 2**53
+
+
+def test_the_vectors_are_small() -> None:
+    assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 2_000_000
+
+
+def spoiled(value: Any) -> Any:
+    """Another answer than the given one."""
+    if is_array(value):
+        if not value["data"]:
+            return {**value, "shape": [*value["shape"], 1]}
+        first = value["data"][0]
+        other = (
+            not first
+            if isinstance(first, bool)
+            else ("1" if first != "1" else "2")
+            if isinstance(first, str)
+            else first + 1
+        )
+        return {**value, "data": [other, *value["data"][1:]]}
+    if isinstance(value, dict):
+        key = next(iter(value))
+        return {**value, key: spoiled(value[key])}
+    if isinstance(value, list):
+        return [spoiled(value[0]), *value[1:]] if value else [0]
+    return f"{value}0" if isinstance(value, str) else 1 if value is None else value + 1
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "expected" in case][::7])
+def test_a_wrong_answer_is_none_that_is_expected(name: str) -> None:
+    """The judge can fail: with one number changed a vector is not passed any more."""
+    case = {**CASES[name], "acceptable": []}
+    assert disagreement({**case, "expected": spoiled(case["expected"])}, answer(case)) is not None
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "error" in case][::5])
+def test_an_answer_where_an_error_is_expected_is_wrong(name: str) -> None:
+    assert disagreement(CASES[name], 0) is not None
+    assert disagreement(CASES[name], KeyError("another error")) is not None

@@ -1,0 +1,142 @@
+"""Sampled losses: the textbook's sums in float64, whatever the layouts of weights and biases."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardvar.devices import track_transfers
+from shardvar.errors import ArgumentError, OutOfRange
+from shardvar.nn import SampledValues, log_uniform_sampler, nce_loss, sampled_softmax_loss
+from shardvar.nn.losses import expected_count
+from shardvar.variables import Variable
+from spec_tests.helpers.embedding_tables import shard, sizes
+
+DIM = 3
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    weight_sizes = draw(sizes(min_rows=2))
+    classes = sum(weight_sizes)
+    cut = draw(st.integers(0, classes))
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    batch, num_true, num_sampled = draw(st.integers(0, 3)), draw(st.integers(1, 2)), draw(st.integers(0, classes))
+    return {
+        "weights": shard(random.normal(size=(classes, DIM)).astype(np.float32), weight_sizes),
+        "biases": shard(random.normal(size=classes).astype(np.float32), [cut, classes - cut]),
+        "labels": random.integers(0, classes, (batch, num_true)),
+        "inputs": random.normal(size=(batch, DIM)).astype(np.float32),
+        "num_sampled": num_sampled,
+        "num_classes": classes,
+        "num_true": num_true,
+        "sampled_values": (
+            random.permutation(classes)[:num_sampled],
+            random.uniform(0.1, 1, (batch, num_true)).astype(np.float32),
+            random.uniform(0.1, 1, num_sampled).astype(np.float32),
+        ),
+        "remove_accidental_hits": draw(st.booleans()),
+    }
+
+
+def textbook_logits(case: dict[str, Any]) -> list[tuple[list[float], list[float]]]:
+    """For each example the logits of its labels, and of the samples that are none of its labels."""
+    w, b = (np.asarray(case[name]).astype(np.float64) for name in ("weights", "biases"))
+    samples, true_count, sampled_count = case["sampled_values"]
+    answer = []
+    for i, x in enumerate(case["inputs"].astype(np.float64)):
+        true = [x @ w[c] + b[c] - np.log(true_count[i, j]) for j, c in enumerate(case["labels"][i])]
+        kept = [k for k, c in enumerate(samples) if not (case["remove_accidental_hits"] and c in case["labels"][i])]
+        answer.append((true, [x @ w[samples[k]] + b[samples[k]] - np.log(sampled_count[k]) for k in kept]))
+    return answer
+
+
+@settings(deadline=None)
+@given(cases())
+def test_nce_is_logistic_loss_summed_over_labels_and_samples(case: dict[str, Any]) -> None:
+    expected = []
+    for true, others in textbook_logits(case):
+        y = 1 / len(true)
+        wanted = sum(-y * np.log(1 / (1 + np.exp(-z))) - (1 - y) * np.log(1 - 1 / (1 + np.exp(-z))) for z in true)
+        expected.append(wanted + sum(np.log1p(np.exp(z)) for z in others))
+    assert np.allclose(nce_loss(**case), expected, rtol=1e-4, atol=1e-4)
+
+
+@settings(deadline=None)
+@given(cases())
+def test_sampled_softmax_is_the_cross_entropy_over_labels_and_samples(case: dict[str, Any]) -> None:
+    expected = []
+    for true, others in textbook_logits(case):
+        total = np.log(sum(np.exp(z) for z in (*true, *others)))
+        expected.append(np.mean([total - z for z in true]))
+    assert np.allclose(sampled_softmax_loss(**case), expected, rtol=1e-4, atol=1e-4)
+
+
+@settings(deadline=None)
+@given(cases())
+def test_the_layout_does_not_change_a_bit(case: dict[str, Any]) -> None:
+    whole = case | {name: Variable(np.asarray(case[name])) for name in ("weights", "biases")}
+    assert np.array_equal(nce_loss(**case), nce_loss(**whole))
+    assert np.array_equal(sampled_softmax_loss(**case), sampled_softmax_loss(**whole))
+
+
+def test_only_the_rows_of_labels_and_samples_move() -> None:
+    """R-LOSS-1: the loss respects the partitions."""
+    weights, biases = shard(np.ones((100, 8), np.float32), [50, 50]), shard(np.ones(100, np.float32), [100])
+    sampled = ([3, 60], np.ones((1, 1), np.float32), np.ones(2, np.float32))
+    with track_transfers() as ledger:
+        nce_loss(weights, biases, [[7]], np.ones((1, 8), np.float32), 2, 100, sampled_values=sampled)
+    assert ledger.nbytes == 3 * (8 + 1) * 4
+
+
+@settings(deadline=None)
+@given(st.integers(1, 200), st.integers(0, 2**62), st.data())
+def test_the_sampler_draws_distinct_classes_and_its_seed_decides_which(
+    range_max: int, seed: int, data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(0, range_max))
+    sampled = log_uniform_sampler([[0]], count, range_max, seed)
+    candidates = sampled.sampled_candidates.tolist()
+    assert len(set(candidates)) == len(candidates) == count
+    assert all(0 <= c < range_max for c in candidates)
+    assert candidates == log_uniform_sampler([[0]], count, range_max, seed).sampled_candidates.tolist()
+    assert np.all((sampled.sampled_expected_count >= 0) & (sampled.sampled_expected_count <= 1))
+
+
+def test_classes_come_as_often_as_the_distribution_says() -> None:
+    """With one draw the expected count is the chance, and the chances of all classes add up to 1."""
+    chances = expected_count(np.arange(50), 50, 1)
+    assert np.isclose(chances.sum(), 1, atol=1e-5) and np.all(np.diff(chances) < 0)
+    first = [int(log_uniform_sampler([[0]], 1, 50, seed).sampled_candidates[0]) for seed in range(2000)]
+    frequency = np.bincount(first, minlength=50) / 2000
+    assert np.max(np.abs(np.cumsum(frequency) - np.cumsum(chances))) < 1.63 / np.sqrt(2000)  # Kolmogorov-Smirnov, 1 %
+
+
+def test_a_loss_without_samples_draws_them_by_its_seed() -> None:
+    weights, biases = Variable(np.ones((20, 2), np.float32)), Variable(np.arange(20, dtype=np.float32))
+    arguments = (weights, biases, [[3]], np.ones((1, 2), np.float32), 5, 20)
+    assert np.array_equal(sampled_softmax_loss(*arguments, seed=1), sampled_softmax_loss(*arguments, seed=1))
+    assert nce_loss(*arguments).shape == (1,)
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
+    weights, biases = Variable(np.ones((4, 2), np.float32)), Variable(np.ones(4, np.float32))
+    x = np.ones((1, 2), np.float32)
+    with pytest.raises(OutOfRange, match="Index 4"):
+        nce_loss(weights, biases, [[4]], x, 1, 4)
+    with pytest.raises(ArgumentError, match="labels"):
+        nce_loss(weights, biases, [[0, 1]], x, 1, 4)
+    with pytest.raises(ArgumentError, match="biases"):
+        nce_loss(weights, Variable([1.0]), [[0]], x, 1, 4)
+    with pytest.raises(ArgumentError, match="inputs"):
+        nce_loss(weights, biases, [[0]], np.ones((1, 3), np.float32), 1, 4)
+    with pytest.raises(ArgumentError, match="distinct"):
+        nce_loss(weights, biases, [[0]], x, 5, 4)
+    with pytest.raises(ArgumentError, match="5 classes"):
+        nce_loss(weights, biases, [[0]], x, 2, 5)
+    with pytest.raises(ArgumentError, match="three"):
+        nce_loss(weights, biases, [[0]], x, 2, 4, sampled_values=[1, 2])
+    with pytest.raises(ArgumentError, match="sampled_expected_count"):
+        SampledValues.of(([1, 2], np.ones((1, 1)), np.ones(3)), (1, 1))

@@ -1,0 +1,92 @@
+"""Rows that stand elsewhere than their ids say: balanced by frequency or shuffled, and always found again."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardvar.errors import ArgumentError
+from shardvar.nn import RebalancedEmbedding, embedding_lookup, permute_rows, plan_balanced_rows, plan_shuffled_rows
+from shardvar.nn.rebalance import shard_loads
+from shardvar.tracking import ObjectGraph
+from shardvar.variables import Variable
+from shardvar.variables.row_layout import RowLayout
+from spec_tests.helpers.embedding_tables import Table, ids_for, sizes, tables
+
+
+@settings(deadline=None)
+@given(tables(), st.integers(0, 2**31), st.booleans(), st.data())
+def test_a_rebalanced_embedding_gives_every_id_the_row_that_it_had(
+    table: Table, seed: int, by_frequency: bool, data: st.DataObject
+) -> None:
+    """R-BALANCE-1 (RFC 002): "remember the mapping in a variable"."""
+    frequencies = np.random.default_rng(seed).zipf(1.5, table.rows)
+    if by_frequency:
+        embedding = RebalancedEmbedding.by_frequency(table.sharded, frequencies)
+    else:
+        embedding = RebalancedEmbedding.shuffled(table.sharded, seed)
+    ids = data.draw(ids_for(table.rows))
+    assert np.array_equal(embedding.lookup(np.array(ids, np.int64)), table.full[ids])
+    assert np.array_equal(embedding_lookup(table.sharded, embedding.rows_of(np.array(ids, np.int64))), table.full[ids])
+
+
+@settings(deadline=None)
+@given(sizes(min_rows=1), st.integers(0, 2**31))
+def test_balanced_rows_are_a_permutation(counts: list[int], seed: int) -> None:
+    layout = RowLayout.of_sizes(counts)
+    rows = plan_balanced_rows(np.random.default_rng(seed).integers(0, 9, layout.num_rows), layout)
+    assert sorted(rows.tolist()) == list(range(layout.num_rows))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 6), st.integers(1, 40), st.integers(0, 2**31))
+def test_no_shard_is_asked_much_more_than_another(num_shards: int, rows_a_shard: int, seed: int) -> None:
+    """Whoever is dealt the last row was asked least of those with room; so loads differ by at most one frequency a row
+    that the fuller shards had over: here by no more than under mod, of ids sorted by frequency.
+    """
+    layout = RowLayout.of_sizes([rows_a_shard] * num_shards)
+    frequencies = np.sort(np.random.default_rng(seed).zipf(1.6, layout.num_rows).clip(max=10**6))[::-1]
+    balanced = shard_loads(frequencies, plan_balanced_rows(frequencies, layout), layout)
+    by_mod = np.array([frequencies[shard::num_shards].sum() for shard in range(num_shards)])
+    by_div = shard_loads(frequencies, np.arange(layout.num_rows), layout)
+    assert balanced.max() <= by_mod.max() <= by_div.max()
+    assert balanced.sum() == frequencies.sum()
+
+
+@settings(deadline=None)
+@given(st.integers(0, 300), st.integers(0, 2**62))
+def test_a_shuffle_is_a_permutation_that_its_seed_decides(num_rows: int, seed: int) -> None:
+    rows = plan_shuffled_rows(num_rows, seed)
+    assert sorted(rows.tolist()) == list(range(num_rows))
+    assert np.array_equal(rows, plan_shuffled_rows(num_rows, seed))
+
+
+def test_shuffling_spreads_a_hot_spot() -> None:
+    """R-BALANCE-2 (RFC 000): "mitigate hotspot issues via other means like vocab shuffling"."""
+    layout = RowLayout.of_sizes([1000] * 4)
+    frequencies = 1 / np.arange(1, 4001)
+    before = shard_loads(frequencies, np.arange(4000), layout)
+    after = shard_loads(frequencies, plan_shuffled_rows(4000, 3), layout)
+    assert before.max() / before.mean() > 3 > 2 > after.max() / after.mean()
+
+
+def test_table_and_mapping_are_saved_together() -> None:
+    embedding = RebalancedEmbedding(Variable([[0.0], [1.0]]), [1, 0])
+    assert [path for path in ObjectGraph.of(embedding).paths() if path] == [("table",), ("mapping",)]
+    assert not embedding.mapping.trainable
+
+
+@pytest.mark.parametrize("rows", [[0, 0], [0], [0, 2], [0.5, 1.0]])
+def test_rows_that_are_no_permutation_are_refused(rows: list[float]) -> None:
+    variable = Variable([[0.0], [1.0]])
+    with pytest.raises(ArgumentError):
+        permute_rows(variable, rows)
+    with pytest.raises(ArgumentError):
+        RebalancedEmbedding(variable, rows)
+    assert variable.numpy().tolist() == [[0.0], [1.0]]
+
+
+@pytest.mark.parametrize("frequencies", [[1.0], [1.0, -1.0], [1.0, float("nan")], [[1.0, 2.0]]])
+def test_frequencies_that_are_no_counts_are_refused(frequencies: list[float]) -> None:
+    with pytest.raises(ArgumentError, match="Frequencies"):
+        plan_balanced_rows(frequencies, RowLayout.of_sizes([1, 1]))

@@ -1,0 +1,405 @@
+"""sv.CheckpointManager: which checkpoints stay, whatever fails and whenever; and what is never touched."""
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.checkpoint.objects.manager import Retention, plan_rotation
+from shardvar.checkpoint.objects.series import SeriesState, write_state
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CheckpointNotFound,
+    InconsistentTensor,
+    LockHeld,
+    StorageError,
+    TargetExists,
+)
+from shardvar.planning.policies import BalancedPolicy
+from shardvar.storage.local import LocalStorage
+from shardvar.variables import MirroredVariable, create_sharded_variable
+
+HOUR = 3600.0
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self, now: float = 1e9) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def build(directory: Path, most: int | None = 2, value: float = 0.0, **options: Any) -> sv.CheckpointManager:
+    w = [sv.Variable(np.full((2, 3), value + number, np.float32)) for number in range(3)]
+    return sv.CheckpointManager(sv.Checkpoint(w=w), directory, most, **options)
+
+
+def names(paths: list[str]) -> list[str]:
+    return [os.path.basename(path) for path in paths]
+
+
+def stems(directory: Path) -> set[str]:
+    """The numbered checkpoints of which any file is there."""
+    return {name.split(".")[0].split("-0")[0] for name in os.listdir(directory) if name.startswith("ckpt-")}
+
+
+# What stays
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
+def test_the_newest_are_kept_and_of_the_others_nothing(tmp_path: Path, form: str) -> None:
+    manager = build(tmp_path, 3, format=form)
+    for _ in range(12):
+        manager.save()
+    assert names(manager.checkpoints) == ["ckpt-10", "ckpt-11", "ckpt-12"]
+    assert stems(tmp_path) == {"ckpt-10", "ckpt-11", "ckpt-12"}
+    assert manager.latest_checkpoint == sv.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-12")
+    assert manager.directory == str(tmp_path)
+    assert not [name for name in os.listdir(tmp_path) if not name.startswith("ckpt-") and name != "checkpoint"]
+
+
+def test_without_a_limit_all_are_kept(tmp_path: Path) -> None:
+    manager = build(tmp_path, None)
+    for _ in range(4):
+        manager.save()
+    assert names(manager.checkpoints) == [f"ckpt-{number}" for number in range(1, 5)]
+
+
+def test_one_every_so_many_hours_stays_for_good(tmp_path: Path) -> None:
+    """The example of TensorFlow's behaviour: of hours 1, 2.1, 3, 4.5 and 5, those of 2, 4 and 5 stay."""
+    clock = Clock(0.0)
+    manager = build(tmp_path, 1, keep_checkpoint_every_n_hours=2, clock=clock)
+    for hours in (1, 2.1, 3, 4.5, 5):
+        clock.now = hours * HOUR
+        manager.save()
+    assert stems(tmp_path) == {"ckpt-2", "ckpt-4", "ckpt-5"}
+    assert names(manager.checkpoints) == ["ckpt-5"]
+    again = build(tmp_path, 1, keep_checkpoint_every_n_hours=2, clock=clock)
+    clock.now = 6.4 * HOUR
+    again.save(checkpoint_number=6)
+    assert stems(tmp_path) == {"ckpt-2", "ckpt-4", "ckpt-6"}, "what was preserved last is known to the next manager"
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.floats(0, 10)), max_size=12),
+    st.none() | st.integers(1, 4),
+    st.none() | st.floats(0, 4),
+)
+def test_no_checkpoint_is_lost_and_none_is_removed_that_is_kept(
+    saves: list[tuple[int, float]], most: int | None, hours: float | None
+) -> None:
+    """Every one that was saved is kept, preserved, or removed; and of the newest so many are kept."""
+    state, now = SeriesState("", (), (), -1.0), 0.0
+    there: list[str] = []
+    for number, later in saves:
+        now += later * HOUR
+        before = set(there) - set(state.kept)
+        state, gone = plan_rotation(state, f"ckpt-{number}", now, Retention(most, hours))
+        there = [name for name in there if name != f"ckpt-{number}"] + [f"ckpt-{number}"]
+        there = [name for name in there if name not in gone]
+        assert state.newest == state.kept[-1] == f"ckpt-{number}"
+        assert set(gone).isdisjoint(state.kept)
+        assert set(gone).isdisjoint(before - {f"ckpt-{number}"}), "what was preserved is never removed"
+        assert len(state.kept) == (len(state.kept) if most is None else min(most, len(state.kept)))
+        assert list(state.times) == sorted(state.times)
+
+
+def test_a_number_may_be_given_and_is_the_newest_again_where_it_was_there(tmp_path: Path) -> None:
+    manager = build(tmp_path, 2)
+    step = sv.Variable(np.int64(40))
+    for number in (10, 20, 10, np.int32(30), step):
+        manager.save(checkpoint_number=number)
+    assert names(manager.checkpoints) == ["ckpt-30", "ckpt-40"]
+    assert stems(tmp_path) == {"ckpt-30", "ckpt-40"}
+    assert int(manager.checkpoint.save_counter) == 5
+    assert int(step) == 40
+
+
+def test_a_save_is_left_out_until_it_is_time(tmp_path: Path) -> None:
+    step = sv.Variable(0, dtype=np.int64)
+    manager = build(tmp_path, None, step_counter=step, checkpoint_interval=5)
+    saved = []
+    for number in range(12):
+        step.assign(number)
+        if manager.save() is not None:
+            saved.append(number)
+    assert saved == [0, 5, 10]
+    assert manager.checkpoint_interval == 5
+    assert manager.save(check_interval=False) is not None
+    assert manager.save(check_interval=False) is None, "this step was saved"
+    step.assign(16)
+    again = build(tmp_path, None, step_counter=step, checkpoint_interval=5, last_checkpoint_step=12)
+    assert again.save() is None
+
+
+# Restoring
+
+
+def test_the_newest_is_restored_or_else_what_the_user_says_is_done(tmp_path: Path) -> None:
+    called = []
+    first = build(tmp_path, value=1.0, init_fn=lambda: called.append(1))
+    assert first.restore_or_initialize() is None
+    assert called == [1]
+    first.save()
+    second = build(tmp_path, value=9.0, init_fn=lambda: called.append(2))
+    assert second.restore_or_initialize() == str(tmp_path / "ckpt-1")
+    assert called == [1]
+    assert second.checkpoint.children["w"].children["0"].numpy().tolist() == np.full((2, 3), 1.0).tolist()  # type: ignore[attr-defined]
+    report: Any = second.save()
+    assert report.path == str(tmp_path / "ckpt-2")
+    assert build(tmp_path / "empty").restore_or_initialize() is None
+
+
+def test_where_the_newest_is_gone_nothing_is_begun_anew(tmp_path: Path) -> None:
+    build(tmp_path).save()
+    for path in tmp_path.glob("ckpt-1*"):
+        path.unlink()
+    called: list[int] = []
+    with pytest.raises(CheckpointNotFound):
+        build(tmp_path, init_fn=lambda: called.append(1)).restore_or_initialize()
+    assert called == []
+
+
+def test_another_number_of_servers_restores_it(tmp_path: Path) -> None:
+    value = np.arange(26, dtype=np.float32).reshape(13, 2)
+
+    def trained(servers: int) -> sv.CheckpointManager:
+        strategy = sv.ParameterServerStrategy(servers, sv.FixedShardsPartitioner(servers))
+        with strategy.scope():
+            w = sv.Variable(np.zeros_like(value))
+        assert len(w.variables) == servers
+        return sv.CheckpointManager(sv.Checkpoint(w=w), tmp_path, 2)
+
+    manager: Any = trained(4)
+    manager.checkpoint.w.assign(value)
+    manager.save()
+    for servers in (2, 3, 7):
+        other: Any = trained(servers)
+        assert other.restore_or_initialize() is not None
+        np.testing.assert_array_equal(other.checkpoint.w.numpy(), value)
+
+
+def test_opening_a_manager_changes_nothing(tmp_path: Path) -> None:
+    """Another process may open one to restore while the first is saving."""
+    manager = build(tmp_path, 5)
+    for _ in range(3):
+        manager.save()
+    (tmp_path / "ckpt-9.svdata-0-00000-of-00001").write_bytes(b"")
+    there = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert names(build(tmp_path, 1).checkpoints) == ["ckpt-1", "ckpt-2", "ckpt-3"]
+    assert build(tmp_path, 1).latest_checkpoint == str(tmp_path / "ckpt-3")
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == there
+    assert not (tmp_path / "nowhere").exists()
+    build(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+# What is never touched
+
+
+FOREIGN = [
+    "ckpt",
+    "ckpt-1",
+    "ckpt-1.txt",
+    "ckpt-10.txt",
+    "ckpt-1.svindex.bak",
+    "ckpt-1x.svindex",
+    "ckpt-01.svdata-0-00000-of-00001",
+    "ckpt-1-1.svindex",
+    "ckpt-1.npz",
+    "ckpt-77.svindex",
+    "other-1.svindex",
+    "checkpoint.old",
+]
+
+
+def test_files_of_others_stay_whatever_their_names_begin_with(tmp_path: Path) -> None:
+    for name in FOREIGN:
+        (tmp_path / name).write_bytes(b"mine")
+    manager = sv.CheckpointManager(sv.Checkpoint(w=sv.Variable(1.0)), tmp_path, 1)
+    manager.save(checkpoint_number=1)
+    (tmp_path / "ckpt-1.index").write_bytes(b"mine")
+    for number in (10, 100):
+        manager.save(checkpoint_number=number)
+    assert (tmp_path / "ckpt-1.index").read_bytes() == b"mine"
+    assert {name for name in FOREIGN if (tmp_path / name).read_bytes() == b"mine"} == set(FOREIGN)
+    assert {name for name in os.listdir(tmp_path) if name.startswith("ckpt-100.")} >= {"ckpt-100.svindex"}
+    assert not (tmp_path / "ckpt-10.svindex").exists()
+
+
+def test_what_checkpoint_save_wrote_is_restored_and_never_removed(tmp_path: Path) -> None:
+    """Also under the name that a manager would give: it has no time in the state file."""
+    checkpoint = sv.Checkpoint(w=sv.Variable(1.0))
+    checkpoint.save(tmp_path / "ckpt")
+    manager = sv.CheckpointManager(sv.Checkpoint(w=sv.Variable(0.0)), tmp_path, 1)
+    assert manager.restore_or_initialize() == str(tmp_path / "ckpt-1")
+    assert manager.checkpoints == []
+    for _ in range(3):
+        manager.save()
+    assert stems(tmp_path) == {"ckpt-1", "ckpt-4"}
+
+
+@pytest.mark.parametrize("stated", ["../precious", "precious", "ckpt-1/../precious", "{home}/precious", "ckpt-x"])
+def test_a_state_file_makes_no_manager_remove_what_it_did_not_write(tmp_path: Path, stated: str) -> None:
+    home = tmp_path / "home"
+    for place in (tmp_path, home):
+        sv.save(place / "precious", {"a": np.zeros(2)})
+        sv.save(place / "ckpt-x", {"a": np.zeros(2)})
+    there = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    name = stated.format(home=home)
+    storage = LocalStorage(str(home))
+    write_state(storage, SeriesState("ckpt-x", (name, name), (1e8, 2e8)))
+    write_state(storage, SeriesState("ckpt-x", (name,)), "checkpoint.unfinished")
+    manager = build(home, 1)
+    for _ in range(3):
+        manager.save()
+    assert [path for path in there if not path.exists()] == []
+
+
+def test_a_checkpoint_of_another_format_is_removed_in_its_own(tmp_path: Path) -> None:
+    build(tmp_path, 2, format="tensorflow").save()
+    manager = build(tmp_path, 1, format="npz")
+    manager.restore_or_initialize()
+    manager.save()
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint", "ckpt-2.npz"]
+
+
+# Others
+
+
+def value_of(directory: Path) -> float:
+    """What the newest checkpoint holds, whole: every value of every variable is compared."""
+    manager = build(directory, None, -1.0)
+    path = manager.restore_or_initialize()
+    assert path is not None
+    assert path == sv.latest_checkpoint(directory)
+    assert sv.verify(path).ok
+    nodes: Any = manager.checkpoint.children["w"].children
+    first = float(nodes["0"].numpy()[0, 0])
+    for number in range(3):
+        np.testing.assert_array_equal(nodes[str(number)].numpy(), np.full((2, 3), first + number, np.float32))
+    return first
+
+
+def test_what_cannot_be_removed_is_told_and_removed_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manager = build(tmp_path, 1)
+    manager.save()
+    with LocalStorage(str(tmp_path)).lock("ckpt-1"):
+        manager.save()
+    assert "ckpt-1 could not be removed" in caplog.text
+    assert stems(tmp_path) == {"ckpt-1", "ckpt-2"}
+    manager.save()
+    assert stems(tmp_path) == {"ckpt-3"}
+
+
+def test_of_two_managers_that_save_at_once_one_gets_an_error(tmp_path: Path) -> None:
+    a, b = build(tmp_path, 2, 1.0), build(tmp_path, 2, 2.0)
+    begun, go = threading.Event(), threading.Event()
+
+    class Slow:
+        description = "waits"
+
+        def assign(self, slices: Any, capabilities: Any) -> Any:
+            begun.set()
+            assert go.wait(10)
+            return BalancedPolicy(1).assign(slices, capabilities)
+
+    options = sv.CheckpointOptions(experimental_sharding_callback=Slow())
+    handle = a.save(options=options, background=True)
+    assert begun.wait(10)
+    with pytest.raises(LockHeld):
+        b.save()
+    go.set()
+    assert isinstance(handle, sv.PendingSave)
+    handle.join()
+    assert value_of(tmp_path) == 1.0
+
+
+# Wrong usage
+
+
+@pytest.mark.parametrize("most", [0, -1, True, 2.0, "2"])
+def test_a_limit_is_a_positive_integer_or_none(tmp_path: Path, most: Any) -> None:
+    with pytest.raises(ArgumentError, match="max_to_keep"):
+        build(tmp_path, most)
+
+
+@pytest.mark.parametrize("hours", [-1, float("nan"), "1", True])
+def test_hours_are_a_number(tmp_path: Path, hours: Any) -> None:
+    with pytest.raises(ArgumentError, match="keep_checkpoint_every_n_hours"):
+        build(tmp_path, 1, keep_checkpoint_every_n_hours=hours)
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, "3", True, sv.Variable(1.0)])
+def test_a_number_is_an_integer(tmp_path: Path, number: Any) -> None:
+    with pytest.raises(ArgumentError, match="checkpoint_number"):
+        build(tmp_path).save(checkpoint_number=number)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["a/b", "../a", "a\0", "x" * 300, 3])
+def test_a_name_of_checkpoints_leads_to_no_other_directory(tmp_path: Path, name: Any) -> None:
+    with pytest.raises(ArgumentError):
+        build(tmp_path, checkpoint_name=name)
+
+
+def test_other_arguments_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="step_counter"):
+        build(tmp_path, checkpoint_interval=3)
+    with pytest.raises(ArgumentTypeError, match=r"sv\.Checkpoint"):
+        sv.CheckpointManager({"w": sv.Variable(1.0)}, tmp_path, 1)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match="not a path"):
+        build(3)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="Unknown format"):
+        build(tmp_path, format="zarr")
+
+
+def test_a_file_in_the_place_of_the_directory_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="something else has this name"):
+        build(tmp_path / "file").save()
+
+
+def test_a_directory_in_the_place_of_the_state_file_is_refused_first(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    with pytest.raises(TargetExists, match="is a directory"):
+        build(tmp_path).save()
+    assert os.listdir(tmp_path) == ["checkpoint"]
+
+
+def test_another_shape_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    build(tmp_path, value=1.0).save()
+    w = sv.Variable(np.zeros((3, 3), np.float32))
+    manager = sv.CheckpointManager(sv.Checkpoint(w=[w]), tmp_path, 1)
+    with pytest.raises(InconsistentTensor):
+        manager.restore_or_initialize()
+    assert not w.numpy().any()
+
+
+def test_shards_and_copies_are_stored_once(tmp_path: Path) -> None:
+    """Whichever is inside of the other: it is one tensor, and the files have its bytes once."""
+    value = np.arange(4000, dtype=np.float32).reshape(1000, 4)
+    with sv.MirroredStrategy(["GPU:0", "GPU:1", "GPU:2"]).scope():
+        plain = sv.Variable(value)
+    shards = [MirroredVariable([sv.Variable(half) for _ in range(3)]) for half in (value[:300], value[300:])]
+    objects = {
+        "mirrored": plain,
+        "mirrored of shards": MirroredVariable([create_sharded_variable(value, 7) for _ in range(3)]),
+        "shards of mirrored": sv.ShardedVariable(shards),
+    }
+    manager = sv.CheckpointManager(sv.Checkpoint(d=objects), tmp_path, 1)
+    report: Any = manager.save()
+    assert 3 * value.nbytes <= report.nbytes < 3 * value.nbytes + 2000
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert 3 * value.nbytes <= size < 3 * value.nbytes + 10_000

@@ -1,0 +1,384 @@
+"""Checkpoint.save: numbered checkpoints, their counter, and the state file that says which is the newest."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.checkpoint.objects.series import SeriesState, read_state
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CheckpointNotFound,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    StorageError,
+    TargetExists,
+)
+from shardvar.storage.local import LocalStorage
+from shardvar.training.module import Module
+from shardvar.variables import create_sharded_variable
+from spec_tests.helpers import paths
+
+COUNTER = "save_counter/.ATTRIBUTES/VARIABLE_VALUE"
+FORMATS = ["shardvar", "tensorflow", "safetensors", "npz"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_checkpoints_are_numbered_from_one_and_the_newest_is_found(tmp_path: Path, form: str) -> None:
+    """In every format, by the same file."""
+    w = sv.Variable([0.0, 0.0])
+    checkpoint = sv.Checkpoint(w=w)
+    for number in (1, 2, 3):
+        w.assign([number, -number])
+        report = checkpoint.save(tmp_path / "model", format=form)
+        assert os.fspath(report) == report.path == str(tmp_path / f"model-{number}")
+        assert sv.latest_checkpoint(tmp_path) == report.path
+        assert int(checkpoint.save_counter) == number
+    again = sv.Variable([0.0, 0.0])
+    sv.Checkpoint(w=again).restore(tmp_path / "model-2").assert_consumed()
+    assert again.numpy().tolist() == [2.0, -2.0]
+
+
+def test_the_counter_is_an_int64_scalar_that_is_saved_as_what_it_becomes(tmp_path: Path) -> None:
+    checkpoint = sv.Checkpoint(w=sv.Variable([1.0]))
+    checkpoint.save(tmp_path / "model")
+    with sv.open_checkpoint(tmp_path / "model-1") as reader:
+        counter = reader.read(COUNTER)
+    assert (counter.dtype, counter.shape, counter.item()) == (np.int64, (), 1)
+    assert not checkpoint.save_counter.trainable
+
+
+def test_counting_goes_on_where_the_restored_checkpoint_was(tmp_path: Path) -> None:
+    checkpoint = sv.Checkpoint(w=sv.Variable([1.0]))
+    for _ in range(3):
+        checkpoint.save(tmp_path / "model")
+    other = sv.Checkpoint(w=sv.Variable([0.0]))
+    other.restore(tmp_path / "model-2").assert_consumed()
+    assert int(other.save_counter) == 2
+    assert other.save(tmp_path / "model").path.endswith("model-3")
+    assert int(other.save_counter) == 3
+
+
+def test_write_makes_no_counter_and_restore_none_where_none_was_saved(tmp_path: Path) -> None:
+    sv.Checkpoint(w=sv.Variable([1.0])).write(tmp_path / "model")
+    assert sv.load(tmp_path / "model").keys() >= {"w/.ATTRIBUTES/VARIABLE_VALUE"}
+    assert COUNTER not in sv.load(tmp_path / "model")
+    other = sv.Checkpoint(w=sv.Variable([0.0]))
+    other.restore(tmp_path / "model").assert_consumed()
+    assert "save_counter" not in other.children
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_a_root_has_the_counter_beside_its_own_children(tmp_path: Path) -> None:
+    module = Module()
+    module.w = sv.Variable([1.0])
+    sv.Checkpoint(module).save(tmp_path / "model")
+    other = Module()
+    other.w = sv.Variable([0.0])
+    checkpoint = sv.Checkpoint(other)
+    checkpoint.restore(tmp_path / "model-1").assert_consumed()
+    assert (other.w.numpy().tolist(), int(checkpoint.save_counter)) == ([1.0], 1)
+    assert list(other.children) == ["w"], "the module itself is not changed"
+
+
+def test_a_root_without_room_for_a_counter_is_refused_before_a_byte_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="is a variable"):
+        sv.Checkpoint(sv.Variable(1.0)).save(tmp_path / "model")
+    module = Module()
+    module.save_counter = sv.Variable(1)
+    with pytest.raises(ArgumentError, match="another child named 'save_counter'"):
+        sv.Checkpoint(module).save(tmp_path / "model")
+    with pytest.raises(ArgumentError, match="no place"):
+        sv.Checkpoint(save_counter=sv.Variable(1))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_save_that_failed_is_tried_again_under_the_same_number(tmp_path: Path) -> None:
+    w = sv.Variable([1.0])
+    checkpoint = sv.Checkpoint(w=w)
+    checkpoint.save(tmp_path / "model")
+
+    class Refusing:
+        description = "refuses"
+
+        def assign(self, slices: Any, capabilities: Any) -> Any:
+            raise StorageError("no", "no")
+
+    with pytest.raises(StorageError):
+        checkpoint.save(tmp_path / "model", policy=Refusing())
+    assert int(checkpoint.save_counter) == 1
+    assert sv.latest_checkpoint(tmp_path) == str(tmp_path / "model-1")
+    assert checkpoint.save(tmp_path / "model").path.endswith("model-2")
+
+
+def test_the_options_of_tensorflow_are_the_second_argument(tmp_path: Path) -> None:
+    options = sv.CheckpointOptions(experimental_sharding_callback=sv.MaxShardSizePolicy(8))
+    w = create_sharded_variable(np.zeros((4,), np.float32), 2)
+    assert sv.Checkpoint(w=w).save(tmp_path / "model", options, format="tensorflow").num_files > 1
+
+
+@pytest.mark.parametrize("wrong", ["", "a\0b", "x" * 300, 3, None])
+def test_what_is_no_prefix_is_refused(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError)):
+        sv.Checkpoint(w=sv.Variable(1.0)).save(os.path.join(tmp_path, wrong) if wrong and wrong != 3 else wrong)
+
+
+@pytest.mark.parametrize("place", [".", "inner", "inner/"])
+def test_a_directory_is_no_prefix(tmp_path: Path, place: str) -> None:
+    (tmp_path / "inner").mkdir()
+    for verb in (sv.Checkpoint(w=sv.Variable(1.0)).save, sv.Checkpoint(w=sv.Variable(1.0)).write):
+        with pytest.raises(ArgumentError, match="is a directory"):
+            verb(os.path.join(tmp_path, place))
+    assert os.listdir(tmp_path) == ["inner"]
+
+
+@pytest.mark.parametrize("name", ["model.npz", "model.safetensors", "model.index", "model.svindex"])
+def test_an_ending_takes_no_number(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ArgumentError, match="ending of a file.*format="):
+        sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / name)
+
+
+def test_a_directory_that_is_not_there_is_made(tmp_path: Path) -> None:
+    report = sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "a" / "b" / "model")
+    assert sv.latest_checkpoint(tmp_path / "a" / "b") == report.path
+
+
+def test_a_directory_in_the_place_of_the_state_file_is_refused_before_a_byte_is_written(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    checkpoint = sv.Checkpoint(w=sv.Variable(1.0))
+    with pytest.raises(TargetExists, match="is a directory"):
+        checkpoint.save(tmp_path / "model")
+    assert os.listdir(tmp_path) == ["checkpoint"]
+    assert int(checkpoint.save_counter) == 0
+    assert sv.latest_checkpoint(tmp_path) is None
+
+
+NAMES = ["a/b", "..", ".", "../../etc", "a\0b", "é日本", "🙂", "x" * 10_000, " ", "\n", "\\", ".ATTRIBUTES", "a.b"]
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow"])
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: repr(name[:12]))
+def test_whatever_a_thing_is_called_it_is_saved_and_restored(tmp_path: Path, name: str, form: str) -> None:
+    sv.Checkpoint(d={name: sv.Variable([1.0])}).save(tmp_path / "model", format=form)
+    target = sv.Variable([0.0])
+    sv.Checkpoint(d={name: target}).restore(tmp_path / "model-1").assert_consumed()
+    assert target.numpy().tolist() == [1.0]
+    assert {path.parent for path in tmp_path.rglob("*")} == {tmp_path}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_name_that_no_file_holds_is_one_error_and_the_checkpoint_before_stays(tmp_path: Path, form: str) -> None:
+    sv.Checkpoint(d={"a": sv.Variable([1.0])}).save(tmp_path / "model", format=form)
+    there = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for names in (["\ud800"], [1, "1"]):
+        checkpoint = sv.Checkpoint(d={name: sv.Variable([2.0]) for name in names})
+        checkpoint.save_counter.assign(0)
+        with pytest.raises(ArgumentError):
+            checkpoint.save(tmp_path / "model", format=form)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == there
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_may_not_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="permission is denied"):
+        sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "model")
+
+
+def test_objects_that_say_what_they_save_are_saved_with_the_rest(tmp_path: Path) -> None:
+    class Words(sv.Stateful):
+        def __init__(self, *words: bytes) -> None:
+            self.words = list(words)
+            self.count = np.zeros(3, np.int16)
+
+        def state(self) -> dict[str, Any]:
+            return {"words": np.array(self.words, object), "a/b": self.count}
+
+        def restore_state(self, values: Any) -> None:
+            self.words = list(values["words"])
+
+    sv.Checkpoint(vocabulary=Words(b"x", b"y"), w=sv.Variable(1.0)).write(tmp_path / "model")
+    loaded = sv.load(tmp_path / "model")
+    assert loaded["vocabulary/.ATTRIBUTES/words"].tolist() == [b"x", b"y"]
+    assert loaded["vocabulary/.ATTRIBUTES/a/b"].dtype == np.int16
+
+
+@pytest.mark.parametrize(
+    "state", [None, [1], {1: np.zeros(1)}, {"": np.zeros(1)}, {"a": object()}, {"a": "2000-01-01"}]
+)
+def test_a_state_that_is_none_is_refused_before_a_byte_is_written(tmp_path: Path, state: Any) -> None:
+    class Odd(sv.Stateful):
+        def state(self) -> Any:
+            return state if state != {"a": "2000-01-01"} else {"a": np.zeros(1, "datetime64[s]")}
+
+        def restore_state(self, values: Any) -> None:
+            raise AssertionError
+
+    with pytest.raises(ArgumentError):
+        sv.Checkpoint(odd=Odd()).write(tmp_path / "model")
+    assert os.listdir(tmp_path) == []
+
+
+# The state file
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+SECONDS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@settings(deadline=None)
+@given(TEXT, st.lists(st.tuples(TEXT, SECONDS), max_size=4), st.booleans(), SECONDS)
+def test_a_state_is_read_as_it_was_written(
+    newest: str, kept: list[tuple[str, float]], timed: bool, last: float
+) -> None:
+    names, times = tuple(name for name, _ in kept), tuple(each for _, each in kept)
+    state = SeriesState(newest, names, times if timed else (), last)
+    assert SeriesState.decode(state.encode()) == state
+
+
+def test_bytes_that_are_no_text_are_kept() -> None:
+    state = SeriesState(os.fsdecode(b"a\xff\x01\n\"'\\"))
+    assert state.encode() == b'model_checkpoint_path: "a\\377\\001\\012\\"\'\\\\"\n'
+    assert SeriesState.decode(state.encode()) == state
+
+
+def test_comments_quotes_and_escapes_are_read_as_protobuf_reads_them() -> None:
+    content = b"# a comment\nmodel_checkpoint_path : 'a\"\\303\\251\\x41\\t' # another"
+    assert SeriesState.decode(content) == SeriesState('a"éA\t')
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60) | st.from_regex(rb'(model_checkpoint_path: "[^\n]{0,9}"?\s?){0,3}', fullmatch=True))
+def test_no_content_breaks_the_reader_of_the_state(content: bytes) -> None:
+    try:
+        SeriesState.decode(content)
+    except MalformedCheckpoint as error:
+        assert error.remedy
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x00",
+        b"model_checkpoint_path",
+        b'model_checkpoint_path: "a',
+        b'model_checkpoint_path: "a" model_checkpoint_path: "b"',
+        b"model_checkpoint_path: 3",
+        b'no_such_field: "a"',
+        b'model_checkpoint_path: "\\q"',
+        b'model_checkpoint_path: "\\777"',
+        b"last_preserved_timestamp: nan",
+        b"last_preserved_timestamp: 1e999",
+        b"last_preserved_timestamp: soon",
+        b'all_model_checkpoint_paths: "a" all_model_checkpoint_timestamps: 1 all_model_checkpoint_timestamps: 2',
+        b'model_checkpoint_path: "a"\n}',
+    ],
+)
+def test_what_is_no_state_is_malformed_and_says_where(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "checkpoint").write_bytes(content)
+    with pytest.raises(MalformedCheckpoint, match=str(tmp_path / "checkpoint")):
+        sv.latest_checkpoint(tmp_path)
+
+
+def test_a_state_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with open(tmp_path / "checkpoint", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(MalformedCheckpoint, match="bytes"):
+        sv.latest_checkpoint(tmp_path)
+
+
+def test_a_long_state_is_read_in_the_time_of_its_length() -> None:
+    names = tuple(f"ckpt-{number}" for number in range(100_000))
+    state = SeriesState(names[-1], names, tuple(map(float, range(100_000))))
+    assert SeriesState.decode(state.encode()) == state
+
+
+@pytest.mark.parametrize("stated", ["../out", "/out", "..", ".", "", "inner/../../out", "link/out", "a\0b", "x" * 300])
+def test_a_state_file_leads_nowhere_outside_of_its_directory(tmp_path: Path, stated: str) -> None:
+    home = tmp_path / "home"
+    (home / "inner").mkdir(parents=True)
+    (home / "link").symlink_to(tmp_path)
+    sv.save(tmp_path / "out", {"a": np.zeros(1)})
+    (home / "checkpoint").write_bytes(SeriesState(stated.replace("/out", f"{tmp_path}/out", stated == "/out")).encode())
+    if not stated:
+        assert sv.latest_checkpoint(home) is None
+        return
+    with pytest.raises(InvalidCheckpoint, match="not in that directory"):
+        sv.latest_checkpoint(home)
+
+
+@pytest.mark.parametrize("stated", ["ck", "{home}/ck", "./ck", "inner/ck"])
+def test_paths_within_the_directory_are_followed(tmp_path: Path, stated: str) -> None:
+    sv.save(tmp_path / "ck", {"a": np.zeros(1)})
+    sv.save(tmp_path / "inner" / "ck", {"a": np.zeros(1)})
+    (tmp_path / "checkpoint").write_bytes(SeriesState(stated.format(home=tmp_path)).encode())
+    found = sv.latest_checkpoint(tmp_path)
+    assert found is not None
+    assert sv.load(found)["a"].tolist() == [0.0]
+
+
+def test_a_checkpoint_that_is_named_and_gone_is_no_reason_to_begin_anew(tmp_path: Path) -> None:
+    checkpoint = sv.Checkpoint(w=sv.Variable(1.0))
+    checkpoint.save(tmp_path / "model")
+    (tmp_path / "model-1.svindex").unlink()
+    for path in tmp_path.glob("model-1*"):
+        path.unlink()
+    with pytest.raises(CheckpointNotFound, match="model-1"):
+        sv.latest_checkpoint(tmp_path)
+
+
+def test_without_a_state_file_there_is_no_latest_checkpoint(tmp_path: Path) -> None:
+    assert sv.latest_checkpoint(tmp_path) is None
+    assert sv.latest_checkpoint(tmp_path / "nowhere") is None
+    sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "model")
+    assert sv.latest_checkpoint(tmp_path, "other") is None
+    os.rename(tmp_path / "checkpoint", tmp_path / "other")
+    assert sv.latest_checkpoint(tmp_path, latest_filename="other") == str(tmp_path / "model-1")
+    assert sv.latest_checkpoint(os.fsencode(tmp_path), "other") == str(tmp_path / "model-1")
+    with pytest.raises(ArgumentTypeError):
+        sv.latest_checkpoint(3)  # type: ignore[arg-type]
+
+
+def test_the_path_is_as_relative_as_the_directory_that_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "runs" / "model")
+    monkeypatch.chdir(tmp_path)
+    assert sv.latest_checkpoint("runs") == os.path.join("runs", "model-1")
+
+
+def test_a_directory_may_be_moved(tmp_path: Path) -> None:
+    sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "old" / "model")
+    os.rename(tmp_path / "old", tmp_path / "new")
+    assert sv.latest_checkpoint(tmp_path / "new") == str(tmp_path / "new" / "model-1")
+
+
+def test_two_series_in_one_directory_share_the_state_file(tmp_path: Path) -> None:
+    """As in TensorFlow, it names the one that was saved last."""
+    a, b = sv.Checkpoint(w=sv.Variable(1.0)), sv.Checkpoint(w=sv.Variable(2.0))
+    a.save(tmp_path / "a")
+    b.save(tmp_path / "b")
+    assert read_state(LocalStorage(str(tmp_path))) == SeriesState("b-1", ("b-1",))
+
+
+def test_the_report_is_given_where_a_path_is_asked_for(tmp_path: Path) -> None:
+    w = sv.Variable(1.0)
+    report = sv.Checkpoint(w=w).save(tmp_path / "model")
+    w.assign(0.0)
+    sv.Checkpoint(w=w).restore(report).assert_consumed()
+    assert float(w) == 1.0
+
+
+def test_the_examples_of_the_page_run_in_their_order() -> None:
+    page = (paths.DOCS / "checkpoints.md").read_text(encoding="utf-8")
+    blocks = page.split("```python\n")[1:]
+    assert len(blocks) > 4
+    scope: dict[str, Any] = {}
+    for block in blocks:
+        exec(block.partition("```")[0], scope)

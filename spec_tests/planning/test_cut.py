@@ -1,0 +1,125 @@
+"""What ``partition=`` means: every way of saying it, and what is clamped, kept whole or refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import ArgumentError, ShardvarError
+from shardvar.layout import Partition, PartitionSpec, Region, check_tiles, div
+from shardvar.planning.cut import cut_slices, parts_of
+from shardvar.planning.faults import find_faults
+from shardvar.planning.slices import SliceTable, TensorTable
+from spec_tests.helpers.hypothesis_strategies import cuts, filled_shapes, shapes, slice_tables, tensor_tables
+
+
+def regions(shape: tuple[int, ...], dtype: str, cut: Any) -> list[Region]:
+    return [Region(offset, extent) for offset, extent in parts_of(shape, dtype, cut)]
+
+
+@given(st.data())
+def test_whatever_says_how_the_parts_tile_the_tensor(data: st.DataObject) -> None:
+    shape = data.draw(shapes())
+    check_tiles(shape, regions(shape, "float32", data.draw(cuts(shape))))
+
+
+@given(filled_shapes(min_rank=1), st.integers(1, 9))
+def test_a_number_is_that_many_div_parts_along_the_first_axis_at_most_one_a_row(
+    shape: tuple[int, ...], count: int
+) -> None:
+    expected = [(start, stop - start) for start, stop in div(shape[0], min(count, shape[0]))]
+    for cut in (count, np.int64(count), (count,), PartitionSpec(partitions=[count]), lambda shape, dtype: [count]):
+        found = regions(shape, "float32", cut)
+        assert [(region.offset[0], region.shape[0]) for region in found] == expected
+        assert all(region.shape[1:] == shape[1:] and not any(region.offset[1:]) for region in found)
+
+
+@pytest.mark.parametrize("cut", [1, 5, (5,), (2, 3), PartitionSpec(partitions=[5]), PartitionSpec(splits=[[0]])])
+def test_a_tensor_without_rows_is_one_part(cut: Any) -> None:
+    assert regions((0, 4), "float32", cut)[0].size == 0
+    check_tiles((0, 4), regions((0, 4), "float32", cut))
+
+
+@pytest.mark.parametrize("cut", [1, 5, (), (5,), lambda shape, dtype: [3]])
+def test_scalars_and_strings_stay_whole(cut: Any) -> None:
+    assert regions((), "float32", cut) == [Region((), ())]
+    assert regions((4, 4), "string", cut) == [Region.whole((4, 4))]
+
+
+def test_splits_are_sizes() -> None:
+    found = regions((13, 4), "float32", PartitionSpec(splits=[[1, 8, 4]]))
+    assert [region.shape for region in found] == [(1, 4), (8, 4), (4, 4)]
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [0, -1, (0,), (2, 2, 2), PartitionSpec(splits=[[5]]), Partition((3,), (Region((0,), (3,)),)), div(13, 3), "3", 2.5],
+)
+def test_what_does_not_fit_is_the_callers_error(cut: Any) -> None:
+    """Intervals, text and fractions are no counts."""
+    with pytest.raises(ArgumentError):
+        parts_of((13, 4), "float32", cut)
+
+
+@given(tensor_tables(), st.data())
+def test_every_tensor_that_is_spoken_of_is_cut_and_no_other(tensors: TensorTable, data: st.DataObject) -> None:
+    if len(tensors):
+        chosen = data.draw(st.sampled_from(list(tensors.keys)))
+        glob = "".join(f"[{character}]" if character in "*?[" else character for character in chosen)
+        cut = cut_slices(tensors.whole(), {glob: 3})
+        for row in range(len(cut)):
+            assert cut.key(row) == chosen or cut[row].is_whole
+        assert find_faults(cut) == {}
+        assert cut.tensor.tolist() == sorted(cut.tensor.tolist()), "tensors keep their order"
+
+
+@given(slice_tables())
+def test_what_nobody_speaks_of_stays_as_it_is(slices: SliceTable) -> None:
+    assert cut_slices(slices, None) is slices
+    again = cut_slices(slices, {"*": 1})
+    assert again.is_whole().all()
+    assert again.nbytes.sum() == sum(
+        slices.nbytes[slices.tensor == t].sum() for t in range(len(slices.tensors)) if (slices.tensor == t).any()
+    )
+
+
+def test_the_last_glob_that_matches_counts() -> None:
+    tensors = TensorTable.of([("a/w", "float32", (6,)), ("a/b", "float32", (6,)), ("c", "float32", (6,))])
+    cut = cut_slices(tensors.whole(), {"*": 1, "a/*": 2, "*/b": 3})
+    assert [cut.key(row) for row in range(len(cut))] == ["a/w"] * 2 + ["a/b"] * 3 + ["c"]
+
+
+def test_a_glob_that_matches_nothing_is_a_mistake() -> None:
+    tensors = TensorTable.of([("a/w", "float32", (6,))])
+    with pytest.raises(ArgumentError, match="'b/\\*'"):
+        cut_slices(tensors.whole(), {"b/*": 2})
+    assert len(cut_slices(TensorTable.of([]).whole(), 3)) == 0
+
+
+def test_what_does_not_fit_a_tensor_is_said_of_that_tensor() -> None:
+    tensors = TensorTable.of([("good", "float32", (6, 6)), ("bad", "float32", (6,))])
+    with pytest.raises(ShardvarError, match="'bad'"):
+        cut_slices(tensors.whole(), (2, 3))
+
+
+def test_partitioners_are_asked_with_shape_and_dtype() -> None:
+    asked = []
+
+    def partitioner(shape: tuple[int, ...], dtype: str) -> list[int]:
+        asked.append((shape, dtype))
+        return [2]
+
+    cut_slices(TensorTable.of([("a", "float32", (6, 2)), ("b", "int8", (3,))]).whole(), partitioner)
+    assert asked == [((6, 2), "float32"), ((3,), "int8")]
+
+
+@given(tensor_tables(), st.sampled_from([1, 2, 3, (2,), lambda shape, dtype: [len(shape) + 1]]))
+def test_cutting_many_tensors_is_cutting_each_alone(tensors: TensorTable, cut: Any) -> None:
+    """Tensors that are alike share their work, and nothing else."""
+    whole = tensors.whole()
+    together = cut_slices(whole, cut)
+    alone = [cut_slices(whole.take(np.array([row])), {"*": cut}) for row in range(len(tensors))]
+    expected = [table[row] for number, table in enumerate(alone) for row in np.flatnonzero(table.tensor == number)]
+    assert [together[row] for row in range(len(together))] == expected

@@ -1,0 +1,167 @@
+"""The laws of a well-formed index, held against a twin that marks every element."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import IncompleteCheckpoint, OutOfBounds, OverlappingSlices
+from shardvar.layout import Region
+from shardvar.planning import faults
+from shardvar.planning.faults import find_faults
+from shardvar.planning.slices import SliceTable, TensorTable
+from spec_tests.helpers.hypothesis_strategies import named_regions, regions, shapes, slice_tables, table_of, tilings
+
+
+def twin(slices: SliceTable) -> dict[str, type[Exception]]:
+    """The definition: mark the elements that each slice holds, and look."""
+    found: dict[str, type[Exception]] = {}
+    for tensor, key in enumerate(slices.tensors.keys):
+        rows = [row for row in range(len(slices)) if slices.tensor[row] == tensor]
+        shape = slices.tensors.shape(tensor)
+        marks = np.zeros(shape, int)
+        for row in rows:
+            region = slices.region(row)
+            if any(stop > extent for stop, extent in zip(region.stop, shape, strict=True)):
+                found[key] = OutOfBounds
+                break
+            marks[region.slices] += 1
+        if not rows or key in found:
+            continue
+        if (marks > 1).any():
+            found[key] = OverlappingSlices
+        elif (marks == 0).any():
+            found[key] = IncompleteCheckpoint
+    return found
+
+
+@st.composite
+def damaged_tables(draw: st.DrawFn) -> SliceTable:
+    """Tables of tilings with slices lost, doubled, moved and put in from elsewhere."""
+    tensors = TensorTable.of([(f"t{n}", "int8", draw(shapes(3, 4))) for n in range(draw(st.integers(1, 4)))])
+    rows = []
+    for tensor in range(len(tensors)):
+        shape = tensors.shape(tensor)
+        parts = draw(tilings(shape, 4))
+        for _ in range(draw(st.integers(0, 2))):
+            damage = draw(st.sampled_from(["lose", "double", "add"]))
+            if damage == "lose" and parts:
+                parts.pop()
+            elif damage == "double" and parts:
+                parts.append(draw(st.sampled_from(parts)))
+            elif damage == "add":
+                parts.append(draw(regions(len(shape), 2)))
+        rows.extend((tensor, part) for part in parts)
+    return table_of(tensors, draw(st.permutations(rows)))
+
+
+@given(damaged_tables())
+def test_the_faults_are_those_that_marking_every_element_finds(slices: SliceTable) -> None:
+    assert {key: type(error) for key, error in find_faults(slices).items()} == twin(slices)
+
+
+@given(slice_tables())
+def test_tilings_have_no_fault(slices: SliceTable) -> None:
+    assert find_faults(slices) == {}
+
+
+@given(damaged_tables())
+def test_every_error_names_its_key_and_says_what_to_do(slices: SliceTable) -> None:
+    for key, error in find_faults(slices).items():
+        assert repr(key) in error.cause
+        assert error.remedy
+        assert "[" in error.cause
+
+
+@given(damaged_tables())
+def test_the_missing_regions_that_are_named_are_the_ones_that_no_slice_holds(slices: SliceTable) -> None:
+    for key, error in find_faults(slices).items():
+        if isinstance(error, IncompleteCheckpoint):
+            tensor = list(slices.tensors.keys).index(key)
+            marks = np.ones(slices.tensors.shape(tensor), int)
+            for row in range(len(slices)):
+                if slices.tensor[row] == tensor:
+                    marks[slices.region(row).slices] = 0
+            for index in named_regions(error.cause):
+                marks[index] -= 1
+            if "more regions" not in error.cause:
+                assert (marks == 0).all(), "exactly the holes are named"
+
+
+def of(shape: tuple[int, ...], *parts: tuple[tuple[int, ...], tuple[int, ...]]) -> SliceTable:
+    """Slices of one tensor, beside another one of higher rank that is whole."""
+    tensors = TensorTable.of([("w/b", "float32", shape), ("cube", "int8", (2, 2, 2))])
+    return table_of(tensors, [(1, Region.whole((2, 2, 2))), *((0, Region(*part)) for part in parts)])
+
+
+def test_each_fault_in_words() -> None:
+    """Padding of the columns is not part of a region, whatever other tensors the index has."""
+    out = find_faults(of((13,), ((0,), (10,)), ((10,), (4,))))["w/b"]
+    assert out.cause == "The slice [10:14] of 'w/b' reaches out of the shape (13,)."
+    over = find_faults(of((13,), ((0,), (10,)), ((9,), (4,))))["w/b"]
+    assert over.cause == "The slices [0:10] and [9:13] of 'w/b' overlap in [9:10]."
+    hole = find_faults(of((13,), ((0,), (10,)), ((12,), (1,))))["w/b"]
+    assert hole.cause == "'w/b' lacks [10:12]."
+    scalar = find_faults(of((), ((), ()), ((), ())))["w/b"]
+    assert scalar.cause == "The slices [] and [] of 'w/b' overlap in []."
+
+
+def test_many_holes_are_counted() -> None:
+    error = find_faults(of((40,), *(((2 * n,), (1,)) for n in range(20))))["w/b"]
+    assert error.cause.startswith("'w/b' lacks [1:2], [3:4], ")
+    assert error.cause.endswith(" and 12 more regions.")
+
+
+def test_more_slices_than_are_subtracted_are_still_called_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "_SUBTRACTED", 3)
+    error = find_faults(of((40,), *(((2 * n,), (1,)) for n in range(20))))["w/b"]
+    assert error.cause == "'w/b' lacks some of the 40 elements of [0:40]."
+
+
+@pytest.mark.parametrize(
+    ("full", "offset", "shape"),
+    [
+        ((2**62,), (2**62 - 1,), (2**62,)),
+        ((4,), (2**63 - 1,), (2**62,)),
+        ((4,), (-(2**63),), (2,)),
+        ((4,), (-1,), (2,)),
+        ((2**62,) * 2, (-(2**63), 2**63 - 1), (0, 0)),
+    ],
+)
+def test_hostile_numbers_are_out_of_bounds_without_a_warning(
+    full: tuple[int, ...], offset: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    """An index may claim anything that 64 bits hold."""
+    tensors = TensorTable.of([("t", "int8", full)])
+    slices = SliceTable(tensors, np.array([0]), np.array([offset]), np.array([shape]), np.array([0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert isinstance(find_faults(slices)["t"], OutOfBounds)
+
+
+def test_a_tensor_of_more_elements_than_numbers_can_count_is_incomplete_without_a_warning() -> None:
+    tensors = TensorTable.of([("t", "int8", (2**62,) * 64)])
+    slices = table_of(tensors, [(0, Region((0,) * 64, (1,) * 64))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        error = find_faults(slices)["t"]
+    assert isinstance(error, IncompleteCheckpoint)
+    assert len(str(error)) < 100_000
+
+
+def test_a_hundred_thousand_slices_on_one_axis_are_looked_at_once() -> None:
+    count = 100_000
+    tensors = TensorTable.of([("t", "int8", (count, 2))])
+    offset = np.stack([np.arange(count)[::-1], np.zeros(count, int)], axis=1)
+    slices = SliceTable.of(tensors, np.zeros(count, int), offset, np.tile([1, 2], (count, 1)))
+    assert find_faults(slices) == {}
+    offset[5] = offset[6]
+    assert isinstance(find_faults(slices)["t"], OverlappingSlices)
+
+
+def test_a_tensor_without_a_slice_is_not_looked_at() -> None:
+    """A table for one key may carry the tensors of the others along."""
+    tensors = TensorTable.of([("t", "int8", (4,)), ("u", "int8", (4,))])
+    assert find_faults(table_of(tensors, [(1, Region((0,), (4,)))])) == {}

@@ -1,0 +1,132 @@
+"""Tables of slices: columns say what their rows say, whatever the ranks."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import InconsistentTensor, LayoutError, MalformedCheckpoint
+from shardvar.layout import Region
+from shardvar.layout.dtypes import numpy_dtype
+from shardvar.planning.slices import SliceTable, TensorSlice, TensorTable, concatenate, pad, widen
+from spec_tests.helpers.hypothesis_strategies import keys, shapes, slice_tables, table_of, tensor_tables
+
+
+def rows_of(slices: SliceTable) -> list[TensorSlice]:
+    return [slices[row] for row in range(len(slices))]
+
+
+@given(st.lists(shapes(4), max_size=6), st.integers(0, 1))
+def test_padding_is_taken_off_again(rows: list[tuple[int, ...]], fill: int) -> None:
+    ranks, matrix = pad(rows, fill)
+    assert [tuple(row[:rank].tolist()) for rank, row in zip(ranks, matrix, strict=True)] == rows
+    assert all((row[rank:] == fill).all() for rank, row in zip(ranks, matrix, strict=True))
+    assert matrix.shape == (len(rows), max(map(len, rows), default=0))
+
+
+@given(st.lists(shapes(3, 4), min_size=1, max_size=6))
+def test_padding_changes_no_size(rows: list[tuple[int, ...]]) -> None:
+    table = TensorTable.of([(str(n), "float32", shape) for n, shape in enumerate(rows)])
+    assert table.whole().nbytes.tolist() == [np.zeros(shape, np.float32).nbytes for shape in rows]
+
+
+@pytest.mark.parametrize(
+    ("shape", "complaint"), [((1,) * 65, "65 axes"), ((2**63,), "64 bits"), ((3, 2**200), "64 bits")]
+)
+def test_shapes_that_no_array_can_have_are_refused(shape: tuple[int, ...], complaint: str) -> None:
+    with pytest.raises(MalformedCheckpoint, match=complaint):
+        pad([(2,), shape], fill=1)
+
+
+def test_a_claim_of_too_many_bytes_is_refused_before_anything_is_allocated() -> None:
+    with pytest.raises(LayoutError, match="too large"):
+        TensorTable.of([("t", "float64", (2**60,))]).whole()
+
+
+@given(tensor_tables())
+def test_a_tensor_table_says_what_it_was_made_of(tensors: TensorTable) -> None:
+    again = TensorTable.of([(key, tensors.dtype(n), tensors.shape(n)) for n, key in enumerate(tensors.keys)])
+    assert list(again.keys) == list(tensors.keys)
+    for name in ("codes", "ranks", "shapes"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(tensors, name))
+    assert tensors.rows() == {key: n for n, key in enumerate(tensors.keys)}
+
+
+@given(tensor_tables())
+def test_the_whole_of_a_table_is_one_whole_slice_a_tensor(tensors: TensorTable) -> None:
+    whole = tensors.whole()
+    assert whole.is_whole().all()
+    for row, slice_ in enumerate(rows_of(whole)):
+        assert slice_.is_whole
+        assert (slice_.key, slice_.dtype) == (tensors.keys[row], tensors.dtype(row))
+        if slice_.dtype != "string":
+            assert slice_.nbytes == slice_.region.size * numpy_dtype(slice_.dtype).itemsize
+
+
+@given(slice_tables(), st.data())
+def test_taking_rows_takes_those_rows(slices: SliceTable, data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.integers(0, len(slices) - 1), max_size=8)) if len(slices) else []
+    taken = slices.take(np.array(rows, np.int64))
+    assert rows_of(taken) == [slices[row] for row in rows]
+    assert [taken.key(n) for n in range(len(taken))] == [slices.key(row) for row in rows]
+    assert taken.is_whole().tolist() == [slices[row].is_whole for row in rows]
+
+
+@given(st.data())
+def test_tables_of_different_tensors_follow_each_other(data: st.DataObject) -> None:
+    tables = data.draw(st.lists(slice_tables(2), max_size=3))
+    names = [key for table in tables for key in table.tensors.keys]
+    if len(set(names)) == len(names):
+        joined = concatenate(tables)
+        assert rows_of(joined) == [row for table in tables for row in rows_of(table)]
+        assert list(joined.tensors.keys) == names
+
+
+@given(slice_tables(), st.data())
+def test_a_table_cut_in_pieces_is_put_together_again(slices: SliceTable, data: st.DataObject) -> None:
+    """Tensors that several tables name become one."""
+    at = sorted(data.draw(st.lists(st.integers(0, len(slices)), max_size=3)))
+    pieces = [slices.take(np.arange(a, b)) for a, b in zip([0, *at], [*at, len(slices)], strict=True)]
+    joined = concatenate(pieces)
+    assert rows_of(joined) == rows_of(slices)
+    assert list(joined.tensors.keys) == list(slices.tensors.keys)
+
+
+@pytest.mark.parametrize("other", [("k", "float64", (3,)), ("k", "float32", (4,)), ("k", "float32", (3, 1))])
+def test_tables_that_disagree_about_a_tensor_do_not_become_one(other: tuple[str, str, tuple[int, ...]]) -> None:
+    a, b = TensorTable.of([("j", "int8", ()), ("k", "float32", (3,))]), TensorTable.of([other])
+    with pytest.raises(InconsistentTensor, match="'k'"):
+        concatenate([a.whole(), b.whole()])
+
+
+def test_nothing_is_a_table() -> None:
+    assert len(concatenate([])) == 0
+    assert len(TensorTable.of([]).whole()) == 0
+    assert rows_of(table_of(TensorTable.of([]), [])) == []
+
+
+@given(slice_tables())
+def test_boxes_of_different_tensors_never_meet(slices: SliceTable) -> None:
+    offset, shape = slices.boxes(slices.shape.shape[1] + 1)
+    np.testing.assert_array_equal(offset[:, 0], slices.tensor)
+    assert (shape[:, 0] == 1).all()
+    assert (offset[:, -1] == 0).all() and (shape[:, -1] == 1).all()
+
+
+@given(st.integers(0, 3), st.integers(0, 5))
+def test_widening_adds_columns_and_takes_none(have: int, want: int) -> None:
+    matrix = np.arange(2 * have).reshape(2, have)
+    wide = widen(matrix, want, 7)
+    np.testing.assert_array_equal(wide[:, :have], matrix)
+    assert (wide[:, have:] == 7).all()
+    assert wide.shape[1] == max(have, want)
+
+
+@given(slice_tables(2), keys())
+def test_tables_are_values_that_can_be_carried_elsewhere(slices: SliceTable, key: str) -> None:
+    assert rows_of(pickle.loads(pickle.dumps(slices))) == rows_of(slices)
+    one = TensorSlice(key, "float32", (2,), Region((0,), (1,)), 4)
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert not one.is_whole

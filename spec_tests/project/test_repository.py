@@ -1,0 +1,57 @@
+"""What holds for every file of the repository."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from spec_tests.helpers import paths
+
+ROOT = paths.ROOT
+NOT_OURS = re.compile(r"\.git|\.venv.*|build|dist|.*cache.*|\.hypothesis|LICENSE")
+
+# Where somebody's own directories begin. A path of the system (/etc, /dev, /usr, /tmp) may stand in an example.
+PRIVATE_PATH = re.compile(r"(?<![\w.*~}/-])/(?:home|Users|root|work|opt|mnt|media)/\w")
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    for path in sorted(ROOT.rglob("*")):
+        relative = path.relative_to(ROOT)
+        if path.is_file() and not any(NOT_OURS.fullmatch(part) for part in relative.parts):
+            yield relative, path.read_bytes().decode("utf-8", errors="replace")
+
+
+def test_no_file_names_a_directory_of_somebodys_machine() -> None:
+    """A path that exists on one machine alone helps no reader, and breaks a clone."""
+    broken = [
+        f"{path}:{text.count(chr(10), 0, hit.start()) + 1}: {hit.group()}"
+        for path, text in texts()
+        for hit in PRIVATE_PATH.finditer(text)
+    ]
+    assert broken == []
+
+
+def test_a_private_path_is_seen() -> None:
+    assert PRIVATE_PATH.search("see /" + "home/ada/notes") and not PRIVATE_PATH.search(
+        "docs/work/notes and /etc/passwd"
+    )
+
+
+def imported_by(source: str) -> set[str]:
+    """The top-level names of all modules that Python source imports, also in functions."""
+    return set(re.findall(r"^[ \t\"]*(?:from|import) (\w+)", source, re.MULTILINE))
+
+
+def test_an_extra_installs_only_what_is_imported() -> None:
+    """By the library, by the notebook for which it is, or as ``python -m`` by the Makefile."""
+    library = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "shardvar").rglob("*.py"))
+    used = imported_by(library) | imported_by((ROOT / "docs" / "tour.ipynb").read_text(encoding="utf-8"))
+    used |= set(re.findall(r"-m (\w+)", (ROOT / "Makefile").read_text(encoding="utf-8")))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {
+        f"{extra}: {requirement}"
+        for extra, requirements in project["optional-dependencies"].items()
+        for requirement in requirements
+        if re.split(r"[^\w]", requirement)[0] not in used
+    }
+    assert needed == set()

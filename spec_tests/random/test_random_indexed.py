@@ -1,0 +1,230 @@
+"""Numbers by index: each depends on seed and flat index alone, whatever the partition; and they are random."""
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardvar.errors import ArgumentError, LayoutError
+from shardvar.layout import Partition, Region
+from shardvar.random import indexed_normal, indexed_truncated_normal, indexed_uniform, value_blocks
+from shardvar.random.indexed import IndexedStream
+from shardvar.random.value_blocks import blocks_of, draw_blocks, row_strides
+from spec_tests.helpers.hypothesis_strategies import regions_in, shapes, tilings
+
+DRAWS = [indexed_uniform, indexed_normal, indexed_truncated_normal]
+FLOATS = ["float16", "bfloat16", "float32", "float64"]
+MIB = 1 << 20
+
+seeds = st.one_of(st.integers(-(2**63), 2**63 - 1), st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1)))
+
+
+def philox4x64(counter: list[int], key: list[int]) -> list[int]:
+    """docs/random.md in Python integers."""
+    c, (k0, k1) = counter, key
+    for _ in range(10):
+        p, q = 0xD2E7470EE14C6C93 * c[0], 0xCA5A826395121157 * c[2]
+        c = [(q >> 64) ^ c[1] ^ k0, q % 2**64, (p >> 64) ^ c[3] ^ k1, p % 2**64]
+        k0, k1 = (k0 + 0x9E3779B97F4A7C15) % 2**64, (k1 + 0xBB67AE8584CAA73B) % 2**64
+    return c
+
+
+def word(seed: int, k: int, attempt: int = 0) -> int:
+    return philox4x64([k // 4 + 1, 0, 0, attempt], [seed % 2**64, 0])[k % 4]
+
+
+def uniform(seed: int, i: int, dtype: str) -> float:
+    if dtype == "float64":
+        return (word(seed, i) >> 12) / 2**52
+    return ((word(seed, i // 2) >> 32 * (i % 2)) % 2**32 >> 9) / 2**23
+
+
+def normal(seed: int, i: int, dtype: str, attempt: int = 0) -> float:
+    if dtype == "float64":
+        u, v = ((word(seed, i // 2 * 2 + k, attempt) >> 12) / 2**52 for k in (0, 1))
+    else:
+        u, v = (((word(seed, i // 2, attempt) >> 32 * k) % 2**32 >> 9) / 2**23 for k in (0, 1))
+    return float(np.sqrt(-2 * np.log(1 - u)) * (np.sin if i % 2 else np.cos)(2 * np.pi * v))
+
+
+def truncated(seed: int, i: int, dtype: str) -> float:
+    return next(z for attempt in range(99) if abs(z := normal(seed, i, dtype, attempt)) < 2)
+
+
+@given(seeds, st.integers(0, 2**62), st.integers(0, 9), st.integers(0, 3))
+def test_words_are_numpys_philox_which_is_the_documented_one(
+    seed: int | tuple[int, int], start: int, count: int, attempt: int
+) -> None:
+    stream = IndexedStream.of(seed)
+    counters = ([k // 4 + 1, 0, 0, attempt] for k in range(start, start + count))
+    expected = [philox4x64(c, list(stream.key))[k % 4] for k, c in enumerate(counters, start)]
+    assert stream.words(start, count, attempt).tolist() == expected
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**60), st.integers(0, 9), st.sampled_from(["float32", "float64"])
+)
+def test_values_are_the_documented_ones(seed: int, start: int, count: int, dtype: str) -> None:
+    region, shape, indices = Region((start,), (count,)), (2**61,), range(start, start + count)
+    exact = np.array([uniform(seed, i, dtype) for i in indices], dtype)
+    np.testing.assert_array_equal(indexed_uniform(shape, seed, dtype=dtype, region=region), exact, strict=True)
+    close = {"rtol": 1e-5, "atol": 1e-5} if dtype == "float32" else {"rtol": 1e-13, "atol": 1e-13}
+    for draw, twin in ((indexed_normal, normal), (indexed_truncated_normal, truncated)):
+        expected = [twin(seed, i, dtype) for i in indices]
+        np.testing.assert_allclose(draw(shape, seed, dtype=dtype, region=region), expected, **close)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_truncated_values_that_are_drawn_again_are_the_documented_ones(dtype: str) -> None:
+    values = indexed_truncated_normal((2000,), 5, dtype=dtype)
+    first = indexed_normal((2000,), 5, dtype=dtype)
+    again = np.flatnonzero(np.abs(first) >= 2)
+    assert 60 <= len(again) <= 130 and np.array_equal(np.flatnonzero(values != first), again)
+    np.testing.assert_allclose(values[again], [truncated(5, int(i), dtype) for i in again], rtol=1e-4, atol=1e-5)
+
+
+@given(seeds, shapes(4, 5), st.sampled_from(DRAWS), st.sampled_from(FLOATS), st.data())
+def test_parts_of_any_partition_are_the_whole_bit_for_bit(
+    seed: int | tuple[int, int], shape: tuple[int, ...], draw: Any, dtype: str, data: st.DataObject
+) -> None:
+    whole = draw(shape, seed, dtype=dtype)
+    together = np.full(shape, np.nan, dtype)
+    for part in data.draw(tilings(shape)):
+        together[part.slices] = draw(shape, seed, dtype=dtype, region=part)
+    np.testing.assert_array_equal(together, whole, strict=True)
+
+
+@given(seeds, shapes(3, 5), st.sampled_from(["int32", "uint32", "int64", "uint64"]), st.data())
+def test_parts_of_integers_are_the_whole_and_lie_within_the_limits(
+    seed: int | tuple[int, int], shape: tuple[int, ...], dtype: str, data: st.DataObject
+) -> None:
+    limits = np.iinfo(dtype)
+    low = data.draw(st.integers(int(limits.min), int(limits.max) - 1))
+    high = data.draw(st.integers(low + 1, int(limits.max)))
+    whole, part = indexed_uniform(shape, seed, low, high, dtype), data.draw(regions_in(shape))
+    np.testing.assert_array_equal(indexed_uniform(shape, seed, low, high, dtype, part), whole[part.slices], strict=True)
+    assert all(low <= int(value) < high for value in whole.flat)
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(DRAWS), st.sampled_from(["float32", "float64"]), st.data())
+def test_parts_meet_without_a_seam_where_blocks_of_words_end(draw: Any, dtype: str, data: st.DataObject) -> None:
+    """Shapes of more than one block, parts that begin and end anywhere near the ends of blocks."""
+    near = st.integers(-3, 3).map(lambda d: value_blocks.BLOCK_SIZE + d)
+    shape = data.draw(
+        st.sampled_from(
+            [(2 * value_blocks.BLOCK_SIZE + 9,), (3, value_blocks.BLOCK_SIZE + 5), (value_blocks.BLOCK_SIZE + 5, 2)]
+        )
+    )
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    cut = min(data.draw(near), shape[axis] - 1)
+    whole = draw(shape, 7, dtype=dtype)
+    sizes = [[cut, extent - cut] if d == axis else [extent] for d, extent in enumerate(shape)]
+    for part in Partition.from_sizes(shape, sizes):
+        np.testing.assert_array_equal(draw(shape, 7, dtype=dtype, region=part), whole[part.slices])
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_threads_and_axes_do_not_matter(draw: Any, axis: int) -> None:
+    shape = (270, 66, 64)  # more elements than one thread draws alone
+    whole = draw(shape, 11)
+    for part in Partition.from_counts(shape, [3 if d == axis else 1 for d in range(3)]):
+        np.testing.assert_array_equal(draw(shape, 11, region=part), whole[part.slices])
+
+
+def test_a_region_of_a_tensor_that_no_machine_holds_is_drawn_alone() -> None:
+    shape, region = (2**30, 2**30), Region((2**29, 2**30 - 3), (3, 3))
+    values = indexed_normal(shape, 1, region=region)
+    expected = [
+        normal(1, (2**29 + row) * 2**30 + 2**30 - 3 + column, "float32") for row in range(3) for column in range(3)
+    ]
+    np.testing.assert_allclose(values.ravel(), expected, rtol=1e-5, atol=1e-5)
+
+
+@given(shapes(4, 7), st.data())
+def test_blocks_tile_the_region_in_order_and_their_spans_are_bounded(
+    shape: tuple[int, ...], data: st.DataObject
+) -> None:
+    full = tuple(extent + data.draw(st.sampled_from([0, 1, 9, 5000])) for extent in shape)
+    strides, seen = row_strides(full), np.zeros(shape, np.int64)
+    for block in blocks_of(shape, strides):
+        seen[block.slices] += 1
+        assert (
+            sum((extent - 1) * step for extent, step in zip(block.shape, strides, strict=True))
+            < value_blocks.BLOCK_SIZE
+        )
+    assert np.all(seen == 1)
+
+
+def test_large_gaps_are_jumped_over() -> None:
+    asked: list[int] = []
+
+    def draw(start: int, out: np.ndarray) -> None:
+        asked.append(len(out))
+        out[:] = np.arange(start, start + len(out))
+
+    region = Region((0, 5), (20, 3))
+    values = draw_blocks((20, 100_000), region, np.dtype(np.int64), draw)
+    np.testing.assert_array_equal(values, np.arange(20)[:, None] * 100_000 + np.arange(5, 8))
+    assert asked == [3] * 20
+    asked.clear()
+    draw_blocks((20, 1000), region, np.dtype(np.int64), draw)
+    assert asked == [19_003]
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("region", [Region((1 << 14, 0), (1 << 14, 64)), Region((0, 16), (1 << 16, 16))], ids=str)
+def test_peak_memory_is_the_region_and_8_mib(draw: Any, dtype: str, region: Region) -> None:
+    shape = (1 << 16, 64)
+    draw((100,), 1, dtype=dtype)  # imports and caches are not the region's
+    tracemalloc.start()
+    try:
+        values = draw(shape, 1, dtype=dtype, region=region)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= values.nbytes + 8 * MIB
+
+
+@given(st.sampled_from(FLOATS), st.floats(-1e4, 1e4), st.floats(0, 1e4), st.integers(0, 99))
+def test_uniform_values_lie_in_the_half_open_range(dtype: str, low: float, width: float, seed: int) -> None:
+    values = indexed_uniform((200,), seed, low, low + width, dtype)
+    first, last = np.asarray(low).astype(dtype), np.asarray(low + width).astype(dtype)
+    assert np.all((values >= first) & (values < last)) or (first == last and np.all(values == first))
+
+
+def test_the_upper_limit_is_never_reached_where_rounding_would() -> None:
+    for dtype, low in (("bfloat16", 100), ("float16", 100), ("float32", 2**20)):
+        values = indexed_uniform((1 << 17,), 3, low, low + 1, dtype)
+        assert values.min() == low and values.max() < low + 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: indexed_uniform((2,), 1.5),  # type: ignore[arg-type]
+        lambda: indexed_uniform((2,), [1, 2, 3]),
+        lambda: indexed_uniform((2,), 2**64),
+        lambda: indexed_uniform((2,), 1, 2, 1),
+        lambda: indexed_uniform((2,), 1, 0, float("inf")),
+        lambda: indexed_uniform((2,), 1, -3e38, 3e38),
+        lambda: indexed_uniform((2,), 1, 3, 3, "int64"),
+        lambda: indexed_uniform((2**32, 2**32), 1),
+        lambda: indexed_normal((2,), 1, dtype="int32"),
+    ],
+)
+def test_what_cannot_be_drawn_is_named(call: Any) -> None:
+    with pytest.raises(ArgumentError):
+        call()
+
+
+@pytest.mark.parametrize("region", [Region((1,), (2,)), Region((0, 0), (2, 1)), Region((3,), (0,))])
+def test_a_region_out_of_the_shape_is_named(region: Region) -> None:
+    with pytest.raises(LayoutError, match="reaches out of the shape"):
+        indexed_uniform((2,), 1, region=region)

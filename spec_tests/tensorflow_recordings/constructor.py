@@ -1,0 +1,154 @@
+"""Construction of ShardedVariable from a list of variables: geometry, names, errors, which attributes exist."""
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from shardvar.devices import Device
+from shardvar.errors import LayoutError
+from shardvar.layout.dtypes import dtype_name, numpy_dtype
+from shardvar.variables import ShardedVariable, Variable
+from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped
+
+
+def _construct(inputs: Mapping[str, Any]) -> Any:
+    if "variables" in inputs:
+        return list(ShardedVariable(_described(inputs["variables"])).shape)
+    variables = [
+        Variable(np.full(shape, b"" if dtype == "string" else 0, numpy_dtype(dtype)), name=inputs.get("name"))
+        for shape, dtype in zip(inputs["shapes"], inputs["dtypes"], strict=True)
+    ]
+    container = tuple(variables) if inputs.get("container") == "tuple" else variables
+    sharded = ShardedVariable(container, **({"name": inputs["sv_name"]} if "sv_name" in inputs else {}))
+    return {
+        "shape": list(sharded.shape),
+        "dtype": dtype_name(sharded.dtype),
+        "name": sharded.name,
+        "num_shards": len(sharded.variables),
+        "offsets": [list(part.offset) for part in sharded.partition],
+        "specs": [_spec(sharded.shape, part) for part in sharded.partition],
+    }
+
+
+def _spec(shape: tuple[int, ...], part: Any) -> str:
+    """TensorFlow's text of a slice; shardvar's own printer refuses empty ones, which TensorFlow cannot save either."""
+    extents = ":".join(f"{start},{count}" for start, count in zip(part.offset, part.shape, strict=True))
+    return f"{' '.join(map(str, shape))} {extents}"
+
+
+def _described(variables: Any) -> Any:
+    if variables == "generator of variables":
+        return (Variable([1.0]) for _ in range(2))
+    if variables == "variable with SaveSliceInfo already set":
+        variable = Variable([1.0])
+        variable.kept = ShardedVariable([variable])
+        return [variable]
+    if isinstance(variables, str):
+        return _in_words(variables)
+    if isinstance(variables, list):
+        return [Variable([1.0]) if item == "<variable>" else item for item in variables]
+    return variables
+
+
+def _in_words(text: str) -> Any:
+    shape = re.search(r"shape=(\[.*?\])", text)
+    if "unknown" in text:
+        declared = None if shape is None else ast.literal_eval(shape[1])
+        return [Variable(np.zeros([extent or 3 for extent in declared or (1, 3)], np.float32), shape=declared)]
+    if "twice" in text:
+        return [Variable([1.0])] * 2
+    if "two containers" in text or "shared" in text:
+        variable = Variable([1.0])
+        variable.kept = ShardedVariable([variable])
+        return [variable]
+    if "scalar" in text:
+        return [Variable(1.0)]
+    if "tuple" in text:
+        return (Variable([1.0]), Variable([2.0]))
+    raise Skipped(text)
+
+
+def _trainable(inputs: Mapping[str, Any]) -> bool:
+    return ShardedVariable([Variable([1.0], trainable=flag) for flag in inputs["trainable"]]).trainable
+
+
+def _collides(inputs: Mapping[str, Any]) -> bool:
+    """Whether what tells them apart, which is identity and never a name, is one for both."""
+    first = Variable([1.0], name=inputs["shard0_name"])
+    sharded = ShardedVariable([first, Variable([2.0])])
+    return hash(sharded) == id(first) or sharded is first
+
+
+def _hasattr(inputs: Mapping[str, Any]) -> bool:
+    return hasattr(ShardedVariable([Variable([1.0], device=Device("ps:0"))]), inputs["attr"])
+
+
+OPS = {
+    "ShardedVariable": _construct,
+    "trainable_of_saving_variable": _trainable,
+    "unique_id_collides_with_shard0": _collides,
+    "hasattr": _hasattr,
+}
+
+OF_THE_INTERFACE = {
+    "__array__",
+    "__array_function__",
+    "__array_ufunc__",
+    "__copy__",
+    "__deepcopy__",
+    "gather_nd",
+    "read_value",
+    "trainable",
+    "value",
+}
+"""What TensorFlow's container lacks, and RFC 000, the interface of variables or NumPy's protocols give it."""
+
+
+def _has_what_the_interface_has(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    return case["op"] == "hasattr" and case["inputs"]["attr"] in OF_THE_INTERFACE and outcome.value is True
+
+
+def _mixed_trainable(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    flags = case["inputs"].get("trainable", [])
+    return case["op"] == "trainable_of_saving_variable" and len(set(flags)) > 1 and outcome.refused
+
+
+def _no_collision(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    return case["op"] == "unique_id_collides_with_shard0" and outcome.value is False
+
+
+def _unknown_shape(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """A shape that is known after all, with the unknown dimensions filled in."""
+    return "unknown" in str(case["inputs"].get("variables")) and isinstance(outcome.value, list)
+
+
+def _scalar(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    is_scalar = [] in case["inputs"].get("shapes", []) or "scalar" in str(case["inputs"].get("variables"))
+    return is_scalar and isinstance(outcome.error, LayoutError)
+
+
+def _twice_or_shared(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    text = str(case["inputs"].get("variables"))
+    return any(word in text for word in ("twice", "shared", "two containers")) and isinstance(
+        outcome.error, LayoutError
+    )
+
+
+def _internals(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """What TensorFlow's own modules ask of its container and no user does."""
+    attribute = case["inputs"].get("attr", "")
+    return (attribute.startswith("_") or attribute == "is_sharded_variable") and outcome.value is False
+
+
+RULES = [
+    Rule("D-SV-1", _has_what_the_interface_has),
+    Rule("D-SV-2", _mixed_trainable),
+    Rule("D-SV-3", _no_collision),
+    Rule("D-SV-4", _unknown_shape),
+    Rule("D-SV-5", _scalar),
+    Rule("D-SV-6", _twice_or_shared),
+    Rule("D-SV-7", _internals),
+]

@@ -1,0 +1,88 @@
+"""Sampled losses with given samples, and their gradients by the shards."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from shardvar import nn
+from shardvar.nn.losses import sampled_logits
+from shardvar.variables import IndexedSlices
+from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode, is_array
+from spec_tests.tensorflow_recordings.gradients import encoded
+from spec_tests.tensorflow_recordings.nn_tables import equal, table
+
+
+def _arguments(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "weights": table(inputs, "weights_shards"),
+        "biases": table(inputs, "biases_shards"),
+        "labels": decode(inputs["labels"]),
+        "inputs": decode(inputs["inputs"]),
+        "num_sampled": inputs["num_sampled"],
+        "num_classes": inputs["num_classes"],
+        "num_true": inputs["num_true"],
+        "sampled_values": (
+            inputs["sampled"],
+            decode(inputs["true_expected_count"]),
+            decode(inputs["sampled_expected_count"]),
+        ),
+        "remove_accidental_hits": inputs["remove_accidental_hits"],
+    }
+
+
+def _loss(function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
+    def op(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        sampled = sampled_logits(**_arguments(inputs))
+        return {"loss": function(**_arguments(inputs)), "logits": sampled.logits, "labels": sampled.labels}
+
+    return op
+
+
+def _gradient(function: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
+    def op(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        loss, pullback = nn.vjp(function, **_arguments(inputs))
+        weights, biases, features = pullback(np.ones_like(loss))
+        return {"weights_grads": encoded(weights), "biases_grads": encoded(biases), "inputs_grad": features}
+
+    return op
+
+
+OPS = {
+    "nce_loss": _loss(nn.nce_loss),
+    "sampled_softmax_loss": _loss(nn.sampled_softmax_loss),
+    "nce_loss_grad": _gradient(nn.nce_loss),
+    "sampled_softmax_loss_grad": _gradient(nn.sampled_softmax_loss),
+}
+
+
+def _by_its_own_layout(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """Right is the loss of the same case by div, which is how both variables are laid out."""
+    inputs = case["inputs"]
+    if inputs.get("partition_strategy") == "div" or outcome.error is not None:
+        return False
+    return equal(outcome.value, OPS[case["op"]]({**inputs, "partition_strategy": "div"}))
+
+
+def _gradient_of_the_converted_table(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """Right is the same gradient of the whole table: theirs put together by mod is ours put together by div."""
+    if "mod" not in case["inputs"].get("partition_strategy", "") or "weights_grads" not in case.get("expected", {}):
+        return False
+    theirs, ours = ([_dense(part) for part in grads] for grads in (case["expected"]["weights_grads"], _grads(outcome)))
+    by_mod = np.zeros_like(np.concatenate(theirs))
+    for number, part in enumerate(theirs):
+        by_mod[number :: len(theirs)] = part
+    return equal(np.concatenate(ours), by_mod)
+
+
+def _grads(outcome: Outcome) -> list[Any]:
+    return [] if outcome.error is not None else outcome.value["weights_grads"]
+
+
+def _dense(part: Mapping[str, Any]) -> Any:
+    values, indices = (decode(part[key]) if is_array(part[key]) else part[key] for key in ("values", "indices"))
+    return IndexedSlices(values, indices, part["dense_shape"]).to_dense()
+
+
+RULES = [Rule("D-NN-1", _by_its_own_layout), Rule("D-NN-4", _gradient_of_the_converted_table)]
+TOLERANCE = 1e-5

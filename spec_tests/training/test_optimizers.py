@@ -1,0 +1,363 @@
+"""A step on shards is the step on the whole, bit for bit; slots lie as their variables; nothing is half done."""
+
+import gc
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardvar import nn
+from shardvar.devices import Device, track_transfers
+from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange, UnknownKey
+from shardvar.nn.gradients import dense_gradients, sparse_gradients
+from shardvar.tracking import ObjectGraph, Trackable
+from shardvar.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
+from shardvar.variables import IndexedSlices, ShardedVariable, Variable, variable_creator_scope
+from spec_tests.helpers.embedding_tables import Table, ids_for, shard, tables
+from spec_tests.helpers.optimizer_steps import ANY, COMPATS, MAKERS, gradients
+
+
+def apply(optimizer: Optimizer, variable: Any, whole: Any) -> None:
+    """Apply the gradient of the whole to a variable, or to the shards."""
+    sparse = isinstance(whole, IndexedSlices)
+    optimizer.apply_gradients(
+        sparse_gradients(variable, whole.indices, whole.values) if sparse else dense_gradients(variable, whole)
+    )
+
+
+@settings(deadline=None)
+@given(tables(), st.sampled_from(sorted(MAKERS)), st.sampled_from(COMPATS), st.data())
+def test_steps_on_shards_are_the_steps_on_the_whole_bit_for_bit(
+    table: Table, name: str, compat: str, data: st.DataObject
+) -> None:
+    """R-OPT-2, R-OPT-4, R-OPT-5: "always performed at the component variable level"."""
+    whole, sharded_optimizer, whole_optimizer = Variable(table.full), MAKERS[name](compat), MAKERS[name](compat)
+    for _ in range(data.draw(st.integers(1, 4))):
+        gradient = data.draw(gradients(table))
+        apply(sharded_optimizer, table.sharded, gradient)
+        apply(whole_optimizer, whole, gradient)
+        assert np.array_equal(table.sharded.numpy(), whole.numpy())
+        for slot in whole_optimizer.get_slot_names():
+            sharded_slot = sharded_optimizer.get_slot(table.sharded, slot)
+            assert np.array_equal(sharded_slot.numpy(), whole_optimizer.get_slot(whole, slot).numpy())
+
+
+@settings(deadline=None)
+@given(tables(), st.data())
+def test_a_sparse_gradient_moves_the_rows_that_it_has_like_its_dense_form(table: Table, data: st.DataObject) -> None:
+    """R-OPT-1: what comes twice is summed; other rows keep value and slot unless the rule lets slots decay."""
+    ids = np.array(data.draw(ids_for(table.rows)), np.int64)
+    values = np.random.default_rng(0).normal(size=(len(ids), 3)).astype(np.float32)
+    slices = IndexedSlices(values, ids, table.full.shape)
+    for name in sorted(MAKERS):
+        sparse, dense = Variable(table.full), Variable(table.full)
+        for variable, gradient in ((sparse, slices), (dense, slices.to_dense())):
+            MAKERS[name]("keras_legacy").apply_gradients([(gradient, variable)])
+        assert np.array_equal(sparse.numpy()[ids], dense.numpy()[ids])
+        others = np.setdiff1d(np.arange(table.rows), ids)
+        assert np.array_equal(sparse.numpy()[others], table.full[others])
+
+
+@pytest.mark.parametrize("compat", COMPATS)
+@pytest.mark.parametrize("name", sorted(MAKERS))
+def test_rows_without_a_gradient_go_on_where_the_rule_moves_them(name: str, compat: str) -> None:
+    """Adam's and RMSprop's slots of all rows decay, and Adam moves each by its own, as the dense form does.
+
+    Momentum is that of rows with a gradient alone, but for Keras 3.
+    """
+    rng = np.random.default_rng(7)
+    start, first, later = rng.normal(size=(3, 5, 3)).astype(np.float32)
+    slices = IndexedSlices(later[[3, 1]], np.array([3, 1]), start.shape)
+    variables, optimizers = [Variable(start), Variable(start)], [MAKERS[name](compat), MAKERS[name](compat)]
+    for variable, optimizer in zip(variables, optimizers, strict=True):
+        optimizer.apply_gradients([(first, variable)])
+    before = variables[0].numpy()
+    for variable, optimizer, gradient in zip(variables, optimizers, (slices, slices.to_dense()), strict=True):
+        optimizer.apply_gradients([(gradient, variable)])
+    stays = name in ("momentum", "nesterov") and compat != "keras3"
+    expected = variables[1].numpy()
+    expected[[0, 2, 4]] = before[[0, 2, 4]] if stays else expected[[0, 2, 4]]
+    assert np.array_equal(variables[0].numpy(), expected)
+    for slot in optimizers[0].get_slot_names():
+        of_sparse, of_dense = (o.get_slot(v, slot).numpy() for o, v in zip(optimizers, variables, strict=True))
+        assert np.array_equal(of_sparse[[1, 3]], of_dense[[1, 3]])
+        assert stays or np.array_equal(of_sparse, of_dense)
+
+
+def by_the_book(name: str, w: Any, steps: list[Any]) -> Any:
+    """The formulas on whole arrays in float64, dense gradients."""
+    m, v = np.zeros_like(w), np.full_like(w, 0.1 if name == "adagrad" else 0.0)
+    for t, g in enumerate(steps, 1):
+        if name == "sgd":
+            w = w - 0.1 * g
+        elif name in ("momentum", "nesterov"):
+            m = 0.9 * m - 0.1 * g
+            w = w + (0.9 * m - 0.1 * g if name == "nesterov" else m)
+        elif name == "adagrad":
+            v = v + g * g
+            w = w - 0.1 * g / (np.sqrt(v) + 1e-7)
+        elif name == "adam":
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            w = w - 0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m / (np.sqrt(v) + 1e-7)
+        else:
+            v = 0.9 * v + 0.1 * g * g
+            w = w - 0.1 * g / (np.sqrt(v) + 1e-7)
+    return w
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS))
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_each_rule_is_its_formula(name: str, dtype: str) -> None:
+    random = np.random.default_rng(5)
+    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    w = random.normal(size=(40_000,)).astype(kind)  # more than a block
+    steps = [random.normal(size=w.shape).astype(kind) for _ in range(3)]
+    variable, optimizer = Variable(w), MAKERS[name]("keras_legacy")
+    for g in steps:
+        optimizer.apply_gradients([(g, variable)])
+    expected = by_the_book(name, w.astype(np.float64), [g.astype(np.float64) for g in steps])
+    slack = {"float16": 2e-2, "bfloat16": 1e-1}.get(dtype, 1e-4)
+    assert variable.dtype == kind and np.allclose(variable.numpy().astype(np.float64), expected, rtol=slack, atol=slack)
+
+
+def test_slots_lie_as_their_variable_and_are_created_at_the_first_step() -> None:
+    """R-SLOT-1: "Slot variable is partitioned in exactly the same way as the original variable"; R-OPT-5."""
+    table = shard(np.ones((7, 2), np.float32), [4, 0, 3])
+    optimizer = Adam()
+    assert optimizer.get_slot_names() == []
+    apply(optimizer, table, np.ones((7, 2), np.float32))
+    slot = optimizer.get_slot(table, "m")
+    assert isinstance(slot, ShardedVariable) and slot.partition == table.partition
+    assert slot.devices == table.devices and not slot.trainable
+    assert optimizer.get_slot(table.variables[2], "m") is slot.variables[2]
+    assert optimizer.get_slot(table, "m") is slot and optimizer.get_slot_names() == ["m", "v"]
+    assert slot.name == "table/m" and slot.variables[2].name == "table/part_2/m"
+
+
+def test_add_slot_of_a_sharded_variable_is_add_slot_of_its_shards() -> None:
+    """R-SLOT-1 (RFC 000): "construct a new ShardedVariable on the fly containing those slots"."""
+    together, one_by_one = shard(np.ones((3, 2), np.float32), [2, 1]), shard(np.ones((3, 2), np.float32), [2, 1])
+    optimizer = SGD()
+    first = optimizer.add_slot(together, "m", 0.5)
+    for variable in one_by_one.variables:
+        optimizer.add_slot(variable, "m", 0.5)
+    second = optimizer.get_slot(one_by_one, "m")
+    assert isinstance(first, ShardedVariable) and isinstance(second, ShardedVariable)
+    assert np.array_equal(first, second) and np.all(np.asarray(first) == 0.5)
+    assert optimizer.add_slot(together, "m") is first
+
+
+def test_slots_of_variables_that_become_shards_become_those_of_a_sharded_slot() -> None:
+    """R-SLOT-1 (RFC 000): "get_slot will lookup the slots of var's component variables"; each is a child once."""
+    optimizer, variables = SGD(), [Variable([1.0, 2.0], name="a"), Variable([3.0], name="b")]
+    slots = [optimizer.add_slot(variable, "m", value) for variable, value in zip(variables, (0.5, 0.25), strict=True)]
+    assert {"a.m", "b.m"} <= optimizer.children.keys()
+    table = ShardedVariable(variables, name="w")
+    slot = optimizer.get_slot(table, "m")
+    assert np.asarray(slot).tolist() == [0.5, 0.5, 0.25]
+    assert all(one is other for one, other in zip(slot.variables, slots, strict=True))
+    assert "w.m" in optimizer.children and not {"a.m", "b.m"} & optimizer.children.keys()
+
+
+def test_a_slot_that_is_not_there_is_named() -> None:
+    with pytest.raises(UnknownKey, match="'m'"):
+        SGD().get_slot(Variable([1.0], name="w"), "m")
+    with pytest.raises(ArgumentTypeError):
+        SGD().add_slot(np.zeros(1), "m")
+
+
+def test_an_optimizer_is_saved_with_hyperparameters_and_folded_slots() -> None:
+    """R-SLOT-2 (RFC 000): "At saving/loading time, optimizer sees sharded variable as a ShardedVariable instance"."""
+    table, plain = shard(np.ones((3, 2), np.float32), [2, 1]), Variable([1.0], name="b")
+    optimizer = Momentum()
+    optimizer.apply_gradients([*dense_gradients(table, np.ones((3, 2), np.float32)), (np.ones(1, np.float32), plain)])
+    children = dict(optimizer.children)
+    assert set(children) == {"learning_rate", "momentum", "iterations", "table.momentum", "b.momentum"}
+    assert children["table.momentum"] is optimizer.get_slot(table, "momentum")
+    twin = Variable([1.0], name="b")
+    optimizer.apply_gradients([(np.ones(1, np.float32), twin)])
+    assert "b_1.momentum" in optimizer.children and len(ObjectGraph.of(optimizer).objects) == 7
+
+
+def test_slots_stay_their_variables_own_when_others_are_gone() -> None:
+    optimizer = Momentum()
+    for _ in range(50):
+        optimizer.apply_gradients([(np.ones(1, np.float32), Variable([1.0]))])
+    gc.collect()
+    fresh = Variable([1.0])
+    with pytest.raises(UnknownKey):
+        optimizer.get_slot(fresh, "momentum")
+
+
+def test_hyperparameters_are_variables_made_under_the_scope() -> None:
+    """R-OPT-3: "Hyperparameters creation will be subject to the parameter strategy scope"."""
+    made = []
+
+    def creator(next_creator: Any, **kwargs: Any) -> Any:
+        made.append(kwargs["name"])
+        return next_creator(**kwargs)
+
+    with variable_creator_scope(creator):
+        optimizer = SGD(0.5)
+    assert made == ["SGD/learning_rate", "SGD/momentum", "SGD/iterations"]
+    optimizer.learning_rate.assign(2.0)
+    variable = Variable([1.0])
+    optimizer.apply_gradients([(np.ones(1, np.float32), variable)])
+    assert variable.numpy().tolist() == [-1.0] and int(optimizer.iterations) == 1
+    with pytest.raises(ArgumentError, match="beta_1"):
+        optimizer.hyperparameter("beta_1")
+
+
+def test_slots_do_not_move_and_of_a_sparse_gradient_only_its_rows_do() -> None:
+    table = shard(np.ones((1000, 4), np.float32), [500, 500])
+    optimizer = Adam()
+    slices = IndexedSlices(np.ones((3, 4), np.float32), np.array([3, 3, 700]), (1000, 4))
+    apply(optimizer, table, slices)  # slots are made
+    with track_transfers() as ledger:
+        apply(optimizer, table, slices)
+    assert ledger.nbytes == 2 * 4 * 4  # two distinct rows
+    assert set(ledger.operations) == {"apply_gradients"}
+
+
+@settings(deadline=None)
+@given(ANY, st.data())
+def test_on_an_error_no_variable_and_no_slot_has_changed(optimizer: Optimizer, data: st.DataObject) -> None:
+    good, bad = Variable(np.ones((2, 2), np.float32)), Variable(np.ones((3, 2), np.float32))
+    optimizer.apply_gradients([(np.ones((2, 2), np.float32), good), (np.ones((3, 2), np.float32), bad)])
+    before = [np.asarray(value) for value in (good, bad, *optimizer.children.values())]
+    wrong = data.draw(
+        st.sampled_from(
+            [
+                np.ones((2, 2), np.float32),
+                np.ones((3, 2), np.complex64),
+                IndexedSlices(np.ones((1, 2), np.float32), [3]),
+                IndexedSlices(np.ones((1, 2), np.float32), [-1]),
+                IndexedSlices(np.ones((1, 3), np.float32), [0]),
+                IndexedSlices(np.ones((1, 2), np.float32), [0], (4, 2)),
+            ]
+        )
+    )
+    with pytest.raises(ArgumentError):
+        optimizer.apply_gradients([(np.ones((2, 2), np.float32), good), (wrong, bad)])
+    after = [np.asarray(value) for value in (good, bad, *optimizer.children.values())]
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_an_id_that_no_row_has_is_named() -> None:
+    with pytest.raises(OutOfRange, match="Index 7"):
+        SGD().apply_gradients([(IndexedSlices([[1.0]], [7]), Variable([[1.0]]))])
+
+
+def test_pairs_that_cannot_be_meant_are_refused() -> None:
+    variable, one = Variable([1.0], name="w"), np.ones(1, np.float32)
+    with pytest.raises(ArgumentTypeError, match=r"sharded\.variables"):
+        SGD().apply_gradients([(one, ShardedVariable([Variable([1.0])]))])
+    with pytest.raises(ArgumentError, match="two gradients"):
+        SGD().apply_gradients([(one, variable), (one, variable)])
+    with pytest.raises(ArgumentError, match="no gradients"):
+        SGD().apply_gradients([(None, variable)])
+    with pytest.raises(ArgumentError, match="int32"):
+        SGD().apply_gradients([(one, Variable([1]))])
+    with pytest.raises(ArgumentTypeError):
+        SGD().apply_gradients([(one, np.ones(1))])  # type: ignore[list-item]
+    for pairs in (None, [1, 2]):
+        with pytest.raises(ArgumentTypeError, match="pairs"):
+            SGD().apply_gradients(pairs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "fast", None])
+def test_hyperparameters_that_are_no_numbers_are_refused(value: Any) -> None:
+    with pytest.raises(ArgumentError, match="learning_rate"):
+        SGD(value)
+    with pytest.raises(ArgumentError, match="compat"):
+        SGD(compat="torch")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="initial_accumulator_value"):
+        Adagrad(initial_accumulator_value=-1.0)
+
+
+def test_constraints_hold_after_a_dense_step_and_refuse_a_sparse_one() -> None:
+    variable = Variable([[1.0], [1.0]], constraint=lambda value: np.maximum(value, 0))
+    SGD(1.0).apply_gradients([(np.array([[5.0], [0.5]], np.float32), variable)])
+    assert variable.numpy().tolist() == [[0.0], [0.5]]
+    with pytest.raises(ArgumentError, match="constraint"):
+        SGD().apply_gradients([(IndexedSlices([[1.0]], [0]), variable)])
+
+
+def test_minimize_takes_a_list_or_an_object_with_variables_and_goes_down() -> None:
+    """A regression on looked-up rows: what the sum of pullbacks gives is the gradient of the loss."""
+    random = np.random.default_rng(6)
+    table = shard(random.normal(size=(9, 4)).astype(np.float32), [4, 5])
+    kernel = Variable(random.normal(size=(4, 1)).astype(np.float32), name="kernel")
+    ids, wanted = np.array([0, 8, 3, 0]), np.array([[1.0], [2.0], [3.0], [1.0]], np.float32)
+
+    def loss() -> tuple[float, list[Any]]:
+        rows, by_table = nn.vjp(nn.embedding_lookup, table, ids)
+        found, by_factors = nn.vjp(nn.matmul, rows, kernel)
+        of_rows, of_kernel = by_factors(2 * (found - wanted) / len(ids))
+        return float(np.mean((found - wanted) ** 2)), [*by_table(of_rows)[0], *of_kernel]
+
+    class Model(Trackable):
+        trainable_variables = (*table.variables, kernel)
+
+    first = Adam(0.05).minimize(loss, [*table.variables, kernel])
+    optimizer = Adam(0.05)
+    losses = [optimizer.minimize(loss, Model()) for _ in range(200)]
+    assert losses[-1] < 1e-2 * first
+    untouched = table.numpy()[[1, 2, 4, 5, 6, 7]]
+    assert np.array_equal(
+        untouched, np.random.default_rng(6).normal(size=(9, 4)).astype(np.float32)[[1, 2, 4, 5, 6, 7]]
+    )
+
+
+@pytest.mark.parametrize("var_list", [None, [], 3, [3], ShardedVariable([Variable([1.0])])])
+def test_minimize_needs_variables(var_list: Any) -> None:
+    """R-OPT-6 (RFC 003): nothing is collected globally."""
+    with pytest.raises(ArgumentError):
+        SGD().minimize(lambda: (0.0, []), var_list)
+    with pytest.raises(ArgumentTypeError, match="loss"):
+        SGD().minimize(1.0, [Variable([1.0])])  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match="gradients"):
+        SGD().minimize(lambda: 1.0, [Variable([1.0])])  # type: ignore[arg-type, return-value]
+
+
+def test_a_kind_of_variable_that_keeps_its_memory_to_itself_is_trained_through_its_interface() -> None:
+    class Boxed(Variable):
+        def __init__(self, value: Any) -> None:
+            self._value = np.asarray(value, np.float32)
+
+        shape = property(lambda self: self._value.shape)
+        dtype = property(lambda self: self._value.dtype)
+        name = property(lambda self: "boxed")
+
+        def read_value(self) -> Any:
+            return self._value.copy()
+
+        def assign(self, value: Any, *_: Any, **__: Any) -> Any:
+            self._value = np.asarray(value)
+
+    boxed, plain = Boxed([[1.0], [2.0]]), Variable([[1.0], [2.0]])
+    for variable in (boxed, plain):
+        SGD(0.5).apply_gradients([(IndexedSlices(np.ones((1, 1), np.float32), [1]), variable)])
+    assert np.array_equal(boxed.read_value(), plain.numpy())
+
+
+def test_slots_take_room_on_the_device_of_their_variable() -> None:
+    variable = Variable(np.ones(100, np.float32), device=Device("ps:0", memory_limit=1000))
+    with pytest.raises(MemoryError, match="ps"):
+        Adam().apply_gradients([(np.ones(100, np.float32), variable)])
+    assert np.all(variable.numpy() == 1)
+
+
+@pytest.mark.parametrize("name", ["adagrad", "adam", "rmsprop"])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+def test_keras_3_squares_rows_that_come_twice_before_it_sums_them_in_every_dtype(name: str, dtype: Any) -> None:
+    """3 and -3 have the sum 0, which is the gradient; their squares have the sum 18."""
+    variable, optimizer = Variable(np.ones((3, 1), dtype)), MAKERS[name]("keras3")
+    optimizer.apply_gradients([(IndexedSlices(np.array([[3], [-3]], dtype), [1, 1]), variable)])
+    slot = optimizer.get_slot(variable, {"adagrad": "accumulator", "adam": "v", "rmsprop": "rms"}[name])
+    first, share = {"adagrad": (0.1, 1.0), "adam": (0.0, 0.001), "rmsprop": (0.0, 0.1)}[name]
+    assert np.allclose(slot.numpy()[1].astype(np.float32), first + 18 * share, rtol=1e-2)
+    assert np.all(variable.numpy() == 1)

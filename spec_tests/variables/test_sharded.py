@@ -1,0 +1,300 @@
+"""The sharded variable as one: construction, Python's protocols, dense and sparse reads and writes."""
+
+import copy
+import gc
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.devices import Device
+from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
+from shardvar.layout.partition import Partition
+from shardvar.variables import Variable
+from shardvar.variables.interface import VariableInterface
+from spec_tests.helpers.sharded_variable_machine import Container
+from spec_tests.helpers.sharded_variables import (
+    Array,
+    counting,
+    ids_of,
+    sharded_arrays,
+    sharded_of,
+)
+
+
+@given(sharded_arrays())
+def test_shards_compose_a_larger_variable(pair: tuple[Array, sv.ShardedVariable]) -> None:
+    """R-SV-1 (RFC 000): "that list of variables compose a larger variable"."""
+    array, sharded = pair
+    assert sharded.shape == array.shape and sharded.dtype == array.dtype and sharded.trainable
+    np.testing.assert_array_equal(sharded.read_value(), array)
+    assert isinstance(sharded.partition, Partition) and sharded.partition.shape == array.shape
+    for shard, part, device in zip(sharded.variables, sharded.partition, sharded.devices, strict=True):
+        np.testing.assert_array_equal(shard.read_value(), array[part.slices])
+        assert shard.device is device and shard.container is sharded
+    assert all(a is b for a, b in zip(sharded.get_variable_list(), sharded.variables, strict=True)), "R-SV-2"
+
+
+@pytest.mark.parametrize("variables", [None, [], (), "ab", 3, ["a"], [Variable([1.0]), "b"], {1: 2}])
+def test_what_is_no_list_of_variables_is_refused(variables: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="Give a non-empty list of variables"):
+        sv.ShardedVariable(variables)
+
+
+def test_a_generator_and_a_sharded_variable_are_no_shards() -> None:
+    with pytest.raises(ArgumentTypeError):
+        sv.ShardedVariable(Variable([1.0]) for _ in range(2))  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError):
+        sv.ShardedVariable([sharded_of(counting((2,)), [1, 1])])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("shards", "said"),
+    [
+        ([Variable([1.0]), Variable([1])], "Shards 0 and 1 differ in dtype: float32 and int32"),
+        ([Variable([[1.0]]), Variable([[1.0]]), Variable([1.0])], "Shards 0 and 2 differ in shape"),
+        ([Variable(np.zeros((2, 3))), Variable(np.zeros((2, 4)))], "differ in shape behind the first axis"),
+        ([Variable([1.0]), Variable([1.0], trainable=False)], "differ in trainable property: True and False"),
+        ([Variable(1.0)], "is a scalar"),
+        ([Variable(1.0), Variable([1.0])], "is a scalar"),
+        ([Variable([1.0], name="x")] * 2, "x is given twice"),
+    ],
+)
+def test_shards_that_do_not_fit_are_refused_and_stay_free(shards: list[Any], said: str) -> None:
+    """R-SV-4: the error names the first that does not fit."""
+    with pytest.raises(ArgumentError, match=said):
+        sv.ShardedVariable(shards)
+    assert all(shard.container is None for shard in shards)
+
+
+def test_a_variable_has_one_place_in_one_container() -> None:
+    shard = Variable([1.0], name="x")
+    first = sv.ShardedVariable([shard], name="first")
+    with pytest.raises(LayoutError, match="x is a shard of first already"):
+        sv.ShardedVariable([shard, Variable([2.0])])
+    del first
+    gc.collect()
+    assert sv.ShardedVariable([shard]).shape == (1,), "where the container is gone it is free again"
+
+
+def test_no_two_shards_share_a_buffer() -> None:
+    array = counting((4, 2))
+    sharded = sv.ShardedVariable([Variable(array[:2]), Variable(array[:2]), Variable(array)])
+    sharded.variables[0].assign(np.zeros((2, 2), np.float32))
+    assert sharded.numpy()[2:4].tolist() == array[:2].tolist() and array.all()
+    buffers = [shard.resource.array for shard in sharded.variables]
+    assert not any(np.shares_memory(a, b) for a in buffers for b in [*buffers, array] if a is not b)
+
+
+def test_iteration_gives_shards_and_there_is_no_length() -> None:
+    sharded = sharded_of(counting((3, 2)), [1, 2])
+    assert [shard.shape for shard in sharded] == [(1, 2), (2, 2)]
+    with pytest.raises(TypeError, match="no len"):
+        len(sharded)  # type: ignore[arg-type]
+    assert bool(sharded_of(np.zeros(1), [1])) is True
+
+
+def test_equality_is_elementwise_and_the_hash_is_identity() -> None:
+    sharded, other = sharded_of(counting((3,)), [1, 2]), sharded_of(counting((3,)), [2, 1])
+    assert (sharded == other).tolist() == [True] * 3 and (sharded != other).tolist() == [False] * 3
+    assert (sharded == 2).tolist() == [False, True, False]
+    assert hash(sharded) == object.__hash__(sharded) and sharded in {sharded} and other not in {sharded}
+    with pytest.raises(ValueError, match="ambiguous"):
+        assert sharded in [other]
+
+
+def test_every_public_method_of_a_variable_is_one_of_a_sharded_variable_with_the_same_arguments() -> None:
+    """R-VAR-3 (RFC 000): "By conforming to the variable interface, we could also easily swap the implementation"."""
+    members = {"read_value": None} | vars(VariableInterface)
+    names = [name for name, member in members.items() if not name.startswith("_") and not isinstance(member, property)]
+    assert {"read_value", "assign_add", "scatter_add", "sparse_read", "gather_nd"} <= set(names)
+    for name in names:
+        plain, sharded = getattr(sv.Variable, name), getattr(sv.ShardedVariable, name)
+        assert inspect.signature(plain).parameters.keys() == inspect.signature(sharded).parameters.keys(), name
+    for name in ("shape", "dtype", "name", "trainable"):
+        assert isinstance(inspect.getattr_static(sv.ShardedVariable, name), property)
+
+
+def test_it_is_no_variable_itself() -> None:
+    sharded = sharded_of(counting((3,)), [1, 2])
+    assert not isinstance(sharded, sv.Variable) and isinstance(sharded, sv.Trackable)
+    for absent in ("ref", "handle", "save_slice_info", "scatter_nd_update", "get_shape", "op", "initializer"):
+        assert not hasattr(sharded, absent)
+
+
+def test_copies() -> None:
+    sharded = sharded_of(counting((3, 2)), [1, 2])
+    shallow, deep = copy.copy(sharded), copy.deepcopy(sharded)
+    sharded.assign_add(np.ones((3, 2), np.float32))
+    assert shallow.numpy().tolist() == sharded.numpy().tolist() and shallow.variables[0] is sharded.variables[0]
+    assert deep.numpy().tolist() == counting((3, 2)).tolist() and deep.devices == sharded.devices
+    assert [shard.name for shard in deep] == ["w/part_0", "w/part_1"] and deep.variables[0].container is deep
+    held = copy.deepcopy({"a": sharded, "b": sharded})
+    assert held["a"] is held["b"]
+
+
+def test_repr_names_shards_and_devices_and_reads_nothing() -> None:
+    assert repr(sharded_of(counting((3, 2)), [1, 2])) == (
+        "<sv.ShardedVariable 'ShardedVariable' shape=(3, 2) dtype=float32 of "
+        "w/part_0 (1, 2) on /job:ps/replica:0/task:0/device:CPU:0, "
+        "w/part_1 (2, 2) on /job:ps/replica:0/task:1/device:CPU:0>"
+    )
+
+
+UFUNCS = [np.add, np.multiply, np.maximum, np.less, np.hypot, np.floor_divide]
+
+
+@given(sharded_arrays(), st.sampled_from(UFUNCS), st.booleans())
+def test_operands_are_concatenated_for_any_ufunc(
+    pair: tuple[Array, sv.ShardedVariable], ufunc: np.ufunc, reflected: bool
+) -> None:
+    """R-CONCAT-1 (RFC 000): "This allows any Python op to accept sharded variable objects"."""
+    array, sharded = pair
+    operands = (2, sharded) if reflected else (sharded, sharded)
+    np.testing.assert_array_equal(ufunc(*operands), ufunc(*(2 if x is not sharded else array for x in operands)))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "s + 1", "1 - s", "s * s", "s / 2", "7 // s", "s % 3", "divmod(s, 2)[1]", "s ** 2", "2 ** s", "-s", "+s",
+        "abs(s)", "s < 3", "s <= s", "s > 3", "3 >= s", "s @ np.ones((2, 1))", "np.ones((1, 5)) @ s",
+        "np.sum(s)", "np.mean(s, axis=0)", "np.concatenate([s, s])", "np.where(s > 3, s, 0)", "np.stack((s, s))",
+        "np.linalg.norm(s)", "np.einsum('ij,kj->ik', s, s)", "np.sort(s, axis=1)", "np.zeros_like(s)", "np.shape(s)",
+        "np.ndim(s)", "np.size(s)", "np.add.reduce(s)", "np.multiply.outer(s, [1, 2])", "np.asarray(s, 'float64')",
+        "np.isclose(s, s)", "np.array_split(s, 2)[0]", "np.take(s, [1, 0], axis=0)", "s.astype('int8')",
+    ],
+)  # fmt: skip
+def test_python_and_numpy_on_shards_are_as_on_the_whole(expression: str) -> None:
+    """R-VAR-1, R-CONCAT-1."""
+    array = counting((5, 2))
+    found = eval(expression, {"np": np, "s": sharded_of(array, [2, 0, 3])})  # noqa: S307 - the words above
+    wanted = eval(expression, {"np": np, "s": array})  # noqa: S307
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+    assert not isinstance(found, sv.ShardedVariable)
+
+
+def test_integers_have_bitwise_operators() -> None:
+    array = counting((4,), np.int32)
+    s = sharded_of(array, [3, 1])
+    assert [(s & 3).tolist(), (3 | s).tolist()] == [(array & 3).tolist(), (3 | array).tolist()]
+    assert [(s ^ 1).tolist(), (~s).tolist()] == [(array ^ 1).tolist(), (~array).tolist()]
+    assert [(s << 1).tolist(), (64 >> s).tolist()] == [(array << 1).tolist(), (64 >> array).tolist()]
+
+
+@pytest.mark.parametrize("verb", ["assign", "assign_add", "assign_sub"])
+@given(sharded_arrays(), st.booleans())
+def test_dense_writes_are_numpys_and_return_the_container(
+    verb: str, pair: tuple[Array, sv.ShardedVariable], from_sharded: bool
+) -> None:
+    """R-SV-3, R-ASSIGN-2."""
+    array, sharded = pair
+    value = counting(array.shape) * 3
+    given_value = sharded_of(value, [len(value)]) if from_sharded else value
+    assert getattr(sharded, verb)(given_value, read_value=False) is sharded
+    wanted = {"assign": value, "assign_add": array + value, "assign_sub": array - value}[verb]
+    np.testing.assert_array_equal(sharded.numpy(), wanted)
+
+
+@pytest.mark.parametrize("verb", ["assign", "assign_add", "assign_sub"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.ones((6, 2), np.float32),
+        np.ones((4, 2), np.float32),
+        np.ones((5, 3), np.float32),
+        np.ones((5, 1), np.float32),
+        np.float32(1),
+        np.ones((5, 2, 1), np.float32),
+        np.ones((5, 2), np.complex64),
+        [["a", "b"]] * 5,
+    ],
+)
+def test_a_dense_write_that_does_not_fit_writes_no_shard(verb: str, value: Any) -> None:
+    """All or nothing: TensorFlow crops, or keeps the shards before the error."""
+    array = counting((5, 2))
+    sharded = sharded_of(array, [2, 2, 1])
+    with pytest.raises(ArgumentError):
+        getattr(sharded, verb)(value)
+    np.testing.assert_array_equal(sharded.numpy(), array)
+
+
+@given(sharded_arrays(), st.data())
+def test_rows_are_read_in_the_order_of_the_ids(pair: tuple[Array, sv.ShardedVariable], data: st.DataObject) -> None:
+    """R-READ-1: whatever shards hold them."""
+    array, sharded = pair
+    ids = data.draw(ids_of(array))
+    np.testing.assert_array_equal(sharded.sparse_read(ids), array[np.array(ids, int)])
+    if ids:
+        shaped = np.array([ids, ids], np.uint32)
+        np.testing.assert_array_equal(sharded.sparse_read(shaped), array[shaped])
+
+
+@given(sharded_arrays(), st.data())
+def test_gather_nd_addresses_the_first_axes(pair: tuple[Array, sv.ShardedVariable], data: st.DataObject) -> None:
+    array, sharded = pair
+    depth = data.draw(st.integers(1, array.ndim))
+    if 0 in array.shape[:depth]:
+        return
+    one = st.tuples(*(st.integers(0, extent - 1) for extent in array.shape[:depth]))
+    indices = np.array(data.draw(st.lists(one, max_size=6)), int).reshape(-1, depth)
+    np.testing.assert_array_equal(sharded.gather_nd(indices), array[tuple(indices.T)])
+
+
+@pytest.mark.parametrize("bad", [5, -1, 10**12, -(10**12)])
+def test_an_id_out_of_range_is_named_and_nothing_is_read_or_written(bad: int) -> None:
+    """R-ID-1: among good ids, in every operation that takes ids."""
+    array = counting((5, 2))
+    sharded = sharded_of(array, [2, 0, 3])
+    slices = sv.IndexedSlices(np.ones((3, 2), np.float32), np.array([0, 4, bad]))
+    for write in ("add", "sub", "mul", "div", "min", "max", "update"):
+        with pytest.raises(OutOfRange, match=rf"Index {bad} at \(2,\) is outside \[0, 5\)"):
+            getattr(sharded, f"scatter_{write}")(slices)
+    for read in (sharded.sparse_read, sharded.batch_scatter_update):
+        with pytest.raises(OutOfRange, match=f"Index {bad} "):
+            read(slices if read == sharded.batch_scatter_update else slices.indices)
+    with pytest.raises(OutOfRange, match=f"Index {bad} "):
+        sharded.gather_nd([[0], [bad]])
+    np.testing.assert_array_equal(sharded.numpy(), array)
+
+
+def test_where_there_are_no_rows_every_id_is_out_of_range() -> None:
+    empty = sharded_of(np.zeros((0, 2), np.float32), [0, 0])
+    assert empty.sparse_read([]).shape == (0, 2) and empty.numpy().shape == (0, 2)
+    empty.scatter_add(sv.IndexedSlices(np.zeros((0, 2), np.float32), np.zeros(0, int)))
+    empty.assign(np.zeros((0, 2), np.float32))
+    with pytest.raises(OutOfRange, match=r"outside \[0, 0\)"):
+        empty.sparse_read([0])
+
+
+def test_many_shards_are_searched_and_sorted() -> None:
+    """Past a few shards rows find their shard in another way; it is the same rows."""
+    array = counting((60, 2))
+    sharded = sharded_of(array, [3, 0, 5, 1] * 6 + [0, 6])
+    ids = np.random.default_rng(0).integers(0, 60, 200)
+    np.testing.assert_array_equal(sharded.sparse_read(ids), array[ids])
+    assert sharded.sparse_read(np.zeros(0, int)).shape == (0, 2)
+
+
+def test_batch_scatter_update_in_batches_across_shards() -> None:
+    sharded = sharded_of(np.zeros((3, 2), np.float32), [1, 2])
+    slices = sv.IndexedSlices([[1.0], [2.0], [3.0]], [[0], [1], [0]])
+    assert sharded.batch_scatter_update(slices) is sharded
+    assert sharded.numpy().tolist() == [[1, 0], [0, 2], [3, 0]]
+
+
+TestContainer = Container.TestCase
+TestContainer.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
+
+
+def test_shards_on_devices_with_limits_hold_what_one_device_cannot() -> None:
+    """RFC 000: "Models with large variables (e.g, embeddings) that can't fit into one machine's memory"."""
+    array = counting((30, 2))
+    devices = [Device(f"ps:{i}", memory_limit=100) for i in range(3)]
+    sharded = sv.ShardedVariable([Variable(array[i * 10 : i * 10 + 10], device=devices[i]) for i in range(3)])
+    sharded.assign(array * 2)
+    assert [device.used for device in devices] == [80] * 3 and (sharded.numpy() == array * 2).all()

@@ -1,0 +1,177 @@
+"""Indexing: NumPy's answer on the whole array, for all of NumPy's indices, moving the rows that are touched."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from shardvar.devices import Device, device_scope, track_transfers
+from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
+from shardvar.variables import Variable
+from shardvar.variables.index import plan_index
+from spec_tests.helpers.sharded_variables import Array, counting, sharded_arrays, sharded_of
+
+
+def same(found: Any, wanted: Any) -> None:
+    assert np.shape(found) == np.shape(wanted) and np.asarray(found).dtype == np.asarray(wanted).dtype
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_every_slice_of_a_small_axis_in_every_small_layout() -> None:
+    """R-VAR-1 (RFC 000): "doesn't need to change w.r.t whether the variable is sharded or not".
+
+    Exhaustively: starts and stops in and out of range, steps of both signs, shards with and without rows.
+    """
+    ends = [None, *range(-6, 7)]
+    for sizes in ([4], [1, 3], [3, 1], [0, 4], [2, 0, 2], [1, 1, 1, 1], [0, 0]):
+        array = counting((sum(sizes), 1))
+        sharded = sharded_of(array, sizes)
+        for start, stop, step in product(ends, ends, [None, 1, 2, 3, 7, -1, -2, -3, -7]):
+            key = slice(start, stop, step)
+            if not np.array_equal(sharded[key], array[key]) or sharded[key].shape != array[key].shape:
+                raise AssertionError((sizes, key))
+
+
+ITEMS: list[Any] = [
+    0, -1, 4, slice(None), slice(1, 4), slice(None, None, -2), slice(3, 3), None, Ellipsis, True, False,
+    [0, 4, 4], [], np.array([[0], [3]]), np.array([True, False, True, True, False]), np.array(2), Variable(1),
+]  # fmt: skip
+
+
+def test_every_pair_and_triple_of_items_is_as_in_numpy() -> None:
+    """Exhaustively: what NumPy answers is answered, what it refuses is refused."""
+    array = counting((5, 5, 2))
+    sharded = sharded_of(array, [2, 0, 3])
+    for count in (1, 2, 3):
+        for key in product(ITEMS, repeat=count):
+            plain = tuple(int(item) if isinstance(item, Variable) else item for item in key)
+            try:
+                wanted = array[plain]
+            except (IndexError, ValueError):
+                wanted = None
+            if wanted is None:
+                with pytest.raises(ArgumentError):
+                    sharded[key]
+            else:
+                found = sharded[key]
+                assert np.shape(found) == wanted.shape and np.array_equal(found, wanted), key
+
+
+@given(sharded_arrays(), st.data())
+def test_basic_indices(pair: tuple[Array, Any], data: st.DataObject) -> None:
+    array, sharded = pair
+    key = data.draw(hnp.basic_indices(array.shape, allow_newaxis=True, allow_ellipsis=True))
+    same(sharded[key], array[key])
+
+
+@given(sharded_arrays(), st.data())
+def test_masks_of_any_rank(pair: tuple[Array, Any], data: st.DataObject) -> None:
+    array, sharded = pair
+    rank = data.draw(st.integers(1, array.ndim))
+    mask = data.draw(hnp.arrays(np.bool_, array.shape[:rank]))
+    same(sharded[mask], array[mask])
+    if array.ndim > rank:
+        same(sharded[mask, ..., :1], array[mask, ..., :1])
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=4).filter(sum), st.data())
+def test_arrays_of_integers(sizes: list[int], data: st.DataObject) -> None:
+    array = counting((sum(sizes), 3, 2))
+    sharded = sharded_of(array, sizes)
+    key = data.draw(hnp.integer_array_indices(array.shape))
+    same(sharded[key], array[key])
+    first = data.draw(hnp.integer_array_indices(array.shape[:1]))
+    same(sharded[first], array[first])
+    same(sharded[first[0], :, 1], array[first[0], :, 1])
+    same(sharded[None, first[0], :, 1], array[None, first[0], :, 1])
+    same(sharded[:, first[0] % 3], array[:, first[0] % 3])
+
+
+def test_one_array_given_for_two_axes_is_two_indices() -> None:
+    array = counting((3, 3))
+    both = np.array([0, 2])
+    same(sharded_of(array, [1, 2])[both, both], array[both, both])
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "said"),
+    [
+        (5, OutOfRange, "Index 5 is out of range for axis 0 of length 5"),
+        (-6, OutOfRange, "Index -6 is out of range for axis 0"),
+        ((0, 2), OutOfRange, "Index 2 is out of range for axis 1 of length 2"),
+        ((0, 0, 0), OutOfRange, "3 indices are too many for the shape"),
+        ((..., ...), OutOfRange, "more than one ellipsis"),
+        ([0, 5], OutOfRange, "Index 5 is out of range"),
+        (np.ones(4, bool), OutOfRange, r"A mask of shape \(4,\) does not fit"),
+        ((slice(None), np.ones(5, bool)), OutOfRange, r"does not fit the axes \(2,\)"),
+        (([0, 1], [0, 1, 0]), OutOfRange, "[Ss]hape mismatch"),
+        (slice(0, 5, 0), ArgumentError, "step 0"),
+        (1.5, ArgumentTypeError, "1.5 is no index"),
+        ("a", ArgumentTypeError, "'a' is no index"),
+        ([0.5], ArgumentTypeError, r"\[0.5\] is no index"),
+        (slice(0.5, 2), ArgumentTypeError, "0.5 is no integer"),
+        ({1: 2}, ArgumentTypeError, "is no index"),
+    ],
+)
+def test_what_numpy_refuses_is_refused(key: Any, error: type[Exception], said: str) -> None:
+    for variable in (sharded_of(counting((5, 2)), [2, 3]), Variable(counting((5, 2)))):
+        with pytest.raises(error, match=said):
+            variable[key]
+
+
+def test_a_result_is_nobody_elses() -> None:
+    sharded = sharded_of(counting((5, 2)), [2, 3])
+    for key in (slice(None), slice(1, 4), 0, ..., None, [0, 1]):
+        sharded[key][...] = 0
+    np.testing.assert_array_equal(sharded.numpy(), counting((5, 2)))
+
+
+def test_there_is_no_assignment_through_an_index() -> None:
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        sharded_of(counting((5, 2)), [2, 3])[0] = 1
+
+
+def test_only_the_rows_that_an_index_touches_are_moved() -> None:
+    """R-MOVE-1 and R-MOVE-2: of rows and columns, those of the key cross, from the servers that hold them alone."""
+    array = counting((10, 4))
+    row = 16
+    sharded = sharded_of(array, [4, 0, 3, 3])
+    moves: list[tuple[Any, int, set[str]]] = [
+        (3, 4, {"ps:0"}),
+        (-1, 4, {"ps:3"}),
+        (slice(2, 6), 16, {"ps:0", "ps:2"}),
+        (slice(None, None, -3), 16, {"ps:0", "ps:2", "ps:3"}),
+        (slice(5, 5), 0, set()),
+        ((slice(5, 7), 0), 2, {"ps:2"}),
+        ((slice(2, 6), None, slice(None, None, -2)), 8, {"ps:0", "ps:2"}),
+        ((..., 1), 10, {"ps:0", "ps:2", "ps:3"}),
+        ((9, 2), 1, {"ps:3"}),
+        ((slice(5, 7), [0, 0, 3]), 8, {"ps:2"}),
+    ]
+    names = {device.name: device.short_name for device in sharded.devices}
+    with device_scope(Device("worker:0")):
+        for key, elements, servers in moves:
+            with track_transfers() as ledger:
+                same(sharded[key], array[key])
+            assert ledger.nbytes == elements * 4 and {names[move.source] for move in ledger.transfers} == servers, key
+        with track_transfers() as ledger:
+            same(sharded[[9, 0, 9]], array[[9, 0, 9]])
+            same(sharded[array[:, 0] > 30], array[array[:, 0] > 30])
+        assert ledger.operations["getitem"].nbytes == (3 + 2) * row
+        with track_transfers() as ledger:
+            assert np.shape(sharded) == (10, 4) and sharded.shape == (10, 4) and repr(sharded)
+        assert ledger.nbytes == 0
+
+
+@given(sharded_arrays(), st.data())
+def test_the_law_of_rows_and_picks(pair: tuple[Array, Any], data: st.DataObject) -> None:
+    """``x[key]`` is ``x[rows][:, *columns][pick]``."""
+    array, _ = pair
+    key = data.draw(hnp.basic_indices(array.shape, allow_newaxis=True) | hnp.arrays(np.bool_, array.shape))
+    plan = plan_index(key, array.shape)
+    rows = array[np.array(plan.rows, int)][(slice(None), *plan.columns)]
+    same(rows[plan.pick], array[key])

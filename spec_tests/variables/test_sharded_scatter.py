@@ -1,0 +1,247 @@
+"""Sparse writes: a plain loop over the slices, bit for bit, in every layout."""
+
+import threading
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.variables import Variable
+from shardvar.variables.row_layout import RowLayout
+from shardvar.variables.scatter import scatter_sorted, sort_rows, sum_sorted
+from shardvar.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB, Update
+from spec_tests.helpers.sharded_variables import counting, ids_of, sharded_arrays, sharded_of
+
+UPDATES = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV, "min": MIN, "max": MAX, "update": REPLACE}
+
+
+def by_loop(array: Any, rows: Any, values: Any, update: Update) -> Any:
+    """The definition."""
+    new = array.copy()
+    with np.errstate(all="ignore"):
+        for row, value in zip(rows, values, strict=True):
+            new[row] = update.combine(new[row], value)
+    return new
+
+
+DTYPES = [np.float32, np.float64, np.float16, np.int32, np.int8, np.complex64, ml_dtypes.bfloat16]
+
+
+@given(
+    st.sampled_from(sorted(UPDATES)),
+    st.sampled_from(DTYPES),
+    st.sampled_from([(), (1,), (2,), (5,), (2, 2)]),
+    st.integers(0, 2**32),
+    st.integers(1, 6),
+    st.integers(0, 60),
+)
+def test_the_kernel_is_a_plain_loop_bit_for_bit(
+    verb: str, dtype: Any, row_shape: tuple[int, ...], seed: int, num_rows: int, count: int
+) -> None:
+    """Duplicates one after another in their order: sums of floats are not associative, so order is seen in the bits."""
+    if verb in ("min", "max") and dtype is np.complex64:
+        return
+    rng = np.random.default_rng(seed)
+    update = UPDATES[verb]
+
+    def draw(*shape: int) -> Any:
+        numbers = rng.integers(1, 60, shape) if np.dtype(dtype).kind == "i" else rng.normal(size=shape) * 10.0**3
+        return np.asarray(numbers).astype(dtype)
+
+    array, values = draw(num_rows, *row_shape), draw(count, *row_shape)
+    rows = rng.integers(0, num_rows, count)
+    wanted = by_loop(array, rows, values, update)
+    ascending, order = sort_rows(rows)
+    with np.errstate(all="ignore"):
+        scatter_sorted(array, ascending, values[order], update)
+    assert array.tobytes() == wanted.tobytes()
+
+
+def test_a_row_that_comes_very_often_is_folded_in_order() -> None:
+    rng = np.random.default_rng(1)
+    for row_shape in ((), (1,), (3,), (64,)):
+        for verb in ("add", "sub", "mul", "min", "max", "update", "div"):
+            array = (rng.normal(size=(3, *row_shape)) + 2).astype(np.float32)
+            values = (rng.normal(size=(4000, *row_shape)) * 0.01 + 1).astype(np.float32)
+            rows = np.concatenate([np.ones(3990, int), np.zeros(10, int)])
+            wanted = by_loop(array, rows, values, UPDATES[verb])
+            ascending, order = sort_rows(rows)
+            scatter_sorted(array, ascending, values[order], UPDATES[verb])
+            assert array.tobytes() == wanted.tobytes(), (row_shape, verb)
+
+
+def test_many_rows_are_treated_in_blocks() -> None:
+    rng = np.random.default_rng(2)
+    array, values = rng.normal(size=(5000, 40)), rng.normal(size=(9000, 40))
+    rows = rng.integers(0, 5000, 9000)
+    wanted = array.copy()
+    np.add.at(wanted, rows, values)
+    ascending, order = sort_rows(rows)
+    scatter_sorted(array, ascending, values[order], ADD)
+    assert array.tobytes() == wanted.tobytes()
+
+
+@given(
+    st.sampled_from([np.float32, np.float64, np.float16, np.int8, ml_dtypes.bfloat16]),
+    st.sampled_from([(), (1,), (2,), (2, 2)]),
+    st.integers(0, 2**32),
+    st.integers(1, 6),
+    st.integers(0, 60),
+)
+def test_sums_of_rows_are_a_plain_loop_over_zeros_bit_for_bit(
+    dtype: Any, row_shape: tuple[int, ...], seed: int, num_rows: int, count: int
+) -> None:
+    """The fast path of ``scatter_sorted`` to zeros: the same rows, the same order of additions."""
+    rng = np.random.default_rng(seed)
+    values = (rng.normal(size=(count, *row_shape)) * 100).astype(dtype)
+    rows = rng.integers(0, num_rows, count)
+    with np.errstate(all="ignore"):
+        ascending, order = sort_rows(rows)
+        distinct, sums = sum_sorted(ascending, values, order)
+        wanted = by_loop(np.zeros((num_rows, *row_shape), dtype), rows, values, ADD)
+    assert np.array_equal(distinct, np.unique(rows)) and sums.dtype == values.dtype
+    assert np.array_equal(sums, wanted[distinct])
+
+
+@given(st.lists(st.integers(0, 9) | st.integers(0, 2**62)))
+def test_rows_are_sorted_stably(rows: list[int]) -> None:
+    array = np.array(rows, np.int64)
+    ascending, order = sort_rows(array)
+    assert order.tolist() == sorted(range(len(rows)), key=rows.__getitem__)
+    assert ascending.tolist() == sorted(rows)
+
+
+@given(st.sampled_from(sorted(UPDATES)), sharded_arrays(), st.data())
+def test_shards_are_written_as_the_whole_would_be(verb: str, pair: tuple[Any, Any], data: st.DataObject) -> None:
+    array, sharded = pair
+    ids = data.draw(ids_of(array))
+    values = counting((len(ids), *array.shape[1:])) / 7
+    method = f"scatter_{verb}"
+    assert getattr(sharded, method)(sv.IndexedSlices(values, np.array(ids, np.int32))) is sharded
+    np.testing.assert_array_equal(sharded.numpy(), by_loop(array, ids, values, UPDATES[verb]))
+    plain = Variable(array)
+    getattr(plain, method)(sv.IndexedSlices(values, np.array(ids, np.int64)))
+    np.testing.assert_array_equal(plain.numpy(), sharded.numpy())
+
+
+@given(sharded_arrays(), st.data())
+def test_ids_that_ascend_already_need_no_sorting(pair: tuple[Any, Any], data: st.DataObject) -> None:
+    array, sharded = pair
+    ids = sorted(data.draw(ids_of(array)))
+    values = counting((len(ids), *array.shape[1:])) / 7
+    sharded.scatter_add(sv.IndexedSlices(values, np.array(ids, np.int64)))
+    np.testing.assert_array_equal(sharded.numpy(), by_loop(array, ids, values, ADD))
+
+
+@pytest.mark.parametrize("sizes", [[5], [2, 3], [0, 5, 0]])
+def test_integer_division_goes_towards_zero(sizes: list[int]) -> None:
+    sharded = sharded_of(np.array([-7, 7, -7, 7, 0], np.int32), sizes)
+    sharded.scatter_div(sv.IndexedSlices(np.array([2, -2, -2, 2, 5], np.int32), np.arange(5)))
+    assert sharded.numpy().tolist() == [-3, -3, 3, 3, 0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_a_zero_to_divide_by_is_refused_and_nothing_is_written(dtype: str) -> None:
+    array = counting((5, 2), dtype)
+    sharded = sharded_of(array, [2, 3])
+    values = np.array([[1, 1], [0, 2]], dtype)
+    with pytest.raises(ArgumentError, match="hold a zero"):
+        sharded.scatter_div(sv.IndexedSlices(values, [0, 4]))
+    np.testing.assert_array_equal(sharded.numpy(), array)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.ones((2, 3), "f4"), np.ones((2, 1), "f4"), np.ones((2, 2, 1), "f4"), np.ones(2, "f4"), np.ones((2, 2), "c8")],
+)
+def test_values_that_are_no_rows_are_refused_and_nothing_is_written(values: Any) -> None:
+    """TensorFlow's kernel reads and writes beyond the rows here."""
+    array = counting((5, 2))
+    sharded = sharded_of(array, [2, 3])
+    for verb in UPDATES:
+        with pytest.raises(ArgumentError):
+            getattr(sharded, f"scatter_{verb}")(sv.IndexedSlices(values, [0, 4]))
+    np.testing.assert_array_equal(sharded.numpy(), array)
+
+
+def test_a_sparse_write_needs_indexed_slices() -> None:
+    sharded = sharded_of(counting((5, 2)), [2, 3])
+    for wrong in (np.zeros((5, 2), np.float32), None, (1, 2)):
+        with pytest.raises(ArgumentTypeError, match="sv.IndexedSlices"):
+            sharded.scatter_add(wrong)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentTypeError, match="sv.IndexedSlices"):
+            sharded.batch_scatter_update(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="1 axis is expected"):
+        sharded.scatter_add(sv.IndexedSlices(np.ones((1, 1, 2), np.float32), [[0]]))
+
+
+def test_indexed_slices_say_which_rows_are_not_zero() -> None:
+    slices = sv.IndexedSlices([[1.0, 2.0], [3.0, 4.0]], [3, 3], dense_shape=[5, 2])
+    assert slices.to_dense()[3].tolist() == [4, 6] and slices.to_dense().sum() == 10
+    assert (slices.dense_shape, slices.shape, slices.dtype) == ((5, 2), (5, 2), np.float32)
+    assert sv.IndexedSlices(np.zeros((0, 2)), [], (5, 2)).to_dense().shape == (5, 2)
+    with pytest.raises(ArgumentError, match="one row of values for each index"):
+        sv.IndexedSlices([[1.0]], [0, 1])
+    with pytest.raises(ArgumentError, match="without a dense_shape"):
+        sv.IndexedSlices([1.0], [0]).to_dense()
+    with pytest.raises(ArgumentError, match=r"outside \[0, 2\)"):
+        sv.IndexedSlices([1.0], [2], (2,)).to_dense()
+
+
+def test_concurrent_writers_of_many_shards_lose_nothing_and_never_wait_for_each_other() -> None:
+    """Mutexes are taken in one order by all; whoever reads sees each write in all shards or in none."""
+    sharded = sharded_of(np.zeros((40, 3)), [10, 0, 20, 10])
+    backwards = sv.ShardedVariable([Variable(np.zeros((1, 3))) for _ in range(3)])
+    whole = sv.IndexedSlices(np.ones((40, 3)), np.arange(40)[::-1])
+    torn = []
+
+    def work() -> None:
+        for _ in range(30):
+            sharded.scatter_add(whole)
+            sharded.assign_add(np.ones((40, 3)))
+            backwards.assign_add(np.ones((3, 3)))
+            value = sharded.read_value()
+            if not (value == value[0, 0]).all():
+                torn.append(value)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (sharded.numpy() == 6 * 30 * 2).all() and (backwards.numpy() == 6 * 30).all() and torn == []
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=14), st.data())
+def test_the_layout_says_which_shard_holds_each_row(sizes: list[int], data: st.DataObject) -> None:
+    """``pieces`` and ``owner`` are the definition, few shards or many."""
+    layout = RowLayout.of_sizes(sizes)
+    where = [(shard, row) for shard, size in enumerate(sizes) for row in range(size)]
+    rows = np.array(data.draw(st.lists(st.integers(0, len(where) - 1), max_size=20) if where else st.just([])), int)
+    shard, local = layout.owner(rows)
+    assert list(zip(shard.tolist(), local.tolist(), strict=True)) == [where[row] for row in rows]
+    found = {}
+    for number, own, places in layout.split_rows(rows):
+        at = np.arange(len(rows)) if places is None else places
+        assert np.all(np.diff(at) > 0)
+        found |= {place: (number, row) for place, row in zip(at.tolist(), own.tolist(), strict=True)}
+    assert [found[place] for place in range(len(rows))] == [where[row] for row in rows]
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.data())
+def test_runs_cover_a_range_once(sizes: list[int], data: st.DataObject) -> None:
+    layout = RowLayout.of_sizes(sizes)
+    rows = range(layout.num_rows)[data.draw(st.slices(layout.num_rows))]
+    bounds = layout.bounds
+    found = [0] * len(rows)
+    for shard, run, places in layout.split_range(rows):
+        own = range(bounds[shard], bounds[shard + 1])[run]
+        assert list(own) == list(rows[places]) and len(own) > 0
+        for place in range(len(rows))[places]:
+            found[place] += 1
+    assert found == [1] * len(rows)

@@ -1,0 +1,565 @@
+"""The plain variable: interface, factory, snapshots, assignments, threads, devices."""
+
+import copy
+import gc
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import shardvar as sv
+from shardvar.devices import Device, device_scope, track_transfers
+from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, OutOfRange, ScopeError
+from shardvar.variables import ResourceVariable, UnreadVariable, Variable, variable_operations
+from shardvar.variables.resource import Write, commit
+from shardvar.variables.updates import ADD, REPLACE
+from spec_tests.helpers.sharded_variables import counting
+
+WRITES = {
+    "assign": lambda old, value: value,
+    "assign_add": lambda old, value: old + value,
+    "assign_sub": lambda old, value: old - value,
+}
+
+
+def three(**kwargs: Any) -> Any:
+    return Variable(np.array([1, 2, 3], np.float32), **kwargs)
+
+
+def test_calling_variable_makes_a_resource_variable() -> None:
+    """R-VAR-6: "the default implementation of the tf.Variable interface will be ResourceVariable"."""
+    variable = sv.Variable([1.0])
+    assert (
+        type(variable) is ResourceVariable and isinstance(variable, sv.Variable) and isinstance(variable, sv.Trackable)
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "shape"),
+    [
+        (1.5, "float32", ()),
+        (3, "int32", ()),
+        (2**40, "int64", ()),
+        (True, "bool", ()),
+        ([[1, 2], [3, 4]], "int32", (2, 2)),
+        (np.float64(1.5), "float64", ()),
+        (np.zeros((2, 0), np.int8), "int8", (2, 0)),
+        (np.array([1.0, 2.0], ">f4"), "float32", (2,)),
+        (["a", b"bc"], "object", (2,)),
+        (1j, "complex128", ()),
+    ],
+)
+def test_a_value_has_the_dtype_that_a_reader_of_numpy_or_tensorflow_expects(
+    value: Any, dtype: str, shape: tuple[int, ...]
+) -> None:
+    variable = Variable(value)
+    assert (str(variable.dtype), variable.shape) == (dtype, shape)
+    assert variable.dtype.isnative
+
+
+def test_a_dtype_by_name_casts_the_initial_value() -> None:
+    assert str(Variable([1, 2], dtype="bfloat16").dtype) == "bfloat16"
+    assert Variable(lambda: [1, 2], dtype=np.float64).dtype == np.float64
+    with pytest.raises(ArgumentError, match="has dtype float64, and the variable int32"):
+        Variable(np.array([1.5]), dtype="int32")
+
+
+@given(hnp.arrays(np.float32, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)), st.data())
+def test_reads_are_snapshots(value: Any, data: st.DataObject) -> None:
+    """R-READ-2 (RFC 003): "no mutation is done to the Tensor returned by a read_variable_op after it's been read"."""
+    variable = Variable(value)
+    reads = [variable.read_value(), variable.value(), variable.numpy(), np.asarray(variable), variable[...]]
+    for verb in data.draw(st.lists(st.sampled_from(sorted(WRITES)), max_size=3)):
+        getattr(variable, verb)(np.ones_like(value))
+    for read in reads:
+        np.testing.assert_array_equal(read, value)
+
+
+def test_writing_to_what_was_read_or_given_does_not_write_the_variable() -> None:
+    given_array = np.array([1.0, 2.0], np.float32)
+    variable = Variable(given_array)
+    given_array[...] = 7
+    variable.read_value()[...] = 8
+    np.asarray(variable)[...] = 9
+    assert variable.numpy().tolist() == [1, 2]
+    assigned = np.array([5.0, 6.0], np.float32)
+    variable.assign(assigned)
+    assigned[...] = 0
+    assert variable.numpy().tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("verb", WRITES)
+def test_a_write_returns_a_variable_that_reads_when_asked_or_nothing(verb: str) -> None:
+    """R-ASSIGN-1 (RFC 003): "Implement the subclass to be returned from tf.assign*"."""
+    variable = three()
+    returned = getattr(variable, verb)([1.0, 1.0, 1.0])
+    assert isinstance(returned, UnreadVariable) and isinstance(returned, Variable) and returned is not variable
+    assert returned.name == variable.name and returned.trainable and returned.device is variable.device
+    variable.assign([7.0, 8.0, 9.0])
+    assert returned.numpy().tolist() == [7, 8, 9], "it is no snapshot"
+    returned.assign_add([1.0, 1.0, 1.0]).scatter_add(sv.IndexedSlices([10.0], [0]))
+    assert variable.numpy().tolist() == [18, 9, 10], "writes are chained"
+    assert getattr(variable, verb)([0.0, 0.0, 0.0], read_value=False) is None
+
+
+@given(st.sampled_from(sorted(WRITES)), hnp.arrays(np.int32, (2, 3)), hnp.arrays(np.int32, (2, 3)))
+def test_dense_writes_are_numpys(verb: str, old: Any, value: Any) -> None:
+    variable = Variable(old)
+    getattr(variable, verb)(value)
+    np.testing.assert_array_equal(variable.numpy(), WRITES[verb](old, value))
+
+
+@pytest.mark.parametrize("verb", WRITES)
+@pytest.mark.parametrize("value", [[1.0], 1.0, [[1.0, 2.0, 3.0]], [1.0, 2.0, 3.0, 4.0], []])
+def test_a_value_of_another_shape_is_refused_and_nothing_is_written(verb: str, value: Any) -> None:
+    """R-VAR-2: nothing is broadcast, nothing cropped."""
+    variable = three()
+    with pytest.raises(ArgumentError, match=r"has shape .* Expected \(3,\)"):
+        getattr(variable, verb)(value)
+    assert variable.numpy().tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "fits"),
+    [
+        ("float32", np.array([1.0]), True),
+        ("float32", np.array([1]), True),
+        ("bfloat16", np.array([1.0], np.float32), True),
+        ("float32", np.array([True]), True),
+        ("complex64", np.array([1.0]), True),
+        ("int32", np.array([1.0], np.float32), False),
+        ("float32", np.array([1j]), False),
+        ("bool", np.array([1]), False),
+        ("float32", np.array(["a"]), False),
+        ("string", np.array([1]), False),
+        ("int8", np.array([300]), False),
+        ("uint8", np.array([-1]), False),
+        ("int8", np.array([-3], np.int64), True),
+    ],
+)
+def test_a_value_is_cast_where_its_kind_allows_and_refused_otherwise(dtype: str, value: Any, fits: bool) -> None:
+    variable = Variable(
+        np.array([b"x"], object) if dtype == "string" else [0] if dtype != "bool" else [False], dtype=dtype
+    )
+    before = variable.numpy().tolist()
+    if fits:
+        assert complex(variable.assign(value).numpy()[0]) == complex(value[0])
+    else:
+        with pytest.raises(ArgumentError, match=r"Convert it first|do not fit"):
+            variable.assign(value)
+        assert variable.numpy().tolist() == before
+
+
+def test_what_is_no_value_is_refused() -> None:
+    for nothing in (object(), [[1, 2], [3]], [None], {}):
+        with pytest.raises(ArgumentError):
+            Variable(nothing)
+    with pytest.raises(ArgumentError, match="no initial value"):
+        Variable()
+    with pytest.raises(ArgumentTypeError, match="Invalid name"):
+        Variable(1.0, name=3)
+    with pytest.raises(ArgumentTypeError, match="Invalid dtype"):
+        Variable(1.0, dtype=object())
+
+
+def test_a_shape_with_none_takes_values_of_any_size_there() -> None:
+    variable = Variable([1.0], shape=[None])
+    assert variable.assign([1.0, 2.0]).shape == (2,) and variable.shape == (2,)
+    variable.assign_add([1.0, 1.0])
+    with pytest.raises(ArgumentError, match="Expected"):
+        variable.assign_add([1.0])
+    with pytest.raises(ArgumentError, match="Expected"):
+        variable.assign([[1.0]])
+    with pytest.raises(ArgumentError, match="initial value of Variable has shape"):
+        Variable([1.0, 2.0], shape=[3])
+    for wrong in ([-1], 3, ["a"]):
+        with pytest.raises(ArgumentError):
+            Variable([1.0], shape=wrong)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "trainable"),
+    [
+        ({}, True),
+        ({"trainable": None}, True),
+        ({"trainable": False}, False),
+        ({"synchronization": "ON_READ"}, False),
+        ({"synchronization": "ON_READ", "trainable": True}, True),
+    ],
+)
+def test_a_variable_is_trainable_unless_it_is_synchronized_on_read(kwargs: dict[str, Any], trainable: bool) -> None:
+    assert Variable(1.0, **kwargs).trainable is trainable
+
+
+def test_modes_are_members_or_their_names() -> None:
+    variable = Variable(1.0, aggregation="mean", synchronization=None)
+    assert variable.aggregation.name == "MEAN" and variable.synchronization.name == "AUTO"
+    with pytest.raises(ArgumentError, match="Invalid VariableAggregation 'bad'"):
+        Variable(1.0, aggregation="bad")
+
+
+def test_reads_of_rows_are_in_the_order_of_the_ids() -> None:
+    variable = Variable(counting((5, 2)))
+    assert variable.sparse_read([4, 0, 4]).tolist() == variable.numpy()[[4, 0, 4]].tolist()
+    assert variable.sparse_read(np.array([[1], [2]])).shape == (2, 1, 2)
+    assert variable.sparse_read(3).tolist() == variable.numpy()[3].tolist()
+    assert variable.gather_nd([[4, 1], [0, 0]]).tolist() == [10, 1]
+    assert variable.gather_nd([[4], [0]]).tolist() == [[9, 10], [1, 2]]
+    assert variable.gather_nd([2, 1]) == 6
+
+
+@pytest.mark.parametrize("ids", [[5], [-1], [0, 7], np.array([[0], [9]]), [2**40], np.array([2**63], np.uint64)])
+def test_an_id_out_of_range_is_named(ids: Any) -> None:
+    """R-ID-1."""
+    variable = Variable(counting((5, 2)))
+    with pytest.raises(OutOfRange, match=r"Index -?\d+ at \(\d.*\) is outside \[0, 5\)"):
+        variable.sparse_read(ids)
+    with pytest.raises(OutOfRange):
+        variable.gather_nd(np.asarray(ids).reshape(-1, 1))
+    with pytest.raises(OutOfRange):
+        flat = np.ravel(ids)
+        variable.scatter_update(sv.IndexedSlices(np.zeros((len(flat), 2), np.float32), flat))
+    assert variable.numpy().tolist() == counting((5, 2)).tolist()
+
+
+def test_ids_are_integers() -> None:
+    for ids in ([1.0], [True], ["a"]):
+        with pytest.raises(ArgumentTypeError, match="Indices have dtype"):
+            three().sparse_read(ids)
+    with pytest.raises(ArgumentError, match="is a scalar and has no rows"):
+        Variable(1.0).sparse_read([0])
+    for wrong in (3, [[0, 0]], [[]]):
+        with pytest.raises(ArgumentError, match="do not address"):
+            three().gather_nd(wrong)
+
+
+def test_a_variable_of_rank_0_is_indexed_as_numpy_does() -> None:
+    variable = Variable(2.5)
+    assert variable[()] == 2.5 and variable[...] == 2.5 and variable[None].tolist() == [2.5]
+    assert variable[True].tolist() == [2.5]
+    with pytest.raises(OutOfRange, match="too many"):
+        variable[0]
+
+
+def test_batch_scatter_update_updates_every_batch() -> None:
+    variable = Variable(np.zeros((2, 3), np.float32))
+    variable.batch_scatter_update(sv.IndexedSlices([[1.0, 2.0], [3.0, 4.0]], [[0, 2], [1, 1]]))
+    assert variable.numpy().tolist() == [[1, 0, 2], [0, 4, 0]]
+    with pytest.raises(OutOfRange, match="Index 3 at"):
+        variable.batch_scatter_update(sv.IndexedSlices([[9.0], [9.0]], [[0], [3]]))
+    with pytest.raises(ArgumentError, match="The batch"):
+        variable.batch_scatter_update(sv.IndexedSlices([[9.0]], [[0]]))
+    assert variable.numpy().tolist() == [[1, 0, 2], [0, 4, 0]]
+
+
+def test_strings_and_booleans_are_replaced_and_never_added() -> None:
+    strings = Variable(["a", "b"])
+    assert strings.scatter_update(sv.IndexedSlices(["x"], [1])).numpy().tolist() == [b"a", b"x"]
+    assert strings.assign(["longer", "text"]).numpy().tolist() == [b"longer", b"text"]
+    for variable, value in ((strings, ["a", "b"]), (Variable([True, False]), [True, True])):
+        with pytest.raises(ArgumentError, match="cannot add"):
+            variable.assign_add(value)
+        with pytest.raises(ArgumentError, match="cannot max"):
+            variable.scatter_max(sv.IndexedSlices(value[:1], [0]))
+
+
+def test_nan_and_infinity_are_values() -> None:
+    variable = Variable([np.nan, 1.0])
+    variable.assign_add([1.0, np.inf])
+    variable.scatter_sub(sv.IndexedSlices([np.inf], [1]))
+    assert np.isnan(variable.numpy()).all()
+    variable.assign([3e38, 3e38]).assign_add([3e38, 3e38])
+    assert np.isinf(variable.numpy()).all()
+
+
+def test_conversions_of_one_number() -> None:
+    assert bool(Variable(0.0)) is False and int(Variable(3)) == 3 and float(Variable(2.5)) == 2.5
+    assert complex(Variable(1j)) == 1j and [10, 20, 30][Variable(1)] == 20
+
+
+def test_operators_and_numpy_work_on_the_value() -> None:
+    variable, array = three(), np.array([1, 2, 3], np.float32)
+    assert (variable + 1).tolist() == [2, 3, 4] and (10 - variable).tolist() == [9, 8, 7]
+    assert (variable @ array) == 14 and (array + variable).tolist() == [2, 4, 6]
+    assert (variable == array).tolist() == [True] * 3 and (variable != variable).tolist() == [False] * 3
+    assert np.sum(variable) == 6 and np.concatenate([variable, [4]]).tolist() == [1, 2, 3, 4]
+    assert np.shape(variable) == (3,) and variable.astype("int8").dtype == np.int8
+    name = variable
+    name += 1
+    assert isinstance(name, np.ndarray) and variable.numpy().tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda variable: np.add(variable, 1, out=variable),
+        lambda variable: np.add.at(variable, 0, 1),
+        lambda variable: np.copyto(variable, 0),
+        lambda variable: np.put(variable, 0, 1),
+        lambda variable: np.cumsum(variable, out=variable),
+    ],
+)
+def test_numpy_never_writes_through_a_variable(write: Any) -> None:
+    variable = three()
+    with pytest.raises(ArgumentTypeError, match="would write to a variable"):
+        write(variable)
+    with pytest.raises(ArgumentError, match="always a copy"):
+        np.asarray(variable, copy=False)
+    assert variable.numpy().tolist() == [1, 2, 3]
+
+
+def test_a_deep_copy_has_a_value_of_its_own_on_the_same_device() -> None:
+    device = Device("ps:3")
+    variable = three(name="w", device=device)
+    twin = copy.deepcopy(variable)
+    variable.assign([0.0, 0.0, 0.0])
+    assert twin.numpy().tolist() == [1, 2, 3] and twin.name == "w" and twin.device is device
+    assert twin.resource is not variable.resource
+    assert copy.copy(variable).resource is variable.resource
+
+
+def test_concurrent_additions_lose_nothing() -> None:
+    """R-RES-1 (RFC 003): "a pair of a Tensor and a mutex"."""
+    variable = Variable(np.zeros((100, 10)))
+    slices = sv.IndexedSlices(np.ones((200, 10)), np.arange(200) % 100)
+
+    def work() -> None:
+        for _ in range(25):
+            variable.assign_add(np.ones((100, 10)))
+            variable.scatter_add(slices)
+            variable.assign_sub(np.ones((100, 10)))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (variable.numpy() == 8 * 25 * 2).all()
+
+
+def test_a_read_never_sees_half_a_write() -> None:
+    """R-VAR-7: whoever reads while another writes sees the value before or after."""
+    variable = Variable(np.zeros(50_000))
+    stop = threading.Event()
+
+    def write() -> None:
+        turn = 0.0
+        while not stop.is_set():
+            turn += 1
+            variable.assign(np.full(50_000, turn))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        last = 0.0
+        for _ in range(200):
+            value = variable.read_value()
+            assert (value == value[0]).all() and value[0] >= last, "and a read that comes later sees no earlier value"
+            last = value[0]
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_variable_lives_on_its_device_and_its_limit_is_enforced() -> None:
+    device = Device("ps:0", memory_limit=100)
+    variable = Variable(np.zeros(20, np.float32), device=device)
+    assert device.used == 80 and variable.device is device
+    with pytest.raises(DeviceFull, match="memory limit of 100 bytes, 80 are used"):
+        Variable(np.zeros(6, np.float32), device=device)
+    variable.assign(np.ones(20, np.float32))
+    assert device.used == 80, "the value was replaced in place"
+    del variable
+    gc.collect()
+    assert device.used == 0
+
+
+def test_a_variable_is_made_on_the_current_device_or_where_another_is() -> None:
+    device, other = Device("ps:0"), Device("ps:1")
+    with device_scope(device):
+        assert Variable(1.0).device is device
+        assert Variable(1.0, device=other).device is other
+        assert Variable(1.0, device=device, colocated_with=Variable(2.0, device=other)).device is other
+    with pytest.raises(ArgumentTypeError, match="colocated_with is 3"):
+        Variable(1.0, colocated_with=3)
+
+
+def test_a_callable_runs_on_the_device_where_its_value_will_live() -> None:
+    """R-INIT-3: nothing crosses when the initial value is made."""
+    device = Device("ps:0")
+    seen = []
+
+    def value() -> Any:
+        from shardvar.devices import current_device
+
+        seen.append(current_device())
+        return np.zeros(3)
+
+    with track_transfers() as ledger:
+        Variable(value, device=device)
+        assert seen == [device] and ledger.nbytes == 0
+        Variable(np.zeros(3), device=device)
+        assert ledger.nbytes == 24
+
+
+def test_what_an_initializer_raises_is_raised_as_it_is() -> None:
+    def broken() -> Any:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        Variable(broken)
+    with pytest.raises(TypeError, match="x"):
+        Variable(lambda x: x)
+
+
+def test_reading_and_writing_move_the_value_once() -> None:
+    server, worker = Device("ps:0"), Device("worker:0")
+    with device_scope(worker):
+        variable = Variable(np.zeros((10, 4), np.float32), device=server)
+        with track_transfers() as ledger:
+            variable.read_value()
+            variable.assign(np.ones((10, 4), np.float32))
+            variable.assign_add(np.ones((10, 4), np.float32))
+            variable.sparse_read([3, 3, 7])
+            variable.scatter_add(sv.IndexedSlices(np.ones((2, 4), np.float32), [9, 0]))
+            _ = variable[2:5]
+    counted = {name: (traffic.nbytes, traffic.messages) for name, traffic in ledger.operations.items()}
+    assert counted == {
+        "read_value": (160, 1),
+        "assign": (160, 1),
+        "assign_add": (160, 1),
+        "sparse_read": (48, 1),
+        "scatter_add": (32, 1),
+        "getitem": (48, 1),
+    }
+    assert {(row.source, row.target) for row in ledger.transfers} == {
+        (server.name, worker.name),
+        (worker.name, server.name),
+    }
+
+
+def test_a_kind_of_variable_of_ones_own_needs_five_things() -> None:
+    """R-VAR-5 (RFC 003): "users will be able to implement their own variable-like objects by subclassing"."""
+
+    class Counted(Variable):
+        def __init__(self, initial_value: Any, **kwargs: Any) -> None:
+            self.array, self.writes = np.asarray(initial_value, np.float32), 0
+
+        shape = property(lambda self: self.array.shape)  # type: ignore[assignment]
+        dtype = property(lambda self: self.array.dtype)  # type: ignore[assignment]
+        name = property(lambda self: "counted")  # type: ignore[assignment]
+
+        def read_value(self) -> Any:
+            return self.array.copy()
+
+        def assign(self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True) -> Any:
+            self.array, self.writes = np.asarray(value, np.float32), self.writes + 1
+            return self._written(read_value)
+
+    def creator(next_creator: Any, **kwargs: Any) -> Any:
+        return Counted(**kwargs)
+
+    with sv.variable_creator_scope(creator):
+        variable = sv.Variable(counting((4, 2)))
+    assert isinstance(variable, Counted) and variable.trainable
+    variable.assign_add(np.ones((4, 2)))
+    variable.scatter_mul(sv.IndexedSlices(np.full((3, 2), 2.0), [3, 0, 3]))
+    assert variable.writes == 2
+    assert variable.numpy().tolist() == [[4, 6], [4, 5], [6, 7], [32, 36]]
+    assert variable[1:3, 0].tolist() == [4, 6] and variable.sparse_read([3, 0]).tolist() == [[32, 36], [4, 6]]
+    assert (variable + 1).shape == (4, 2)
+    whole = sv.ShardedVariable([variable, Variable(counting((1, 2)))])
+    whole.scatter_add(sv.IndexedSlices(np.ones((2, 2)), [4, 1]))
+    assert whole.numpy().tolist() == [[4, 6], [5, 6], [6, 7], [32, 36], [2, 3]]
+
+
+def test_a_bare_subclass_is_abstract() -> None:
+    class Bare(Variable):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Bare has no __init__"):
+        Bare(1.0)
+
+
+def test_low_level_operations_work_on_a_resource() -> None:
+    """R-OPS-1 (RFC 003): "We will expose the internal ops used to implement ResourceVariable"."""
+    ops = sv.variable_operations
+    assert ops is variable_operations
+    handle = ops.variable_handle([[1.0, 2.0], [3.0, 4.0]], Device("ps:0"))
+    read = ops.read_variable_op(handle)
+    ops.assign_add_variable_op(handle, np.ones((2, 2), np.float32))
+    ops.assign_sub_variable_op(handle, np.full((2, 2), 2, np.float32))
+    assert ops.resource_gather(handle, np.array([1, 0])).tolist() == [[2, 3], [0, 1]]
+    ops.resource_scatter(handle, ADD, np.array([1, 1]), np.ones((2, 2), np.float32))
+    ops.assign_variable_op(handle, ops.read_variable_op(handle) * 2)
+    assert ops.read_variable_op(handle).tolist() == [[0, 2], [8, 10]] and read.tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(ArgumentError, match="Expected"):
+        ops.assign_variable_op(handle, [1.0])
+    ops.destroy_resource(handle)
+    assert handle.device.used == 0
+    with pytest.raises(ScopeError, match="after its release"):
+        ops.read_variable_op(handle)
+
+
+def test_variables_are_written_by_methods_and_by_no_free_function() -> None:
+    """R-ASSIGN-3 (RFC 003): "reading from and writing to variables will be done via methods"."""
+    writes = [name for name in dir(Variable) if name.startswith(("assign", "scatter", "batch_scatter"))]
+    assert {"assign", "assign_add", "assign_sub", "scatter_add", "scatter_update"} <= set(writes)
+    assert set(writes) & (set(sv.__all__) | set(sv.nn.__all__)) == set()
+
+
+def test_name_scopes_prefix_names_and_nothing_is_made_unique() -> None:
+    """R-NAME-1 (RFC 003): "to control variable naming users can use tf.name_scope + tf.Variable"."""
+    with sv.name_scope("a"):
+        assert Variable(1.0, name="w").name == "a/w"
+        with sv.name_scope("b") as scope:
+            assert (Variable(1.0, name="w").name, Variable(1.0).name, scope) == ("a/b/w", "a/b/Variable", "a/b/")
+            with sv.name_scope(None):
+                assert Variable(1.0, name="w").name == "w"
+        with sv.name_scope(scope):
+            assert Variable(1.0, name="w").name == "a/b/w"
+        names = []
+        thread = threading.Thread(target=lambda: names.append(Variable(1.0, name="w").name))
+        thread.start()
+        thread.join()
+        assert names == ["w"], "a scope belongs to its thread"
+    assert Variable(1.0, name="w").name == "w"
+    with pytest.raises(ArgumentTypeError, match="Invalid name"), sv.name_scope(3):  # type: ignore[arg-type]
+        pass
+
+
+def test_nothing_is_collected_globally() -> None:
+    """R-VAR-8 (RFC 003): "tf.Variable will not add the Variable to any collections by default"."""
+    import weakref
+
+    variable = three()
+    gone = weakref.ref(variable)
+    del variable
+    gc.collect()
+    assert gone() is None
+
+
+def test_repr_names_what_it_is() -> None:
+    assert repr(three(name="w")) == (
+        "<sv.ResourceVariable 'w' shape=(3,) dtype=float32 value=array([1., 2., 3.], dtype=float32)>"
+    )
+
+
+def test_nobody_reads_in_between_the_writes_of_one_commit() -> None:
+    """A write to many shards happens at once: a reader waits until the last of them is written."""
+    first, second = Variable([0.0]), Variable([0.0])
+    seen: list[list[float]] = []
+    reader = threading.Thread(target=lambda: seen.append(first.numpy().tolist()))
+
+    def write_second() -> None:
+        reader.start()
+        reader.join(0.2)  # as long as it may take who does not wait
+        seen.append(["written"])
+
+    commit([*first.plan_writes(REPLACE, np.ones(1, np.float32)), Write(second.resources, write_second)])
+    reader.join()
+    assert seen == [["written"], [1.0]]

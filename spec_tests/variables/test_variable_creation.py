@@ -1,0 +1,326 @@
+"""Creating variables that may be partitioned: geometry, names, devices, and initial values made part by part."""
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.devices import Device, current_device, device_scope, track_transfers
+from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, LayoutError
+from shardvar.layout.partition import Partition, div
+from shardvar.variables import create_partitioned, create_sharded_variable, initializers
+from shardvar.variables.initial_value import open_initial_value
+from spec_tests.helpers.sharded_variables import counting
+
+
+@given(st.integers(0, 20), st.integers(1, 8), st.sampled_from([(), (3,)]))
+def test_an_array_is_sliced_by_div(rows: int, count: int, row_shape: tuple[int, ...]) -> None:
+    """R-INIT-1, R-DIV-1, R-CREATE-4: parts of div, named ``w/part_0``; R-CREATE-2: one is a plain variable."""
+    value = counting((rows, *row_shape))
+    variable = create_sharded_variable(value, count, name="w")
+    np.testing.assert_array_equal(np.asarray(variable), value)
+    assert variable.name == "w"
+    parts = div(rows, max(1, min(count, rows)))
+    if len(parts) < 2:
+        assert isinstance(variable, sv.Variable)
+    else:
+        assert [shard.shape[0] for shard in variable.variables] == [stop - start for start, stop in parts]
+        assert [shard.name for shard in variable.variables] == [f"w/part_{i}" for i in range(len(parts))]
+
+
+def test_parts_go_to_the_devices_in_turn_and_each_is_made_there() -> None:
+    """R-INIT-2 (RFC 000): "create initial values on each sharding device"."""
+    devices = [Device("ps:0"), Device("ps:1")]
+    made_on = []
+
+    def part(partition: Any) -> Any:
+        made_on.append(current_device())
+        return np.full(partition.shape, partition.offset[0], np.float32)
+
+    with track_transfers() as ledger:
+        variable = create_sharded_variable(part, 3, devices, shape=(5, 2), dtype="float32", name="w")
+    assert variable.devices == (devices[0], devices[1], devices[0]) == tuple(made_on)
+    assert variable.numpy()[:, 0].tolist() == [0, 0, 2, 2, 4] and ledger.nbytes == 0
+
+
+CUTS: list[Any] = [
+    [2, 1],
+    (2,),
+    sv.PartitionSpec(partitions=[2, 1]),
+    sv.FixedShardsPartitioner(2),
+    lambda shape, dtype: [2, 1],
+    lambda num_shards, shape, dtype: [num_shards + 1, 1],
+    Partition.from_counts((5, 2), (2, 1)),
+]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_cut_may_be_said_in_many_ways(cut: Any) -> None:
+    variable = create_sharded_variable(counting((5, 2)), cut)
+    assert [shard.shape for shard in variable.variables] == [(3, 2), (2, 2)]
+    assert variable.name == "ShardedVariable" and variable.variables[0].name == "Variable"
+
+
+def test_uneven_and_empty_parts() -> None:
+    """R-SPEC-1 (RFC 002): "allowing uneven sharding"."""
+    variable = create_sharded_variable(counting((5, 2)), sv.PartitionSpec(splits=[[0, 4, 1]]))
+    assert [shard.shape[0] for shard in variable.variables] == [0, 4, 1]
+
+
+@pytest.mark.parametrize("cut", [[1, 2], [0, 1], "x", 0, -1, [2, 2], 2.5, Partition.from_counts((5, 2), (1, 2))])
+def test_an_unsupported_layout_is_refused_with_the_layout_and_nothing_is_created(cut: Any) -> None:
+    """R-PART-4 (RFC 000)."""
+    device = Device("ps:0")
+    with pytest.raises(ArgumentError) as refused:
+        create_sharded_variable(counting((5, 2)), cut, [device])
+    assert isinstance(cut, Partition) or str(cut).strip("[]") in str(refused.value)
+    assert device.used == 0
+
+
+def test_a_partition_whose_parts_are_no_runs_of_rows_in_order_is_refused() -> None:
+    rows = Partition.from_counts((5, 2), (2, 1))
+    for wrong in (Partition((5, 2), rows.parts[::-1]), Partition.from_counts((5, 2), (1, 2))):
+        with pytest.raises(LayoutError, match=r"do not cut the rows of \(5, 2\)"):
+            create_sharded_variable(counting((5, 2)), wrong)
+    with pytest.raises(LayoutError, match=r"do not cut the rows of \(4, 2\)"):
+        create_sharded_variable(counting((4, 2)), rows)
+    assert create_sharded_variable(1.0, Partition.from_counts((), ())).shape == ()
+
+
+def test_whoever_is_colocated_is_plain_and_lives_there() -> None:
+    """R-CREATE-3 (RFC 000): "residing in the same device as the 'colocated_with' variable"."""
+    home = sv.Variable(1.0, device=Device("ps:5"))
+    variable = create_sharded_variable(counting((5, 2)), 2, [Device("ps:0")], colocated_with=home)
+    assert isinstance(variable, sv.Variable) and variable.device is home.device
+    sharded = create_sharded_variable(counting((5, 2)), 2, [Device("ps:0"), Device("ps:1")])
+    beside = create_sharded_variable(1.0, 2, colocated_with=sharded)
+    assert beside.device is sharded.devices[0]
+
+
+class Recording:
+    """An initializer that is partition-aware and notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def __call__(self, shape: Any, dtype: Any = None, partition: Any = None) -> Any:
+        self.calls.append((tuple(shape), partition and (partition.shape, partition.offset)))
+        full = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
+        if partition is None:
+            return full
+        return full[tuple(slice(o, o + s) for o, s in zip(partition.offset, partition.shape, strict=True))]
+
+
+BOUND: list[Callable[[Recording], Any]] = [
+    lambda init: (init, {"shape": (5, 2), "dtype": "float32"}),
+    lambda init: (partial(init, (5, 2), "float32"), {}),
+    lambda init: (partial(init, shape=(5, 2), dtype=np.float32), {}),
+    lambda init: (partial(partial(init, (5, 2)), dtype="float32"), {}),
+    lambda init: (partial(init, (5, 2)), {"dtype": "float32"}),
+    lambda init: (init, {"shape": (5, 2)}),
+]
+
+
+@pytest.mark.parametrize("bind", BOUND)
+def test_a_partition_aware_initializer_is_called_once_a_part_and_the_full_value_never_exists(bind: Any) -> None:
+    """R-INIT-2, however shape and dtype are bound to it."""
+    init = Recording()
+    value, kwargs = bind(init)
+    variable = create_sharded_variable(value, 2, **kwargs)
+    assert init.calls == [((5, 2), ((3, 2), (0, 0))), ((5, 2), ((2, 2), (3, 0)))]
+    assert variable.numpy().ravel().tolist() == list(range(10)) and variable.dtype == np.float32
+
+
+def test_a_plain_variable_of_an_initializer_is_made_by_one_call() -> None:
+    init = Recording()
+    variable = create_sharded_variable(init, 1, shape=(2, 2), dtype="float32")
+    assert init.calls == [((2, 2), None)] and variable.shape == (2, 2)
+    assert sv.Variable(init, shape=(2, 2), dtype="int8").dtype == np.int8
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda: counting((5, 2)), lambda **more: counting((5, 2)), lambda *more: counting((5, 2)).tolist()],
+)
+def test_one_that_is_not_is_called_once_and_sliced(function: Callable[..., Any]) -> None:
+    """R-INIT-2 (RFC 000): "creating the entire value and do slicing"."""
+    calls = []
+
+    def counted() -> Any:
+        calls.append(None)
+        return function()
+
+    variable = create_sharded_variable(counted, 3, dtype="float32")
+    assert len(calls) == 1 and variable.numpy().tolist() == counting((5, 2)).tolist()
+
+
+def test_the_other_spellings_of_a_partition() -> None:
+    """R-INIT-7 (RFC 000): "a map from device string to the shard assigned to that device"; TensorFlow's own two."""
+
+    def by_layout(layout: Any) -> Any:
+        return {device: np.full(part.shape, part.offset[0]) for device, part in layout.items()}
+
+    def by_two(partition_shape: Any, partition_offset: Any) -> Any:
+        return np.full(partition_shape, partition_offset[0])
+
+    def by_info(shard_info: Any) -> Any:
+        return np.full(shard_info.shape, shard_info.offset[0])
+
+    for function in (by_layout, by_two, by_info):
+        variable = create_sharded_variable(function, 2, [Device("ps:0"), Device("ps:1")], shape=(3,), dtype="int64")
+        assert variable.numpy().tolist() == [0, 0, 2]
+
+
+def test_what_an_initializer_raises_is_never_swallowed() -> None:
+    """A TypeError of its own does not mean that it takes no partition."""
+
+    def broken(partition: Any = None) -> Any:
+        raise TypeError("its own")
+
+    with pytest.raises(TypeError, match="its own"):
+        create_sharded_variable(broken, 2, shape=(4,), dtype="float32")
+
+
+def test_an_initializer_that_lies_about_its_shape_is_found_out() -> None:
+    def full(partition: Any) -> Any:
+        return np.zeros(4, np.float32)
+
+    with pytest.raises(ArgumentError, match=r"part \[0:2\] has shape \(4,\). Expected \(2,\)"):
+        create_sharded_variable(full, 2, shape=(4,), dtype="float32")
+    with pytest.raises(ArgumentError, match=r"has shape \(9,\). Expected \(4,\)"):
+        create_sharded_variable(lambda: np.zeros(9), 2, shape=(4,))
+    with pytest.raises(ArgumentError, match="of a part has dtype complex64"):
+        create_sharded_variable(lambda partition: np.zeros(2, "complex64"), 2, shape=(4,), dtype="float32")
+
+
+def test_without_an_initial_value_nothing_is_created() -> None:
+    with pytest.raises(ArgumentError, match="no initial value"):
+        create_sharded_variable(None, 2, shape=(4,))
+
+
+def test_creators_outside_see_each_part() -> None:
+    seen = []
+
+    def creator(next_creator: Any, **kwargs: Any) -> Any:
+        seen.append((kwargs["name"], kwargs["shape"], kwargs["device"].short_name))
+        return next_creator(**kwargs | {"trainable": False})
+
+    with sv.variable_creator_scope(creator):
+        variable = create_sharded_variable(counting((3, 1)), 2, [Device("ps:0"), Device("ps:1")], name="w")
+    assert seen == [("w/part_0", (2, 1), "ps:0"), ("w/part_1", (1, 1), "ps:1")] and not variable.trainable
+
+
+def test_a_strategys_creator_in_three_lines() -> None:
+    servers = [Device("ps:0"), Device("ps:1")]
+    turn = iter(servers * 9)
+
+    def creator(next_creator: Any, **kwargs: Any) -> Any:
+        cut = sv.FixedShardsPartitioner(2)
+        return create_partitioned(next_creator, kwargs, cut=cut, place_next=lambda: next(turn), num_shards=2)
+
+    with sv.name_scope("model"), sv.variable_creator_scope(creator):
+        w, b = sv.Variable(counting((4, 2)), name="w"), sv.Variable(0.0, name="b")
+    assert isinstance(w, sv.ShardedVariable) and w.name == "model/w" and w.variables[1].name == "model/w/part_1"
+    assert isinstance(b, sv.Variable) and b.device is servers[0]
+
+
+def test_where_a_part_does_not_fit_nothing_stays() -> None:
+    devices = [Device("ps:0", memory_limit=1000), Device("ps:1", memory_limit=10)]
+    with pytest.raises(DeviceFull):
+        create_sharded_variable(counting((20, 2)), 2, devices)
+    gc.collect()
+    assert [device.used for device in devices] == [0, 0]
+
+
+def test_initializers_make_each_part_alone() -> None:
+    full = create_sharded_variable(initializers.Identity(), 3, shape=(5, 5), dtype="float32")
+    assert full.numpy().tolist() == np.eye(5).tolist()
+    init = initializers.RandomUniform(seed=3, seed_mode="global")
+    one, many = (create_sharded_variable(init, cut, shape=(9, 4)) for cut in (1, 4))
+    assert np.array_equal(np.asarray(one), np.asarray(many))
+
+
+def test_while_a_shard_is_made_no_more_than_it_and_8_mib_exist() -> None:
+    rows, shards = 400_000, 8
+    nbytes = rows * 16 * 4
+    init = partial(initializers.RandomUniform(seed=3, seed_mode="global"), (rows, 16), "float32")
+    made = []
+
+    def creator(next_creator: Any, **kwargs: Any) -> Any:
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        made.append(next_creator(**kwargs))
+        _, peak = tracemalloc.get_traced_memory()
+        assert peak - before <= nbytes / shards + (8 << 20)
+        return made[-1]
+
+    tracemalloc.start()
+    try:
+        with sv.variable_creator_scope(creator):
+            create_sharded_variable(init, shards, [Device(f"ps:{i}") for i in range(shards)])
+    finally:
+        tracemalloc.stop()
+    assert len(made) == shards
+
+
+def test_two_parts_never_share_a_buffer_whatever_their_initializer_returns() -> None:
+    shared = np.zeros((2, 2), np.float32)
+    variable = create_sharded_variable(lambda partition: shared, 2, shape=(4, 2), dtype="float32")
+    variable.variables[0].assign(np.ones((2, 2), np.float32))
+    assert variable.numpy()[:, 0].tolist() == [1, 1, 0, 0] and not shared.any()
+
+
+def test_the_geometry_is_known_without_the_value_where_it_can_be() -> None:
+    initial = open_initial_value(partial(Recording(), (5, 2)), None, "int8")
+    assert (initial.shape, initial.dtype, initial.whole) == ((5, 2), np.int8, None)
+    assert open_initial_value([1.0], None, None).shape == (1,)
+    with pytest.raises((LayoutError, ArgumentTypeError, ArgumentError)):
+        open_initial_value([1.0], (2,), None)
+
+
+def test_slices_of_an_array_cross_to_their_devices_and_parts_that_are_made_there_do_not() -> None:
+    """R-INIT-3 (RFC 000): "create initial values on each sharding device": the ledger says what that saves."""
+    homes, worker = [Device("ps:0"), Device("ps:1")], Device("worker:0")
+    array = counting((5, 2))
+    for value, nbytes in (
+        (array, [24, 16]),
+        (lambda: array, [24, 16]),
+        (partial(initializers.Zeros(), shape=(5, 2), dtype="float32"), []),
+    ):
+        with device_scope(worker), track_transfers() as ledger:
+            create_sharded_variable(value, 2, homes, name="w")
+        assert [(row.source, row.nbytes) for row in ledger.transfers] == [(worker.name, size) for size in nbytes]
+        assert {row.operation for row in ledger.transfers} <= {"create"}
+    with device_scope(homes[0]), track_transfers() as ledger:
+        create_sharded_variable(array, 2, homes)
+    assert [(row.target, row.nbytes) for row in ledger.transfers] == [(homes[1].name, 16)]
+
+
+def test_a_callable_of_any_keywords_does_not_say_that_it_makes_parts() -> None:
+    """R-INIT-2 (RFC 000): "we will inspect the initializer to see if it accepts the `partition` argument": by name.
+
+    Whoever takes any keyword takes misspelled ones too; called once and sliced, its value is right whatever it does.
+    """
+    calls: list[dict[str, Any]] = []
+
+    def function(**given: Any) -> Any:
+        calls.append(given)
+        return counting((5, 2))
+
+    def named(partition: Any, **given: Any) -> Any:
+        calls.append({"partition": partition, **given})
+        return counting((5, 2))[partition.slices]
+
+    variable = create_sharded_variable(function, 2, shape=(5, 2), dtype="float32")
+    assert calls == [{}] and (variable.numpy() == counting((5, 2))).all()
+    calls.clear()
+    variable = create_sharded_variable(named, 2, shape=(5, 2), dtype="float32")
+    assert [call["partition"].offset for call in calls] == [(0, 0), (3, 0)]
+    assert (variable.numpy() == counting((5, 2))).all()

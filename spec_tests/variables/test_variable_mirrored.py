@@ -1,0 +1,170 @@
+"""Mirrored and aggregating variables: copies stay equal, own their buffers, and may be sharded."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.devices import Device, device_scope, track_transfers
+from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, OutOfRange
+from shardvar.variables import AggregatingVariable, MirroredVariable, PerReplica, Variable, VariableAggregation
+from shardvar.variables.mirrored import aggregate
+from spec_tests.helpers.sharded_variables import counting, sharded_of
+
+REPLICAS = [Device("GPU:0"), Device("GPU:1")]
+
+
+def mirrored(value: Any, aggregation: Any = None) -> Any:
+    return MirroredVariable([Variable(value, name="w", device=device) for device in REPLICAS], aggregation)
+
+
+def copies_of(variable: Any) -> list[Any]:
+    return [np.asarray(copy) for copy in variable.copies]
+
+
+def test_every_copy_gets_every_write_and_no_two_share_a_buffer() -> None:
+    """R-MIRROR-1 (RFC 000): "always kept in sync by applying the same updates to every copy"."""
+    variable = mirrored(counting((4, 2)))
+    variable.assign_add(np.ones((4, 2), np.float32)).scatter_mul(sv.IndexedSlices(np.full((2, 2), 2.0), [3, 3]))
+    variable.scatter_update(sv.IndexedSlices(np.zeros((1, 2)), [0]))
+    first, second = copies_of(variable)
+    assert first.tolist() == second.tolist() == variable.numpy().tolist() == [[0, 0], [4, 5], [6, 7], [32, 36]]
+    assert len({resource.buffer for resource in variable.resources}) == 2
+    assert isinstance(variable, sv.Variable) and variable.name == "w" and variable.shape == (4, 2)
+
+
+def test_a_read_is_from_the_copy_on_the_current_device() -> None:
+    variable = mirrored(counting((4, 2)))
+    for device in REPLICAS:
+        with device_scope(device), track_transfers() as ledger:
+            assert variable.device is device
+            _ = variable.read_value(), variable[1:], variable.sparse_read([0])
+        assert ledger.nbytes == 0
+    with device_scope(Device("worker:0")), track_transfers() as ledger:
+        variable.read_value()
+        variable.assign(counting((4, 2)))
+    assert ledger.operations["read_value"].nbytes == 32 and ledger.operations["assign"].nbytes == 2 * 32
+
+
+def test_a_refused_write_changes_no_copy() -> None:
+    small = Device("GPU:1", memory_limit=32)
+    variable = MirroredVariable([Variable(counting((4, 2)), device=device) for device in (REPLICAS[0], small)])
+    with pytest.raises(DeviceFull):
+        variable.assign_add(np.ones((4, 2), np.float32))
+    with pytest.raises(OutOfRange):
+        variable.scatter_add(sv.IndexedSlices(np.ones((1, 2)), [4]))
+    assert all((copy == counting((4, 2))).all() for copy in copies_of(variable))
+
+
+def test_copies_may_be_sharded() -> None:
+    """R-MIRROR-1 (RFC 002): "variables can also sometimes be MirroredVariable with ShardedVariable"."""
+    array = counting((5, 2))
+    variable = MirroredVariable([sharded_of(array, [2, 0, 3]), sharded_of(array, [4, 1])])
+    variable.scatter_add(sv.IndexedSlices(np.ones((2, 2)), [4, 0]))
+    variable.assign_sub(np.ones((5, 2), np.float32))
+    first, second = copies_of(variable)
+    assert first.tolist() == second.tolist() == [[1, 2], [2, 3], [4, 5], [6, 7], [9, 10]]
+    np.testing.assert_array_equal(variable[1:4, 0], first[1:4, 0])
+
+
+def test_a_shard_may_be_mirrored() -> None:
+    array = counting((5, 2))
+    sharded = sv.ShardedVariable([mirrored(array[:2]), Variable(array[2:])])
+    sharded.scatter_add(sv.IndexedSlices(np.ones((3, 2)), [4, 1, 1]))
+    sharded.assign_add(np.ones((5, 2), np.float32))
+    assert sharded.numpy().tolist() == [[2, 3], [6, 7], [6, 7], [8, 9], [11, 12]]
+    assert all((copy == sharded.numpy()[:2]).all() for copy in copies_of(sharded.variables[0]))
+    assert sharded[0].tolist() == [2, 3]
+
+
+def test_no_reader_finds_two_copies_that_differ() -> None:
+    variable = mirrored(np.zeros(20_000))
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            variable.assign_add(np.ones(20_000))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        from shardvar.variables.resource import holding
+
+        for _ in range(200):
+            with holding(variable.resources):
+                first, second = copies_of(variable)
+            assert np.array_equal(first, second)
+    finally:
+        stop.set()
+        writer.join()
+
+
+@given(st.lists(st.integers(-50, 50), min_size=1, max_size=4), st.sampled_from(["float32", "int32"]))
+def test_values_of_replicas_become_one(values: list[int], dtype: str) -> None:
+    arrays = [np.full(3, value, dtype) for value in values]
+    total = np.sum(arrays, axis=0).astype(dtype)
+    mean = (np.trunc(total / len(values)) if dtype == "int32" else total / np.float32(len(values))).astype(dtype)
+    wanted = {"SUM": total, "MEAN": mean, "ONLY_FIRST_REPLICA": arrays[0]}
+    for name, value in wanted.items():
+        np.testing.assert_allclose(aggregate(PerReplica(arrays), VariableAggregation[name]), value, rtol=1e-6)
+        variable = mirrored(np.zeros(3, dtype), name)
+        variable.assign_add(PerReplica(arrays))
+        assert all(np.allclose(copy, value, rtol=1e-6) for copy in copies_of(variable))
+
+
+def test_slices_of_replicas_stay_slices() -> None:
+    each = [sv.IndexedSlices(np.full((1, 2), float(row)), [row], (4, 2)) for row in (1, 2)]
+    variable = mirrored(np.zeros((4, 2)), "MEAN")
+    variable.scatter_add(PerReplica(each))
+    assert variable.numpy()[:, 0].tolist() == [0, 0.5, 1, 0]
+    first = mirrored(np.zeros((4, 2)), "ONLY_FIRST_REPLICA")
+    first.scatter_update(PerReplica(each))
+    assert first.numpy()[:, 0].tolist() == [0, 1, 0, 0]
+    with pytest.raises(ArgumentError, match="cannot be aggregated to update them"):
+        variable.scatter_update(PerReplica(each))
+    with pytest.raises(ArgumentTypeError, match="some arrays"):
+        variable.assign_add(PerReplica([each[0], np.zeros((4, 2))]))
+
+
+def test_values_of_replicas_need_an_aggregation() -> None:
+    with pytest.raises(ArgumentError, match="without an aggregation"):
+        mirrored([1.0]).assign(PerReplica([[1.0], [2.0]]))
+    with pytest.raises(ArgumentError, match="2 values are on 1 devices"):
+        PerReplica([1, 2], REPLICAS[:1])
+
+
+def test_values_of_replicas_cross_from_where_they_lie() -> None:
+    variable = AggregatingVariable(Variable(np.zeros(4, np.float32), device=Device("ps:0")), "SUM")
+    with device_scope(REPLICAS[0]), track_transfers() as ledger:
+        variable.assign_add(PerReplica([np.ones(4, np.float32)] * 2, REPLICAS))
+    assert ledger.nbytes == 16 + 16, "one from the other replica, the sum to the server"
+    assert list(ledger.operations) == ["assign_add"], "each move bears the name of what the user called"
+    assert variable.numpy().tolist() == [2] * 4
+
+
+def test_one_variable_that_all_replicas_update_may_be_sharded() -> None:
+    """R-MIRROR-2 (RFC 002): "AggregatingVariable with a underlying ShardedVariable"."""
+    sharded = sharded_of(counting((5, 2)), [2, 3])
+    variable = AggregatingVariable(sharded, VariableAggregation.MEAN)
+    variable.assign(PerReplica([np.zeros((5, 2), np.float32), np.full((5, 2), 2, np.float32)]))
+    variable.scatter_sub(sv.IndexedSlices(np.ones((1, 2)), [4]))
+    assert sharded.numpy()[:, 0].tolist() == [1, 1, 1, 1, 0] and variable.variable is sharded
+    assert (variable.name, variable.trainable, variable.aggregation.name) == ("ShardedVariable", True, "MEAN")
+    assert variable[3:].tolist() == [[1, 1], [0, 0]] and variable.device is sharded.devices[0]
+
+
+def test_copies_are_alike_and_each_its_own() -> None:
+    with pytest.raises(ArgumentError, match="The copies differ"):
+        MirroredVariable([Variable([1.0]), Variable([1.0, 2.0])])
+    shared = Variable([1.0])
+    with pytest.raises(ArgumentError, match="Two copies are one variable"):
+        MirroredVariable([shared, shared])
+    for wrong in ([], [3]):
+        with pytest.raises(ArgumentTypeError, match="non-empty list of variables"):
+            MirroredVariable(wrong)
+    with pytest.raises(ArgumentTypeError, match="AggregatingVariable is given"):
+        AggregatingVariable(3, "SUM")  # type: ignore[arg-type]

@@ -1,0 +1,140 @@
+"""Lookups by id, and bags of ids with weights, in a table whose rows are dealt to shards."""
+
+from collections.abc import Iterator, Sequence
+from math import fsum, sqrt
+from typing import Any
+
+import numpy as np
+
+from spec_tests.vector_generators.case import Acceptable, Case, Group, numbered
+from spec_tests.vector_generators.encoding import array, real
+
+_SHARDS = [3, 3, 3, 2, 2]
+_TABLE = np.array([[row + 0.5, -row * 2.0, 2.0 ** (row % 5)] for row in range(13)], np.float32)
+_FLAT = np.array([[3.0, 4.0], [0.0, 0.0], [0.3, -0.4], [6.0, 8.0], [0.0, -2.0]], np.float32)
+
+Entry = tuple[int, int, float | None]
+"""A row of ids, an id, its weight."""
+
+
+def clipped(row: Sequence[float], max_norm: float | None) -> list[float]:
+    """A row whose norm is at most ``max_norm``."""
+    norm = sqrt(fsum(value * value for value in row))
+    if max_norm is None or norm <= max_norm:
+        return [float(value) for value in row]
+    return [float(value) * (max_norm / norm) for value in row]
+
+
+def combined(
+    table: np.ndarray[Any, Any], entries: Sequence[Entry], rows: int, combiner: str, max_norm: float | None = None
+) -> np.ndarray[Any, Any]:
+    """A row for each row of ids: exact sums, divided in float64 and rounded once."""
+    found = np.zeros((rows, table.shape[1]), np.float32)
+    for row in range(rows):
+        bag = [(clipped(table[each], max_norm), 1.0 if w is None else w) for at, each, w in entries if at == row]
+        if not bag:
+            continue
+        total = [fsum(weight * value[column] for value, weight in bag) for column in range(table.shape[1])]
+        weights = [weight for _, weight in bag]
+        divisor = {"sum": 1.0, "mean": fsum(weights), "sqrtn": sqrt(fsum(weight * weight for weight in weights))}[
+            combiner
+        ]
+        found[row] = [value / divisor for value in total]
+    return found
+
+
+def _lookup_cases() -> Iterator[Case]:
+    ids_of: list[tuple[str, Any, str]] = [
+        ("in-order", [0, 3, 6, 9, 11], "The first row of each shard is the first row of the first."),
+        ("shuffled", [12, 0, 7, 3, 10], "Rows come in the order of the shards, not of the ids (sparse_read in 2.21)."),
+        ("duplicates", [5, 5, 0, 5], "Ids are made unique, and the answer has fewer rows."),
+        ("one-shard", [4, 3, 5], "A shard without ids gives an error or a row."),
+        ("none", [], "No ids are an error, or lose the shape of a row."),
+        ("matrix", [[12, 1], [1, 8], [0, 9]], "The shape of the ids is lost."),
+        ("scalar", 8, "One id gives a matrix of one row."),
+        ("mod", [1, 2, 3, 4], "Ids are dealt by id % shards, not by div."),
+    ]
+    for name, ids, bug in ids_of:
+        inputs = {"table": array(_TABLE), "shards": _SHARDS, "ids": array(ids, "int64"), "max_norm": None}
+        expected = array(_TABLE[np.array(ids, np.int64)])
+        yield Case(f"lookup-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, bug, expected)
+    for name, ids in {"past": [0, 13], "negative": [-1]}.items():
+        inputs = {"table": array(_TABLE), "shards": _SHARDS, "ids": array(ids, "int64"), "max_norm": None}
+        bug = "An id that no shard holds gives zeros, or another row."
+        yield Case(f"lookup-bad-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, bug, error="OutOfRange")
+    for max_norm in (5.0, 1.0, 100.0):
+        ids = [0, 1, 2, 3, 4, 0]
+        inputs = {"table": array(_FLAT), "shards": [2, 2, 1], "ids": array(ids, "int64"), "max_norm": max_norm}
+        expected = array(np.array([clipped(_FLAT[each].tolist(), max_norm) for each in ids], np.float32))
+        bug = "Every row is scaled to the norm, a row of zeros becomes NaN, or the norm is that of all rows."
+        yield Case(f"lookup-norm-{max_norm:g}", "R-LOOKUP-4", "embedding_lookup", inputs, bug, expected, ulps=4)
+
+
+_BAGS: list[tuple[str, list[Entry], int, str]] = [
+    ("plain", [(0, 12, None), (0, 3, None), (1, 7, None)], 2, "A bag's rows in several shards are not summed."),
+    (
+        "weights",
+        [(0, 1, 2.0), (0, 10, 0.5), (1, 5, -1.0), (1, 6, 3.0)],
+        2,
+        "Means divide by the count, not the weights.",
+    ),
+    ("twice", [(0, 4, 1.0), (0, 4, 1.0), (0, 9, 0.25)], 1, "An id that comes twice in a bag counts once."),
+    ("empty-between", [(0, 2, None), (2, 11, None)], 3, "Bags after an empty one move up."),
+    ("empty-first", [(1, 2, None), (1, 8, None)], 2, "An empty bag divides by zero."),
+    ("empty-last", [(0, 2, None)], 3, "The last bags are dropped where they are empty."),
+]
+
+
+def _sparse_cases() -> Iterator[Case]:
+    for name, entries, rows, bug in _BAGS:
+        for combiner in ("sum", "mean", "sqrtn"):
+            yield _sparse_case(f"bags-{name}-{combiner}", entries, rows, combiner, bug)
+    bug = "The sum is clipped in place of each row, or after its weight."
+    yield _sparse_case("bags-norm", _BAGS[1][1], 2, "sum", bug, max_norm=3.0)
+    inputs = _sparse_inputs([(0, 13, None)], 1, "sum", None)
+    bug = "An id that no shard holds adds nothing."
+    yield Case("bags-bad-id", "R-LOOKUP-3", "embedding_lookup_sparse", inputs, bug, error="OutOfRange")
+    inputs = _sparse_inputs([(0, 1, None)], 1, "max", None)
+    bug = "An unknown combiner is taken for the mean."
+    yield Case("bags-bad-combiner", "R-VAR-1", "embedding_lookup_sparse", inputs, bug, error="ArgumentError")
+
+
+def _sparse_inputs(entries: Sequence[Entry], rows: int, combiner: str, max_norm: float | None) -> dict[str, Any]:
+    columns: dict[int, int] = {}
+    indices = []
+    for row, _, _ in entries:
+        indices.append([row, columns.setdefault(row, 0)])
+        columns[row] += 1
+    has_weights = entries[0][2] is not None
+    return {
+        "table": array(_TABLE),
+        "shards": _SHARDS,
+        "indices": indices,
+        "ids": array([each for _, each, _ in entries], "int64"),
+        "weights": array([weight or 0.0 for _, _, weight in entries], "float32") if has_weights else None,
+        "dense_shape": [rows, max(columns.values())],
+        "combiner": combiner,
+        "max_norm": max_norm if max_norm is None else real(max_norm),
+    }
+
+
+def _sparse_case(
+    name: str, entries: Sequence[Entry], rows: int, combiner: str, bug: str, max_norm: float | None = None
+) -> Case:
+    expected = combined(_TABLE, entries, rows, combiner, max_norm)
+    inputs = _sparse_inputs(entries, rows, combiner, max_norm)
+    last = max(row for row, _, _ in entries) + 1
+    also = []
+    if last < rows:
+        why = "TensorFlow drops the empty rows at the end: the answer is for those who asked for no shape."
+        also = [Acceptable(why, array(expected[:last]))]
+    rule = "R-VAR-1" if max_norm is None else "R-LOOKUP-4"
+    return Case(name, rule, "embedding_lookup_sparse", inputs, bug, array(expected), acceptable=also, ulps=4)
+
+
+GROUP = Group(
+    "lookups",
+    "Rows of a sharded table by ids, and bags of ids combined by sum, mean or sqrtn.",
+    "NumPy's rows of the whole table; of a bag the sums are exact, and are rounded once divided.",
+    numbered([*_lookup_cases(), *_sparse_cases()]),
+)

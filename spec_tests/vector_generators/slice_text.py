@@ -1,0 +1,67 @@
+"""TensorFlow's text of a slice."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from spec_tests.vector_generators.case import Case, Group, numbered
+from spec_tests.vector_generators.encoding import integers
+from spec_tests.vector_generators.regions import region
+
+_GOOD: list[tuple[str, list[int], tuple[list[int], list[int]], str]] = [
+    ("13 4 3,3:0,4", [13, 4], ([3, 0], [3, 4]), "Length is taken for stop."),
+    ("13 4 3,3:-", [13, 4], ([3, 0], [3, 4]), "A dash is not the whole axis."),
+    ("13 4 -:-", [13, 4], ([0, 0], [13, 4]), "A dash is not the whole axis."),
+    ("5 4,1", [5], ([4], [1]), "The last index is taken to lie outside."),
+    ("2 3 4 1,1:0,3:2,2", [2, 3, 4], ([1, 0, 2], [1, 3, 2]), "Only two axes are known."),
+    ("9007199254740993 9007199254740992,1", [2**53 + 1], ([2**53], [1]), "Numbers pass through a float64."),
+]
+_BAD = {
+    "": "Nothing is a scalar.",
+    "13 4": "A shape alone is a whole tensor.",
+    "13 4 3,3": "Axes that are left out are whole.",
+    "13 4 3,3:0,4:0,1": "An axis too many is ignored.",
+    "13 4 12,2:0,4": "A slice is cropped to the shape.",
+    "13 4 3,0:0,4": "A slice without elements stands for one.",
+    "13 4 -1,3:0,4": "Negative starts count from the end.",
+    "13 4 3:0,4": "An index alone is a slice.",
+    "13 4 a,3:0,4": "What is no number is 0.",
+    "13  4 3,3:0,4": "Two blanks are one.",
+    "13 4 3,3,3:0,4": "A third number is a step.",
+    "99999999999999999999 0,1": "Numbers wrap around 64 bits.",
+    "5 4,9223372036854775807": "start + length overflows and is small.",
+}
+
+
+def parse(text: str) -> tuple[list[int], tuple[list[int], list[int]]]:
+    """A twin by regular expressions."""
+    found = re.fullmatch(r"((?:\d+ )+)(\d+,\d+|-)((?::(?:\d+,\d+|-))*)", text, re.ASCII)
+    assert found is not None
+    shape = [int(extent) for extent in found[1].split()]
+    items = [found[2], *filter(None, found[3].split(":"))]
+    pairs = [[0, extent] if item == "-" else [int(n) for n in item.split(",")] for item, extent in zip(items, shape)]  # noqa: B905
+    return shape, ([start for start, _ in pairs], [count for _, count in pairs])
+
+
+def _cases() -> Iterator[Case]:
+    for number, (text, shape, box, bug) in enumerate(_GOOD):
+        assert parse(text) == (shape, box), text
+        expected: dict[str, Any] = {"shape": integers(shape), "region": region(box)}
+        yield Case(f"parse-{number}", "V-TEXT-1", "parse_slice_text", {"text": text}, bug, expected)
+        pairs = ":".join(f"{start},{count}" for start, count in zip(*box, strict=True))
+        whole = f"{' '.join(map(str, shape))} {pairs}"
+        yield Case(f"format-{number}", "V-TEXT-1", "format_slice_text", expected, "Whole axes are left out.", whole)
+    for number, (text, bug) in enumerate(_BAD.items()):
+        yield Case(f"parse-bad-{number}", "V-TEXT-1", "parse_slice_text", {"text": text}, bug, error="LayoutError")
+    for number, (shape, box) in enumerate([([], ([], [])), ([4], ([3], [2])), ([4], ([2], [0]))]):
+        inputs = {"shape": shape, "region": region(box)}
+        bug = "A text is made that no reader takes, or that means another slice."
+        yield Case(f"format-bad-{number}", "V-TEXT-1", "format_slice_text", inputs, bug, error="LayoutError")
+
+
+GROUP = Group(
+    "slice_text",
+    'The text of a slice in TensorFlow\'s checkpoints, `"13 4 3,3:0,4"`.',
+    "Written by hand, and read again by a regular expression.",
+    numbered(_cases()),
+)

@@ -1,0 +1,98 @@
+"""Writes to sharded variables: sparse updates with rows that come twice, and assignments."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from spec_tests.vector_generators.case import Case, Group, numbered
+from spec_tests.vector_generators.encoding import array
+
+Array = np.ndarray[Any, Any]
+
+_OPS: dict[str, Callable[[Any, Any], Any]] = {
+    "scatter_add": lambda old, new: old + new,
+    "scatter_sub": lambda old, new: old - new,
+    "scatter_mul": lambda old, new: old * new,
+    "scatter_div": lambda old, new: old / new,
+    "scatter_min": np.minimum,
+    "scatter_max": np.maximum,
+    "scatter_update": lambda old, new: new,
+}
+_SHARDS = [3, 2, 2]
+_ROWS: list[tuple[str, list[int], str]] = [
+    ("once", [6, 0, 3], "Rows are those of the shard, not of the variable."),
+    ("twice", [4, 1, 4, 4], "Of a row that comes several times only one update counts."),
+    ("ends", [2, 3, 3, 2], "The last row of a shard and the first of the next are mixed up."),
+    ("none", [], "No rows are an error, or write a row of zeros."),
+]
+
+
+def scattered(value: Array, rows: Sequence[int], updates: Array, op: str) -> Array:
+    """One row after the other, as they are given."""
+    found = value.copy()
+    for row, update in zip(rows, updates, strict=True):
+        found[row] = _OPS[op](found[row], update)
+    return found
+
+
+def _scatter_cases() -> Iterator[Case]:
+    for dtype in ("float32", "int32", "float64"):
+        value = (np.arange(14).reshape(7, 2) - 4).astype(dtype)
+        for op in _OPS:
+            if op == "scatter_div" and dtype == "int32":
+                continue
+            for name, rows, bug in _ROWS:
+                updates = ((np.arange(2 * len(rows)).reshape(-1, 2) % 5) - 2).astype(dtype)
+                updates[updates == 0] = 3
+                if op == "scatter_div":
+                    updates = np.abs(updates)
+                inputs = {"value": array(value), "shards": _SHARDS, "indices": array(rows, "int64")}
+                inputs["updates"] = array(updates)
+                after = array(scattered(value, rows, updates, op))
+                yield Case(f"{op}-{dtype}-{name}", "R-SV-3", op, inputs, bug, after)
+    thirds = np.array([[0.1], [1e8], [0.1]], np.float32)
+    updates = np.array([[0.1], [0.2], [0.3]], np.float32)
+    inputs = {"value": array(thirds), "shards": [1, 2], "indices": array([1, 1, 1], "int64"), "updates": array(updates)}
+    bug = "Updates of one row are summed first: rounding depends on the order."
+    yield Case(
+        "scatter_add-order",
+        "R-SV-3",
+        "scatter_add",
+        inputs,
+        bug,
+        array(scattered(thirds, [1] * 3, updates, "scatter_add")),
+    )
+    for name, rows, shape in [
+        ("past", [7], (1, 2)),
+        ("negative", [-1], (1, 2)),
+        ("shape", [0], (1, 3)),
+        ("count", [0, 1], (1, 2)),
+    ]:
+        value = np.zeros((7, 2), np.float32)
+        inputs = {"value": array(value), "shards": _SHARDS, "indices": array(rows, "int64")}
+        inputs["updates"] = array(np.ones(shape, np.float32))
+        bug = "What does not fit is left out, read out of bounds, or written in part."
+        yield Case(f"bad-{name}", "R-SV-3", "scatter_add", inputs, bug, error="ArgumentError")
+
+
+def _assign_cases() -> Iterator[Case]:
+    value, other = np.zeros((7, 2), np.float32), np.arange(14, dtype=np.float32).reshape(7, 2)
+    for op, after in (("assign", other), ("assign_add", value + other), ("assign_sub", value - other)):
+        inputs = {"value": array(value), "shards": _SHARDS, "other": array(other)}
+        bug = "Every shard gets the first rows."
+        yield Case(op, "R-SV-3", op, inputs, bug, array(after))
+    for name, rows in (("large", 9), ("small", 5)):
+        inputs = {"value": array(value), "shards": _SHARDS, "other": array(np.ones((rows, 2), np.float32))}
+        bug = "What is too large is cropped; what is too small overwrites the first shards and fails then."
+        yield Case(f"assign-too-{name}", "R-SV-3", "assign", inputs, bug, error="ArgumentError")
+    inputs = {"value": array(other), "shards": _SHARDS}
+    yield Case("read", "R-SV-1", "read_value", inputs, "Shards are put together along another axis.", array(other))
+
+
+GROUP = Group(
+    "updates",
+    "The whole value of a sharded variable after a write. After an error it is what it was.",
+    "One row after the other on the whole array; of each element one operation of IEEE 754.",
+    numbered([*_scatter_cases(), *_assign_cases()]),
+)

@@ -1,0 +1,247 @@
+"""The page of ``shardvar view``: it says what the index says, trusts no name, and replaces no file but a page.
+
+How it looks and answers in a browser is ``spec_tests/browser``'s to say.
+"""
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.checkpoint.stats import NUM_BINS, bin_counts
+from shardvar.view.collect import HEIGHTS, bar_heights, front_coded
+from shardvar.view.page import MARK, make_page
+from spec_tests.helpers.command_line import Run, run, saved
+from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
+from spec_tests.helpers.paths import GOLDEN
+from spec_tests.helpers.view_pages import HOSTILE_KEYS, columns_of, keys_of, slices_of, tensors_of
+
+__all__ = ["run"]  # the fixture
+
+KEYS = st.one_of(st.sampled_from(HOSTILE_KEYS + ODD_KEYS), st.text(max_size=8))
+
+
+def page_of(run: Run, path: Path, *words: str) -> str:
+    target = path.parent / "out.html"
+    assert run("view", path, "-o", target, *words).code == 0
+    return target.read_text(encoding="utf-8")
+
+
+def assert_says_what_the_index_says(page: str, path: Path) -> None:
+    (columns,) = columns_of(page)["checkpoints"]
+    with sv.open_checkpoint(path) as reader:
+        assert keys_of(columns) == reader.keys()
+        assert columns["files"] == list(reader.index.files)
+        entries = reader.entries()
+        tensors, slices = entries.slices.tensors, entries.slices
+        nbytes = {key: int(slices.nbytes[slices.tensor == row].sum()) for row, key in enumerate(tensors.keys)}
+        assert tensors_of(columns) == {
+            key: (tensors.dtype(row), tensors.shape(row), nbytes[key]) for row, key in enumerate(tensors.keys)
+        }
+        listed = [(entries.entry(row, reader.index.files), bool(entries.plain[row])) for row in range(len(entries))]
+        assert sorted(slices_of(columns)) == sorted(
+            (e.slice.key, e.slice.region.offset, e.slice.region.shape, e.file, e.start, e.slice.nbytes, plain)
+            for e, plain in listed
+        )
+        faults = {keys_of(columns)[row]: (kind, message) for row, kind, message in columns["faults"]}
+        assert faults == {key: (type(error).__name__, str(error)) for key, error in reader.faults.items()}
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
+def test_the_page_says_what_the_index_says(form: str, tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path, form, **({"partition": 3} if form in ("shardvar", "tensorflow") else {}))
+    assert_says_what_the_index_says(page_of(run, path), path)
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["native/bad_overlap", "native/bad_hole", "native/bad_data_missing", "tensorflow/slices_overlap",
+     "tensorflow/slices_with_hole", "tensorflow/bad_shard_missing", "tensorflow/keras_adam", "native/grid"],
+)  # fmt: skip
+def test_the_page_of_a_damaged_checkpoint_names_each_fault(case: str, tmp_path: Path, run: Run) -> None:
+    target = tmp_path / "out.html"
+    assert run("view", GOLDEN / case, "-o", target).code == 0
+    assert_says_what_the_index_says(target.read_text(encoding="utf-8"), GOLDEN / case)
+
+
+def test_a_missing_file_has_no_size_and_the_others_have_theirs(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path, policy=sv.MaxShardSizePolicy(100))
+    gone, *others = sorted(tmp_path.glob("model.svdata-*"))
+    gone.unlink()
+    (columns,) = columns_of(page_of(run, path))["checkpoints"]
+    sizes = dict(zip(columns["files"], columns["file_nbytes"], strict=True))
+    assert sizes == {gone.name: None} | {each.name: each.stat().st_size for each in others}
+
+
+@given(st.lists(KEYS, unique=True))
+def test_keys_come_back_from_what_they_share(keys: list[str]) -> None:
+    assert keys_of({"keys": front_coded(keys)}) == keys
+
+
+def test_the_same_checkpoint_gives_the_same_page(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path, partition=2)
+    assert page_of(run, path, "--stats") == page_of(run, path, "--stats")
+
+
+def test_no_name_becomes_markup(tmp_path: Path, run: Run) -> None:
+    """Two scripts begin and end in the page, its data and its own, whatever the names are."""
+    names = {key: np.ones(3) for key in HOSTILE_KEYS}
+    sv.save(tmp_path / "model", names, metadata={HOSTILE_KEYS[0]: HOSTILE_KEYS[1]})
+    page = page_of(run, tmp_path / "model")
+    assert (page.count("<script"), page.count("</script>"), page.count("<style>"), page.count("</style>")) == (
+        2,
+        2,
+        1,
+        1,
+    )
+    assert "<img" not in page and "<svg" not in page and "<!--<" not in page
+    (columns,) = columns_of(page)["checkpoints"]
+    assert sorted(keys_of(columns)) == sorted(HOSTILE_KEYS)
+
+
+def test_the_title_of_a_hostile_file_name_is_text(tmp_path: Path, run: Run) -> None:
+    sv.save(tmp_path / "<img src=x onerror=1>", {"a": np.ones(3)})
+    page = page_of(run, tmp_path / "<img src=x onerror=1>")
+    assert "<title>&lt;img src=x onerror=1&gt; · shardvar</title>" in page
+
+
+def test_the_page_asks_for_nothing_over_a_network(tmp_path: Path, run: Run) -> None:
+    """No address but that of SVG's namespace, and a policy that would forbid any."""
+    page = page_of(run, saved(tmp_path))
+    assert set(re.findall(r"https?://[^\"'\s]*", page)) == {"http://www.w3.org/2000/svg"}
+    assert re.search(r"\b(src|href|action)=(?!\"#)", page.split("<script", 1)[0]) is None
+    assert "fetch(" not in page and "import(" not in page and "innerHTML" not in page and "eval(" not in page
+
+
+def test_the_policy_allows_the_script_and_the_style_of_the_page_alone(tmp_path: Path, run: Run) -> None:
+    page = page_of(run, saved(tmp_path))
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    for tag, rule in (("script", "script-src"), ("style", "style-src")):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{rule} 'sha256-{digest}';" in policy
+    assert policy.startswith("default-src 'none';") and "unsafe" not in policy
+
+
+def test_statistics_and_histograms_are_those_of_numpy(tmp_path: Path, run: Run) -> None:
+    rng = np.random.default_rng(3)
+    values = {"normal": rng.standard_normal(5000), "integers": rng.integers(-9, 9, (40, 7)), "same": np.full(8, 2.5)}
+    odd = {"nothing": np.zeros((0, 2)), "nan": np.array([np.nan]), "text": np.array([b"x"], object)}
+    sv.save(tmp_path / "model", values | odd)
+    (columns,) = columns_of(page_of(run, tmp_path / "model", "--stats"))["checkpoints"]
+    stats, keys = columns["stats"], keys_of(columns)
+    place = {keys[row]: number for number, row in enumerate(stats["row"])}
+    assert place.keys() == {*values, "nothing", "nan"}
+    for key, array in values.items():
+        counts = np.histogram(array, NUM_BINS, range=(array.min(), array.max()))[0] if key != "same" else [8] + [0] * 23
+        assert stats["histogram"][place[key]] == bar_heights(np.asarray(counts))
+        assert stats["peak"][place[key]] == max(counts)
+        assert stats["mean"][place[key]] == pytest.approx(array.mean())
+    assert [stats["histogram"][place[key]] for key in ("nothing", "nan")] == ["", ""]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint64", "complex64", "bool", "float16"])
+def test_every_finite_element_is_in_a_bin(dtype: str) -> None:
+    array = (np.arange(100) % 7).astype(dtype)
+    low, high = float(np.abs(array).min()), float(np.abs(array).max())
+    assert bin_counts(array, low, high).sum() == 100
+
+
+def test_the_widest_range_has_bins(tmp_path: Path) -> None:
+    most = np.finfo(np.float64).max
+    assert bin_counts(np.array([-most, 0.0, most, np.inf]), -most, most, 4).tolist() == [1, 0, 1, 1]
+
+
+def test_a_histogram_of_a_large_tensor_is_that_of_its_blocks(tmp_path: Path, run: Run) -> None:
+    array = np.random.default_rng(5).standard_normal(1_500_000).astype(np.float32)
+    sv.save(tmp_path / "model", {"large": array}, partition=3)
+    (columns,) = columns_of(page_of(run, tmp_path / "model", "--stats"))["checkpoints"]
+    assert columns["stats"]["histogram"] == [bar_heights(bin_counts(array, float(array.min()), float(array.max())))]
+
+
+def test_only_an_empty_bin_has_no_height() -> None:
+    heights = bar_heights(np.array([0, 1, 10**12]))
+    assert [HEIGHTS.index(height) > 0 for height in heights] == [False, True, True]
+
+
+def test_a_filter_takes_what_it_matches(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path)
+    (columns,) = columns_of(page_of(run, path, "--filter", "dense/*"))["checkpoints"]
+    assert keys_of(columns) == ["dense/bias", "dense/kernel"]
+    assert run("view", path, "-o", tmp_path / "out.html", "--filter", "zzz*").code == 2
+
+
+def test_the_page_stands_beside_the_checkpoint_where_nothing_else_is_said(tmp_path: Path, run: Run) -> None:
+    for form, name in (("shardvar", "model"), ("safetensors", "weights.safetensors")):
+        path = saved(tmp_path, form, name)
+        page = tmp_path / f"{name.partition('.')[0]}.html"
+        assert run("view", path).out.startswith("wrote ") and page.read_text(encoding="utf-8").startswith(MARK)
+    assert run("verify", tmp_path / "model").code == 0
+
+
+def test_nothing_is_replaced_but_a_page(tmp_path: Path, run: Run) -> None:
+    path = saved(tmp_path)
+    mine = tmp_path / "mine.html"
+    mine.write_text("<p>my own</p>")
+    outcome = run("view", path, "-o", mine)
+    assert outcome.code == 3 and "did not make it" in outcome.err and mine.read_text() == "<p>my own</p>"
+    assert [run("view", path, "-o", tmp_path / "page.html").code for _ in range(2)] == [0, 0]
+    assert run("view", path, "-o", tmp_path / "model.svindex").code == 2
+    (tmp_path / "folder.html").mkdir()
+    assert run("view", path, "-o", tmp_path / "folder.html").code in (2, 3)
+    assert not [each.name for each in tmp_path.iterdir() if each.name.startswith(".shardvar")]
+
+
+def test_a_page_that_would_be_too_large_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardvar.view.page.MOST_NBYTES", 1000)
+    with pytest.raises(sv.errors.ArgumentError, match="--filter"):
+        make_page([{"path": "model"}])
+
+
+def test_a_hundred_thousand_tensors_fit_in_a_page(tmp_path: Path, run: Run) -> None:
+    names = {f"model/decoder/block_{i // 100}/expert_{i % 100}/kernel": np.zeros(2, np.int8) for i in range(100_000)}
+    sv.save(tmp_path / "many", names)
+    page = page_of(run, tmp_path / "many")
+    assert len(page) < 8_000_000
+    assert keys_of(columns_of(page)["checkpoints"][0]) == sorted(names)
+
+
+def test_open_shows_the_page_in_a_browser(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: bool(shown.append(address)))
+    outcome = run("view", saved(tmp_path), "--open")
+    assert outcome.code == 0 and shown == [(tmp_path / "model.html").as_uri()]
+    assert "no browser was found" in outcome.err
+
+
+def test_view_tells_programs_what_it_wrote(tmp_path: Path, run: Run) -> None:
+    told = run("view", saved(tmp_path), "--json").json
+    assert list(told) == "schema path num_tensors num_slices nbytes num_files".split()
+    assert (told["path"], told["num_tensors"], told["num_files"]) == (str(tmp_path / "model.html"), 4, 1)
+
+
+def test_diff_writes_a_page_of_both_and_answers_as_without_it(tmp_path: Path, run: Run) -> None:
+    one = saved(tmp_path)
+    changed = {"dense/kernel": np.zeros((8, 5), np.float32), "dense/bias": np.array([0.0, 1.0, np.nan], np.float32)}
+    sv.save(tmp_path / "two.npz", changed | {"new": np.ones(2)})
+    plain = run("diff", one, tmp_path / "two.npz")
+    page = tmp_path / "both.html"
+    with_page = run("diff", one, tmp_path / "two.npz", "--html", page)
+    assert (with_page.code, with_page.out) == (plain.code, plain.out) == (1, plain.out)
+    assert "wrote " in with_page.err
+    columns = columns_of(page.read_text(encoding="utf-8"))
+    a, b = columns["checkpoints"]
+    assert keys_of(b) == sv.open_checkpoint(tmp_path / "two.npz").keys()
+    report = sv.diff(one, tmp_path / "two.npz")
+    (difference,) = report.differences
+    row, count, first, *_ = columns["diff"]["differences"][0]
+    assert (keys_of(a)[row], count, tuple(first)) == (difference.key, difference.values.count, difference.values.first)
+    assert columns["diff"]["num_equal"] == report.num_equal == 1
+    assert run("diff", one, tmp_path / "two.npz", "--html", tmp_path / "two.npz").code == 2

@@ -1,0 +1,209 @@
+"""Sorted tables: read and written back byte for byte as TensorFlow wrote them, and refused where they are damaged."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import CheckpointError, CorruptCheckpoint, InvalidCheckpoint, MalformedCheckpoint
+from shardvar.wire.crc import CRC32C, mask
+from shardvar.wire.sstable import BLOCK_NBYTES, TABLE_MAGIC, Table, decode_table_block, encode_table, open_table
+from shardvar.wire.varint import encode_varint
+from spec_tests.helpers import paths
+
+GOLDEN = paths.GOLDEN / "tensorflow"
+FOREIGN = {"hand_small_blocks", "hand_snappy_index"}
+"""Tables that are valid and not as TensorFlow writes them."""
+DAMAGED = {
+    "bad_index_block_crc": CorruptCheckpoint,
+    "bad_index_byte": CorruptCheckpoint,
+    "bad_index_footer_handle_far": MalformedCheckpoint,
+    "bad_index_magic": MalformedCheckpoint,
+    "bad_index_trailing": MalformedCheckpoint,
+    "badhand_block_restarts": MalformedCheckpoint,
+    "badhand_block_shared_prefix": MalformedCheckpoint,
+    "badhand_block_type": MalformedCheckpoint,
+    "badhand_key_twice": InvalidCheckpoint,
+    "badhand_keys_unsorted": InvalidCheckpoint,
+}
+INDEXES = {path.relative_to(GOLDEN).parts[0]: path for path in sorted(GOLDEN.rglob("*.index"))}
+
+KEYS = st.binary(max_size=12) | st.lists(st.sampled_from([0, 1, 2, 97, 98, 254, 255]), max_size=8).map(bytes)
+ENTRIES = st.dictionaries(KEYS, st.binary(max_size=300) | st.just(b"x" * 20_000)).map(lambda d: sorted(d.items()))
+
+
+def opened(data: bytes) -> Table:
+    return open_table(lambda start, nbytes: data[start : start + nbytes], len(data))
+
+
+def entries_of(data: bytes) -> list[tuple[bytes, bytes]]:
+    return [entry for keys, values in opened(data).blocks() for entry in zip(keys, values, strict=True)]
+
+
+def block(*entries: tuple[int, bytes, bytes], restarts: tuple[int, ...] = (0,)) -> bytes:
+    """A block of (shared, rest of the key, value), right or wrong."""
+    body = b"".join(
+        encode_varint(shared) + encode_varint(len(rest)) + encode_varint(len(value)) + rest + value
+        for shared, rest, value in entries
+    )
+    return body + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+
+
+def table(*blocks: tuple[bytes, bytes], compression: int = 0) -> bytes:
+    """A table of (separator, block), right or wrong, whose checksums are right."""
+    data, handles = b"", []
+    for _, body in [*blocks, (b"", block())]:
+        handles.append(encode_varint(len(data)) + encode_varint(len(body)))
+        data += trailed(body, compression)
+    index = block(*((0, separator, handle) for (separator, _), handle in zip(blocks, handles, strict=False)),
+                  restarts=(0,))  # fmt: skip
+    footer = handles[-1] + encode_varint(len(data)) + encode_varint(len(index))
+    return data + trailed(index, 0) + footer.ljust(40, b"\0") + TABLE_MAGIC
+
+
+def trailed(body: bytes, compression: int) -> bytes:
+    stored = body + bytes([compression])
+    return stored + struct.pack("<I", mask(CRC32C.compute(stored)))
+
+
+@pytest.mark.parametrize("name", sorted(INDEXES.keys() - FOREIGN - DAMAGED.keys()))
+def test_every_golden_index_is_written_back_as_the_same_bytes(name: str) -> None:
+    data = INDEXES[name].read_bytes()
+    entries = entries_of(data)
+    assert encode_table(entries) == data
+    assert all(opened(data).find(key) == value for key, value in entries)
+
+
+@pytest.mark.parametrize("name", sorted(FOREIGN))
+def test_tables_of_other_writers_are_read(name: str) -> None:
+    data = INDEXES[name].read_bytes()
+    keys = [key for key, _ in entries_of(data)]
+    assert keys == sorted(keys) and keys[0] == b"" and len(keys) > 2
+    assert all(opened(data).find(key) == value for key, value in entries_of(data))
+
+
+@pytest.mark.parametrize("name", sorted(DAMAGED))
+def test_every_damaged_golden_index_is_refused_with_its_class(name: str) -> None:
+    with pytest.raises(DAMAGED[name]) as caught:
+        entries_of(INDEXES[name].read_bytes())
+    assert type(caught.value) is DAMAGED[name] and "offset" in caught.value.cause and caught.value.remedy
+
+
+@given(ENTRIES, KEYS)
+def test_entries_round_trip_and_are_found(entries: list[tuple[bytes, bytes]], other: bytes) -> None:
+    data = encode_table(entries)
+    assert entries_of(data) == entries
+    found = opened(data)
+    for key in [other, *dict(entries)]:
+        assert found.find(key) == dict(entries).get(key)
+
+
+@given(
+    st.lists(st.tuples(KEYS, st.sampled_from([0, 10, BLOCK_NBYTES // 2, BLOCK_NBYTES, 2 * BLOCK_NBYTES])), max_size=12)
+)
+def test_tables_of_several_blocks_round_trip(sizes: list[tuple[bytes, int]]) -> None:
+    entries = [(key, b"v" * size) for key, size in sorted(dict(sizes).items())]
+    data = encode_table(entries)
+    assert entries_of(data) == entries
+    assert all(opened(data).find(key) == value for key, value in entries)
+
+
+def test_a_block_is_closed_before_a_very_large_entry_and_after_a_full_one() -> None:
+    """TensorFlow's two rules: an entry of 2 * block_size starts a block; a block of block_size is closed."""
+    large = encode_table([(b"a", b""), (b"b", b"x" * (2 * BLOCK_NBYTES - 1)), (b"c", b"")])
+    just_under = encode_table([(b"a", b""), (b"b", b"x" * (2 * BLOCK_NBYTES - 2)), (b"c", b"")])
+    assert [len(keys) for keys, _ in opened(large).blocks()] == [1, 1, 1]
+    assert [len(keys) for keys, _ in opened(just_under).blocks()] == [2, 1]
+
+
+def test_separators_are_the_shortest_that_leveldb_would_choose() -> None:
+    full = b"x" * BLOCK_NBYTES
+    data = encode_table([(b"abcd", full), (b"abzz", full), (b"ac", full), (b"\xff\xffq", b"")])
+    assert opened(data).separators == [b"abd", b"abzz", b"b", b"\xff\xffr"]
+    assert opened(encode_table([(b"\xff\xff", b"")])).separators == [b"\xff\xff"]
+
+
+@given(ENTRIES.filter(bool), st.data())
+def test_no_flipped_bit_goes_unnoticed_but_in_what_nobody_reads(
+    entries: list[tuple[bytes, bytes]], data: st.DataObject
+) -> None:
+    """Blocks and index are under checksums; the footer's padding and the metaindex say nothing."""
+    whole = encode_table(entries)
+    damaged = bytearray(whole)
+    damaged[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        assert entries_of(bytes(damaged)) == entries
+    except CheckpointError as error:
+        assert error.cause and error.remedy
+
+
+@given(ENTRIES, st.data())
+def test_a_table_cut_short_is_malformed(entries: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
+    whole = encode_table(entries)
+    with pytest.raises(MalformedCheckpoint):
+        entries_of(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+@given(st.binary(max_size=200), st.binary(max_size=40))
+def test_random_blocks_under_right_checksums_raise_nothing_but_checkpoint_errors(body: bytes, separator: bytes) -> None:
+    for data in (table((separator, body)), table((separator, body), compression=1), body + TABLE_MAGIC):
+        try:
+            assert isinstance(entries_of(data), list)
+        except CheckpointError as error:
+            assert error.cause and error.remedy
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=3), st.binary(max_size=3)), max_size=5))
+def test_a_block_that_is_read_has_rising_keys(entries: list[tuple[int, bytes, bytes]]) -> None:
+    try:
+        keys, values = decode_table_block(block(*entries), 0)
+    except CheckpointError as error:
+        assert "offset 0" in error.cause
+    else:
+        assert keys == sorted(set(keys)) and values == [value for _, _, value in entries]
+
+
+GOOD = block((0, b"b", b"1"), (0, b"d", b"2"))
+HOSTILE = {
+    "an entry longer than its block": (b"d", block((0, b"b", b"1"))[:2] + b"\x70" + block((0, b"b", b"1"))[3:]),
+    "a length of 2**64 - 1": (b"d", b"\x00\x01" + b"\xff" * 9 + b"\x01" + b"a" + block()),
+    "no restarts": (b"d", b"\x00\x01\x00b" + b"\x00\x00\x00\x00"),
+    "4 billion restarts": (b"d", GOOD[:-4] + b"\xff\xff\xff\xff"),
+    "a restart amid an entry": (b"d", block((0, b"b", b"1"), (0, b"d", b"2"), restarts=(0, 6))),
+    "restarts that fall": (b"d", block((0, b"b", b"1"), (0, b"d", b"2"), restarts=(0, 5, 5))),
+    "a restart behind the entries": (b"d", block((0, b"b", b"1"), restarts=(0, 5))),
+    "a block of three bytes": (b"d", b"abc"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_a_hostile_block_is_malformed(name: str) -> None:
+    with pytest.raises(MalformedCheckpoint, match=r"table block 0: .*offset"):
+        entries_of(table(HOSTILE[name]))
+
+
+def test_a_block_that_the_index_block_gives_other_keys_is_invalid() -> None:
+    """A key would be listed and not found, or found in two blocks."""
+    later = block((0, b"e", b"3"))
+    for blocks in ([(b"c", GOOD)], [(b"d", GOOD), (b"e", GOOD)], [(b"d", GOOD), (b"x", later), (b"y", later)]):
+        with pytest.raises(InvalidCheckpoint, match=r"block [012]"):
+            entries_of(table(*blocks))
+    assert entries_of(table((b"d", GOOD), (b"e", later)))[-1] == (b"e", b"3")
+
+
+def test_an_index_that_names_one_block_many_times_does_not_multiply_it() -> None:
+    """A small file must not make a large answer: the second time the keys do not rise, and reading stops."""
+    data = table(*[(b"d%05d" % i, GOOD) for i in range(1000)])
+    reads = []
+    opened_table = open_table(lambda start, nbytes: reads.append(start) or data[start : start + nbytes], len(data))
+    with pytest.raises(InvalidCheckpoint):
+        list(opened_table.blocks())
+    assert len(reads) == 4
+
+
+def test_an_index_block_far_away_is_malformed_before_it_is_read() -> None:
+    handle = encode_varint(2**62) + encode_varint(2**62)
+    data = bytes(100) + (b"\0\0" + handle).ljust(40, b"\0") + TABLE_MAGIC
+    with pytest.raises(MalformedCheckpoint, match=f"offset {2**62}"):
+        opened(data)

@@ -34,6 +34,19 @@ from shardvar.planning.slices import TensorTable
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.protocol import ReadableFile, WritableFile
 from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES
+from spec_tests.helpers.format_protocol import (
+    GOLDEN,
+    damaged,
+    expectation,
+    findings,
+    golden_cases,
+    golden_errors,
+    open_path,
+    read_payload,
+    read_whole,
+    some_arrays,
+    write_arrays,
+)
 
 CASES = [
     (case, path)

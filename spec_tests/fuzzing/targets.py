@@ -19,7 +19,7 @@ from shardvar.wire import ordered_code, strings
 from shardvar.wire.block_file import decode_index_block
 from shardvar.wire.npy import build_preamble, parse_preamble, preamble_nbytes
 from shardvar.wire.safetensors_header import parse_header
-from shardvar.wire.sstable import decompress, open_table
+from shardvar.wire.sstable import decompress_snappy, open_table
 from spec_tests.fuzzing.memory import MemoryStorage
 
 

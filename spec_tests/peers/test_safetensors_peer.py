@@ -12,7 +12,7 @@ from hypothesis import given
 from shardvar.formats.safetensors import FORMAT
 from shardvar.planning.index import Metadata
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.safetensors_header import DTYPES, WRITABLE
+from shardvar.wire.safetensors_header import DTYPES, SAFETENSORS_DTYPES
 from spec_tests.helpers.format_protocol import open_path, read_whole, some_arrays, write_arrays
 
 safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed")

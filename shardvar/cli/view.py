@@ -16,7 +16,7 @@ from shardvar.checkpoint.stats import histograms, measure
 from shardvar.cli.output import count, human_size, note, print_json, progress, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
 from shardvar.storage.local import split_path
-from shardvar.storage.local import split_path as split
+from shardvar.storage.local import split_path
 from shardvar.view.collect import Columns, choose_keys, describe, describe_diff, file_sizes
 from shardvar.view.page import MARK, make_page
 
@@ -57,7 +57,7 @@ def write_diff_page(target: str, report: DiffReport) -> None:
 
 def check_target(target: str) -> None:
     """Raise unless a page may be written: the name ends in ``.html``, and a file of that name is a page of shardvar."""
-    storage, name = split(target)
+    storage, name = split_path(target)
     if not name.lower().endswith(_ENDINGS):
         raise ArgumentError(f"Invalid output file {target!r}.", "Output file must end in .html.")
     try:

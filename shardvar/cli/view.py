@@ -16,7 +16,6 @@ from shardvar.checkpoint.stats import histograms, measure
 from shardvar.cli.output import count, human_size, note, print_json, progress, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
 from shardvar.storage.local import split_path
-from shardvar.storage.local import split_path
 from shardvar.view.collect import Columns, choose_keys, describe, describe_diff, file_sizes
 from shardvar.view.page import MARK, make_page
 

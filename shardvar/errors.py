@@ -155,6 +155,11 @@ class CorruptCheckpoint(CheckpointError, OSError):
     """A checksum disagrees with the bytes that it covers."""
 
 
+ReadError = CheckpointError | UnsupportedError
+READ_ERRORS = (CheckpointError, UnsupportedError)
+"""The errors that keep one tensor from being read, and no other."""
+
+
 @contextmanager
 def prefix_errors(place: str) -> Iterator[None]:
     """Name the place (a file, a block) in front of the cause of a ``CheckpointError`` raised inside."""

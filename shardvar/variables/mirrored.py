@@ -21,6 +21,7 @@ from shardvar.layout.dtypes import Array, dtype_name
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.updates import ADD, SUB, UpdateKind
+from shardvar.variables.updates import UpdateKind as Update
 from shardvar.variables.values import as_value, check_shape
 from shardvar.variables.variable import DelegatingVariable, VariableAggregation, parse_mode
 

@@ -21,7 +21,6 @@ from shardvar.layout.dtypes import Array, dtype_name
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.updates import ADD, SUB, UpdateKind
-from shardvar.variables.updates import UpdateKind as Update
 from shardvar.variables.values import as_value, check_shape
 from shardvar.variables.variable import DelegatingVariable, VariableAggregation, parse_mode
 
@@ -131,7 +130,7 @@ class AggregatingVariable(_AggregatingVariable):
         return (self._variable,)
 
 
-def aggregate(value: PerReplica, aggregation: VariableAggregation, update: Update = ADD) -> Any:
+def aggregate(value: PerReplica, aggregation: VariableAggregation, update: UpdateKind = ADD) -> Any:
     """Return one value made of those of all replicas, on the current device; slices stay slices.
 
     A sum or a mean of slices is defined for additions and subtractions. For other updates of rows only the first

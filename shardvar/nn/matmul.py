@@ -24,9 +24,9 @@ from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
 from shardvar.nn.lookup import components, row_layout_of
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.resource import holding
 from shardvar.variables.values import as_value
 from shardvar.variables.variable import Variable
+from shardvar.variables.writes import holding
 
 MatmulMode = Literal["concat", "sharded"]
 _Product = Callable[[Array, Array, Array], object]

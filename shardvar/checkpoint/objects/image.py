@@ -29,7 +29,7 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.policies import Policy
 from shardvar.tracking import ObjectGraph, Stateful
 from shardvar.variables import Variable, VariableInterface
-from shardvar.variables.resource import holding
+from shardvar.variables.writes import holding
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,7 +28,7 @@ from shardvar.checkpoint.reader import Reader
 from shardvar.errors import UnmatchedObjects
 from shardvar.tracking import ChildHook, ObjectGraph, Slot, Stateful, Trackable
 from shardvar.variables import VariableInterface
-from shardvar.variables.resource import commit
+from shardvar.variables.writes import commit
 from shardvar.wire.damage import invalid
 
 Matches = list[tuple[Trackable, int]]

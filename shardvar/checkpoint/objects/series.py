@@ -38,7 +38,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import put_in_place
 from shardvar.formats.table import format_of_name
-from shardvar.storage.local import split
+from shardvar.storage.local import split_path
 from shardvar.storage.protocol import Storage
 
 STATE_FILE = "checkpoint"
@@ -300,5 +300,5 @@ def latest_checkpoint(directory: Path, latest_filename: str | None = None) -> st
         path = os.path.join(home, latest_filename or STATE_FILE)
     except TypeError:
         raise ArgumentTypeError(f"{directory!r} is not a path.", "Give the path of a directory.") from None
-    storage, name = split(path)
+    storage, name = split_path(path)
     return newest_of(storage, home, name) if name else None

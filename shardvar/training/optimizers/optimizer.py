@@ -32,10 +32,10 @@ from shardvar.training.optimizers.step import Slots, Square, plan_steps
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.mirrored import PerReplica, aggregate
-from shardvar.variables.resource import Write, commit
 from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.values import as_value, check_shape
 from shardvar.variables.variable import Variable, VariableAggregation
+from shardvar.variables.writes import Write, commit
 
 Compat = Literal["keras_legacy", "v1", "keras3"]
 Pair = tuple[Gradient | PerReplica | None, Variable]

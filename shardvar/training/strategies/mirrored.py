@@ -32,7 +32,7 @@ from shardvar.variables import (
 )
 from shardvar.variables.create import plan_cut
 from shardvar.variables.scopes import NextCreator
-from shardvar.variables.updates import ADD, SUB, Update
+from shardvar.variables.updates import ADD, SUB, UpdateKind
 from shardvar.variables.variable import parse_mode
 
 
@@ -45,7 +45,7 @@ class DenseUpdatesVariable(MirroredVariable):
     is not always (w + a) + b. Other writes than additions stay sparse, since a dense form would change every row.
     """
 
-    def _write_sparse(self, update: Update, sparse_delta: Any, name: str) -> Any:
+    def _write_sparse(self, update: UpdateKind, sparse_delta: Any, name: str) -> Any:
         if update not in (ADD, SUB):
             return super()._write_sparse(update, sparse_delta, name)
         if not isinstance(sparse_delta, PerReplica):

@@ -17,21 +17,29 @@ BUILT := .venv-wheel/bin/python
 
 LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/tour.ipynb
 
+# The folders of tests that need nothing but the developer's tools.
+LAYERS := $(filter-out peers notebook browser,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard spec_tests/*/test_*.py))))))
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check docs laws rules layers crash vectors peers browser bench wheel notebook tour clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "LAYER is one of: $(LAYERS)"
 
 setup: .venv/installed ## install shardvar and the developer's tools in .venv
 
 demo: .venv/installed ## make a sharded checkpoint, inspect it, reshard it, verify and diff the result
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" bash examples/demo.sh
 
-test: .venv/installed ## run the tests and doctests from the tree, then the quick ones on the built wheel
+test: .venv/installed ## run the tests and doctests, then the quick ones on the built wheel; LAYER=wire: one folder's tests
+ifdef LAYER
+	$(DEV) -m pytest -q -n $(JOBS) spec_tests/$(LAYER)
+else
 	$(DEV) -m pytest -q -n $(JOBS)
-	$(DEV) -m pytest -q --doctest-modules shardvar
+	$(DEV) -m pytest -q --doctest-modules shardvar spec_tests/helpers
 	@$(MAKE) --no-print-directory wheel
+endif
 
 check: .venv/installed ## lint, format, types, architecture, rules
 	$(DEV) -m ruff check $(LINTED)

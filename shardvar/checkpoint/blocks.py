@@ -9,7 +9,7 @@ so a payload is read once even where the format has one checksum of the whole. W
 believe what he saw only once it has ended.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Self
@@ -17,16 +17,17 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.checkpoint.reader import Reader
-from shardvar.engine.arrays import bytes_of
-from shardvar.engine.boxes import read_box
-from shardvar.engine.evidence import BLOCK_NBYTES, Evidence, Piece
-from shardvar.engine.moves import MoveTable, lower
+from shardvar.engine.arrays import as_words, bytes_of
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.moves import lower
+from shardvar.engine.pieces import Reading, read_moves, read_regions, wanted_regions
+from shardvar.engine.pool import BLOCK_NBYTES, block_ranges
 from shardvar.engine.read import check_bool, read_arrays
-from shardvar.errors import CheckpointError, UnsupportedError
+from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Array, Ints, code, is_opaque, numpy_dtype
-from shardvar.planning.index import NO_CHECKSUM, EntryTable
-from shardvar.planning.plan import Plan, plan_copies
+from shardvar.planning.index import EntryTable
+from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
 
 BATCH_NBYTES = 4 * BLOCK_NBYTES
@@ -34,12 +35,6 @@ BATCH_NBYTES = 4 * BLOCK_NBYTES
 
 BATCH_COUNT = 4096
 """Small tensors are read together up to this number, so that empty ones do not pile up."""
-
-ReadError = CheckpointError | UnsupportedError
-READ_ERRORS = (CheckpointError, UnsupportedError)
-"""What may keep one tensor from being read, and no other."""
-
-Progress = Callable[[int], object]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +100,7 @@ class Blocks:
         entries = self.entries_of([tensor])
         evidence = Evidence(self.source, entries)
         if entries.slices.tensors.dtype(0) == VARIANT:
-            yield from _payloads(self.source, entries, evidence)
+            yield from _payloads(entries, evidence)
         else:
             yield from _values(self.source, entries, count, evidence)
         evidence.check()
@@ -152,19 +147,24 @@ def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
 
 def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence) -> Iterator[Array]:
     """The elements of one tensor, assembled from whatever slices hold them."""
+    # Plan: the tensor in portions that follow each other in C order, each filled from the slices that it meets.
     tensors = entries.slices.tensors
     dtype = _flat_dtype(tensors.dtype(0))
     plan = plan_copies(entries.slices, cut_in_order(tensors, count))
-    moves, is_run = lower(plan)
+    moves, is_range = lower(plan)
     copies, first = plan.bounds(), np.searchsorted(moves.target, np.arange(len(plan.targets) + 1))
+    reading = Reading(evidence, in_threads=False)
     wrong: ReadError | None = None
+    # Move: one portion at a time.
     for target in range(len(plan.targets)):
-        array = np.empty(plan.targets.region(target).size, dtype)
-        if is_run[target]:
-            rows = np.arange(first[target], first[target + 1])
-            _read_runs(source, entries, moves.take(rows), bytes_of(array), evidence)
+        region = plan.targets.region(target)
+        array = np.empty(region.size, dtype)
+        if is_range[target]:
+            read_moves(reading, moves.slice(int(first[target]), int(first[target + 1])), {target: bytes_of(array)})
         else:
-            _read_boxes(source, entries, plan, range(copies[target], copies[target + 1]), array, evidence)
+            mine = map(plan.copy, range(copies[target], copies[target + 1]))
+            wanted = wanted_regions(entries, region, mine, as_words(array, region.shape))
+            read_regions(reading, sorted(wanted, key=lambda each: each.row))
         wrong = wrong or _bool_fault(array, tensors.keys[0], source, entries)
         yield array
     if wrong is not None:
@@ -173,38 +173,12 @@ def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence)
         raise wrong
 
 
-def _read_runs(source: Source, entries: EntryTable, moves: MoveTable, into: memoryview, evidence: Evidence) -> None:
-    columns = (moves.source, moves.source_start, moves.target_start, moves.nbytes)
-    for row, start, place, nbytes in zip(*(column.tolist() for column in columns), strict=True):
-        evidence.add([_read_piece(source, entries, row, start, into[place : place + nbytes])])
-
-
-def _read_piece(source: Source, entries: EntryTable, row: int, start: int, block: memoryview) -> Piece:
-    """Fill a block from one payload; the piece of evidence for it."""
-    source.read_into(entries, row, start, block)
-    guarded = source.crc is not None and entries.plain[row] and entries.checksum[row] != NO_CHECKSUM
-    crc = source.crc.compute(block) if guarded and source.crc is not None else NO_CHECKSUM
-    return row, start, len(block), crc
-
-
-def _read_boxes(
-    source: Source, entries: EntryTable, plan: Plan, copies: Sequence[int], array: Array, evidence: Evidence
-) -> None:
-    """Fill a flat array that stands for the region of one target."""
-    for number in copies:
-        copy = plan.copy(number)
-        target = plan.targets.region(copy.target)
-        view = np.ndarray(target.shape, np.dtype((np.void, array.itemsize)), bytes_of(array))
-        inside = copy.region.relative_to(entries.slices.region(copy.source))
-        read_box(source, entries, copy.source, inside, view[copy.region.relative_to(target).slices], evidence)
-
-
-def _payloads(source: Source, entries: EntryTable, evidence: Evidence) -> Iterator[Array]:
+def _payloads(entries: EntryTable, evidence: Evidence) -> Iterator[Array]:
     """The bytes of what is never cut, as they are stored."""
     for row, nbytes in enumerate(entries.slices.nbytes.tolist()):
-        for start in range(0, nbytes, BLOCK_NBYTES):
-            array = np.empty(min(BLOCK_NBYTES, nbytes - start), np.uint8)
-            evidence.add([_read_piece(source, entries, row, start, bytes_of(array))])
+        for start, stop in block_ranges(0, nbytes):
+            array = np.empty(stop - start, np.uint8)
+            evidence.read(row, start, bytes_of(array))
             yield array
 
 

@@ -13,12 +13,13 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.checkpoint.blocks import READ_ERRORS, Blocks, Progress, ReadError, batches
+from shardvar.checkpoint.blocks import Blocks, batches
 from shardvar.checkpoint.locate import Path
 from shardvar.checkpoint.numbers import Number, is_number, python_number, widened
 from shardvar.checkpoint.reader import Reader, open_checkpoint
 from shardvar.checkpoint.reports import DiffReport, TensorDifference, Unreadable, ValueDifference
-from shardvar.engine.evidence import BLOCK_NBYTES
+from shardvar.engine.pool import BLOCK_NBYTES, Progress
+from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import ITEMSIZES, Array, code, dtype_name
 
 

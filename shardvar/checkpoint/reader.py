@@ -12,17 +12,15 @@ import numpy.typing as npt
 from shardvar.checkpoint.arguments import check_string
 from shardvar.checkpoint.basic_index import Pick, cut_steps, parse_index
 from shardvar.checkpoint.locate import Path, find_checkpoint
-from shardvar.engine.evidence import BLOCK_NBYTES
-from shardvar.engine.read import read_arrays
-from shardvar.engine.region_read import read_unverified
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.pool import BLOCK_NBYTES
+from shardvar.engine.read import read_region
 from shardvar.errors import ArgumentError, ArgumentTypeError, CheckpointError, UnknownKey
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.faults import find_faults
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index, Metadata, concatenate_entries
-from shardvar.planning.plan import plan_copies
-from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries
 
 VERIFY = ("auto", "full")
 
@@ -146,17 +144,15 @@ class Reader:
             if len(parts) > 1:  # copied, so that what lies between is not held
                 return np.concatenate([_pick(self._read(entries, part), some).copy() for part, some in parts], axis)
             return _pick(self._read(entries, wanted), pick)
-        if verify == "auto" and wanted != Region.whole(shape) and _has_unverified(entries, wanted):
+        is_verified = (
+            verify == "full" or wanted == Region.whole(shape) or not _is_part_of_guarded(self.source, entries, wanted)
+        )
+        if not is_verified:
             self.unverified.append((key, wanted))
-            target = np.empty(wanted.shape, numpy_dtype(tensors.dtype(0)))
-            read_unverified(self.source, entries, _overlapping(entries, wanted), wanted, target)
-            return _pick(target, pick)
-        return _pick(self._read(entries, wanted), pick)
+        return _pick(self._read(entries, wanted, is_verified), pick)
 
-    def _read(self, entries: EntryTable, wanted: Region) -> npt.NDArray[Any]:
-        tensors = entries.slices.tensors
-        target = _one_slice(tensors, wanted)
-        return read_arrays(plan_copies(entries.slices, target), self.source, entries)[0]
+    def _read(self, entries: EntryTable, wanted: Region, is_verified: bool = True) -> npt.NDArray[Any]:
+        return read_region(self.source, entries, np.arange(len(entries)), wanted, is_verified=is_verified)
 
     def find(self, key: str) -> EntryTable:
         """The entries of one key, looked up without the others; ``UnknownKey``, or the key's fault."""
@@ -221,29 +217,19 @@ def open_checkpoint(path: Path) -> Reader:
     return Reader(found.path, found.format.name, found.open())
 
 
-def _one_slice(tensors: TensorTable, wanted: Region) -> SliceTable:
-    rank = tensors.shapes.shape[1]
-    offset = np.zeros((1, rank), dtype=np.int64)
-    shape = np.ones((1, rank), dtype=np.int64)
-    offset[0, : wanted.rank], shape[0, : wanted.rank] = wanted.offset, wanted.shape
-    return SliceTable.of(tensors, np.zeros(1, dtype=np.int64), offset, shape)
-
-
 def _pick(array: npt.NDArray[Any], pick: Pick) -> npt.NDArray[Any]:
     """What an index picks, as an array also where NumPy would give a scalar."""
     return np.asarray(array[(*pick, ...)])  # the ellipsis keeps even a single element an array
 
 
-def _overlapping(entries: EntryTable, wanted: Region) -> list[int]:
-    """The rows that hold an element of the region."""
-    copies = plan_copies(entries.slices, _one_slice(entries.slices.tensors, wanted)).copies
-    return [int(row) for row in copies.source]
-
-
-def _has_unverified(entries: EntryTable, wanted: Region) -> bool:
-    """Whether a checksum covers more than the region, so that reading the region alone compares nothing with it."""
-    parts = (row for row in _overlapping(entries, wanted) if not wanted.covers(entries.slices.region(row)))
-    return any(entries.checksum[row] != NO_CHECKSUM for row in parts)
+def _is_part_of_guarded(source: Source, entries: EntryTable, wanted: Region) -> bool:
+    """Return True if a checksum covers more than the region, so that reading the region compares nothing with it."""
+    slices, rank = entries.slices, wanted.rank
+    offset, shape = slices.offset[:, :rank], slices.shape[:, :rank]
+    low, high = np.array(wanted.offset, dtype=np.int64), np.array(wanted.stop, dtype=np.int64)
+    meets = (np.minimum(offset + shape, high) > np.maximum(offset, low)).all(axis=1)
+    is_covered = ((offset >= low) & (offset + shape <= high)).all(axis=1)
+    return bool((Evidence(source, entries).is_guarded(np.arange(len(entries))) & meets & ~is_covered).any())
 
 
 _MOST_ROWS = 24

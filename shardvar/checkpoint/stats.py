@@ -14,10 +14,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from shardvar.checkpoint.blocks import READ_ERRORS, Blocks, Progress, ReadError, batches
+from shardvar.checkpoint.blocks import Blocks, batches
 from shardvar.checkpoint.numbers import Number, is_number, json_number, python_number, widened
 from shardvar.checkpoint.reader import Reader
-from shardvar.engine.evidence import BLOCK_NBYTES
+from shardvar.engine.pool import BLOCK_NBYTES, Progress
+from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import ITEMSIZES, Array, Ints
 
 

@@ -17,9 +17,8 @@ from shardvar.checkpoint.callbacks.call import Decision, ask_policy
 from shardvar.checkpoint.callbacks.overlay import overlay, overlay_entries, plan_substituted
 from shardvar.checkpoint.locate import Found, standing_in_another_format
 from shardvar.checkpoint.reports import WriteReport
-from shardvar.engine.evidence import BLOCK_NBYTES
 from shardvar.engine.files import FileTask
-from shardvar.engine.pool import WORKERS
+from shardvar.engine.pool import BLOCK_NBYTES, WORKERS
 from shardvar.engine.write import JOURNAL, file_tasks, write_checkpoint
 from shardvar.errors import (
     ArgumentError,

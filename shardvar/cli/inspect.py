@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.checkpoint.blocks import ReadError
 from shardvar.checkpoint.locate import Found, find_checkpoint, find_checkpoints
 from shardvar.checkpoint.numbers import Number
 from shardvar.checkpoint.reader import Reader
@@ -31,7 +30,7 @@ from shardvar.cli.output import (
     short_path,
 )
 from shardvar.cli.tree import Line, tree_lines
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, ReadError
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 
 Measured = dict[str, Statistics | ReadError]

@@ -17,7 +17,8 @@ from shardvar.checkpoint.reader import LazyTensor, Reader, open_checkpoint
 from shardvar.checkpoint.reports import SCHEMA
 from shardvar.cli.output import human_shape, line_width, note, print_json, printable
 from shardvar.cli.usage import parse_index
-from shardvar.engine.evidence import BLOCK_NBYTES, check_entry
+from shardvar.engine.evidence import check_entry
+from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.errors import ArgumentError, UnknownKey
 from shardvar.layout.dtypes import STRING, Array
 from shardvar.planning.index import NO_CHECKSUM

@@ -1,11 +1,16 @@
-"""Simulated devices: a name and a memory whose limit is enforced.
+"""Simulated devices and clusters of them: a device is a name and a memory whose limit is enforced.
 
-A device is an identity, not a value that can be equal to another: two devices of one name are two memories. Its only
-mutable state is the count of bytes in use, which a lock guards. An array that is accounted to a device gives its bytes
-back when it is garbage-collected, views included: a view keeps the array that owns the memory alive. Finalizers may run
-anywhere, even while this thread holds the lock; so a finalizer only appends to a deque, which the next count drains.
+A device is an identity, not a value: two devices of one name are two memories. Its only mutable state is the count of
+bytes in use, which a lock guards.
 
-Names are TensorFlow's: ``/job:ps/replica:0/task:1/device:CPU:0`` or short ``ps:1``, ``worker:0/GPU:1``, ``GPU:0``.
+1. ``account`` counts an array when it comes to live on a device, and attaches a finalizer to it.
+2. The bytes are given back when the array is garbage-collected. A view keeps the array that owns the memory alive, so
+   views are covered.
+3. Finalizers may run at any point, even while this thread holds the lock. So a finalizer only appends its bytes to a
+   deque, and the next count subtracts them under the lock.
+
+Names are TensorFlow's: ``/job:ps/replica:0/task:1/device:CPU:0`` or short ``ps:1``, ``worker:0/GPU:1``, ``GPU:0``. A
+``Cluster`` holds the devices of parameter servers, of workers, and of the replicas of each worker.
 """
 
 import gc
@@ -43,13 +48,13 @@ class _Memory:
     released: deque[int] = field(default_factory=deque)
 
     def drain(self) -> int:
-        """Count what finalizers gave back; the caller holds the lock."""
+        """Subtract what finalizers gave back, and return the bytes in use; the caller holds the lock."""
         while self.released:
             self.used -= self.released.popleft()
         return self.used
 
     def reserve(self, nbytes: int, limit: int | None) -> bool:
-        """Count ``nbytes`` as used; False, and nothing changed, where they do not fit."""
+        """Count ``nbytes`` as used, or return False and change nothing if they do not fit."""
         with self.lock:
             fits = limit is None or self.drain() + nbytes <= limit
             if fits:
@@ -69,13 +74,16 @@ class Device:
     name: str
     """The full name; a short one is completed."""
     memory_limit: int | None = None
-    """The bytes that it can hold; None for no limit."""
+    """The bytes that it can hold, or None for no limit."""
     _memory: _Memory = field(init=False, repr=False, default_factory=_Memory)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", full_name(self.name))
         if self.memory_limit is not None and self.memory_limit < 0:
-            raise ArgumentError(f"{self.name} cannot have a memory limit of {self.memory_limit} bytes.")
+            raise ArgumentError(
+                f"{self.name} cannot have a memory limit of {self.memory_limit} bytes.",
+                "Give 0 bytes or more, or None for no limit.",
+            )
 
     @property
     def short_name(self) -> str:
@@ -87,7 +95,7 @@ class Device:
 
     @property
     def host_name(self) -> str:
-        """The full name of the CPU of its task, which is its own where it is that CPU."""
+        """The full name of the CPU of its task, which for a CPU is its own name."""
         return self.name.rpartition("/")[0] + "/device:CPU:0"
 
     @property
@@ -102,7 +110,7 @@ class Device:
         return self._memory.peak
 
     def account(self, array: Array) -> "weakref.finalize[[int], Array]":
-        """Count an array as living here, from now until it is garbage-collected or the result is called."""
+        """Count an array as living here, from now until it is garbage-collected or the returned finalizer is called."""
         nbytes = value_nbytes(array)
         self.reserve(nbytes)
         finalizer = weakref.finalize(array, self._memory.released.append, nbytes)
@@ -110,9 +118,10 @@ class Device:
         return finalizer
 
     def reserve(self, nbytes: int) -> None:
-        """Count bytes as used; ``DeviceFull`` where they do not fit, even once garbage was collected."""
+        """Count bytes as used; ``DeviceFull`` if they do not fit, even after a garbage collection."""
         if self._memory.reserve(nbytes, self.memory_limit):
             return
+        # Arrays in reference cycles keep their bytes until the collector runs; only then is the device really full.
         gc.collect()
         if not self._memory.reserve(nbytes, self.memory_limit):
             raise DeviceFull(
@@ -122,7 +131,8 @@ class Device:
             )
 
     def check_room(self, nbytes: int) -> None:
-        """``DeviceFull`` where an array of so many bytes would not fit, before it is made."""
+        """Raise ``DeviceFull`` if an array of so many bytes would not fit; called before the array is made."""
+        # Reserve and give back at once: the array's own `account` counts it, and `peak` sees the bytes either way.
         self.reserve(nbytes)
         self._memory.released.append(nbytes)
 
@@ -137,7 +147,7 @@ class Device:
 
 
 def full_name(name: str) -> str:
-    """The name in full; ``ArgumentError`` where it names no device.
+    """Return the full form of a device's name; ``ArgumentError`` if it does not name a device.
 
     >>> full_name("ps:1"), full_name("GPU:1")
     ('/job:ps/replica:0/task:1/device:CPU:0', '/job:localhost/replica:0/task:0/device:GPU:1')
@@ -145,11 +155,12 @@ def full_name(name: str) -> str:
     '/job:ps/replica:0/task:3/device:CPU:0'
     """
     if not isinstance(name, str):
-        raise ArgumentTypeError(f"{name!r} is no name of a device.", "Give a text such as 'ps:1'.")
+        raise ArgumentTypeError(f"Invalid device name {name!r}.", "Give a text such as 'ps:1'.")
+    # "GPU:1" has the form of a short name too, job "GPU" and task 1, so the local form is tried first.
     found = _LOCAL_NAME.fullmatch(name) or _SHORT_NAME.fullmatch(name) or _FULL_NAME.fullmatch(name)
     if not (name and found):
         raise ArgumentError(
-            f"{name!r} is no name of a device.", "Write '/job:ps/replica:0/task:1/device:CPU:0' or 'ps:1'."
+            f"Invalid device name {name!r}.", "Write '/job:ps/replica:0/task:1/device:CPU:0' or 'ps:1'."
         )
     part = {key: value for key, value in found.groupdict().items() if value}
     job, kind = part.get("job", "localhost"), part.get("kind", "CPU").upper()
@@ -158,7 +169,7 @@ def full_name(name: str) -> str:
 
 
 def value_nbytes(array: Array) -> int:
-    """The bytes of an array's elements; strings count their own bytes.
+    """Return the bytes of an array's elements; a string counts its own bytes.
 
     >>> value_nbytes(np.zeros((3, 2), np.float32)), value_nbytes(np.array([b"abc", b""], object))
     (24, 3)
@@ -171,7 +182,7 @@ _current: ContextVar[Device] = ContextVar("device", default=_DEFAULT)
 
 
 def current_device() -> Device:
-    """Where values that are no buffers live: the device of the innermost ``device_scope``, else one without limit."""
+    """Return the device on which plain arrays live: that of the innermost ``device_scope``, else one without limit."""
     return _current.get()
 
 
@@ -179,15 +190,12 @@ def current_device() -> Device:
 def device_scope(device: Device) -> Iterator[Device]:
     """Compute on this device: arrays made inside live there, and reaching another device's buffers is a move."""
     if not isinstance(device, Device):
-        raise ArgumentTypeError(f"{device!r} is no device.", "Give a shardvar.devices.Device.")
+        raise ArgumentTypeError(f"A device scope is given {device!r}.", "Give a shardvar.devices.Device.")
     token = _current.set(device)
     try:
         yield device
     finally:
         _current.reset(token)
-
-
-# Clusters of simulated devices: parameter servers, workers, and the replicas of each worker.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,7 +210,7 @@ class Cluster:
     """
 
     devices: tuple[Device, ...]
-    """All of them, no two of one name."""
+    """All devices; their names differ."""
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -222,7 +230,7 @@ class Cluster:
 
     @property
     def replicas(self) -> tuple[Device, ...]:
-        """The accelerators of the workers; the hosts themselves where there are none."""
+        """The accelerators of the workers, or the hosts themselves where workers have none."""
         return tuple(device for device in self._workers() if device.host_name != device.name) or self.hosts
 
     def __getitem__(self, name: str) -> Device:
@@ -231,7 +239,7 @@ class Cluster:
             if device.name == wanted:
                 return device
         known = ", ".join(device.short_name for device in self.devices)
-        raise ArgumentError(f"The cluster has no device {wanted}.", f"It has {known or 'none'}.")
+        raise ArgumentError(f"The cluster has no device {wanted}.", f"Its devices are {known or 'none'}.")
 
     def __iter__(self) -> Iterator[Device]:
         return iter(self.devices)
@@ -252,7 +260,10 @@ def make_cluster(
     host_memory_limit: int | None = None,
     replica_memory_limit: int | None = None,
 ) -> Cluster:
-    """``num_ps`` parameter servers and ``num_workers`` hosts, each with so many accelerators; limits are in bytes."""
+    """Return a cluster of ``num_ps`` parameter servers and ``num_workers`` hosts; memory limits are in bytes.
+
+    Each host has ``replicas_per_worker`` accelerators.
+    """
     counts = {"num_ps": num_ps, "num_workers": num_workers, "replicas_per_worker": replicas_per_worker}
     for name, count in counts.items():
         if count < 0:

@@ -1,10 +1,13 @@
-"""The transfer ledger: what crossed from one device to another, counted as it is copied.
+"""The transfer ledger: the bytes that crossed from one device to another, counted as they are copied.
 
-A ledger is open from ``track_transfers()`` until its block ends. It sees the moves of the thread that opened it, those
-inside ledgers nested in it included, and those of threads that opened none of their own. Rows are totals by operation,
-source and target, so that a long run takes no more memory than a short one.
+A ledger is open from ``track_transfers()`` until the end of its ``with`` statement. It counts the moves of the thread
+that opened it, nested ledgers included, and those of threads that have not opened one. Rows are totals by operation,
+source and target, so a long program takes no more memory than a short one.
 
 An operation is what the user called: the outermost ``operation_scope`` gives its name to all moves beneath it.
+
+Example: a worker looks up 100 rows of 16 float32 on two servers, 60 on one and 40 on the other. The ledger gets two
+rows: ("sparse_read", ps:0, worker:0) of 60 * 16 * 4 = 3,840 bytes and one of 2,560, each with one message.
 """
 
 from collections import Counter
@@ -21,7 +24,7 @@ _Route = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What one operation moved from one device to another."""
+    """The bytes that one operation moved from one device to another."""
 
     operation: str
     """The operation that the user called."""
@@ -30,24 +33,24 @@ class Transfer:
     target: str
     """The full name of the device that they reached."""
     nbytes: int
-    """How many bytes."""
+    """The bytes that crossed."""
     messages: int
-    """In how many moves."""
+    """The number of moves that carried them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Totals."""
+    """The totals of several transfers."""
 
     nbytes: int
     """The bytes that crossed between devices."""
     messages: int
-    """The moves that carried them."""
+    """The number of moves that carried them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ledger:
-    """The moves that were counted while it was open; it may be read at any time, also while threads still move.
+    """The moves that were counted while it was open. It may be read at any time, also while threads still move.
 
     >>> with track_transfers() as ledger:
     ...     with operation_scope("assign"):
@@ -62,7 +65,7 @@ class Ledger:
 
     @property
     def transfers(self) -> tuple[Transfer, ...]:
-        """One row for each operation, source and target, in the order in which they first moved anything."""
+        """One row for each operation, source and target, in the order of their first moves."""
         with self._lock:
             return tuple(Transfer(*route, nbytes, self._messages[route]) for route, nbytes in self._nbytes.items())
 
@@ -82,7 +85,7 @@ class Ledger:
         return self.total().messages
 
     def total(self, operation: str | None = None) -> Traffic:
-        """The totals of one operation, or of all; zeros where it moved nothing."""
+        """Return the totals of one operation, or of all; zeros where nothing moved."""
         rows = [row for row in self.transfers if operation in (None, row.operation)]
         return Traffic(sum(row.nbytes for row in rows), sum(row.messages for row in rows))
 
@@ -101,10 +104,12 @@ _operation: ContextVar[str | None] = ContextVar("operation", default=None)
 
 @contextmanager
 def track_transfers() -> Iterator[Ledger]:
-    """A ledger of the moves between devices inside the block.
+    """Open a ledger of the moves between devices until the end of the ``with`` statement.
 
     Law: a nested ledger's totals are a part of the outer one's.
     """
+    # A thread with open ledgers counts in all of these (`_own`). A thread without any counts in those of all threads
+    # (`_open`): a pool that moves on behalf of the opener is counted, and two tests in two threads stay apart.
     ledger = Ledger()
     token = _own.set((*_own.get(), ledger))
     with _open_lock:
@@ -119,7 +124,7 @@ def track_transfers() -> Iterator[Ledger]:
 
 @contextmanager
 def operation_scope(name: str) -> Iterator[None]:
-    """Moves inside are this operation's, unless an enclosing scope has named them already."""
+    """Attribute the moves inside to this operation, unless an enclosing scope has named them already."""
     token = _operation.set(_operation.get() or name)
     try:
         yield
@@ -128,9 +133,9 @@ def operation_scope(name: str) -> Iterator[None]:
 
 
 def record_transfer(source: Device, target: Device, nbytes: int, messages: int = 1) -> None:
-    """Count a move; where source and target are one device nothing crosses, and nothing is counted.
+    """Count a move. Where source and target are one device nothing crosses, and nothing is counted.
 
-    For ``devices.moves`` and ``devices.gather`` alone: whoever calls it has just copied the bytes.
+    Only ``devices.moves`` calls this, right after it has copied the bytes.
     """
     if source is target:
         return

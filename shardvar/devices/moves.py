@@ -1,17 +1,22 @@
 """Buffers, and the only functions that move bytes from one device to another.
 
-A plain array lives where the program computes: on ``current_device()``, unless a function says ``source``. A ``Buffer``
-is an array that lives on a device for as long as anything refers to it. Each move copies, and what it copied is what
-the ledger counts. Moves within one device copy where the caller asked for a copy, and are not counted.
+A plain array lives where the program computes: on ``current_device()``, unless a function names its ``source``. A
+``Buffer`` is an array that lives on a device while anything refers to it. Each move copies, and the ledger counts what
+was copied. Moves within one device copy where the caller asked for a copy, and are not counted.
 
     allocate        zeros on a device
-    adopt           an array that was made on the device and belongs to nobody else: no copy
+    adopt           an array that was made on the device and has no other reference: no copy
     place           a copy of a value, on a device
     move            a buffer's value on another device
     move_array      the same for an array, with source and target named
     copy_into       values into memory that lives on the target already
+    gather_into     rows of an array into memory that lives on the target already
+    gather_parts    the same from arrays that each live on a device, as if they were one
 
-``devices.gather`` moves rows.
+Lookups are gathers, and their speed is that of memory: a processor waits for rows that lie anywhere in a large array.
+So many rows are gathered by two threads, each half of them. Rows of several parts are gathered in row blocks: first the
+rows of each part, one part after another, into memory that stays in the processor's cache; from there all of them in
+the order that was asked for. Writing single rows to distant places, which is slow, never happens.
 """
 
 import os
@@ -32,7 +37,21 @@ import numpy.typing as npt
 from shardvar.devices.device import Device, current_device, value_nbytes
 from shardvar.devices.ledger import record_transfer
 from shardvar.errors import ScopeError
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, Ints
+
+T = TypeVar("T")
+Split = Callable[[Ints], Iterable[tuple[int, Ints, Ints | None]]]
+"""A function of rows of the whole that yields, for each part that holds some of them: the part, their numbers in it,
+and their places among the rows that were given, or None for all places."""
+
+_MUCH_NBYTES = 1 << 22
+"""From so many bytes on two threads share a gather: it takes ten times as long as waking the second one."""
+_BLOCK_NBYTES = 1 << 21
+_BLOCK_ROWS = 1 << 14
+"""The limits of a row block, whichever is reached first: what lies between source and target stays in the cache."""
+
+_of_thread = threading.local()
+"""The memory of one row block, which each thread keeps between gathers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +62,7 @@ class Buffer:
     """
 
     device: Device
-    """Where it lives."""
+    """The device on which it lives."""
     _array: Array
     _finalizer: "weakref.finalize[[int], Array]" = field(init=False, repr=False)
 
@@ -59,7 +78,7 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it holds."""
+        """The bytes of its elements; a string counts its own bytes."""
         return value_nbytes(self._array)
 
     def release(self) -> None:
@@ -73,9 +92,9 @@ class Buffer:
 def allocate(
     shape: Sequence[int], dtype: npt.DTypeLike, device: Device | None = None, *, is_zeroed: bool = True
 ) -> Buffer:
-    """Zeros (empty strings for objects) on a device, the current one by default; the limit is checked first.
+    """Return zeros (empty strings for objects) on a device, the current one by default; the limit is checked first.
 
-    ``is_zeroed=False`` is for callers that write every element next: their values are anything until then.
+    ``is_zeroed=False`` is for callers that write every element next: the elements are undefined until then.
     """
     device = device or current_device()
     dtype = np.dtype(dtype)
@@ -86,90 +105,58 @@ def allocate(
 
 
 def adopt(array: Array, device: Device | None = None) -> Buffer:
-    """A buffer around an array that was made on the device and to which nobody else holds a reference.
+    """Return a buffer around an array that was made on the device and to which nothing else refers.
 
     It is copied only where it cannot be a buffer: where it is a view, read-only or not in C order.
     """
     device = device or current_device()
-    is_own = array.flags.owndata and array.flags.writeable and array.flags.c_contiguous
-    return Buffer(device, array if is_own else _copy_for(device, array))
+    can_be_buffer = array.flags.owndata and array.flags.writeable and array.flags.c_contiguous
+    return Buffer(device, array if can_be_buffer else _copy_for(device, array))
 
 
 def place(value: npt.ArrayLike, device: Device | None = None, *, source: Device | None = None) -> Buffer:
-    """A copy of a value on a device; it moves there from ``source``, by default the current device."""
+    """Return a copy of a value on a device; it moves there from ``source``, by default the current device."""
     here = current_device()
     device, source = device or here, source or here
+    # Check and plan: the copy raises DeviceFull before a byte is counted.
     array = np.asarray(value)
     buffer = Buffer(device, _copy_for(device, array))
+    # Move: what was copied is what is counted.
     record_transfer(source, device, value_nbytes(array))
     return buffer
 
 
 def move(buffer: Buffer, target: Device | None = None) -> Buffer:
-    """The buffer's value on another device, by default the current one; the same buffer where it lives there."""
+    """Return the buffer's value on another device, by default the current one, or the buffer if it lives there."""
     target = target or current_device()
     return buffer if buffer.device is target else place(buffer.array, target, source=buffer.device)
 
 
 def move_array(array: Array, source: Device, target: Device) -> Array:
-    """The array on the target, where it counts as used until it is dropped; the same array where it is there."""
+    """Return the array on the target, where it counts as used until it is dropped, or itself if it is there."""
     return array if source is target else place(array, target, source=source).array
 
 
 def copy_into(out: Array, values: npt.ArrayLike, source: Device, target: Device) -> None:
-    """Write values that live on ``source`` to ``out``, memory that lives on ``target``: ``out[...] = values``."""
+    """``out[...] = values``, where the values live on ``source`` and ``out`` on ``target``."""
     array = np.asarray(values)
     out[...] = array
     record_transfer(source, target, value_nbytes(array))
 
 
-def _copy_for(device: Device, array: Array) -> Array:
-    """A copy in C order that owns its memory, once it is known to fit."""
-    device.check_room(value_nbytes(array))
-    copy: np.ndarray[Any, Any] = np.empty(array.shape, array.dtype.newbyteorder("="))
-    copy[...] = array
-    return copy
-
-
-# Rows that move from one device to another, or from several to one: what lookups cost.
-#
-# A processor waits for rows that lie anywhere in a large array, so much of them is gathered by two threads, each a
-# half.
-# Rows of several parts are gathered a block at a time: those of each part behind one another, and then, from the
-# processor's cache, all of them in the order that was asked for. Nothing is written to far places one row after
-# another.
-#
-#     gather_into     rows of one array into memory that lives on the target already
-#     gather_parts    the same from arrays that each live on a device of their own, as if they were one
-
-
-T = TypeVar("T")
-Ints = npt.NDArray[np.int64]
-Split = Callable[[Ints], Iterable[tuple[int, Ints, Ints | None]]]
-"""Rows of the whole -> for each part that holds some of them: the part, their numbers in it, their places among the
-rows that were given; None for the places where it holds all of them."""
-
-_MUCH_NBYTES = 1 << 22
-"""From so many bytes on a gather is shared by two threads: it takes ten times as long as to wake the second."""
-_BLOCK_NBYTES = 1 << 21
-_BLOCK_ROWS = 1 << 14
-"""A block is that of them which is less: what lies between source and target stays in the processor's cache."""
-
-_of_thread = threading.local()
-"""The memory that each thread keeps between gathers, a block of it."""
-
-
 def gather_into(out: Array, array: Array, rows: Ints, source: Device, target: Device, at: Ints | None = None) -> None:
     """``out[at] = array[rows]``, where ``array`` lives on ``source`` and ``out`` on ``target``: one message.
 
-    ``rows`` and ``at`` [n] must be in range, which is the caller's to check; without ``at`` it is ``out[:] = ...``.
+    ``rows`` and ``at`` [n] must be in range, which the caller checks; without ``at`` it is ``out[:] = array[rows]``.
     """
+    # Plan. Rows that go to scattered places are gathered in memory of their own first.
     is_direct = at is None and out.flags.c_contiguous
     taken = out if is_direct else np.empty((len(rows), *array.shape[1:]), array.dtype)
 
     def gather(start: int, stop: int) -> None:
         _take(array, rows[start:stop], taken[start:stop])
 
+    # Move.
     _shared(gather, taken)
     if not is_direct:
         out[slice(None) if at is None else at] = taken
@@ -177,10 +164,12 @@ def gather_into(out: Array, array: Array, rows: Ints, source: Device, target: De
 
 
 def gather_parts(out: Array, parts: Sequence[Buffer], rows: Ints, split: Split, target: Device) -> None:
-    """``out[:] = np.concatenate(parts)[rows]``, where ``out`` lives on ``target``: one message a part that holds some.
+    """``out[:] = np.concatenate(parts)[rows]``, where ``out`` lives on ``target``.
 
-    ``out`` is in C order, ``rows`` [n] must be in range, and ``split`` says which part holds which of them.
+    One message is counted for each part that holds some of the rows. ``out`` is in C order, ``rows`` [n] must be in
+    range, and ``split`` says which part holds which of them.
     """
+    # Plan. Rows of 1 MiB come two at a time, rows of 64 bytes 16,384 at a time.
     step = max(1, min(_BLOCK_ROWS, _BLOCK_NBYTES // max(1, out[:1].nbytes)))
 
     def gather(start: int, stop: int) -> Counter[int]:
@@ -191,9 +180,10 @@ def gather_parts(out: Array, parts: Sequence[Buffer], rows: Ints, split: Split, 
                 _gather_block(out[block], parts, split(rows[block]), scratch, moved)
         return moved
 
+    # Move. Two threads may have gathered from one part, which is one message all the same.
     total: Counter[int] = Counter()
     for moved in _shared(gather, out):
-        total.update(moved)  # unlike a sum of counters it keeps zeros: rows without elements are a message, too
+        total.update(moved)  # unlike a sum of counters it keeps zeros: rows without elements are a message too
     for part in sorted(total):
         record_transfer(parts[part].device, target, total[part])
 
@@ -201,13 +191,15 @@ def gather_parts(out: Array, parts: Sequence[Buffer], rows: Ints, split: Split, 
 def _gather_block(
     out: Array,
     parts: Sequence[Buffer],
-    pieces: Iterable[tuple[int, Ints, Ints | None]],
+    portions: Iterable[tuple[int, Ints, Ints | None]],
     scratch: Array,
     moved: Counter[int],
 ) -> None:
-    """The rows of all pieces, each in its place; ``moved`` counts the bytes that each part gave."""
+    """Write the rows of all portions to their places in ``out``, and add the bytes that each part gave to ``moved``."""
+    # scratch holds the rows part after part, and found[i] says where in it the row of out[i] is. Two parts that hold
+    # the places [1] and [0, 2] give found = [1, 0, 2].
     filled, found = 0, np.empty(len(out), np.int64)
-    for part, local, places in pieces:
+    for part, local, places in portions:
         taken = out if places is None else scratch[filled : filled + len(local)]
         _take(parts[part].array, local, taken)
         moved[part] += value_nbytes(taken)
@@ -220,9 +212,10 @@ def _gather_block(
 
 @contextmanager
 def _scratch(count: int, like: Array) -> Iterator[Array]:
-    """So many rows like those of ``like``, in memory that the thread keeps: new pages would cost as much as the work.
+    """Provide ``count`` rows like those of ``like``, in memory that the thread keeps.
 
-    Whoever comes in between, such as a finalizer in this very thread, finds none kept and takes memory of its own.
+    New pages would cost as much as the work itself. The memory is taken out of the thread's keeping meanwhile, so code
+    that runs in between in the same thread, such as a finalizer, allocates other memory.
     """
     shape, nbytes = (count, *like.shape[1:]), count * like[:1].nbytes
     if like.dtype.hasobject or nbytes > _BLOCK_NBYTES:
@@ -237,12 +230,12 @@ def _scratch(count: int, like: Array) -> Iterator[Array]:
 
 
 def _take(array: Array, rows: Ints, out: Array) -> None:
-    # Rows are in range, so nothing is clipped: this mode is the one that writes to `out` without a buffer.
+    # Rows are in range, so nothing is clipped: this is the mode in which NumPy writes to `out` without a buffer.
     array.take(rows, axis=0, out=out, mode="clip")
 
 
 def _shared(work: Callable[[int, int], T], out: Array) -> list[T]:
-    """What ``work(start, stop)`` gives for the rows of ``out``: all at once, or the halves at the same time."""
+    """Return the results of ``work(start, stop)`` for the rows of ``out``: all at once, or two halves at a time."""
     is_much = out.nbytes >= _MUCH_NBYTES and not out.dtype.hasobject
     half = len(out) // 2 if is_much else 0
     # NumPy copies without the interpreter's lock, so another thread does one half meanwhile.
@@ -253,5 +246,13 @@ def _shared(work: Callable[[int, int], T], out: Array) -> list[T]:
 
 @cache
 def _helper_of(process: int) -> ThreadPoolExecutor:
-    """One thread that lives as long as the process; a process that was forked makes its own."""
+    """Return one thread that lives as long as the process; a forked process makes another."""
     return ThreadPoolExecutor(1, thread_name_prefix="shardvar-gather")
+
+
+def _copy_for(device: Device, array: Array) -> Array:
+    """Return a copy in C order that owns its memory, once it is known to fit."""
+    device.check_room(value_nbytes(array))
+    copy: np.ndarray[Any, Any] = np.empty(array.shape, array.dtype.newbyteorder("="))
+    copy[...] = array
+    return copy

@@ -5,13 +5,15 @@ order and strides are; an array that lies in memory as its payload does is never
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardvar.engine.moves import MoveTable
+from shardvar.engine.pool import SMALL_NBYTES
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
@@ -45,7 +47,7 @@ class ArraySource:
         array = self.arrays[row]
         return len(array) if isinstance(array, bytes) else array.nbytes
 
-    def small_payload(self, row: int) -> bytes | memoryview:
+    def _small_payload(self, row: int) -> bytes | memoryview:
         """The payload, copied where need be: for arrays that are small."""
         array = self.arrays[row]
         if isinstance(array, bytes):
@@ -72,6 +74,17 @@ class ArraySource:
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry."""
         self.read_span(int(entries.file[row]), start, buffer)
+
+    def copy_moves(self, arrays: Ints, moves: MoveTable, buffers: Mapping[int, memoryview]) -> None:
+        """Copy each move's bytes from its array, [k] rows of ``arrays``, to its place in the buffer of its target."""
+        columns = (arrays, moves.source_start, moves.target, moves.target_start, moves.nbytes)
+        for row, start, target, place, nbytes in zip(*(column.tolist() for column in columns), strict=True):
+            into = buffers[target][place : place + nbytes]
+            # A small array is copied whole in one call; its payload as a memoryview would take several.
+            if nbytes <= SMALL_NBYTES and self.nbytes(row) == nbytes:
+                into[:] = self._small_payload(row)
+            else:
+                self.read_span(row, start, into)
 
     def map(self, file: int) -> memoryview:
         """The payload of one array."""
@@ -108,6 +121,19 @@ def array_source(slices: SliceTable, arrays: Sequence[npt.NDArray[Any]]) -> Arra
         np.ones(count, dtype=np.bool),
     )
     return ArraySource(payloads, TableIndex(entries, ["memory"] * count))
+
+
+_WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+
+
+def word_of(itemsize: int) -> np.dtype[Any]:
+    """The dtype that elements of this size are moved as; NumPy moves integers several times faster than raw bytes."""
+    return _WORDS.get(itemsize, np.dtype((np.void, itemsize)))
+
+
+def as_words(array: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
+    """The memory of a contiguous array as [*shape] words of its item size, whatever its dtype is."""
+    return np.ndarray(shape, word_of(array.itemsize), bytes_of(array))
 
 
 def bytes_of(array: npt.NDArray[Any]) -> memoryview:

@@ -1,193 +1,309 @@
-"""Whether what was read from a source is what its checksums promise.
+"""Evidence: are the bytes right that were read from a source?
 
-A task seldom reads a whole payload in one piece. It notes the checksum of every piece that it read, and once all tasks
-are done the pieces of each payload are put together: pieces that tile it are combined and compared. A payload of which
-only parts were read, or parts twice, is read once more: the runs that were touched where the format has checksums of
-runs, else all of it. Nothing is committed and nothing returned before.
+Whatever reads payloads reads them through an ``Evidence``. It takes the checksum of each range while the bytes are in
+the cache, and compares it with what the index promises for exactly these bytes: the checksum of the payload, or that of
+one of its runs. The rule, "a checksum is compared whenever the bytes that it covers are read", is ``Evidence.add``.
 
-Payloads that the source decodes are checked by it when their last byte is read; their pieces carry ``NO_CHECKSUM``,
-and one that was read in part is read to its end here.
+    range that was read            what happens
+    a whole payload, or one run    compared at once, or with the next few reads
+    another part of a payload      kept until ``check``: parts that tile their payload are combined and compared, others
+                                   are read again, by the runs that they touch where the format has checksums of runs,
+                                   else the whole payload
+
+Before ``check`` has returned, nothing is committed and nothing is given to the caller. Payloads that the source decodes
+are checked by the source when their last byte is read; of these, one that was read in part is read to its end here.
+
+The first error is raised. With ``errors`` it is kept by row instead, so that one damaged payload hides no other.
 
 R-DAMAGE-1 (RFC 001): "all variables present before saving will be available for loading and restoration", or it is said
 which are not: a value that is not the one that was saved is never returned.
 """
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
 from threading import Lock
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from shardvar.errors import ArgumentError, CorruptCheckpoint
+from shardvar.engine.pool import BLOCK_NBYTES, block_ranges, new_buffer
+from shardvar.errors import READ_ERRORS, ArgumentError, CorruptCheckpoint, ReadError
 from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
-from shardvar.wire.crc import Checksum
 
-BLOCK_NBYTES = 4 << 20
-"""What is read or written at a time: large enough to hide the call, small enough to stay in the cache."""
-
-
-Piece = tuple[int, int, int, int]
-"""(source row, first byte in its payload, number of bytes, checksum or ``NO_CHECKSUM``)."""
+_MOST_NOTED = 64
+"""Reads after which their checksums are compared, so that damage is found soon."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Columns of byte ranges of payloads that were read, each with its checksum."""
+
+    row: Ints
+    """[k] rows of the entries."""
+    start: Ints
+    """[k] the first byte, in the payload."""
+    nbytes: Ints
+    """[k] the number of bytes."""
+    checksum: Ints
+    """[k] the checksum of these bytes; ``NO_CHECKSUM`` where none was taken."""
+
+    @classmethod
+    def of(cls, table: npt.ArrayLike) -> Self:
+        """The pieces of a matrix [k, 4] whose columns are the fields in order."""
+        return cls(*np.asarray(table, dtype=np.int64).reshape(-1, 4).T)
+
+    def table(self) -> Ints:
+        """The matrix [k, 4] whose columns are the fields in order."""
+        return np.column_stack([self.row, self.start, self.nbytes, self.checksum])
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, rows: Ints) -> Self:
+        """The table of some of the pieces, in the given order."""
+        return type(self)(self.row[rows], self.start[rows], self.nbytes[rows], self.checksum[rows])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """What was read of a source so far."""
+    """A source whose every read is compared with the checksums of its index. Safe to use from several threads."""
 
     source: Source
-    """The source."""
+    """The source that payloads are read from."""
     entries: EntryTable
-    """Its entries, which ``Piece`` counts by row."""
-    parts: list[Piece] = field(default_factory=list)
-    """The pieces that are only parts of their payloads."""
-    lock: Lock = field(default_factory=Lock)
-    """Guards ``parts``."""
+    """The source's entries; ``Pieces.row`` counts them."""
+    takes_checksums: bool = True
+    """False where reads take no checksums: the caller adds them, or said that it wants no comparison."""
+    errors: dict[int, ReadError] | None = None
+    """The first error of each row, where errors are kept; None where they are raised."""
+    _noted: "array[int]" = field(default_factory=lambda: array("q"))
+    """Pieces that are not compared yet, four integers each: as columns, many are compared in the time of one."""
+    _parts: "array[int]" = field(default_factory=lambda: array("q"))
+    """The pieces that are only parts of payloads, likewise: a hundred thousand of them take a few MiB."""
+    _lock: Lock = field(default_factory=Lock)
 
-    def add(self, pieces: Sequence[Piece]) -> None:
-        """Note pieces; those that are whole payloads are compared at once and need not be kept."""
-        nbytes, promised = self.entries.slices.nbytes, self.entries.checksum
-        whole: list[Piece] = []
-        parts: list[Piece] = []
-        for piece in pieces:
-            row, _, size, crc = piece
-            known = crc != NO_CHECKSUM or promised[row] == NO_CHECKSUM
-            (whole if known and size == nbytes[row] else parts).append(piece)
-        check_evidence(self.source, self.entries, whole)
-        with self.lock:
-            self.parts.extend(parts)
+    @property
+    def parts(self) -> Pieces:
+        """The pieces so far that are only parts of their payloads; whole ones are compared first."""
+        self.compare()
+        return Pieces.of(np.array(self._parts, dtype=np.int64))
+
+    def is_guarded(self, rows: Any) -> Any:
+        """[*rows] True for rows with a checksum that can be compared: in the index, over bytes as a file has them."""
+        if self.source.crc is None:
+            return np.zeros(np.shape(rows), dtype=np.bool)
+        return self.entries.plain[rows] & (self.entries.checksum[rows] != NO_CHECKSUM)
+
+    def read(self, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` with a range of one payload, from byte ``start`` of the payload on."""
+        if self.errors is not None and row in self.errors:
+            return
+        try:
+            self.source.read_into(self.entries, row, start, buffer)
+        except READ_ERRORS as error:
+            self._fail(row, error)
+            return
+        if self.takes_checksums:
+            kind = self.source.crc
+            crc = kind.compute(buffer) if kind is not None and self.is_guarded(row) else NO_CHECKSUM
+            with self._lock:
+                self._noted.extend((row, start, len(buffer), crc))
+                is_full = len(self._noted) >= 4 * _MOST_NOTED
+            if is_full:
+                self.compare()
+
+    def compare(self) -> None:
+        """Compare what was read since the last time."""
+        with self._lock:
+            noted = np.array(self._noted, dtype=np.int64)
+            del self._noted[:]
+        if len(noted):
+            self.add(Pieces.of(noted))
+
+    def read_span(self, rows: Ints, starts: Ints, nbytes: Ints, span: memoryview) -> list[int]:
+        """Fill ``span`` with neighbours in a file: ranges of plain payloads, in the order in which they lie there.
+
+        Returns the place of each range in the span.
+        """
+        places = self.entries.start[rows] + starts
+        begins: list[int] = (places - places[0]).tolist()
+        try:
+            self.source.read_span(int(self.entries.file[rows[0]]), int(places[0]), span)
+        except READ_ERRORS:
+            if self.errors is None:
+                raise
+            # One of them reaches out of the file; alone, each of the others may still be right.
+            for row in rows.tolist():
+                self.read_whole(row)
+            return begins
+        self._take(rows, starts, nbytes, [span[a : a + n] for a, n in zip(begins, nbytes.tolist(), strict=True)])
+        return begins
+
+    def read_runs(self, row: int, start: int, stop: int, new_buffer: Callable[[int], memoryview]) -> memoryview:
+        """The bytes ``[start, stop)`` of a payload that has checksums of runs: whole runs are read, each compared.
+
+        With runs of 16 bytes, the bytes [20, 40) of a payload of 45 are read as [16, 45): two runs, the last one short.
+        """
+        runs = self.entries.runs
+        if runs is None:
+            raise ArgumentError("The entry has no checksums of runs.")
+        step = runs.run_nbytes
+        begin, end = start // step * step, min(-(-stop // step) * step, int(self.entries.slices.nbytes[row]))
+        block = new_buffer(end - begin)
+        self.source.read_into(self.entries, row, begin, block)
+        starts = np.arange(begin, end, step)
+        blocks = [block[at : at + step] for at in range(0, end - begin, step)]
+        self._take(np.full(len(starts), row), starts, np.minimum(step, end - starts), blocks)
+        return block[start - begin : stop - begin]
+
+    def read_whole(self, row: int) -> None:
+        """Read one payload from its beginning to its end and compare it. Also reads what no checksum guards.
+
+        The plain path: every other way to read a payload finds the same error.
+        """
+        nbytes, guarded, crc = int(self.entries.slices.nbytes[row]), bool(self.is_guarded(row)), 0
+        buffer = new_buffer(min(nbytes, BLOCK_NBYTES))
+        try:
+            for start, stop in block_ranges(0, nbytes):
+                block = buffer[: stop - start]
+                self.source.read_into(self.entries, row, start, block)
+                if guarded and self.source.crc is not None:
+                    crc = self.source.crc.compute(block, crc)
+            if nbytes == 0 and not self.entries.plain[row]:
+                # A payload without bytes may have stored bytes all the same, such as the header of a deflated array.
+                self.source.read_into(self.entries, row, 0, buffer)
+        except READ_ERRORS as error:
+            self._fail(row, error)
+        else:
+            self.add(Pieces.of([row, 0, nbytes, crc if guarded else NO_CHECKSUM]))
+
+    def add(self, pieces: Pieces) -> None:
+        """Compare the checksums of what was read with those that the index promises for the same bytes.
+
+        This is the one place where payloads are compared. Pieces whose bytes are neither a payload nor a run, and those
+        of which no checksum was taken, are kept for ``check``.
+        """
+        promised, is_whole = self._promised(pieces)
+        compared = (promised != NO_CHECKSUM) & (pieces.checksum != NO_CHECKSUM)
+        for position in np.flatnonzero(compared & (promised != pieces.checksum)).tolist():
+            self._blame(pieces, position)
+        # A run stays among the parts although it was compared: with the parts beside it, it may tile the payload.
+        is_open = self.is_guarded(pieces.row) & ~(compared & is_whole)
+        is_open |= ~self.entries.plain[pieces.row] & ~is_whole
+        if is_open.any():
+            with self._lock:
+                self._parts.frombytes(pieces.take(np.flatnonzero(is_open)).table().tobytes())
 
     def check(self) -> None:
-        """Raise unless everything that was noted is as promised."""
-        check_evidence(self.source, self.entries, self.parts)
+        """Raise unless everything that was read is as the index promises; reads again what is still open."""
+        parts = self.parts
+        settled = (self._promised(parts)[0] != NO_CHECKSUM) & (parts.checksum != NO_CHECKSUM)
+        rows = np.flatnonzero(np.isin(parts.row, parts.row[~settled]))
+        order = rows[np.lexsort((parts.start[rows], parts.row[rows]))]
+        for group in np.split(order, np.flatnonzero(np.diff(parts.row[order])) + 1) if len(order) else ():
+            self._settle(parts.take(group), settled[group])
 
+    def _take(self, rows: Ints, starts: Ints, nbytes: Ints, blocks: Sequence[memoryview]) -> None:
+        """Take the checksums of ranges that were just read, while their bytes are in the cache, and add them."""
+        if not self.takes_checksums:
+            return
+        checksum = np.full(len(rows), NO_CHECKSUM)
+        guarded = np.flatnonzero(self.is_guarded(rows))
+        if len(guarded) and self.source.crc is not None:
+            compute = self.source.crc.compute
+            checksum[guarded] = [compute(blocks[at]) for at in guarded.tolist()]
+        self.add(Pieces(rows, starts, nbytes, checksum))
 
-def check_evidence(source: Source, entries: EntryTable, pieces: Sequence[Piece]) -> None:
-    """Raise ``CorruptCheckpoint``, naming key, file and offset, unless every payload that was read is as promised."""
-    if not pieces:
-        return
-    table = np.array(pieces, dtype=np.int64)
-    promised = entries.checksum[table[:, 0]]
-    table = table[(promised != NO_CHECKSUM) | ~entries.plain[table[:, 0]]]
-    promised = entries.checksum[table[:, 0]]
-    # A piece of a payload that has a checksum may have been read without taking one: its payload is read again.
-    known = (table[:, 3] == NO_CHECKSUM) == (promised == NO_CHECKSUM)
-    whole = known & (table[:, 1] == 0) & (table[:, 2] == entries.slices.nbytes[table[:, 0]])
-    wrong = whole & (table[:, 3] != promised)
-    if wrong.any():
-        raise _corrupt(source, entries, int(table[int(np.argmax(wrong)), 0]))
-    order = np.flatnonzero(~whole)
-    order = order[np.lexsort((table[order, 1], table[order, 0]))]
-    unknown = set(table[~known, 0].tolist())
-    for row, parts in groupby(map(tuple, table[order].tolist()), itemgetter(0)):
-        _check_parts(source, entries, list(parts), row not in unknown)
+    def _promised(self, pieces: Pieces) -> tuple[Ints, Bools]:
+        """[k] the checksum that the index gives for exactly these bytes, and [k] True for whole payloads."""
+        entries, rows = self.entries, pieces.row
+        sizes, guarded = entries.slices.nbytes[rows], self.is_guarded(rows)
+        is_whole = (pieces.start == 0) & (pieces.nbytes == sizes)
+        promised = np.where(is_whole & guarded, entries.checksum[rows], NO_CHECKSUM)
+        if entries.runs is not None:
+            step = entries.runs.run_nbytes
+            is_run = guarded & ~is_whole & (pieces.start % step == 0) & (pieces.nbytes > 0)
+            at = np.flatnonzero(is_run & (pieces.nbytes == np.minimum(step, sizes - pieces.start)))
+            promised[at] = entries.runs.values[entries.runs.first[rows[at]] + pieces.start[at] // step]
+        return promised, is_whole
+
+    def _settle(self, parts: Pieces, settled: Bools) -> None:
+        """Decide about one payload from its parts, in the order of their first bytes."""
+        row = int(parts.row[0])
+        if self.errors is not None and row in self.errors:
+            return
+        nbytes, guarded = int(self.entries.slices.nbytes[row]), bool(self.is_guarded(row))
+        if _tile(parts, nbytes) and not (guarded and (parts.checksum == NO_CHECKSUM).any()):
+            if guarded:
+                self.add(Pieces.of([row, 0, nbytes, self._combined(parts)]))
+        elif guarded and self.entries.runs is not None:
+            for start, stop in _touched_runs(parts.take(np.flatnonzero(~settled)), self.entries.runs.run_nbytes):
+                self._read_again(row, start, min(stop, nbytes))
+        else:
+            self.read_whole(row)
+
+    def _combined(self, parts: Pieces) -> int:
+        """The checksum of a payload from those of the parts that tile it."""
+        sums, sizes, crc = parts.checksum.tolist(), parts.nbytes.tolist(), self.source.crc
+        combined: int = sums[0]
+        for value, nbytes in zip(sums[1:], sizes[1:], strict=True):
+            combined = NO_CHECKSUM if crc is None else crc.combine(combined, value, nbytes)
+        return combined
+
+    def _read_again(self, row: int, start: int, stop: int) -> None:
+        """Compare the runs that hold the bytes ``[start, stop)`` of a payload, a block of them at a time."""
+        try:
+            for begin, end in block_ranges(start, stop):
+                self.read_runs(row, begin, end, new_buffer)
+        except READ_ERRORS as error:
+            self._fail(row, error)
+
+    def _blame(self, pieces: Pieces, position: int) -> None:
+        """Raise or keep the error of a piece that is not as promised."""
+        row, start, nbytes, _ = pieces.table()[position].tolist()
+        runs = self.entries.runs
+        if runs is not None and nbytes > runs.run_nbytes:
+            self._read_again(row, 0, nbytes)  # names the first run that is damaged
+        entry = self.entries.entry(row, self.source.index.files)
+        error = CorruptCheckpoint(
+            f"{entry.file}: the bytes {entry.start + start} to {entry.start + start + nbytes}, which hold "
+            f"{entry.slice.region} of {entry.slice.key!r}, do not have the checksum that the index gives.",
+            "The file is damaged; take it from a copy. `shardvar verify` lists what else is.",
+        )
+        self._fail(row, error)
+
+    def _fail(self, row: int, error: ReadError) -> None:
+        if self.errors is None:
+            raise error
+        self.errors.setdefault(row, error)
 
 
 def check_entry(source: Source, entries: EntryTable, row: int) -> None:
-    """Read one payload whole, in bounded blocks, and raise unless its checksum is right. Reads even what has none."""
-    nbytes = int(entries.slices.nbytes[row])
-    buffer = memoryview(bytearray(min(nbytes, BLOCK_NBYTES)))
-    checked = source.crc is not None and entries.checksum[row] != NO_CHECKSUM
-    crc = 0
-    for start in range(0, nbytes, BLOCK_NBYTES):
-        block = buffer[: min(BLOCK_NBYTES, nbytes - start)]
-        source.read_into(entries, row, start, block)
-        if checked and source.crc is not None:
-            crc = source.crc.compute(block, crc)
-    if nbytes == 0 and not entries.plain[row]:
-        source.read_into(entries, row, 0, buffer)
-    if checked and crc != entries.checksum[row]:
-        raise _corrupt(source, entries, row)
+    """Read one payload whole, in bounded blocks, and raise unless it is right."""
+    Evidence(source, entries).read_whole(row)
 
 
-def check_runs(source: Source, entries: EntryTable, row: int, start: int, stop: int) -> None:
-    """Raise unless the runs that hold bytes ``[start, stop)`` of one payload are right. Needs checksums of runs."""
-    for at in range(start // BLOCK_NBYTES * BLOCK_NBYTES, stop, BLOCK_NBYTES):
-        read_verified(source, entries, row, max(at, start), min(at + BLOCK_NBYTES, stop), _new_buffer)
+def _tile(parts: Pieces, nbytes: int) -> bool:
+    """Return True if the parts, sorted by first byte, follow each other from a payload's first byte to its last."""
+    stops = np.append(0, parts.start + parts.nbytes)
+    return bool((parts.start == stops[:-1]).all() and stops[-1] == nbytes)
 
 
-def read_verified(
-    source: Source, entries: EntryTable, row: int, start: int, stop: int, new_buffer: Callable[[int], memoryview]
-) -> memoryview:
-    """The bytes ``[start, stop)`` of one payload, which has checksums of runs: read by whole runs, each compared."""
-    runs = entries.runs
-    if runs is None:
-        raise ArgumentError("The entry has no checksums of runs.")
-    nbytes, step = int(entries.slices.nbytes[row]), runs.run_nbytes
-    values = runs.of(row, nbytes)
-    begin, end = start // step * step, min(-(-stop // step) * step, nbytes)
-    block = new_buffer(end - begin)
-    source.read_into(entries, row, begin, block)
-    for at in range(0, end - begin, step):
-        run = block[at : at + step]
-        if source.crc is not None and source.crc.compute(run) != values[(begin + at) // step]:
-            raise _corrupt(source, entries, row, begin + at, begin + at + len(run))
-    return block[start - begin : stop - begin]
+def _touched_runs(parts: Pieces, run_nbytes: int) -> Iterator[tuple[int, int]]:
+    """Ranges of whole runs that hold the parts, sorted by first byte; each run is in one of them.
 
-
-def _new_buffer(nbytes: int) -> memoryview:
-    return memoryview(bytearray(nbytes))
-
-
-def _check_parts(source: Source, entries: EntryTable, parts: list[Piece], known: bool) -> None:
-    """The pieces of one payload, by first byte: combined where they tile it and are known, else read again."""
-    row = parts[0][0]
-    nbytes = int(entries.slices.nbytes[row])
-    if known and _tile(parts, nbytes):
-        if entries.checksum[row] != _combined(source.crc, parts):
-            raise _corrupt(source, entries, row)
-    elif entries.runs is not None:
-        for start, stop in _merged(parts, entries.runs.run_nbytes):
-            check_runs(source, entries, row, start, min(stop, nbytes))
-    else:
-        check_entry(source, entries, row)
-
-
-def _tile(parts: list[Piece], nbytes: int) -> bool:
-    """Whether the pieces follow each other from the first byte of a payload to its last."""
-    done = 0
-    for _, first, count, _ in parts:
-        if first != done:
-            return False
-        done += count
-    return done == nbytes
-
-
-def _combined(crc: Checksum | None, parts: list[Piece]) -> int:
-    """The checksum of pieces that follow each other; ``NO_CHECKSUM`` of pieces that have none."""
-    combined = parts[0][3]
-    if crc is None or combined == NO_CHECKSUM:
-        return NO_CHECKSUM
-    for _, _, nbytes, piece in parts[1:]:
-        combined = crc.combine(combined, piece, nbytes)
-    return combined
-
-
-def _merged(parts: list[Piece], run_nbytes: int) -> Iterator[tuple[int, int]]:
-    """Ranges of whole runs that hold the pieces; each run is in one of them, however many pieces touch it."""
-    start = stop = parts[0][1] // run_nbytes * run_nbytes
-    for _, first, nbytes, _ in parts:
-        begin, end = first // run_nbytes * run_nbytes, -(-(first + nbytes) // run_nbytes) * run_nbytes
-        if begin > stop:
-            yield start, stop
-            start = begin
-        stop = max(stop, end)
-    yield start, stop
-
-
-def _corrupt(
-    source: Source, entries: EntryTable, row: int, start: int = 0, stop: int | None = None
-) -> CorruptCheckpoint:
-    """The error for a payload whose checksum is wrong; names the runs where the format can tell them apart."""
-    nbytes = int(entries.slices.nbytes[row])
-    if stop is None and entries.runs is not None:
-        check_runs(source, entries, row, 0, nbytes)
-    entry = entries.entry(row, source.index.files)
-    stop = nbytes if stop is None else stop
-    return CorruptCheckpoint(
-        f"{entry.file}: the bytes {entry.start + start} to {entry.start + stop}, which hold {entry.slice.region} of "
-        f"{entry.slice.key!r}, do not have the checksum that the index gives.",
-        "The file is damaged; take it from a copy. `shardvar verify` lists what else is.",
-    )
+    With runs of 16 bytes, the parts [20, 25), [30, 40) and [70, 71) touch the ranges [16, 48) and [64, 80).
+    """
+    starts = parts.start // run_nbytes * run_nbytes
+    stops = -(-(parts.start + parts.nbytes) // run_nbytes) * run_nbytes
+    first, last = int(starts[0]), int(stops[0])
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        if start > last:
+            yield first, last
+            first = start
+        last = max(last, stop)
+    yield first, last

@@ -1,34 +1,36 @@
 """One output file: what goes into it, and how it is written.
 
 A ``FileTask`` is a value. It holds the part of a plan that fills one file, and may be carried to another process:
-running it twice writes the same bytes. Work within a file is cut into units, each a range of the file of a few MiB:
-either some whole small payloads, or one block of a large one. A unit is gathered, its checksums are taken while its
-bytes are in the cache, and it is written at its place (``engine.units``); units are independent, so threads take them
-as they come. Units that boxes fill need what others need, too: they are gathered a batch at a time.
+running it twice writes the same bytes.
+
+    file     | frame | payload 0 | payload 1 | gap | payload 2 ............................................. | frame |
+    units            [ unit 0: whole small payloads  ] [ unit 1: one block ][ unit 2: one block ][ unit 3    ]
+
+The file is cut into units of a few MiB, each some whole small payloads or one block of a large one. A unit's bytes are
+read into a buffer (``engine.pieces``), its checksums are taken while they are in the cache, and it is written at its
+place; one whose bytes lie in an array as they are is written from there. Units are independent, so threads take them as
+they come. Units that regions fill need what their neighbours need, too: they are read a batch at a time.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from shardvar.engine.evidence import BLOCK_NBYTES, Evidence, Piece
-from shardvar.engine.moves import lower
-from shardvar.engine.pool import run_all, thread_buffer
-from shardvar.engine.units import FileWork, Sums, Unit, take_checksums, write_unit, write_units
+from shardvar.engine.arrays import ArraySource
+from shardvar.engine.evidence import Evidence, Pieces
+from shardvar.engine.moves import MoveTable, lower
+from shardvar.engine.pieces import Reading, WantedRegion, read_moves, read_regions, wanted_in_range
+from shardvar.engine.pool import BLOCK_NBYTES, SMALL_NBYTES, Progress, block_ranges, run_all, thread_buffer
 from shardvar.formats.protocol import FileChecksums, FileWriter, Source
-from shardvar.layout.dtypes import ITEMSIZES, Ints
+from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import Plan
 from shardvar.planning.slices import SliceTable
-from shardvar.storage.protocol import Storage
+from shardvar.storage.protocol import Storage, WritableFile
 
 BATCH_NBYTES = 3 * BLOCK_NBYTES
-"""Units gathered at once take so much together; with the block that is read meanwhile, four blocks a worker."""
-
-_GRAIN_NBYTES = 64 << 10
-"""A multiple of every item size; smaller writes would cost more than they save in reading."""
+"""Units that are read together take so much; with the block that is read meanwhile, four blocks a worker."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +46,7 @@ class FileTask:
     writer: FileWriter
     """How it is framed and guarded."""
     plan: Plan
-    """What fills it; the targets are the file's slices in order."""
+    """The copies that fill it; the targets are the file's slices in order."""
     entries: EntryTable
     """The plan's sources, row by row."""
     start: Ints
@@ -53,42 +55,113 @@ class FileTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileReport:
-    """What became of a ``FileTask``."""
+    """The result of a ``FileTask``."""
 
     checksums: FileChecksums
     """Of what was written."""
-    parts: list[Piece]
+    parts: Pieces
     """What was read of payloads of which this file needs a part; whole ones have been compared."""
     nbytes: int
     """Payload bytes written."""
 
 
-def run_task(task: FileTask, source: Source, progress: Callable[[int], object] = lambda nbytes: None) -> FileReport:
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A range of the file that is written at once."""
+
+    first: int
+    """The first target in it."""
+    last: int
+    """The first target past it."""
+    start: int
+    """Where it begins in the payload of the first target; 0 unless it is a block of one large payload."""
+    nbytes: int
+    """Its size, from its first payload byte to its last."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileWork:
+    """A task that has begun: the values that each of its units needs."""
+
+    task: FileTask
+    """The task."""
+    moves: MoveTable
+    """The byte ranges that fill targets."""
+    is_range: Bools
+    """[k] True for targets that moves fill; regions fill the others."""
+    copies: Ints
+    """[k + 1] where each target's copies begin in the plan's."""
+    file: WritableFile
+    """The file."""
+    reading: Reading
+    """The source, and what was read of it."""
+    progress: Progress
+    """Called with the number of bytes that were written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Checksums of a unit."""
+
+    payload: list[int]
+    """Of each target's bytes in it."""
+    runs: list[int]
+    """Of each run of each target, in order."""
+
+
+def run_task(task: FileTask, source: Source, progress: Progress = lambda nbytes: None) -> FileReport:
     """Write one file whole and sync it."""
-    moves, is_run = lower(task.plan)
+    # Plan: which byte ranges fill it, and in which units.
+    moves, is_range = lower(task.plan)
+    units = list(_units(task, is_range))
     evidence = Evidence(source, task.entries)
     file = task.storage.create(task.name)
     try:
-        work = FileWork(
-            task.writer,
-            task.plan,
-            task.start,
-            source,
-            task.entries,
-            moves,
-            is_run,
-            task.plan.bounds(),
-            file,
-            evidence,
-            progress,
-        )
-        units = list(_units(task, is_run))
+        # Move: the units, in any order; then the frame, which holds their checksums.
+        reading = Reading(evidence, in_threads=False)
+        work = FileWork(task, moves, is_range, task.plan.bounds(), file, reading, progress)
         checksums = _put_together(task, units, _write_all(work, units))
         for start, frame in task.writer.frame(task.plan.targets, task.start, checksums):
             file.write(start, frame)
     finally:
+        # Closing forces the bytes to the disk, before anything names the file.
         file.close()
     return FileReport(checksums, evidence.parts, int(task.plan.targets.nbytes.sum()))
+
+
+def _units(task: FileTask, is_range: Bools) -> Iterator[Unit]:
+    """The ranges of the file, none with more than one of the payloads that are written block by block."""
+    nbytes, start = task.plan.targets.nbytes, task.start
+    stop = start + nbytes
+    steps = _steps(task, is_range)
+    large = (nbytes > steps) & (ITEMSIZES[task.plan.targets.codes()] > 0)
+    next_large = np.append(np.flatnonzero(large), len(nbytes))
+    row, count = 0, len(nbytes)
+    while row < count:
+        if large[row]:
+            ranges = block_ranges(0, int(nbytes[row]), int(steps[row]))
+            yield from (Unit(row, row + 1, begin, end - begin) for begin, end in ranges)
+            row += 1
+            continue
+        # Small payloads lie in the file in order, so the last that fits in this block is found by bisection.
+        last = max(row + 1, int(np.searchsorted(stop, start[row] + BLOCK_NBYTES, side="right")))
+        last = min(last, int(next_large[np.searchsorted(next_large, row)]))
+        yield Unit(row, last, 0, int(stop[last - 1] - start[row]))
+        row = last
+
+
+def _steps(task: FileTask, is_range: Bools) -> Ints:
+    """[k] the bytes of a block of each payload. Blocks hold whole runs, which have checksums of their own.
+
+    Payloads that regions fill are read a batch at a time, and the batch should have a block of each fellow, the other
+    targets of its tensor, since what one of them needs lies between what the others need. So blocks get smaller as
+    fellows get more: 16 columns of a table share a batch of 12 MiB, and their blocks are of 768 KiB.
+    """
+    tensor = task.plan.targets.tensor
+    fellows = np.bincount(tensor[~is_range], minlength=len(task.plan.targets.tensors))[tensor]
+    grain = task.writer.run_nbytes or SMALL_NBYTES
+    share = np.clip(BATCH_NBYTES // np.maximum(fellows, 1) // grain * grain, grain, BLOCK_NBYTES)
+    return np.where(is_range, BLOCK_NBYTES, share)
 
 
 def _write_all(work: FileWork, units: list[Unit]) -> list[Sums]:
@@ -97,10 +170,7 @@ def _write_all(work: FileWork, units: list[Unit]) -> list[Sums]:
     results: dict[int, Sums] = {}
 
     def write(numbers: list[int]) -> None:
-        if len(numbers) == 1:
-            results[numbers[0]] = write_unit(work, units[numbers[0]])
-        else:
-            results.update(zip(numbers, write_units(work, [units[number] for number in numbers]), strict=True))
+        results.update(zip(numbers, _write_units(work, [units[number] for number in numbers]), strict=True))
 
     batches = list(_batches(work, units))
     slow = [any(ordered[units[number].first : units[number].last].any() for number in batch) for batch in batches]
@@ -111,12 +181,12 @@ def _write_all(work: FileWork, units: list[Unit]) -> list[Sums]:
 
 
 def _batches(work: FileWork, units: list[Unit]) -> Iterator[list[int]]:
-    """Numbers of units to be gathered at once: one by one, but for those with boxes, in the order of their tensors."""
-    boxed = [number for number, unit in enumerate(units) if not work.is_run[unit.first : unit.last].all()]
-    yield from ([number] for number in sorted(set(range(len(units))).difference(boxed)))
+    """Numbers of units to read at once: one by one, but for those with regions, which come in the order of tensors."""
+    has_regions = [number for number, unit in enumerate(units) if not work.is_range[unit.first : unit.last].all()]
+    yield from ([number] for number in sorted(set(range(len(units))).difference(has_regions)))
     batch: list[int] = []
     nbytes = 0
-    for number in sorted(boxed, key=lambda number: _place(work.plan.targets, units[number])):
+    for number in sorted(has_regions, key=lambda number: _place(work.task.plan.targets, units[number])):
         if batch and nbytes + units[number].nbytes > BATCH_NBYTES:
             yield batch
             batch, nbytes = [], 0
@@ -127,15 +197,188 @@ def _batches(work: FileWork, units: list[Unit]) -> Iterator[list[int]]:
 
 
 def _place(targets: SliceTable, unit: Unit) -> tuple[int, int]:
-    """The tensor that a unit begins in, and which of its elements it begins with, so that neighbours come together."""
+    """The tensor that a unit begins in, and the unit's first element there, counted in the C order of the whole tensor.
+
+    Sorted by it, units whose sources lie side by side come together, whichever targets they are of. Element 5 of a
+    slice [0:4, 6:9] of a tensor of shape (4, 10) is the index (1, 2) of the slice, so (1, 8) of the tensor: element 18.
+    """
     region, tensor = targets.region(unit.first), int(targets.tensor[unit.first])
     element, place, stride = unit.start // max(int(ITEMSIZES[targets.codes()[unit.first]]), 1), 0, 1
     axes = zip(targets.tensors.shape(tensor), region.offset, region.shape, strict=True)
+    # From the last axis to the first: the remainder is the index in the slice, the quotient goes to the next axis. An
+    # axis without indices counts as one, so that an empty slice has a place too.
     for length, offset, extent in reversed(list(axes)):
         place += (offset + element % max(extent, 1)) * stride
         element //= max(extent, 1)
         stride *= length
     return tensor, place
+
+
+def _in_order(work: FileWork) -> Bools:
+    """[k] True for targets filled from payloads that the source decodes, best read from beginning to end."""
+    ordered = np.zeros(len(work.task.plan.targets), dtype=np.bool)
+    copies = work.task.plan.copies
+    ordered[copies.target[~work.task.entries.plain[copies.source]]] = True
+    ordered[work.moves.target[~work.task.entries.plain[work.moves.source]]] = True
+    return ordered
+
+
+def _write_units(work: FileWork, units: Sequence[Unit]) -> list[Sums]:
+    """Read several units at once, so that what more than one of them needs is read once; take checksums and write."""
+    if len(units) == 1:
+        block = _payload_in_memory(work, units[0])
+        if block is not None:
+            return [_finish(work, units[0], block, None)]
+    # Plan: the units one after the other in one buffer.
+    stops = np.cumsum([unit.nbytes for unit in units]).tolist()
+    buffer = thread_buffer(stops[-1])
+    blocks = [buffer[stop - unit.nbytes : stop] for unit, stop in zip(units, stops, strict=True)]
+    # Move: byte ranges unit by unit, and the regions of all units together.
+    moves: list[MoveTable | None] = []
+    wanted: list[WantedRegion] = []
+    for unit, block in zip(units, blocks, strict=True):
+        if unit.nbytes != int(work.task.plan.targets.nbytes[unit.first : unit.last].sum()):
+            np.frombuffer(block, np.uint8)[:] = 0  # the gaps between payloads
+        moves.append(_fill(work, unit, block))
+        wanted.extend(_wanted(work, unit, block))
+    read_regions(work.reading, sorted(wanted, key=lambda each: each.row))
+    return [_finish(work, *each) for each in zip(units, blocks, moves, strict=True)]
+
+
+def _finish(work: FileWork, unit: Unit, block: memoryview, moves: MoveTable | None) -> Sums:
+    """Take the checksums of a unit's bytes, and write them."""
+    task = work.task
+    sums = take_checksums(task.writer, task.plan.targets, task.start, unit, block)
+    if moves is not None:
+        # Each target's bytes are those of one move, so its checksum is the one that the move's reading left out.
+        pieces = Pieces(moves.source, moves.source_start, moves.nbytes, np.array(sums.payload, dtype=np.int64))
+        work.reading.evidence.add(pieces)
+    if unit.nbytes:
+        work.file.write(int(task.start[unit.first]) + unit.start, block)
+    work.progress(unit.nbytes)
+    return sums
+
+
+def _payload_in_memory(work: FileWork, unit: Unit) -> memoryview | None:
+    """The unit's bytes where they lie in an array as such, so that they need not be copied."""
+    source = work.reading.evidence.source
+    if not isinstance(source, ArraySource) or unit.last - unit.first > 1:
+        return None
+    moves = _moves(work, unit)
+    if len(moves) != 1 or not work.is_range[unit.first]:
+        return None
+    payload = source.payload(int(work.task.entries.file[moves.source[0]]))
+    if payload is None:
+        return None
+    begin = int(moves.source_start[0]) + unit.start
+    return payload[begin : begin + unit.nbytes]
+
+
+def _moves(work: FileWork, unit: Unit) -> MoveTable:
+    """The moves that fill a unit's targets."""
+    first, last = np.searchsorted(work.moves.target, [unit.first, unit.last])
+    return work.moves.slice(int(first), int(last))
+
+
+def _fill(work: FileWork, unit: Unit, block: memoryview) -> MoveTable | None:
+    """Fill the block but for regions. Returns the moves whose checksums were left to the caller, None for none."""
+    task, moves = work.task, _moves(work, unit)
+    places = task.start[moves.target] + moves.target_start - (int(task.start[unit.first]) + unit.start)
+    clipped = moves.clip(places, unit.nbytes)
+    is_shared = _are_checksums_shared(work, unit, moves, len(clipped))
+    reading = work.reading
+    if is_shared:
+        reading = Reading(Evidence(reading.evidence.source, task.entries, takes_checksums=False), in_threads=False)
+    read_moves(reading, clipped, {0: block})
+    return clipped if is_shared else None
+
+
+def _are_checksums_shared(work: FileWork, unit: Unit, moves: MoveTable, num_met: int) -> bool:
+    """Return True if the checksums that are written are those of the moves, so that they are taken once for both.
+
+    That is so where each target's bytes in the unit are those of one plain move, under the same kind of checksum.
+    ``num_met`` is the number of moves that have bytes in the unit, which may be one block of a target of many moves.
+    """
+    source, targets, count = work.reading.evidence.source, work.task.plan.targets, unit.last - unit.first
+    if source.crc is None or source.crc != work.task.writer.crc or not work.task.entries.plain[moves.source].all():
+        return False
+    if num_met != count or (count > 1 and not np.array_equal(moves.target, np.arange(unit.first, unit.last))):
+        return False
+    return bool((ITEMSIZES[targets.codes()[unit.first : unit.last]] > 0).all())
+
+
+def _wanted(work: FileWork, unit: Unit, block: memoryview) -> Iterator[WantedRegion]:
+    """The regions that fill the targets in the block that moves do not fill."""
+    for target in (np.flatnonzero(~work.is_range[unit.first : unit.last]) + unit.first).tolist():
+        yield from _wanted_of_target(work, unit, target, block)
+
+
+def _wanted_of_target(work: FileWork, unit: Unit, target: int, block: memoryview) -> Iterator[WantedRegion]:
+    """The regions that fill a target's bytes in the block: those of the copies that meet them."""
+    plan, start = work.task.plan, work.task.start
+    itemsize = int(ITEMSIZES[plan.targets.codes()[target]])
+    place = int(start[target]) - int(start[unit.first]) - unit.start
+    begin, end = max(place, 0), min(place + int(plan.targets.nbytes[target]), unit.nbytes)
+    first, last = (begin - place) // itemsize, (end - place) // itemsize
+    rows = np.arange(work.copies[target], work.copies[target + 1])
+    rank = plan.targets.shape.shape[1]  # the sources may have tensors of more axes, and the copies their columns
+    shape, offset = plan.copies.shape[rows, :rank], plan.copies.offset[rows, :rank] - plan.targets.offset[target]
+    # A copy meets the elements [first, last) only if its own first and last element lie around them in C order. That is
+    # necessary and not sufficient; it spares most of a million copies the exact test.
+    strides = np.append(np.cumprod(plan.targets.shape[target, :0:-1])[::-1], 1)
+    begins = (offset * strides).sum(axis=1)
+    ends = ((offset + shape - 1) * strides).sum(axis=1)
+    copies = [plan.copy(row) for row in rows[(begins < last) & (ends >= first)].tolist()]
+    region = plan.targets.region(target)
+    return wanted_in_range(work.task.entries, region, copies, begin - place, block[begin:end], itemsize)
+
+
+def take_checksums(writer: FileWriter, targets: SliceTable, places: Ints, unit: Unit, block: memoryview) -> Sums:
+    """Return the checksums that the writer keeps, of each target's bytes in the block, which holds those of the unit.
+
+    ``places`` are where the targets' payloads begin in the file.
+    """
+    crc, run = writer.crc, writer.run_nbytes
+    if crc is None:
+        return Sums([0] * (unit.last - unit.first), [])
+    payload: list[int] = []
+    runs: list[int] = []
+    starts = (places[unit.first : unit.last] - (int(places[unit.first]) + unit.start)).tolist()
+    sizes = targets.nbytes[unit.first : unit.last].tolist()
+    whole = (ITEMSIZES[targets.codes()[unit.first : unit.last]] == 0).tolist()
+    for row, (start, nbytes) in enumerate(zip(starts, sizes, strict=True)):
+        mine = block[max(start, 0) : min(start + nbytes, unit.nbytes)]
+        if run:
+            sums = [crc.compute(mine[at : at + run]) for at in range(0, len(mine), run)]
+            runs.extend(sums)
+            payload.append(_joined(crc.combine, sums, run, len(mine)))
+        elif whole[row]:
+            tensor = targets[unit.first + row]
+            payload.append(writer.checksum_whole(tensor.dtype, tensor.region.size, mine))
+        else:
+            payload.append(crc.compute(mine))
+    return Sums(payload, runs)
+
+
+def _joined(combine: Callable[[int, int, int], int], sums: list[int], run: int, nbytes: int) -> int:
+    """The checksum of ``nbytes`` from those of its runs."""
+    crc = sums[0] if sums else 0
+    for number, value in enumerate(sums[1:], start=1):
+        crc = combine(crc, value, min(run, nbytes - number * run))
+    return crc
+
+
+def _put_together(task: FileTask, units: list[Unit], sums: list[Sums]) -> FileChecksums:
+    """One checksum a payload, the blocks of large ones combined."""
+    payload = np.zeros(len(task.plan.targets), dtype=np.int64)
+    crc = task.writer.crc
+    for unit, values in zip(units, sums, strict=True):
+        if unit.start and crc is not None:
+            payload[unit.first] = crc.combine(int(payload[unit.first]), values.payload[0], unit.nbytes)
+        else:
+            payload[unit.first : unit.last] = values.payload
+    runs = np.array([value for values in sums for value in values.runs], dtype=np.uint32)
+    return FileChecksums(payload, runs)
 
 
 def read_checksums(task: FileTask) -> FileChecksums:
@@ -152,58 +395,3 @@ def read_checksums(task: FileTask) -> FileChecksums:
         return _put_together(task, units, run_all(read, units))
     finally:
         file.close()
-
-
-def _units(task: FileTask, is_run: npt.NDArray[np.bool]) -> Iterator[Unit]:
-    """The ranges of the file, none with more than one of the payloads that are written block by block."""
-    nbytes, start = task.plan.targets.nbytes, task.start
-    stop = start + nbytes
-    steps = _steps(task, is_run)
-    large = (nbytes > steps) & (ITEMSIZES[task.plan.targets.codes()] > 0)
-    next_large = np.append(np.flatnonzero(large), len(nbytes))
-    row, count = 0, len(nbytes)
-    while row < count:
-        if large[row]:
-            size, step = int(nbytes[row]), int(steps[row])
-            for begin in range(0, size, step):
-                yield Unit(row, row + 1, begin, min(step, size - begin))
-            row += 1
-            continue
-        last = max(row + 1, int(np.searchsorted(stop, start[row] + BLOCK_NBYTES, side="right")))
-        last = min(last, int(next_large[np.searchsorted(next_large, row)]))
-        yield Unit(row, last, 0, int(stop[last - 1] - start[row]))
-        row = last
-
-
-def _steps(task: FileTask, is_run: npt.NDArray[np.bool]) -> Ints:
-    """[k] the bytes of a block of each payload: where boxes fill it, so few that a batch has some of all its fellows.
-
-    Blocks hold whole runs, which have checksums of their own.
-    """
-    tensor = task.plan.targets.tensor
-    fellows = np.bincount(tensor[~is_run], minlength=len(task.plan.targets.tensors))[tensor]
-    grain = task.writer.run_nbytes or _GRAIN_NBYTES
-    share = np.clip(BATCH_NBYTES // np.maximum(fellows, 1) // grain * grain, grain, BLOCK_NBYTES)
-    return np.where(is_run, BLOCK_NBYTES, share)
-
-
-def _in_order(work: FileWork) -> npt.NDArray[np.bool]:
-    """[k] True for targets filled from payloads that the source decodes, best read from beginning to end."""
-    ordered = np.zeros(len(work.plan.targets), dtype=np.bool)
-    copies = work.plan.copies
-    ordered[copies.target[~work.entries.plain[copies.source]]] = True
-    ordered[work.moves.target[~work.entries.plain[work.moves.source]]] = True
-    return ordered
-
-
-def _put_together(task: FileTask, units: list[Unit], sums: list[Sums]) -> FileChecksums:
-    """One checksum a payload, the blocks of large ones combined."""
-    payload = np.zeros(len(task.plan.targets), dtype=np.int64)
-    crc = task.writer.crc
-    for unit, values in zip(units, sums, strict=True):
-        if unit.start and crc is not None:
-            payload[unit.first] = crc.combine(int(payload[unit.first]), values.payload[0], unit.nbytes)
-        else:
-            payload[unit.first : unit.last] = values.payload
-    runs = np.array([value for values in sums for value in values.runs], dtype=np.uint32)
-    return FileChecksums(payload, runs)

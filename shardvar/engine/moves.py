@@ -1,26 +1,30 @@
-"""Copies of regions as moves of bytes.
+"""Moves: the copies of a plan as byte ranges.
 
-A copy says which box of elements goes from a source slice to a target slice. Where that box is contiguous in both
-payloads, as it is for whole tensors and for cuts along the first axis, it is one run of bytes, and the engine needs to
-know no geometry. ``lower`` finds these copies, all at once, and leaves the others to ``engine.boxes``.
+A copy says which region of elements goes from a source slice to a target slice. Where that region is contiguous in
+both payloads, as it is for whole tensors and for cuts along the first axis, it is one byte range, and what reads or
+writes it needs no geometry. ``lower`` finds these copies, all at once, and leaves the others to
+``pieces.read_regions``.
 
-A string tensor is always one slice here and there, so its payload moves whole, also where it has no element.
+    copy                                         in the source [4, 6]   in the target [2, 6]
+    [1:3, 0:6] of a tensor, stored whole         bytes of rows 1 and 2  the whole payload      -> one move
+    [1:3, 2:4]                                   two stretches of 2     two stretches of 2     -> a region
+
+A string tensor is one slice on both sides, so its payload moves whole, also where it has no element.
 """
 
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
-from shardvar.layout.dtypes import ITEMSIZES, Ints
+from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.plan import Plan
 from shardvar.planning.slices import SliceTable, widen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MoveTable:
-    """Runs of bytes that go from a source's payload to a target's, ordered by target and place in its payload."""
+    """Byte ranges that go from a source's payload to a target's, ordered by target and place in its payload."""
 
     source: Ints
     """[k] rows of the sources."""
@@ -36,21 +40,46 @@ class MoveTable:
     def __len__(self) -> int:
         return len(self.source)
 
+    def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        """The columns, in the order of the fields."""
+        return self.source, self.source_start, self.target, self.target_start, self.nbytes
+
     def take(self, rows: Ints) -> Self:
         """The table of some of the rows, in the given order."""
-        columns = (self.source, self.source_start, self.target, self.target_start, self.nbytes)
-        return type(self)(*(column[rows] for column in columns))
+        return type(self)(*(column[rows] for column in self.columns()))
+
+    def where(self, mask: Bools) -> Self:
+        """The table of the rows at which the mask [k] is True, in order."""
+        return self if mask.all() else self.take(np.flatnonzero(mask))
+
+    def slice(self, first: int, last: int) -> Self:
+        """The table of the rows ``[first, last)``, as views."""
+        return type(self)(*(column[first:last] for column in self.columns()))
+
+    def clip(self, places: Ints, nbytes: int) -> Self:
+        """The moves cut to the bytes ``[0, nbytes)`` of a buffer in which they begin at ``places``; all to target 0.
+
+        A move of 10 bytes at place -4 of a buffer becomes one of 6 bytes at place 0, from 4 bytes further on.
+        """
+        start, stop = np.maximum(places, 0), np.minimum(places + self.nbytes, nbytes)
+        skip = start - places
+        zeros = np.zeros_like(self.target)
+        clipped = type(self)(self.source, self.source_start + skip, zeros, start, stop - start)
+        return clipped.where(stop > start)
 
 
-def lower(plan: Plan) -> tuple[MoveTable, npt.NDArray[np.bool]]:
-    """The moves of a plan, and for each target whether they fill it; the copies of the others are no runs of bytes."""
+def lower(plan: Plan) -> tuple[MoveTable, Bools]:
+    """The moves of a plan, and [m] True for targets that they fill; the copies of the others are not byte ranges.
+
+    A target is filled by moves or by regions and not by both, so that its payload is read in one manner.
+    """
     copies, sources, targets = plan.copies, plan.sources, plan.targets
     itemsize = ITEMSIZES[targets.codes()]
-    run_a, start_a = _as_run(copies.offset, copies.shape, sources, copies.source)
-    run_b, start_b = _as_run(copies.offset, copies.shape, targets, copies.target)
-    is_run = np.ones(len(targets), dtype=np.bool)
-    np.logical_and.at(is_run, copies.target, run_a & run_b)
-    rows = np.flatnonzero((is_run & (itemsize > 0))[copies.target])
+    in_a, start_a = _as_range(copies.offset, copies.shape, sources, copies.source)
+    in_b, start_b = _as_range(copies.offset, copies.shape, targets, copies.target)
+    is_range = np.ones(len(targets), dtype=np.bool)
+    np.logical_and.at(is_range, copies.target, in_a & in_b)
+    rows = np.flatnonzero((is_range & (itemsize > 0))[copies.target])
     size = itemsize[copies.target[rows]]
     moves = MoveTable(
         copies.source[rows],
@@ -62,7 +91,7 @@ def lower(plan: Plan) -> tuple[MoveTable, npt.NDArray[np.bool]]:
     whole = np.flatnonzero(itemsize == 0)
     if len(whole):
         moves = _with_whole(moves, plan, whole)
-    return moves, is_run | (itemsize == 0)
+    return moves, is_range | (itemsize == 0)
 
 
 def _with_whole(moves: MoveTable, plan: Plan, whole: Ints) -> MoveTable:
@@ -80,18 +109,19 @@ def _with_whole(moves: MoveTable, plan: Plan, whole: Ints) -> MoveTable:
     source = np.where(planned[whole] >= 0, planned[whole], source)
     zero = np.zeros_like(whole)
     added = MoveTable(source, zero, whole, zero, plan.sources.nbytes[source])
-    names = ("source", "source_start", "target", "target_start", "nbytes")
-    joined = MoveTable(*(np.concatenate([getattr(moves, name), getattr(added, name)]) for name in names))
+    joined = MoveTable(*map(np.concatenate, zip(moves.columns(), added.columns(), strict=True)))
     return joined.take(np.lexsort((joined.target_start, joined.target)))
 
 
-def _as_run(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tuple[npt.NDArray[np.bool], Ints]:
-    """Whether each box is contiguous in its slice's payload, and its first element there.
+def _as_range(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tuple[Bools, Ints]:
+    """[c] True for regions that are contiguous in their slice's payload, and [c] their first element there.
 
-    It is if some axis has only single indices before it and only whole extents after it.
+    A region is contiguous if some axis has only single indices before it and only whole extents after it: in a slice of
+    shape (4, 5, 6), [1:2, 2:4, 0:6] is (axis 1), and [1:3, 2:4, 0:6] is not.
     """
     rank = shape.shape[1]
     outer = widen(slices.shape[rows], rank, 1)
+    # Elements from one index to the next: the products of the extents to the right, (30, 6, 1) for (4, 5, 6).
     strides = np.ones_like(outer)
     if rank > 1:
         strides[:, :-1] = np.cumprod(outer[:, :0:-1], axis=1)[:, ::-1]
@@ -101,7 +131,7 @@ def _as_run(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tuple[
     yes = np.ones((len(rows), 1), dtype=np.bool)
     before = np.concatenate([yes, single], axis=1)  # before[:, d]: only single indices on the axes before d
     after = np.concatenate([entire, yes], axis=1)  # after[:, d]: only whole extents from axis d on
-    run = after[:, 0].copy()
+    contiguous = after[:, 0].copy()
     for axis in range(rank):
-        run |= before[:, axis] & after[:, axis + 1]
-    return run, start
+        contiguous |= before[:, axis] & after[:, axis + 1]
+    return contiguous, start

@@ -1,4 +1,8 @@
-"""Threads that work through independent pieces of work, a bounded number at a time."""
+"""Blocks of bytes, and the threads that work through them.
+
+Payloads of any size are read and written a block at a time, by a bounded number of threads, a bounded number of blocks
+ahead. So memory is a matter of ``WORKERS`` and ``BLOCK_NBYTES``, and not of the checkpoint.
+"""
 
 import os
 import threading
@@ -10,14 +14,36 @@ from typing import TypeVar
 Work = TypeVar("Work")
 Done = TypeVar("Done")
 
+Progress = Callable[[int], object]
+"""A function that is called with the number of bytes that were moved since the last call, from any thread."""
+
+BLOCK_NBYTES = 4 << 20
+"""Bytes that are read or written at a time: enough to hide the cost of the call, and few enough for the cache."""
+
+SMALL_NBYTES = 64 << 10
+"""A read or write costs about as much as these bytes, so smaller ones are done together. A multiple of item sizes."""
+
 WORKERS = max(2, min(4, os.cpu_count() or 2))
-"""Enough to overlap checksums with reading and writing; every worker holds one buffer."""
+"""Enough to overlap checksums with reading and writing; every worker holds at most four blocks."""
 
 _local = threading.local()
 
 
+def block_ranges(start: int, stop: int, step: int | None = None) -> Iterator[tuple[int, int]]:
+    """Ranges that cut the bytes ``[start, stop)`` at the multiples of ``step``; without a step, of a block.
+
+    The multiples count from byte 0, not from ``start``, so that two readers of one payload cut it at the same places.
+
+    >>> list(block_ranges(3, 10, 4))
+    [(3, 4), (4, 8), (8, 10)]
+    """
+    step = step or BLOCK_NBYTES
+    for begin in range(start // step * step, stop, step):
+        yield max(begin, start), min(begin + step, stop)
+
+
 def run_all(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Done]:
-    """``function`` of every item, in order, by several threads, a bounded number ahead; the first error stops it."""
+    """Return ``function`` of every item, in order, by threads, a bounded number ahead. The first error stops them."""
     done: list[Done] = []
     pending: deque[Future[Done]] = deque()
     with ThreadPoolExecutor(WORKERS) as executor:
@@ -25,11 +51,11 @@ def run_all(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Don
             for item in items:
                 try:
                     pending.append(executor.submit(function, item))
-                except (
-                    RuntimeError
-                ):  # the interpreter ends and begins no threads: what it waits for goes on in this one
+                except RuntimeError:
+                    # A save at the interpreter's exit: it starts no more threads, so the rest is done in this one.
                     done.extend(pending.popleft().result() for _ in range(len(pending)))
                     done.append(function(item))
+                # Four a worker: enough that none waits, and few enough that a million blocks are not a million futures.
                 if len(pending) > 4 * WORKERS:
                     done.append(pending.popleft().result())
             done.extend(future.result() for future in pending)
@@ -39,15 +65,19 @@ def run_all(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Don
     return done
 
 
+def run_in_order(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Done]:
+    """Return ``function`` of every item, one after the other in this thread."""
+    return [function(item) for item in items]
+
+
+def new_buffer(nbytes: int) -> memoryview:
+    """A fresh buffer, zeroed."""
+    return memoryview(bytearray(nbytes))
+
+
 def thread_buffer(nbytes: int) -> memoryview:
-    """A buffer of this thread's own, which its next call reuses; its content is whatever was there."""
+    """The buffer that belongs to this thread; its next call reuses it, and its content is what was there."""
     buffer: bytearray | None = getattr(_local, "buffer", None)
     if buffer is None or len(buffer) < nbytes:
         buffer = _local.buffer = bytearray(nbytes)
     return memoryview(buffer)[:nbytes]
-
-
-def blocks(nbytes: int, block_nbytes: int) -> Iterator[tuple[int, int]]:
-    """The ranges ``[start, stop)`` of at most ``block_nbytes`` that cut ``nbytes``."""
-    for start in range(0, nbytes, block_nbytes):
-        yield start, min(start + block_nbytes, nbytes)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardvar.engine.evidence import Piece, check_evidence
+from shardvar.engine.evidence import Evidence, Pieces
 from shardvar.engine.files import FileReport, FileTask, read_checksums, run_task
 from shardvar.errors import CheckpointError, StorageError
 from shardvar.formats.protocol import Sink, Source
@@ -91,7 +91,11 @@ def write_checkpoint(
                 progress(report.nbytes)
             reports.append(report)
         if tasks:
-            check_evidence(source, tasks[0].entries, [part for report in reports for part in report.parts])
+            # A payload may be in several files, a part in each: only together can the parts be compared.
+            evidence = Evidence(source, tasks[0].entries)
+            for report in reports:
+                evidence.add(report.parts)
+            evidence.check()
     except BaseException as error:
         # What was interrupted can be taken up again if it can be found again.
         if isinstance(error, Exception) or not resume:
@@ -135,7 +139,7 @@ def write_journal(task: FileTask, report: FileReport) -> None:
         "stamp": _stamp(task),
         "payload": report.checksums.payload.tolist(),
         "runs": report.checksums.runs.tolist(),
-        "parts": report.parts,
+        "parts": report.parts.table().tolist(),
     }
     file = task.storage.create(task.name + JOURNAL)
     try:
@@ -186,12 +190,12 @@ def _stamp(task: FileTask) -> str:
     return file.stamp
 
 
-def _check_parts(parts: object, entries: EntryTable) -> list[Piece]:
+def _check_parts(parts: object, entries: EntryTable) -> Pieces:
     """The pieces, all of them within the payloads that they are pieces of; ``ValueError`` otherwise."""
-    table = np.array(parts, np.int64).reshape(-1, 4)
-    row, start, nbytes, crc = table.T
-    if ((row < 0) | (row >= len(entries)) | (start < 0) | (nbytes < 0) | (crc < NO_CHECKSUM)).any():
+    pieces = Pieces.of(np.array(parts, np.int64))
+    row, start, nbytes = pieces.row, pieces.start, pieces.nbytes
+    if ((row < 0) | (row >= len(entries)) | (start < 0) | (nbytes < 0) | (pieces.checksum < NO_CHECKSUM)).any():
         raise ValueError("A piece of nothing.")
     if (nbytes > entries.slices.nbytes[row] - start).any():
         raise ValueError("A piece that reaches out of its payload.")
-    return [(a, b, c, d) for a, b, c, d in table.tolist()]
+    return pieces

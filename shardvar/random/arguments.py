@@ -1,4 +1,4 @@
-"""What random functions take: shapes, dtypes, seeds, limits. Each is read, or named as what cannot be meant."""
+"""The arguments of random functions: dtypes, seeds, limits. Each function returns the checked value, or raises."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -15,11 +15,11 @@ FLOATS = "float16", "bfloat16", "float32", "float64"
 INTEGERS = "int32", "int64", "uint32", "uint64"
 
 TRUNCATED_AT = 2
-"""Standard deviations beyond which a truncated normal is drawn again: TensorFlow's, and what the name means to it."""
+"""Standard deviations beyond which a truncated normal value is drawn again, as in TensorFlow."""
 
 
 def read_shape(shape: Sequence[SupportsIndex]) -> tuple[int, ...]:
-    """The shape as integers.
+    """Return the shape as a tuple of integers.
 
     >>> read_shape(np.array([13, 4]))
     (13, 4)
@@ -27,14 +27,14 @@ def read_shape(shape: Sequence[SupportsIndex]) -> tuple[int, ...]:
     try:
         extents = tuple(index(extent) for extent in shape)
     except TypeError:
-        raise ArgumentTypeError(f"{shape!r} is no shape.", "Give a sequence of integers.") from None
+        raise ArgumentTypeError(f"Invalid shape {shape!r}.", "Give a sequence of integers.") from None
     if any(extent < 0 for extent in extents):
-        raise ArgumentError(f"The shape {extents} has a negative extent.")
+        raise ArgumentError(f"The shape {extents} has a negative extent.", "Give extents of 0 or more.")
     return extents
 
 
 def read_dtype(dtype: npt.DTypeLike, allowed: Sequence[str]) -> np.dtype[Any]:
-    """The dtype, one of those that are allowed.
+    """Return the dtype, one of those that are allowed.
 
     >>> read_dtype("bfloat16", FLOATS), read_dtype(np.float32, FLOATS)
     (dtype(bfloat16), dtype('float32'))
@@ -42,14 +42,14 @@ def read_dtype(dtype: npt.DTypeLike, allowed: Sequence[str]) -> np.dtype[Any]:
     try:
         name = dtype_name(np.dtype(dtype))
     except TypeError:
-        raise ArgumentTypeError(f"{dtype!r} is no dtype.", f"Give one of {', '.join(allowed)}.") from None
+        raise ArgumentTypeError(f"Invalid dtype {dtype!r}.", f"Give one of {', '.join(allowed)}.") from None
     if name not in allowed:
         raise ArgumentError(f"Values of dtype {name} cannot be drawn here.", f"Draw one of {', '.join(allowed)}.")
     return numpy_dtype(name)
 
 
 def read_seed(seed: object) -> Array:
-    """The seed as an array of two integers: an array keeps its dtype, others become int64, or uint64 if need be.
+    """Return the seed as an array of two integers. An array keeps its dtype; others become int64, or uint64 if needed.
 
     >>> read_seed([7, 0]), read_seed([-1, 2**64 - 1])
     (array([7, 0]), array([18446744073709551615, 18446744073709551615], dtype=uint64))
@@ -57,46 +57,50 @@ def read_seed(seed: object) -> Array:
     if isinstance(seed, np.ndarray) and seed.shape == (2,) and seed.dtype.kind in "iu":
         return seed
     try:
-        first, second = (index(part) for part in seed)  # type: ignore[attr-defined]  # what is no pair is refused below
+        first, second = (index(part) for part in seed)  # type: ignore[attr-defined]  # anything else than a pair is refused below
     except (TypeError, ValueError):
         first, second = 2**64, 2**64
     if not all(-(2**63) <= part < 2**64 for part in (first, second)):
-        raise ArgumentError(f"{seed!r} is no seed.", "Give two integers of at most 64 bits, such as [7, 0].")
+        raise ArgumentError(f"Invalid seed {seed!r}.", "Give two integers of at most 64 bits, such as [7, 0].")
     if max(first, second) < 2**63:
         return np.array([first, second], np.int64)
     return np.array([first % 2**64, second % 2**64], np.uint64)
 
 
 def read_integer_limits(minval: npt.ArrayLike, maxval: npt.ArrayLike, dtype: np.dtype[Any]) -> tuple[int, int]:
-    """``minval`` and the number of integers in [minval, maxval), both of which the dtype holds."""
+    """Return ``minval`` and the number of integers in [minval, maxval); the dtype holds both limits."""
     limits = np.iinfo(dtype)
     try:
-        low, high = index(minval), index(maxval)  # type: ignore[arg-type]  # what is no integer is refused below
+        low, high = index(minval), index(maxval)  # type: ignore[arg-type]  # others are refused below
     except TypeError:
         raise ArgumentTypeError(
             f"The limits {minval!r} and {maxval!r} of {dtype} values are not both integers.", "Give two integers."
         ) from None
     if not limits.min <= low < high <= limits.max:
         raise ArgumentError(
-            f"There are no {dtype} values between minval={low} and maxval={high}.",
+            f"Invalid limits minval={low} and maxval={high} of {dtype} values.",
             f"Give limits from {limits.min} to {limits.max}, the lower one first.",
         )
     return low, high - low
 
 
 def read_limits(minval: npt.ArrayLike, maxval: npt.ArrayLike) -> tuple[float, float]:
-    """Two finite numbers, the lower one first."""
+    """Return two finite numbers, the lower one first."""
     try:
-        low, high = float(minval), float(maxval)  # type: ignore[arg-type]  # what is no number is refused below
+        low, high = float(minval), float(maxval)  # type: ignore[arg-type]  # others are refused below
     except (TypeError, ValueError):
-        raise ArgumentTypeError(f"The limits {minval!r} and {maxval!r} are not both numbers.") from None
+        raise ArgumentTypeError(
+            f"The limits {minval!r} and {maxval!r} are not both numbers.", "Give two numbers."
+        ) from None
     if not (isfinite(low) and isfinite(high) and low <= high):
-        raise ArgumentError(f"Nothing can be drawn between minval={low} and maxval={high}.", "Put the lower one first.")
+        raise ArgumentError(
+            f"Invalid limits minval={low} and maxval={high}.", "Give finite numbers, the lower one first."
+        )
     return low, high
 
 
 def scaled(values: Array, factor: npt.ArrayLike, summand: npt.ArrayLike) -> Array:
-    """``values * factor + summand``, in place, each operation rounded to the dtype of ``values``."""
+    """Return ``values * factor + summand``, computed in place, each operation rounded to the dtype of ``values``."""
     try:
         values *= np.asarray(factor).astype(values.dtype)
         values += np.asarray(summand).astype(values.dtype)

@@ -1,7 +1,7 @@
-"""Random numbers addressed by index: an element depends on the seed and its flat index in the full tensor alone.
+"""Random numbers addressed by index: an element depends only on the seed and its flat index in the full tensor.
 
-Any region can therefore be drawn alone, and the concatenation of the parts of any partition is bit for bit the whole.
-The words are those of Philox4x64-10 as ``numpy.random.Philox`` gives them by ``random_raw``, which NEP 19 keeps stable.
+So any region can be drawn alone, and the concatenation of the parts of any partition is bit for bit the whole. The
+words are those of Philox4x64-10 as ``numpy.random.Philox`` gives them by ``random_raw``, which NEP 19 keeps stable.
 ``docs/random.md`` gives the stream word by word; in short, with 64-bit words ``w[k]`` and fractions in [0, 1) made of
 the HIGH bits of a word:
 
@@ -10,10 +10,10 @@ the HIGH bits of a word:
     integers    w[i] modulo the range, plus the minimum
     normals     a pair i // 2 has two fractions z0 and z1, from the halves of one word (float32) or from two words:
                 sqrt(-2 log(1 - z0)) times cos(2 pi z1) for even i, times sin(2 pi z1) for odd i
-    truncated   the normal of the first attempt 0, 1, ... that lies within the limit; an attempt is a stream of its own
+    truncated   the normal of the first attempt 0, 1, ... that lies within the limit; each attempt is another stream
     narrower    float16 and bfloat16 are computed in float32 and rounded
 
-Nothing is held but the region and a block of words.
+Only the region and a few words at a time are held in memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
 from shardvar.layout import Region
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.random.arguments import (
     FLOATS,
     INTEGERS,
@@ -36,18 +36,18 @@ from shardvar.random.arguments import (
     read_seed,
     read_shape,
 )
-from shardvar.random.blocks import Draw, draw_blocks
+from shardvar.random.value_blocks import DrawFunction, draw_blocks
 
-Words64 = npt.NDArray[np.uint64]
+_Words64 = npt.NDArray[np.uint64]
 
 _FORMS: dict[int, tuple[Any, Any, Any]] = {
     4: (np.uint32(9), np.uint32(127 << 23), np.float32(1)),
     8: (np.uint64(12), np.uint64(1023 << 52), np.float64(1)),
 }
-"""For words of so many bytes: the bits that a fraction does not need, the exponent of one, and one."""
+"""By the bytes of a word: the bits that a fraction does not need, the exponent bits of 1.0, and 1.0."""
 
-_PIECE = 1 << 14
-"""Words that are drawn at a time: 128 KiB."""
+_WORDS_AT_ONCE = 1 << 14
+"""Words that are drawn at a time: 128 KiB, which stays in the processor's cache while they are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,43 +59,47 @@ class IndexedStream:
 
     @classmethod
     def of(cls, seed: npt.ArrayLike) -> "IndexedStream":
-        """The stream of a seed."""
+        """Return the stream of a seed."""
         first, second = read_seed([seed, 0] if np.ndim(seed) == 0 else seed).tolist()
         return cls((first % 2**64, second % 2**64))
 
-    def words(self, start: int, count: int, attempt: int = 0) -> Words64:
-        """Words ``start`` to ``start + count`` of an attempt."""
-        return np.concatenate([np.empty(0, np.uint64), *self.pieces(start, count, attempt)])
+    def words(self, start: int, count: int, attempt: int = 0) -> _Words64:
+        """Return words ``start`` to ``start + count`` of an attempt."""
+        return np.concatenate([np.empty(0, np.uint64), *self.iter_words(start, count, attempt)])
 
-    def pieces(self, start: int, count: int, attempt: int = 0) -> Iterator[Words64]:
-        """The same words in order, not many at a time: while they are used they stay in the processor's cache.
+    def iter_words(self, start: int, count: int, attempt: int = 0) -> Iterator[_Words64]:
+        """Yield the same words in order, at most ``_WORDS_AT_ONCE`` at a time.
 
         Words ``4 b`` to ``4 b + 4`` are Philox4x64-10 at the counter (b + 1, 0, 0, attempt), least word first: NumPy's
         generator counts before it computes.
         """
+        # Word 6 is word 2 of counter block 1: start at counter 6 // 4 = 1 and skip 6 % 4 = 2 words.
         counter = np.array([start // 4, 0, 0, attempt], np.uint64)
         generator = np.random.Philox(key=np.array(self.key, np.uint64), counter=counter)
         generator.random_raw(start % 4)
-        for first in range(0, count, _PIECE):
-            yield np.asarray(generator.random_raw(min(_PIECE, count - first)))
+        for first in range(0, count, _WORDS_AT_ONCE):
+            yield np.asarray(generator.random_raw(min(_WORDS_AT_ONCE, count - first)))
 
     def uniform(self, start: int, out: Array) -> Iterator[Array]:
-        """Write fractions in [0, 1) to ``out``, float32 or float64; each piece is given while it is in the cache."""
+        """Write fractions in [0, 1) to ``out``, float32 or float64; yield each portion while it is in the cache."""
+        # Two float32 share a word: elements 3 to 8 need words 1 to 4 (elements 2 to 8), and element 2 is skipped.
         first, stop, done = start // _in_a_word(out), -(-(start + len(out)) // _in_a_word(out)), 0
         skipped = start % _in_a_word(out)
-        for words in self.pieces(first, stop - first):
-            bits = _parts(words, out)[skipped:][: len(out) - done]
+        for words in self.iter_words(first, stop - first):
+            bits = _halves(words, out)[skipped:][: len(out) - done]
             yield _fractions(bits, out[done : done + len(bits)])
             done, skipped = done + len(bits), 0
 
     def normal(self, start: int, out: Array) -> None:
         """Write standard normal values to ``out``, float32 or float64."""
+        # Values come in pairs (2k, 2k + 1). Elements 3 to 6 are in pairs 1 to 3, which are elements 2 to 6; whole pairs
+        # are written to `out` itself, others to memory of which the right part is copied.
         first, stop = start // 2, (start + len(out) + 1) // 2
         is_pairs = start % 2 == len(out) % 2 == 0
         pairs = out.reshape(-1, 2) if is_pairs else np.empty((stop - first, 2), out.dtype)
         done = 0
-        for words in self.pieces(first * 2 // _in_a_word(out), (stop - first) * 2 // _in_a_word(out)):
-            fractions = _fractions(_parts(words, out)).reshape(-1, 2)
+        for words in self.iter_words(first * 2 // _in_a_word(out), (stop - first) * 2 // _in_a_word(out)):
+            fractions = _fractions(_halves(words, out)).reshape(-1, 2)
             radius, angle = _polar(fractions[:, 0].copy(), fractions[:, 1].copy())
             np.multiply(radius, np.cos(angle), out=pairs[done : done + len(angle), 0])
             np.multiply(radius, np.sin(angle), out=pairs[done : done + len(angle), 1])
@@ -105,6 +109,7 @@ class IndexedStream:
 
     def truncated_normal(self, start: int, out: Array) -> None:
         """Write standard normal values within the limit to ``out``."""
+        # 4.6 % of normal values lie beyond two standard deviations. Only these are drawn again, attempt by attempt.
         self.normal(start, out)
         attempt, again = 0, _beyond(out)
         while len(again):
@@ -112,16 +117,19 @@ class IndexedStream:
             out[again] = self._normal_at(start + again, out.dtype, attempt)
             again = again[_beyond(out[again])]
 
-    def _normal_at(self, indices: npt.NDArray[np.int64], kind: np.dtype[Any], attempt: int) -> Array:
-        """An attempt's values at ascending indices: words are drawn through, only what is asked for is computed."""
-        pairs, asked = indices // 2, np.empty((len(indices), 2), kind)
+    def _normal_at(self, indices: Ints, kind: np.dtype[Any], attempt: int) -> Array:
+        """Return an attempt's values at ascending indices: all words are drawn, but only these values computed."""
+        pairs, fractions = indices // 2, np.empty((len(indices), 2), kind)
         pair, stop = int(pairs[0]), int(pairs[-1]) + 1
-        for words in self.pieces(pair * 2 // _in_a_word(asked), (stop - pair) * 2 // _in_a_word(asked), attempt):
-            fractions = _fractions(_parts(words, asked)).reshape(-1, 2)
-            low, high = np.searchsorted(pairs, [pair, pair + len(fractions)])
-            asked[low:high] = fractions[pairs[low:high] - pair]
-            pair += len(fractions)
-        radius, angle = _polar(asked[:, 0].copy(), asked[:, 1].copy())
+        for words in self.iter_words(
+            pair * 2 // _in_a_word(fractions), (stop - pair) * 2 // _in_a_word(fractions), attempt
+        ):
+            drawn = _fractions(_halves(words, fractions)).reshape(-1, 2)
+            # `drawn` has the pairs from `pair` on; those that are asked for are pairs[low:high], since pairs ascend.
+            low, high = np.searchsorted(pairs, [pair, pair + len(drawn)])
+            fractions[low:high] = drawn[pairs[low:high] - pair]
+            pair += len(drawn)
+        radius, angle = _polar(fractions[:, 0].copy(), fractions[:, 1].copy())
         return np.asarray(radius * np.where(indices % 2 == 0, np.cos(angle), np.sin(angle)))
 
 
@@ -133,7 +141,7 @@ def indexed_uniform(
     dtype: npt.DTypeLike = "float32",
     region: Region | None = None,
 ) -> Array:
-    """Values in [minval, maxval); the limits are rounded to the dtype first, and equal limits give that value.
+    """Return values in [minval, maxval). Limits are rounded to the dtype first, and equal limits give that value.
 
     Law, here and below: with ``region=r`` it is ``indexed_uniform(shape, seed)[r.slices]``, bit for bit.
 
@@ -157,7 +165,7 @@ def indexed_normal(
     dtype: npt.DTypeLike = "float32",
     region: Region | None = None,
 ) -> Array:
-    """Normal values."""
+    """Return normal values with this mean and standard deviation."""
     return _scaled_draw(IndexedStream.normal, shape, seed, mean, stddev, dtype, region)
 
 
@@ -169,7 +177,7 @@ def indexed_truncated_normal(
     dtype: npt.DTypeLike = "float32",
     region: Region | None = None,
 ) -> Array:
-    """Normal values within two standard deviations of the mean: those beyond are drawn again."""
+    """Return normal values within two standard deviations of the mean: those beyond are drawn again."""
     return _scaled_draw(IndexedStream.truncated_normal, shape, seed, mean, stddev, dtype, region)
 
 
@@ -197,24 +205,26 @@ def _scaled_draw(
     return draw_blocks(extents, region, kind, values)
 
 
-def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: np.dtype[Any]) -> Draw:
+def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: np.dtype[Any]) -> DrawFunction:
     wide = np.promote_types(kind, np.float32)
     low, high = (np.asarray(limit).astype(kind) for limit in (minval, maxval))
     with np.errstate(over="ignore"):
         factor, summand = high.astype(wide) - low.astype(wide), low.astype(wide)
     if not np.isfinite(factor):
         raise ArgumentError(f"The range from {minval} to {maxval} is too large for {kind}.", "Draw it as float64.")
-    largest = np.nextafter(high, low)  # a product or a rounding may reach the upper limit, which is not in the range
-    # No step of the arithmetic turns a greater fraction into a smaller value, so the greatest tells what is reached.
+    # A product or a rounding may reach the upper limit, which is not in the range: in bfloat16, whose steps at 100 are
+    # 0.5, the value 100.9 rounds to 101. No step of the arithmetic turns a greater fraction into a smaller value, so it
+    # is enough to look at the greatest fraction, once; values are then cut to the largest below the limit.
+    largest = np.nextafter(high, low)
     is_reached = ((1 - np.finfo(wide).eps) * factor + summand).astype(kind) > largest
     is_unit = factor == 1 and summand == 0
 
     def values(start: int, out: Array) -> None:
         drawn = out if kind == wide else np.empty(len(out), wide)
-        for piece in stream.uniform(start, drawn):
+        for portion in stream.uniform(start, drawn):
             if not is_unit:
-                piece *= factor
-                piece += summand
+                portion *= factor
+                portion += summand
         if kind != wide:
             out[:] = drawn
         if is_reached:
@@ -223,7 +233,7 @@ def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: np.dtype
     return values
 
 
-def _integers(stream: IndexedStream, low: int, count: int, kind: np.dtype[Any]) -> Draw:
+def _integers(stream: IndexedStream, low: int, count: int, kind: np.dtype[Any]) -> DrawFunction:
     def values(start: int, out: Array) -> None:
         words = stream.words(start, len(out))
         words %= np.uint64(count)
@@ -234,19 +244,23 @@ def _integers(stream: IndexedStream, low: int, count: int, kind: np.dtype[Any]) 
 
 
 def _in_a_word(values: Array) -> int:
-    """How many of the values, float32 or float64, one word gives."""
+    """Return the number of values, float32 or float64, that one word gives."""
     return 8 // values.itemsize
 
 
-def _parts(words: Words64, values: Array) -> Array:
-    """The words as integers of the size of the values; a half of them is the low half, then the high half."""
+def _halves(words: _Words64, values: Array) -> Array:
+    """Return the words as integers of the size of the values: for 32 bits the low half, then the high half, of each."""
     if values.itemsize == 8:
         return words
     return words.astype("<u8", copy=False).view("<u4").astype(np.uint32, copy=False)
 
 
 def _fractions(words: Array, out: Array | None = None) -> Array:
-    """The high 23 or 52 bits of each word as a number in [0, 1), in ``out`` or in the words' memory, which is used."""
+    """Return the high 23 or 52 bits of each word as a number in [0, 1), in ``out`` or in the memory of the words.
+
+    The bits become the fraction of a number in [1, 2), and subtracting 1 is exact. The 32-bit word 0x80000000 gives
+    0x80000000 >> 9 | 0x3F800000 = 0x3FC00000, which is 1.5 as float32, and so 0.5.
+    """
     shift, exponent, one = _FORMS[words.itemsize]
     words >>= shift
     words |= exponent
@@ -256,7 +270,7 @@ def _fractions(words: Array, out: Array | None = None) -> Array:
 
 
 def _polar(z0: Array, z1: Array) -> tuple[Array, Array]:
-    """Box and Muller: the radius and the angle of two independent normal values; the fractions are used up."""
+    """Return the radius and the angle of two independent normal values (Box and Muller), in the fractions' memory."""
     np.subtract(1, z0, out=z0)  # in (0, 1]: the logarithm is finite
     np.log(z0, out=z0)
     z0 *= z0.dtype.type(-2)
@@ -265,5 +279,5 @@ def _polar(z0: Array, z1: Array) -> tuple[Array, Array]:
     return z0, z1
 
 
-def _beyond(values: Array) -> npt.NDArray[np.int64]:
+def _beyond(values: Array) -> Ints:
     return np.flatnonzero(np.abs(values) >= TRUNCATED_AT)

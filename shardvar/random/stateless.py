@@ -1,15 +1,21 @@
 """TensorFlow's stateless random numbers: ``tf.random.stateless_*`` from the words of ``PhiloxStream``.
 
-Values are a function of seed and shape alone. Uniform values and integers are TensorFlow's bit for bit; normal ones are
-within 4 units in the last place, since logarithm and sine differ by as much between libraries. ``docs/random.md``
+Values are a function of seed and shape alone. Uniform values and integers equal TensorFlow's bit for bit. Normal values
+are within 4 units in the last place, since logarithm and sine differ by as much between libraries. ``docs/random.md``
 gives the streams word by word.
+
+The words come from Philox4x32-10 (Salmon et al., 2011): four 32-bit counters and two 32-bit keys give four words, by
+ten rounds of two multiplications 32x32 -> 64 bits. A seed, two 64-bit integers, is scrambled by one call of the same
+function into a key and the upper half of the counter. Counter block ``j`` of the stream is the function at that counter
+plus ``j``, a 128-bit sum; word ``i`` of the stream is word ``i % 4`` of counter block ``i // 4``. So any word can be
+computed alone.
 
     float32     the LOW 23 bits of a word are the fraction of a number in [1, 2); 1 is subtracted
     float64     words (a, b): the low 20 bits of a, then all of b, are the fraction
     float16     the low 10 bits of a word; bfloat16 the low 7
     integers    a word (two for 64 bits, the low one first) modulo the range, plus the minimum
     normals     Box and Muller: two uniform values give a sine and then a cosine
-    truncated   as many pairs as it takes until |z| < 2, from a piece of the stream kept for a few values
+    truncated   as many pairs as it takes until |z| < 2, from counter blocks that are reserved for a few values
 """
 
 from collections.abc import Callable, Sequence
@@ -32,33 +38,31 @@ from shardvar.random.arguments import (
     scaled,
 )
 
-# Philox4x32-10 (Salmon et al., 2011) in NumPy, and the stream of words that TensorFlow makes of a seed.
-#
-# Four 32-bit counters and two 32-bit keys give four words; ten rounds of two 32x32->64 multiplications each. A seed,
-# two
-# 64-bit integers, is scrambled by one call of the same function into a key and the upper half of the counter. Block
-# ``j``
-# of the stream is the function at that counter plus ``j``, a 128-bit sum; word ``i`` of the stream is word ``i % 4`` of
-# block ``i // 4``. Any word can be had alone.
-
-
 Words = npt.NDArray[np.uint32]
 
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL = 0x9E3779B9, 0xBB67AE85
-"""The golden ratio and the square root of three less one, as fractions of 2**32: added to the key at every round."""
+"""The golden ratio and the square root of three, each less one, as fractions of 2**32: added to the key at every round.
+0x9E3779B9 / 2**32 = 0.618..., 0xBB67AE85 / 2**32 = 0.732..."""
 _ROUNDS = 10
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _SCRAMBLE_KEY = 0x3EC8F720, 0x02461E29
-"""TensorFlow's: the key under which a seed is scrambled."""
+"""The key under which TensorFlow scrambles a seed."""
+_RESERVED_BLOCKS = 64
+"""Counter blocks that TensorFlow keeps for each truncated value: 256 for four float32, 128 for two float64."""
+_SMALLEST_UNIFORM = 1e-7
+"""TensorFlow's floor under the logarithm, which keeps normal values within 5.7 standard deviations:
+sqrt(-2 log(1e-7)) = 5.68."""
+_BLOCKS_AT_ONCE = 1 << 13
+"""Counter blocks computed at a time: 64 KiB a column of 64-bit values, so that all columns stay in the cache."""
 
-CHUNK = 1 << 13
-"""Blocks computed at a time: 64 KiB a column of 64-bit values, so that all of them stay in the processor's cache."""
+_Transform = Callable[[Words], Array]
+"""Words [n, 4] of n counter blocks -> values [n, k]."""
 
 
 def philox4x32(counter: npt.NDArray[np.uint64], key: tuple[int, int]) -> Words:
-    """Counters [4, n] of 32-bit values -> words [n, 4].
+    """Return the words [n, 4] of counters [4, n], whose values have 32 bits each.
 
     Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011; the example is one of
     its authors' test vectors.
@@ -68,6 +72,8 @@ def philox4x32(counter: npt.NDArray[np.uint64], key: tuple[int, int]) -> Words:
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
+    # Values of 32 bits in words of 64: a product fits, and `>> 32` and `& _LOW` are its halves. With c0 = 2**31 the
+    # product 0xD2511F53 * 2**31 has the high half 0x69288FA9 and the low half 0x80000000.
     for _ in range(_ROUNDS):
         low, high = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0, c2 = (high >> _HALF) ^ c1, (low >> _HALF) ^ c3
@@ -92,40 +98,34 @@ class PhiloxStream:
     key: tuple[int, int]
     """Two 32-bit words."""
     counter: int
-    """The 128-bit counter of block 0."""
+    """The 128-bit counter of counter block 0."""
 
     @classmethod
     def of(cls, seed: npt.ArrayLike) -> "PhiloxStream":
-        """The stream of a seed of two integers, each taken modulo 2**64."""
+        """Return the stream of a seed of two integers, each taken modulo 2**64."""
         parts = [int(part) for part in read_seed(seed)]
         halves = [part >> shift & 0xFFFFFFFF for part in parts for shift in (0, 32)]
         words = philox4x32(np.array(halves, np.uint64).reshape(4, 1), _SCRAMBLE_KEY)[0].tolist()
         return cls((words[0], words[1]), words[2] << 64 | words[3] << 96)
 
-    def blocks(self, start: int, count: int) -> Words:
-        """Blocks ``start`` to ``start + count`` as words [count, 4]."""
-        return self.blocks_at(start, np.arange(count, dtype=np.uint64))
+    def counter_blocks(self, start: int, count: int) -> Words:
+        """Return counter blocks ``start`` to ``start + count`` as words [count, 4]."""
+        return self.counter_blocks_at(start, np.arange(count, dtype=np.uint64))
 
-    def blocks_at(self, start: int, further: npt.NDArray[np.uint64]) -> Words:
-        """Blocks ``start + further[i]``, words [n, 4]; ``further`` is below 2**63."""
+    def counter_blocks_at(self, start: int, further: npt.NDArray[np.uint64]) -> Words:
+        """Return counter blocks ``start + further[i]`` as words [n, 4]; ``further`` is below 2**63."""
+        # A 128-bit sum in two columns of 64 bits. The lower half wraps around where the sum carries, and then it is
+        # smaller than what was added: in bytes, 0xF0 + 0x20 = 0x10 < 0x20, and the upper half is one more.
         upper, lower = (self.counter + start >> shift & 0xFFFFFFFFFFFFFFFF for shift in (64, 0))
-        low = further + np.uint64(lower)  # wraps around where the sum carries into the upper half
+        low = further + np.uint64(lower)
         high = np.where(low < further, np.uint64((upper + 1) & 0xFFFFFFFFFFFFFFFF), np.uint64(upper))
         return philox4x32(np.stack([low & _LOW, low >> _HALF, high & _LOW, high >> _HALF]), self.key)
 
     def words(self, start: int, count: int) -> Words:
-        """Words ``start`` to ``start + count`` [count]."""
+        """Return words ``start`` to ``start + count`` [count]."""
+        # Words 6 to 9 lie in counter blocks 1 and 2, which are words 4 to 11; 6 - 4 = 2 of them are skipped.
         first, stop = start // 4, -(-(start + count) // 4)
-        return self.blocks(first, stop - first).reshape(-1)[start - 4 * first :][:count]
-
-
-_RESERVED_BLOCKS = 64
-"""Blocks of the stream that TensorFlow keeps for each truncated value: 256 for four float32, 128 for two float64."""
-_SMALLEST_UNIFORM = 1e-7
-"""TensorFlow's floor under the logarithm, which keeps normal values within 5.7 standard deviations."""
-
-_Transform = Callable[[Words], Array]
-"""Words [n, 4] of n blocks -> values [n, k]."""
+        return self.counter_blocks(first, stop - first).reshape(-1)[start - 4 * first :][:count]
 
 
 def stateless_uniform(
@@ -135,7 +135,9 @@ def stateless_uniform(
     maxval: npt.ArrayLike | None = None,
     dtype: npt.DTypeLike = "float32",
 ) -> Array:
-    """Values in [minval, maxval), by default [0, 1); integers take both limits, or None twice for the full range.
+    """Return values in [minval, maxval), by default [0, 1).
+
+    Integers take both limits, or None twice for the full range of the dtype.
 
     >>> stateless_uniform([5], [7, 0], 0, 10, "int32").tolist()
     [3, 2, 8, 2, 1]
@@ -155,7 +157,7 @@ def stateless_normal(
     stddev: npt.ArrayLike = 1.0,
     dtype: npt.DTypeLike = "float32",
 ) -> Array:
-    """Normal values.
+    """Return normal values with this mean and standard deviation.
 
     >>> stateless_normal([2], [7, 0], dtype="float64").round(3).tolist()
     [0.051, -0.211]
@@ -171,20 +173,21 @@ def stateless_truncated_normal(
     stddev: npt.ArrayLike = 1.0,
     dtype: npt.DTypeLike = "float32",
 ) -> Array:
-    """Normal values within two standard deviations of the mean: those beyond are drawn again."""
+    """Return normal values within two standard deviations of the mean: those beyond are drawn again."""
     extents, kind = read_shape(shape), read_dtype(dtype, FLOATS)
     transform, group = _normal_of(kind), 2 if kind.name == "float64" else 4
     stream, out = PhiloxStream.of(seed), np.empty(extents, kind)
     flat = out.reshape(-1)
-    for start in range(0, flat.size, group * CHUNK):
-        chunk = flat[start : start + group * CHUNK]
-        first = np.arange(start, start + chunk.size, group, dtype=np.uint64) * np.uint64(_RESERVED_BLOCKS)
-        chunk[:] = _accepted(stream, first, transform, group).reshape(-1)[: chunk.size]
+    for start in range(0, flat.size, group * _BLOCKS_AT_ONCE):
+        portion = flat[start : start + group * _BLOCKS_AT_ONCE]
+        # Value i has the counter blocks from 64 i on; a group of four float32 shares the 256 of its four values.
+        first = np.arange(start, start + portion.size, group, dtype=np.uint64) * np.uint64(_RESERVED_BLOCKS)
+        portion[:] = _accepted(stream, first, transform, group).reshape(-1)[: portion.size]
     return scaled(out, stddev, mean)
 
 
 def split(seed: npt.ArrayLike, num: int = 2) -> Array:
-    """``num`` new seeds [num, 2] of the seed's dtype.
+    """Return ``num`` new seeds [num, 2] of the seed's dtype.
 
     >>> split(np.array([7, 0], np.int32)).tolist()
     [[-60841913, 232131072], [-1643682478, -2066582124]]
@@ -195,7 +198,7 @@ def split(seed: npt.ArrayLike, num: int = 2) -> Array:
 
 
 def fold_in(seed: npt.ArrayLike, data: int | np.integer[Any]) -> Array:
-    """A new seed [2] from a seed and an integer, of the integer's dtype (the seed's for a Python integer).
+    """Return a new seed [2] from a seed and an integer, in the integer's dtype (the seed's for a Python integer).
 
     >>> fold_in(np.array([7, 0], np.int32), 5).tolist()
     [-60841913, 5]
@@ -207,14 +210,14 @@ def fold_in(seed: npt.ArrayLike, data: int | np.integer[Any]) -> Array:
 
 
 def _draw(extents: tuple[int, ...], seed: npt.ArrayLike, kind: np.dtype[Any], transform: _Transform) -> Array:
-    """The stream's values in C order, a chunk of blocks at a time."""
+    """Return the stream's values in C order, computed from ``_BLOCKS_AT_ONCE`` counter blocks at a time."""
     stream, out = PhiloxStream.of(seed), np.empty(extents, kind)
     flat = out.reshape(-1)
     per_block = transform(np.zeros((1, 4), np.uint32)).shape[1]
-    for start in range(0, flat.size, per_block * CHUNK):
-        chunk = flat[start : start + per_block * CHUNK]
-        words = stream.blocks(start // per_block, -(-chunk.size // per_block))
-        chunk[:] = transform(words).reshape(-1)[: chunk.size]
+    for start in range(0, flat.size, per_block * _BLOCKS_AT_ONCE):
+        portion = flat[start : start + per_block * _BLOCKS_AT_ONCE]
+        words = stream.counter_blocks(start // per_block, -(-portion.size // per_block))
+        portion[:] = transform(words).reshape(-1)[: portion.size]
     return out
 
 
@@ -231,6 +234,8 @@ def _integers(
     words = _draw(extents, seed, unsigned, _words32 if kind.itemsize == 4 else _words64)
     if minval is not None and maxval is not None:
         low, count = read_integer_limits(minval, maxval, kind)
+        # Unsigned sums wrap around, so a negative minimum is added as its complement: for int32 -5 is 2**32 - 5, and
+        # 3 + 2**32 - 5 is 2**32 - 2, whose bits are those of -2.
         words %= unsigned.type(count)
         words += unsigned.type(low % (1 << 8 * kind.itemsize))
     return words.view(kind)
@@ -245,7 +250,11 @@ def _words64(words: Words) -> Array:
 
 
 def _uniform_of(kind: np.dtype[Any]) -> _Transform:
-    """Words -> values in [0, 1) of the dtype."""
+    """Return the function of words that makes values in [0, 1) of the dtype.
+
+    The fraction bits under the exponent of 1 are a number in [1, 2), and subtracting 1 is exact. In float32 the word
+    0x00400000 has the bits 0x3F800000 | 0x00400000, which is 1.5, and gives 0.5.
+    """
     if kind.name == "float64":
         return _uniform64
     if kind.name == "float32":
@@ -264,9 +273,10 @@ def _uniform64(words: Words) -> Array:
 
 
 def _normal_of(kind: np.dtype[Any]) -> _Transform:
-    """Words -> normal values, in float32 for the dtypes that are narrower.
+    """Return the function of words that makes normal values, in float32 for narrower dtypes.
 
-    Logarithm, sine and cosine of float32 are those of float64, rounded: as near to TensorFlow's as can be.
+    Logarithm, sine and cosine of float32 are those of float64, rounded. Libraries differ in the last bits of their
+    float32 functions; rounding the wider result is as near to TensorFlow's as can be.
     """
     uniform = _uniform64 if kind.name == "float64" else _uniform32
 
@@ -284,14 +294,19 @@ def _normal_of(kind: np.dtype[Any]) -> _Transform:
 
 
 def _accepted(stream: PhiloxStream, first: npt.NDArray[np.uint64], transform: _Transform, group: int) -> Array:
-    """For each block number the first ``group`` values within the limit, from that block on: [n, group]."""
+    """Return, for each number of a counter block, the first ``group`` values within the limit from it on: [n, group].
+
+    Each round draws one more counter block for all groups that are not full yet ("active").
+    """
     values = np.empty((len(first), group), transform(np.zeros((1, 4), np.uint32)).dtype)
     filled = np.zeros(len(first), np.int64)
     active = np.arange(len(first))
     block = 0
     while len(active):
-        drawn = transform(stream.blocks_at(block, first[active]))
+        drawn = transform(stream.counter_blocks_at(block, first[active]))
         keep = np.abs(drawn) < TRUNCATED_AT
+        # Kept values go behind those of earlier rounds. A group with 1 value that keeps [yes, no, yes, yes] puts them
+        # at 1 + [1, 1, 2, 3] - 1 = [1, -, 2, 3]. What passes the end of the group is dropped, as TensorFlow drops it.
         at = filled[active, np.newaxis] + np.cumsum(keep, axis=1) - 1
         keep &= at < group
         row, column = np.nonzero(keep)

@@ -1,7 +1,7 @@
 """JAX's uniform numbers under its partitionable threefry, bit for bit: the default of ``jax.random`` since 0.5.
 
-Bits of element ``i`` are a function of the key and of ``i`` alone, the flat index in the full array: threefry2x32 of
-the counter (high 32 bits of i, low 32 bits of i). Any region can be drawn alone, as JAX does on every device.
+The bits of element ``i`` are a function of the key and of ``i``, the flat index in the full array: threefry2x32 of the
+counter (high 32 bits of i, low 32 bits of i). Any region can be drawn alone, as JAX does on every device.
 """
 
 from collections.abc import Sequence
@@ -14,20 +14,22 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout import Region
 from shardvar.layout.dtypes import Array
 from shardvar.random.arguments import FLOATS, read_dtype, read_limits, read_shape
-from shardvar.random.blocks import draw_blocks
+from shardvar.random.value_blocks import draw_blocks
 
-Words = npt.NDArray[np.uint32]
+_Words = npt.NDArray[np.uint32]
 
 _ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
 _MASK = 0xFFFFFFFF
 
 _FORMS = {"float16": (16, 10), "bfloat16": (8, 7), "float32": (32, 23), "float64": (64, 52)}
-"""How many random bits JAX draws for a value of a dtype, and how many of them, the high ones, become its fraction."""
+"""By dtype: the random bits that JAX draws for a value, and how many of them, the high ones, become its fraction."""
 
 
 def jax_key(seed: int) -> tuple[int, int]:
-    """The key that ``jax.random.key(seed)`` has while 64-bit types are off, its default: (0, the seed's low 32 bits).
+    """Return the key that ``jax.random.key(seed)`` has while 64-bit types are off, JAX's default.
+
+    It is (0, the low 32 bits of the seed).
 
     >>> jax_key(-1)
     (0, 4294967295)
@@ -35,8 +37,8 @@ def jax_key(seed: int) -> tuple[int, int]:
     return 0, int(seed) & _MASK
 
 
-def threefry2x32(key: tuple[int, int], x0: Words, x1: Words) -> tuple[Words, Words]:
-    """Twenty rounds of threefry (Salmon et al., 2011): two words of counter -> two words.
+def threefry2x32(key: tuple[int, int], x0: _Words, x1: _Words) -> tuple[_Words, _Words]:
+    """Return two words for two words of counter: twenty rounds of threefry (Salmon et al., 2011).
 
     >>> [hex(int(word[0])) for word in threefry2x32((0, 0), np.zeros(1, np.uint32), np.zeros(1, np.uint32))]
     ['0x6b200159', '0x99ba4efe']
@@ -46,7 +48,7 @@ def threefry2x32(key: tuple[int, int], x0: Words, x1: Words) -> tuple[Words, Wor
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
             x0 += x1
-            x1 = x1 << np.uint32(rotation) | x1 >> np.uint32(32 - rotation)
+            x1 = x1 << np.uint32(rotation) | x1 >> np.uint32(32 - rotation)  # rotated left: 0x80000001 by 1 is 3
             x1 ^= x0
         x0 += np.uint32(keys[(group + 1) % 3])
         x1 += np.uint32((keys[(group + 2) % 3] + group + 1) & _MASK)
@@ -56,9 +58,9 @@ def threefry2x32(key: tuple[int, int], x0: Words, x1: Words) -> tuple[Words, Wor
 def jax_bits(
     key: tuple[int, int] | Sequence[int], shape: Sequence[int] = (), bits: int = 32, region: Region | None = None
 ) -> Array:
-    """``jax.random.bits(key, shape)``: random unsigned integers of 8, 16, 32 or 64 bits."""
+    """Return ``jax.random.bits(key, shape)``: random unsigned integers of 8, 16, 32 or 64 bits."""
     if bits not in (8, 16, 32, 64):
-        raise ArgumentError(f"There are no integers of {bits} bits.", "Ask for 8, 16, 32 or 64.")
+        raise ArgumentError(f"Invalid number of bits {bits}.", "Ask for 8, 16, 32 or 64.")
     pair, kind = _read_key(key), np.dtype(f"u{bits // 8}")
 
     def values(start: int, out: Array) -> None:
@@ -77,7 +79,7 @@ def jax_uniform(
     maxval: float = 1.0,
     region: Region | None = None,
 ) -> Array:
-    """``jax.random.uniform(key, shape, dtype, minval, maxval)``.
+    """Return ``jax.random.uniform(key, shape, dtype, minval, maxval)``.
 
     Law: with ``region=r`` it is ``jax_uniform(key, shape)[r.slices]``, bit for bit.
     JAX's compiler fuses the product with the sum, so float32 is rounded once here too; float64 with limits is rounded
@@ -100,11 +102,14 @@ def jax_uniform(
 
 
 def _fused(values: Array, factor: Array, summand: Array) -> Array:
-    """``values * factor + summand`` in float32, rounded once.
+    """Return ``values * factor + summand`` in float32, rounded once.
 
-    The product is exact in float64. The sum is rounded to odd there (to the neighbour whose last bit is 1, where it is
-    inexact), and so the rounding to float32 sees on which side of a tie the true sum lies.
+    The product of two float32 is exact in float64, which has more than twice as many bits. The sum may be inexact; it
+    is then rounded to odd, to the neighbour whose last bit is 1. So the rounding to float32 sees on which side of a tie
+    the true sum lies. With decimal digits: 0.1250 + 0.00004 kept as 0.1250 would round to 0.12, a tie to even, and the
+    true 0.12504 rounds to 0.13; kept as 0.1251 it does too.
     """
+    # Knuth's TwoSum: `error` is exactly what the rounded `total` lacks of product + low, and 0 where it is exact.
     product, low = values.astype(np.float64) * np.float64(factor), np.float64(summand)
     total = product + low
     part = total - product
@@ -117,5 +122,5 @@ def _fused(values: Array, factor: Array, summand: Array) -> Array:
 def _read_key(key: tuple[int, int] | Sequence[int]) -> tuple[int, int]:
     array = np.asarray(key)
     if array.shape != (2,) or array.dtype.kind not in "iu":
-        raise ArgumentTypeError(f"{key!r} is no key.", "Give two 32-bit integers, as jax_key(seed) does.")
+        raise ArgumentTypeError(f"Invalid key {key!r}.", "Give two 32-bit integers, such as jax_key(seed).")
     return int(array[0]) & _MASK, int(array[1]) & _MASK

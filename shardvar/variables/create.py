@@ -1,14 +1,15 @@
-"""Creating a variable that may be partitioned: one call of the base creator a part, each on its own device.
+"""Creation of a variable that may be partitioned: one call of the base creator for each part, on the part's device.
 
-1. Whoever is colocated with another variable is created there, whole.
-2. The geometry is known from the initial value, which is made whole only where it cannot be made in parts.
-3. The partitioner answers; fewer than two parts are a plain variable.
-4. Each part is created by the next creator with its own value, shape, name and device.
-5. The parts become shards of one sharded variable, which bears the name.
+1. A variable that is colocated with another one is created there, whole.
+2. The initial value says the geometry. It is made whole only where it cannot be made in parts.
+3. The partitioner answers. Fewer than two parts are a plain variable.
+4. The next creator makes each part with its value, shape, name and device.
+5. The parts become shards of one sharded variable, which has the name.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from shardvar.devices import Device, current_device
@@ -28,26 +29,26 @@ Cut = Partition | PartitionSpec | Sequence[int] | int | AnyPartitioner | None
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartValue:
-    """The initial value of one part, to be called on the part's device; its result belongs to whoever called."""
+    """The initial value of one part, as a callable for the part's device; the caller owns its result."""
 
     initial: InitialValue
-    """The whole of which it is a part."""
+    """The initial value of the whole."""
     region: Region
-    """The part."""
+    """The region of the part."""
     device: Device
-    """Where it will live."""
+    """The device on which the part will live."""
 
     def __call__(self) -> Array:
         return self.initial.part(self.region, self.device)
 
     @property
     def source(self) -> Device:
-        """Where its result is: where the part will live, or where the whole is of which it is a slice."""
+        """The device of its result: that of the part, or that of the whole of which the result is a slice."""
         return self.device if self.initial.whole is None else self.initial.home
 
     @property
     def makes_new_arrays(self) -> bool:
-        """Whether the array that it returns is nobody else's."""
+        """True if nothing else refers to the array that it returns."""
         return self.initial.function is not None and makes_new_arrays(self.initial.function)
 
 
@@ -59,15 +60,16 @@ def create_partitioned(
     place_next: Callable[[], Device] = current_device,
     num_shards: int = 1,
 ) -> Any:
-    """What the body of a strategy's creator returns: a plain variable, or a sharded one.
+    """Return a plain variable or a sharded one; this is the body of a strategy's creator.
 
-    ``place_next`` is called once a variable or part that is created, in their order; ``num_shards`` is offered to
+    ``place_next`` is called once for each variable or part that is created, in their order. ``num_shards`` is passed to
     partitioners of three arguments.
     """
     # R-CREATE-3 (RFC 000): 'For variables that are "colocated_with" other variables, they will be created as normal
     # variables residing in the same device as the "colocated_with" variable.'
     if kwargs.get("colocated_with") is not None:
         return next_creator(**kwargs)
+    # Plan: geometry, parts, and a device for each.
     initial = open_initial_value(kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype"))
     partition = plan_cut(cut, initial, num_shards)
     # R-CREATE-2 (RFC 000): "We will fall back to creating normal variables when there are less than two partitions."
@@ -85,16 +87,15 @@ def create_partitioned(
 def create_sharded_variable(
     initial_value: Any, cut: Cut, devices: Sequence[Device] | None = None, **kwargs: Any
 ) -> Any:
-    """``sv.Variable(initial_value, **kwargs)``, cut and placed round robin on devices, without any strategy.
+    """Return ``sv.Variable(initial_value, **kwargs)``, cut and placed round robin on devices, without a strategy.
 
     >>> sharded = create_sharded_variable([1.0, 2.0, 3.0, 4.0, 5.0], 2, name="w")
     >>> [(shard.name, shard.shape) for shard in sharded.variables]
     [('w/part_0', (3,)), ('w/part_1', (2,))]
     """
-    homes = list(devices or [current_device()])
-    turn = iter(range(1 << 62))
+    homes = cycle(devices or [current_device()])
     kwargs["initial_value"] = initial_value
-    return create_partitioned(Variable, kwargs, cut=cut, place_next=lambda: homes[next(turn) % len(homes)])
+    return create_partitioned(Variable, kwargs, cut=cut, place_next=homes.__next__)
 
 
 def plan_cut(cut: Cut, initial: InitialValue, num_shards: int) -> Partition:
@@ -126,7 +127,7 @@ def _cuts_rows_in_order(partition: Partition) -> bool:
 def _arguments_of_part(
     initial: InitialValue, region: Region, device: Device, name: str | None, number: int
 ) -> dict[str, Any]:
-    """What the next creator is told of one part instead of the whole."""
+    """Return the arguments of the next creator that differ for one part."""
     # R-CREATE-4 (RFC 000): 'dense.trainable_variables[0].name == "w/part_0"'.
     return {
         "initial_value": PartValue(initial, region, device),

@@ -1,4 +1,4 @@
-"""IndexedSlices: the rows of a tensor that are not zero, as a sparse gradient or a sparse update gives them."""
+"""IndexedSlices: some rows of a tensor and their numbers, as a sparse gradient or a sparse update has them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.dtypes import Array
 from shardvar.variables.row_layout import check_rows
 from shardvar.variables.scatter import scatter_sorted, sort_rows
 from shardvar.variables.updates import ADD
@@ -18,7 +18,8 @@ from shardvar.variables.values import as_value
 class IndexedSlices:
     """``values[i]`` belongs to row ``indices[i]``; "essentially dicts mapping from indices to vectors" (RFC 002).
 
-    A row may come several times. What that means is decided by whoever applies them: gradients add up.
+    A row may occur several times. The operation that applies the slices decides what that means: gradients add up, and
+    of several replacements the last stays.
 
     >>> IndexedSlices([[1.0, 2.0], [3.0, 4.0]], [4, 4], (6, 2)).to_dense()[4]
     array([4., 6.], dtype=float32)
@@ -27,9 +28,9 @@ class IndexedSlices:
     values: Array
     """The rows, [n, *row]."""
     indices: Any
-    """The row that each belongs to, [n] integers."""
+    """The number of the row to which each belongs, [n] integers."""
     dense_shape: tuple[int, ...] | None = None
-    """The shape of the tensor that they are rows of, where it is known."""
+    """The shape of the whole tensor, or None if it is unknown."""
 
     def __init__(self, values: Any, indices: Any, dense_shape: Sequence[int] | None = None) -> None:
         object.__setattr__(self, "values", as_value(values))
@@ -53,16 +54,15 @@ class IndexedSlices:
         return self.dense_shape
 
     def to_dense(self) -> Array:
-        """The tensor, rows that come several times summed in their order; ``dense_shape`` must be known."""
+        """Return the tensor; rows that occur several times are summed in their order. ``dense_shape`` must be known."""
         if self.dense_shape is None:
             raise ArgumentError("IndexedSlices without a dense_shape have no dense form.", "Give dense_shape.")
         dense = np.zeros(self.dense_shape, self.values.dtype)
-        order: Ints
         rows, order = sort_rows(check_rows(self.indices, self.dense_shape[0], rank=1))
         scatter_sorted(dense, rows, self.values[order], ADD)
         return dense
 
 
 def _as_indices(array: Array) -> Array:
-    """An empty list has no dtype of its own, an empty array of integers has."""
+    # An empty list becomes an array of floats in NumPy, although it means no indices.
     return array if array.size or array.dtype.kind in "iu" else array.astype(np.int64)

@@ -8,9 +8,14 @@ R-INIT-2 (RFC 000): "we will inspect the initializer to see if it accepts the `p
 initializer is not partition aware and we will go ahead creating the entire value and do slicing, otherwise we will pass
 in the `partition` argument, create initial values on each sharding device."
 
-What a callable accepts is read off its signature, never found out by calling it and catching what it raises: its own
-errors are its caller's to see. Besides RFC 000's ``partition`` and the ``layout`` of its appendix, TensorFlow's
-spellings are known: ``partition_shape`` with ``partition_offset``, and ``shard_info``.
+The signature of a callable says what it accepts. Calling it and catching errors would hide the callable's own errors
+from its caller. Four spellings of a partition are known: RFC 000's ``partition`` and the ``layout`` of its appendix,
+and TensorFlow's ``partition_shape`` with ``partition_offset``, and ``shard_info``.
+
+1. ``open_initial_value`` finds out shape and dtype: declared, or bound to the callable, or those of the value, which is
+   made whole only then.
+2. ``InitialValue.part`` makes each part on its device, or cuts it from the whole.
+3. ``evaluate`` is the way of a plain variable: it makes the whole value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,20 +38,20 @@ _SPELLINGS = (("partition",), ("partition_shape", "partition_offset"), ("shard_i
 
 @dataclass(frozen=True, slots=True)
 class _Signature:
-    """What is known of a callable without calling it."""
+    """The parameters of a callable, found without calling it."""
 
     names: frozenset[str]
-    """The parameters that it takes, bound or not."""
+    """All parameters, bound or not."""
     required: frozenset[str]
-    """Those that must be given."""
+    """The parameters that must be given."""
     bound: Mapping[str, Any]
-    """Those that ``functools.partial`` has given already."""
+    """The parameters that ``functools.partial`` has given already."""
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Self:
         try:
             parameters = signature(function).parameters
-        except (TypeError, ValueError):  # a callable without a signature, as some of C are: it takes nothing
+        except (TypeError, ValueError):  # some callables written in C have no signature: call them without arguments
             return cls(frozenset(), frozenset(), {})
         named = {
             name: p for name, p in parameters.items() if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -59,11 +64,11 @@ class _Signature:
 
     @property
     def partition_arguments(self) -> tuple[str, ...] | None:
-        """The spelling in which it accepts a partition, or None."""
+        """The parameters by which it accepts a partition, or None."""
         return next((names for names in _SPELLINGS if self.names.issuperset(names)), None)
 
     def free_arguments(self, shape: Sequence[int | None] | None, dtype: Any) -> dict[str, Any]:
-        """Shape and dtype, for an initializer that was not bound to them."""
+        """Return shape and dtype for an initializer that requires them and is not bound to them."""
         if "shape" not in self.required or shape is None:
             return {}
         given = {"shape": tuple(shape)}
@@ -79,14 +84,14 @@ class InitialValue:
     dtype: np.dtype[Any]
     """The dtype of all parts."""
     whole: Array | None
-    """The full value, where it had to be made to know the geometry or because nothing else can be had."""
+    """The full value, if it had to be made: to know the geometry, or because the callable makes no parts."""
     function: Callable[..., Any] | None
-    """What makes a part, where that is possible."""
+    """The callable that makes a part, or None where parts are cut from the whole."""
     home: Device = field(default_factory=current_device)
-    """Where the full value is, if there is one: where the program computed as it was made."""
+    """The device of the full value, if it was made: the one on which the program computed then."""
 
     def part(self, region: Region, device: Device) -> Array:
-        """The part's value; where a function makes it, the full value never exists."""
+        """Return the part's value; where a function makes it, the full value never exists."""
         if self.function is None:
             return as_value(self.whole)[region.slices]
         given = _Signature.of(self.function)
@@ -99,9 +104,9 @@ class InitialValue:
 
 
 def open_initial_value(initial_value: Any, shape: Sequence[int] | None, dtype: Any) -> InitialValue:
-    """The geometry of an initial value, the value itself being made only where there is no other way.
+    """Return the geometry of an initial value; the value itself is made only if nothing else tells the geometry.
 
-    The shape is the declared one or the one that the callable is bound to; the dtype likewise.
+    The shape is the declared one, or the one that the callable is bound to; the dtype likewise.
     """
     wanted = None if dtype is None else as_dtype(dtype)
     initial_value = joined(initial_value)
@@ -110,7 +115,7 @@ def open_initial_value(initial_value: Any, shape: Sequence[int] | None, dtype: A
         known_shape = given.bound.get("shape") if shape is None else shape
         known_dtype = given.bound.get("dtype") if wanted is None else wanted
         if "shape" in given.required and known_dtype is None:
-            known_dtype = np.float32  # what initializers make where nothing else is asked for
+            known_dtype = np.float32  # the dtype that initializers make by default
         if given.partition_arguments and known_shape is not None and known_dtype is not None:
             return InitialValue(tuple(known_shape), as_dtype(known_dtype), None, initial_value)
         initial_value = initial_value(**given.free_arguments(shape, wanted))
@@ -125,7 +130,7 @@ def open_initial_value(initial_value: Any, shape: Sequence[int] | None, dtype: A
 def evaluate(
     initial_value: Any, shape: tuple[int | None, ...] | None, dtype: Any, device: Device
 ) -> tuple[Array, Device, bool]:
-    """The value for a plain variable on ``device``, where it is, and whether nobody else can hold the array.
+    """Return the value for a plain variable on ``device``, the device of that array, and True if nothing else holds it.
 
     R-INIT-3 (RFC 000): initial values are created "on each sharding device": a callable runs where its value will live.
     """

@@ -1,8 +1,8 @@
-"""What may be the value of a variable: a NumPy array of a dtype that shardvar knows, strings being objects of bytes.
+"""Values of variables: NumPy arrays of a dtype that shardvar knows; strings are objects of type ``bytes``.
 
-``as_value`` takes whatever means an array, ``cast_value`` fits it to a variable. Plain Python numbers have TensorFlow's
-dtypes (float32, int32), arrays keep their own. A value is cast where its kind allows: bool, integer, real, complex may
-become a later one of these, never an earlier, and an integer that does not fit is refused; nothing else is.
+``as_value`` takes anything that means an array, ``cast_value`` fits it to a variable. Plain Python numbers get
+TensorFlow's dtypes (float32, int32); arrays keep theirs. A value is cast where its kind allows: of bool, integer, real,
+complex each may become a later one, never an earlier one. Integers that do not fit the dtype are refused.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ _KINDS = (("bool",), ("int", "uint"), ("float", "bfloat"), ("complex",))
 
 
 def as_value(value: Any, dtype: Any = None) -> Array:
-    """The array that ``value`` means, of ``dtype`` where one is given; perhaps ``value`` itself, never checked for NaN.
+    """Return the array that ``value`` means, of ``dtype`` if one is given. It may be ``value`` itself.
 
     >>> as_value([1, 2]).dtype, as_value(1.5).dtype, as_value(np.float64(1.5)).dtype, as_value("a")
     (dtype('int32'), dtype('float32'), dtype('float64'), array(b'a', dtype=object))
@@ -31,7 +31,7 @@ def as_value(value: Any, dtype: Any = None) -> Array:
 
 
 def cast_value(value: Any, dtype: np.dtype[Any], what: str) -> Array:
-    """``value`` as an array of ``dtype``; ``ArgumentError`` begins with ``what``, the words for it.
+    """Return ``value`` as an array of ``dtype``; the message of an ``ArgumentError`` begins with ``what``.
 
     R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is sharded or not": there is
     one rule for plain and sharded variables, and it is the plain one's.
@@ -53,7 +53,7 @@ def cast_value(value: Any, dtype: np.dtype[Any], what: str) -> Array:
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any]:
-    """The NumPy dtype that a name, a type or a dtype means.
+    """Return the NumPy dtype that a name, a type or a dtype means.
 
     >>> as_dtype("bfloat16"), as_dtype(np.float32), as_dtype("string")
     (dtype(bfloat16), dtype('float32'), dtype('O'))
@@ -63,24 +63,28 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
     try:
         return numpy_dtype(dtype_name(np.dtype(dtype)))
     except TypeError:
-        raise ArgumentTypeError(f"{dtype!r} is no dtype.", "Give a name such as 'float32', or a NumPy dtype.") from None
+        raise ArgumentTypeError(
+            f"Invalid dtype {dtype!r}.", "Give a name such as 'float32', or a NumPy dtype."
+        ) from None
 
 
 def check_shape(shape: tuple[int, ...], expected: tuple[int | None, ...], what: str) -> None:
-    """``ArgumentError`` unless ``shape`` is the expected one, in which None stands for any size.
+    """Raise ``ArgumentError`` unless ``shape`` is the expected one, in which None stands for any extent.
 
     R-VAR-2: shapes are equal, nothing is broadcast and nothing is cropped.
     """
     fits = len(shape) == len(expected) and all(e in (None, s) for s, e in zip(shape, expected, strict=True))
     if not fits:
-        raise ArgumentError(f"{what} has shape {shape}, and {expected} is asked for.", "Give a value of that shape.")
+        raise ArgumentError(f"{what} has shape {shape}. Expected {expected}.", "Give a value of that shape.")
 
 
 def _array(value: Any) -> Array:
     try:
         array = value if isinstance(value, np.ndarray) else np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{type(value).__name__} has no value as an array: {error}.", "Give an array.") from error
+        raise ArgumentError(
+            f"A {type(value).__name__} cannot be converted to an array: {error}.", "Give an array."
+        ) from error
     if array.dtype.kind == "U":
         return np.char.encode(array, "utf-8").astype(object)
     if array.dtype.kind == "S":
@@ -91,23 +95,26 @@ def _array(value: Any) -> Array:
 
 
 def _strings(array: Array) -> Array:
-    """Objects are strings, or they are no value at all."""
+    """Return an array of ``bytes`` for an array of texts and bytes; other Python objects are refused."""
     encoded = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
     if not all(isinstance(item, bytes) for item in encoded):
-        raise ArgumentTypeError("An array of Python objects is no value.", "Give numbers, or strings of bytes.")
+        raise ArgumentTypeError(
+            "A variable cannot hold an array of Python objects.", "Give numbers, or strings of bytes."
+        )
     strings = np.empty(len(encoded), object)
     strings[:] = encoded
     return strings.reshape(array.shape)
 
 
 def _is_python(value: Any) -> bool:
-    """True where the first leaf of nested lists is a plain Python number."""
+    """Return True if the first leaf of nested lists is a plain Python number."""
     while isinstance(value, list | tuple) and value:
         value = value[0]
     return isinstance(value, bool | int | float | list | tuple) and not isinstance(value, np.generic)
 
 
 def _narrowed(array: Array) -> Array:
+    """Return float64 as float32, and int64 as int32 if all values fit, as TensorFlow reads Python numbers."""
     if array.dtype == np.float64:
         return array.astype(np.float32)
     limits = np.iinfo(np.int32)
@@ -117,6 +124,7 @@ def _narrowed(array: Array) -> Array:
 
 
 def _rank(dtype: np.dtype[Any]) -> int | None:
+    """Return the place of a dtype's kind in ``_KINDS``, or None for strings, which are cast to nothing."""
     name = dtype_name(dtype)
     if name == STRING:
         return None

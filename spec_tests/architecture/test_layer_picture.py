@@ -2,8 +2,8 @@
 
 from xml.etree import ElementTree
 
-from spec_tests.architecture.test_architecture import ALLOWED
 from spec_tests.helpers.layer_picture import BOX_WIDTH, PICTURE, across, imported, picture, reached, reduced, rows
+from spec_tests.helpers.layers import ALLOWED
 
 
 def test_the_picture_is_current() -> None:

@@ -52,7 +52,7 @@ def test_names_are_completed_and_two_devices_of_one_name_are_two_memories() -> N
     "name", ["", "ps", "ps:", "ps:x", "/job:", "ps:1/", "ps:1\n", "/device", "ps:-1", "CPU", "ps:\u0661"]
 )
 def test_what_names_no_device_is_refused(name: str) -> None:
-    with pytest.raises(ArgumentError, match="no name of a device"):
+    with pytest.raises(ArgumentError, match="Invalid device name"):
         Device(name)
 
 
@@ -318,7 +318,7 @@ def test_scopes_end_with_their_block_whatever_happens_inside() -> None:
     assert current_device() is default
     place(floats(1), device)
     assert ledger.messages == 0
-    with pytest.raises(ArgumentTypeError, match="no device"), device_scope("ps:0"):  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match="device scope is given"), device_scope("ps:0"):  # type: ignore[arg-type]
         pass
 
 

@@ -14,8 +14,9 @@ from html import escape
 from itertools import pairwise
 from statistics import mean
 
-from spec_tests.architecture.test_architecture import ALLOWED, MODULES, imports_of, layer_of
 from spec_tests.helpers import paths
+from spec_tests.helpers.layers import ALLOWED
+from spec_tests.helpers.source_code import MODULES, imports_of, layer_of
 
 PICTURE = paths.DOCS / "images" / "layers.svg"
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout import Partition, Region
-from shardvar.random import blocks, indexed_normal, indexed_truncated_normal, indexed_uniform
-from shardvar.random.blocks import draw_blocks, row_strides, spans
+from shardvar.random import indexed_normal, indexed_truncated_normal, indexed_uniform, value_blocks
 from shardvar.random.indexed import IndexedStream
+from shardvar.random.value_blocks import blocks_of, draw_blocks, row_strides
 from spec_tests.helpers.hypothesis_strategies import regions_in, shapes, tilings
 
 DRAWS = [indexed_uniform, indexed_normal, indexed_truncated_normal]
@@ -114,8 +114,12 @@ def test_parts_of_integers_are_the_whole_and_lie_within_the_limits(
 @given(st.sampled_from(DRAWS), st.sampled_from(["float32", "float64"]), st.data())
 def test_parts_meet_without_a_seam_where_blocks_of_words_end(draw: Any, dtype: str, data: st.DataObject) -> None:
     """Shapes of more than one block, parts that begin and end anywhere near the ends of blocks."""
-    near = st.integers(-3, 3).map(lambda d: blocks.BLOCK + d)
-    shape = data.draw(st.sampled_from([(2 * blocks.BLOCK + 9,), (3, blocks.BLOCK + 5), (blocks.BLOCK + 5, 2)]))
+    near = st.integers(-3, 3).map(lambda d: value_blocks.BLOCK_SIZE + d)
+    shape = data.draw(
+        st.sampled_from(
+            [(2 * value_blocks.BLOCK_SIZE + 9,), (3, value_blocks.BLOCK_SIZE + 5), (value_blocks.BLOCK_SIZE + 5, 2)]
+        )
+    )
     axis = data.draw(st.integers(0, len(shape) - 1))
     cut = min(data.draw(near), shape[axis] - 1)
     whole = draw(shape, 7, dtype=dtype)
@@ -143,12 +147,17 @@ def test_a_region_of_a_tensor_that_no_machine_holds_is_drawn_alone() -> None:
 
 
 @given(shapes(4, 7), st.data())
-def test_spans_tile_the_box_in_order_and_are_bounded(shape: tuple[int, ...], data: st.DataObject) -> None:
+def test_blocks_tile_the_region_in_order_and_their_spans_are_bounded(
+    shape: tuple[int, ...], data: st.DataObject
+) -> None:
     full = tuple(extent + data.draw(st.sampled_from([0, 1, 9, 5000])) for extent in shape)
     strides, seen = row_strides(full), np.zeros(shape, np.int64)
-    for block in spans(shape, strides):
+    for block in blocks_of(shape, strides):
         seen[block.slices] += 1
-        assert sum((extent - 1) * step for extent, step in zip(block.shape, strides, strict=True)) < blocks.BLOCK
+        assert (
+            sum((extent - 1) * step for extent, step in zip(block.shape, strides, strict=True))
+            < value_blocks.BLOCK_SIZE
+        )
     assert np.all(seen == 1)
 
 

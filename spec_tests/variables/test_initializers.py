@@ -229,29 +229,29 @@ def test_a_shard_of_a_large_variable_takes_its_own_memory_and_8_mib(make: Any, m
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: init.RandomUniform(seed=1.5), "1.5 is no seed"),  # type: ignore[arg-type]
+        (lambda: init.RandomUniform(seed=1.5), "Invalid seed 1.5"),  # type: ignore[arg-type]
         (lambda: init.RandomUniform(seed=2**64), "more than 64 bits"),
-        (lambda: init.RandomUniform(seed_mode="other"), "no seed_mode"),  # type: ignore[arg-type]
-        (lambda: init.VarianceScaling(scale=0.0), "scale of 0.0"),
-        (lambda: init.VarianceScaling(scale=float("nan")), "scale of nan"),
-        (lambda: init.VarianceScaling(mode="bad"), "'bad' is no mode"),  # type: ignore[arg-type]
-        (lambda: init.VarianceScaling(distribution="bad"), "'bad' is no distribution"),
+        (lambda: init.RandomUniform(seed_mode="other"), "Invalid seed_mode"),  # type: ignore[arg-type]
+        (lambda: init.VarianceScaling(scale=0.0), "scale 0.0"),
+        (lambda: init.VarianceScaling(scale=float("nan")), "scale nan"),
+        (lambda: init.VarianceScaling(mode="bad"), "Invalid mode 'bad'"),  # type: ignore[arg-type]
+        (lambda: init.VarianceScaling(distribution="bad"), "Invalid distribution 'bad'"),
         (lambda: init.Zeros()((2, 2), "string"), "strings were asked for"),
         (lambda: init.RandomNormal()((2, 2), "int32"), "int32 cannot be drawn"),
         (lambda: init.RandomUniform()((2, 2), "int32"), "not both integers"),
         (lambda: init.Orthogonal()((4,)), "two axes or more"),
         (lambda: init.Orthogonal()((4, 4), "int32"), "int32 cannot be drawn"),
         (lambda: init.Identity()((2, 2, 2)), "two axes"),
-        (lambda: init.Constant([1, 2, 3])((2, 2)), "not as many elements"),
+        (lambda: init.Constant([1, 2, 3])((2, 2)), "does not have as many elements"),
         (lambda: init.Zeros()((2, -2)), "negative extent"),
-        (lambda: init.Zeros()((2, 2), partition=(1, 2)), "no partition"),  # type: ignore[call-overload]
+        (lambda: init.Zeros()((2, 2), partition=(1, 2)), "Invalid partition"),  # type: ignore[call-overload]
         (lambda: init.Zeros()((2, 2), None, Region((0, 0), (1, 1)), layout={}), "a partition and a layout"),
     ],
 )
 def test_what_cannot_be_meant_is_named(call: Any, words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         call()
-    if words in ("1.5 is no seed", "no partition"):
+    if words in ("Invalid seed 1.5", "Invalid partition"):
         with pytest.raises(ArgumentTypeError):
             call()
 

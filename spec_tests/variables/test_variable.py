@@ -15,8 +15,8 @@ import shardvar as sv
 from shardvar.devices import Device, device_scope, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, OutOfRange, ScopeError
 from shardvar.variables import ResourceVariable, UnreadVariable, Variable, variable_operations
-from shardvar.variables.resource import Write, commit
 from shardvar.variables.updates import ADD, REPLACE
+from shardvar.variables.writes import Write, commit
 from spec_tests.helpers.sharded_variables import counting
 
 WRITES = {
@@ -118,7 +118,7 @@ def test_dense_writes_are_numpys(verb: str, old: Any, value: Any) -> None:
 def test_a_value_of_another_shape_is_refused_and_nothing_is_written(verb: str, value: Any) -> None:
     """R-VAR-2: nothing is broadcast, nothing cropped."""
     variable = three()
-    with pytest.raises(ArgumentError, match=r"has shape .* and \(3,\) is asked for"):
+    with pytest.raises(ArgumentError, match=r"has shape .* Expected \(3,\)"):
         getattr(variable, verb)(value)
     assert variable.numpy().tolist() == [1, 2, 3]
 
@@ -162,7 +162,7 @@ def test_what_is_no_value_is_refused() -> None:
         Variable()
     with pytest.raises(ArgumentTypeError, match="Invalid name"):
         Variable(1.0, name=3)
-    with pytest.raises(ArgumentTypeError, match="is no dtype"):
+    with pytest.raises(ArgumentTypeError, match="Invalid dtype"):
         Variable(1.0, dtype=object())
 
 
@@ -170,9 +170,9 @@ def test_a_shape_with_none_takes_values_of_any_size_there() -> None:
     variable = Variable([1.0], shape=[None])
     assert variable.assign([1.0, 2.0]).shape == (2,) and variable.shape == (2,)
     variable.assign_add([1.0, 1.0])
-    with pytest.raises(ArgumentError, match="asked for"):
+    with pytest.raises(ArgumentError, match="Expected"):
         variable.assign_add([1.0])
-    with pytest.raises(ArgumentError, match="asked for"):
+    with pytest.raises(ArgumentError, match="Expected"):
         variable.assign([[1.0]])
     with pytest.raises(ArgumentError, match="initial value of Variable has shape"):
         Variable([1.0, 2.0], shape=[3])
@@ -497,7 +497,7 @@ def test_low_level_operations_work_on_a_resource() -> None:
     ops.resource_scatter(handle, ADD, np.array([1, 1]), np.ones((2, 2), np.float32))
     ops.assign_variable_op(handle, ops.read_variable_op(handle) * 2)
     assert ops.read_variable_op(handle).tolist() == [[0, 2], [8, 10]] and read.tolist() == [[1, 2], [3, 4]]
-    with pytest.raises(ArgumentError, match="asked for"):
+    with pytest.raises(ArgumentError, match="Expected"):
         ops.assign_variable_op(handle, [1.0])
     ops.destroy_resource(handle)
     assert handle.device.used == 0

@@ -17,8 +17,9 @@ import shardvar as sv
 from shardvar.checkpoint.stats import NUM_BINS, bin_counts
 from shardvar.view.collect import HEIGHTS, bar_heights, front_coded
 from shardvar.view.page import MARK, make_page
-from spec_tests.cli.test_cli import GOLDEN, Run, run, saved
+from spec_tests.helpers.command_line import Run, run, saved
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
+from spec_tests.helpers.paths import GOLDEN
 from spec_tests.helpers.view_pages import HOSTILE_KEYS, columns_of, keys_of, slices_of, tensors_of
 
 __all__ = ["run"]  # the fixture
@@ -190,7 +191,7 @@ def test_nothing_is_replaced_but_a_page(tmp_path: Path, run: Run) -> None:
     mine = tmp_path / "mine.html"
     mine.write_text("<p>my own</p>")
     outcome = run("view", path, "-o", mine)
-    assert outcome.code == 3 and "did not make it" in outcome.err and mine.read_text() == "<p>my own</p>"
+    assert outcome.code == 3 and "not written by shardvar" in outcome.err and mine.read_text() == "<p>my own</p>"
     assert [run("view", path, "-o", tmp_path / "page.html").code for _ in range(2)] == [0, 0]
     assert run("view", path, "-o", tmp_path / "model.svindex").code == 2
     (tmp_path / "folder.html").mkdir()

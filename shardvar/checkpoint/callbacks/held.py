@@ -9,13 +9,12 @@ import numpy.typing as npt
 
 from shardvar.checkpoint.callbacks.lazy_slice import LazySlice
 from shardvar.checkpoint.callbacks.shardable_tensor import ShardableTensor
-from shardvar.engine.read import read_arrays
+from shardvar.engine.read import read_region
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import NAMES, Ints, is_opaque, is_whole, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable
-from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.policies.columnar import slice_spec
 from shardvar.planning.slices import LOCAL_DEVICE, SliceTable
 
@@ -67,19 +66,7 @@ class Held:
 
     def _read(self, source: Source, row: int, region: Region) -> npt.NDArray[Any]:
         """From the entries of the one key; the others' are not looked at."""
-        stored = self.entries.slices
-        tensor = int(self.slices.tensor[row])
-        rows = self._rows_of(tensor)
-        one = self.slices.tensors.take(np.array([tensor]))
-        zeros = np.zeros(len(rows), dtype=np.int64)
-        mine = SliceTable(one, zeros, stored.offset[rows], stored.shape[rows], stored.nbytes[rows])
-        rank = one.shapes.shape[1]
-        offset, shape = np.zeros((1, rank), dtype=np.int64), np.ones((1, rank), dtype=np.int64)
-        offset[0, : region.rank], shape[0, : region.rank] = region.offset, region.shape
-        target = SliceTable.of(one, np.zeros(1, dtype=np.int64), offset, shape, stored.nbytes[rows[:1]])
-        copies = plan_copies(mine, target).copies
-        plan = Plan(stored, target, CopyTable(rows[copies.source], copies.target, copies.offset, copies.shape))
-        return read_arrays(plan, source, self.entries)[0]
+        return read_region(source, self.entries, self._rows_of(int(self.slices.tensor[row])), region)
 
     def _rows_of(self, tensor: int) -> Ints:
         """The rows of ``entries`` that belong to one tensor; both tables are over the same tensors."""

@@ -1,12 +1,20 @@
-"""What an initializer is: a frozen value that makes the elements of a variable, whole or part by part.
+"""Initializers: frozen values that make the elements of a variable, whole or part by part.
 
 R-INIT-4 (RFC 000): 'we propose adding a new "partition" parameter to all initializers: __call__(self, shape,
 dtype=None, partition=None).' '"partition" is a namedtuple of two fields: shape and offset. partition.shape is the shape
 of the partition, shape is the full combined shape, partition.offset is a list of integers specifying offset of the
 partition with respect to the full value for each dimension.'
 
-A subclass writes ``part``: the elements of one region of a tensor of the full shape. All else follows from it: the
-whole is the part that is everything, and a layout is a part for each device. Each call makes a new array.
+A subclass writes ``part``: the elements of one region of a tensor of the full shape. Everything else follows from it:
+the whole is the part that covers everything, and a ``layout`` (RFC 000's map of devices) asks for one part a device.
+Each call makes a new array.
+
+``seed_mode`` says what a seed means for one part of a variable:
+
+    "rfc"       the default, RFC 000's rule on TensorFlow's stateless stream: each shard is drawn separately, from the
+                seed plus the shard's first row. Whole variables equal TensorFlow's; shards depend on the partition.
+    "global"    draws by index: an element depends on the seed and its place in the full tensor. So the shards of any
+                partition, put together, are bit for bit the whole variable.
 """
 
 from abc import ABC, abstractmethod
@@ -27,11 +35,24 @@ from shardvar.layout.region import Region
 from shardvar.random.arguments import read_shape
 from shardvar.variables.values import as_dtype
 
+SeedMode = Literal["rfc", "global"]
+Distribution = Literal["uniform", "normal", "truncated_normal"]
 _Key = TypeVar("_Key", str, Device)
+
+_STATELESS: dict[Distribution, Callable[..., Array]] = {
+    "uniform": random.stateless_uniform,
+    "normal": random.stateless_normal,
+    "truncated_normal": random.stateless_truncated_normal,
+}
+_INDEXED: dict[Distribution, Callable[..., Array]] = {
+    "uniform": random.indexed_uniform,
+    "normal": random.indexed_normal,
+    "truncated_normal": random.indexed_truncated_normal,
+}
 
 
 class PartitionLike(Protocol):
-    """RFC 000's partition; a ``Region`` is one."""
+    """RFC 000's partition. A ``Region`` has this form."""
 
     @property
     def shape(self) -> Sequence[int]:
@@ -50,7 +71,7 @@ class Initializer(ABC):
 
     __slots__ = ()
     makes_new_arrays: ClassVar[bool] = True
-    """Every call returns an array that nobody else holds, so a buffer may take it without a copy."""
+    """True if every call returns an array to which nothing else refers, so that a buffer may take it without a copy."""
 
     @overload
     def __call__(
@@ -74,7 +95,7 @@ class Initializer(ABC):
         *,
         layout: Mapping[Any, PartitionLike] | None = None,
     ) -> Any:
-        """The value of ``partition``, by default of everything; or with ``layout`` the values by device.
+        """Return the value of ``partition``, by default of everything; with ``layout``, the values by device.
 
         ``shape`` is the full shape in every case. ``dtype`` is float32 by default.
         """
@@ -88,26 +109,26 @@ class Initializer(ABC):
 
     @abstractmethod
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """The elements of ``region`` of a tensor of this shape, in an array of their own; never more than they need."""
+        """Return the elements of ``region`` of a tensor of this shape, in a new array, and compute only these."""
 
     def joined(self) -> Self:
-        """An initializer whose parts, made by separate calls, belong to one value: this one, where they do anyway."""
+        """Return an initializer whose parts, made by separate calls, belong to one value; itself if they do anyway."""
         return self
 
     def read_dtype(self, dtype: Any) -> np.dtype[Any]:
-        """The dtype to make; ``ArgumentError`` where these values have none of that dtype."""
+        """Return the dtype to make; ``ArgumentError`` if these values have none of that dtype."""
         kind = np.dtype(np.float32) if dtype is None else as_dtype(dtype)
         if dtype_name(kind) == STRING:
             raise ArgumentError(f"{type(self).__name__} makes numbers, and strings were asked for.", "Give an array.")
         return kind
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make an equal initializer; plain data, but for arrays among them."""
+        """Return the arguments that make an equal initializer: plain data, except for arrays among them."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """The initializer of ``get_config``."""
+        """Return the initializer of ``get_config``."""
         return cls(**config)
 
     def _parts(
@@ -123,59 +144,8 @@ class Initializer(ABC):
         return values
 
 
-def joined(initial_value: Any) -> Any:
-    """``initial_value``, its initializer bound to what its parts must have in common; looks inside partials.
-
-    Whoever creates a sharded variable calls this once, and then asks the result for every part.
-    """
-    if isinstance(initial_value, partial):
-        return partial(joined(initial_value.func), *initial_value.args, **initial_value.keywords)
-    return initial_value.joined() if isinstance(initial_value, Initializer) else initial_value
-
-
-def read_partition(shape: tuple[int, ...], partition: PartitionLike | None) -> Region:
-    """The region that a partition means, the whole by default.
-
-    >>> read_partition((13, 4), Region((9, 0), (2, 4)))
-    Region(offset=(9, 0), shape=(2, 4))
-    """
-    whole = Region.whole(shape)
-    if partition is None:
-        return whole
-    if not (hasattr(partition, "offset") and hasattr(partition, "shape")):
-        raise ArgumentTypeError(f"{partition!r} is no partition.", "Give a Region: it has an offset and a shape.")
-    region = Region(partition.offset, partition.shape)
-    if region.rank != whole.rank or not whole.covers(region):
-        raise LayoutError(f"The partition {region} reaches out of the shape {shape}.", "Give a part of that shape.")
-    return region
-
-
-# What a seed means for one part of a variable: ``seed_mode``.
-#
-# ``"rfc"``, the default, is RFC 000's rule on TensorFlow's stateless stream: each shard is a draw of its own, from the
-# seed plus the shard's first row. Whole variables are TensorFlow's, shards depend on the partition.
-#
-# ``"global"`` draws by index: an element depends on the seed and its place in the full tensor, so the shards of any
-# partition, put together, are bit for bit the whole variable.
-
-
-SeedMode = Literal["rfc", "global"]
-Distribution = Literal["uniform", "normal", "truncated_normal"]
-
-_STATELESS: dict[Distribution, Callable[..., Array]] = {
-    "uniform": random.stateless_uniform,
-    "normal": random.stateless_normal,
-    "truncated_normal": random.stateless_truncated_normal,
-}
-_INDEXED: dict[Distribution, Callable[..., Array]] = {
-    "uniform": random.indexed_uniform,
-    "normal": random.indexed_normal,
-    "truncated_normal": random.indexed_truncated_normal,
-}
-
-
 class SeededInitializer(Initializer):
-    """An initializer that draws; without a seed every call draws anew."""
+    """An initializer that draws. Without a seed, every call draws other values."""
 
     __slots__ = ()
     seed: int | None
@@ -185,7 +155,7 @@ class SeededInitializer(Initializer):
         if self.seed is not None:
             check_seed(self.seed)
         if self.seed_mode not in ("rfc", "global"):
-            raise ArgumentError(f"{self.seed_mode!r} is no seed_mode.", "Give 'rfc' or 'global'.")
+            raise ArgumentError(f"Invalid seed_mode {self.seed_mode!r}.", "Give 'rfc' or 'global'.")
 
     def draw(
         self,
@@ -195,7 +165,11 @@ class SeededInitializer(Initializer):
         dtype: np.dtype[Any],
         region: Region,
     ) -> Array:
-        """The region's elements of a tensor that is distributed so, within limits or with mean and deviation."""
+        """Return the region's elements of a tensor of this shape and distribution.
+
+        ``limits`` are those of a uniform distribution, and mean and standard deviation of a normal one.
+        """
+        # The streams take seeds of 64 bits, so -1 means 2**64 - 1.
         seed = fresh_seed() if self.seed is None else self.seed
         if self.seed_mode == "global":
             return _INDEXED[distribution](shape, seed % 2**64, *limits, dtype, region)
@@ -204,8 +178,35 @@ class SeededInitializer(Initializer):
         return _STATELESS[distribution](region.shape, [seed % 2**64, 0], *limits, dtype)
 
 
+def joined(initial_value: Any) -> Any:
+    """Return ``initial_value`` with its initializer bound to what its parts must have in common; looks inside partials.
+
+    The creator of a sharded variable calls this once, and then asks the result for every part.
+    """
+    if isinstance(initial_value, partial):
+        return partial(joined(initial_value.func), *initial_value.args, **initial_value.keywords)
+    return initial_value.joined() if isinstance(initial_value, Initializer) else initial_value
+
+
+def read_partition(shape: tuple[int, ...], partition: PartitionLike | None) -> Region:
+    """Return the region that a partition means, the whole by default.
+
+    >>> read_partition((13, 4), Region((9, 0), (2, 4)))
+    Region(offset=(9, 0), shape=(2, 4))
+    """
+    whole = Region.whole(shape)
+    if partition is None:
+        return whole
+    if not (hasattr(partition, "offset") and hasattr(partition, "shape")):
+        raise ArgumentTypeError(f"Invalid partition {partition!r}.", "Give a Region: it has an offset and a shape.")
+    region = Region(partition.offset, partition.shape)
+    if region.rank != whole.rank or not whole.covers(region):
+        raise LayoutError(f"The partition {region} reaches out of the shape {shape}.", "Give a part of that shape.")
+    return region
+
+
 def seed_of_part(seed: int, shape: tuple[int, ...], region: Region) -> int:
-    """The seed of a shard.
+    """Return the seed of a shard.
 
     R-INIT-5 (RFC 000): "the seed must be changed deterministically for each shard, otherwise each shard will use the
     same values. This can be achieved by adding offset to the seed." "seed = self.seed + partition.offset[0] # assume
@@ -214,6 +215,7 @@ def seed_of_part(seed: int, shape: tuple[int, ...], region: Region) -> int:
     >>> seed_of_part(7, (13, 4), Region((9, 0), (2, 4)))
     16
     """
+    # Two parts side by side, [0:4, 0:2] and [0:4, 2:4], have the same first row, and would have the same seed.
     if region.shape[1:] != shape[1:]:
         raise ArgumentError(
             f"The part {region} of the shape {shape} is cut along another axis than the first, where RFC 000's seeds "
@@ -224,17 +226,17 @@ def seed_of_part(seed: int, shape: tuple[int, ...], region: Region) -> int:
 
 
 def check_seed(seed: Any) -> None:
-    """``ArgumentTypeError`` or ``ArgumentError`` unless it is an integer of at most 64 bits."""
+    """Raise ``ArgumentTypeError`` or ``ArgumentError`` unless the seed is an integer of at most 64 bits."""
     try:
         value = index(seed)
     except TypeError:
-        raise ArgumentTypeError(f"{seed!r} is no seed.", "Give an integer, or None.") from None
+        raise ArgumentTypeError(f"Invalid seed {seed!r}.", "Give an integer, or None.") from None
     if not -(2**63) <= value < 2**64:
         raise ArgumentError(f"The seed {value} has more than 64 bits.", "Give a smaller one.")
 
 
 def fresh_seed() -> int:
-    """64 bits from the operating system's entropy.
+    """Return 64 bits from the operating system's entropy.
 
     >>> fresh_seed() != fresh_seed()
     True

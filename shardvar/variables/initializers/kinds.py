@@ -1,4 +1,8 @@
-"""Initializers that draw independent elements, and those whose scale comes from the shape."""
+"""The kinds of initializers: constants, independent draws, draws scaled by the shape, orthogonal matrices.
+
+Each makes any part alone, in memory of the part's size. The exception is ``Orthogonal``: an orthogonal matrix exists
+only as a whole, so each call makes all of it and returns the part.
+"""
 
 from dataclasses import dataclass, replace
 from math import prod, sqrt
@@ -13,8 +17,6 @@ from shardvar.random.arguments import FLOATS, read_dtype
 from shardvar.variables.initializers.base import Initializer, SeededInitializer, SeedMode, fresh_seed
 from shardvar.variables.values import as_dtype, as_value
 
-# Initializers without chance: zeros, ones, a constant, the identity matrix. Each part is made alone.
-
 
 @dataclass(frozen=True, slots=True)
 class Zeros(Initializer):
@@ -25,7 +27,7 @@ class Zeros(Initializer):
     """
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """The part's zeros."""
+        """Return the part's zeros."""
         return np.zeros(region.shape, dtype)
 
 
@@ -34,7 +36,7 @@ class Ones(Initializer):
     """Ones."""
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """The part's ones."""
+        """Return the part's ones."""
         return np.ones(region.shape, dtype)
 
 
@@ -42,7 +44,7 @@ class Ones(Initializer):
 class Constant(Initializer):
     """A number or a string everywhere, or an array of as many elements as the variable has.
 
-    Its dtype is the value's own where none is asked for.
+    Without a dtype it has the dtype of the value.
 
     >>> Constant([1, 2, 3, 4])((2, 2), "float32", partition=Region((1, 0), (1, 2))).tolist()
     [[3.0, 4.0]]
@@ -52,17 +54,17 @@ class Constant(Initializer):
     """The number, the string or the array; an array is read in C order."""
 
     def read_dtype(self, dtype: Any) -> np.dtype[Any]:
-        """The dtype that is asked for, or the value's."""
+        """Return the dtype that is asked for, or the value's."""
         return as_value(self.value).dtype if dtype is None else as_dtype(dtype)
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """The part's elements."""
+        """Return the part's elements."""
         value, whole = as_value(self.value), Region.whole(shape)
         if value.size == whole.size:
             value = value.reshape(shape)[region.slices]
         elif value.size != 1:
             raise ArgumentError(
-                f"A constant of shape {value.shape} has not as many elements as the shape {shape}.",
+                f"A constant of shape {value.shape} does not have as many elements as the shape {shape}.",
                 "Give one number, or one for each element.",
             )
         else:
@@ -79,19 +81,21 @@ class Identity(Initializer):
     """
 
     gain: float = 1.0
-    """What stands on the diagonal."""
+    """The number on the diagonal."""
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """The rows and columns of the part, from where the diagonal crosses it."""
+        """Return the part's rows and columns."""
         if len(shape) != 2:
-            raise ArgumentError(f"An identity matrix has two axes, and the shape {shape} was asked for.")
+            raise ArgumentError(f"An identity matrix of shape {shape} was asked for.", "Give a shape of two axes.")
         values = np.zeros(region.shape, dtype)
+        # Element (i, i) of the full matrix lies in the part if i is in its rows and in its columns. Rows 1 to 4 and
+        # columns 2 to 9 share 2 and 3: in the part's own numbers these are (1, 0) and (2, 1).
         diagonal = np.arange(max(region.offset), min(region.stop))
         values[diagonal - region.offset[0], diagonal - region.offset[1]] = self.gain
         return values
 
 
-Mode = Literal["fan_in", "fan_out", "fan_avg"]
+FanMode = Literal["fan_in", "fan_out", "fan_avg"]
 _MODES = "fan_in", "fan_out", "fan_avg"
 _DISTRIBUTIONS = "uniform", "truncated_normal", "untruncated_normal", "normal"
 
@@ -101,7 +105,7 @@ _DEVIATION_OF_TRUNCATED = 0.87962566103423978
 
 @dataclass(frozen=True, slots=True)
 class RandomUniform(SeededInitializer):
-    """Values in [minval, maxval); integers too.
+    """Values in [minval, maxval), of floating-point or integer dtypes.
 
     >>> halves = (Region((0,), (3,)), Region((3,), (3,)))
     >>> init = RandomUniform(0, 10, seed=4, seed_mode="global")
@@ -112,14 +116,14 @@ class RandomUniform(SeededInitializer):
     minval: float = -0.05
     """The lower limit."""
     maxval: float = 0.05
-    """The upper limit, which is not in the range."""
+    """The upper limit, which is outside the range."""
     seed: int | None = None
-    """Decides the values; without one every call draws others."""
+    """Determines the values; without a seed every call draws others."""
     seed_mode: SeedMode = "rfc"
-    """What the seed means for a part."""
+    """The meaning of the seed for a part: "rfc" or "global"."""
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """The part's values."""
+        """Return the part's values."""
         return self.draw("uniform", (self.minval, self.maxval), shape, dtype, region)
 
 
@@ -128,16 +132,16 @@ class RandomNormal(SeededInitializer):
     """Normal values."""
 
     mean: float = 0.0
-    """Their mean."""
+    """The mean."""
     stddev: float = 0.05
-    """Their standard deviation."""
+    """The standard deviation."""
     seed: int | None = None
-    """Decides the values; without one every call draws others."""
+    """Determines the values; without a seed every call draws others."""
     seed_mode: SeedMode = "rfc"
-    """What the seed means for a part."""
+    """The meaning of the seed for a part: "rfc" or "global"."""
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """The part's values."""
+        """Return the part's values."""
         return self.draw("normal", (self.mean, self.stddev), shape, dtype, region)
 
 
@@ -146,16 +150,16 @@ class TruncatedNormal(SeededInitializer):
     """Normal values within two standard deviations of the mean."""
 
     mean: float = 0.0
-    """Their mean."""
+    """The mean."""
     stddev: float = 0.05
-    """The standard deviation that they would have without the limit."""
+    """The standard deviation before values beyond the limit are drawn again."""
     seed: int | None = None
-    """Decides the values; without one every call draws others."""
+    """Determines the values; without a seed every call draws others."""
     seed_mode: SeedMode = "rfc"
-    """What the seed means for a part."""
+    """The meaning of the seed for a part: "rfc" or "global"."""
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """The part's values."""
+        """Return the part's values."""
         return self.draw("truncated_normal", (self.mean, self.stddev), shape, dtype, region)
 
 
@@ -168,20 +172,22 @@ class ScaledInitializer(SeededInitializer):
     __slots__ = ()
 
     def law(self) -> tuple[float, str, str]:
-        """Scale, mode and distribution."""
+        """Return scale, mode and distribution."""
         raise NotImplementedError
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """The part's values."""
+        """Return the part's values."""
         scale, mode, distribution = self.law()
-        # R-INIT-6 (RFC 000): "shape is the full combined shape".
+        # R-INIT-6 (RFC 000): "shape is the full combined shape". Example: a part [0:2, 0:3] of a kernel (4, 3) has the
+        # fans 4 and 3 of the kernel, not 2 and 3. With scale 1 and fan_avg the variance is 1 / 3.5.
         fan_in, fan_out = fans(shape)
         variance = scale / max(1.0, {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[mode])
         if distribution == "uniform":
-            limit = sqrt(3 * variance)
+            limit = sqrt(3 * variance)  # uniform values in [-a, a) have the variance a * a / 3
             return self.draw("uniform", (-limit, limit), shape, dtype, region)
         if distribution == "untruncated_normal":
             return self.draw("normal", (0.0, sqrt(variance)), shape, dtype, region)
+        # Truncation narrows a distribution, so it starts from a wider one: 1 / 0.8796 = 1.137 times as wide.
         stddev = sqrt(variance) / _DEVIATION_OF_TRUNCATED
         return self.draw("truncated_normal", (0.0, stddev), shape, dtype, region)
 
@@ -191,40 +197,40 @@ class VarianceScaling(ScaledInitializer):
     """Values whose variance is ``scale`` divided by the fan that ``mode`` names."""
 
     scale: float = 1.0
-    """The variance of a sum of fan products; positive."""
-    mode: Mode = "fan_in"
+    """The variance of a sum of ``fan`` products with inputs of variance 1; positive."""
+    mode: FanMode = "fan_in"
     """``"fan_in"``, ``"fan_out"`` or ``"fan_avg"``, their mean."""
     distribution: str = "truncated_normal"
     """``"uniform"``, ``"truncated_normal"`` (or ``"normal"``), ``"untruncated_normal"``."""
     seed: int | None = None
-    """Decides the values; without one every call draws others."""
+    """Determines the values; without a seed every call draws others."""
     seed_mode: SeedMode = "rfc"
-    """What the seed means for a part."""
+    """The meaning of the seed for a part: "rfc" or "global"."""
 
     def __post_init__(self) -> None:
         SeededInitializer.__post_init__(self)
         if not self.scale > 0:
-            raise ArgumentError(f"A scale of {self.scale} leaves no variance.", "Give a positive number.")
+            raise ArgumentError(f"Invalid scale {self.scale}.", "Give a positive number.")
         if self.mode not in _MODES:
-            raise ArgumentError(f"{self.mode!r} is no mode.", f"Give one of {', '.join(_MODES)}.")
+            raise ArgumentError(f"Invalid mode {self.mode!r}.", f"Give one of {', '.join(_MODES)}.")
         if self.distribution.lower() not in _DISTRIBUTIONS:
             raise ArgumentError(
-                f"{self.distribution!r} is no distribution.", f"Give one of {', '.join(_DISTRIBUTIONS)}."
+                f"Invalid distribution {self.distribution!r}.", f"Give one of {', '.join(_DISTRIBUTIONS)}."
             )
 
     def law(self) -> tuple[float, str, str]:
-        """Its own."""
+        """Return the scale, the mode and the distribution."""
         return self.scale, self.mode, self.distribution.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class NamedScaling(ScaledInitializer):
-    """A law of variance that has a name of its own."""
+    """A law of variance that has a name."""
 
     seed: int | None = None
-    """Decides the values; without one every call draws others."""
+    """Determines the values; without a seed every call draws others."""
     seed_mode: SeedMode = "rfc"
-    """What the seed means for a part."""
+    """The meaning of the seed for a part: "rfc" or "global"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +238,7 @@ class GlorotUniform(NamedScaling):
     """Glorot and Bengio, 2010: uniform, variance 2 / (fan_in + fan_out)."""
 
     def law(self) -> tuple[float, str, str]:
-        """Its own."""
+        """Return the scale, the mode and the distribution."""
         return 1.0, "fan_avg", "uniform"
 
 
@@ -241,7 +247,7 @@ class GlorotNormal(NamedScaling):
     """Glorot and Bengio, 2010: truncated normal, variance 2 / (fan_in + fan_out)."""
 
     def law(self) -> tuple[float, str, str]:
-        """Its own."""
+        """Return the scale, the mode and the distribution."""
         return 1.0, "fan_avg", "truncated_normal"
 
 
@@ -250,7 +256,7 @@ class HeUniform(NamedScaling):
     """He et al., 2015: uniform, variance 2 / fan_in."""
 
     def law(self) -> tuple[float, str, str]:
-        """Its own."""
+        """Return the scale, the mode and the distribution."""
         return 2.0, "fan_in", "uniform"
 
 
@@ -259,7 +265,7 @@ class HeNormal(NamedScaling):
     """He et al., 2015: truncated normal, variance 2 / fan_in."""
 
     def law(self) -> tuple[float, str, str]:
-        """Its own."""
+        """Return the scale, the mode and the distribution."""
         return 2.0, "fan_in", "truncated_normal"
 
 
@@ -268,7 +274,7 @@ class LecunUniform(NamedScaling):
     """LeCun et al., 1998: uniform, variance 1 / fan_in."""
 
     def law(self) -> tuple[float, str, str]:
-        """Its own."""
+        """Return the scale, the mode and the distribution."""
         return 1.0, "fan_in", "uniform"
 
 
@@ -277,23 +283,21 @@ class LecunNormal(NamedScaling):
     """LeCun et al., 1998: truncated normal, variance 1 / fan_in."""
 
     def law(self) -> tuple[float, str, str]:
-        """Its own."""
+        """Return the scale, the mode and the distribution."""
         return 1.0, "fan_in", "truncated_normal"
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """How many inputs and outputs an element of a kernel has: its last two axes, times the size of the others.
+    """Return the number of inputs and of outputs of a kernel: its last two extents, each times those of the others.
 
     >>> fans((5, 3)), fans((3, 3, 16, 32)), fans((7,)), fans(())
     ((5, 3), (144, 288), (7, 7), (1, 1))
     """
     if len(shape) < 2:
         return prod(shape), prod(shape)
+    # An output of a 3 x 3 convolution from 16 to 32 channels sums 3 * 3 inputs of each channel: 9 * 16 = 144.
     receptive = prod(shape[:-2])
     return shape[-2] * receptive, shape[-1] * receptive
-
-
-# Orthogonal matrices, whose parts must all come from the same one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,35 +305,36 @@ class Orthogonal(SeededInitializer):
     """The factor Q of a normal matrix, with the signs that make R's diagonal positive.
 
     All axes but the last are rows. Rows or columns, whichever are fewer, are orthonormal, times ``gain``.
-    No part of Q can be had alone: every call makes the WHOLE matrix, in float64, and returns its part. Parts belong to
-    one matrix, so the seed is the same for all of them, and without a seed a part is refused: ``joined`` gives one.
+    A part of Q cannot be computed alone: every call makes the WHOLE matrix, in float64, and returns its part. Parts
+    belong to one matrix, so all of them use the same seed. Without a seed a part is refused; ``joined`` draws one.
     """
 
     gain: float = 1.0
     """The length of each row or column."""
     seed: int | None = None
-    """Decides the matrix; without one every call draws another."""
+    """Determines the matrix; without a seed every call draws another."""
     seed_mode: SeedMode = "rfc"
-    """From which stream the normal matrix is drawn."""
+    """The stream from which the normal matrix is drawn: "rfc" or "global"."""
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """The part's rows and columns of the whole matrix."""
+        """Return the part of the whole matrix."""
         kind = read_dtype(dtype, FLOATS)
         if len(shape) < 2:
-            raise ArgumentError(f"An orthogonal matrix has two axes or more, and the shape {shape} was asked for.")
+            raise ArgumentError(f"An orthogonal matrix of shape {shape} was asked for.", "Give two axes or more.")
         if self.seed is None and region != Region.whole(shape):
             raise ArgumentError(
-                f"The part {region} was asked of an orthogonal matrix without a seed: the next would be another's.",
+                f"The part {region} of an orthogonal matrix without a seed: the next part would be another matrix's.",
                 "Give a seed, or ask joined() for the parts of one matrix.",
             )
         rows, columns = prod(shape[:-1]), shape[-1]
         tall = max(rows, columns), min(rows, columns)
         normal = self.draw("normal", (0.0, 1.0), tall, kind, Region.whole(tall))
         q, r = np.linalg.qr(normal.astype(np.float64))
+        # Q is unique only up to the signs of its columns, which differ between LAPACKs; R's diagonal settles them.
         q *= np.where(np.diagonal(r) < 0, -1.0, 1.0)
         matrix = q.T if rows < columns else q
         return (self.gain * matrix.reshape(shape)[region.slices]).astype(kind)
 
     def joined(self) -> Self:
-        """One matrix: with a seed drawn now, where there was none."""
+        """Return an initializer of one matrix: with a seed drawn now, if it has none."""
         return self if self.seed is not None else replace(self, seed=fresh_seed())

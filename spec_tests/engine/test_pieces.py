@@ -1,0 +1,237 @@
+"""Each fast way to read payloads gives what the plain one gives: read the whole payload, then cut.
+
+Ranges side by side in one span, long ranges in blocks, parts by the runs that hold them, payloads that are decoded,
+arrays in memory, regions alone and interleaved: all against ``plain``, with sizes so small that each way is taken.
+"""
+
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import shardvar as sv
+import shardvar.engine
+from shardvar.checkpoint.save import source_of
+from shardvar.engine.arrays import word_of
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.moves import MoveTable
+from shardvar.engine.pieces import Reading, WantedRegion, read_moves, read_regions, read_small
+from shardvar.errors import CorruptCheckpoint
+from shardvar.layout.region import Region
+from shardvar.planning.slices import TensorTable
+from shardvar.storage.local_file import LocalReadableFile
+from shardvar.wire.crc import CRC32C
+from spec_tests.helpers.memory_format import MemoryWriter, checkpoint_of
+
+
+def set_sizes(patch: pytest.MonkeyPatch, **sizes: int) -> None:
+    """Give the constants of these names other values, in every module of the engine that has them."""
+    for info in pkgutil.iter_modules(shardvar.engine.__path__, "shardvar.engine."):
+        module = import_module(info.name)
+        for name in sizes.keys() & vars(module).keys():
+            patch.setattr(module, name, sizes[name])
+
+
+@pytest.fixture(params=[(64, 16, 4), (32, 4, 0)], ids=str, scope="module")
+def tiny(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Blocks, small ranges and gaps of a few bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        block, small, gap = request.param
+        set_sizes(patch, BLOCK_NBYTES=block, SMALL_NBYTES=small, _GAP_NBYTES=gap)
+        yield
+
+
+def plain(source: Any, row: int) -> bytes:
+    """A payload, read whole and in one go."""
+    entries = source.index.entries
+    payload = bytearray(int(entries.slices.nbytes[row]))
+    source.read_into(entries, row, 0, memoryview(payload))
+    return bytes(payload)
+
+
+@st.composite
+def sources(draw: st.DrawFn) -> Any:
+    """Payloads of 0 to 150 bytes in one file or two, guarded in any way, some coded; or arrays in memory."""
+    sizes = draw(st.lists(st.integers(0, 150), min_size=1, max_size=5))
+    arrays = {str(row): (np.arange(size) * (row + 3) % 251).astype(np.uint8) for row, size in enumerate(sizes)}
+    if draw(st.booleans()):
+        turned = {key: np.repeat(array.astype(">u2"), 2)[::2] for key, array in arrays.items()}
+        return source_of(turned if draw(st.booleans()) else arrays)
+    writer = draw(st.sampled_from([MemoryWriter(), MemoryWriter(None), MemoryWriter(CRC32C, 16)]))
+    coded = draw(st.sets(st.sampled_from("012"))) if not writer.run_nbytes else set()
+    tensors = TensorTable.of([(key, "uint8", array.shape) for key, array in arrays.items()])
+    file = np.arange(len(sizes)) % draw(st.integers(1, 2))
+    return checkpoint_of(arrays, tensors.whole(), file, writer=writer, coded=coded.__contains__)
+
+
+@st.composite
+def moves_of(draw: st.DrawFn, source: Any) -> MoveTable:
+    """Ranges of the payloads, many of them side by side, each to a target that it fills."""
+    sizes = source.index.entries.slices.nbytes.tolist()
+    rows, starts, nbytes = [], [], []
+    for row in draw(st.lists(st.integers(0, len(sizes) - 1), max_size=8)):
+        start = draw(st.integers(0, sizes[row]))
+        stop = draw(st.one_of(st.just(sizes[row]), st.integers(start, sizes[row])))
+        rows.append(row), starts.append(start), nbytes.append(stop - start)
+    count = np.arange(len(rows))
+    return MoveTable(*(np.array(each, np.int64) for each in (rows, starts, count, count * 0, nbytes)))
+
+
+@given(st.data(), st.booleans(), st.booleans())
+def test_ranges_are_what_is_cut_from_the_whole_payload(
+    tiny: None, data: st.DataObject, by_runs: bool, in_threads: bool
+) -> None:
+    source = data.draw(sources())
+    entries, moves = source.index.entries, data.draw(moves_of(source))
+    buffers = {target: memoryview(bytearray(nbytes)) for target, nbytes in enumerate(moves.nbytes.tolist())}
+    told: list[int] = []
+    reading = Reading(Evidence(source, entries), told.append, in_threads)
+    read_moves(reading, moves, buffers, by_runs=by_runs)
+    reading.evidence.check()
+    for row, start, target, _, nbytes in zip(*(column.tolist() for column in moves.columns()), strict=True):
+        assert bytes(buffers[target]) == plain(source, row)[start : start + nbytes]
+
+
+@given(st.data())
+def test_small_ranges_are_what_is_cut_from_the_whole_payload(tiny: None, data: st.DataObject) -> None:
+    source = data.draw(sources())
+    entries, moves = source.index.entries, data.draw(moves_of(source))
+    moves = moves.where(entries.plain[moves.source])
+    received: dict[int, bytes] = {}
+
+    def receive(some: MoveTable, span: memoryview, begins: list[int]) -> None:
+        for target, nbytes, begin in zip(some.target.tolist(), some.nbytes.tolist(), begins, strict=True):
+            received[target] = bytes(span[begin : begin + nbytes])
+
+    read_small(Reading(Evidence(source, entries), in_threads=False), moves, receive)
+    for row, start, target, _, nbytes in zip(*(column.tolist() for column in moves.columns()), strict=True):
+        assert received[target] == plain(source, row)[start : start + nbytes]
+
+
+@given(st.data(), st.booleans())
+def test_without_buffers_every_payload_is_compared_and_every_error_kept(
+    tiny: None, data: st.DataObject, is_cut_short: bool
+) -> None:
+    """What ``verify`` does: the rows with an error are those that the plain way finds one of."""
+    writer = data.draw(st.sampled_from([MemoryWriter(), MemoryWriter(CRC32C, 16)]))
+    sizes = data.draw(st.lists(st.integers(1, 150), min_size=1, max_size=6))
+    arrays = {str(row): (np.arange(size) * 7 % 251).astype(np.uint8) for row, size in enumerate(sizes)}
+    tensors = TensorTable.of([(key, "uint8", array.shape) for key, array in arrays.items()])
+    source = checkpoint_of(arrays, tensors.whole(), np.zeros(len(sizes), np.int64), writer=writer)
+    entries = source.index.entries
+    for place in data.draw(st.lists(st.integers(8, len(source.files[0]) - 1), max_size=3)):
+        source.files[0][place] ^= 0x11
+    if is_cut_short:
+        del source.files[0][data.draw(st.integers(8, len(source.files[0]) - 1)) :]
+    expected = set()
+    for row in range(len(entries)):
+        try:
+            Evidence(source, entries).read_whole(row)
+        except sv.errors.CheckpointError:
+            expected.add(row)
+    evidence = Evidence(source, entries, errors={})
+    rows, zeros = np.arange(len(entries)), np.zeros(len(entries), np.int64)
+    read_moves(Reading(evidence), MoveTable(rows, zeros, rows, zeros, entries.slices.nbytes), None)
+    evidence.check()
+    assert evidence.errors is not None and evidence.errors.keys() == expected
+
+
+def test_parts_that_make_a_payload_are_read_once_and_others_again() -> None:
+    """A payload that two files share is compared by its two parts; of half a payload, the other half is read for it."""
+    arrays = {"a": np.arange(200, dtype=np.uint8)}
+    tensors = TensorTable.of([("a", "uint8", (200,))])
+    source = checkpoint_of(arrays, tensors.whole(), np.zeros(1, np.int64))
+    evidence = Evidence(source, source.index.entries)
+    for start in (0, 100):
+        evidence.read(0, start, memoryview(bytearray(100)))
+    evidence.check()
+    assert source.nbytes_read == 200
+    half = Evidence(source, source.index.entries)
+    half.read(0, 100, memoryview(bytearray(100)))
+    half.check()
+    assert source.nbytes_read == 200 + 100 + 200
+    source.files[0][20] ^= 1
+    with pytest.raises(CorruptCheckpoint):
+        half.check()
+
+
+@dataclass
+class Counted:
+    """A source that says how much was read of it."""
+
+    source: Any
+    crc: Any = None
+    reads: list[int] = field(default_factory=list)
+
+    def read_into(self, entries: Any, row: int, start: int, buffer: memoryview) -> None:
+        self.reads.append(len(buffer))
+        self.source.read_into(entries, row, start, buffer)
+
+
+@st.composite
+def several_regions(draw: st.DrawFn) -> tuple[np.dtype[Any], tuple[int, ...], list[tuple[int, Region]]]:
+    shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
+    ranges = [st.integers(0, n - 1).flatmap(lambda a, n=n: st.tuples(st.just(a), st.integers(1, n - a))) for n in shape]
+    region = st.tuples(*ranges).map(lambda pairs: Region((a for a, _ in pairs), (n for _, n in pairs)))
+    dtype = draw(st.sampled_from(["i1", "i2", "f4", "f8", "c16"]))
+    return np.dtype(dtype), shape, draw(st.lists(st.tuples(st.integers(0, 1), region), min_size=1, max_size=8))
+
+
+@given(several_regions(), st.sampled_from([16, 64, 256]), st.sampled_from([1, 32]), st.booleans())
+@example((np.dtype("f4"), (8, 8), [(0, Region((0, c), (8, 1))) for c in range(8)]), 64, 1, False)
+@example((np.dtype("f4"), (8, 8), [(0, Region((0, 3), (8, 1)))]), 64, 1, False)
+def test_regions_read_together_are_the_regions(given: Any, block: int, small: int, turned: bool) -> None:
+    dtype, shape, regions = given
+    size = int(np.prod(shape))
+    tables = {str(row): (np.arange(size) * (row + 3) % 251).astype(dtype).reshape(shape) for row in (0, 1)}
+    source = source_of(tables)
+    regions.sort(key=lambda each: each[0])
+    outs = [np.zeros(region.shape, word_of(dtype.itemsize), order="F" if turned else "C") for _, region in regions]
+    with pytest.MonkeyPatch.context() as patch:
+        set_sizes(patch, BLOCK_NBYTES=block, SMALL_NBYTES=small)
+        counted = Counted(source)
+        wanted = [WantedRegion(row, region, out) for (row, region), out in zip(regions, outs, strict=True)]
+        read_regions(Reading(Evidence(counted, source.index.entries)), wanted)
+    for (row, region), out in zip(regions, outs, strict=True):
+        expected = tables[str(row)][region.slices]
+        assert np.ascontiguousarray(out).tobytes() == np.ascontiguousarray(expected).tobytes()
+    assert max(counted.reads) <= max(block, small, dtype.itemsize)
+
+
+@pytest.fixture
+def read_nbytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    reads: list[int] = []
+    plain = LocalReadableFile.read_into
+
+    def read_into(self: LocalReadableFile, start: int, buffer: memoryview) -> None:
+        reads.append(len(buffer))
+        plain(self, start, buffer)
+
+    monkeypatch.setattr(LocalReadableFile, "read_into", read_into)
+    return reads
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow"])
+@pytest.mark.parametrize("count", [2, 8, 16])
+def test_columns_are_cut_in_a_few_readings_however_many_they_are(
+    form: str, count: int, tmp_path: Path, read_nbytes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns lie interleaved: read one after the other, each of them would read all of the table."""
+    set_sizes(monkeypatch, BLOCK_NBYTES=1 << 20, BATCH_NBYTES=3 << 20)
+    table = np.arange(1 << 22, dtype=np.int32).reshape(-1, 64)  # 16 MiB, and each of 16 columns one
+    sv.save(tmp_path / "rows", {"w": table}, format=form, partition=3)
+    read_nbytes.clear()
+    sv.reshard(tmp_path / "rows", tmp_path / "columns", partition=[1, count])
+    assert sum(read_nbytes) <= 4 * table.nbytes
+    np.testing.assert_array_equal(sv.load(tmp_path / "columns")["w"], table)
+    read_nbytes.clear()
+    sv.reshard(tmp_path / "columns", tmp_path / "again", partition=5)
+    assert sum(read_nbytes) <= 4 * table.nbytes
+    assert sv.diff(tmp_path / "rows", tmp_path / "again").equal

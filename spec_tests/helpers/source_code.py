@@ -1,0 +1,77 @@
+"""The source text of the package as data: its modules, their syntax trees, their imports, their definitions."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from spec_tests.helpers.paths import ROOT
+
+PACKAGE = ROOT / "shardvar"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of a file's module."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(path: Path) -> str:
+    """Return the layer of a file: `formats` for `shardvar/formats/files.py`; the face has none, an empty name."""
+    return [*module_name(path).split("."), ""][1]
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+@cache
+def submodules() -> frozenset[str]:
+    """Return the names of all modules of the package."""
+    return frozenset(module_name(path) for path in MODULES)
+
+
+def imports(tree: ast.Module, package: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, module) of each import in a module; `package` is the one that its relative imports start from."""
+    known = submodules()
+    for node in ast.walk(tree):
+        yield from _imports_by(node, package, known)
+
+
+def _imports_by(node: ast.AST, package: str, known: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """Yield (line, module) of the imports that one node is."""
+    if isinstance(node, ast.Import):
+        yield from ((node.lineno, alias.name) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+        base = ".".join([*above, *([node.module] if node.module else [])])
+        for alias in node.names:
+            deeper = f"{base}.{alias.name}"
+            yield node.lineno, deeper if deeper in known else base
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in known - {"shardvar"}:
+        yield node.lineno, node.value
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, module) of each import of a file."""
+    name = module_name(path)
+    return imports(tree_of(path), name if path.name == "__init__.py" else name.rpartition(".")[0])
+
+
+def at(path: Path, line: int) -> str:
+    """Return a place as messages name it: `shardvar/errors.py:12`."""
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def definitions(tree: ast.Module) -> Iterator[str]:
+    """Yield the public functions, classes, aliases and constants that a module defines at its top level."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from [node.name][node.name.startswith("_") :]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [each for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            yield from (name.id for name in names if not name.id.startswith("_"))

@@ -21,8 +21,10 @@ from shardvar.cli.parser import COMMANDS
 from shardvar.cli.tree import tree_lines
 from shardvar.cli.usage import parse_index, parse_shards, parse_size
 from spec_tests.helpers import paths
-from spec_tests.helpers.command_line import FORMATS, Run, saved, tensors
+from spec_tests.helpers.command_line import FORMATS, Run, run, saved, tensors
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS, keys
+
+__all__ = ["run"]  # the fixture
 
 GOLDEN = paths.GOLDEN
 HOSTILE = (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import isfinite
 from operator import index
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt

@@ -38,6 +38,7 @@ from shardvar.planning.decision import Decision, decide
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.planning.policies import Policy, ShardByTaskPolicy, TablePolicy
+from shardvar.planning.slices import SliceTable
 
 _LOG = logging.getLogger("shardvar.checkpoint")
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -110,12 +111,7 @@ def draft(
             "Leave the partition out; every tensor is written whole.",
         )
     slices = join_whole(cut_slices(entries.slices, partition), capabilities)
-    policy, substitutes = policy or ShardByTaskPolicy(), None
-    if hasattr(policy, "assign"):
-        decision = decide(cast("TablePolicy", policy), slices, capabilities, entries.slices, perf_counter)
-    else:
-        given = SliceSource(slices, entries, source, trackables)
-        decision, substitutes = ask_callback(policy, capabilities, given)
+    decision, substitutes = _decide(policy or ShardByTaskPolicy(), slices, target, entries, source, trackables)
     assignment = decision.assignment
     if assignment.num_files > 1 and not capabilities.many_files:
         raise ArgumentError(
@@ -126,6 +122,21 @@ def draft(
     if substitutes is not None:
         entries = overlay_entries(entries, substitutes)
     return Draft(target, entries, metadata, force, replace_atomically, decision, substitutes)
+
+
+def _decide(
+    policy: Policy,
+    slices: SliceTable,
+    target: Found,
+    entries: EntryTable,
+    source: Source | None,
+    trackables: Mapping[str, Any],
+) -> tuple[Decision, ArraySource | None]:
+    """Ask the policy in the way in which it answers: the decision, and the values that a callback changed."""
+    capabilities = target.format.capabilities
+    if hasattr(policy, "assign"):
+        return decide(cast("TablePolicy", policy), slices, capabilities, entries.slices, perf_counter), None
+    return ask_callback(policy, capabilities, SliceSource(slices, entries, source, trackables))
 
 
 def carry_out(work: Draft, source: Source, generation: str | None, progress: Progress) -> WriteReport:

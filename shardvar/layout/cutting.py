@@ -33,7 +33,7 @@ AnyPartitioner = Callable[..., "int | Sequence[int] | PartitionSpec | Partition"
 """``p(shape, dtype)`` or ``p(num_shards, shape, dtype)``."""
 
 Cut = int | Sequence[int] | PartitionSpec | Partition | AnyPartitioner
-"""How one tensor is cut: the forms in the module's docstring."""
+"""The cut of one tensor, in one of the forms of the module's docstring."""
 
 Sizes = tuple[tuple[int, ...], ...]
 """The sizes of the parts along each axis; they add up to its extent."""
@@ -49,7 +49,7 @@ def read_cut(
     """The parts that ``cut`` means for a tensor with an axis: a ``Partition`` that was given, else sizes for each axis.
 
     ``LayoutError`` if it does not cut this shape; with ``rows_only`` also if it cuts another axis than the first, or
-    says nothing of that. ``dtype`` and ``num_shards`` are told to partitioners.
+    says nothing of that. Partitioners get ``dtype`` and ``num_shards``.
 
     >>> read_cut(5, (13, 4), "float32"), read_cut([2, 9], (13, 4), "float32")
     (((3, 3, 3, 2, 2), (4,)), ((7, 6), (1, 1, 1, 1)))

@@ -38,7 +38,8 @@ class Decision:
     plan: Plan
     """The copies that fill these slices from the sources."""
     seconds: float
-    """How long the policy took. R-POLICY-16 (RFC 001): "A simple and informative metric to track callback latency"."""
+    """The seconds that the policy took. R-POLICY-16 (RFC 001): "A simple and informative metric to track callback
+    latency"."""
     exceeding: tuple[Exceeding, ...] = ()
     """Files larger than the policy's limit."""
     num_empty: int = 0

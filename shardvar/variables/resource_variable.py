@@ -152,16 +152,3 @@ def device_of(variable: Any) -> Device:
     if not resources:
         raise ArgumentError(f"{variable.name} holds no resource on a device.", "Colocate with a resource variable.")
     return resources[0].device
-
-
-def parse_shape(shape: Any) -> tuple[int | None, ...]:
-    """Return a declared shape as a tuple of integers, with None for any extent."""
-    try:
-        dimensions = tuple(None if extent is None else int(extent.__index__()) for extent in shape)
-    except (TypeError, AttributeError):
-        raise ArgumentTypeError(
-            f"Invalid shape {shape!r}.", "Give a sequence of integers, or None for any extent."
-        ) from None
-    if any(extent is not None and extent < 0 for extent in dimensions):
-        raise ArgumentError(f"The shape {dimensions} has a negative extent.", "Give extents of 0 or more.")
-    return dimensions

@@ -81,13 +81,13 @@ def cut_along_an_axis(region: Region, itemsize: int, remaining: int, limit: int)
 
     R-POLICY-14 (RFC 001): "We want to partition along the axis that results in the most amount of remaining
     shard space being filled up, so we don't create more shards than is necessary. We do this by partitioning the tensor
-    up into chunks of maximum size <= the remaining shard size." If not one index along any axis fits: "If the
+    ... of maximum size <= the remaining shard size." If not one index along any axis fits: "If the
     partition is larger than the remaining shard space, we start over with a new shard." If it does not fit a whole file
     either, the longest axis is cut into single indices, and these are cut further.
     """
     found = _most_filling(region, itemsize, remaining)
     if found is None and remaining >= limit and region.size > 1:
-        return split(region, region.shape.index(max(region.shape)), 1)
+        return _split(region, region.shape.index(max(region.shape)), 1)
     return found
 
 
@@ -95,7 +95,7 @@ def cut_to_elements(region: Region, itemsize: int, remaining: int, limit: int) -
     """Cut as ``cut_along_an_axis`` does, and further as long as one element fits."""
     found = _most_filling(region, itemsize, remaining)
     if found is None and (remaining >= limit or remaining >= itemsize) and region.size > 1:
-        return split(region, region.shape.index(max(region.shape)), 1)
+        return _split(region, region.shape.index(max(region.shape)), 1)
     return found
 
 
@@ -116,13 +116,13 @@ def cut_as_tensorflow(region: Region, itemsize: int, remaining: int, limit: int)
         return cut_along_an_axis(region, itemsize, remaining, limit)
     parts, axis = best
     # Even parts instead of full ones: 13 rows of which 6 fit make three parts of ceil(13 / 3) = 5, 5 and 3 rows.
-    return split(region, axis, -(-region.shape[axis] // parts))
+    return _split(region, axis, -(-region.shape[axis] // parts))
 
 
-def split(region: Region, axis: int, count: int) -> tuple[Region, Region]:
+def _split(region: Region, axis: int, count: int) -> tuple[Region, Region]:
     """Return the first ``count`` indices along an axis, and the rest.
 
-    >>> [str(half) for half in split(Region((3, 0), (4, 5)), 0, 1)]
+    >>> [str(half) for half in _split(Region((3, 0), (4, 5)), 0, 1)]
     ['[3:4, 0:5]', '[4:7, 0:5]']
     """
     shape, offset, rest = list(region.shape), list(region.offset), list(region.shape)
@@ -137,7 +137,7 @@ def _most_filling(region: Region, itemsize: int, remaining: int) -> tuple[Region
     indices = [region.size // extent * itemsize for extent in region.shape]
     filled = [remaining // nbytes * nbytes for nbytes in indices]
     axis = filled.index(max(filled))
-    return split(region, axis, filled[axis] // indices[axis]) if filled[axis] else None
+    return _split(region, axis, filled[axis] // indices[axis]) if filled[axis] else None
 
 
 # Fill.

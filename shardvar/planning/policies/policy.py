@@ -59,7 +59,7 @@ HOLDS_ALL = Capabilities(
     max_slice_rank=MAX_RANK,
     empty_slices=True,
 )
-"""What a policy may assume that is called without a format: everything but strings can be cut."""
+"""The capabilities that a policy assumes if it is called without a format: all dtypes but strings can be cut."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,7 @@ MUTANTS = [
         "zeros-for-holes",
         "What is stored nowhere is read as zeros, and nobody is told: a loader that fills what it allocated.",
         (
-            Edit(
-                "planning/plan.py", "        check_covers(self.sources, self.targets, self.copies)\n", "        pass\n"
-            ),
+            Edit("planning/plan.py", "        check_covers(self.targets, self.copies)\n", "        pass\n"),
             Edit(
                 "planning/plan.py",
                 "        if sum(region.size for region in regions) < whole.size:",
@@ -94,8 +92,8 @@ MUTANTS = [
         "strings-cut",
         "Strings are cut like any other tensor, and cannot be read back: TensorFlow's MaxShardSizePolicy.",
         "planning/cut.py",
-        "    if is_whole(dtype) or not shape:",
-        "    if not shape:",
+        "    if is_whole(dtype) or not full_shape:",
+        "    if not full_shape:",
         "cut",
         "6",
     ),

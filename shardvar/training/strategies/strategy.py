@@ -143,8 +143,8 @@ class Strategy:
                 raise ArgumentError(
                     f"{len(arg.values)} values are given to {len(devices)} replicas.", "Give one of each a replica."
                 )
-        # One replica after another, in this thread, so that the simulation is deterministic. A variable knows the replica
-        # that uses it from ``replica_scope``.
+        # One replica after another, in this thread, so that the simulation is deterministic. ``replica_scope`` tells a
+        # variable which replica uses it.
         results = []
         for number, device in enumerate(devices):
             own = [arg.values[number] if isinstance(arg, PerReplica) else arg for arg in args]

@@ -86,8 +86,8 @@ def formats_of(names: Sequence[str], name: str) -> Iterator[Format]:
     >>> [form.name for form in formats_of(["ck.svindex", "ck.svdata-1f-00000-of-00001", "old.npz"], "ck")]
     ['shardvar']
     """
-    # A file of any name may be a TensorFlow V1 checkpoint (by its last bytes), a safetensors file or a zip archive (by its
-    # first bytes). So a path that names a file, and a directory, are offered to all formats.
+    # A file of any name may be a TensorFlow V1 checkpoint (by its last bytes), a safetensors file or a zip archive (by
+    # its first bytes). So a path that names a file, and a directory, are offered to all formats.
     if not name or name in names:
         return all_formats()
     built_in = [form for form, known in _BUILT_IN.items() if _has_mark(names, name, known.mark)]

@@ -253,8 +253,8 @@ def encode_block_file(blocks: Iterable[tuple[bytes, bytes]], metadata: bytes) ->
 def _read_footer(data: bytes) -> tuple[int, int, int, int]:
     """Return the sizes of metadata and table, and their checksums."""
     metadata_nbytes, table_nbytes, metadata_crc, table_crc, version, crc, magic = _FOOTER.unpack(data)
-    # In this order: a file that was cut short has another magic, a damaged footer another checksum, and only the version
-    # of an intact footer is believed.
+    # In this order: a file that was cut short has another magic, a damaged footer another checksum, and only the
+    # version of an intact footer is believed.
     if magic != INDEX_MAGIC:
         raise malformed("It does not end as an index of shardvar does: it was cut short or extended.")
     if CRC32C.compute(data[:_GUARDED_NBYTES]) != crc:
@@ -274,8 +274,8 @@ def _read_table(table: IndexBlock, metadata: IndexBlock, metadata_start: int, re
         raise invalid("The blocks' first keys do not rise.")
     if int(nbytes.max(initial=0)) > MAX_BLOCK_NBYTES:
         raise invalid(f"An index block has {int(nbytes.max())} bytes; at most {MAX_BLOCK_NBYTES} are allowed.")
-    # Blocks of 10, 20 and 5 bytes begin at 8, 18 and 38 after a header of 8 bytes, and end at 43, where the metadata must
-    # begin: without this check, bytes between them would be covered by no checksum.
+    # Blocks of 10, 20 and 5 bytes begin at 8, 18 and 38 after a header of 8 bytes, and end at 43, where the metadata
+    # must begin: without this check, bytes between them would be covered by no checksum.
     start = np.cumsum(nbytes) - nbytes + len(INDEX_HEADER)
     if len(INDEX_HEADER) + int(nbytes.sum()) != metadata_start:
         raise invalid(f"The index blocks do not end at offset {metadata_start}, where the metadata begins.")

@@ -247,8 +247,8 @@ def encode_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return the table of these keys and values; keys come in strictly rising order."""
     table, block, pending = _TableBuilder(), _BlockBuilder(RESTART_INTERVAL), b""
     last = b""  # the last key of the block whose handle is pending: its separator needs the next block's first key
-    # The separator of a block lies between its last key and the first key of the next one, so a closed block's handle is
-    # kept as ``pending`` until the next key is known.
+    # The separator of a block lies between its last key and the first key of the next one, so a closed block's handle
+    # is kept as ``pending`` until the next key is known.
     for key, value in entries:
         if block.entries and len(key) + len(value) >= 2 * TABLE_BLOCK_NBYTES:
             last, pending, block = block.last, table.append(block), _BlockBuilder(RESTART_INTERVAL)

@@ -153,7 +153,8 @@ class NativeIndex:
         block = self.blocks.block(number)
         with prefix_errors(f"index block {number} at offset {self.blocks.start[number]}"):
             entries = decode_entries(block, int(self.blocks.nbytes[number]), self.overview)
-            # The table promises the first key of each block; keys of this block beyond the next one's would never be found.
+            # The table promises the first key of each block; keys of this block beyond the next one's would never be
+            # found.
             following = first_keys[number + 1] if number + 1 < len(first_keys) else entries.last_key
             if entries.first_key != first_keys[number] or entries.last_key > following:
                 raise invalid("Its keys are not those that the table gives.")

@@ -1,4 +1,4 @@
-"""What holds for every file of the repository."""
+"""The files of the repository: no private paths, no needless extras, one place for each test."""
 
 import re
 import tomllib

@@ -53,7 +53,7 @@ class Fault:
     at: int
     """The step; 0 is the first."""
     kind: Callable[[], BaseException] = Killed
-    """Return the exception to raise there."""
+    """Makes the exception to raise there."""
     after: bool = False
     """True if the step takes effect before it fails, like a rename whose directory cannot be synced."""
     cut: Callable[[int], int] = lambda nbytes: nbytes // 2

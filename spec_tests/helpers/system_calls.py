@@ -60,7 +60,7 @@ class Disk:
     at: int = -1
     """The call that fails; 0 is the first."""
     fault: Callable[[], BaseException] = lambda: OSError(errno.EIO, os.strerror(errno.EIO))
-    """Return the exception to raise there."""
+    """Makes the exception to raise there."""
     cut: Callable[[int], int] = lambda nbytes: 0
     """The number of bytes that a failing write has written, from the number that it was to write."""
     stays: bool = False
@@ -183,7 +183,7 @@ def snapshot(root: Path) -> dict[str, bytes]:
 
 
 def survivors(before: dict[str, bytes], events: Sequence[Event]) -> Iterator[tuple[bool, dict[str, bytes]]]:
-    """What may be on the disk after a power cut: whether all events had been, and the files; the same only once.
+    """Yield the states of the disk after a power cut, each once: True if all events took place, and the files.
 
     A file's bytes are forced to the disk by its sync, its name by its directory's. What is not may be there or not:
     each change of a directory by itself, and of a file's bytes any. Lock files are left out: nothing is in them.

@@ -69,7 +69,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How far real numbers may be from what a vector expects: a group's ``ULP``, ``TOLERANCE`` and ``SUMMAND`` say.
+    """The allowed distance of real numbers from the recorded ones: a group's `ULP`, `TOLERANCE` and `SUMMAND`.
 
     Where a group has a tolerance, numbers of 16 bits may be off by four of their own roundings: TensorFlow rounds after
     each operation, shardvar computes in float32 and rounds once.

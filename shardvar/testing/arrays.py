@@ -21,11 +21,6 @@ def shapes(max_rank: int = 3, max_extent: int = 6, min_rank: int = 0) -> st.Sear
     return st.lists(st.integers(0, max_extent), min_size=min_rank, max_size=max_rank).map(tuple)
 
 
-def filled_shapes(max_rank: int = 3, max_extent: int = 6, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
-    """Shapes with at least one element; they shrink to ``()``."""
-    return st.lists(st.integers(1, max_extent), min_size=min_rank, max_size=max_rank).map(tuple)
-
-
 def counting(shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
     """The array 1, 2, 3 and so on: each element says where it comes from, and none looks like a hole.
 

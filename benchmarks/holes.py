@@ -43,7 +43,7 @@ def _checksums(nbytes: np.ndarray) -> FileChecksums:
 
 
 def _of_zeros(nbytes: int) -> tuple[int, np.ndarray]:
-    """The checksum of so many zeros, and those of their runs."""
+    """The checksum of a payload of zeros, and those of its runs."""
     whole, rest = divmod(nbytes, RUN_NBYTES)
     run, last = CRC32C.compute(bytes(RUN_NBYTES)), CRC32C.compute(bytes(rest))
     runs = np.full(whole, run, np.uint32)
@@ -55,3 +55,14 @@ def _of_zeros(nbytes: int) -> tuple[int, np.ndarray]:
         power, power_nbytes, whole = CRC32C.combine(power, power, power_nbytes), 2 * power_nbytes, whole >> 1
     payload = CRC32C.combine(payload, last, rest)
     return payload, np.append(runs, np.uint32(last)) if rest else runs
+
+
+def _of_equal_runs(count: int) -> int:
+    """The checksum of ``count`` runs of zeros, by doubling: all of them are equal, so their order does not matter."""
+    total, power, nbytes = 0, CRC32C.compute(bytes(RUN_NBYTES)), RUN_NBYTES
+    while count:
+        if count & 1:
+            total = CRC32C.combine(total, power, nbytes)
+        power = CRC32C.combine(power, power, nbytes)
+        count, nbytes = count >> 1, 2 * nbytes
+    return total

@@ -14,7 +14,7 @@ from shardvar.formats.table import (
     names_of_target,
     stem_of_name,
 )
-from shardvar.storage.local import LocalStorage, split
+from shardvar.storage.local import LocalStorage, split_path
 
 Path = str | os.PathLike[str]
 
@@ -47,7 +47,7 @@ class Found:
 
 def find_checkpoints(path: Path) -> list[Found]:
     """Every checkpoint that a path may mean: a prefix, an index file, a directory, one of the data files."""
-    storage, name = split(path)
+    storage, name = split_path(path)
     found = [Found(form, storage, each) for form in all_formats() for each in form.locate(storage, name)]
     if not found and not name:
         # A SavedModel keeps its checkpoint in a directory of this name.
@@ -81,7 +81,7 @@ def _nearest(path: Path) -> str | None:
     """What a misspelt path may have meant."""
     from difflib import get_close_matches  # only a mistake pays for it
 
-    storage, name = split(path)
+    storage, name = split_path(path)
     there = {
         os.path.join(os.path.dirname(os.fspath(path)), each.name) for each in find_checkpoints(storage.path + os.sep)
     }
@@ -91,7 +91,7 @@ def _nearest(path: Path) -> str | None:
 
 def find_target(path: Path, format_name: str | None, otherwise: str) -> Found:
     """Where a checkpoint is to be written: the format is the one named, else what the path's ending says."""
-    storage, name = split(path)
+    storage, name = split_path(path)
     if not name:
         raise ArgumentError(f"{os.fspath(path)} is a directory.", "Give the name of the checkpoint in it, too.")
     form = format_named(format_name or format_of_name(name) or otherwise)

@@ -178,7 +178,7 @@ def values_too_small_are_refused(adapter: Calls, case: tuple[Table, int]) -> Non
 @rule("R-READ-2", 3, "003", "no mutation is done to the Tensor returned by a read_variable_op after it's been read",
       "create assign_add read", tables())  # fmt: skip
 def reads_are_snapshots(adapter: Calls, case: Table) -> None:
-    """What was read stays as it was when the variable is written afterwards."""
+    """A value that was read stays as it was when the variable is written afterwards."""
     value, num_shards = case
     handle = adapter.create(value, num_shards)
     before = adapter.name(adapter.read(handle), "before")

@@ -165,7 +165,7 @@ def newest_of(storage: Storage, directory: str, name: str = STATE_FILE) -> str |
         before, state = state, read_state(storage, name)
         if state == before:
             raise CheckpointNotFound(
-                f"{os.path.join(directory, name)} names {path}, and there is no checkpoint there.",
+                f"{os.path.join(directory, name)} names {path}, which does not exist.",
                 "Restore its files, or remove the state file to start a new series.",
             )
     return None
@@ -196,7 +196,7 @@ def _fields(text: str) -> Iterator[tuple[str, str]]:
     while True:
         match = _FIELD.match(text, position)
         if match is None:
-            raise _malformed(f"there is no field at character {position}")
+            raise _malformed(f"no field begins at character {position}")
         if match["name"] is None:
             return
         position = match.end()

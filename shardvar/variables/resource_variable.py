@@ -58,7 +58,7 @@ class ResourceVariable(Variable):
         self._name = scoped_name("Variable" if name is None else name)
         # R-CREATE-3 (RFC 000): "residing in the same device as the “colocated_with” variable".
         home = device or current_device() if colocated_with is None else device_of(colocated_with)
-        declared = None if shape is None else parse_shape(shape)
+        declared = None if shape is None else read_declared_shape(shape)
         # Plan: the initial value, where it is, and whether its array may become the buffer. An array of the caller's is
         # copied, because the variable must not change with it.
         value, source, owns_value = evaluate(initial_value, declared, dtype, home)

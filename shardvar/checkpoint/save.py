@@ -37,8 +37,9 @@ def save(
     ``path`` is a prefix, or for formats of one file its name. ``format`` is the name of a format; without it the ending
     of ``path`` tells (``.safetensors``, ``.npz``), and ``"shardvar"`` is what it is otherwise. ``partition`` says into
     which slices tensors are cut: a number of parts along the first axis, counts per axis, a ``PartitionSpec``, a
-    ``Partition``, a partitioner ``(shape, dtype) -> counts``, or a mapping from globs of keys to these. ``policy`` says
-    which slices share a file.
+    ``Partition``, a partitioner, or a mapping from globs of keys to these. A partitioner is called as ``p(shape,
+    dtype)`` or, if it takes three arguments, as ``p(num_shards, shape, dtype)``, where ``num_shards`` is the number of
+    tasks that hold the tensors (1 for arrays and files). ``policy`` says which slices share a file.
 
     Arrays may have any strides and byte order; what is stored is their values. Object arrays of ``bytes`` are string
     tensors. A checkpoint that stands there is replaced in one step; ``TargetExists`` where the format cannot do that,

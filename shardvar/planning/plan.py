@@ -125,7 +125,7 @@ def plan_copies(sources: SliceTable, targets: SliceTable) -> Plan:
     return Plan(sources, targets, CopyTable(source, target, offset, shape).take(order))
 
 
-def check_covers(sources: SliceTable, targets: SliceTable, copies: CopyTable) -> None:
+def check_covers(sources: SliceTable, targets: SliceTable, copies: CopyTable) -> None:  # noqa: ARG001
     """Raise ``IncompleteCheckpoint``, naming key and regions, unless the copies hold every element of every target.
 
     The copies are intersections of disjoint sources with a target, so they cover it if their sizes add up to its own.

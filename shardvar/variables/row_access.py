@@ -74,8 +74,11 @@ class ShardGroup(Generic[S]):
 
         R-MOVE-1: what crosses to the current device is these rows and nothing else.
         """
+        # Plan: memory for the result, on the current device, whose limit is checked first. A row of 10 columns of which
+        # slice(2, 9, 3) is read has 3: columns 2, 5 and 8.
         extents = [len(range(size)[column]) for size, column in zip(self.row_shape, columns, strict=False)]
         out = allocate((len(rows), *(extents if columns else self.row_shape)), self.dtype, is_zeroed=False).array
+        # Move, one message for each shard that holds some of the rows.
         with holding(self.resources):
             if isinstance(rows, range):
                 for shard, local, places in self.layout.split_range(rows):

@@ -46,6 +46,7 @@ class ShardedVariable(VariableInterface):
         self._name = name
         layout = RowLayout.of_sizes([shard.shape[0] for shard in shards])
         self._shards = ShardGroup(tuple(shards), layout, tuple(shards[0].shape[1:]), shards[0].dtype)
+        # A weak reference: shards outlive a container that is dropped, and are then free for another one.
         for shard in shards:
             shard._container = weakref.ref(self)
 
@@ -146,6 +147,8 @@ def check_shards(variables: Any) -> list[Variable]:
             f"ShardedVariable is given {type(variables).__name__} {_excerpt(variables)}.",
             "Give a non-empty list of variables.",
         )
+    # Scalars are found before shapes are compared, because the shape of a scalar behind the first axis is that of a
+    # vector: ().
     shards: list[Variable] = list(variables)
     _check_equal("dtype", [dtype_name(shard.dtype) for shard in shards])
     scalar = next((shard for shard in shards if not shard.shape), None)

@@ -18,7 +18,7 @@ import shardvar as sv
 from shardvar.layout.dtypes import Array
 
 _Gradient = Array | tuple[Array, Array]
-Files = Sequence[Sequence[tuple[str, int, Array]]]
+_Files = Sequence[Sequence[tuple[str, int, Array]]]
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _INITIALIZERS: dict[str, Callable[[Any, int], Any]] = {
@@ -248,7 +248,7 @@ def _key(name: str) -> str:
     return re.sub(r"\.(.)", lambda found: "/" if found[1] == "S" else found[1], name.removesuffix(_SUFFIX))
 
 
-def _callback(tf: Any, callback: Callable[[dict[str, Array]], Files], description: str) -> Any:
+def _callback(tf: Any, callback: Callable[[dict[str, Array]], _Files], description: str) -> Any:
     """Return a callback of the kit as one of TensorFlow; the object graph gets a separate file."""
 
     def whole(given: Any) -> dict[str, dict[Any, Any]]:

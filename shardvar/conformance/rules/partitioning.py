@@ -136,7 +136,7 @@ def no_more_parts(adapter: Calls, case: Sized) -> None:
       "`fixed_size_partitioner` conform to the required signature so they can be directly used.",
       "max_size", sized)  # fmt: skip
 def no_part_is_larger(adapter: Calls, case: Sized) -> None:
-    """`max_size` answers with parts of at most the maximum, except for parts of one row or if more parts are forbidden."""
+    """`max_size` answers with parts of at most the maximum, except at one row a part or at the most parts."""
     shape, dtype, maximum, most = case
     parts = rows_only(adapter.max_size(*case), shape)
     largest = -(-shape[0] // parts) * row_nbytes(shape, dtype)

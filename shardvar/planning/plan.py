@@ -68,7 +68,7 @@ class Plan:
     """What moves."""
 
     def __post_init__(self) -> None:
-        check_covers(self.sources, self.targets, self.copies)
+        check_covers(self.targets, self.copies)
 
     def copy(self, row: int) -> Copy:
         """One copy as a value, without the padding of the columns."""
@@ -125,7 +125,7 @@ def plan_copies(sources: SliceTable, targets: SliceTable) -> Plan:
     return Plan(sources, targets, CopyTable(source, target, offset, shape).take(order))
 
 
-def check_covers(sources: SliceTable, targets: SliceTable, copies: CopyTable) -> None:
+def check_covers(targets: SliceTable, copies: CopyTable) -> None:
     """Raise ``IncompleteCheckpoint``, naming key and regions, unless the copies hold every element of every target.
 
     The copies are intersections of disjoint sources with a target, so they cover it if their sizes add up to its own.

@@ -9,8 +9,8 @@ from spec_tests.helpers.known_offenders import check
 from spec_tests.helpers.source_code import MODULES, definitions, module_name, tree_of
 
 ALLOWED = {"Adapter", "Policy", "difference", "execute"}
-"""Each of the kit's adapters is an `Adapter`, each command of the command line has its `execute`, and `shardvar.testing`
-exports `Policy` and `difference`."""
+"""Each of the kit's adapters is an `Adapter`, each command of the command line has its `execute`, and
+`shardvar.testing` exports `Policy` and `difference`."""
 
 
 def find_names_defined_twice() -> set[str]:

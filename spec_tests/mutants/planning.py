@@ -7,9 +7,7 @@ MUTANTS = [
         "zeros-for-holes",
         "What is stored nowhere is read as zeros, and nobody is told: a loader that fills what it allocated.",
         (
-            Edit(
-                "planning/plan.py", "        check_covers(self.sources, self.targets, self.copies)\n", "        pass\n"
-            ),
+            Edit("planning/plan.py", "        check_covers(self.targets, self.copies)\n", "        pass\n"),
             Edit(
                 "planning/faults.py",
                 "        if sum(region.size for region in regions) < whole.size:",

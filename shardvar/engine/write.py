@@ -73,7 +73,7 @@ def write_checkpoint(
     sink: Sink,
     *,
     resume: bool = False,
-    progress: Callable[[int], object] = lambda nbytes: None,
+    progress: Callable[[int], object] = lambda _nbytes: None,
 ) -> Written:
     """Run the tasks, verify what was read, and commit. With ``resume`` finished files are kept and reused."""
     reports: list[FileReport] = []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import shardvar as sv
-from shardvar.cli.usage import parse_index
+from shardvar.cli.usage import parse_index_text
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.indexing import cut_steps, expand_index, plan_region, select_basic, slice_of
 from spec_tests.helpers.hypothesis_strategies import filled_shapes
@@ -130,7 +130,7 @@ def test_the_same_mistake_has_the_same_error_everywhere(
             lambda: lazy[0].tensor[key],
             lambda: select_basic(key, (5, 2)),
         ]
-        calls += [lambda: parse_index(str(text), (5, 2))] if text else []
+        calls += [lambda: parse_index_text(str(text), (5, 2))] if text else []
         for call in calls:
             with pytest.raises(ArgumentError) as refused:
                 call()

@@ -17,11 +17,10 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.checkpoint.reader import Reader
-from shardvar.engine.arrays import as_words, bytes_of
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import lower
 from shardvar.engine.pieces import Reading, read_moves, read_regions, wanted_regions
-from shardvar.engine.pool import BLOCK_NBYTES, block_ranges
+from shardvar.engine.pool import BLOCK_NBYTES, as_words, block_ranges, bytes_of
 from shardvar.engine.read import check_bool, read_arrays
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.formats.protocol import Source

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from shardvar.checkpoint.arguments import check_mapping, check_policy, name_of_dtype, strings_of
-from shardvar.checkpoint.locate import Found, Path, find_checkpoint, find_target, is_same
+from shardvar.checkpoint.locate import Location, Path, find_checkpoint, find_target, is_same
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.save import WRITER, check_keys
@@ -132,7 +132,7 @@ def _cast(source: Source, stored: EntryTable, globs: Mapping[str, str]) -> tuple
     return cast_entries(stored, dtypes), CastSource(source, stored)
 
 
-def _generation(found: Found, reader: Reader, work: Draft) -> str:
+def _generation(found: Location, reader: Reader, work: Draft) -> str:
     """A digest of the source as it is now, the plan and the writer: the same reshard again has the same."""
     digest = hashlib.sha256(f"{WRITER} {found.path} {found.format.name} {work.target.format.name}".encode())
     digest.update(repr((work.assignment.num_files, work.metadata)).encode("utf-8", "surrogateescape"))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from shardvar.checkpoint.locate import Found, Path, find_checkpoint
+from shardvar.checkpoint.locate import Location, Path, find_checkpoint
 from shardvar.checkpoint.reports import Damage, VerifyReport
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable
@@ -56,7 +56,7 @@ def verify(path: Path, progress: Progress = lambda nbytes: None) -> VerifyReport
         source.close()
 
 
-def _report(found: Found, source: Source, progress: Progress) -> VerifyReport:
+def _report(found: Location, source: Source, progress: Progress) -> VerifyReport:
     tables, damages = _scan(source)
     # An index that cannot be read to its end cannot be asked for its faults either.
     unreadable: dict[str, ReadError] = {} if damages else dict(source.index.faults)

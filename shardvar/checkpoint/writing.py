@@ -15,7 +15,7 @@ from typing import Any
 
 from shardvar.checkpoint.callbacks.call import Decision, ask_policy
 from shardvar.checkpoint.callbacks.overlay import overlay, overlay_entries, plan_substituted
-from shardvar.checkpoint.locate import Found, standing_in_another_format
+from shardvar.checkpoint.locate import Location, find_in_other_formats
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.engine.files import FileTask
 from shardvar.engine.pool import BLOCK_NBYTES, WORKERS
@@ -49,7 +49,7 @@ PEAK_NBYTES = 4 * WORKERS * BLOCK_NBYTES
 class Draft:
     """A write that is decided and not yet begun."""
 
-    target: Found
+    target: Location
     """Where it goes."""
     entries: EntryTable
     """The sources; those of values that the policy changed after the others."""
@@ -76,7 +76,7 @@ class Draft:
 
 
 def draft(
-    target: Found,
+    target: Location,
     entries: EntryTable,
     *,
     policy: Policy | None,
@@ -134,7 +134,7 @@ def carry_out(work: Draft, source: Source, generation: str | None, progress: Pro
     return replace(report_of(work, free), reused_files=written.reused, dry_run=False)
 
 
-def _check_room(target: Found, tasks: list[FileTask], free: int) -> None:
+def _check_room(target: Location, tasks: list[FileTask], free: int) -> None:
     """Raise ``StorageError`` before anything is written that the disk has no room for; finished files have theirs."""
     finished = {name.removesuffix(JOURNAL) for name in target.storage.names() if name.endswith(JOURNAL)}
     needed = sum(int(task.plan.targets.nbytes.sum()) for task in tasks if task.name not in finished)
@@ -147,7 +147,7 @@ def _check_room(target: Found, tasks: list[FileTask], free: int) -> None:
 def check_may_write(work: Draft) -> None:
     """Raise ``TargetExists`` where a checkpoint would be replaced and may not be."""
     target = work.target
-    other = standing_in_another_format(target)
+    other = find_in_other_formats(target)
     if other is not None and not work.force:
         raise TargetExists(
             f"{other.path} exists in the format {other.format.name}; one more under that name would be ambiguous.",
@@ -174,7 +174,7 @@ def _is_replaced_at_once(work: Draft, there: list[str]) -> bool:
     return target.format.capabilities.atomic_overwrite or (work.assignment.num_files <= 1 and not others)
 
 
-def _is_unfinished(target: Found, there: list[str]) -> bool:
+def _is_unfinished(target: Location, there: list[str]) -> bool:
     """Whether what is there is no checkpoint, but what a writer left that was killed while it put files in place.
 
     Data files without an index alone might be somebody's last hope. With the journal of an unfinished write beside

@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.arrays import bytes_of
 from shardvar.engine.evidence import check_entry
+from shardvar.engine.pool import bytes_of
 from shardvar.errors import UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import code, is_opaque, is_whole, numpy_dtype

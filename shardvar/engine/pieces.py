@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.arrays import ArraySource, word_of
+from shardvar.engine.arrays import ArraySource
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable
 from shardvar.engine.pool import (
@@ -38,6 +38,7 @@ from shardvar.engine.pool import (
     run_all,
     run_in_order,
     thread_buffer,
+    word_of,
 )
 from shardvar.layout.dtypes import Ints
 from shardvar.layout.region import Region, boxes_of_range

@@ -17,7 +17,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from shardvar.checkpoint.arguments import CheckpointOptions, policy_of, texts_of
-from shardvar.checkpoint.locate import Found, Path, find_target
+from shardvar.checkpoint.locate import Location, Path, find_target
 from shardvar.checkpoint.objects.image import Image, Manner, hold_image, take_image
 from shardvar.checkpoint.objects.keys import SAVE_COUNTER, key_of
 from shardvar.checkpoint.objects.restoration import RestoreStatus, open_restoration
@@ -234,7 +234,7 @@ class Checkpoint(Trackable):
         return self.save_numbered(lambda number: numbered(series, number), record_newest, manner, background)
 
     def save_numbered(
-        self, place: Callable[[int], Found], steps: Steps, manner: Manner, background: bool
+        self, place: Callable[[int], Location], steps: Steps, manner: Manner, background: bool
     ) -> WriteReport | PendingSave:
         """What ``save`` and a ``CheckpointManager`` have in common: take the values, and write them by some steps.
 

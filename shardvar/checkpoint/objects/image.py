@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.checkpoint.arguments import as_array, check_mapping, check_string
-from shardvar.checkpoint.locate import Found
+from shardvar.checkpoint.locate import Location
 from shardvar.checkpoint.objects.keys import key_of
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, encode_graph
 from shardvar.checkpoint.objects.values import Keyed, in_place, resources_of, snapshot
@@ -49,7 +49,7 @@ class Manner:
 class Image:
     """A checkpoint that is yet to be written."""
 
-    target: Found
+    target: Location
     """Where it goes."""
     source: ArraySource
     """The values: copies which nobody else holds, or memory which nobody writes."""
@@ -76,7 +76,7 @@ class Image:
 
 
 def take_image(
-    graph: ObjectGraph, target: Found, manner: Manner, counted: tuple[VariableInterface, int] | None = None
+    graph: ObjectGraph, target: Location, manner: Manner, counted: tuple[VariableInterface, int] | None = None
 ) -> Image:
     """Copy the values of now; of the one that is ``counted``, the value that it is to have when this is written.
 
@@ -88,7 +88,7 @@ def take_image(
 
 @contextmanager
 def hold_image(
-    graph: ObjectGraph, target: Found, manner: Manner, counted: tuple[VariableInterface, int] | None = None
+    graph: ObjectGraph, target: Location, manner: Manner, counted: tuple[VariableInterface, int] | None = None
 ) -> Iterator[Image]:
     """The same without a copy: until the block ends, whoever else writes a variable waits."""
     kept, others, trackables = _gather(graph, target, manner, counted)
@@ -97,7 +97,7 @@ def hold_image(
 
 
 def _gather(
-    graph: ObjectGraph, target: Found, manner: Manner, counted: tuple[VariableInterface, int] | None
+    graph: ObjectGraph, target: Location, manner: Manner, counted: tuple[VariableInterface, int] | None
 ) -> tuple[Keyed, list[tuple[str, npt.NDArray[Any]]], dict[str, VariableInterface]]:
     """The variables whose values are those of now, other arrays, and all variables by their keys."""
     paths = graph.paths()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardvar.checkpoint.arguments import CheckpointOptions, check_string, policy_of, texts_of
-from shardvar.checkpoint.locate import Found, Path, find_target
+from shardvar.checkpoint.locate import Location, Path, find_target
 from shardvar.checkpoint.objects.checkpoint import Checkpoint, PendingSave
 from shardvar.checkpoint.objects.image import Manner
 from shardvar.checkpoint.objects.series import (
@@ -73,7 +73,7 @@ def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]
             take_away(storage, [(NOTE, f"{NOTE}.tmp")], {f"{NOTE}.tmp"}.intersection)
 
 
-def remove_checkpoints(series: Found, names: Iterable[str]) -> list[str]:
+def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
     """Remove the checkpoints of these names, and what writers left of them; those that could not be are returned.
 
     That the disk refuses is logged and not raised: what was to be saved is there.
@@ -90,12 +90,12 @@ def remove_checkpoints(series: Found, names: Iterable[str]) -> list[str]:
     return left
 
 
-def _standing(series: Found, name: str) -> Found:
+def _standing(series: Location, name: str) -> Location:
     """The checkpoint of a name: in the format of the series, or in the only other one where it stands there."""
     formats = [form for form in all_formats() if form.locate(series.storage, name)]
     if len(formats) != 1 or series.format.name in [form.name for form in formats]:
         formats = [series.format]
-    return Found(formats[0], series.storage, name)
+    return Location(formats[0], series.storage, name)
 
 
 # Which of the saved checkpoints stay when one more is there: the newest, and one every so many hours.
@@ -259,7 +259,7 @@ class CheckpointManager:
             return None
         series = self._series()
 
-        def steps(target: Found, write: Callable[[], WriteReport]) -> WriteReport:
+        def steps(target: Location, write: Callable[[], WriteReport]) -> WriteReport:
             return self._rotate(series, target, write, step)
 
         return self._checkpoint.save_numbered(
@@ -280,7 +280,7 @@ class CheckpointManager:
             self._init_fn()
         return newest
 
-    def _series(self) -> Found:
+    def _series(self) -> Location:
         """What the numbers are added to; looked up for each save, as the working directory may be another."""
         example = find_target(os.path.join(self._directory, f"{self._name}-0"), self._format, "shardvar")
         if os.sep in self._name:
@@ -292,7 +292,9 @@ class CheckpointManager:
             return True
         return step != self._last_step and (not check_interval or step >= self._last_step + self._checkpoint_interval)
 
-    def _rotate(self, series: Found, target: Found, write: Callable[[], WriteReport], step: int | None) -> WriteReport:
+    def _rotate(
+        self, series: Location, target: Location, write: Callable[[], WriteReport], step: int | None
+    ) -> WriteReport:
         """The steps of a save; ``unfinished`` has their order."""
         check_place(target)
         storage = target.storage

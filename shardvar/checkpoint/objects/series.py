@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from shardvar.checkpoint.locate import Found, Path, find_checkpoints, find_target
+from shardvar.checkpoint.locate import Location, Path, find_checkpoints, find_target
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import (
     ArgumentError,
@@ -234,11 +234,11 @@ def _malformed(cause: str) -> MalformedCheckpoint:
     )
 
 
-Steps = Callable[[Found, Callable[[], WriteReport]], WriteReport]
+Steps = Callable[[Location, Callable[[], WriteReport]], WriteReport]
 """What is done around the writing of a numbered checkpoint: given where it goes, and the function that writes it."""
 
 
-def find_series(prefix: Path, format_name: str | None) -> Found:
+def find_series(prefix: Path, format_name: str | None) -> Location:
     """Where numbered checkpoints of this prefix go: the target of which ``numbered`` makes each."""
     series = find_target(prefix, format_name, otherwise="shardvar")
     speaks_of = format_of_name(os.path.basename(os.fsdecode(prefix)))
@@ -250,12 +250,12 @@ def find_series(prefix: Path, format_name: str | None) -> Found:
     return series
 
 
-def numbered(series: Found, number: int) -> Found:
+def numbered(series: Location, number: int) -> Location:
     """The target of one number; ``ArgumentError`` where a directory is in its place."""
     return find_target(os.path.join(series.storage.path, f"{series.name}-{number}"), series.format.name, "shardvar")
 
 
-def record_newest(target: Found, write: Callable[[], WriteReport]) -> WriteReport:
+def record_newest(target: Location, write: Callable[[], WriteReport]) -> WriteReport:
     """Write a checkpoint, and then say that it is the newest, as TensorFlow's ``Checkpoint.save`` does: of no other."""
     check_place(target)
     report = write()
@@ -263,7 +263,7 @@ def record_newest(target: Found, write: Callable[[], WriteReport]) -> WriteRepor
     return report
 
 
-def check_place(target: Found) -> None:
+def check_place(target: Location) -> None:
     """Raise ``TargetExists`` where no state file could be put beside a checkpoint; before anything is written."""
     place = os.path.join(target.storage.path, STATE_FILE)
     if os.path.isdir(place):

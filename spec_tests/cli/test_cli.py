@@ -1,14 +1,11 @@
 """The command line: what each command prints and with which code it leaves, whatever it is given."""
 
-import json
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,16 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.cli import main
 from shardvar.cli.output import human_size, printable
 from shardvar.cli.parser import COMMANDS
 from shardvar.cli.tree import tree_lines
 from shardvar.cli.usage import parse_index, parse_shards, parse_size
 from spec_tests.helpers import paths
+from spec_tests.helpers.command_line import FORMATS, Run, run, saved, tensors
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS, keys
 
+__all__ = ["run"]  # the fixture
+
 GOLDEN = paths.GOLDEN
-FORMATS = {"shardvar": "model", "tensorflow": "model", "safetensors": "model.safetensors", "npz": "model.npz"}
 HOSTILE = (
     "a\nb",
     "\x1b[31mred",
@@ -41,48 +39,6 @@ HOSTILE = (
     "é",
     "a" * 300,
 )
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self.out)
-        assert told["schema"] == 1
-        return told
-
-
-Run = Callable[..., Outcome]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run_one(*words: object) -> Outcome:
-        code = main([str(word) if not isinstance(word, str) else word for word in words])
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.out + captured.err
-        return Outcome(code, captured.out, captured.err)
-
-    return run_one
-
-
-def tensors() -> dict[str, Any]:
-    return {
-        "dense/kernel": np.arange(40, dtype=np.float32).reshape(8, 5),
-        "dense/bias": np.array([0.0, 1.0, np.nan], np.float32),
-        "step": np.array(1200, np.int64),
-        "empty": np.zeros((0, 3), np.float32),
-    }
-
-
-def saved(directory: Path, form: str = "shardvar", name: str = "", **options: Any) -> Path:
-    path = directory / (name or FORMATS[form])
-    sv.save(path, tensors(), format=form, **options)
-    return path
 
 
 def flip_payload(path: Path, key: str) -> None:

@@ -38,7 +38,7 @@ from shardvar.wire.crc import CRC32C, mask
 from shardvar.wire.protobuf import encode_bytes_field, encode_varint_field
 from shardvar.wire.sstable import encode_table
 from shardvar.wire.varint import encode_varint
-from spec_tests.formats.test_tensorflow_read import MemoryStorage
+from spec_tests.helpers.memory_storage import MemoryStorage
 from spec_tests.helpers.tensor_bundles import open_golden
 
 INT64 = st.integers(0, 2**63 - 1) | st.integers(0, 300) | st.sampled_from([-1, -(2**63)])

@@ -32,6 +32,7 @@ from shardvar.layout.dtypes import is_opaque
 from shardvar.layout.slice_text import parse_slice_text
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.local import LocalStorage
+from spec_tests.helpers.memory_storage import MemoryStorage
 from spec_tests.helpers.tensor_bundles import GOLDEN, digest, golden, open_golden, read_tensor, string_values
 
 NAMES = sorted(path.name for path in GOLDEN.iterdir())
@@ -331,38 +332,3 @@ def test_a_flipped_bit_of_any_file_is_noticed_or_changes_nothing(name: str, data
             assert error.cause and error.remedy
         else:
             check_values(wanted, value)
-
-
-class MemoryStorage:
-    """Files in memory, in the place of a directory: what the format asks of a storage in reading."""
-
-    path = "memory"
-
-    def __init__(self, files: dict[str, bytes]) -> None:
-        self.files = files
-
-    def names(self) -> list[str]:
-        return sorted(self.files)
-
-    def open(self, name: str) -> "MemoryFile":
-        if name not in self.files:
-            raise MissingFile(f"{name} is not there.", "Look for it.")
-        return MemoryFile(name, self.files[name])
-
-
-class MemoryFile:
-    def __init__(self, name: str, data: bytes) -> None:
-        self.name, self.data, self.size, self.stamp = name, data, len(data), ""
-
-    def read(self, start: int, nbytes: int) -> bytes:
-        assert start >= 0 and start + nbytes <= self.size, "refused by the format before the storage must"
-        return self.data[start : start + nbytes]
-
-    def read_into(self, start: int, buffer: memoryview) -> None:
-        buffer[:] = self.read(start, len(buffer))
-
-    def map(self) -> memoryview:
-        return memoryview(self.data)
-
-    def close(self) -> None:
-        pass

@@ -90,8 +90,8 @@ MUTANTS = [
         "saved-while-trained",
         "A save in the background writes what the variables are by then: asynchronous savers that do not copy.",
         "checkpoint/objects/image.py",
-        "    return Image(target, snapshot(kept, others), manner, trackables)",
-        "    return Image(target, in_place(kept, others), manner, trackables)",
+        "    return Image(target, snapshot(kept, others), options, trackables)",
+        "    return Image(target, in_place(kept, others), options, trackables)",
         "background::test_what_is_assigned_after_the_call_is_not_in_the_checkpoint",
     ),
     mutant(

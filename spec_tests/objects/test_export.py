@@ -88,7 +88,7 @@ def test_attributes_items_names_and_what_is_trained_come_back(tmp_path: Path) ->
     assert (loaded.w.trainable, loaded.count.trainable) == (True, False)
     assert len(loaded.variables) == 6 and len(loaded.trainable_variables) == 5
     assert "w" in dir(loaded) and len(loaded.blocks) == 2
-    with pytest.raises(AttributeError, match="no 'z'.*w, count, blocks"):
+    with pytest.raises(AttributeError, match="'z'.*w, count, blocks"):
         _ = loaded.z
     with pytest.raises(UnknownKey, match="7"):
         _ = loaded.blocks[7]

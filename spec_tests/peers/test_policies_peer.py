@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.layout.dtypes import numpy_dtype
-from spec_tests.planning.test_max_shard_size import Shards, Tensors, answer, many_tensors, specs_of, twin
+from spec_tests.helpers.max_shard_size_twin import Shards, Tensors, answer, many_tensors, specs_of, twin
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 

@@ -25,14 +25,12 @@ from shardvar.planning.policies.filling import Filling, fewest_files
 from shardvar.planning.policies.weights import OBJECT_GRAPH_KEY, weights_of
 from shardvar.planning.slices import TensorTable
 from spec_tests.helpers import paths
+from spec_tests.helpers.max_shard_size_twin import Tensors, answer, many_tensors, specs_of, twin
 
 RECORDED = json.loads((paths.GOLDEN / "policies" / "policies.json").read_text())
 CASES = [case for case in RECORDED["policy_cases"] if case["policy"] == "MaxShardSizePolicy"]
 ENDING = [case for case in CASES if "shards" in case["result"] and case["max_shard_size"] >= 1]
 NO_SLICE = {"slice_bad_no_space", "slice_bad_pair", "slice_spec_wrong_len"}
-
-Shards = list[dict[str, list[str]]]
-Tensors = list[tuple[str, str, tuple[int, ...]]]
 
 
 def shardables(case: dict[str, Any]) -> list[sv.ShardableTensor]:
@@ -48,16 +46,6 @@ def shardables(case: dict[str, Any]) -> list[sv.ShardableTensor]:
             sv.ShardableTensor(value, value.dtype, "", tensor["key"], shape, tensor["slice_spec"], tensor["key"])
         )
     return found
-
-
-def specs_of(shards: Any, empty: bool = True) -> Shards:
-    """The texts of slices of each file, by key, without those of empty tensors where TensorFlow drops these."""
-    found = [
-        {key: [spec for spec, value in parts.items() if empty or value.size] for key, parts in shard.items()}
-        for shard in shards
-    ]
-    kept = [{key: specs for key, specs in shard.items() if specs} for shard in found]
-    return [shard for shard in kept if shard]
 
 
 @pytest.mark.parametrize("case", ENDING, ids=lambda case: str(case["name"]))
@@ -95,56 +83,6 @@ def test_where_tensorflow_loops_for_ever_there_is_an_answer(case: dict[str, Any]
     assert stored == sum(each.tensor.size for each in given)
 
 
-def twin(tensors: Tensors, limit: int) -> Shards | None:
-    """TensorFlow's answer; None where it loops for ever."""
-    shards: Shards = [{}]
-    large: Shards = []
-    remaining = limit
-    for key, dtype, shape in tensors:
-        item = numpy_dtype(dtype).itemsize
-        if not shape:
-            if item > limit:
-                large.append({key: [""]})
-                continue
-            if item > remaining:
-                shards.append({})
-                remaining = limit
-            shards[-1].setdefault(key, []).append("")
-            remaining -= item
-            continue
-        offset, left = [0] * len(shape), list(shape)
-
-        def text(size: list[int], shape: tuple[int, ...] = shape, offset: list[int] = offset) -> str:
-            pairs = ":".join(f"{o},{s}" for o, s in zip(offset, size, strict=True))
-            return f"{' '.join(map(str, shape))} {pairs}"
-
-        while prod(left) * item > remaining:
-            counts: list[float] = []
-            for extent in left:
-                per = remaining // (prod(left) // extent * item)
-                counts.append(-(-extent // per) if per else float("inf"))
-            axis = counts.index(min(counts))
-            if counts[axis] == float("inf"):
-                if remaining == limit:
-                    return None
-                shards.append({})
-                remaining = limit
-                continue
-            size = list(left)
-            size[axis] = -(-left[axis] // int(counts[axis]))
-            shards[-1].setdefault(key, []).append(text(size))
-            remaining -= prod(size) * item
-            offset[axis] += size[axis]
-            left[axis] -= size[axis]
-            if not remaining:
-                shards.append({})
-                remaining = limit
-        if prod(left):
-            shards[-1].setdefault(key, []).append(text(left))
-            remaining -= prod(left) * item
-    return (shards if shards[0] else []) + large
-
-
 @pytest.mark.parametrize(
     "case", [c for c in ENDING if all(t["dtype"] != "string" and not t["slice_spec"] for t in c["tensors"])],
     ids=lambda case: str(case["name"]),
@@ -155,20 +93,6 @@ def test_the_twin_gives_the_recorded_answers(case: dict[str, Any]) -> None:
         {key: [part["spec"] for part in parts] for key, parts in shard.items()} for shard in case["result"]["shards"]
     ]
     assert twin(tensors, case["max_shard_size"]) == theirs
-
-
-many_tensors = st.lists(
-    st.tuples(
-        st.sampled_from(["int8", "float16", "float32", "float64", "complex128"]),
-        st.lists(st.integers(0, 7), max_size=4).map(tuple),
-    ),
-    max_size=6,
-).map(lambda rows: [(f"t{number}", *row) for number, row in enumerate(rows)])
-
-
-def answer(tensors: Tensors, policy: sv.MaxShardSizePolicy) -> Any:
-    values = [(key, np.zeros(shape, numpy_dtype(dtype))) for key, dtype, shape in tensors]
-    return policy([sv.ShardableTensor(x, x.dtype, "", key, x.shape, "", key) for key, x in values])
 
 
 @settings(max_examples=400)

@@ -11,8 +11,8 @@ from hypothesis.stateful import Bundle, multiple, rule
 
 import shardvar as sv
 from shardvar.variables import ShardedVariable, Variable
+from spec_tests.helpers.sharded_variable_machine import Container
 from spec_tests.helpers.sharded_variables import Array, counting, sharded_of
-from spec_tests.variables.test_sharded import Container
 
 
 class Saved(Container):

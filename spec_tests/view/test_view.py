@@ -17,8 +17,9 @@ import shardvar as sv
 from shardvar.checkpoint.stats import NUM_BINS, bin_counts
 from shardvar.view.collect import HEIGHTS, bar_heights, front_coded
 from shardvar.view.page import MARK, make_page
-from spec_tests.cli.test_cli import GOLDEN, Run, run, saved
+from spec_tests.helpers.command_line import Run, run, saved
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
+from spec_tests.helpers.paths import GOLDEN
 from spec_tests.helpers.view_pages import HOSTILE_KEYS, columns_of, keys_of, slices_of, tensors_of
 
 __all__ = ["run"]  # the fixture

@@ -1,4 +1,4 @@
-"""Objects to files and back: the state of variables under the names by which a root object reaches them."""
+"""Checkpoints of objects: the state of variables under the names by which a root object reaches them."""
 
 from shardvar.checkpoint.objects.checkpoint import Checkpoint, PendingSave
 from shardvar.checkpoint.objects.manager import CheckpointManager

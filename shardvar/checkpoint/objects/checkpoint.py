@@ -2,6 +2,10 @@
 
 R-CKPT-1 (RFC 000): "being able to save sharded variable to a checkpoint, and restore it to possibly a different number
 of shards": a sharded variable is one key, and its shards are slices of it.
+
+``write`` and ``read`` are for one checkpoint; ``save`` and ``restore`` are for a numbered series, and count. A save in
+the background writes in another thread, which is not a daemon: the interpreter waits for it at exit. An error is raised
+where the save is joined. If a save is never joined, its error is logged, once its handle is gone or at exit.
 """
 
 import logging
@@ -21,7 +25,7 @@ from shardvar.checkpoint.locate import Location, Path, find_target
 from shardvar.checkpoint.objects.image import Image, Manner, hold_image, take_image
 from shardvar.checkpoint.objects.keys import SAVE_COUNTER, key_of
 from shardvar.checkpoint.objects.restoration import RestoreStatus, open_restoration
-from shardvar.checkpoint.objects.series import Steps, find_series, numbered, record_newest
+from shardvar.checkpoint.objects.series import SaveSteps, find_series, record_newest, target_of
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import ArgumentError, ArgumentTypeError, StillSaving
@@ -30,48 +34,42 @@ from shardvar.tracking import ChildHook, ObjectGraph, Stateful, Trackable
 from shardvar.tracking.graph import ContainerNode, node_of
 from shardvar.variables import ResourceVariable, Variable, VariableInterface
 
-# A save that goes on beside the program that began it.
-#
-# The thread that writes is no daemon: the interpreter waits for it at its exit. What went wrong is raised where the
-# save is joined. Of a save that nobody joins it is logged: once its handle is gone, or when the interpreter exits.
-
-
 _LOG = logging.getLogger("shardvar.checkpoint")
 
 
 class PendingSave:
-    """A save under way: ask whether it is ``done()``, or ``join()`` it for its report."""
+    """A save in progress: ``done()`` says if it has ended, ``join()`` waits and returns its report."""
 
     def __init__(self, path: str, future: "Future[WriteReport]") -> None:
         self._path = path
         self._future = future
-        self._lose = weakref.finalize(self, future.add_done_callback, partial(_tell, path))
+        self._finalizer = weakref.finalize(self, future.add_done_callback, partial(_log_failure, path))
 
     @property
     def path(self) -> str:
-        """The checkpoint that is being written; it is not there before the save is done."""
+        """The checkpoint that is being written; it does not exist before the save is done."""
         return self._path
 
     def done(self) -> bool:
-        """Whether it has come to an end, good or bad."""
+        """Return True if the save has ended, by success or by an error."""
         return self._future.done()
 
     def join(self, timeout: float | None = None) -> WriteReport:
-        """Wait, so many seconds at most, and return what was written; raises what went wrong, as often as it is asked.
+        """Wait for ``timeout`` seconds at most and return the report, or raise the error of the save, at each call.
 
         ``StillSaving`` where the time was too short; the save goes on.
         """
         wait([self._future], timeout)
         if not self._future.done():
             raise StillSaving(f"{self._path} is still being written.", "Join it again, or give it more time.")
-        self._lose.detach()
+        self._finalizer.detach()  # the caller sees the error, so it need not be logged
         return self._future.result()
 
 
-def begin(path: str, work: Callable[[], WriteReport], release: Callable[[], None]) -> PendingSave:
-    """Do the work in a thread of its own. ``release`` is called once it has ended, or where no thread can begin."""
+def start_save(path: str, work: Callable[[], WriteReport], release: Callable[[], None]) -> PendingSave:
+    """Do the work in a new thread. ``release`` is called once it has ended, or if the thread cannot start."""
     future: Future[WriteReport] = Future()
-    thread = threading.Thread(target=_run, args=(work, release, future), name=f"save {path}", daemon=False)
+    thread = threading.Thread(target=_work, args=(work, release, future), name=f"save {path}", daemon=False)
     try:
         thread.start()
     except BaseException:
@@ -80,10 +78,11 @@ def begin(path: str, work: Callable[[], WriteReport], release: Callable[[], None
     return PendingSave(path, future)
 
 
-def _run(work: Callable[[], WriteReport], release: Callable[[], None], future: "Future[WriteReport]") -> None:
+def _work(work: Callable[[], WriteReport], release: Callable[[], None], future: "Future[WriteReport]") -> None:
+    # Release first: a thread that joined may save again at once, and must find the checkpoint free.
     try:
         report = work()
-    except BaseException as error:  # noqa: BLE001 - whatever it is, whoever joins gets it
+    except BaseException as error:  # noqa: BLE001 - every error goes to the thread that joins
         release()
         future.set_exception(error)
     else:
@@ -91,22 +90,22 @@ def _run(work: Callable[[], WriteReport], release: Callable[[], None], future: "
         future.set_result(report)
 
 
-def _tell(path: str, future: "Future[WriteReport]") -> None:
-    """Log what nobody can be told any more."""
+def _log_failure(path: str, future: "Future[WriteReport]") -> None:
+    """Log the error of a save that can no longer be joined."""
     error = future.exception()
     if error is not None:
         _LOG.error("%s was not saved: %s", path, error, exc_info=error)
 
 
 _CHILDLESS = (VariableInterface, Stateful)
-"""Roots that have a value of their own, and beside which nothing can be named."""
+"""Kinds of roots that have a value themselves, and cannot have other objects beside it."""
 
 
 class Checkpoint(Trackable):
-    """The objects to write and read: ``root`` with its children, and whatever else is named.
+    """The objects to write and read: ``root`` with its children, and the objects given by name.
 
     Objects are modules, variables, sharded ones, other trackable objects, and dictionaries, lists and tuples of these.
-    An attribute that is set later is one more.
+    An attribute that is set later is one more object.
 
     >>> import os, tempfile
     >>> from shardvar.variables import Variable, create_sharded_variable
@@ -151,7 +150,7 @@ class Checkpoint(Trackable):
 
     @property
     def save_counter(self) -> Variable:
-        """How many numbered checkpoints were saved: an int64 variable, made when it is first needed."""
+        """The number of numbered checkpoints that were saved: an int64 variable, created when it is first needed."""
         counter: Variable | None = self.__dict__.get("_counter")
         if counter is None:
             counter = self.__dict__["_counter"] = self._new_counter()
@@ -167,17 +166,17 @@ class Checkpoint(Trackable):
         metadata: Mapping[str, str] | None = None,
         force: bool = False,
     ) -> WriteReport:
-        """Write the values of all variables, as of one moment, and commit them; a report of what was written.
+        """Write the values of all variables, as of one moment, commit them, and return a report.
 
-        Whoever else writes a variable meanwhile waits, as for ``save`` without ``background``.
+        Other threads that write a variable meanwhile wait, as for ``save`` without ``background``.
 
         The arguments and errors are those of ``sv.save``; ``options`` may have the policy instead. Keys are
         TensorFlow's, and in formats that hold strings the graph of objects is stored too, so that TensorFlow restores
-        what the format "tensorflow" holds. Waits for a save of this checkpoint that is under way.
+        what the format "tensorflow" holds. Waits for a save of this checkpoint that is in progress.
         """
         target = find_target(path, format, otherwise="shardvar")
-        manner = Manner(policy_of(policy, options), texts_of(metadata), force)
-        with self._turn, hold_image(self._graph(), target, manner) as image:
+        save_options = SaveOptions(policy_of(policy, options), texts_of(metadata), force)
+        with self._turn, hold_image(self._graph(), target, save_options) as image:
             return image.write()
 
     @overload
@@ -215,13 +214,13 @@ class Checkpoint(Trackable):
         force: bool = False,
         background: bool = False,
     ) -> WriteReport | PendingSave:
-        """Write the next checkpoint of a series: ``file_prefix-1``, ``file_prefix-2``; a report with its path.
+        """Write the next checkpoint of a series, ``file_prefix-1``, ``file_prefix-2``; return a report with its path.
 
         The number is that of ``save_counter``, which is saved too and counts once the checkpoint is committed. The file
-        ``checkpoint`` beside it says that it is the newest, to ``sv.latest_checkpoint`` and to TensorFlow.
+        ``checkpoint`` in the same directory names the newest one, for ``sv.latest_checkpoint`` and for TensorFlow.
 
-        With ``background`` the values are copied, and the rest is done beside the program: what is returned at once is
-        a ``PendingSave``, to be joined for the report. What is assigned from then on is not in the checkpoint. Another
+        With ``background`` the values are copied, and another thread does the rest. The call returns a ``PendingSave``
+        at once, to be joined for the report. Values that are assigned after the call are not in the checkpoint. Another
         save, write or restore of this checkpoint waits for it.
 
         >>> import os, tempfile
@@ -230,75 +229,79 @@ class Checkpoint(Trackable):
         ['ckpt-1', 'ckpt-2']
         """
         series = find_series(file_prefix, format)
-        manner = Manner(policy_of(policy, options), texts_of(metadata), force)
-        return self.save_numbered(lambda number: numbered(series, number), record_newest, manner, background)
+        save_options = SaveOptions(policy_of(policy, options), texts_of(metadata), force)
+        return self.save_numbered(lambda number: target_of(series, number), record_newest, save_options, background)
 
     def save_numbered(
         self, place: Callable[[int], Location], steps: Steps, manner: Manner, background: bool
     ) -> WriteReport | PendingSave:
-        """What ``save`` and a ``CheckpointManager`` have in common: take the values, and write them by some steps.
+        """Take the values and write them by ``steps``, for ``save`` and ``CheckpointManager.save``.
 
-        ``place`` says where the checkpoint of a number goes.
+        ``target_for`` returns the target of a number.
         """
         counter = self.save_counter
 
         def write(image: Image, number: int) -> WriteReport:
             report = image.write()
-            counter.assign(number)
+            counter.assign(number)  # only now: a save that fails is tried again under the same number
             return report
 
+        # In the foreground: lock the variables, and write their memory.
         if not background:
             with self._turn:
                 number = int(counter) + 1
-                with hold_image(self._graph(), place(number), manner, (counter, number)) as held:
-                    return steps(held.target, lambda: write(held, number))
-        self._turn.acquire()  # given back by the thread that writes
+                with hold_image(self._graph(), target_for(number), save_options, (counter, number)) as locked:
+                    return steps(locked.target, lambda: write(locked, number))
+        # In the background: copy the values, then write the copies. The thread that writes releases ``_turn``.
+        self._turn.acquire()
         try:
             number = int(counter) + 1
-            image = take_image(self._graph(), place(number), manner, (counter, number))
+            image = take_image(self._graph(), target_for(number), save_options, (counter, number))
         except BaseException:
             self._turn.release()
             raise
-        return begin(image.target.path, lambda: steps(image.target, lambda: write(image, number)), self._turn.release)
+        work = partial(steps, image.target, lambda: write(image, number))
+        return start_save(image.target.path, work, self._turn.release)
 
     def read(self, path: Path, options: CheckpointOptions | None = None) -> RestoreStatus:
-        """Restore what the checkpoint and the objects both have, and go on as objects appear; what did not match.
+        """Restore what the checkpoint and the objects both have, and later what appears; return what did not match.
 
-        All variables that there are get their values, or none does: ``InconsistentTensor`` where dtype or full shape
-        differ, and the errors of ``sv.load``. A layout is never an error: shards take the rows that they hold. None of
-        the ``options`` that there are concerns reading; they are taken as TensorFlow takes them.
+        All existing variables get their values, or none does: ``InconsistentTensor`` where dtype or full shape differ,
+        and the errors of ``sv.load``. The number of shards is never an error: shards take the rows that they hold. The
+        ``options`` do not concern reading; the argument exists because TensorFlow has it.
         """
         policy_of(None, options)
         with self._turn:
             return self._read(path, is_numbered=False)
 
     def restore(self, path: Path, options: CheckpointOptions | None = None) -> RestoreStatus:
-        """``read``, of a checkpoint that may be one of a numbered series: saving goes on with the number after its."""
+        """``read`` a checkpoint that may be one of a numbered series: the next ``save`` has the number after it."""
         policy_of(None, options)
         with self._turn:
             return self._read(path, is_numbered=True)
 
     def _read(self, path: Path, is_numbered: bool) -> RestoreStatus:
         counter = key_of([SAVE_COUNTER])
-        # A root that has no children here was saved under a number nevertheless, by TensorFlow.
+        # A variable as the root cannot have a counter beside it here. TensorFlow saves one, which is not missed.
         ignored = (counter,) if is_numbered and isinstance(self._root, _CHILDLESS) else ()
         restoration = open_restoration(open_checkpoint(path), ignored)
         if is_numbered and counter in restoration.unmatched.keys and SAVE_COUNTER not in self.children:
-            _ = self.save_counter
+            _ = self.save_counter  # created by being read, so that it takes the stored number
         top = self._top
         restoration.restore(top, 0)
+        # Where the root object is the top, objects may still be named beside it; they appear as children of this one.
         if top is not self:
             super().await_children(restoration.hook(0))
         return RestoreStatus(restoration, self._graph)
 
     @property
     def _top(self) -> Trackable:
-        """The root of the graph: the object that was given as such, where nothing is named beside it."""
+        """The root of the graph: ``root`` if no other object is named, else this checkpoint."""
         return self if self._root is None or super().children else self._root
 
     def _new_counter(self) -> Variable:
         self._check_has_place(SAVE_COUNTER)
-        # In no scope: it is neither placed on a server nor cut, nor has it the name of a layer.
+        # Created directly, not by sv.Variable: no scope places it on a server, cuts it or names it after a layer.
         counter = ResourceVariable(np.int64(0), trainable=False, name=SAVE_COUNTER)
         return self.track(SAVE_COUNTER, counter)
 
@@ -307,7 +310,7 @@ class Checkpoint(Trackable):
         if self._root is not None and name in self._root.children:
             raise ArgumentError(f"The root has another child named {name!r}.", "Choose another name.")
         if isinstance(self._root, _CHILDLESS):
-            kind = "is a variable" if isinstance(self._root, VariableInterface) else "has a state of its own"
+            kind = "is a variable" if isinstance(self._root, VariableInterface) else "has its own state"
             raise ArgumentError(f"The root {kind}, and has no child {name!r}.", "Give it a name too.")
 
     def _graph(self) -> ObjectGraph:

@@ -1,11 +1,18 @@
-"""sv.export: objects in the form in which they are served, in which nothing says how they were sharded.
+"""sv.export and sv.load_exported: objects in the form in which they are served, without a trace of their sharding.
 
 R-EXPORT-1 (RFC 000): "being able to be saved to SavedModel as a single variable for fast inference". A sharded variable
 is written as one whole tensor: its shards are read where they lie and put side by side in the file, so that the single
 variable exists nowhere else. RFC 000: "The single variable will not be initialized at saving time (since no one reads
-it), and it will be restored to the full value at loading time."
+it), and it will be restored to the full value at loading time." An export is a checkpoint like any other, with one more
+fact in its graph of objects: which variables are not trainable.
 
-It is a checkpoint like any other, with one more fact in its graph of objects: which variables are not trainable.
+R-EXPORT-2 (RFC 000): "When the variable is recreated at loading time, the creation will be subject to the enclosed
+variable creation scope, for example a saved_model produced by a model with ParameterServerStrategy can be loaded under
+a MirroredStrategy, resulting in MirroredVariable." Each is created by ``sv.Variable`` from an initial value that reads
+the region that the creator wants, so that a shard reads its own rows.
+
+R-EXPORT-3 (RFC 000): "One drawback of this per-layer partitioning is that it is not preserved in SavedModel": it is not
+preserved here either.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +23,7 @@ import numpy as np
 
 from shardvar.checkpoint.arguments import CheckpointOptions, policy_of, texts_of
 from shardvar.checkpoint.locate import Path, find_target
-from shardvar.checkpoint.objects.image import Manner, hold_image
+from shardvar.checkpoint.objects.image import SaveOptions, hold_image
 from shardvar.checkpoint.objects.restoration import graph_of, is_bookkeeping
 from shardvar.checkpoint.objects.stored_graph import StoredNode
 from shardvar.checkpoint.objects.values import entries_of
@@ -44,7 +51,7 @@ def export(
     metadata: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> WriteReport:
-    """Write an object with all that it reaches for serving, and commit it; a report of what was written.
+    """Write an object with all that it reaches for serving, commit it, and return a report.
 
     ``obj`` is a module, a variable, another trackable object, or a dictionary or list of these. Each sharded variable
     is one whole tensor, or with ``as_shards`` a slice a shard, for serving in parts. The other arguments and the errors
@@ -52,8 +59,8 @@ def export(
 
     R-EXPORT-4 (RFC 000): "Users can also choose to save sharded variable as it is by specifying a SaveOption."
 
-    Nobody writes the variables meanwhile: their values are not copied, but read where they lie. Memory: a few blocks of
-    4 MiB, whatever the size of a variable.
+    The values are not copied, but read where they lie, so other threads that write a variable wait. Memory: a few
+    blocks of 4 MiB, whatever the size of a variable.
 
     >>> import os, tempfile
     >>> from shardvar.variables import create_sharded_variable
@@ -67,31 +74,19 @@ def export(
     root = node_of(obj, {})
     if root is None:
         raise ArgumentTypeError(f"A {type(obj).__name__} has no variables.", "Give a module, or another trackable.")
-    manner = Manner(policy_of(policy, options), texts_of(metadata), force, is_for_serving=True, as_shards=as_shards)
-    with hold_image(ObjectGraph.of(root), find_target(path, format, otherwise="shardvar"), manner) as image:
+    chosen = policy_of(policy, options)
+    save_options = SaveOptions(chosen, texts_of(metadata), force, is_for_serving=True, as_shards=as_shards)
+    with hold_image(ObjectGraph.of(root), find_target(path, format, otherwise="shardvar"), save_options) as image:
         if not image.trackables:
             raise ArgumentError("There is nothing to export.", "Build the model first: variables may come with a call.")
         return image.write()
 
 
-# sv.load_exported: what ``sv.export`` wrote as objects again, made under the scope in which it is loaded.
-#
-# R-EXPORT-2 (RFC 000): "When the variable is recreated at loading time, the creation will be subject to the enclosed
-# variable creation scope, for example a saved_model produced by a model with ParameterServerStrategy can be loaded
-# under a MirroredStrategy, resulting in MirroredVariable." Each is made by ``sv.Variable`` from an initial value that
-# reads the part that is asked for, so that a shard reads its own rows.
-#
-# R-EXPORT-3 (RFC 000): "One drawback of this per-layer partitioning is that it is not preserved in SavedModel": nothing
-# is known of it here.
-
-
-_SMALL_NBYTES = 1 << 16
-"""Tensors of at most so many bytes are read together, a few MiB at a time: each alone would cost 0.1 ms."""
-_BATCH_NBYTES = 1 << 22
+# Loading.
 
 
 class ExportedObject(Stateful):
-    """An object of which the children are known and the class is not; children are attributes, or items by name.
+    """An object whose children are known and whose class is not; children are attributes, or items by name.
 
     The items of lists are ``exported.blocks[0]``, those of dictionaries ``exported.heads["a"]``.
     """
@@ -101,12 +96,12 @@ class ExportedObject(Stateful):
     def __getattr__(self, name: str) -> Trackable:
         children: Mapping[str, Trackable] = self.__dict__.get("_children", {})
         if name not in children:
-            raise AttributeError(f"There is no {name!r} here. The children are {', '.join(children) or 'none'}.")
+            raise AttributeError(f"Unknown child {name!r}. The children are {', '.join(children) or 'none'}.")
         return children[name]
 
     def __getitem__(self, name: str | int) -> Trackable:
         if str(name) not in self.children:
-            raise UnknownKey(f"There is no child {name!r}.", f"There are {', '.join(self.children) or 'none'}.")
+            raise UnknownKey(f"Unknown child {name!r}.", f"The children are {', '.join(self.children) or 'none'}.")
         return self.children[str(name)]
 
     def __len__(self) -> int:
@@ -120,17 +115,17 @@ class ExportedObject(Stateful):
 
     @property
     def variables(self) -> tuple[VariableInterface, ...]:
-        """All variables that it reaches, each once, nearest first; of sharded ones the shards, as a module gives."""
+        """All variables under this object, each once, nearest first; of sharded ones the shards, as in a module."""
         found = [node for node in ObjectGraph.of(self).objects if isinstance(node, VariableInterface)]
         return tuple(each for one in found for each in (one.variables if isinstance(one, ShardedVariable) else [one]))
 
     @property
     def trainable_variables(self) -> tuple[VariableInterface, ...]:
-        """Those of ``variables`` that are trainable."""
+        """The trainable ones of ``variables``."""
         return tuple(variable for variable in self.variables if variable.trainable)
 
     def state(self) -> Mapping[str, Array]:
-        """What the object that was exported said of itself, if anything."""
+        """Return the state of the object that was exported, empty if it had none."""
         return dict(self._own_state)
 
     def restore_state(self, values: Mapping[str, Array]) -> None:
@@ -138,11 +133,11 @@ class ExportedObject(Stateful):
 
 
 def load_exported(path: Path) -> Any:
-    """What was exported, as an ``ExportedObject``, or as a variable where a variable was.
+    """Return what was exported: an ``ExportedObject``, or a variable if that was exported.
 
-    Inside a strategy's scope variables are made as the strategy makes them, else they are plain. Any checkpoint of
-    objects is loaded so, TensorFlow's too; where the format holds no strings, as npz, names are those of the keys and
-    all variables count as trainable. The errors are those of ``sv.load``.
+    Inside a strategy's scope variables are created by the strategy, else they are plain. Any checkpoint of objects can
+    be loaded, TensorFlow's too. Where the format holds no strings, as npz, names are those of the keys and all
+    variables count as trainable. The errors are those of ``sv.load``.
 
     >>> import os, tempfile
     >>> from shardvar.checkpoint.objects.export import export
@@ -154,8 +149,9 @@ def load_exported(path: Path) -> Any:
     with open_checkpoint(path) as reader:
         nodes = graph_of(reader)
         _check_all_reached(reader, nodes)
-        values = _Values(reader, [node.key for node in nodes if node.key is not None])
-        made = [_make(reader, node, values) for node in nodes]
+        values = _StoredValues(reader, [node.key for node in nodes if node.key is not None])
+        made = [_create(reader, node, values) for node in nodes]
+    # Children may come before or after their parents, and graphs may have cycles: create all first, then connect.
     for node, parent in zip(nodes, made, strict=True):
         for name, child in node.children.items():
             parent.track(name, made[child])
@@ -164,22 +160,28 @@ def load_exported(path: Path) -> Any:
     return made[0]
 
 
+_SMALL_NBYTES = 1 << 16
+"""Tensors of at most this size are read in batches, since to read one alone costs 0.1 ms."""
+_BATCH_NBYTES = 1 << 22
+"""Size of a batch, 4 MiB."""
+
+
 @dataclass(slots=True, eq=False)
-class _Values:
-    """The stored values, read when they are asked for: small ones many at a time, in the order of the keys."""
+class _StoredValues:
+    """The stored values, read when they are needed: small ones in batches, in the order of the keys."""
 
     reader: Reader
-    """The checkpoint."""
+    """The open checkpoint."""
     keys: Sequence[str]
-    """The keys in the order in which they will be asked for."""
+    """The keys in the order in which their values will be needed."""
     _batches: dict[str, int] = field(default_factory=dict)
-    """The batch that each small tensor is in."""
+    """The number of the batch of each small tensor."""
     _at: int = -1
-    """The batch at hand."""
+    """The number of the batch in memory."""
     _batch: dict[str, Array] = field(default_factory=dict)
-    """Its values."""
+    """The values of the batch in memory, by key."""
     _tensors: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    """Dtype and shape of each."""
+    """Dtype and shape of each tensor, by key."""
 
     def __post_init__(self) -> None:
         slices = entries_of(self.reader, self.keys).slices
@@ -197,14 +199,16 @@ class _Values:
                     batch, filled = batch + 1, 0
 
     def initial(self, key: str) -> dict[str, Any]:
-        """The arguments of ``sv.Variable`` that say what it is and begins with."""
+        """Return the arguments of ``sv.Variable`` for the value of a key."""
         dtype, shape = self._tensors[key]
-        return {"initial_value": _Stored(self, key), "dtype": dtype, "shape": shape}
+        return {"initial_value": _StoredValue(self, key), "dtype": dtype, "shape": shape}
 
     def read(self, key: str, partition: Any = None) -> Array:
-        """A value, or the part of it that is asked for, as an array that nobody else holds."""
+        """Return a value or a region of it, as a new array."""
         if key not in self._batches:
             return self.reader.read(key) if partition is None else self.reader.read(key, partition)
+        # Values are needed in the order of the keys, and each batch is a range of them: so one batch at a time is kept,
+        # and each is read once.
         if self._batches[key] != self._at:
             self._at = self._batches[key]
             wanted = [each for each in self.keys if self._batches.get(each) == self._at]
@@ -218,22 +222,22 @@ class _Values:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """An initial value that is stored: a callable that knows partitions, as initializers do."""
+class _StoredValue:
+    """A stored value as an initial value: a callable that knows partitions, as initializers do."""
 
-    values: _Values
-    """The checkpoint's."""
+    values: _StoredValues
+    """The values of the checkpoint."""
     key: str
-    """Which one."""
+    """The key of the value."""
     makes_new_arrays: ClassVar[bool] = True
-    """Every call returns an array that nobody else holds."""
+    """Every call returns an array that no other code refers to."""
 
     def __call__(self, partition: Any = None) -> Array:
         return self.values.read(self.key, partition)
 
 
-def _make(reader: Reader, node: StoredNode, values: _Values) -> Trackable:
-    """The object of a node, without its children."""
+def _create(reader: Reader, node: StoredNode, values: _StoredValues) -> Trackable:
+    """Create the object of a node, without its children."""
     if node.key is None:
         made = ExportedObject()
         if node.states:
@@ -244,7 +248,7 @@ def _make(reader: Reader, node: StoredNode, values: _Values) -> Trackable:
 
 
 def _check_all_reached(reader: Reader, nodes: Sequence[StoredNode]) -> None:
-    """Raise ``InvalidCheckpoint`` where a value belongs to no object: it would be dropped without a word."""
+    """Raise ``InvalidCheckpoint`` where a value belongs to no object: it would be dropped silently."""
     reached = {node.key for node in nodes} | {key for node in nodes if not node.key for key in node.states.values()}
     lost = [key for key in reader if key not in reached and not is_bookkeeping(key)]
     if lost:

@@ -1,6 +1,9 @@
-"""Image: the values of a graph of objects as of one moment, held apart from the objects, and where they are to go.
+"""Images: the values of a graph of objects as of one moment, with the target that they are written to.
 
-Whatever may be slow (a policy, the files) works on the image, so that training can go on beside it.
+1. ``collect_values`` walks the graph, and finds the variables and the state of other objects, each with its key.
+2. ``take_image`` copies the values, or ``hold_image`` locks the variables and takes their memory.
+3. ``Image.write`` does what may be slow (a policy, the files). It needs the image only, so that after ``take_image``
+   training can go on meanwhile.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,44 +33,44 @@ from shardvar.variables.resource import holding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Manner:
-    """How a checkpoint of objects is to be written."""
+class SaveOptions:
+    """Options for writing a checkpoint of objects."""
 
     policy: Policy | None
-    """Which slices share a file."""
+    """The policy that decides which slices share a file."""
     metadata: Mapping[str, str]
-    """What the user has to say about it."""
+    """The user's metadata."""
     force: bool
-    """Whether whatever stands there may be replaced."""
+    """True if existing files may be replaced where that takes more than one step."""
     is_for_serving: bool = False
-    """Whether it is exported, sharded variables being written whole, and it is said what is trainable."""
+    """True for an export: sharded variables are written whole, and the graph says which variables are trainable."""
     as_shards: bool = False
-    """Whether shards stay slices in what is exported."""
+    """True if shards stay slices in an export."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """A checkpoint that is yet to be written."""
+    """The values of a checkpoint that is not written yet."""
 
     target: Location
     """Where it goes."""
     source: ArraySource
-    """The values: copies which nobody else holds, or memory which nobody writes."""
-    manner: Manner
-    """How."""
+    """The values: copies, or the memory of locked variables."""
+    options: SaveOptions
+    """The options for writing."""
     trackables: Mapping[str, VariableInterface]
-    """The variable that each key is saved for, of which policies are told."""
+    """The variable of each key, for policies that look at it."""
 
     def write(self) -> WriteReport:
-        """Decide which slice goes where, write them and commit."""
-        is_whole = self.manner.is_for_serving and not self.manner.as_shards
+        """Plan which slice goes to which file, write the files and commit."""
+        is_whole = self.options.is_for_serving and not self.options.as_shards
         work = draft(
             self.target,
             self.source.index.entries,
-            policy=self.manner.policy,
+            policy=self.options.policy,
             partition=1 if is_whole and self.target.format.capabilities.slice_dtypes else None,
-            metadata=Metadata(writer=WRITER, user=dict(self.manner.metadata)),
-            force=self.manner.force,
+            metadata=Metadata(writer=WRITER, user=dict(self.options.metadata)),
+            force=self.options.force,
             replace_atomically=True,
             source=self.source,
             trackables=self.trackables,
@@ -78,41 +81,43 @@ class Image:
 def take_image(
     graph: ObjectGraph, target: Location, manner: Manner, counted: tuple[VariableInterface, int] | None = None
 ) -> Image:
-    """Copy the values of now; of the one that is ``counted``, the value that it is to have when this is written.
+    """Copy the values of now. For the ``counter``, a variable and a number, the number is stored.
 
     Formats that hold strings get the graph itself too.
     """
-    kept, others, trackables = _gather(graph, target, manner, counted)
-    return Image(target, snapshot(kept, others), manner, trackables)
+    kept, others, trackables = _collect(graph, target, options, counter)
+    return Image(target, snapshot(kept, others), options, trackables)
 
 
 @contextmanager
 def hold_image(
     graph: ObjectGraph, target: Location, manner: Manner, counted: tuple[VariableInterface, int] | None = None
 ) -> Iterator[Image]:
-    """The same without a copy: until the block ends, whoever else writes a variable waits."""
-    kept, others, trackables = _gather(graph, target, manner, counted)
+    """Yield the same without a copy; until the ``with`` block ends, other writers of a variable wait."""
+    kept, others, trackables = _collect(graph, target, options, counter)
     with holding(resources_of(kept)):
-        yield Image(target, in_place(kept, others), manner, trackables)
+        yield Image(target, in_place(kept, others), options, trackables)
 
 
 def _gather(
     graph: ObjectGraph, target: Location, manner: Manner, counted: tuple[VariableInterface, int] | None
 ) -> tuple[Keyed, list[tuple[str, npt.NDArray[Any]]], dict[str, VariableInterface]]:
-    """The variables whose values are those of now, other arrays, and all variables by their keys."""
+    """Return the variables that are stored with their values of now, other arrays, and all variables by their keys."""
     paths = graph.paths()
     found = collect_values(graph, paths)
     others = list(found.states)
     if STRING in target.format.capabilities.dtypes:
-        message = encode_graph(graph, paths, found.attributes, says_trainable=manner.is_for_serving)
+        message = encode_graph(graph, paths, found.attributes, with_trainable=options.is_for_serving)
         others.append((GRAPH_KEY, np.array(message, dtype=object)))
-    counter, number = counted or (None, 0)
-    others.extend((key, np.array(number, each.dtype)) for key, each in found.variables if each is counter)
-    kept = [(key, each) for key, each in found.variables if each is not counter]
+    # The save counter counts checkpoints that are committed, so it is assigned after the commit. But checkpoint 7 holds
+    # the number 7: the number is stored in place of the counter's value, which is still 6.
+    counted, number = counter or (None, 0)
+    others.extend((key, np.array(number, each.dtype)) for key, each in found.variables if each is counted)
+    kept = [(key, each) for key, each in found.variables if each is not counted]
     return kept, others, dict(found.variables)
 
 
-# What of a graph of objects is saved, and under which keys: values of variables, and states of other objects.
+# The values of a graph, and their keys.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,31 +125,31 @@ class GraphValues:
     """The values of a graph of objects, each with its key. Keys differ, and a file can hold them."""
 
     variables: list[tuple[str, VariableInterface]]
-    """The variables, whose values are not looked at yet."""
+    """The variables; their values are not read yet."""
     states: list[tuple[str, npt.NDArray[Any]]]
-    """What other objects said of themselves: copies."""
+    """Copies of the arrays of ``Stateful`` objects."""
     attributes: dict[int, list[str]]
-    """The names by which they said it, by the positions of the objects in the graph."""
+    """The names of those arrays, by the positions of the objects in the graph."""
 
 
 def collect_values(graph: ObjectGraph, paths: Sequence[tuple[str, ...]]) -> GraphValues:
-    """Ask every object of a graph, in order; ``ArgumentError`` where two values would have one key."""
+    """Collect the values of all objects of a graph, in order; ``ArgumentError`` where two values would have one key."""
     found = GraphValues([], [], {})
     keys: dict[str, None] = {}
     for position, (node, path) in enumerate(zip(graph.objects, paths, strict=True)):
         if isinstance(node, VariableInterface):
             _check_stands_alone(node, path)
-            found.variables.append((_claim(key_of(path), keys), node))
+            found.variables.append((_add_key(key_of(path), keys), node))
         if isinstance(node, Stateful):
             state = _state(node, path)
-            found.states.extend((_claim(key_of(path, name), keys), array) for name, array in state.items())
+            found.states.extend((_add_key(key_of(path, name), keys), array) for name, array in state.items())
             found.attributes[position] = list(state)
     check_keys(list(keys))
     return found
 
 
-def _claim(key: str, keys: dict[str, None]) -> str:
-    if key in keys:
+def _add_key(key: str, keys: dict[str, None]) -> str:
+    if key in keys:  # the root, whose path is (), and its child named "" have the same key
         raise ArgumentError(f"Two objects have the key {key!r}.", "Give none of them an empty name.")
     keys[key] = None
     return key
@@ -160,7 +165,7 @@ def _check_stands_alone(node: VariableInterface, path: tuple[str, ...]) -> None:
 
 
 def _state(node: Stateful, path: tuple[str, ...]) -> dict[str, npt.NDArray[Any]]:
-    """What an object says of itself, copied: it may go on to change its arrays."""
+    """Return copies of an object's arrays, which the object may change after the call."""
     state = node.state()
     check_mapping(state, "names to arrays")
     for name in state:

@@ -1,11 +1,11 @@
-"""Keys of the values of objects, spelt as TensorFlow spells them.
+"""Keys of the values of objects, as TensorFlow spells them.
 
     key  := path "/.ATTRIBUTES/" attribute      "layers/0/w/.ATTRIBUTES/VARIABLE_VALUE"
     path := edge ("/" edge)*                    the names from the root to the object; empty for the root itself
          |  path? "/.OPTIMIZER_SLOT/" path      a slot: the variable, and then the optimizer and the slot's name
     edge := the name, with "." written ".." and then "/" written ".S"
 
-An edge never has a single dot in front of another letter than S, so no name can look like ``.ATTRIBUTES``.
+In an escaped edge a single dot comes only before S, so no name can look like ``.ATTRIBUTES`` or ``.OPTIMIZER_SLOT``.
 """
 
 import re
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from shardvar.tracking import SLOT
 
 VARIABLE_VALUE = "VARIABLE_VALUE"
-"""The attribute that is the value of a variable."""
+"""The attribute under which the value of a variable is stored."""
 SAVE_COUNTER = "save_counter"
 """The name of the variable that counts numbered checkpoints."""
 _ATTRIBUTES = "/.ATTRIBUTES/"
@@ -22,7 +22,7 @@ _ESCAPED = re.compile(r"\.(.?)", re.DOTALL)
 
 
 def key_of(path: Iterable[str], attribute: str = VARIABLE_VALUE) -> str:
-    """The key of the value of the variable at the end of a path, or of another attribute of the object there.
+    """Return the key of the value of the variable at the end of a path, or of another attribute of the object there.
 
     >>> key_of(["model", "a/b.c"])
     'model/a.Sb..c/.ATTRIBUTES/VARIABLE_VALUE'
@@ -33,7 +33,7 @@ def key_of(path: Iterable[str], attribute: str = VARIABLE_VALUE) -> str:
 
 
 def path_of(key: str) -> tuple[str, ...] | None:
-    """The path of a key of a variable; None for what is no such key.
+    """Return the path of a key of a variable; None for any other key.
 
     >>> path_of(key_of(["model", "a/b.c"])), path_of(key_of([])), path_of("weight")
     (('model', 'a/b.c'), (), None)
@@ -43,7 +43,7 @@ def path_of(key: str) -> tuple[str, ...] | None:
 
 
 def split_key(key: str) -> tuple[tuple[str, ...], str] | None:
-    """The path and the attribute of a key of an object; None for what is no such key.
+    """Return the path and the attribute of a key of an object; None for any other key.
 
     >>> split_key("inputs/.ATTRIBUTES/position")
     (('inputs',), 'position')
@@ -61,6 +61,7 @@ def split_key(key: str) -> tuple[tuple[str, ...], str] | None:
             return None
         else:
             path.append(_ESCAPED.sub(lambda found: "/" if found[1] == "S" else ".", edge))
+    # A slot's path has one marker, with a path after it: of ".OPTIMIZER_SLOT/optimizer/m" the variable is the root.
     slots = [number for number, name in enumerate(path) if name is SLOT]
     if slots and (len(slots) > 1 or slots[0] == len(path) - 1):
         return None

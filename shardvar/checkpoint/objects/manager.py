@@ -1,7 +1,23 @@
 """sv.CheckpointManager: numbered checkpoints of one directory, of which the newest are kept.
 
 Names, order of arguments and meaning are those of ``tf.train.CheckpointManager``, and each takes over the directory of
-the other. ``unfinished`` says in which order a save goes about it, and why no crash harms.
+the other.
+
+A save writes one checkpoint and removes others. Its steps are ordered so that a crash at any of them harms nothing:
+
+    check     collect the names that a save may leave without a checkpoint: its own, should it fail, and those to remove
+    note      write these names to the file ``checkpoint.unfinished``, before any other file is written or removed
+    save      write the checkpoint, and then the state file, which no longer names those to remove
+    remove    remove the files of those, each index first, and then the note
+
+A name in the state file always belongs to a checkpoint, even if it is in the note as well. So a crash leaves the old
+checkpoints or the new ones, and a note by which the next save removes the rest. The note has the form of a state file.
+Its newest checkpoint is the one that was the newest when it was written. If the state file names another one by now,
+which is not in the note either, another program has saved here, and the note is void: no file of another program is
+removed. Example, with ``max_to_keep=2``, a crash while checkpoint 4 is written:
+
+    state file   newest ckpt-3, kept ckpt-2 ckpt-3
+    note         newest ckpt-3, names ckpt-2 ckpt-4        ckpt-2 is in the state file, so only ckpt-4 is removed
 """
 
 import logging
@@ -17,14 +33,14 @@ from typing import Any
 from shardvar.checkpoint.arguments import CheckpointOptions, check_string, policy_of, texts_of
 from shardvar.checkpoint.locate import Location, Path, find_target
 from shardvar.checkpoint.objects.checkpoint import Checkpoint, PendingSave
-from shardvar.checkpoint.objects.image import Manner
+from shardvar.checkpoint.objects.image import SaveOptions
 from shardvar.checkpoint.objects.series import (
     STATE_FILE,
     SeriesState,
-    check_place,
-    numbered,
+    check_state_file,
     read_state,
     resolve,
+    target_of,
     write_state,
 )
 from shardvar.checkpoint.reports import WriteReport
@@ -35,53 +51,47 @@ from shardvar.planning.policies import Policy
 from shardvar.storage.protocol import Storage
 from shardvar.variables import VariableInterface
 
-# What a manager has begun and not finished: the names whose files the next save removes, if it did not come to that.
-#
-#     check     the names that a save will leave without a checkpoint: its own, should it fail, and those that must go
-#     note      the file ``checkpoint.unfinished`` has them, before anything else is written or removed
-#     save      the checkpoint, and then the state file, which no longer names those that go
-#     remove    the files of those that go, each index first, and then the note
-#
-# Whatever the state file names is a checkpoint, noted or not. So a crash at any step leaves the old checkpoints or the
-# new ones, and a note by which the next save removes the rest. The note has the form of a state file: its newest
-# checkpoint is the one that was the newest when it was written. Where the state file has another one by now, which is
-# none of the noted either, somebody else has been saving here, and the note is void: no file of another's is removed.
-
-
-NOTE = f"{STATE_FILE}.unfinished"
-"""The name of the file."""
-
+_NOTE = f"{STATE_FILE}.unfinished"
+"""The name of the note."""
+_LOCK = "checkpoint.manager"
+"""The lock that a manager holds while it saves. No file has this name."""
+_HOUR = 3600.0
+"""Seconds."""
 _LOG = logging.getLogger("shardvar.checkpoint")
 
 
+# The note of what is not finished.
+
+
 def read_note(storage: Storage, state: SeriesState | None) -> list[str]:
-    """The names that are noted and are no checkpoints, in a directory that is in that state."""
-    note = read_state(storage, NOTE)
+    """Return the names in the note that are not checkpoints of the state."""
+    note = read_state(storage, _NOTE)
     newest = "" if state is None else state.newest
-    if note is None or newest not in (note.newest, *note.kept):
+    if note is None or newest not in (note.newest, *note.kept):  # there is no note, or it is void
         return []
     return [name for name in note.kept if state is None or name not in (newest, *state.kept)]
 
 
 def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]) -> None:
-    """Note the names, in a directory that is in that state; without any, remove the note."""
+    """Write a note with these names for a directory of that state; without names, remove the note."""
     if names:
-        write_state(storage, SeriesState("" if state is None else state.newest, tuple(names)), NOTE)
+        write_state(storage, SeriesState("" if state is None else state.newest, tuple(names)), _NOTE)
     else:
-        with suppress(StorageError):  # a note that stays is void, or says what is true
-            # Forced, as an index goes: were the note gone from the disk before what it names, that would stay for ever.
-            take_away(storage, [(NOTE, f"{NOTE}.tmp")], {f"{NOTE}.tmp"}.intersection)
+        with suppress(StorageError):  # a note that stays is void, or still right
+            # This forces the removals before it to the disk, as for an index. If a power cut undid the removal of a
+            # checkpoint but not that of the note, the checkpoint would stay for ever.
+            take_away(storage, [(_NOTE, f"{_NOTE}.tmp")], {f"{_NOTE}.tmp"}.intersection)
 
 
 def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
     """Remove the checkpoints of these names, and what writers left of them; those that could not be are returned.
 
-    That the disk refuses is logged and not raised: what was to be saved is there.
+    An error of the disk is logged and not raised, since the new checkpoint is saved.
     """
     left = []
     for name in names:
         try:
-            target = _standing(series, name)
+            target = _locate(series, name)
             with target.storage.lock(target.stem):
                 target.format.remove(target.storage, target.name)
         except ShardvarError as error:
@@ -98,20 +108,17 @@ def _standing(series: Location, name: str) -> Location:
     return Location(formats[0], series.storage, name)
 
 
-# Which of the saved checkpoints stay when one more is there: the newest, and one every so many hours.
-
-
-_HOUR = 3600.0
+# Rotation: the newest checkpoints stay, and one every so many hours.
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a manager keeps."""
+    """The checkpoints that a manager keeps."""
 
     max_to_keep: int | None
-    """How many of the newest ones; None for all."""
+    """The number of the newest ones to keep; None for all."""
     every_n_hours: float | None = None
-    """Of those that would go, the hours after which one more stays for good; None for none."""
+    """The hours after which one more of the others is kept for good; None for none."""
 
     def __post_init__(self) -> None:
         most: Any = self.max_to_keep
@@ -122,15 +129,15 @@ class Retention:
             )
         if hours is not None and (isinstance(hours, bool) or not isinstance(hours, int | float) or not hours >= 0):
             raise ArgumentError(
-                f"keep_checkpoint_every_n_hours={hours!r} is no time.", "Give a number of hours, or None."
+                f"Invalid keep_checkpoint_every_n_hours={hours!r}.", "Give a number of hours >= 0, or None."
             )
 
 
 def plan_rotation(state: SeriesState, newest: str, time: float, keep: Retention) -> tuple[SeriesState, list[str]]:
-    """The state after ``newest`` was saved at that time, and the checkpoints that go, oldest first.
+    """Return the state after ``newest`` was saved at that time, and the checkpoints to remove, oldest first.
 
-    A checkpoint that would go is preserved, outside of the state, where it was saved at least so many hours after the
-    one that was preserved last. One that is saved again is the newest again.
+    A checkpoint that would be removed is preserved, outside of the state, if it was saved at least ``every_n_hours``
+    after the one that was preserved last. A checkpoint that is saved again is the newest again.
 
     >>> state = SeriesState("b", ("a", "b"), (1.0, 2.0))
     >>> plan_rotation(state, "c", 3.0, Retention(2))
@@ -140,6 +147,8 @@ def plan_rotation(state: SeriesState, newest: str, time: float, keep: Retention)
     kept.append((newest, time))
     preserved, gone = state.preserved, []
     while keep.max_to_keep is not None and len(kept) > keep.max_to_keep:
+        # With every_n_hours=1, the last one preserved at 0 s, and checkpoints of 1800 s and 3600 s that are too many:
+        # the first is removed (1800 - 3600 < 0), the second is preserved (3600 - 3600 >= 0), and the next hour starts.
         name, saved = kept.pop(0)
         if keep.every_n_hours and saved - keep.every_n_hours * _HOUR >= preserved:
             preserved = saved
@@ -149,21 +158,16 @@ def plan_rotation(state: SeriesState, newest: str, time: float, keep: Retention)
     return SeriesState(newest, names, times, preserved), gone
 
 
-_LOCK = "checkpoint.manager"
-"""What a manager holds while it saves: nobody else's name."""
-
-
 class CheckpointManager:
-    """Saves numbered checkpoints of ``checkpoint`` in ``directory``, and removes those that are no longer kept.
+    """Save numbered checkpoints of ``checkpoint`` in ``directory``, and remove those that are no longer kept.
 
     ``max_to_keep`` of the newest are kept, None for all; of the others one every ``keep_checkpoint_every_n_hours``
     stays for good. With ``checkpoint_interval`` a save is left out until ``step_counter``, an integer variable, has
-    gone so many steps further. ``init_fn`` is what ``restore_or_initialize`` calls where there is nothing to restore.
+    advanced by that many steps. ``restore_or_initialize`` calls ``init_fn`` if there is no checkpoint to restore.
 
-    What a manager finds in the directory it takes over as far as the state file says that a manager saved it, under
-    this ``checkpoint_name``; other checkpoints and files are never touched. Opening a manager changes nothing on the
-    disk, so that another process may open one to restore. Of two that save in one directory at once, one gets a
-    ``LockHeld``.
+    A manager takes over the checkpoints in the directory that the state file lists as saved by a manager under this
+    ``checkpoint_name``; other checkpoints and files are never touched. Opening a manager changes nothing on the disk,
+    so that another process may open one to restore. Of two that save in one directory at once, one gets ``LockHeld``.
 
     >>> import os, tempfile
     >>> from shardvar.variables import Variable
@@ -191,10 +195,10 @@ class CheckpointManager:
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not isinstance(checkpoint, Checkpoint):
-            raise ArgumentTypeError(f"{checkpoint!r} is no sv.Checkpoint.", "Give one of what is to be saved.")
+            raise ArgumentTypeError(f"{checkpoint!r} is not a checkpoint.", "Give sv.Checkpoint(model=model).")
         if checkpoint_interval is not None and step_counter is None:
             raise ArgumentError(
-                "checkpoint_interval is given without a step_counter.", "Give the variable that counts."
+                "checkpoint_interval is given without a step_counter.", "Give the variable that counts steps."
             )
         self._checkpoint = checkpoint
         self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
@@ -203,38 +207,38 @@ class CheckpointManager:
         self._last_step = last_checkpoint_step
         self._init_fn = init_fn
         self._format, self._name = format, checkpoint_name
-        self._manner = Manner(policy_of(policy, None), texts_of(metadata), force=False)
+        self._save_options = SaveOptions(policy_of(policy, None), texts_of(metadata), force=False)
         self._clock = clock
         self._directory = _directory_text(directory)
         check_string(checkpoint_name, "names of checkpoints")
         storage = self._series().storage
         self._own = re.compile(re.escape(checkpoint_name) + r"-\d+", re.DOTALL | re.ASCII)
-        self._state = _managed(read_state(storage), self._own, clock())
+        self._state = _take_over(read_state(storage), self._own, clock())
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """What it saves."""
+        """The objects that the manager saves."""
         return self._checkpoint
 
     @property
     def directory(self) -> str:
-        """Where it saves."""
+        """The directory of the checkpoints, as it was given."""
         return self._directory
 
     @property
     def checkpoint_interval(self) -> int | None:
-        """The steps between two checkpoints at least; None where every save is done."""
+        """The least number of steps between two checkpoints; None where every save is done."""
         return self._checkpoint_interval
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """The path of the newest checkpoint, None where there is none."""
+        """The path of the newest checkpoint, None without one."""
         newest = self._state.newest
         return resolve(self._directory, newest) if newest else None
 
     @property
     def checkpoints(self) -> list[str]:
-        """The paths of the checkpoints that are kept, oldest first; those that are preserved for good are not in it."""
+        """The paths of the checkpoints that are kept, oldest first, without those that are preserved for good."""
         return [os.path.join(self._directory, name) for name in self._state.kept]
 
     def save(
@@ -245,14 +249,14 @@ class CheckpointManager:
         *,
         background: bool = False,
     ) -> WriteReport | PendingSave | None:
-        """Save a checkpoint and remove those that are no longer kept; its report, or None where it is not yet time.
+        """Save a checkpoint, remove those that are no longer kept, and return its report; None if it is not yet time.
 
         The number is ``checkpoint_number``, an integer or a variable of one, or else that of the checkpoint's
         ``save_counter``, which counts in either case. Without ``check_interval``, it is time at every new step.
         ``background`` is that of ``Checkpoint.save``: with it, a ``PendingSave`` is returned, and checkpoints are
         removed once the new one is committed.
         """
-        policy = policy_of(None, options) or self._manner.policy
+        policy = policy_of(None, options) or self._save_options.policy
         number = None if checkpoint_number is None else _integer(checkpoint_number, "checkpoint_number")
         step = None if self._checkpoint_interval is None else _integer(self._step_counter, "step_counter")
         if not self._is_time(step, check_interval):
@@ -263,14 +267,14 @@ class CheckpointManager:
             return self._rotate(series, target, write, step)
 
         return self._checkpoint.save_numbered(
-            lambda count: numbered(series, count if number is None else number),
+            lambda count: target_of(series, count if number is None else number),
             steps,
-            replace(self._manner, policy=policy),
+            replace(self._save_options, policy=policy),
             background,
         )
 
     def restore_or_initialize(self) -> str | None:
-        """Restore the newest checkpoint and return its path; where there is none, call ``init_fn`` and return None."""
+        """Restore the newest checkpoint and return its path; without one, call ``init_fn`` and return None."""
         newest = self.latest_checkpoint
         if newest is not None:
             self._checkpoint.restore(newest)
@@ -301,24 +305,28 @@ class CheckpointManager:
         storage.make()
         with storage.lock(_LOCK):
             there = read_state(storage)
+            # Plan: the names that go. What an earlier save left is removed first, to make room for the new one.
             state, gone = plan_rotation(self._state, target.name, self._clock(), self._retention)
             left = remove_checkpoints(series, filter(self._own.fullmatch, read_note(storage, there)))
+            # Note. A checkpoint that is overwritten exists already, and stays if the save fails.
             is_new = there is None or target.name not in (there.newest, *there.kept)
             write_note(storage, there, [*left, *gone, *([target.name] if is_new else [])])
+            # Commit: the checkpoint, then the state file.
             report = write()
             write_state(storage, state)
             self._state = state
             if step is not None:
                 self._last_step = step
+            # Remove, and keep in the note only what could not be removed.
             write_note(storage, state, remove_checkpoints(series, [*left, *gone]))
         return report
 
 
-def _managed(state: SeriesState | None, own: re.Pattern[str], now: float) -> SeriesState:
-    """Of what a state file says, what a manager saved under names of its own; the newest checkpoint whoever saved it.
+def _take_over(state: SeriesState | None, own: re.Pattern[str], now: float) -> SeriesState:
+    """Return the part of a state file that a manager saved under the names ``own``; the newest checkpoint in any case.
 
-    As in TensorFlow: a manager gives times, ``Checkpoint.save`` does not; none is later than now; and what is not later
-    than what was preserved last is preserved too.
+    As in TensorFlow: a manager gives times, ``Checkpoint.save`` does not; no time is later than now; and a checkpoint
+    that is not later than the last preserved one is preserved too.
     """
     if state is None:
         return SeriesState("", (), (), now - 1.0)
@@ -336,15 +344,15 @@ def _directory_text(directory: Path) -> str:
     try:
         return os.fsdecode(directory)
     except TypeError:
-        raise ArgumentTypeError(f"{directory!r} is no path.", "Give the path of a directory.") from None
+        raise ArgumentTypeError(f"{directory!r} is not a path.", "Give the path of a directory.") from None
 
 
 def _integer(value: Any, what: str) -> int:
-    """A number or the value of a variable, which is an integer and not below zero."""
+    """Return a number or the value of a variable; ``ArgumentError`` unless it is an integer >= 0."""
     try:
         number = operator.index(value.numpy() if isinstance(value, VariableInterface) else value)
     except TypeError:
-        raise ArgumentTypeError(f"{what}={value!r} is no integer.", "Give an integer, or a variable of one.") from None
+        raise ArgumentTypeError(f"Invalid {what}={value!r}.", "Give an integer, or a variable of one.") from None
     if isinstance(value, bool) or number < 0:
-        raise ArgumentError(f"{what}={value!r} counts nothing.", "Give an integer from 0 on.")
+        raise ArgumentError(f"Invalid {what}={value!r}.", "Give an integer >= 0.")
     return number

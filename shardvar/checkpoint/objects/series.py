@@ -1,7 +1,19 @@
-"""Numbered checkpoints: ``ckpt-1``, ``ckpt-2``, and a state file beside them that says which is the newest.
+"""Numbered checkpoints: ``ckpt-1``, ``ckpt-2``, and a state file in their directory that names the newest.
 
 The number of the next one is a variable, so that it is saved and restored with everything else. It counts checkpoints
-that are committed: whoever failed to save tries again under the same name, and what was left under it is removed.
+that are committed: a save that failed is tried again under the same name, and the files that it left are removed.
+
+The state file is TensorFlow's file ``checkpoint``, a ``CheckpointState`` message in protobuf's text form, so that
+either library finds the checkpoints of the other, whatever their format:
+
+    model_checkpoint_path: "ckpt-12"                     the newest; relative to the directory
+    all_model_checkpoint_paths: "ckpt-11"                those that are kept, oldest first
+    all_model_checkpoint_paths: "ckpt-12"
+    all_model_checkpoint_timestamps: 1700000000.5        when each was saved, in seconds since the Epoch; optional
+    all_model_checkpoint_timestamps: 1700000060.5
+    last_preserved_timestamp: 1699999000.0               when the last one was saved that is kept for good
+
+The file may come from an untrusted program. It is read with bounds, and no name in it leads out of its directory.
 """
 
 import math
@@ -29,31 +41,21 @@ from shardvar.formats.table import format_of_name
 from shardvar.storage.local import split
 from shardvar.storage.protocol import Storage
 
-# The state file of a directory of numbered checkpoints: which one is the newest, and which ones there are.
-#
-# It is TensorFlow's file ``checkpoint``, a ``CheckpointState`` message in protobuf's text form, so that either finds
-# what the other saved, whatever the format of the checkpoints:
-#
-#     model_checkpoint_path: "ckpt-12"                     the newest; relative to the directory
-#     all_model_checkpoint_paths: "ckpt-11"                those that are kept, oldest first
-#     all_model_checkpoint_paths: "ckpt-12"
-#     all_model_checkpoint_timestamps: 1700000000.5        when each was saved, in seconds since the Epoch; or none
-#     all_model_checkpoint_timestamps: 1700000060.5
-#     last_preserved_timestamp: 1699999000.0               when the last one was saved that is kept for good
-#
-# Anybody may have written it. It is read with bounds, and no name in it leads out of its directory.
-
-
 STATE_FILE = "checkpoint"
-"""Its name."""
+"""The name of the state file."""
 _MAX_NBYTES = 1 << 26
-"""No larger one is read; it would name some hundred thousand checkpoints."""
+"""The largest state file that is read, 64 MiB: a hundred thousand checkpoints with long names."""
 _NAME_NBYTES = 255
-"""The longest name that file systems take."""
+"""The longest file name that common file systems allow."""
 _LOCK_SECONDS = 5.0
-"""How long another writer may take, of whom the whole work is to write a few lines."""
+"""Time to wait for another writer of the state file, which has only a few lines to write."""
 _ATTEMPT_SECONDS = 0.01
+"""Time between two attempts to lock the state file."""
+SaveSteps = Callable[[Found, Callable[[], WriteReport]], WriteReport]
+"""``steps(target, write)`` calls ``write()``, which writes the checkpoint, and does the work around it."""
 
+# White space and comments, then one field or the end. Possessive quantifiers (*+) never give back what they matched, so
+# a hostile file costs linear time.
 _FIELD = re.compile(
     r"""(?: \s | \#[^\n]*\n )*+
     (?: (?P<name>\w+) \s*+ : \s*+
@@ -71,19 +73,23 @@ _TIMES = ("all_model_checkpoint_timestamps", "last_preserved_timestamp")
 
 @dataclass(frozen=True, slots=True)
 class SeriesState:
-    """What a state file says."""
+    """The content of a state file.
+
+    >>> SeriesState.decode(SeriesState("ckpt-2", ("ckpt-1", "ckpt-2")).encode())
+    SeriesState(newest='ckpt-2', kept=('ckpt-1', 'ckpt-2'), times=(), preserved=0.0)
+    """
 
     newest: str
     """The newest checkpoint; a path relative to the directory, or an absolute one."""
     kept: tuple[str, ...] = ()
     """The checkpoints that are kept, oldest first."""
     times: tuple[float, ...] = ()
-    """When each was saved, in seconds since the Epoch; empty where that is not said."""
+    """The time when each was saved, in seconds since the Epoch; empty if the file has none."""
     preserved: float = 0.0
-    """When the last one was saved that is kept for good."""
+    """The time when the last checkpoint was saved that is kept for good."""
 
     def encode(self) -> bytes:
-        """The content of the file."""
+        """Return the content of the file."""
         paths = [(_PATHS[0], self.newest), *((_PATHS[1], path) for path in self.kept)]
         times = [*((_TIMES[0], time) for time in self.times), *[(_TIMES[1], self.preserved)][: bool(self.preserved)]]
         lines = [f'{name}: "{_escape(path)}"\n' for name, path in paths] + [
@@ -93,7 +99,7 @@ class SeriesState:
 
     @classmethod
     def decode(cls, content: bytes) -> "SeriesState":
-        """What the content of a file says; ``MalformedCheckpoint`` for any other text."""
+        """Parse the content of a file; ``MalformedCheckpoint`` for any other text."""
         found: dict[str, list[str]] = {name: [] for name in (*_PATHS, *_TIMES)}
         for name, value in _fields(content.decode("utf-8", "surrogateescape")):
             found[name].append(value)
@@ -101,13 +107,13 @@ class SeriesState:
         if len(times) not in (0, len(kept)):
             raise _malformed(f"it has {len(kept)} checkpoints and {len(times)} times")
         if len(newest) > 1 or len(preserved) > 1:
-            raise _malformed("it says twice what can be said once")
+            raise _malformed("it has a field twice that may come once")
         last = _seconds(preserved[0]) if preserved else 0.0
         return cls("".join(newest), tuple(kept), tuple(map(_seconds, times)), last)
 
 
 def read_state(storage: Storage, name: str = STATE_FILE) -> SeriesState | None:
-    """The state that a directory is in, None where no file says it; ``MalformedCheckpoint``."""
+    """Return the state of a directory, None without a state file; ``MalformedCheckpoint``."""
     if name not in storage.names():
         return None
     file = storage.open(name)
@@ -121,13 +127,13 @@ def read_state(storage: Storage, name: str = STATE_FILE) -> SeriesState | None:
 
 
 def write_state(storage: Storage, state: SeriesState, name: str = STATE_FILE) -> None:
-    """Put a state in the place of the one that is there, in one step."""
+    """Replace the state of a directory in one step."""
     with _locked(storage, name):
         put_in_place(storage, [], (f"{name}.tmp", name), state.encode())
 
 
 def resolve(directory: str, stated: str) -> str:
-    """The path of a checkpoint that a state file of the directory names; ``InvalidCheckpoint`` where it leads out."""
+    """Return the path of a checkpoint that a state file names; ``InvalidCheckpoint`` outside of the directory."""
     path = os.path.join(directory, stated)
     if not _is_within(directory, path):
         raise InvalidCheckpoint(
@@ -138,7 +144,8 @@ def resolve(directory: str, stated: str) -> str:
 
 
 def _is_within(directory: str, path: str) -> bool:
-    """Whether a path is one of a checkpoint in the directory, or below it, wherever links lead."""
+    """Return True if a path is that of a checkpoint in the directory, or below it, after links are followed."""
+    # The last component is the checkpoint's name, a prefix of file names, and so no link itself.
     head, name = os.path.split(path)
     if "\0" in path or name in ("", os.curdir, os.pardir) or len(os.fsencode(name)) > _NAME_NBYTES:
         return False
@@ -147,24 +154,26 @@ def _is_within(directory: str, path: str) -> bool:
 
 
 def newest_of(storage: Storage, directory: str, name: str = STATE_FILE) -> str | None:
-    """The path of the newest checkpoint of a directory; None where no state file names one."""
+    """Return the path of the newest checkpoint of a directory; None where no state file names one."""
     state = read_state(storage, name)
     while state is not None and state.newest:
         path = resolve(directory, state.newest)
         if find_checkpoints(path):
             return path
+        # Between the two reads a manager may have saved a newer checkpoint and removed this one. Then the state has
+        # changed, and the newer one is looked for; a state that stays the same names a checkpoint that is missing.
         before, state = state, read_state(storage, name)
-        if state == before:  # else it went while this looked: a newer one is there
+        if state == before:
             raise CheckpointNotFound(
                 f"{os.path.join(directory, name)} names {path}, and there is no checkpoint there.",
-                "Bring it back, or remove the state file to begin anew.",
+                "Restore its files, or remove the state file to start a new series.",
             )
     return None
 
 
 @contextmanager
 def _locked(storage: Storage, name: str) -> Iterator[None]:
-    """Hold the state file's lock: another writer has it for a moment only, so it is waited for."""
+    """Hold the lock of the state file; wait for another writer, which holds it for a moment only."""
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
@@ -182,7 +191,7 @@ def _locked(storage: Storage, name: str) -> Iterator[None]:
 
 
 def _fields(text: str) -> Iterator[tuple[str, str]]:
-    """The fields of the file, texts without their escapes."""
+    """Yield the fields of the file, (name, value), with texts unescaped."""
     text, position = text + "\n", 0  # a comment may end with the file
     while True:
         match = _FIELD.match(text, position)
@@ -198,7 +207,7 @@ def _fields(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _escape(path: str) -> str:
-    """A path between quotes: characters that are no text, and bytes that are no UTF-8, in octal."""
+    """Return a path as it is quoted: unprintable characters, and bytes that are not UTF-8, in octal."""
     return "".join(f"\\{each}" if each in '\\"' else each if each.isprintable() else _octal(each) for each in path)
 
 
@@ -207,6 +216,8 @@ def _octal(character: str) -> str:
 
 
 def _unescape(text: str) -> str:
+    # An escape stands for one byte, and several bytes may make one character: "\303\251" is "é". So escapes become
+    # surrogates first, and then the whole text is decoded as UTF-8; bytes that are not UTF-8 stay surrogates.
     def octets(match: re.Match[str]) -> str:
         octal, hexadecimal, other = match.groups()
         code = int(octal, 8) if octal else int(hexadecimal, 16) if hexadecimal else ord(_ESCAPED.get(other, "\u0100"))
@@ -229,7 +240,7 @@ def _seconds(text: str) -> float:
 
 def _malformed(cause: str) -> MalformedCheckpoint:
     return MalformedCheckpoint(
-        f"This is no state of a directory of checkpoints: {cause}.",
+        f"Invalid state file of a directory of checkpoints: {cause}.",
         "Give the path of a checkpoint itself, or remove the state file.",
     )
 
@@ -241,11 +252,11 @@ Steps = Callable[[Location, Callable[[], WriteReport]], WriteReport]
 def find_series(prefix: Path, format_name: str | None) -> Location:
     """Where numbered checkpoints of this prefix go: the target of which ``numbered`` makes each."""
     series = find_target(prefix, format_name, otherwise="shardvar")
-    speaks_of = format_of_name(os.path.basename(os.fsdecode(prefix)))
-    if speaks_of is not None:
+    format_of_ending = format_of_name(os.path.basename(os.fsdecode(prefix)))
+    if format_of_ending is not None:
         raise ArgumentError(
             f"{os.fsdecode(prefix)} has the ending of a file, to which no number can be added.",
-            f"Leave the ending out, and give format={speaks_of!r}.",
+            f"Leave the ending out, and give format={format_of_ending!r}.",
         )
     return series
 
@@ -268,16 +279,16 @@ def check_place(target: Location) -> None:
     place = os.path.join(target.storage.path, STATE_FILE)
     if os.path.isdir(place):
         raise TargetExists(
-            f"{place} is a directory, and a file of that name is to say which is newest.", "Move it away."
+            f"{place} is a directory, and the state file needs that name.", "Move or rename the directory."
         )
 
 
 def latest_checkpoint(directory: Path, latest_filename: str | None = None) -> str | None:
-    """The path of the newest checkpoint of a directory, as its state file says; None where there is no such file.
+    """Return the path of the newest checkpoint of a directory, from its state file; None without a state file.
 
-    The file is TensorFlow's ``checkpoint``, or has the other name that is given. ``MalformedCheckpoint`` where it
+    The file is TensorFlow's ``checkpoint``, or the one named by ``latest_filename``. ``MalformedCheckpoint`` where it
     cannot be decoded; ``InvalidCheckpoint`` where it names a checkpoint outside of the directory;
-    ``CheckpointNotFound`` where it names one that is not there.
+    ``CheckpointNotFound`` where it names one that does not exist.
 
     >>> import tempfile
     >>> latest_checkpoint(tempfile.mkdtemp()) is None
@@ -287,6 +298,6 @@ def latest_checkpoint(directory: Path, latest_filename: str | None = None) -> st
         home = os.fsdecode(directory)
         path = os.path.join(home, latest_filename or STATE_FILE)
     except TypeError:
-        raise ArgumentTypeError(f"{directory!r} is no path.", "Give the path of a directory.") from None
+        raise ArgumentTypeError(f"{directory!r} is not a path.", "Give the path of a directory.") from None
     storage, name = split(path)
     return newest_of(storage, home, name) if name else None

@@ -1,18 +1,19 @@
-"""The graph of objects as a checkpoint tells it: which object is whose child, and which keys hold its values.
+"""The stored graph of objects: the children of each object, and the keys of its values.
 
-Formats with strings keep it as TensorFlow does, a message under a key of its own:
+Formats with strings keep the graph as TensorFlow does, as a protobuf message under one key:
 
     TrackableObjectGraph  1 nodes (repeated); the first is the root
     TrackableObject       1 children (repeated: 1 node_id, 2 local_name)
                           2 attributes (repeated: 1 name, 2 full_name, 3 checkpoint_key)
                           3 slot_variables (repeated: 1 original_variable_node_id, 2 slot_name, 3 slot_variable_node_id)
-                          1001 whether a variable is not trainable: shardvar's own, in what is exported
-                          others are passed over
+                          1001 is 1 if a variable is not trainable: shardvar's addition, in exports
+                          other fields are skipped
 
-so that either reads what the other wrote, and an object that was saved once is found under each of its names. Where the
-message is missing, the keys tell the graph: a tree, in which an object has one name.
+So either reads what the other wrote, and an object that was saved once is found under each of its names. Without the
+message, the keys spell the graph: a tree, in which an object has one name.
 
-A message has a dozen fields an object, so decoding looks at each byte of a tag once and makes an object a node.
+A message has about a dozen fields for each object, and there may be a hundred thousand objects. So decoding works on
+spans of the message, without a copy of each submessage, and makes one ``StoredNode`` for each object.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,16 +30,16 @@ from shardvar.wire.damage import invalid, malformed
 from shardvar.wire.protobuf import decode_spans, encode_bytes_field, encode_varint_field
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
-"""Where the message is stored, as a string tensor without axes."""
+"""The key of the message, a string tensor of rank 0."""
 _VALUE_FIELD = encode_bytes_field(1, VARIABLE_VALUE.encode())
 _UNTRAINABLE = 1001
 _UNTRAINABLE_FIELD = encode_varint_field(_UNTRAINABLE, 1)
 _owner_of = attrgetter("owner")
 _TRAINABLE = "_trainable_variables"
-"""The child of an optimizer of Keras 3 in whose order its lists of slots are."""
+"""The child of a Keras 3 optimizer that lists its variables; its lists of slots are in the same order."""
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-"""What a node without children, or without states, has: most are variables, and a dictionary costs more than a node."""
+"""The children and states of a node without any: most nodes are variables, and a dictionary is larger than a node."""
 
 
 def _nothing() -> Mapping[Any, Any]:
@@ -56,15 +57,19 @@ class StoredNode:
     states: Mapping[str, str] = field(default_factory=_nothing)
     """The keys of its other values, by the names of attributes; those that are stored."""
     slots: Mapping[tuple[int, str], int] = field(default_factory=_nothing)
-    """The numbers of the slots that it keeps, by the number of the variable beside which it does, and by name."""
+    """The numbers of its slots, by the number of the slot's variable and the slot's name."""
     name: str = ""
-    """What a variable was called, where that is known."""
+    """The name of a variable, where that is known."""
     is_trainable: bool = True
-    """False where it is known to have been no variable that is trained."""
+    """False for a variable that is known not to be trainable."""
 
 
 def nodes_of_keys(keys: Iterable[str]) -> list[StoredNode]:
-    """The tree that keys spell; what is no key of an object has no part in it."""
+    """Return the tree that keys spell; other keys than those of objects are ignored.
+
+    >>> [node.children for node in nodes_of_keys(["a/b/.ATTRIBUTES/VARIABLE_VALUE", "step"])]
+    [{'a': 1}, {'b': 2}, mappingproxy({})]
+    """
     tree = _Tree()
     tree.grow()
     for key in keys:
@@ -80,7 +85,7 @@ def nodes_of_keys(keys: Iterable[str]) -> list[StoredNode]:
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Nodes that are made as names lead to them; the first is the root."""
+    """Nodes that are added as names lead to them; the first is the root."""
 
     children: list[dict[str, int]] = field(default_factory=list)
     """The children of each."""
@@ -90,14 +95,15 @@ class _Tree:
     """The keys of the values of each, by the names of attributes."""
 
     def grow(self) -> int:
-        """The number of a new node."""
+        """Add a node, and return its number."""
         self.children.append({})
         self.slots.append({})
         self.keys.append({})
         return len(self.keys) - 1
 
     def number_of(self, path: tuple[str, ...]) -> int:
-        """The number of the node at the end of the path, which is made where there is none."""
+        """Return the number of the node at the end of the path, which is added if it is new."""
+        # A slot's path is (*variable, SLOT, *owner, name): ("w", SLOT, "optimizer", "m").
         at = next((position for position, name in enumerate(path) if name is SLOT), None)
         if at is not None:
             beside, owner = self.number_of(path[:at]), self.number_of(path[at + 1 : -1])
@@ -119,12 +125,13 @@ def encode_graph(
     paths: Sequence[tuple[str, ...]],
     states: Mapping[int, Iterable[str]] = _NOTHING,
     *,
-    says_trainable: bool = False,
+    with_trainable: bool = False,
 ) -> bytes:
-    """The message of a graph whose variables are stored under the keys of these paths.
+    """Return the message of a graph whose variables are stored under the keys of these paths.
 
     ``states`` are the names of other attributes that are stored, by the positions of their objects.
     """
+    # Slots are written by their owner, so they are grouped by it; groupby wants them sorted.
     by_owner = groupby(sorted(graph.slots, key=_owner_of), key=_owner_of)
     slots = {owner: [_encode_slot(e.beside, e.name, e.slot) for e in edges] for owner, edges in by_owner}
     nodes = []
@@ -132,7 +139,7 @@ def encode_graph(
         parts = [_encode_child(name, child) for name, child in (*edges, *_other_edges(node, edges))] if edges else []
         if isinstance(node, VariableInterface):
             parts.append(_encode_value(VARIABLE_VALUE, node.name, key_of(path)))
-            if says_trainable and not node.trainable:
+            if with_trainable and not node.trainable:
                 parts.append(_UNTRAINABLE_FIELD)
         parts += [_encode_value(attribute, "", key_of(path, attribute)) for attribute in states.get(number, ())]
         parts += slots.get(number, ())
@@ -141,7 +148,7 @@ def encode_graph(
 
 
 def _other_edges(node: Trackable, edges: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The children once more, under the names by which other libraries look for them."""
+    """Return the children once more, under their names in other libraries, as far as those are not taken."""
     if not node.other_names:
         return []
     taken = {name for name, _ in edges}
@@ -165,18 +172,19 @@ def _encode_value(attribute: str, full_name: str, key: str) -> bytes:
 
 
 def decode_graph(message: bytes, keys: Collection[str]) -> list[StoredNode]:
-    """The nodes that the message tells; a value whose key is not among ``keys`` was not stored, or left out since."""
+    """Return the nodes of a message; a value whose key is not among ``keys`` is not stored, and is ignored."""
     nodes = []
     for number, start, stop in decode_spans(message, 0, len(message)):
         if number == 1:
             nodes.append(_decode_node(message, start, _stop(stop), keys))
     if not nodes:
         raise malformed("The graph of objects has no root.")
+    # Nodes refer to each other by number, in either direction, so the numbers are checked once all nodes are known.
     for number, node in enumerate(nodes):
         for name, child in node.children.items():
             _check_number(child, len(nodes), f"Child {name!r} of object {number}")
         for (beside, name), slot in node.slots.items():
-            _check_number(beside, len(nodes), f"What slot {name!r} of object {number} is beside")
+            _check_number(beside, len(nodes), f"The variable of slot {name!r} of object {number}")
             _check_number(slot, len(nodes), f"Slot {name!r} of object {number}")
     for node in nodes:
         if _TRAINABLE in node.children:
@@ -209,7 +217,7 @@ def _decode_node(message: bytes, start: int, stop: int, keys: Collection[str]) -
 
 
 def _decode_value(message: bytes, start: int, stop: int, node: StoredNode, keys: Collection[str]) -> None:
-    """Give the node the key of an attribute, where it is stored."""
+    """Give the node the key of an attribute, if it is stored."""
     attribute = key = full_name = ""
     for part, first, last in decode_spans(message, start, stop):
         if part == 1:
@@ -227,7 +235,7 @@ def _decode_value(message: bytes, start: int, stop: int, node: StoredNode, keys:
 
 
 def _decode_link(message: bytes, start: int, stop: int) -> tuple[int, str, int]:
-    """Fields 1 and 3, which are numbers of objects, and field 2 between them, a name."""
+    """Return fields 1 and 3, which are numbers of objects, with field 2 between them, a name."""
     numbers, name = {1: 0, 3: 0}, ""
     for part, first, last in decode_spans(message, start, stop):
         if part == 2:
@@ -235,19 +243,25 @@ def _decode_link(message: bytes, start: int, stop: int) -> tuple[int, str, int]:
         elif part in numbers:
             if last >= 0:
                 raise malformed(f"Field {part} at offset {first} holds bytes where a number belongs.")
+            # The fields are int32, of which protobuf writes negative values as 64 bits in two's complement: -1 comes
+            # as 2^64 - 1. ``_check_number`` then refuses it as -1.
             numbers[part] = first - (1 << 64) if first >> 63 else first
     return numbers[1], name, numbers[3]
 
 
 def _stop(stop: int) -> int:
-    """Where a field of bytes ends; ``malformed`` where it is a number."""
+    """Return the end of a field of bytes; ``malformed`` for a number, which ``decode_spans`` gives the end -1."""
     if stop < 0:
         raise malformed("The graph of objects holds a number where bytes belong.")
     return stop
 
 
 def _find_slots_of_keras(node: StoredNode, nodes: list[StoredNode]) -> None:
-    """Keras 3 keeps slots in lists, one a kind of slot, in the order of a list of variables: slots by another name."""
+    """Add the slots of a Keras 3 optimizer, which has a list of each kind of slot, in the order of its variables.
+
+    With variables {"0": 7, "1": 9} and a child "_momentums" with the children {"0": 12, "1": 15}, object 12 is the slot
+    "_momentums" of variable 7.
+    """
     variables = nodes[node.children[_TRAINABLE]].children
     slots = dict(node.slots)
     for name, number in node.children.items():

@@ -22,10 +22,10 @@ import numpy as np
 
 from shardvar.checkpoint.arguments import CheckpointOptions, policy_of, texts_of
 from shardvar.checkpoint.locate import Location, Path, find_target
-from shardvar.checkpoint.objects.image import Image, Manner, hold_image, take_image
+from shardvar.checkpoint.objects.image import Image, Manner, SaveOptions, hold_image, take_image
 from shardvar.checkpoint.objects.keys import SAVE_COUNTER, key_of
 from shardvar.checkpoint.objects.restoration import RestoreStatus, open_restoration
-from shardvar.checkpoint.objects.series import SaveSteps, find_series, record_newest, target_of
+from shardvar.checkpoint.objects.series import SaveSteps, Steps, find_series, record_newest, target_of
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import ArgumentError, ArgumentTypeError, StillSaving

@@ -37,6 +37,7 @@ from shardvar.checkpoint.objects.image import SaveOptions
 from shardvar.checkpoint.objects.series import (
     STATE_FILE,
     SeriesState,
+    check_place,
     check_state_file,
     read_state,
     resolve,

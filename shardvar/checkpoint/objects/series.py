@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from shardvar.checkpoint.locate import Location, Path, find_checkpoints, find_target
+from shardvar.checkpoint.locate import Location as Found
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import (
     ArgumentError,

@@ -46,7 +46,7 @@ MUTANTS = [
                 "        if array.flags.c_contiguous and is_little_endian(array.dtype):",
                 "        if array.flags.forc and is_little_endian(array.dtype):",
             ),
-            Edit("engine/arrays.py", "array.reshape(-1).view(np.uint8)", 'array.reshape(-1, order="A").view(np.uint8)'),
+            Edit("engine/pool.py", "array.reshape(-1).view(np.uint8)", 'array.reshape(-1, order="A").view(np.uint8)'),
         ),
         "engine::test_saving_any_arrays_in_any_slices_loads_back",
         "6",

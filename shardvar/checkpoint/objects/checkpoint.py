@@ -22,10 +22,10 @@ import numpy as np
 
 from shardvar.checkpoint.arguments import CheckpointOptions, policy_of, texts_of
 from shardvar.checkpoint.locate import Location, Path, find_target
-from shardvar.checkpoint.objects.image import Image, Manner, SaveOptions, hold_image, take_image
+from shardvar.checkpoint.objects.image import Image, SaveOptions, hold_image, take_image
 from shardvar.checkpoint.objects.keys import SAVE_COUNTER, key_of
 from shardvar.checkpoint.objects.restoration import RestoreStatus, open_restoration
-from shardvar.checkpoint.objects.series import SaveSteps, Steps, find_series, record_newest, target_of
+from shardvar.checkpoint.objects.series import SaveSteps, find_series, record_newest, target_of
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import ArgumentError, ArgumentTypeError, StillSaving
@@ -233,7 +233,7 @@ class Checkpoint(Trackable):
         return self.save_numbered(lambda number: target_of(series, number), record_newest, save_options, background)
 
     def save_numbered(
-        self, place: Callable[[int], Location], steps: Steps, manner: Manner, background: bool
+        self, target_for: Callable[[int], Location], steps: SaveSteps, save_options: SaveOptions, background: bool
     ) -> WriteReport | PendingSave:
         """Take the values and write them by ``steps``, for ``save`` and ``CheckpointManager.save``.
 

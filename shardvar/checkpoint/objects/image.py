@@ -53,7 +53,7 @@ class Image:
     """The values of a checkpoint that is not written yet."""
 
     target: Location
-    """Where it goes."""
+    """The checkpoint to write."""
     source: ArraySource
     """The values: copies, or the memory of locked variables."""
     options: SaveOptions
@@ -79,7 +79,7 @@ class Image:
 
 
 def take_image(
-    graph: ObjectGraph, target: Location, manner: Manner, counted: tuple[VariableInterface, int] | None = None
+    graph: ObjectGraph, target: Location, options: SaveOptions, counter: tuple[VariableInterface, int] | None = None
 ) -> Image:
     """Copy the values of now. For the ``counter``, a variable and a number, the number is stored.
 
@@ -91,7 +91,7 @@ def take_image(
 
 @contextmanager
 def hold_image(
-    graph: ObjectGraph, target: Location, manner: Manner, counted: tuple[VariableInterface, int] | None = None
+    graph: ObjectGraph, target: Location, options: SaveOptions, counter: tuple[VariableInterface, int] | None = None
 ) -> Iterator[Image]:
     """Yield the same without a copy; until the ``with`` block ends, other writers of a variable wait."""
     kept, others, trackables = _collect(graph, target, options, counter)
@@ -99,8 +99,8 @@ def hold_image(
         yield Image(target, in_place(kept, others), options, trackables)
 
 
-def _gather(
-    graph: ObjectGraph, target: Location, manner: Manner, counted: tuple[VariableInterface, int] | None
+def _collect(
+    graph: ObjectGraph, target: Location, options: SaveOptions, counter: tuple[VariableInterface, int] | None
 ) -> tuple[Keyed, list[tuple[str, npt.NDArray[Any]]], dict[str, VariableInterface]]:
     """Return the variables that are stored with their values of now, other arrays, and all variables by their keys."""
     paths = graph.paths()

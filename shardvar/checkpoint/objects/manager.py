@@ -37,7 +37,6 @@ from shardvar.checkpoint.objects.image import SaveOptions
 from shardvar.checkpoint.objects.series import (
     STATE_FILE,
     SeriesState,
-    check_place,
     check_state_file,
     read_state,
     resolve,
@@ -85,7 +84,7 @@ def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]
 
 
 def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
-    """Remove the checkpoints of these names, and what writers left of them; those that could not be are returned.
+    """Remove the checkpoints of these names, and files that writers left of them; return the names that failed.
 
     An error of the disk is logged and not raised, since the new checkpoint is saved.
     """
@@ -101,8 +100,8 @@ def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
     return left
 
 
-def _standing(series: Location, name: str) -> Location:
-    """The checkpoint of a name: in the format of the series, or in the only other one where it stands there."""
+def _locate(series: Location, name: str) -> Location:
+    """Return the checkpoint of a name: in the format of the series, or in the only other one that has files of it."""
     formats = [form for form in all_formats() if form.locate(series.storage, name)]
     if len(formats) != 1 or series.format.name in [form.name for form in formats]:
         formats = [series.format]
@@ -286,7 +285,7 @@ class CheckpointManager:
         return newest
 
     def _series(self) -> Location:
-        """What the numbers are added to; looked up for each save, as the working directory may be another."""
+        """Return the target that numbers are added to; found for each save, as the working directory may change."""
         example = find_target(os.path.join(self._directory, f"{self._name}-0"), self._format, "shardvar")
         if os.sep in self._name:
             raise ArgumentError(f"checkpoint_name={self._name!r} leads to another directory.", "Give a bare name.")
@@ -300,8 +299,9 @@ class CheckpointManager:
     def _rotate(
         self, series: Location, target: Location, write: Callable[[], WriteReport], step: int | None
     ) -> WriteReport:
-        """The steps of a save; ``unfinished`` has their order."""
-        check_place(target)
+        """Save a checkpoint in the steps that the module's docstring explains."""
+        # Check.
+        check_state_file(target)
         storage = target.storage
         storage.make()
         with storage.lock(_LOCK):

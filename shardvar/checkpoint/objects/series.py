@@ -25,7 +25,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from shardvar.checkpoint.locate import Location, Path, find_checkpoints, find_target
-from shardvar.checkpoint.locate import Location as Found
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import (
     ArgumentError,
@@ -52,7 +51,7 @@ _LOCK_SECONDS = 5.0
 """Time to wait for another writer of the state file, which has only a few lines to write."""
 _ATTEMPT_SECONDS = 0.01
 """Time between two attempts to lock the state file."""
-SaveSteps = Callable[[Found, Callable[[], WriteReport]], WriteReport]
+SaveSteps = Callable[[Location, Callable[[], WriteReport]], WriteReport]
 """``steps(target, write)`` calls ``write()``, which writes the checkpoint, and does the work around it."""
 
 # White space and comments, then one field or the end. Possessive quantifiers (*+) never give back what they matched, so
@@ -246,12 +245,11 @@ def _malformed(cause: str) -> MalformedCheckpoint:
     )
 
 
-Steps = Callable[[Location, Callable[[], WriteReport]], WriteReport]
-"""What is done around the writing of a numbered checkpoint: given where it goes, and the function that writes it."""
+# Numbers.
 
 
 def find_series(prefix: Path, format_name: str | None) -> Location:
-    """Where numbered checkpoints of this prefix go: the target of which ``numbered`` makes each."""
+    """Return the target of a series of checkpoints, to which ``target_of`` adds each number."""
     series = find_target(prefix, format_name, otherwise="shardvar")
     format_of_ending = format_of_name(os.path.basename(os.fsdecode(prefix)))
     if format_of_ending is not None:
@@ -262,21 +260,23 @@ def find_series(prefix: Path, format_name: str | None) -> Location:
     return series
 
 
-def numbered(series: Location, number: int) -> Location:
-    """The target of one number; ``ArgumentError`` where a directory is in its place."""
+def target_of(series: Location, number: int) -> Location:
+    """Return the target of one number; ``ArgumentError`` if a directory has its name."""
     return find_target(os.path.join(series.storage.path, f"{series.name}-{number}"), series.format.name, "shardvar")
 
 
 def record_newest(target: Location, write: Callable[[], WriteReport]) -> WriteReport:
-    """Write a checkpoint, and then say that it is the newest, as TensorFlow's ``Checkpoint.save`` does: of no other."""
-    check_place(target)
+    """Write a checkpoint, then a state file that names it alone, as TensorFlow's ``Checkpoint.save`` does."""
+    # Check. A state file that cannot be written must be known before the checkpoint is.
+    check_state_file(target)
+    # Commit the checkpoint, then its name: the state file never names a checkpoint that does not exist yet.
     report = write()
     write_state(target.storage, SeriesState(target.name, (target.name,)))
     return report
 
 
-def check_place(target: Location) -> None:
-    """Raise ``TargetExists`` where no state file could be put beside a checkpoint; before anything is written."""
+def check_state_file(target: Location) -> None:
+    """Raise ``TargetExists`` where a directory has the name of the state file, before anything is written."""
     place = os.path.join(target.storage.path, STATE_FILE)
     if os.path.isdir(place):
         raise TargetExists(

@@ -4,7 +4,7 @@
 small is read as an array, many in one go. A large one is cut into regions that follow each other in its C order,
 whatever slices it is stored in, so that two checkpoints with different layouts can be walked side by side.
 
-Checksums are compared at the end of each tensor: the pieces that were read are put together as in ``engine.evidence``,
+Checksums are compared at the end of each tensor: the parts that were read are put together as in ``engine.evidence``,
 so a payload is read once even where the format has one checksum of the whole. Whoever consumes a stream may therefore
 believe what he saw only once it has ended.
 """

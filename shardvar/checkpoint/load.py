@@ -28,7 +28,7 @@ def load(
     Every payload is read and its checksum compared; ``CorruptCheckpoint`` names what is wrong, and a key that is
     incomplete or otherwise at fault raises its error. Strings are object arrays of ``bytes``.
 
-    With ``mmap`` arrays that lie in a file in one piece are read-only views of it, unverified until ``sv.verify`` was
+    With ``mmap`` arrays that are contiguous in a file are read-only views of it, unverified until ``sv.verify`` was
     called; the others (strings, bools, tensors in several slices that do not follow each other) are read as above.
 
     >>> import numpy as np, tempfile, os
@@ -71,20 +71,20 @@ def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
 
 
 def _map_all(reader: Reader, entries: EntryTable) -> dict[str, npt.NDArray[Any]]:
-    """Views of the tensors that lie in a file in one piece."""
+    """Views of the tensors that are contiguous in a file."""
     slices = entries.slices
     order = np.lexsort((*slices.offset.T[::-1], slices.tensor))
     bounds = np.searchsorted(slices.tensor[order], np.arange(len(slices.tensors) + 1))
     mapped = {}
     for tensor, key in enumerate(slices.tensors.keys):
         rows = order[bounds[tensor] : bounds[tensor + 1]]
-        if slices.tensors.dtype(tensor) not in _READ and _is_one_piece(entries, rows, slices):
+        if slices.tensors.dtype(tensor) not in _READ and _is_contiguous(entries, rows, slices):
             mapped[key] = _view(reader, entries, tensor, int(rows[0]))
     return mapped
 
 
-def _is_one_piece(entries: EntryTable, rows: npt.NDArray[np.int64], slices: SliceTable) -> bool:
-    """Whether the slices' payloads, one after the other, are the tensor's: cut along the first axis, and adjacent."""
+def _is_contiguous(entries: EntryTable, rows: npt.NDArray[np.int64], slices: SliceTable) -> bool:
+    """Return True if the payloads of the slices, one after the other, are the tensor's: cut by rows, and adjacent."""
     if not len(rows) or not entries.plain[rows].all() or (entries.file[rows] != entries.file[rows[0]]).any():
         return False
     if len(rows) > 1 and (slices.shape[rows, 1:] != slices.tensors.shapes[slices.tensor[rows[0]], 1:]).any():

@@ -21,7 +21,7 @@ from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, encode_graph
 from shardvar.checkpoint.objects.values import Keyed, in_place, resources_of, snapshot
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.save import WRITER, check_keys
-from shardvar.checkpoint.writing import carry_out, draft
+from shardvar.checkpoint.writing import carry_out, plan_checkpoint
 from shardvar.engine.arrays import ArraySource
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import STRING
@@ -64,7 +64,7 @@ class Image:
     def write(self) -> WriteReport:
         """Plan which slice goes to which file, write the files and commit."""
         is_whole = self.options.is_for_serving and not self.options.as_shards
-        work = draft(
+        work = plan_checkpoint(
             self.target,
             self.source.index.entries,
             policy=self.options.policy,

@@ -43,9 +43,20 @@ def _checksums(nbytes: np.ndarray) -> FileChecksums:
 
 
 def _of_zeros(nbytes: int) -> tuple[int, np.ndarray]:
-    """The checksum of so many zeros, and those of their runs."""
+    """The checksum of a payload of zeros, and those of its runs."""
     whole, rest = divmod(nbytes, RUN_NBYTES)
     runs = np.full(whole, CRC32C.compute(bytes(RUN_NBYTES)), np.uint32)
     last = CRC32C.compute(bytes(rest))
-    payload = CRC32C.combine(int(CRC32C.combine_runs(runs, RUN_NBYTES)) if whole else 0, last, rest)
+    payload = CRC32C.combine(_of_equal_runs(whole), last, rest)
     return payload, np.append(runs, np.uint32(last)) if rest else runs
+
+
+def _of_equal_runs(count: int) -> int:
+    """The checksum of ``count`` runs of zeros, by doubling: all of them are equal, so their order does not matter."""
+    total, power, nbytes = 0, CRC32C.compute(bytes(RUN_NBYTES)), RUN_NBYTES
+    while count:
+        if count & 1:
+            total = CRC32C.combine(total, power, nbytes)
+        power = CRC32C.combine(power, power, nbytes)
+        count, nbytes = count >> 1, 2 * nbytes
+    return total

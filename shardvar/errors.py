@@ -1,35 +1,52 @@
 """Every error that shardvar raises, split by whose fault it is.
 
     ShardvarError
-    ├── ArgumentError (ValueError)              the caller's: a value that cannot be meant
-    │   ├── AmbiguousPath                       several checkpoints may be meant
-    │   ├── ArgumentTypeError (TypeError)       a value of a kind that cannot be meant
-    │   ├── OutOfRange (IndexError)             an index or an id that its axis does not have
+    ├── ArgumentError (ValueError)              the caller's: an invalid value
+    │   ├── AmbiguousPath                       a path that matches several checkpoints
+    │   ├── ArgumentTypeError (TypeError)       a value of an invalid type
+    │   ├── OutOfRange (IndexError)             an index or an id outside its axis
     │   ├── LayoutError                         regions or splits that do not tile a shape
     │   ├── PolicyError                         a policy's answer breaks one of RFC 001's restrictions
     │   └── UnsupportedError                    valid, but this format or this release cannot hold or read it
     ├── ScopeError (RuntimeError)               the caller's: scopes left in another order than entered
     ├── DeviceFull (MemoryError)                the caller's: more on a device than its memory limit allows
-    ├── UnknownKey (KeyError)                   the caller's: no tensor of that name
+    ├── UnknownKey (KeyError)                   the caller's: the checkpoint has no tensor of that name
     ├── MissingExtra (ImportError)              the caller's: a part of shardvar whose extra is not installed
     ├── UnmatchedObjects (AssertionError)       the caller's: objects and checkpoint do not match, and it was asserted
     ├── TargetExists (FileExistsError)          the caller's: something would be overwritten
-    ├── StillSaving (TimeoutError)              the caller's: a save was joined for less time than it takes
+    ├── StillSaving (TimeoutError)              the caller's: a save did not finish in the time it was waited for
     ├── StorageError (OSError)                  the machine's: disk full, permission denied
-    │   └── LockHeld                            another writer is at it
+    │   └── LockHeld                            another writer is writing the same checkpoint
     └── CheckpointError                         the checkpoint's
-        ├── CheckpointNotFound (FileNotFoundError)  there is none at that path
+        ├── CheckpointNotFound (FileNotFoundError)  the path has no checkpoint
         ├── MalformedCheckpoint (ValueError)        it cannot be decoded
-        ├── InvalidCheckpoint (ValueError)          it decodes and breaks a law of its format
+        ├── InvalidCheckpoint (ValueError)          it can be decoded and breaks a law of its format
         │   ├── OutOfBounds                         a slice reaches out of its tensor or its file
         │   ├── InconsistentTensor                  slices of one key disagree on dtype or full shape
         │   └── OverlappingSlices                   two slices of one key hold the same element
         ├── IncompleteCheckpoint (ValueError)       regions or files are missing
-        │   └── MissingFile (FileNotFoundError)     a file that the index names is not there
+        │   └── MissingFile (FileNotFoundError)     a file that the index names is missing
         └── CorruptCheckpoint (OSError)             a checksum disagrees with the bytes that it covers
 
 Each also derives from the builtin that a caller would expect, so ``except KeyError`` keeps working.
+
 An error is two sentences: ``cause`` names the thing, the value and the place; ``remedy`` says what to do.
+
+    >>> try:
+    ...     raise UnsupportedError("'w' has the dtype 'bfloat16'.", "Choose the format safetensors.")
+    ... except ValueError as error:
+    ...     print(error)
+    'w' has the dtype 'bfloat16'. Choose the format safetensors.
+
+Code that knows an offset and not the file raises without it; the caller that knows the file adds its name:
+
+    >>> with prefix_errors("ck.svindex"):
+    ...     raise CorruptCheckpoint("The footer has another CRC32C.", "Copy the file again.")
+    Traceback (most recent call last):
+    shardvar.errors.CorruptCheckpoint: ck.svindex: The footer has another CRC32C. Copy the file again.
+
+To add an error, add it to the drawing above, and derive it from the branch of the party that can mend it and from a
+builtin.
 """
 
 from collections.abc import Iterator
@@ -52,23 +69,23 @@ class ShardvarError(Exception):
 
 
 class ArgumentError(ShardvarError, ValueError):
-    """An argument that cannot be meant."""
+    """Base class of errors about an argument."""
 
 
 class AmbiguousPath(ArgumentError):
-    """A path that may mean several checkpoints; the cause lists them."""
+    """A path that matches several checkpoints; the cause lists them."""
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
-    """An argument of a kind that cannot be meant: no variable where variables are asked for."""
+    """An argument of the wrong type, such as an array where a variable is expected."""
 
 
 class OutOfRange(ArgumentError, IndexError):
-    """An index or an id that its axis does not have; the cause names it."""
+    """An index or an id outside its axis; the cause names it."""
 
 
 class LayoutError(ArgumentError):
-    """Regions, splits or partition counts that do not tile the shape that they are for."""
+    """Regions, splits or partition counts that do not tile the shape that they are meant for."""
 
 
 class PolicyError(ArgumentError):
@@ -76,7 +93,7 @@ class PolicyError(ArgumentError):
 
 
 class UnsupportedError(ArgumentError):
-    """Something valid that a format cannot hold or that this release does not read."""
+    """A valid value that a format cannot hold or that this release does not read."""
 
 
 class ScopeError(ShardvarError, RuntimeError):
@@ -88,23 +105,23 @@ class DeviceFull(ShardvarError, MemoryError):
 
 
 class UnknownKey(ShardvarError, KeyError):
-    """No tensor of that name."""
+    """A key that the checkpoint does not have."""
 
 
 class MissingExtra(ShardvarError, ImportError):
-    """A part of shardvar that needs packages of an extra which is not installed; the remedy names the command."""
+    """A part of shardvar whose optional packages are not installed; the remedy names the command."""
 
 
 class UnmatchedObjects(ShardvarError, AssertionError):
-    """Objects without a value, or values without an object, where it was asserted that there are none; lists all."""
+    """An assertion that objects and values match failed; the cause lists those without a counterpart."""
 
 
 class TargetExists(ShardvarError, FileExistsError):
-    """Writing would replace something and the caller did not say that it may."""
+    """Writing would replace something, and the caller did not allow it."""
 
 
 class StillSaving(ShardvarError, TimeoutError):
-    """A save was joined for less time than it takes; it goes on."""
+    """A save did not finish in the time that it was waited for; it continues."""
 
 
 class StorageError(ShardvarError, OSError):
@@ -112,27 +129,27 @@ class StorageError(ShardvarError, OSError):
 
 
 class LockHeld(StorageError):
-    """Another writer is at it, in this process or in another one."""
+    """Another writer, in this process or in another one, is writing the same checkpoint."""
 
 
 class CheckpointError(ShardvarError):
-    """Whatever is wrong with a checkpoint, as opposed to with the call."""
+    """Base class of errors about a checkpoint, as opposed to errors about the call."""
 
 
 class CheckpointNotFound(CheckpointError, FileNotFoundError):
-    """There is no checkpoint at that path."""
+    """A path that has no checkpoint."""
 
 
 class MalformedCheckpoint(CheckpointError, ValueError):
-    """The bytes cannot be decoded as the format that they claim to be."""
+    """Bytes that cannot be decoded as the format that they claim to be."""
 
 
 class InvalidCheckpoint(CheckpointError, ValueError):
-    """The bytes decode, and what they say breaks a law of the format."""
+    """Bytes that can be decoded, and whose content breaks a law of the format."""
 
 
 class OutOfBounds(InvalidCheckpoint):
-    """A slice reaches out of its tensor, or a payload out of its file."""
+    """A slice outside its tensor, or a payload outside its file."""
 
 
 class InconsistentTensor(InvalidCheckpoint):
@@ -144,15 +161,15 @@ class OverlappingSlices(InvalidCheckpoint):
 
 
 class IncompleteCheckpoint(CheckpointError, ValueError):
-    """Regions of a tensor are stored nowhere; they are named, and never read as zeros."""
+    """Regions of a tensor that are not stored; the cause names them, and they are never read as zeros."""
 
 
 class MissingFile(IncompleteCheckpoint, FileNotFoundError):
-    """A file that the index names is not there."""
+    """A file that the index names is missing."""
 
 
 class CorruptCheckpoint(CheckpointError, OSError):
-    """A checksum disagrees with the bytes that it covers."""
+    """Bytes that disagree with the checksum that covers them."""
 
 
 ReadError = CheckpointError | UnsupportedError
@@ -162,7 +179,7 @@ READ_ERRORS = (CheckpointError, UnsupportedError)
 
 @contextmanager
 def prefix_errors(place: str) -> Iterator[None]:
-    """Name the place (a file, a block) in front of the cause of a ``CheckpointError`` raised inside."""
+    """Put ``place`` (a file, a table block) in front of the cause of a ``CheckpointError`` that is raised inside."""
     try:
         yield
     except CheckpointError as error:

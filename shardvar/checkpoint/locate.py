@@ -21,7 +21,7 @@ from shardvar.formats.table import (
     names_of_target,
     stem_of_name,
 )
-from shardvar.storage.local import LocalStorage, split
+from shardvar.storage.local import LocalStorage, split_path
 
 Path = str | os.PathLike[str]
 
@@ -93,7 +93,7 @@ def _nearest(path: Path) -> str | None:
     """The checkpoint whose name is nearest to a misspelt path, as a remedy."""
     from difflib import get_close_matches  # only a mistake pays for it
 
-    storage, name = split(path)
+    storage, name = split_path(path)
     there = {
         os.path.join(os.path.dirname(os.fspath(path)), each.name) for each in find_checkpoints(storage.path + os.sep)
     }

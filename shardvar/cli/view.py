@@ -15,7 +15,7 @@ from shardvar.checkpoint.reports import SCHEMA, DiffReport
 from shardvar.checkpoint.stats import histograms, measure
 from shardvar.cli.output import count, human_size, note, print_json, progress, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
-from shardvar.storage.local import split
+from shardvar.storage.local import split_path
 from shardvar.view.collect import Columns, choose_keys, describe, describe_diff, file_sizes
 from shardvar.view.page import MARK, make_page
 
@@ -56,7 +56,7 @@ def write_diff_page(target: str, report: DiffReport) -> None:
 
 def check_target(target: str) -> None:
     """Raise unless a page may be written: the name ends in ``.html``, and a file of that name is a page of shardvar."""
-    storage, name = split(target)
+    storage, name = split_path(target)
     if not name.lower().endswith(_ENDINGS):
         raise ArgumentError(f"Invalid output file {target!r}.", "Output file must end in .html.")
     try:
@@ -76,7 +76,7 @@ def check_target(target: str) -> None:
 def write_page(target: str, text: str) -> None:
     """Write the page under another name and rename it into place, so that no half-written page is ever seen."""
     check_target(target)
-    storage, name = split(target)
+    storage, name = split_path(target)
     storage.make()
     aside = f".shardvar-{secrets.token_hex(8)}.html"
     try:

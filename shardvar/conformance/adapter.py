@@ -1,12 +1,12 @@
-"""What an adapter is: any class whose methods, each of them optional, bear the names below.
+"""Adapters: any class that has some of the methods below; each method is optional.
 
     pytest --pyargs shardvar.conformance --adapter mypackage.adapter:Adapter
 
-An adapter lends an implementation to the kit. It is constructed without arguments and needs no base class. Arrays come
-in and go out as NumPy's. A method that it has not is **not claimed**: its rules are reported so, and never as kept. A
-method may raise ``NotImplementedError`` for inputs that the implementation does not have (a dtype, an operation): these
-inputs are not claimed. Any other exception counts as what it is, a refusal: rules that want one are kept by it, all
-others broken. This is a whole adapter, of an implementation that keeps a list of arrays:
+An adapter connects an implementation to the kit. It is constructed without arguments and needs no base class. Arrays
+are NumPy's in both directions. The rules of a method that it lacks are **not claimed**: the report says so and never
+counts them as kept. A method may raise ``NotImplementedError`` for inputs that the implementation does not support (a
+dtype, an operation): these inputs are not claimed. Any other exception is a refusal: it keeps the rules that ask for
+one and breaks all others. This is a complete adapter, of an implementation that keeps a list of arrays:
 
     import numpy as np
 
@@ -100,22 +100,23 @@ METHODS = frozenset(
 
 
 def load_adapter(spec: str) -> Any:
-    """The adapter that ``"package.module:Name"`` means, constructed; ``ArgumentError`` where there is none.
+    """Construct and return the adapter named ``"package.module:Name"``; ``ArgumentError`` where it does not exist.
 
     >>> type(load_adapter("shardvar.conformance.adapters.numpy:Adapter")).__name__
     'Adapter'
     """
     module_name, _, name = spec.partition(":")
     if not module_name or not name:
-        raise ArgumentError(f"{spec!r} names no adapter.", "Give package.module:Name.")
+        raise ArgumentError(f"Invalid adapter {spec!r}.", "Give package.module:Name.")
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
+        # An import that fails inside the adapter's module is the adapter's error, and keeps its traceback.
         if not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise ArgumentError(
-            f"There is no module {error.name!r}, where the adapter {spec!r} is looked for.",
-            "Install it, or run pytest in the directory where it lies.",
+            f"Cannot import {error.name!r}, the module of the adapter {spec!r}.",
+            "Install it, or run pytest in its directory.",
         ) from error
     if not hasattr(module, name):
         raise ArgumentError(f"The module {module_name!r} has no {name!r}.", "Give the name of the adapter's class.")
@@ -124,7 +125,7 @@ def load_adapter(spec: str) -> Any:
 
 
 def methods_of(adapter: Any) -> frozenset[str]:
-    """The methods of an adapter that a rule may ask for.
+    """Return the names of the adapter's methods that a rule may need.
 
     >>> class Little:
     ...     def div(self, length, num_shards): ...
@@ -136,6 +137,6 @@ def methods_of(adapter: Any) -> frozenset[str]:
 
 
 def strangers_of(adapter: Any) -> list[str]:
-    """Public methods of an adapter that no rule asks for: helpers perhaps, or names that were misspelt."""
+    """Return the public methods of an adapter that no rule needs: helpers, or misspelt names."""
     public = {name for name in dir(adapter) if not name.startswith("_") and callable(getattr(adapter, name, None))}
     return sorted(public - METHODS)

@@ -1,4 +1,10 @@
-"""An adapter whose calls are written down as Python, so that a counterexample can be run without the kit."""
+"""Calls of an adapter: recorded as Python, checked, and where they may be deadly, made in another process.
+
+``Calls`` records each call as a line of Python, so that a counterexample can be run without the kit; ``expect`` and
+``expect_equal`` raise ``Broken`` with the two sentences of the report. ``Isolated`` wraps an adapter whose dangerous
+methods run in a process apart. That process imports this module, and so it must stay light: neither pytest nor
+Hypothesis.
+"""
 
 import multiprocessing
 from collections.abc import Callable
@@ -12,17 +18,17 @@ from shardvar.conformance.adapter import load_adapter
 from shardvar.testing.compare import difference
 
 REFUSED = object()
-"""What ``attempt`` gives for a call that raised."""
+"""The result of ``attempt`` for a call that raised."""
 
 LONG = 24
-"""Arrays of more elements are written as the expression that makes them, where there is one."""
+"""The most elements of an array that are written out; a longer one is written as an expression, if one makes it."""
 
 WRITES = ("assign", "assign_add", "assign_sub", "scatter")
 """Methods that return a new handle, or None where the handle that they were given was changed in place."""
 
 
 class Broken(Exception):
-    """A rule is broken: what came, and what must come."""
+    """A rule is broken: the sentences say what came and what must come."""
 
     def __init__(self, came: str, must: str) -> None:
         super().__init__(f"{came} {must}")
@@ -31,7 +37,7 @@ class Broken(Exception):
 
 
 class ProcessDied(Exception):
-    """What was called in a process of its own ended that process, or hung; that is never a refusal."""
+    """A call in another process ended that process, or hung; this never counts as a refusal."""
 
 
 class NotClaimed(Exception):
@@ -39,11 +45,11 @@ class NotClaimed(Exception):
 
 
 class Panic(Exception):
-    """The adapter raised what is no ``Exception``."""
+    """The adapter raised a ``BaseException`` that is not an ``Exception``."""
 
 
 class Calls:
-    """An adapter; ``lines`` is the program that has been run on it."""
+    """An adapter whose calls are recorded; ``lines`` is the program that has run on it."""
 
     def __init__(self, adapter: Any) -> None:
         self._adapter = adapter
@@ -54,16 +60,16 @@ class Calls:
         return partial(self._call, name)
 
     def name(self, value: Any, name: str) -> Any:
-        """Call a value by a name in what is written down from now on; returns the value."""
+        """Write a value by a name in the lines that follow; return the value."""
         self._names.append((value, name))
         return value
 
     def note(self, line: str) -> None:
-        """Write down a line that is no call of the adapter."""
+        """Record a line that does not call the adapter."""
         self.lines.append(line)
 
     def has(self, name: str) -> bool:
-        """Whether the adapter has a method."""
+        """Return True if the adapter has a method."""
         return callable(getattr(self._adapter, name, None))
 
     def refuses(self, name: str, *arguments: Any) -> None:
@@ -73,7 +79,7 @@ class Calls:
             raise Broken(f"It returned {text(answer)}.", "It must raise an exception.")
 
     def attempt(self, name: str, *arguments: Any) -> Any:
-        """Call a method that may raise: its answer, or ``REFUSED``; a process that ended has not refused."""
+        """Call a method that may raise; return its answer, or ``REFUSED``. A process that died has not refused."""
         try:
             return self._call(name, *arguments)
         except (NotClaimed, ProcessDied):
@@ -90,7 +96,7 @@ class Calls:
             raise NotClaimed(f"{name}: {error}" if str(error) else name) from error
         except (Exception, KeyboardInterrupt):
             raise
-        except BaseException as error:  # a panic of Rust code is no Exception
+        except BaseException as error:  # a panic of Rust code derives from BaseException alone
             raise Panic(f"{type(error).__name__}: {error}") from error
         if name in WRITES and answer is None:
             return arguments[0]
@@ -106,20 +112,20 @@ class Calls:
 
 
 def expect_equal(came: Any, must: Any, ulps: int = 0) -> None:
-    """``Broken`` unless an answer is an array of the same shape and dtype with equal values (NaN equals NaN)."""
+    """Raise ``Broken`` unless an answer has the shape, dtype and values of an array (NaN equals NaN)."""
     found = difference(came, must, ulps=ulps)
     if found is not None:
         raise Broken(f"It gave {text(came)}.", f"It must give {text(np.asarray(must))}.")
 
 
 def expect(holds: bool, came: str, must: str) -> None:
-    """``Broken`` with two sentences unless something holds."""
+    """Raise ``Broken`` with two sentences unless ``holds``."""
     if not holds:
         raise Broken(came, must)
 
 
 def text(value: object) -> str:
-    """A value as Python that makes it, arrays in full.
+    """Return a value as the Python expression that makes it, arrays in full.
 
     >>> text({"a": np.zeros((2, 0), np.float32)}), text([np.array([1, 2]), slice(None, 3)])
     ("{'a': np.zeros((2, 0), 'float32')}", "[np.array([1, 2], 'int64'), slice(None, 3, None)]")
@@ -151,7 +157,7 @@ def text(value: object) -> str:
 
 
 def _pattern(array: np.ndarray[Any, Any]) -> str:
-    """An array that counts from 1, or that is the same everywhere, as an expression; otherwise nothing."""
+    """Return the expression of an array that counts from 1 or repeats one value; an empty text for others."""
     dtype, shape = str(array.dtype), array.shape
     if np.array_equal(array, np.full(shape, array.flat[0])):
         return f"np.full({shape}, {array.flat[0].item()}, {dtype!r})"
@@ -162,26 +168,24 @@ def _pattern(array: np.ndarray[Any, Any]) -> str:
     return ""
 
 
-# Restoring in a process of its own: a damaged checkpoint may end, hang or fill the process that reads it.
-#
-# One process is kept as long as it lives, since importing a framework takes seconds; after a death or a silence another
-# takes its place. The process is given the adapter's name and makes an adapter of its own, which has never seen the
-# tensors that were saved.
-
+# Calls in another process. A damaged checkpoint may end, hang or exhaust the process that reads it, so ``restore`` of
+# the damage rules runs in a process apart. It lives as long as it can, since importing a framework takes seconds; after
+# a death or a timeout another one takes its place. It gets the adapter's name and constructs its own adapter, which has
+# never seen the tensors that were saved.
 
 FIRST_PATIENCE = 60.0
-"""Seconds after which the first call counts as hung: it waits for the import of a framework on a busy machine."""
+"""Seconds after which the first call counts as hung; it includes the import of a framework on a busy machine."""
 
 PATIENCE = 30.0
-"""Seconds after which any other call counts as hung; the checkpoints have a few hundred bytes."""
+"""Seconds after which a later call counts as hung; a checkpoint of the kit has a few hundred bytes."""
 
 
 class Refused(Exception):
-    """The method raised an exception there."""
+    """The method raised an exception in the other process."""
 
 
 class Isolated:
-    """An adapter whose ``restore`` and ``save_limited`` run in another process, and all else in this one."""
+    """An adapter whose ``restore`` and ``save_limited`` run in another process, and all other methods in this one."""
 
     def __init__(self, adapter: Any, spec: str) -> None:
         self._adapter = adapter
@@ -197,7 +201,7 @@ class Isolated:
         return value
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """End the other process, if it was started."""
         if self._pipe is not None:
             self._pipe.close()
             self._process.kill()
@@ -206,7 +210,7 @@ class Isolated:
         self._patience = FIRST_PATIENCE
 
     def _ask(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """What the method gives there; ``Refused`` where it raises, ``ProcessDied`` where nothing comes back."""
+        """Call a method in the other process; ``Refused`` where it raises, ``ProcessDied`` where no answer comes."""
         pipe = self._connect()
         patience = self._patience
         try:
@@ -238,7 +242,7 @@ class Isolated:
 
 
 def serve(pipe: Connection, spec: str) -> None:
-    """The other process: call what is asked for until the pipe is closed."""
+    """Run in the other process: make the calls that come through the pipe, until it is closed."""
     adapter = load_adapter(spec)
     while True:
         try:
@@ -251,6 +255,6 @@ def serve(pipe: Connection, spec: str) -> None:
             answer = ("unclaimed", str(error))
         except KeyboardInterrupt:
             return
-        except BaseException as error:  # noqa: BLE001 - it is told to the other side, a panic of Rust code too
+        except BaseException as error:  # noqa: BLE001 - sent to the other side, a panic of Rust code too
             answer = ("raised", f"{type(error).__name__}: {error}")
         pipe.send(answer)

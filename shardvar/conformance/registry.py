@@ -1,8 +1,8 @@
-"""The rules of the kit: an id, the RFC's sentence, a level, what an adapter must have, and the law that is checked.
+"""The rules of the kit: an id, the RFC's sentence, a level, the methods that a rule needs, and the law to check.
 
-A rule is a function that is given an adapter (wrapped in ``Calls``) and one case, drawn by Hypothesis; it returns where
-the case is as it should be and raises ``Broken`` otherwise. Its docstring is the law. Several rules may check one
-sentence: the part of their ids after the number tells them apart.
+A rule is a function of an adapter (wrapped in ``Calls``) and one case, drawn by Hypothesis. It returns if the case
+keeps the rule and raises ``Broken`` otherwise. Its docstring is the law. Several rules may check one sentence; the part
+of their ids after the number tells them apart.
 """
 
 import re
@@ -25,7 +25,7 @@ LEVELS = {
     7: "policies",
     8: "robustness against damaged checkpoints",
 }
-"""What each level is about; a level's rules stand in one module of ``rules``."""
+"""The subject of each level; the rules of a level are in one module of ``rules``."""
 
 _MODULES = "partitioning variables updates initialization optimizers checkpoints policies damage".split()
 _RULES: dict[str, "Rule"] = {}
@@ -37,27 +37,27 @@ class Rule:
     """One law that an implementation keeps or breaks."""
 
     id: str
-    """The rule's id, and what tells it from others of the same sentence: ``R-SV-3-add``."""
+    """The id of the sentence, and a suffix that tells rules of one sentence apart: ``R-SV-3-add``."""
     level: int
     """1 to 8."""
     rfc: str
     """The number of the RFC: ``000``."""
     sentence: str
-    """The RFC's sentence, as it stands there."""
+    """The RFC's sentence, verbatim."""
     law: str
-    """What is checked, in one sentence."""
+    """The checked law, in one sentence."""
     needs: tuple[str, ...]
     """The methods that an adapter must have for the rule to be claimed."""
     cases: st.SearchStrategy[Any]
-    """What it is checked for."""
+    """The cases for which the law is checked."""
     check: Callable[[Calls, Any], None]
-    """Raises ``Broken`` where a case is not as it should be."""
+    """The check of one case; it raises ``Broken`` where the case breaks the rule."""
     isolated: bool = False
-    """Whether ``restore`` runs in a process of its own, which damage may kill."""
+    """True if ``restore`` runs in another process, which a damaged checkpoint may kill."""
 
     @property
     def sentence_id(self) -> str:
-        """The id without what tells it from others of the same sentence: ``R-SV-3``."""
+        """The id of the sentence, without the suffix: ``R-SV-3``."""
         found = _ID.fullmatch(self.id)
         return found[1] if found else self.id
 
@@ -65,11 +65,11 @@ class Rule:
 def rule(
     id: str, level: int, rfc: str, sentence: str, needs: str, cases: st.SearchStrategy[Any], isolated: bool = False
 ) -> Callable[[Callable[[Calls, Any], None]], Callable[[Calls, Any], None]]:
-    """Register the function below as the check of a rule; ``needs`` are words."""
+    """Register the decorated function as the check of a rule; ``needs`` lists methods, separated by spaces."""
 
     def register(check: Callable[[Calls, Any], None]) -> Callable[[Calls, Any], None]:
         if id in _RULES or not _ID.fullmatch(id):
-            raise ValueError(f"{id} is a rule already, or no id.")
+            raise ValueError(f"{id} is already registered, or is not an id such as R-SV-3-add.")
         law = " ".join((check.__doc__ or "").split()).removesuffix(".")
         words = tuple(needs.split())
         _RULES[id] = Rule(id, level, rfc, sentence, law, words, cases, check, isolated)
@@ -79,12 +79,12 @@ def rule(
 
 
 def all_rules() -> list[Rule]:
-    """Every rule, by level and in the order in which they are written."""
+    """Return every rule, by level and in the order of the modules."""
     for module in _MODULES:
         import_module(f"shardvar.conformance.rules.{module}")
     return sorted(_RULES.values(), key=lambda rule: rule.level)
 
 
 def rules_of(levels: range) -> Iterator[Rule]:
-    """The rules of some levels."""
+    """Return the rules of some levels."""
     return (rule for rule in all_rules() if rule.level in levels)

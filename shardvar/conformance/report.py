@@ -28,47 +28,47 @@ _STYLES |= dict.fromkeys((EXPECTED_FAILURE, BROKEN_SOMETIMES), "yellow")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run found."""
+    """The verdicts of a run of the kit."""
 
     spec: str
-    """The adapter's name."""
+    """The name of the adapter, ``package.module:Name``."""
     adapter: Any
-    """The adapter."""
+    """The adapter, for the methods that it has."""
     levels: range
     """The levels that were asked for."""
     verdicts: Mapping[str, Verdict]
     """The verdicts by rule; rules that are missing were not run."""
 
     def rows(self) -> Iterator[tuple[Rule, Verdict]]:
-        """Every rule of the levels and its verdict."""
+        """Return every rule of the levels and its verdict."""
         for rule in rules_of(self.levels):
             yield rule, self.verdicts.get(rule.id, Verdict(rule.id, NOT_RUN))
 
     def counts(self) -> dict[str, int]:
-        """How many rules there are of each outcome."""
+        """Return the number of rules of each outcome."""
         counted = Counter(verdict.outcome for _, verdict in self.rows())
         return {outcome: counted[outcome] for outcome in OUTCOMES}
 
 
 def remark(verdict: Verdict) -> str:
-    """What stands beside an outcome: why, and which part of the cases was not claimed."""
+    """Return the remark beside an outcome: the reason, and the share of cases that were not claimed."""
     parts = [verdict.reason] if verdict.reason else []
     if verdict.unclaimed_cases and verdict.outcome != NOT_CLAIMED:
-        told = f": {'; '.join(verdict.unclaimed[:3])}" if verdict.unclaimed else ""
+        reasons = f": {'; '.join(verdict.unclaimed[:3])}" if verdict.unclaimed else ""
         total = verdict.cases + verdict.unclaimed_cases
-        parts.append(f"{verdict.unclaimed_cases} of {total} cases not claimed{told}")
+        parts.append(f"{verdict.unclaimed_cases} of {total} cases not claimed{reasons}")
     return "; ".join(parts)
 
 
 def summary(report: Report) -> str:
-    """The counts in one line; outcomes that did not occur are left out, but never the first three."""
+    """Return the counts in one line, without outcomes that did not occur, except for the first three."""
     counts = report.counts()
     shown = [outcome for outcome in OUTCOMES if counts[outcome] or outcome in (KEPT, BROKEN, NOT_CLAIMED)]
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in shown)
 
 
 def table_lines(report: Report, width: int | None) -> Iterator[tuple[str, str]]:
-    """The lines of the table, cut to a terminal's width, each with the name of a colour or ``""``."""
+    """Yield the lines of the table, cut to the width of a terminal, each with the name of a colour or ``""``."""
     rows = list(report.rows())
     broad = max((len(rule.id) for rule, _ in rows), default=0)
     for level in report.levels:
@@ -87,7 +87,7 @@ def table_lines(report: Report, width: int | None) -> Iterator[tuple[str, str]]:
 
 
 def details(rule: Rule, verdict: Verdict, spec: str) -> str:
-    """Why a rule is not kept, with a program that shows it."""
+    """Return the reason why a rule is not kept, with a program that shows it."""
     head = f'{rule.id} (RFC {rule.rfc}, level {rule.level}): "{rule.sentence}"\n{rule.law}.\n'
     if verdict.counterexample is None:
         return f"{head}\nIt was declared as an expected failure ({verdict.reason}), and is kept: take it off the list."
@@ -95,7 +95,7 @@ def details(rule: Rule, verdict: Verdict, spec: str) -> str:
 
 
 def program(verdict: Verdict, spec: str) -> str:
-    """The counterexample as a program that runs on the adapter alone, and in comments what came of it."""
+    """Return the counterexample as a program that runs on the adapter alone, with its results in comments."""
     example = verdict.counterexample
     if example is None:
         return ""
@@ -109,7 +109,7 @@ def program(verdict: Verdict, spec: str) -> str:
 
 
 def to_json(report: Report) -> str:
-    """The report as one JSON object, its keys always the same."""
+    """Return the report as one JSON object with stable keys."""
     rules = [
         {
             "id": rule.id,
@@ -137,7 +137,7 @@ def to_json(report: Report) -> str:
 
 
 def to_html(report: Report) -> str:
-    """The report as one HTML page that needs nothing else."""
+    """Return the report as one self-contained HTML page."""
     title = f"Conformance of {escape(report.spec)}"
     judged = f"{escape(summary(report))}; judged by shardvar {shardvar.__version__}"
     parts = [_HEAD.format(title=title), f"<h1>{title}</h1><p>{judged}"]

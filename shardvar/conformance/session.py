@@ -1,7 +1,8 @@
 """A run of the kit under pytest: one item a rule, and reports at the end.
 
-The plugin hands over to this module once the kit is asked for. Rules are collected from the registry, not found by
-name, so that no setting of the user's (``python_files``, ``--import-mode``) hides or doubles them.
+The plugin calls this module once a run names the kit. The steps: read the options, construct the adapter, collect one
+item a rule, judge each item, write the reports. Rules come from the registry and are not found by name, so that no
+setting of the user (``python_files``, ``--import-mode``) hides or doubles them.
 """
 
 import sys
@@ -34,7 +35,7 @@ PROPERTY = "shardvar.conformance"
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """The kit's options."""
+    """Add the options of the kit to pytest's."""
     group = parser.getgroup("conformance", "shardvar's conformance kit")
     group.addoption("--adapter", metavar="MODULE:NAME", help="the adapter of the implementation to be judged")
     group.addoption("--level", metavar="N", help="judge levels 1 to N, or with A-B from A to B (default: all, 1-8)")
@@ -47,7 +48,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def start(config: pytest.Config) -> None:
-    """Register the kit; a ``UsageError`` where an option cannot be meant."""
+    """Register the kit with pytest; ``UsageError`` for an invalid option."""
     if config.getoption("adapter") is None:
         if config.known_args_namespace.pyargs and not config.getoption("help"):
             raise pytest.UsageError(
@@ -62,7 +63,7 @@ def start(config: pytest.Config) -> None:
 
 
 def levels_of(text: str | None) -> range:
-    """The levels that ``--level`` means; ``ArgumentError`` where it means none.
+    """Return the levels of ``--level``; ``ArgumentError`` for a text that is not a level or a range of levels.
 
     >>> levels_of("3"), levels_of("6-8"), levels_of(None)
     (range(1, 4), range(6, 9), range(1, 9))
@@ -71,7 +72,7 @@ def levels_of(text: str | None) -> range:
     if not dash:
         first, last = "1", first
     if not (first in map(str, LEVELS) and last in map(str, LEVELS) and int(first) <= int(last)):
-        raise ArgumentError(f"--level {text} is no level.", "Give 1 to 8, or a range such as 6-8.")
+        raise ArgumentError(f"Invalid --level {text!r}.", "Give a level from 1 to 8, or a range such as 6-8.")
     return range(int(first), int(last) + 1)
 
 
@@ -85,8 +86,9 @@ class Conformance:
         path = config.getoption("expected_failures")
         text = Path(path).read_text(encoding="utf-8") if path else ""
         self.expected = read_expected(text, {rule.id for rule in all_rules()})
+        # An adapter need not be installed: as with ``python -m``, one in the working directory is found.
         here = str(config.invocation_params.dir)
-        if here not in sys.path:  # an adapter need not be installed: one in this directory will do, as for python -m
+        if here not in sys.path:
             sys.path.append(here)
         self.adapter = load_adapter(self.spec)
         self.isolated = Isolated(self.adapter, self.spec)
@@ -94,20 +96,20 @@ class Conformance:
         for option in ("conformance_json", "conformance_html"):
             target = config.getoption(option)
             if target and not Path(target).absolute().parent.is_dir():
-                raise ArgumentError(f"There is no directory for {target}.", "Create it first.")
+                raise ArgumentError(f"The directory of {target} does not exist.", "Create it first.")
 
     def judge(self, rule: Rule) -> Verdict:
-        """The verdict on a rule."""
+        """Return the verdict on a rule."""
         adapter = self.isolated if rule.isolated else self.adapter
         examples = self.config.getoption("conformance_examples")
         return judge(rule, adapter, max_examples=examples, expected=self.expected.get(rule.id))
 
     def report(self) -> Report:
-        """What is known at the moment."""
+        """Return the verdicts so far as a report."""
         return Report(self.spec, self.adapter, self.levels, self.verdicts)
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-        """The rules stand where the registry is."""
+        """Collect the rules where pytest comes to the registry, and nothing elsewhere."""
         if file_path != HERE / "registry.py":
             return None
         rules: Rules = Rules.from_parent(parent, path=file_path, nodeid=PACKAGE, kit=self)
@@ -121,18 +123,18 @@ class Conformance:
                 self.verdicts[verdict.rule] = verdict
 
     def pytest_report_header(self) -> str:
-        """Whom this run judges."""
+        """Return a line that names the adapter and the levels of this run."""
         return f"conformance: {self.spec}, levels {self.levels[0]} to {self.levels[-1]}"
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """The table, rule by rule."""
+        """Print the table, rule by rule."""
         terminalreporter.write_sep("=", f"conformance of {self.spec}")
         width = get_terminal_size().columns if terminalreporter.isatty else None
         for line, style in table_lines(self.report(), width):
             terminalreporter.write_line(line, **({style: True} if style else {}))
 
     def pytest_sessionfinish(self) -> None:
-        """Write the reports, where they are asked for, and end the process that restored damaged checkpoints."""
+        """Write the reports that were asked for, and end the process that restored damaged checkpoints."""
         self.isolated.close()
         if hasattr(self.config, "workerinput"):
             return
@@ -150,13 +152,13 @@ class Rules(pytest.File):
 
     @classmethod
     def from_parent(cls, parent: Any, *, kit: Any = None, **arguments: Any) -> Any:
-        """The usual constructor of a node, and the kit."""
+        """Construct the node as pytest does, and attach the kit."""
         node = super().from_parent(parent, **arguments)
         node.kit = kit
         return node
 
     def collect(self) -> Iterator[pytest.Item]:
-        """One item a rule of the levels that are asked for."""
+        """Yield one item for each rule of the levels."""
         for rule in rules_of(self.kit.levels):
             item: RuleItem = RuleItem.from_parent(self, name=rule.id)
             item.rule = rule
@@ -165,13 +167,13 @@ class Rules(pytest.File):
 
 
 class RuleItem(pytest.Item):
-    """One rule."""
+    """One rule as an item of pytest."""
 
     rule: Rule
     kit: Conformance
 
     def runtest(self) -> None:
-        """Judge the rule and say so in pytest's terms."""
+        """Judge the rule, and skip, xfail or fail accordingly."""
         verdict = self.kit.judge(self.rule)
         self.user_properties.append((PROPERTY, verdict.as_json()))
         if verdict.outcome == NOT_CLAIMED:
@@ -182,15 +184,15 @@ class RuleItem(pytest.Item):
             raise NotKept(details(self.rule, verdict, self.kit.spec))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The counterexample; a traceback only where the kit itself failed."""
+        """Return the counterexample, or a traceback where the kit itself failed."""
         if isinstance(excinfo.value, NotKept):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """The title of a failure."""
+        """Return the title of a failure."""
         return self.path, None, f"{self.rule.id}: {self.rule.law}"
 
 
 class NotKept(Exception):
-    """A rule is not kept as it was claimed or declared; the text says all of it."""
+    """A rule that was claimed or declared is not kept; the text is the whole message."""

@@ -44,7 +44,7 @@ class Expected:
     reason: str
     """Why the rule is broken."""
     sometimes: bool = False
-    """Whether a case that breaks it is found in some runs and not in others, so that neither is a surprise."""
+    """True if a case that breaks it is found in some runs only, so that both results are expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class Counterexample:
     calls: list[str]
     """The calls of the adapter, as Python; ``np`` is NumPy, ``adapter`` the adapter."""
     came: str
-    """What came."""
+    """The result, in a sentence."""
     must: str
-    """What must come."""
+    """The result that the rule demands, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of a rule and an adapter."""
+    """The verdict on one rule for one adapter."""
 
     rule: str
     """The rule's id."""
@@ -71,21 +71,21 @@ class Verdict:
     reason: str = ""
     """Why it is not claimed, or expected to fail."""
     cases: int = 0
-    """The cases that were as they should be, before one was not."""
+    """The cases that kept the rule, before one that broke it."""
     unclaimed_cases: int = 0
     """The cases for which the adapter raised ``NotImplementedError``."""
     unclaimed: list[str] = field(default_factory=list)
-    """What it said then, each text once."""
+    """The messages of these errors, each text once."""
     counterexample: Counterexample | None = None
     """Why it is broken."""
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the verdict as plain data, which ``verdict_of`` reads."""
         return asdict(self)
 
 
 def read_expected(text: str, known: Collection[str]) -> dict[str, Expected]:
-    """The declarations by rule; ``ArgumentError`` for a line without a reason, a rule that is none or comes twice.
+    """Return the declarations by rule; ``ArgumentError`` for a line without a reason, an unknown or a repeated rule.
 
     >>> read_expected("# upstream\\nR-DIV-1: our own rule\\n", {"R-DIV-1"})
     {'R-DIV-1': Expected(reason='our own rule', sometimes=False)}
@@ -104,7 +104,7 @@ def read_expected(text: str, known: Collection[str]) -> dict[str, Expected]:
         if not reason:
             raise ArgumentError(f"Line {number} gives no reason: {line.strip()!r}.", "Write: RULE: reason")
         if rule not in known:
-            raise ArgumentError(f"Line {number} names the rule {rule!r}, which is none.", "See the report for the ids.")
+            raise ArgumentError(f"Line {number} names an unknown rule {rule!r}.", "The report lists all rules.")
         if rule in expected:
             raise ArgumentError(f"Line {number} names the rule {rule} a second time.", "Keep one of the lines.")
         expected[rule] = Expected(reason, bool(word))
@@ -112,13 +112,13 @@ def read_expected(text: str, known: Collection[str]) -> dict[str, Expected]:
 
 
 def verdict_of(data: dict[str, Any]) -> Verdict:
-    """The verdict that ``as_json`` gave."""
+    """Return the verdict of which ``as_json`` returned the data."""
     example = data["counterexample"]
     return Verdict(**data | {"counterexample": None if example is None else Counterexample(**example)})
 
 
 def judge(rule: Rule, adapter: Any, *, max_examples: int = 100, expected: Expected | None = None) -> Verdict:
-    """Look for a case that breaks a rule; ``expected`` says that one is expected to be found, and why."""
+    """Search for a case that breaks a rule and return the verdict; ``expected`` is the failure that was declared."""
     missing = [name for name in rule.needs if name not in methods_of(adapter)]
     if missing:
         return Verdict(rule.id, NOT_CLAIMED, f"no {', '.join(missing)}")
@@ -132,7 +132,7 @@ def judge(rule: Rule, adapter: Any, *, max_examples: int = 100, expected: Expect
 
 
 def _outcome(broken: bool, expected: Expected | None) -> str:
-    """What it is that a rule was found to be broken, or was not, beside what was expected."""
+    """Return the outcome of a rule, given the result of the search and the declaration."""
     if expected is None:
         return BROKEN if broken else KEPT
     if expected.sometimes:
@@ -141,12 +141,15 @@ def _outcome(broken: bool, expected: Expected | None) -> str:
 
 
 class _Ended(BaseException):
-    """A process died: the search ends with the case at hand, since each further one would cost a process."""
+    """The end of a search in which a process died.
+
+    It derives from ``BaseException`` so that Hypothesis does not shrink the case: each further one may cost a process.
+    """
 
 
 @dataclass(slots=True)
 class _Findings:
-    """What a search has seen."""
+    """The findings of a search, which Hypothesis repeats for each case."""
 
     held: int = 0
     refused: int = 0
@@ -180,6 +183,7 @@ def _search(rule: Rule, adapter: Any, max_examples: int, found: _Findings) -> No
                 raise _Ended from error
             raise
         else:
+            # While Hypothesis shrinks a failure, it also tries cases that keep the rule; they are not counted.
             found.held += found.example is None
 
     try:

@@ -108,7 +108,7 @@ def track_transfers() -> Iterator[Ledger]:
 
     Law: a nested ledger's totals are a part of the outer one's.
     """
-    # A thread with open ledgers counts in all of its own (`_own`). A thread without any counts in those of all threads
+    # A thread with open ledgers counts in all of these (`_own`). A thread without any counts in those of all threads
     # (`_open`): a pool that moves on behalf of the opener is counted, and two tests in two threads stay apart.
     ledger = Ledger()
     token = _own.set((*_own.get(), ledger))

@@ -1,4 +1,18 @@
-"""The data files of an open checkpoint, few of them open at a time, and whether a writer replaced it meanwhile."""
+"""The files of a checkpoint: held open for reading, put in place by a commit, taken away.
+
+Reading. ``DataFiles`` is the one cache of open files. A reader must never mix the files of two checkpoints, so a file
+that is opened again must be the file that it was.
+
+Committing. The steps are the same for every format. The index, or the only file, is renamed last: in that step the new
+checkpoint replaces the old one. An error or an interrupt before that step leaves nothing of the new checkpoint. An
+error in it or after it removes nothing that may be in place. A process that is killed leaves the files of that moment,
+and the next commit removes them.
+
+Removing. The order is reversed: the file that makes the others a checkpoint goes first.
+
+To add a step, ask what a power cut before and after it leaves; ``storage.protocol`` says what a rename and the closing
+of a file promise, and ``spec_tests`` has a test that cuts the power at each step.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -20,14 +34,14 @@ from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import COPY_AGAIN
 
 OPEN_FILES = 64
-"""Files that are held open at a time, of which a process may have 256 on some systems."""
+"""Files that are held open at a time; a process may have 256 on some systems."""
 
 ATTEMPTS = 16
-"""Times that a checkpoint is opened, where each time a writer replaces it meanwhile, before that is called an error."""
+"""Attempts to open a checkpoint before giving up, each of which fails if a writer replaces it meanwhile."""
 
 
 def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
-    """Whether another file than ``file``, which is open, has that name now; one that is gone is not replaced."""
+    """Return True if another file than the open ``file`` has that name now; a missing file was not replaced."""
     try:
         other = storage.open(name)
     except MissingFile:
@@ -38,8 +52,8 @@ def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
         other.close()
 
 
-def replaced(name: str) -> CorruptCheckpoint:
-    """What a reader is told who came between the files of two checkpoints."""
+def replaced_error(name: str) -> CorruptCheckpoint:
+    """Return the error for a reader that would mix the files of two checkpoints."""
     return CorruptCheckpoint(f"{name} was replaced while the checkpoint was being read.", "Open the checkpoint again.")
 
 
@@ -47,8 +61,9 @@ def replaced(name: str) -> CorruptCheckpoint:
 class DataFiles:
     """The data files of an open checkpoint, by number; safe to use from several threads.
 
-    At most ``OPEN_FILES`` of them are held open, those that were asked for last. One that makes room is let go of and
-    not closed, because a thread may be reading from it: it is closed when its last reader lets go too.
+    At most ``OPEN_FILES`` are held open, those that were used last. The cache drops the file that was used least
+    recently and does not close it, because a thread may be reading from it: a file is closed when its last user drops
+    it.
     """
 
     storage: Storage
@@ -56,7 +71,7 @@ class DataFiles:
     names: Sequence[str]
     """[files] their bare names."""
     nbytes: Ints | None = None
-    """[files] the size that the index gives each of them; None where the format's index gives none."""
+    """[files] the size that the index gives each of them; None for formats whose index gives none."""
     _open: OrderedDict[int, ReadableFile] = field(init=False, default_factory=OrderedDict)
     _stamps: dict[int, str] = field(init=False, default_factory=dict)
     _maps: dict[int, memoryview] = field(init=False, default_factory=dict)
@@ -86,9 +101,9 @@ class DataFiles:
             return self._maps[number]
 
     def fault(self, number: int) -> CheckpointError | None:
-        """Return what is wrong with a file, or None if nothing is; the file is looked at once.
+        """Return what is wrong with a file, or None; the file is opened for that once.
 
-        A refusal by the machine (no permission, for example) is not a fault of the checkpoint: it is raised when the
+        A refusal by the machine (no permission, for example) is not a fault of the checkpoint. It is raised when the
         file is read.
         """
         if number not in self._faults:
@@ -104,14 +119,14 @@ class DataFiles:
     def hold(self) -> bool:
         """Open as many of the files as are held open at a time; return False if one of them is missing.
 
-        An open file keeps its bytes when a new commit removes its name. So a reader that holds all files of a
+        An open file keeps its bytes when a new commit removes its name, so a reader that holds all files of a
         checkpoint keeps that checkpoint.
         """
         held = range(min(len(self.names), OPEN_FILES))
         return not any(isinstance(self.fault(number), MissingFile) for number in held)
 
     def close(self) -> None:
-        """Give all files back. Maps that were handed out stay valid."""
+        """Close all files. Maps that were handed out stay valid."""
         with self._lock:
             self._closed.set()
             for file in self._open.values():
@@ -120,27 +135,17 @@ class DataFiles:
             self._maps.clear()
 
     def _open_anew(self, number: int) -> ReadableFile:
-        """Open a file and compare it with what is known of it."""
+        """Open a file, and raise if it is not the one that was opened before, or has another size than it must."""
         file = self.storage.open(self.names[number])
         if self._stamps.setdefault(number, file.stamp) != file.stamp:
             file.close()
-            raise replaced(file.name)
+            raise replaced_error(file.name)
         if self.nbytes is not None and file.size != self.nbytes[number]:
             # A file of another size is not the file that was written, so no byte of it is read.
             file.close()
             error = IncompleteCheckpoint if file.size < self.nbytes[number] else InvalidCheckpoint
-            raise error(f"{file.name} has {file.size} bytes, and the index says {self.nbytes[number]}.", COPY_AGAIN)
+            raise error(f"{file.name} has {file.size} bytes, but the index says {self.nbytes[number]}.", COPY_AGAIN)
         return file
-
-
-# The steps that make a checkpoint of finished files visible, or take one away, the same for every format.
-#
-# The index, or the only file, is renamed last: that is the step in which the new checkpoint takes the place of the old
-# one. An error or an interrupt before it leaves nothing of the new checkpoint, one in it or after it removes nothing
-# that
-# may be in place. A process that is killed leaves what there is at that moment, and the next commit removes it.
-#
-# Taking away goes the other way round: what makes the files a checkpoint goes first.
 
 
 def put_in_place(
@@ -150,18 +155,24 @@ def put_in_place(
     content: bytes | None = None,
     retired: Sequence[str] = (),
 ) -> None:
-    """Rename data files, then the ``last`` file, from the names under which they were written to their own.
+    """Rename data files, then the ``last`` file, from the names under which they were written to their final names.
 
-    ``content`` is what the last file is to hold where it is not written yet. A data file whose two names are the same
-    stays where it is. ``retired`` are files of the old checkpoint that go before any data file is renamed, for formats
-    whose new files take the places of old ones.
+    ``content`` is what the last file has to contain, if it is not written yet. A data file whose two names are the same
+    stays where it is. ``retired`` are files of the old checkpoint that are removed before any data file is renamed, for
+    formats whose new files have the names of old ones.
+
+    On an error, either the new checkpoint is in place whole or all its files are removed.
     """
     aside, final = last
     try:
+        # Prepare: the index is written under a temporary name. Closing it forces its bytes to the disk, so that the
+        # final name never leads to a file of which a part is missing. The data files were closed before.
         if content is not None:
             write_file(storage, aside, content)
+        # Retire: only for formats that cannot replace a checkpoint in one step. From here on the old one is gone.
         for name in retired:
             storage.remove(name)
+        # Move: no index names these files yet, so their order does not matter. Each rename syncs the directory.
         for old, new in renames:
             if old != new:
                 storage.rename(old, new)
@@ -169,9 +180,11 @@ def put_in_place(
         _withdraw(storage, renames, aside)
         raise
     try:
+        # Commit: this rename makes the new checkpoint visible. It syncs the directory before (the names of the data
+        # files must be on the disk before an index that names them) and after (the caller removes the old files next).
         storage.rename(aside, final)
     except BaseException:
-        # The rename may have been made and only forcing it to the disk have failed: then the new checkpoint is there.
+        # The rename may have succeeded and only the sync after it have failed: then the new checkpoint is there.
         if aside in storage.names():
             _withdraw(storage, renames, aside)
         raise
@@ -185,7 +198,7 @@ def _withdraw(storage: Storage, renames: Sequence[tuple[str, str]], aside: str) 
 
 
 def write_file(storage: Storage, name: str, content: bytes) -> None:
-    """Write a small file whole."""
+    """Write a small file whole, and force it to the disk."""
     file = storage.create(name)
     try:
         file.write(0, content)
@@ -194,9 +207,10 @@ def write_file(storage: Storage, name: str, content: bytes) -> None:
 
 
 def remove_files(storage: Storage, names: Iterable[str]) -> None:
-    """Remove files as far as the disk lets: what stays harms nobody, and the next commit removes it.
+    """Remove files as far as the disk allows; a file that stays is removed by the next commit.
 
-    An error here would hide the one that led here, or make a checkpoint that is in place look as if it were not.
+    Errors are suppressed: one raised here would hide the error that led here, or report a checkpoint as failed that is
+    in place.
     """
     for name in names:
         with suppress(StorageError):
@@ -204,7 +218,10 @@ def remove_files(storage: Storage, names: Iterable[str]) -> None:
 
 
 def remove_unnamed(storage: Storage, unnamed: Callable[[list[str]], Iterable[str]]) -> None:
-    """Once a checkpoint is in place, remove those files of the directory that it has left without a name."""
+    """Remove the files that a commit has left without an index that names them.
+
+    ``unnamed`` selects them from the names in the directory. Call it once the new checkpoint is in place.
+    """
     with suppress(StorageError):
         remove_files(storage, unnamed(storage.names()))
 
@@ -212,14 +229,16 @@ def remove_unnamed(storage: Storage, unnamed: Callable[[list[str]], Iterable[str
 def take_away(
     storage: Storage, indexes: Sequence[tuple[str, str]], unnamed: Callable[[list[str]], Iterable[str]]
 ) -> None:
-    """Remove a checkpoint: its index (or its only file) in one step, and then whatever that leaves without a name.
+    """Remove a checkpoint: its index (or its only file) in one step, and then all files that this leaves unnamed.
 
-    ``indexes`` are names with those that they have aside. A rename is forced to the disk and a removal is not: were the
-    index removed, it could be there again after a crash, and files that it names could not.
+    ``indexes`` are names, each with a temporary one.
     """
+    # Commit: a rename is forced to the disk, a removal is not. If the index were removed, it could be back after a
+    # power cut, and the files that it names could be gone.
     there = storage.names()
     for name, aside in indexes:
         if name in there:
             storage.rename(name, aside)
+    # Remove: the renamed indexes are among the unnamed files. After a crash here, the next commit removes the rest.
     for name in unnamed(storage.names()):
         storage.remove(name)

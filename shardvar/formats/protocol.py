@@ -1,20 +1,24 @@
-"""What a way of laying an index and payloads in files must offer: every format answers to this, and none to another.
+"""The interface of a format, which lays the index and the payloads of a checkpoint out in files.
 
-A format never sees a plan. It sees slices and the files that they are assigned to, and says where each payload lies.
+A format never sees a plan. It gets slices with the files that they are assigned to, and decides where each payload
+lies. Formats know this interface and not each other.
 
-Reading. ``Format.locate`` finds the checkpoints that a name may mean, ``Format.open`` gives a ``Source``. The engine
-reads payloads through it, by rows of the entry tables that the source's own index handed out:
+Reading. ``Format.locate`` finds the checkpoints that a name may mean, and ``Format.open`` returns a ``Source``. The
+engine reads payloads through it, by rows of the entry tables that the source's own index handed out:
 
-    plain entries      lie in a file byte for byte: read in spans of the file, several payloads at a time, or mapped;
-                       the engine compares their checksums, with ``Source.crc``
-    all other entries  (deflated, byte-swapped, strings that are encoded) are decoded by ``Source.read_into``, which
-                       checks whatever checksum there is by itself, at the latest when the payload's last byte is read
+    plain entries      lie in a file byte for byte: the engine reads them in ranges of the file, several payloads at a
+                       time, or maps them, and compares their checksums with ``Source.crc``
+    all other entries  (deflated, byte-swapped, encoded strings) are decoded by ``Source.read_into``, which compares
+                       their checksums itself, at the latest when the payload's last byte is read
 
-Writing. ``Format.create`` lays the assigned slices out and gives a ``Sink``. The engine writes every payload at its
-place in a file that stands aside under a name of its own, then what frames the payloads, and syncs it. Once all files
-are finished, ``Sink.commit`` puts them in place, the index last; nothing is visible before.
+A source may also have a method ``findings() -> Sequence[Finding]``: everything that is odd about the files and that no
+single key shows, such as sizes and files left over. It reads no payload, and ``verify`` calls it if it exists.
 
-Removing. ``Format.remove`` takes a checkpoint away, the index first; whoever comes in between finds none.
+Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. The engine writes every payload at its
+place in a file that has a temporary name, then the bytes that frame the payloads, and syncs the file. Once all files
+are finished, ``Sink.commit`` puts them in place, the index last. Nothing is visible before.
+
+Removing. ``Format.remove`` removes a checkpoint, the index first, so that a reader finds the whole checkpoint or none.
 """
 
 from collections.abc import Sequence
@@ -35,18 +39,18 @@ from shardvar.wire.crc import Checksum
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about a checkpoint that ``verify`` tells and that keeps no key from being read."""
+    """An oddity of a checkpoint that ``verify`` reports although every key can be read."""
 
     place: str
     """The file, or the key, that it is about."""
     message: str
     """One sentence."""
     is_damage: bool
-    """Whether a careful reader calls the checkpoint damaged for it."""
+    """True if ``verify`` counts it as a problem, False if it is only worth knowing."""
 
 
 class Source(Protocol):
-    """An open checkpoint. Safe to use from several threads. Closing it leaves maps valid."""
+    """An open checkpoint; safe to use from several threads. Maps stay valid after it is closed."""
 
     @property
     def index(self) -> Index:
@@ -54,7 +58,7 @@ class Source(Protocol):
 
     @property
     def crc(self) -> Checksum | None:
-        """The kind of checksum that guards plain entries; None where the format has none."""
+        """The kind of checksum that guards plain entries; None if the format has none."""
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
@@ -63,45 +67,38 @@ class Source(Protocol):
         """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
 
     def map(self, file: int) -> memoryview:
-        """A data file as a read-only memory map."""
+        """Return a data file as a read-only memory map."""
 
     def close(self) -> None:
-        """Give the files back."""
-
-
-class Inspected(Protocol):
-    """What a source may offer beside: findings that no single key shows."""
-
-    def findings(self) -> Sequence[Finding]:
-        """Everything that is odd about the files: sizes, leftovers, disagreements. Reads no payload."""
+        """Close the files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileChecksums:
-    """What was written into one file, in the order of its slices."""
+    """The checksums of what was written into one file, in the order of its slices."""
 
     payload: Ints
-    """[k] the checksum of each payload, as ``FileWriter.crc`` computes it (0 where it is None)."""
+    """[k] the checksum of each payload, as ``FileWriter.crc`` computes it; 0 if that is None."""
     runs: npt.NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
     """The CRC32C of every run of every payload, one payload after the other; empty without runs."""
 
 
 class FileWriter(Protocol):
-    """How one data file is framed and guarded: small, picklable, without an open file."""
+    """The frame and the checksums of one data file: a small value without an open file, which can be pickled."""
 
     @property
     def crc(self) -> Checksum | None:
-        """The kind of checksum that is kept of a payload; None for none."""
+        """The kind of checksum that is kept of a payload, or None."""
 
     @property
     def run_nbytes(self) -> int:
-        """The bytes of a run that has a checksum of its own; 0 for none."""
+        """Size of a run of a payload, each of which has a checksum; 0 if the format has no runs."""
 
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """The checksum of the payload of ``count`` strings or variants, which some formats compute in another way."""
+        """Return the checksum of the payload of ``count`` strings or variants, which formats compute differently."""
 
     def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
-        """The bytes around the payloads (headers, directories) and where in the file each piece goes."""
+        """Return the bytes around the payloads (headers, directories), each with its offset in the file."""
 
 
 class Sink(Protocol):
@@ -109,54 +106,56 @@ class Sink(Protocol):
 
     @property
     def asides(self) -> Sequence[str]:
-        """The name under which each data file is written before the commit; of this generation alone."""
+        """The temporary name of each data file until the commit; no other generation has it."""
 
     @property
     def start(self) -> Ints:
-        """[m] where in its file each assigned slice's payload begins."""
+        """[m] the first byte of each assigned slice's payload, in bytes of its file."""
 
     @property
     def writer(self) -> FileWriter:
-        """How each file is framed and guarded."""
+        """The frame and the checksums of each file."""
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Put the finished files in place, the index last, and remove what no index names any more.
+        """Put the finished files in place, the index last, and remove the files that no index names any more.
 
-        Where it raises, the new checkpoint is in place whole, or nothing of it is left (``formats.commit``).
+        If it raises, the new checkpoint is in place whole, or nothing of it is left (``formats.files``).
         """
 
 
 class Format(Protocol):
-    """A way of laying an index and payloads in files."""
+    """A file layout: the way in which an index and payloads lie in files."""
 
     @property
     def name(self) -> str:
-        """The name that ``format=`` takes."""
+        """The name for ``format=``."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can hold."""
+        """The dtypes, slices and files that it can hold."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """The checkpoints in the directory that ``name`` may mean, each as the name that ``open`` takes.
+        """Return the checkpoints in the directory that ``name`` may mean, each as the name that ``open`` takes.
 
-        ``name`` is what a person typed: a prefix, an index file, one of the data files; empty for all that are there.
-        Decided by names, and by a file's first or last bytes where names do not tell. Never raises for other files.
+        ``name`` is what a person typed: a prefix, an index file, one of the data files, or nothing for all checkpoints
+        of the directory. Names decide, and a file's first or last bytes if its name is not enough. Files of other kinds
+        are never an error. ``formats.table.formats_of`` tells from names alone which formats need to be asked.
         """
 
     def open(self, storage: Storage, name: str) -> Source:
         """Open a checkpoint that ``locate`` found. Reads as little as the format allows."""
 
     def create(self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str) -> Sink:
-        """Lay the assigned slices out as a new checkpoint ``name`` (in the form that ``locate`` returns, or a new one).
+        """Lay the assigned slices out as a new checkpoint ``name``: a name that ``locate`` returns, or a new one.
 
-        ``generation`` is a token of letters and digits that no other writer uses at the same time. Existing files are
-        read at most. ``UnsupportedError`` where the format cannot hold the slices (``planning.capabilities``).
+        ``generation`` is a token of letters and digits that no other writer uses at the same time. Existing files may
+        be read and are not changed. ``UnsupportedError`` if the format cannot hold the slices
+        (``planning.capabilities``).
         """
 
     def remove(self, storage: Storage, name: str) -> None:
-        """Take the checkpoint ``name`` (as ``create`` takes it) away: its index first, then its other files.
+        """Remove the checkpoint ``name`` (a name for ``create``): its index first, then its other files.
 
-        Files that writers of that very name left go too, also where there is no checkpoint; no file of another's does.
-        What an index says is not believed: the files are those whose names a writer of this checkpoint gives them.
+        Files that writers of this name left behind are removed too, even if it has no checkpoint. Files of other
+        checkpoints stay: the index is not believed, and only names that a writer of this checkpoint uses are removed.
         """

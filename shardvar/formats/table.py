@@ -20,14 +20,14 @@ from shardvar.formats.protocol import Format
 
 
 class _BuiltIn(NamedTuple):
-    """What is known of a format before it is imported."""
+    """Facts about a format that are known before it is imported."""
 
     module: str
     """The module whose ``FORMAT`` it is."""
     suffixes: tuple[str, ...]
     """The endings of a target's name that mean this format."""
     mark: re.Pattern[str]
-    """What follows the checkpoint's name in the names of its files."""
+    """Matches the text after the checkpoint's name in the names of its files."""
 
 
 _BUILT_IN = {

@@ -95,7 +95,7 @@ def exact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def as_integers(values: Any, what: str) -> Array:
-    """Return integers of any rank in their dtype, int64 if there are none; ``what`` begins the error's words.
+    """Return integers of any rank in their dtype, int64 for an empty list; ``what`` begins the error's words.
 
     >>> as_integers([], "ids").dtype, as_integers(np.uint8(3), "ids").dtype
     (dtype('int64'), dtype('uint8'))

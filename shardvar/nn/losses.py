@@ -6,7 +6,7 @@
 4. compute the loss of each example: the sum of logistic losses (``nce_loss``) or the softmax's cross-entropy.
 
 R-LOSS-1 (RFC 002): "people have to write methods that respect the partitions, e.g. tf.nn.sampled_softmax_loss". Here,
-as in lookups, there is no partition strategy to keep "consistent" between them: the variable knows its row layout.
+as in lookups, no partition strategy has to be kept "consistent" between them: the variable knows its row layout.
 """
 
 from dataclasses import dataclass
@@ -248,7 +248,7 @@ def log_softmax(z: Array) -> Array:
 def hit_penalties(labels: Ints, candidates: Ints, dtype: np.dtype[Any]) -> Array:
     """Return the lowest number of the dtype where a sample is one of the example's labels, else 0.
 
-    The shape is [batch, num_sampled]. A sample that is also a label is no evidence against that label; with such a
+    The shape is [batch, num_sampled]. A sample that is also a label says nothing against that label; with such a
     logit its share is 0. Of equal samples only the last is a hit, as in TensorFlow, whose samplers give distinct ones.
     """
     reversed_first = np.unique(candidates[::-1], return_index=True)[1]

@@ -24,9 +24,9 @@ from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
 from shardvar.nn.lookup import components, row_layout_of
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.resource import holding
 from shardvar.variables.values import as_value
 from shardvar.variables.variable import Variable
+from shardvar.variables.writes import holding
 
 MatmulMode = Literal["concat", "sharded"]
 _Product = Callable[[Array, Array, Array], object]
@@ -95,6 +95,7 @@ def _sum_of_products(a: Array, b: VariableInterface, mode: MatmulMode) -> Array:
     """Return ``a @ b``, [rows of a, columns of b]; each shard gives the term of its rows and their columns of ``a``."""
     multiply = _multiply_here if mode == "concat" else _multiply_there
     shape, dtype = (a.shape[0], b.shape[1]), np.result_type(a.dtype, b.dtype)
+    # Terms are added in the order of the shards, into the first one, so that only two products are ever in memory.
     out: Array | None = None
     for shard, rows in _shards(b):
         term = np.empty(shape, dtype)
@@ -151,6 +152,7 @@ def _shards(variable: VariableInterface) -> Iterator[tuple[Variable, slice]]:
 
 
 def _value(value: Any) -> Array:
+    # The second variable of a product of two is read whole: only one factor can be taken shard by shard.
     array = value.read_value() if isinstance(value, VariableInterface) else as_value(value)
     if array.dtype == np.object_:
         raise ArgumentError("Strings have no product.", "Give numbers.")

@@ -76,12 +76,6 @@ def plan_shuffled_rows(num_rows: int, seed: int) -> Ints:
     return np.argsort(words, kind="stable").astype(np.int64)
 
 
-def shard_loads(frequencies: npt.ArrayLike, rows: npt.ArrayLike, layout: RowLayout) -> Array:
-    """Return how often each shard is read, [num_shards], given how often each id is."""
-    owner, _ = layout.owner(check_permutation(rows, layout.num_rows))
-    return np.bincount(owner, np.asarray(frequencies, np.float64), minlength=layout.num_shards)
-
-
 def permute_rows(params: Any, rows: npt.ArrayLike) -> None:
     """Move each row ``i`` to ``rows[i]``: all rows or, on an error, none."""
     # Check.

@@ -32,7 +32,7 @@ from shardvar.variables.values import as_value
 
 Combiner = Literal["sum", "mean", "sqrtn"]
 EmptyRows = Literal["tf"]
-"""How trailing rows without entries are treated: as TensorFlow does, or (None) like any other row."""
+"""The treatment of trailing rows without entries: dropped as in TensorFlow, or kept like any other row (None)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,9 +27,9 @@ def read_shape(shape: Sequence[SupportsIndex]) -> tuple[int, ...]:
     try:
         extents = tuple(index(extent) for extent in shape)
     except TypeError:
-        raise ArgumentTypeError(f"{shape!r} is no shape.", "Give a sequence of integers.") from None
+        raise ArgumentTypeError(f"Invalid shape {shape!r}.", "Give a sequence of integers.") from None
     if any(extent < 0 for extent in extents):
-        raise ArgumentError(f"The shape {extents} has a negative extent.")
+        raise ArgumentError(f"The shape {extents} has a negative extent.", "Give extents of 0 or more.")
     return extents
 
 

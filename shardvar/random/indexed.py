@@ -36,7 +36,7 @@ from shardvar.random.arguments import (
     read_seed,
     read_shape,
 )
-from shardvar.random.value_blocks import Draw, draw_blocks
+from shardvar.random.value_blocks import DrawFunction, draw_blocks
 
 _Words64 = npt.NDArray[np.uint64]
 
@@ -205,7 +205,7 @@ def _scaled_draw(
     return draw_blocks(extents, region, kind, values)
 
 
-def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: np.dtype[Any]) -> Draw:
+def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: np.dtype[Any]) -> DrawFunction:
     wide = np.promote_types(kind, np.float32)
     low, high = (np.asarray(limit).astype(kind) for limit in (minval, maxval))
     with np.errstate(over="ignore"):
@@ -233,7 +233,7 @@ def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: np.dtype
     return values
 
 
-def _integers(stream: IndexedStream, low: int, count: int, kind: np.dtype[Any]) -> Draw:
+def _integers(stream: IndexedStream, low: int, count: int, kind: np.dtype[Any]) -> DrawFunction:
     def values(start: int, out: Array) -> None:
         words = stream.words(start, len(out))
         words %= np.uint64(count)

@@ -23,7 +23,7 @@ from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout import Region
 from shardvar.layout.dtypes import Array
 
-Draw = Callable[[int, Array], None]
+DrawFunction = Callable[[int, Array], None]
 """(start, out): writes the values at the flat indices from ``start`` on to ``out`` [count], which is contiguous."""
 
 BLOCK_SIZE = 1 << 17
@@ -99,7 +99,7 @@ def blocks_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Region]:
             yield Region(offset[1:], block[1:])
 
 
-def draw_blocks(shape: tuple[int, ...], region: Region | None, dtype: np.dtype[Any], draw: Draw) -> Array:
+def draw_blocks(shape: tuple[int, ...], region: Region | None, dtype: np.dtype[Any], draw: DrawFunction) -> Array:
     """Return the region of a tensor whose elements ``draw`` writes, block by block, in any order."""
     # Plan.
     region = check_region(shape, region)
@@ -126,7 +126,7 @@ def draw_blocks(shape: tuple[int, ...], region: Region | None, dtype: np.dtype[A
     return out
 
 
-def _draw_block(out: Array, block: Region, strides: tuple[int, ...], region: Region, draw: Draw) -> None:
+def _draw_block(out: Array, block: Region, strides: tuple[int, ...], region: Region, draw: DrawFunction) -> None:
     """Draw a block of ``out``, which is the region of a tensor that has these strides."""
     # The block's offset is in the region's coordinates, the region's in the tensor's; flat indices add up.
     start = _flat(region.offset, strides) + _flat(block.offset, strides)

@@ -1,10 +1,20 @@
-"""One file of the local disk, open for reading or for writing at any offset, by several threads at once.
+"""Files of the local disk: open for reading, open for writing, and locked for one writer.
 
-The kernel may move fewer bytes than it was asked to (never more than 2 GiB at a time), so each transfer is a loop;
-Python itself starts a call anew that a signal interrupted.
+Transfers. The kernel may move fewer bytes than it was asked to (never more than 2 GiB at a time), so each transfer is a
+loop; Python itself repeats a call that a signal interrupted. Offsets are bytes of the file, and several threads may use
+one file at the same time.
 
-A descriptor that is closed while another thread reads through it may by then mean another file. So nobody closes one:
-``close`` lets go of it, and it is closed when the last call that is under way lets go too.
+Closing. If one thread closes a descriptor while another reads through it, its number may by then mean another file. So
+``close`` only drops the reference, and the descriptor is closed when the last call that uses it returns.
+
+Errors. Every ``OSError`` becomes one of shardvar's errors here (``reading``, ``writing``). What is absent is a
+``MissingFile`` to a reader, whose checkpoint named it, and a ``StorageError`` to a writer, whose directory is missing.
+All other refusals are the machine's.
+
+Locking. The lock is ``flock`` on a separate file, so it ends with its process. Its holder deletes the file before the
+lock is released. A writer that gets the lock therefore checks that its file is still the one under that name; if not,
+another writer was faster, and it tries again. A killed process leaves a file without a lock on it, which the next
+writer takes over.
 """
 
 import errno
@@ -26,14 +36,8 @@ from shardvar.errors import (
     StorageError,
 )
 
-# What the operating system's refusals mean: every ``OSError`` becomes one of shardvar's own at this boundary.
-#
-# Reading and writing differ in one thing: what is absent is a ``MissingFile`` to a reader, who was told by a checkpoint
-# that it is there, and a ``StorageError`` to a writer, whose directory is not there. All else is the machine's fault.
-
-
 _ABSENT = {errno.ENOENT, errno.ENOTDIR}
-_NO_DEVICE = errno.ENXIO  # a socket, or a fifo that nobody reads
+_NO_DEVICE = errno.ENXIO  # a socket, or a fifo without a reader
 
 _REFUSALS: dict[int, tuple[str, str]] = {
     errno.EACCES: ("permission is denied", "Change its permissions, or run as a user who has them."),
@@ -50,8 +54,8 @@ _REFUSALS: dict[int, tuple[str, str]] = {
     errno.ENFILE: ("too many files are open on this machine", "Close some programs."),
     errno.ELOOP: ("it is a symbolic link that is not followed", "Remove the link, or name what it points to."),
     errno.ENAMETOOLONG: ("the path is too long", "Choose a shorter one."),
-    errno.EEXIST: ("something else stands there", "Choose another name, or move it away."),
-    errno.ENOTDIR: ("what should be its directory is a file", "Choose another place, or move the file away."),
+    errno.EEXIST: ("something else has this name", "Choose another name, or move it away."),
+    errno.ENOTDIR: ("its directory is a file", "Choose another place, or move the file away."),
     errno.EISDIR: ("it is a directory", "Choose another name, or move the directory away."),
     errno.ENOTEMPTY: ("it is a directory", "Choose another name, or move the directory away."),
     errno.ENOLCK: ("the file system has no locks", "Choose a place on a local disk."),
@@ -63,7 +67,7 @@ _REFUSALS: dict[int, tuple[str, str]] = {
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Raise what an ``OSError`` inside means to somebody who reads ``path``."""
+    """Convert an ``OSError`` that is raised inside, while ``path`` is read."""
     try:
         yield
     except ShardvarError:
@@ -74,7 +78,7 @@ def reading(path: str) -> Iterator[None]:
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Raise what an ``OSError`` inside means to somebody who writes ``path``."""
+    """Convert an ``OSError`` that is raised inside, while ``path`` is written."""
     try:
         yield
     except ShardvarError:
@@ -85,9 +89,9 @@ def writing(path: str) -> Iterator[None]:
 
 def _refused_reading(path: str, error: OSError) -> ShardvarError:
     if error.errno in _ABSENT:
-        return MissingFile(f"{path} is not there.", "Find the file, or use another checkpoint.")
+        return MissingFile(f"{path} is missing.", "Find the file, or use another checkpoint.")
     if error.errno == errno.ELOOP:
-        return MissingFile(f"{path} is not there: its symbolic links lead in a circle.", "Find the file it stood for.")
+        return MissingFile(f"{path} is missing: its symbolic links form a circle.", "Find the file that they led to.")
     if error.errno == _NO_DEVICE:
         return MalformedCheckpoint(f"{path} is not a regular file.", "Name a file that holds a checkpoint.")
     return _refused(f"{path} cannot be read", error)
@@ -95,26 +99,30 @@ def _refused_reading(path: str, error: OSError) -> ShardvarError:
 
 def _refused_writing(path: str, error: OSError) -> ShardvarError:
     if error.errno == errno.ENOENT:
-        return StorageError(f"{path} cannot be written: there is no such directory.", "Make the directory first.")
+        return StorageError(f"{path} cannot be written: no such directory.", "Make the directory first.")
     return _refused(f"{path} cannot be written", error)
 
 
 def _refused(what: str, error: OSError) -> StorageError:
-    reason, remedy = _REFUSALS.get(error.errno or 0, (error.strerror or str(error), "Ask whoever runs this machine."))
+    reason, remedy = _REFUSALS.get(
+        error.errno or 0, (error.strerror or str(error), "Ask the administrator of this machine.")
+    )
     return StorageError(f"{what}: {reason}.", remedy)
 
 
-_CHUNK = 1 << 30
-"""Bytes of one system call: Linux moves at most 2 GiB - 4 KiB, macOS refuses to move 2 GiB."""
+# --- Reading and writing
+
+_CALL_NBYTES = 1 << 30
+"""The most bytes of one system call: Linux moves at most 2 GiB - 4 KiB, macOS refuses to move 2 GiB."""
 
 _EARLY_NBYTES = 1 << 20
-"""The disk begins early with writes of at least these bytes; small ones are better left to be put together."""
+"""Writes of at least this size are sent to the disk at once; the system joins smaller ones into larger ones."""
 
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a fifo", stat.S_IFSOCK: "a socket"}
 
 
 class _Descriptor:
-    """An open file of the operating system's, closed when nobody holds it."""
+    """A file descriptor, closed when the last reference to it is dropped."""
 
     __slots__ = ("number",)
 
@@ -134,12 +142,12 @@ class LocalReadableFile:
     size: int
     """The number of bytes in the file when it was opened."""
     stamp: str
-    """Size, time of change and inode: what tells this content from another under the same name."""
+    """Size, time of change and inode: they differ if another file takes the name."""
     _descriptor: _Descriptor | None
-    """What the operating system reads from; None once closed."""
+    """The descriptor; None once closed."""
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` where the file ends before."""
+        """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` if the file ends before."""
         if not buffer.nbytes:
             return
         octets = buffer.cast("B")
@@ -147,37 +155,37 @@ class LocalReadableFile:
         descriptor, done = self._open_descriptor(), 0
         with reading(self.name):
             while done < len(octets):
-                piece = octets[done : done + _CHUNK]
-                count = os.preadv(descriptor.number, [piece], start + done)
+                count = os.preadv(descriptor.number, [octets[done : done + _CALL_NBYTES]], start + done)
                 if not count:
                     raise self._ends_before(start, len(octets))
                 done += count
 
     def read(self, start: int, nbytes: int) -> bytes:
-        """The bytes ``[start, start + nbytes)``; refused before anything is allocated where the file is shorter."""
+        """Return the bytes ``[start, start + nbytes)``; a file that is too short is refused before any allocation."""
         self._check_range(start, nbytes)
-        descriptor, pieces, done = self._open_descriptor(), [], 0
+        descriptor, parts, done = self._open_descriptor(), [], 0
         with reading(self.name):
             while done < nbytes:
-                piece = os.pread(descriptor.number, min(nbytes - done, _CHUNK), start + done)
-                if not piece:
+                part = os.pread(descriptor.number, min(nbytes - done, _CALL_NBYTES), start + done)
+                if not part:
                     raise self._ends_before(start, nbytes)
-                pieces.append(piece)
-                done += len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                parts.append(part)
+                done += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def map(self) -> memoryview:
-        """The whole file as a read-only memory map."""
+        """Return the whole file as a read-only memory map."""
         descriptor = self._open_descriptor()
         if not self.size:
             return memoryview(b"")
         with reading(self.name):
+            # A map beyond the end of a file that has shrunk would end the process at the first access.
             if os.fstat(descriptor.number).st_size < self.size:
                 raise self._ends_before(0, self.size)
             return memoryview(mmap.mmap(descriptor.number, self.size, prot=mmap.PROT_READ))
 
     def close(self) -> None:
-        """Give the file back. Maps handed out stay valid, and calls under way come to their end."""
+        """Close the file. Maps that were handed out stay valid, and calls that have begun are completed."""
         self._descriptor = None
 
     def _open_descriptor(self) -> _Descriptor:
@@ -187,7 +195,8 @@ class LocalReadableFile:
 
     def _check_range(self, start: int, nbytes: int) -> None:
         if start < 0 or nbytes < 0:
-            raise ArgumentError(f"{self.name} has no {nbytes} bytes at offset {start}.", "Neither may be negative.")
+            cause = f"{self.name} cannot be read: invalid range of {nbytes} bytes at offset {start}."
+            raise ArgumentError(cause, "Give an offset and a size of at least 0.")
         if start + nbytes > self.size:
             raise self._ends_before(start, nbytes)
 
@@ -205,30 +214,31 @@ class LocalWritableFile:
     name: str
     """The full path, for messages."""
     _descriptor: _Descriptor | None
-    """What the operating system writes to; None once closed."""
+    """The descriptor; None once closed."""
 
     def write(self, start: int, buffer: memoryview | bytes) -> None:
-        """Put ``buffer`` at ``[start, start + len(buffer))``; ``StorageError`` where the disk is full."""
+        """Write ``buffer`` to ``[start, start + len(buffer))``; ``StorageError`` if the disk is full."""
         view = memoryview(buffer)
         if not view.nbytes:
             return
         octets, descriptor, done = view.cast("B"), self._open_descriptor(), 0
         with writing(self.name):
             while done < len(octets):
-                count = os.pwrite(descriptor.number, octets[done : done + _CHUNK], start + done)
+                count = os.pwrite(descriptor.number, octets[done : done + _CALL_NBYTES], start + done)
                 if not count:
                     raise StorageError(f"{self.name} takes no more bytes at offset {start + done}.", "Check the disk.")
                 done += count
         _begin_sync(descriptor.number, start, done)
 
     def close(self) -> None:
-        """Force the bytes to the disk and give the file back; nothing happens the second time."""
+        """Force the bytes to the disk and close the file; closing it again does nothing."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with writing(self.name):
-                # A name may reach the disk before the bytes: of an index that is renamed, of the data files that it
-                # names, of a file whose journal says that it is finished. A sync that failed is not tried again: the
-                # next one may call bytes forced that the system has given up. Such a file is written anew.
+                # A name may reach the disk before the bytes of its file. This holds for an index that is renamed, for
+                # the data files that it names, and for a file whose journal says that it is finished. So their bytes
+                # are forced before any of these names exists. A sync that failed is not tried again, because the next
+                # one may report success for bytes that the system has given up; the file is written again.
                 sync(descriptor.number)
 
     def _open_descriptor(self) -> _Descriptor:
@@ -238,7 +248,7 @@ class LocalWritableFile:
 
 
 def open_local(path: str) -> LocalReadableFile:
-    """Open a file for reading; ``MalformedCheckpoint`` where it is no regular one."""
+    """Open a file for reading; ``MalformedCheckpoint`` if it is not a regular file."""
     with reading(path):
         # Opened without O_NONBLOCK, a fifo would wait for a writer forever.
         descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
@@ -251,9 +261,9 @@ def open_local(path: str) -> LocalReadableFile:
 
 
 def create_local(path: str) -> LocalWritableFile:
-    """Open a new file for writing; whoever has an old one of that name open or mapped keeps it.
+    """Open a new file for writing; readers that have an old file of that name open or mapped keep it.
 
-    A new file is also written faster than an old one that is emptied, and a link in its place is not followed.
+    The old file is removed and not emptied. That is also faster, and a symbolic link in its place is not followed.
     """
     with writing(path):
         with suppress(FileNotFoundError):
@@ -263,52 +273,46 @@ def create_local(path: str) -> LocalWritableFile:
 
 
 def _begin_sync(descriptor: int, start: int, nbytes: int) -> None:
-    """Let the disk begin with bytes just written, so that the sync in the end finds little left to wait for.
+    """Start sending the bytes just written to the disk, so that the final sync has little left to wait for.
 
-    Linux writes out what it is told is not needed, without waiting; what is not written yet stays in memory.
+    Linux begins to write pages out when it is advised that they are not needed, and returns at once. Pages that are not
+    written yet stay in memory.
     """
     if nbytes >= _EARLY_NBYTES and hasattr(os, "posix_fadvise"):
-        with suppress(OSError):  # a hint; where it cannot be given, the sync does all
+        with suppress(OSError):  # only a hint: without it, the sync writes all bytes
             os.posix_fadvise(descriptor, start, nbytes, os.POSIX_FADV_DONTNEED)
 
 
 def sync(descriptor: int) -> None:
     """Force a file's bytes to the disk itself."""
-    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync stops at the disk's own cache
+    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync returns when the bytes are in the disk's cache
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
         os.fsync(descriptor)
 
 
-# One writer at a time: an advisory lock that dies with its process and leaves no file behind.
-#
-# The lock is ``flock`` on a file of its own. Its holder deletes the file before letting go, so whoever gets the lock
-# has
-# to look whether the file is still the one under that name; if not, another writer came and went, and it is tried
-# again.
-# A process that is killed leaves the file without a lock on it, and the next writer takes it over.
-
+# --- One writer at a time
 
 _ATTEMPTS = 1000
-"""Other writers that may come and go between opening the file and locking it before that is called an error."""
+"""Attempts to lock the file before giving up, each of which fails if another writer comes and goes meanwhile."""
 
 
 @contextmanager
 def locked(path: str, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``; ``LockHeld``, naming ``what`` is guarded, at once where somebody else does."""
+    """Hold the lock file ``path``; ``LockHeld``, which names ``what`` is guarded, at once if another writer does."""
     with writing(path):
         descriptor = _lock(path, what)
     try:
         yield
     finally:
-        # Under the lock: whoever opened this file before sees that it is gone, and opens the next one.
-        with suppress(OSError):  # without the deletion, the next writer takes the file over
+        # Delete first, release then: a writer that has opened this file sees that it is gone and opens the next one.
+        with suppress(OSError):  # a file that stays is taken over by the next writer
             os.unlink(path)
         os.close(descriptor)
 
 
 def _lock(path: str, what: str) -> int:
-    """The descriptor that holds the lock."""
+    """Return the descriptor that holds the lock."""
     for _ in range(_ATTEMPTS):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         try:
@@ -318,17 +322,17 @@ def _lock(path: str, what: str) -> int:
         except BlockingIOError:
             os.close(descriptor)
             break
-        except BaseException:  # an interrupt too: the lock would stay as long as the process
+        except BaseException:  # an interrupt too: otherwise the lock would last as long as the process
             os.close(descriptor)
             raise
         os.close(descriptor)
     raise LockHeld(
-        f"{what} is being written by somebody else, who holds {path}.", "Wait until they are done, or stop them."
+        f"{what} is being written by another process, which holds {path}.", "Wait until it is done, or stop it."
     )
 
 
 def _is_at(descriptor: int, path: str) -> bool:
-    """True where the open file is the one under that path."""
+    """Return True if the open file is the one under that path."""
     try:
         there = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,7 +1,10 @@
-"""What the rest of shardvar may ask of the place where a checkpoint's files live.
+"""The interface of the place that holds a checkpoint's files.
 
-A ``Storage`` is one directory (or one bucket prefix); files in it are named by bare names, so that no index, however
-hostile, can reach a file outside the checkpoint. Offsets and sizes are bytes of the file.
+A ``Storage`` is one directory (or one bucket prefix). Files in it have bare names, without separators, so that even a
+hostile index cannot name a file outside the checkpoint. Offsets and sizes are bytes of the file.
+
+Whether a commit survives a crash depends on two promises of a storage: ``WritableFile.close`` returns once the bytes
+are on the disk, and ``rename`` replaces a name in one step and returns once that step is on the disk.
 """
 
 from contextlib import AbstractContextManager
@@ -21,19 +24,19 @@ class ReadableFile(Protocol):
 
     @property
     def stamp(self) -> str:
-        """What tells this content from another under the same name, as far as the storage knows (size, time)."""
+        """A text that differs if another file takes the name, as far as the storage can tell (size, time)."""
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` where the file ends before."""
+        """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` if the file ends before."""
 
     def read(self, start: int, nbytes: int) -> bytes:
-        """The bytes ``[start, start + nbytes)``; refused before anything is allocated where the file is shorter."""
+        """Return the bytes ``[start, start + nbytes)``; a file that is too short is refused before any allocation."""
 
     def map(self) -> memoryview:
-        """The whole file as a read-only memory map."""
+        """Return the whole file as a read-only memory map."""
 
     def close(self) -> None:
-        """Give the file back. Maps handed out stay valid."""
+        """Close the file. Maps that were handed out stay valid."""
 
 
 class WritableFile(Protocol):
@@ -44,10 +47,10 @@ class WritableFile(Protocol):
         """The full path, for messages."""
 
     def write(self, start: int, buffer: memoryview | bytes) -> None:
-        """Put ``buffer`` at ``[start, start + len(buffer))``; ``StorageError`` where the disk is full."""
+        """Write ``buffer`` to ``[start, start + len(buffer))``; ``StorageError`` if the disk is full."""
 
     def close(self) -> None:
-        """Force the bytes to the disk and give the file back."""
+        """Force the bytes to the disk and close the file."""
 
 
 class Storage(Protocol):
@@ -58,19 +61,19 @@ class Storage(Protocol):
         """The directory's path, for messages."""
 
     def open(self, name: str) -> ReadableFile:
-        """Open a file; ``MissingFile`` where it is not there, ``MalformedCheckpoint`` where it is no regular file."""
+        """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a regular file."""
 
     def create(self, name: str) -> WritableFile:
-        """Open a file for writing, emptied if it was there."""
+        """Open a new file for writing; it replaces an old one of that name."""
 
     def names(self) -> list[str]:
-        """The names of the files in the directory, sorted."""
+        """Return the names of the files in the directory, sorted."""
 
     def rename(self, old: str, new: str) -> None:
-        """Put ``old`` in the place of ``new``, in one step, and force that step to the disk."""
+        """Rename ``old`` to ``new``, replacing it, in one step, and force that step to the disk."""
 
     def remove(self, name: str) -> None:
-        """Delete a file; nothing happens where it is not there."""
+        """Delete a file; does nothing if it does not exist."""
 
     def lock(self, name: str) -> AbstractContextManager[None]:
-        """Hold ``name`` for one writer; ``StorageError`` at once where another holds it. Dies with its process."""
+        """Hold ``name`` for one writer; ``LockHeld`` at once if another holds it. The lock ends with its process."""

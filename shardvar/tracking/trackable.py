@@ -61,6 +61,7 @@ class Trackable:
 
     def track_slot(self, name: str, child: _T, beside: "Trackable", slot_name: str) -> _T:
         """``track`` a child that belongs to another object as its slot ``slot_name``."""
+        # The role comes first: the hook that ``track`` calls looks it up.
         self.__dict__.setdefault("_child_slots", {})[name] = Slot(beside, slot_name)
         return self.track(name, child)
 
@@ -68,6 +69,7 @@ class Trackable:
         """Make ``child`` the child of that name, call the hook, and return it; a child of the same name is replaced."""
         if not isinstance(child, Trackable):
             raise ArgumentTypeError(f"The child {name!r} is {child!r}.", "Track objects that are Trackable.")
+        # The child is in the table before the hook runs, so that the hook may walk the graph from here.
         self.__dict__.setdefault("_children", {})[name] = child
         hook: ChildHook | None = self.__dict__.get("_child_hook")
         if hook is not None:

@@ -38,7 +38,7 @@ class Layer(Module):
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self._scope = current_scope()
+        self._scope = current_scope()  # a layer may create variables at its first call, outside of the scope
 
     def __call__(self, inputs: Any) -> Array:
         value, _ = self.vjp(inputs)
@@ -81,6 +81,7 @@ def read_initializer(given: Any) -> Any:
         return deserialize(given)
     if not isinstance(given, str):
         return given
+    # Keras's names are those of the classes in snake case: "glorot_uniform" for GlorotUniform.
     name = _SHORT_NAMES.get(given) or "".join(word.capitalize() for word in given.split("_"))
     kind = getattr(initializers, name, None) if name in initializers.__all__ else None
     if kind is None or name == "Initializer":
@@ -181,6 +182,7 @@ class Dense(Layer):
 
     def get_config(self) -> dict[str, Any]:
         of_kernel, of_bias = self._initializers
+        # A layer that is built has variables of a known shape, so its copy is built at once too.
         built = {"input_dim": self.kernel.shape[0]} if "kernel" in vars(self) else {}
         return {
             "units": self.units,
@@ -233,6 +235,7 @@ class Embedding(Layer):
             self.embeddings = Variable(self._initializer, name="embeddings", shape=shape, dtype=as_dtype(dtype))
 
     def __call__(self, inputs: Any) -> Array:
+        # Without the pullback, which would keep the rows that were read alive.
         return embedding_lookup(self.embeddings, inputs, self.max_norm)
 
     def vjp(self, inputs: Any) -> tuple[Array, LayerPullback]:

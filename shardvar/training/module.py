@@ -20,6 +20,7 @@ and a node beside it has its items as children.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from types import MappingProxyType
 from typing import Any, Self, SupportsIndex
 
@@ -83,6 +84,7 @@ class Module(Trackable):
         kept = _as_attribute(value)
         super().__setattr__(name, kept)
         node = _node_of(kept)
+        # A plain value may replace an object with state, which must then no longer be saved.
         if node is None:
             self.untrack(name)
         elif self.__dict__.get(name) is kept:  # a property's setter keeps it elsewhere, under another name
@@ -98,6 +100,8 @@ def _leaves(root: Module) -> Iterator[Any]:
 
     The stack is explicit, since models may be deeper than Python's recursion limit.
     """
+    # The order is Keras's. For root.a, a variable, root.m and root.n, modules, each with a variable w, it is: root.a,
+    # root.m, root.n, then root.m.w with all that is in m, then root.n.w.
     seen = {id(root)}
     ahead = [iter([root])]
     while ahead:
@@ -197,7 +201,11 @@ class _Container(Trackable):
 
 
 class TrackedList(list[Any], _Container):
-    """A list whose items are children, named '0', '1', ..."""
+    """A list whose items are children, named '0', '1', ...
+
+    Every change that may add an item goes through ``__setitem__``, which announces. ``pop``, ``remove``, ``clear`` and
+    the like are those of ``list``: the children are computed from the items, so a lost item needs no announcement.
+    """
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
         super().__init__(map(_as_attribute, items))
@@ -223,13 +231,12 @@ class TrackedList(list[Any], _Container):
         self.extend(items)
         return self
 
+    # A copy is new to every hook and graph. The default copies ``__dict__`` too: the hook and children of the original.
     def __copy__(self) -> Self:
         return type(self)(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        from copy import deepcopy
-
-        twin = memo[id(self)] = type(self)()
+        twin = memo[id(self)] = type(self)()  # in the memo before its items, one of which may be the list itself
         twin.extend([deepcopy(item, memo) for item in self])
         return twin
 
@@ -248,7 +255,7 @@ class TrackedDict(dict[Any, Any], _Container):
         self.update({key: value})
 
     def update(self, *others: Any, **items: Any) -> None:
-        entries = _entries({**self, **dict(*others, **items)})
+        entries = _entries({**self, **dict(*others, **items)})  # refused as a whole, before anything has changed
         super().update(entries)
         self._announce()
 
@@ -265,8 +272,6 @@ class TrackedDict(dict[Any, Any], _Container):
         return type(self)(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        from copy import deepcopy
-
         twin = memo[id(self)] = type(self)()
         twin.update({deepcopy(key, memo): deepcopy(value, memo) for key, value in self.items()})
         return twin

@@ -26,6 +26,8 @@ def serializable(kind: _C) -> _C:
 
     A class that is defined again, as in a notebook, replaces the earlier one.
     """
+    # Plain data hold the bare name. Two different classes of one name could not be told apart; the same class, defined
+    # again by a notebook cell, has the same module and qualified name.
     known = _classes.get(kind.__name__, kind)
     if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
         raise ArgumentError(f"Another class {kind.__name__} is registered already.", "Choose another name.")
@@ -41,6 +43,7 @@ def serialize(thing: Any) -> Any:
     """
     if thing is None:
         return None
+    # The exact class: an unregistered subclass would be deserialized as its base class, without its own behaviour.
     kind = type(thing)
     if _classes.get(kind.__name__) is not kind:
         raise ArgumentTypeError(
@@ -74,6 +77,7 @@ def check_config(kind: type, config: Any) -> dict[str, Any]:
     """Return the config as arguments of the class; ``ArgumentError`` names an entry that it does not take."""
     if not isinstance(config, Mapping):
         raise ArgumentTypeError(f"The config of {kind.__name__} is {config!r}.", "Give a dictionary.")
+    # Checked by name, since the TypeError of the constructor would not say that the config is to blame.
     known = signature(kind).parameters
     unknown = [name for name in config if name not in known]
     if unknown:
@@ -105,6 +109,7 @@ def _plain(value: Any) -> Any:
     return serialize(value)
 
 
+# The library's classes below this layer cannot use the decorator, which they may not import; they are registered here.
 for _kind in (FixedShardsPartitioner, MinSizePartitioner, MaxSizePartitioner):
     serializable(_kind)
 for _name in initializers.__all__:

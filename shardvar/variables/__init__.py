@@ -1,4 +1,4 @@
-"""What a variable is: values that can be read and assigned, plain, sharded or mirrored."""
+"""Variables: values that can be read and assigned, plain, sharded or mirrored."""
 
 from shardvar.variables import initializers
 from shardvar.variables import operations as variable_operations

@@ -33,11 +33,11 @@ from shardvar.layout.dtypes import Array, Ints
 from shardvar.tracking import Trackable
 from shardvar.variables.index import Rows, plan_gather_nd, read_index
 from shardvar.variables.indexed_slices import IndexedSlices
-from shardvar.variables.resource import Resource, Write, commit, holding
 from shardvar.variables.row_layout import check_rows
 from shardvar.variables.scatter import ascending
-from shardvar.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB, Update, check_update
+from shardvar.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB, UpdateKind, check_update
 from shardvar.variables.values import as_dtype, cast_value, check_shape
+from shardvar.variables.writes import Resource, Write, commit, holding
 
 _Operator = Callable[[Any, Any], Any]
 
@@ -192,18 +192,18 @@ class VariableInterface(NumpyProtocol, Trackable):
         """Return the rows, which are in range, in their order, as a new array."""
         raise NotImplementedError
 
-    def plan_writes(self, update: Update, value: Array) -> list[Write]:
+    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         """Return the writes that combine all elements with ``value`` [*shape], which has the variable's dtype.
 
         Law: after ``commit(variable.plan_writes(update, value))`` the value is ``update.combine(old, value)``.
         """
         raise NotImplementedError
 
-    def plan_row_writes(self, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
         """Return the writes that combine rows with ``values``, one after another where a row occurs several times.
 
         ``rows`` [n] ascend and are in range, n > 0. ``values[order[i]]`` [*row] belongs to ``rows[i]`` and has the
-        variable's dtype; without an order it is ``values[i]``. Whoever plans a write of strings holds the mutexes of
+        variable's dtype; without an order it is ``values[i]``. The caller of a write of strings holds the mutexes of
         ``resources`` until it is committed, because strings are combined with the old ones while the write is planned.
         """
         raise NotImplementedError
@@ -309,7 +309,7 @@ class VariableInterface(NumpyProtocol, Trackable):
             commit(self.plan_writes(REPLACE, new))
         return self._written(True)
 
-    def _write_dense(self, update: Update, value: Any, name: str, read_value: bool) -> Any:
+    def _write_dense(self, update: UpdateKind, value: Any, name: str, read_value: bool) -> Any:
         # Check.
         array = cast_value(value, self.dtype, "The value")
         check_shape(array.shape, self._assignable_shape if update is REPLACE else self.shape, "The value")
@@ -319,7 +319,7 @@ class VariableInterface(NumpyProtocol, Trackable):
             commit(self.plan_writes(update, array))
         return self._written(read_value)
 
-    def _write_sparse(self, update: Update, sparse_delta: IndexedSlices, name: str) -> Any:
+    def _write_sparse(self, update: UpdateKind, sparse_delta: IndexedSlices, name: str) -> Any:
         # Check.
         slices = _slices(sparse_delta)
         rows = check_rows(slices.indices, self._num_rows(), rank=1)

@@ -20,7 +20,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array, dtype_name
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.updates import ADD, SUB, Update
+from shardvar.variables.updates import ADD, SUB, UpdateKind
 from shardvar.variables.values import as_value, check_shape
 from shardvar.variables.variable import DelegatingVariable, VariableAggregation, parse_mode
 
@@ -60,15 +60,15 @@ class _AggregatingVariable(DelegatingVariable):
         """The rule by which values of several replicas become one."""
         return self._aggregation
 
-    def _write_dense(self, update: Update, value: Any, name: str, read_value: bool) -> Any:
+    def _write_dense(self, update: UpdateKind, value: Any, name: str, read_value: bool) -> Any:
         with operation_scope(name):
             return super()._write_dense(update, self._aggregated(value, update), name, read_value)
 
-    def _write_sparse(self, update: Update, sparse_delta: Any, name: str) -> Any:
+    def _write_sparse(self, update: UpdateKind, sparse_delta: Any, name: str) -> Any:
         with operation_scope(name):
             return super()._write_sparse(update, self._aggregated(sparse_delta, update), name)
 
-    def _aggregated(self, value: Any, update: Update) -> Any:
+    def _aggregated(self, value: Any, update: UpdateKind) -> Any:
         return aggregate(value, self._aggregation, update) if isinstance(value, PerReplica) else value
 
 
@@ -130,7 +130,7 @@ class AggregatingVariable(_AggregatingVariable):
         return (self._variable,)
 
 
-def aggregate(value: PerReplica, aggregation: VariableAggregation, update: Update = ADD) -> Any:
+def aggregate(value: PerReplica, aggregation: VariableAggregation, update: UpdateKind = ADD) -> Any:
     """Return one value made of those of all replicas, on the current device; slices stay slices.
 
     A sum or a mean of slices is defined for additions and subtractions. For other updates of rows only the first

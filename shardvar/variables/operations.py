@@ -16,10 +16,10 @@ import numpy as np
 
 from shardvar.devices import Device, adopt, allocate, copy_into, current_device, gather_into, move_array, place
 from shardvar.layout.dtypes import Array, Ints
-from shardvar.variables.resource import Resource, Write, commit, holding
 from shardvar.variables.scatter import scatter_sorted, sort_rows
-from shardvar.variables.updates import ADD, REPLACE, SUB, Update
+from shardvar.variables.updates import ADD, REPLACE, SUB, UpdateKind
 from shardvar.variables.values import as_value, cast_value, check_shape
+from shardvar.variables.writes import Resource, Write, commit, holding
 
 _MUCH_NBYTES = 1 << 16
 """From so many bytes on a copy takes longer than making a buffer."""
@@ -68,7 +68,7 @@ def resource_gather(resource: Resource, rows: Ints) -> Array:
     return out
 
 
-def resource_scatter(resource: Resource, update: Update, rows: Ints, values: Array) -> None:
+def resource_scatter(resource: Resource, update: UpdateKind, rows: Ints, values: Array) -> None:
     """Combine rows with values, in their order."""
     ordered, order = sort_rows(rows)
     with holding([resource]):
@@ -88,7 +88,7 @@ def gather_rows(resource: Resource, out: Array, rows: Ints, places: Ints | None)
         gather_into(out, resource.array, rows, resource.device, current_device(), places)
 
 
-def plan_write(resource: Resource, update: Update, value: Array) -> Write:
+def plan_write(resource: Resource, update: UpdateKind, value: Array) -> Write:
     """Return the write of all elements. ``value`` has the dtype, and the shape except where it replaces the value."""
     here, device = current_device(), resource.device
     if update is not REPLACE:
@@ -128,7 +128,9 @@ def plan_replacements(resources: Sequence[Resource], values: Sequence[Array]) ->
     return [Write(tuple(resource for resource, _ in kept), apply), *writes]
 
 
-def plan_row_write(resource: Resource, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> Write:
+def plan_row_write(
+    resource: Resource, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
+) -> Write:
     """Return the write of ``values[order]`` to ascending ``rows``; without an order, of ``values``.
 
     A write of strings combines old and new ones now, and its caller holds the mutex until it is committed.

@@ -16,7 +16,7 @@ import numpy as np
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
 from shardvar.variables.scopes import scoped_name
-from shardvar.variables.updates import ADD, REPLACE, SUB, Update
+from shardvar.variables.updates import ADD, REPLACE, SUB, UpdateKind
 from shardvar.variables.values import as_value, cast_value, check_shape
 from shardvar.variables.variable import Variable
 
@@ -73,7 +73,7 @@ class RefVariable(Variable):
     def assign_sub(self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
         return self._apply(SUB, delta)
 
-    def _apply(self, update: Update, value: Any) -> Array:
+    def _apply(self, update: UpdateKind, value: Any) -> Array:
         """Write in place, and return the same memory, as ``tf.assign`` returned a ref."""
         array = cast_value(value, self.dtype, "The value")
         check_shape(array.shape, self.shape, "The value")

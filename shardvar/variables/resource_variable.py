@@ -1,7 +1,7 @@
 """ResourceVariable: the default kind of variable, a resource with a name.
 
-It is what ``sv.Variable(...)`` makes where no creator makes something else: the last line of this module says so to
-``Variable``, which does not import it.
+``sv.Variable(...)`` makes it unless a creator makes something else. The decorator of the class tells ``Variable`` so,
+which does not import this module.
 """
 
 from typing import Any, Self
@@ -14,13 +14,20 @@ from shardvar.layout.dtypes import Array, Ints
 from shardvar.variables.initial_value import evaluate
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.operations import gather_rows, plan_row_write, plan_write, read_range, read_variable_op
-from shardvar.variables.resource import Resource, Write
 from shardvar.variables.scopes import scoped_name
-from shardvar.variables.updates import Update
+from shardvar.variables.updates import UpdateKind
 from shardvar.variables.values import check_shape
-from shardvar.variables.variable import Variable, VariableAggregation, VariableSynchronization, parse_mode
+from shardvar.variables.variable import (
+    Variable,
+    VariableAggregation,
+    VariableSynchronization,
+    as_default_kind,
+    parse_mode,
+)
+from shardvar.variables.writes import Resource, Write
 
 
+@as_default_kind
 class ResourceVariable(Variable):
     """A variable whose value is in one resource on one device.
 
@@ -80,7 +87,7 @@ class ResourceVariable(Variable):
 
     @property
     def aggregation(self) -> VariableAggregation:
-        """How updates of several replicas become one."""
+        """The rule by which updates of several replicas become one."""
         return self._aggregation  # type: ignore[no-any-return]
 
     @property
@@ -114,10 +121,10 @@ class ResourceVariable(Variable):
     def gather_rows(self, out: Array, rows: Ints, places: Ints | None) -> None:
         gather_rows(self._resource, out, rows, places)
 
-    def plan_writes(self, update: Update, value: Array) -> list[Write]:
+    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         return [plan_write(self._resource, update, value)]
 
-    def plan_row_writes(self, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
         return [plan_row_write(self._resource, update, rows, values, order)]
 
     @property
@@ -157,6 +164,3 @@ def parse_shape(shape: Any) -> tuple[int | None, ...]:
     if any(extent is not None and extent < 0 for extent in dimensions):
         raise ArgumentError(f"The shape {dimensions} has a negative extent.", "Give extents of 0 or more.")
     return dimensions
-
-
-Variable.default_kind = ResourceVariable

@@ -17,9 +17,9 @@ import numpy as np
 from shardvar.devices import Buffer, allocate, current_device, gather_parts
 from shardvar.layout.dtypes import Array, Ints
 from shardvar.variables.index import Rows
-from shardvar.variables.resource import Resource, Write, holding
 from shardvar.variables.row_layout import RowLayout
-from shardvar.variables.updates import Update
+from shardvar.variables.updates import UpdateKind
+from shardvar.variables.writes import Resource, Write, holding
 
 
 class Shard(Protocol):
@@ -38,10 +38,10 @@ class Shard(Protocol):
     def gather_rows(self, out: Array, rows: Ints, places: Ints | None) -> None:
         """``out[places] = value[rows]``; ``out`` is on the current device, and places None means all of it."""
 
-    def plan_writes(self, update: Update, value: Array) -> list[Write]:
+    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         """Return the writes that combine all elements with ``value``."""
 
-    def plan_row_writes(self, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
         """Return the writes that combine ascending rows with ``values[order]``."""
 
 
@@ -49,7 +49,7 @@ S = TypeVar("S", bound=Shard)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shards(Generic[S]):
+class ShardGroup(Generic[S]):
     """The shards of one value, in the order of their rows."""
 
     variables: tuple[S, ...]
@@ -91,7 +91,7 @@ class Shards(Generic[S]):
                     self.variables[shard].gather_rows(out, numbers, at)
         return out
 
-    def plan_writes(self, update: Update, value: Array) -> list[Write]:
+    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         """Return the writes of each shard that has rows, with its own rows of ``value``."""
         bounds = pairwise(self.layout.bounds)
         return [
@@ -101,7 +101,7 @@ class Shards(Generic[S]):
             for write in shard.plan_writes(update, value[start:stop])
         ]
 
-    def plan_row_writes(self, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
         """Return the writes of each shard that holds some of the ascending rows, in their order.
 
         Shards hold contiguous rows, so ascending rows are already grouped by shard: bounds (0, 3, 5) and the rows
@@ -121,4 +121,4 @@ def read_rows_of(
     shard: Shard, shape: tuple[int, ...], dtype: np.dtype[Any], rows: Rows, columns: tuple[slice, ...]
 ) -> Array:
     """Return rows of a plain variable of this shape and dtype, which is the only shard of itself."""
-    return Shards((shard,), RowLayout((0, shape[0])), shape[1:], dtype).read_rows(rows, columns)
+    return ShardGroup((shard,), RowLayout((0, shape[0])), shape[1:], dtype).read_rows(rows, columns)

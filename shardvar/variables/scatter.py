@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from shardvar.layout.dtypes import Array, Ints
-from shardvar.variables.updates import ADD, REPLACE, Update
+from shardvar.variables.updates import ADD, REPLACE, UpdateKind
 
 _BLOCK_NBYTES = 1 << 18
 """Distinct rows are combined in row blocks of so many bytes, which stay in the processor's cache between rounds."""
@@ -49,7 +49,7 @@ def ascending(rows: Ints) -> tuple[Ints, Ints | None]:
     return (rows, None) if np.all(rows[1:] >= rows[:-1]) else sort_rows(rows)
 
 
-def scatter_sorted(array: Array, rows: Ints, values: Array, update: Update) -> None:
+def scatter_sorted(array: Array, rows: Ints, values: Array, update: UpdateKind) -> None:
     """``array[rows[i]] = update.combine(array[rows[i]], values[i])`` for i in order, in place.
 
     ``rows`` [n] ascending and in range, ``values`` [n, *row] of the array's dtype.
@@ -103,7 +103,7 @@ def _row_blocks(count: int, array: Array) -> Iterator[slice]:
     return (slice(first, first + step) for first in range(0, count, step))
 
 
-def _folded(new: Array, starts: Ints, counts: Ints, values: Array, order: Ints | None, update: Update) -> Array:
+def _folded(new: Array, starts: Ints, counts: Ints, values: Array, order: Ints | None, update: UpdateKind) -> Array:
     """Return ``new``, which holds the first value of each group, combined in place with the second, third and so on.
 
     The group of ``new[i]`` is ``starts[i]`` to ``starts[i] + counts[i]``, in ``values``, or in ``values[order]``.

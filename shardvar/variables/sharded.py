@@ -23,11 +23,11 @@ from shardvar.layout.partition import Partition
 from shardvar.layout.region import Region
 from shardvar.variables.index import Rows
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.resource import Resource, Write
-from shardvar.variables.row_access import Shards
+from shardvar.variables.row_access import ShardGroup
 from shardvar.variables.row_layout import RowLayout
-from shardvar.variables.updates import Update
+from shardvar.variables.updates import UpdateKind
 from shardvar.variables.variable import Variable
+from shardvar.variables.writes import Resource, Write
 
 
 class ShardedVariable(VariableInterface):
@@ -45,7 +45,7 @@ class ShardedVariable(VariableInterface):
         shards = check_shards(variables)
         self._name = name
         layout = RowLayout.of_sizes([shard.shape[0] for shard in shards])
-        self._shards = Shards(tuple(shards), layout, tuple(shards[0].shape[1:]), shards[0].dtype)
+        self._shards = ShardGroup(tuple(shards), layout, tuple(shards[0].shape[1:]), shards[0].dtype)
         for shard in shards:
             shard._container = weakref.ref(self)
 
@@ -105,10 +105,10 @@ class ShardedVariable(VariableInterface):
     def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
         return self._shards.read_rows(rows, columns)
 
-    def plan_writes(self, update: Update, value: Array) -> list[Write]:
+    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         return self._shards.plan_writes(update, value)
 
-    def plan_row_writes(self, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
         return self._shards.plan_row_writes(update, rows, values, order)
 
     def _written(self, read_value: bool) -> Any:

@@ -25,8 +25,7 @@ from shardvar.layout.dtypes import Array, Ints
 from shardvar.variables.index import Rows
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.mirrored import PerReplica, aggregate, check_copies
-from shardvar.variables.resource import Write, commit, holding
-from shardvar.variables.updates import ADD, REPLACE, SUB, Update, check_update
+from shardvar.variables.updates import ADD, REPLACE, SUB, UpdateKind, check_update
 from shardvar.variables.values import as_value, cast_value, check_shape
 from shardvar.variables.variable import (
     DelegatingVariable,
@@ -35,6 +34,7 @@ from shardvar.variables.variable import (
     VariableSynchronization,
     parse_mode,
 )
+from shardvar.variables.writes import Write, commit, holding
 
 _replica: ContextVar[int | None] = ContextVar("replica", default=None)
 
@@ -97,7 +97,7 @@ class SyncOnReadVariable(DelegatingVariable):
             return self._own._read_rows(rows, columns)
         return self._aggregated(lambda copy: copy._read_rows(rows, columns))
 
-    def plan_writes(self, update: Update, value: Array) -> list[Write]:
+    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         if self._own is not None:
             return super().plan_writes(update, value)
         if update is REPLACE:
@@ -105,12 +105,12 @@ class SyncOnReadVariable(DelegatingVariable):
         # Combined with the value that is read outside, and assigned as a whole: the way of a variable without targets.
         return Variable.plan_writes(self, update, value)
 
-    def plan_row_writes(self, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
         if self._own is not None:
             return super().plan_row_writes(update, rows, values, order)
         return Variable.plan_row_writes(self, update, rows, values, order)
 
-    def _write_dense(self, update: Update, value: Any, name: str, read_value: bool) -> Any:
+    def _write_dense(self, update: UpdateKind, value: Any, name: str, read_value: bool) -> Any:
         if self._own is not None:
             self._own._write_dense(update, value, name, read_value)
             return self._written(read_value)
@@ -120,7 +120,7 @@ class SyncOnReadVariable(DelegatingVariable):
             commit(self._plan_each(update, arrays))
         return self._written(read_value)
 
-    def _write_sparse(self, update: Update, sparse_delta: Any, name: str) -> Any:
+    def _write_sparse(self, update: UpdateKind, sparse_delta: Any, name: str) -> Any:
         if self._own is None:
             raise ArgumentError(
                 f"{self.name} has a copy on each replica and cannot be scattered to from outside them.",
@@ -129,7 +129,7 @@ class SyncOnReadVariable(DelegatingVariable):
         self._own._write_sparse(update, sparse_delta, name)
         return self._written(True)
 
-    def _plan_each(self, update: Update, arrays: Sequence[Array]) -> list[Write]:
+    def _plan_each(self, update: UpdateKind, arrays: Sequence[Array]) -> list[Write]:
         """Return the writes of each copy with its own array."""
         pairs = zip(self._copies, arrays, strict=True)
         return [write for copy, array in pairs for write in copy.plan_writes(update, array)]
@@ -144,14 +144,14 @@ class SyncOnReadVariable(DelegatingVariable):
         with holding(self.resources):
             return as_value(aggregate(PerReplica([read(copy) for copy in copies]), self._aggregation))
 
-    def _check_outside(self, update: Update) -> None:
+    def _check_outside(self, update: UpdateKind) -> None:
         if update in (ADD, SUB) and self._aggregation is VariableAggregation.SUM:
             raise ArgumentError(
                 f"{self.name} is read as the sum of its copies: {update.verb} to every copy would count several times.",
                 "Add inside strategy.run(function), or assign the whole value.",
             )
 
-    def _one_each(self, update: Update, value: Any) -> Sequence[Any]:
+    def _one_each(self, update: UpdateKind, value: Any) -> Sequence[Any]:
         """Return the value that is written to each copy."""
         count = len(self._copies)
         if isinstance(value, PerReplica):
@@ -168,7 +168,7 @@ class SyncOnReadVariable(DelegatingVariable):
         share, left = whole // count, whole % count
         return [np.asarray(share + (left > number), whole.dtype) for number in range(count)]
 
-    def _checked(self, update: Update, value: Any) -> Array:
+    def _checked(self, update: UpdateKind, value: Any) -> Array:
         array = cast_value(value, self.dtype, "The value")
         check_shape(array.shape, self.shape, "The value")
         check_update(update, self.dtype, array)

@@ -15,7 +15,7 @@ from shardvar.layout.dtypes import Array, dtype_name
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class UpdateKind:
     """One way of combining old elements with given ones."""
 
     verb: str
@@ -66,16 +66,16 @@ def _replace(old: Array, value: Array) -> Array:
     return value
 
 
-REPLACE = Update("update", _replace, lambda stack: stack[-1], is_arithmetic=False)
-ADD = Update("add", np.add, _fold(np.add))
-SUB = Update("sub", np.subtract, _fold(np.subtract))
-MUL = Update("mul", np.multiply, _fold(np.multiply))
-DIV = Update("div", truncated_quotient)
-MIN = Update("min", np.minimum, _fold(np.minimum))
-MAX = Update("max", np.maximum, _fold(np.maximum))
+REPLACE = UpdateKind("update", _replace, lambda stack: stack[-1], is_arithmetic=False)
+ADD = UpdateKind("add", np.add, _fold(np.add))
+SUB = UpdateKind("sub", np.subtract, _fold(np.subtract))
+MUL = UpdateKind("mul", np.multiply, _fold(np.multiply))
+DIV = UpdateKind("div", truncated_quotient)
+MIN = UpdateKind("min", np.minimum, _fold(np.minimum))
+MAX = UpdateKind("max", np.maximum, _fold(np.maximum))
 
 
-def check_update(update: Update, dtype: np.dtype[Any], values: Array) -> None:
+def check_update(update: UpdateKind, dtype: np.dtype[Any], values: Array) -> None:
     """Raise ``ArgumentError`` if the dtype has no such arithmetic, or if a value to divide by is zero."""
     if update.is_arithmetic and dtype.kind in "Ob":
         raise ArgumentError(

@@ -19,7 +19,7 @@ built on this module and sets itself as ``Variable.default_kind``, so that impor
 import weakref
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -28,15 +28,15 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array, Ints
 from shardvar.variables.index import Rows
 from shardvar.variables.interface import VariableInterface
-from shardvar.variables.resource import Resource, Write
 from shardvar.variables.row_access import read_rows_of
 from shardvar.variables.scatter import scatter_sorted
 from shardvar.variables.scopes import create
-from shardvar.variables.updates import REPLACE, Update
+from shardvar.variables.updates import REPLACE, UpdateKind
+from shardvar.variables.writes import Resource, Write
 
 
 class VariableSynchronization(Enum):
-    """When the copies of a mirrored variable are made equal."""
+    """The moment at which the copies of a mirrored variable are made equal."""
 
     AUTO = 0
     NONE = 1
@@ -45,7 +45,7 @@ class VariableSynchronization(Enum):
 
 
 class VariableAggregation(Enum):
-    """How updates that come from several replicas become one."""
+    """The rule by which updates of several replicas become one."""
 
     NONE = 0
     SUM = 1
@@ -116,13 +116,13 @@ class Variable(VariableInterface, metaclass=_Factory):
         """``out[places] = value[rows]``; ``out`` is on the current device, and places None means all of it."""
         out[slice(None) if places is None else places] = self.read_value()[rows]
 
-    def plan_writes(self, update: Update, value: Array) -> list[Write]:
+    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         def apply() -> None:
             self.assign(value if update is REPLACE else update.combine(self.read_value(), value))
 
         return [Write(self.resources, apply)]
 
-    def plan_row_writes(self, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
         sorted_values = values if order is None else values[order]
 
         def apply() -> None:
@@ -204,10 +204,10 @@ class DelegatingVariable(Variable):
     def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
         return self._reader._read_rows(rows, columns)
 
-    def plan_writes(self, update: Update, value: Array) -> list[Write]:
+    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         return [write for target in self._targets for write in target.plan_writes(update, value)]
 
-    def plan_row_writes(self, update: Update, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
+    def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
         return [write for target in self._targets for write in target.plan_row_writes(update, rows, values, order)]
 
 
@@ -236,6 +236,15 @@ class UnreadVariable(DelegatingVariable):
 
     def _written(self, read_value: bool) -> Any:
         return self._variable._written(read_value)
+
+
+_Kind = TypeVar("_Kind", bound=type[Variable])
+
+
+def as_default_kind(kind: _Kind) -> _Kind:
+    """Decorate the class that ``sv.Variable(...)`` constructs where creators leave it to the base constructor."""
+    Variable.default_kind = kind
+    return kind
 
 
 def parse_mode(kind: type[VariableSynchronization] | type[VariableAggregation], value: Any) -> Any:

@@ -1,7 +1,8 @@
 """An index as columns that fit in a page.
 
-Keys share beginnings with the key before them and shapes are few, so both are told once. Most slices are whole tensors,
-which is one number. So a tensor takes some thirty bytes besides what is new in its name.
+Most keys share their beginning with the key before them and most shapes occur often, so each beginning and each shape
+is stored once. Most slices are whole tensors, which take one number. A tensor thus takes some thirty bytes, and the
+part of its key that is new.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,14 +25,14 @@ Columns = dict[str, Any]
 Measured = Mapping[str, Statistics | ReadError]
 
 HEIGHTS = "0123456789abcdefghijklmnopqrstuvwxyz"
-"""The height of a bar of a histogram as one character; the highest bar of each has the last one."""
+"""The heights of the bars of a histogram, one character each; the highest bar of a histogram has the last character."""
 
 _EXACT = 2**53
-"""Integers from here on are not all numbers to JavaScript, and are told as text."""
+"""The first integer whose successor JavaScript cannot represent; integers from here on are sent as text."""
 
 
 def choose_keys(reader: Reader, globs: Sequence[str] | None = None) -> list[str]:
-    """The keys that match one of the globs, in the order of the index; ``ArgumentError`` where none does."""
+    """Return the keys that match one of the globs, in the order of the index; ``ArgumentError`` where none matches."""
     keys = [key for key in reader if not globs or any(fnmatchcase(key, glob) for glob in globs)]
     if globs and not keys and len(reader):
         raise ArgumentError(
@@ -41,7 +42,7 @@ def choose_keys(reader: Reader, globs: Sequence[str] | None = None) -> list[str]
 
 
 def file_sizes(storage: Storage, files: Sequence[str]) -> list[int | None]:
-    """The bytes of each data file; None for one that is not there or cannot be opened."""
+    """Return the bytes of each data file; None for a file that is missing or cannot be opened."""
     return [_size(storage, name) for name in files]
 
 
@@ -52,10 +53,10 @@ def describe(
     measured: Measured | None = None,
     counts: Mapping[str, Ints] | None = None,
 ) -> Columns:
-    """The columns of one checkpoint: what its index says of the tensors named by ``keys``.
+    """Return the columns of one checkpoint: the content of its index about the tensors named by ``keys``.
 
-    Slices stand together by tensor and in the order of their offsets. A tensor that the index names without telling of
-    it has dtype -1, shape -1 and no slices.
+    Slices are grouped by tensor, in the order of their offsets. A tensor whose entries cannot be read has dtype -1,
+    shape -1 and no slices.
     """
     entries, metadata = reader.entries(), reader.metadata
     tensors, row_of = entries.slices.tensors, entries.slices.tensors.rows()
@@ -88,7 +89,7 @@ def describe(
 
 
 def describe_diff(report: DiffReport, keys: Sequence[str]) -> Columns:
-    """What is not the same in both; ``keys`` are those of the first checkpoint, by whose rows tensors are told."""
+    """Return the differences of two checkpoints; a tensor is given by its row in ``keys``, those of the first one."""
     row_of = {key: row for row, key in enumerate(keys)}
     return {
         "num_equal": report.num_equal,
@@ -101,7 +102,7 @@ def describe_diff(report: DiffReport, keys: Sequence[str]) -> Columns:
 
 
 def front_coded(keys: Sequence[str]) -> Columns:
-    """Each key as how many characters it shares with the one before it, and the rest.
+    """Return, for each key, the number of characters that it shares with the key before it, and the rest of it.
 
     >>> front_coded(["dense/bias", "dense/kernel", "step"])
     {'shared': [0, 6, 0], 'rest': ['dense/bias', 'kernel', 'step']}
@@ -111,11 +112,12 @@ def front_coded(keys: Sequence[str]) -> Columns:
 
 
 def bar_heights(counts: Ints) -> str:
-    """A histogram as one character a bar; only a count of zero has no height.
+    """Return a histogram as one character a bar; only a count of zero has height zero.
 
     >>> bar_heights(np.array([0, 1, 350, 700]))
     '01iz'
     """
+    # Rounded up, so that one value among a million still shows: ceil(1 * 35 / 700) = 1.
     highest = max(int(counts.max()), 1)
     scaled = -(-counts * (len(HEIGHTS) - 1) // highest)
     return "".join(HEIGHTS[height] for height in scaled.tolist())
@@ -133,7 +135,7 @@ def _size(storage: Storage, name: str) -> int | None:
 
 
 def _slices_of(entries: EntryTable, rows: Sequence[int]) -> tuple[Ints, list[int]]:
-    """The rows of the entries of these tensors, tensor after tensor, and how many each has."""
+    """Return the rows of the entries of these tensors, tensor after tensor, and the number of each tensor's entries."""
     slices = entries.slices
     order = np.lexsort((*slices.offset.T[::-1], slices.tensor))
     bounds = np.searchsorted(slices.tensor[order], np.arange(len(slices.tensors) + 1)).tolist()
@@ -143,33 +145,34 @@ def _slices_of(entries: EntryTable, rows: Sequence[int]) -> tuple[Ints, list[int
 
 
 def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
-    """``cut`` has, of each slice that is not its whole tensor, its number, offset and shape."""
+    """Return the columns of the slices; ``cut`` has number, offset and shape of each that is not a whole tensor."""
     slices = entries.slices
     ranks = slices.tensors.ranks[slices.tensor[order]].tolist()
     numbers = np.flatnonzero(~slices.is_whole()[order]).tolist()
     cut_rows = order[numbers]
-    boxes = np.stack([slices.offset[cut_rows], slices.shape[cut_rows]], axis=1).tolist()
+    regions = np.stack([slices.offset[cut_rows], slices.shape[cut_rows]], axis=1).tolist()
     return {
         "file": entries.file[order].tolist(),
         "start": _exact(entries.start[order].tolist()),
         "nbytes": slices.nbytes[order].tolist(),
         "encoded": np.flatnonzero(~entries.plain[order]).tolist(),
         "cut": [
-            [number, *_exact([extent for part in box for extent in part[: ranks[number]]])]
-            for number, box in zip(numbers, boxes, strict=True)
+            # Offset and shape are padded to the highest rank of the checkpoint; the page gets the axes of the tensor.
+            [number, *_exact([extent for bounds in region for extent in bounds[: ranks[number]]])]
+            for number, region in zip(numbers, regions, strict=True)
         ],
     }
 
 
 def _faults(reader: Reader, keys: Sequence[str], measured: Measured) -> list[list[Any]]:
-    """Row, kind and message of every tensor that cannot be read, also of those whose values said so."""
+    """Return row, kind and message of every tensor that cannot be read, by its index or by its values."""
     faults: dict[str, Any] = {key: found for key, found in measured.items() if not isinstance(found, Statistics)}
     faults |= reader.faults
     return [[row, type(faults[key]).__name__, str(faults[key])] for row, key in enumerate(keys) if key in faults]
 
 
 def _statistics(keys: Sequence[str], measured: Measured, counts: Mapping[str, Ints]) -> Columns:
-    """Columns over the tensors that have statistics, ``row`` saying which these are."""
+    """Return columns over the tensors that have statistics; ``row`` holds the rows of these tensors."""
     found = [(row, key, each) for row, key in enumerate(keys) if isinstance(each := measured.get(key), Statistics)]
     names = ("min", "max", "mean", "std")
     values = [(each.minimum, each.maximum, each.mean, each.std) for _, _, each in found]
@@ -184,8 +187,8 @@ def _statistics(keys: Sequence[str], measured: Measured, counts: Mapping[str, In
 
 
 def _value_difference(values: Any) -> list[Any]:
-    told = values.to_json()
-    return [told[name] for name in ("count", "first", "max_absolute", "max_relative", "num_without_distance")]
+    fields = values.to_json()
+    return [fields[name] for name in ("count", "first", "max_absolute", "max_relative", "num_without_distance")]
 
 
 def _exact(numbers: Sequence[int]) -> list[int | str]:

@@ -14,22 +14,22 @@ from shardvar.pictures.words import human_size, printable
 from shardvar.view.collect import Columns
 
 SCHEMA = 1
-"""The version of the columns; page and script are made together, so this is for whoever reads a page with a program."""
+"""The version of the columns, for programs that read them from a page; the page's own script is of the same version."""
 
 MARK = "<!doctype html>\n<!-- made by shardvar view -->\n"
-"""How every page begins; a file that begins otherwise is never replaced."""
+"""The beginning of every page; a file that begins otherwise is never replaced."""
 
 MOST_NBYTES = 15_000_000
-"""No page is larger: a browser opens it at once, and it can be sent by mail."""
+"""The largest page, so that a browser opens it at once and it can be sent by mail."""
 
 _SCRIPTS = ("data.js", "paint.js", "list.js", "treemap.js", "files.js", "slices.js", "detail.js", "app.js")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def make_page(checkpoints: Sequence[Columns], diff: Columns | None = None) -> str:
-    """The page of one checkpoint, or of two that were compared; the same columns give the same page.
+    """Return the page of one checkpoint, or of two that were compared; the same columns give the same page.
 
-    ``ArgumentError`` where it would be larger than ``MOST_NBYTES``.
+    ``ArgumentError`` for a page larger than ``MOST_NBYTES``.
     """
     style, script = _asset("page.css"), "\n".join(["'use strict';", *map(_asset, _SCRIPTS)])
     data = embedded_json({"schema": SCHEMA, "checkpoints": list(checkpoints), "diff": diff})
@@ -42,19 +42,20 @@ def make_page(checkpoints: Sequence[Columns], diff: Columns | None = None) -> st
         "script": script,
         "data": data,
     }
-    # Split once: what is put in one place is never searched for another.
-    pieces = _PLACE.split(_asset("page.html"))
-    text = MARK + "".join(filled[piece] if number % 2 else piece for number, piece in enumerate(pieces))
-    if len(text) > MOST_NBYTES:  # ASCII but for the assets
+    # The template is split once, so that a text that fills one place is never searched for other places. ``split``
+    # returns the texts between the places at even numbers and the names of the places at odd ones.
+    parts = _PLACE.split(_asset("page.html"))
+    text = MARK + "".join(filled[part] if number % 2 else part for number, part in enumerate(parts))
+    if len(text) > MOST_NBYTES:  # all ASCII except for a few characters of the assets, so characters are bytes
         raise ArgumentError(
-            f"The page would have {human_size(len(text))}, and {human_size(MOST_NBYTES)} is the most.",
-            f"Look at a part{' of each alone' if diff else ''}: `shardvar view --filter 'GLOB'`.",
+            f"The page would have {human_size(len(text))}; the limit is {human_size(MOST_NBYTES)}.",
+            f"Show part of {'each checkpoint' if diff else 'it'}: `shardvar view --filter 'GLOB'`.",
         )
     return text
 
 
 def embedded_json(value: Any) -> str:
-    """JSON that may stand inside a script element: in it no tag, comment or character reference can begin.
+    """Return JSON for a script element: no tag, comment or character reference can begin in it.
 
     >>> embedded_json(["</script><!--", "\\u2028"])
     '["\\\\u003c/script\\\\u003e\\\\u003c!--","\\\\u2028"]'

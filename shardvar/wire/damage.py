@@ -1,52 +1,61 @@
-"""How the codecs of this layer refuse bytes: the two errors, each with its remedy.
+"""Errors for bytes that a codec refuses, each with its remedy.
 
-A codec knows offsets and nothing of files; whoever called it names the file with ``errors.at``.
-*Malformed* bytes cannot be decoded; *invalid* ones decode and break a law of their format.
+A codec knows offsets and not files; its caller names the file with ``errors.prefix_errors``. *Malformed* bytes cannot
+be decoded, *invalid* ones can be decoded and break a law of their format, *corrupt* ones disagree with their checksum.
+
+A file that has the wrong name altogether is refused by ``foreign_file``, which recognises common kinds of files by
+their first bytes, so that the error can say what the file is instead.
 """
 
 from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint, MalformedCheckpoint
 
 COPY_AGAIN = "Copy the file again from where it was written, or use another checkpoint."
-WRITE_AGAIN = "Whatever wrote the file is at fault: write the checkpoint again with another program."
-
-
-def malformed(cause: str) -> MalformedCheckpoint:
-    """The error for bytes that cannot be decoded."""
-    return MalformedCheckpoint(cause, COPY_AGAIN)
-
-
-def invalid(cause: str) -> InvalidCheckpoint:
-    """The error for bytes that decode and break a law of their format."""
-    return InvalidCheckpoint(cause, WRITE_AGAIN)
-
-
-def corrupt(cause: str) -> CorruptCheckpoint:
-    """The error for bytes with which their checksum disagrees."""
-    return CorruptCheckpoint(cause, COPY_AGAIN)
-
-
-# What a file is that bears the wrong name, told by its first bytes, so that an error can say more than "not one".
-
+WRITE_AGAIN = "The program that wrote the file is at fault: write the checkpoint again with another program."
+DISTRUST = "Do not trust the source of this file."
 
 SNIFF_NBYTES = 64
-"""How much of a file is looked at."""
+"""The bytes at the beginning of a file that ``foreign_file`` is given: more than the longest text that it knows."""
 
+_CONVERT = "Convert it with the framework that wrote it."
+_PICKLE = "a Python pickle, which is never loaded"
+_DOWNLOAD = "The download failed: fetch the file again."
 _KNOWN = (
     (b"version https://git-lfs", "a Git LFS pointer instead of the file itself", "Fetch the content: `git lfs pull`."),
     (b"\x1f\x8b", "compressed by gzip", "Unpack it: `gzip -d`, under a name that ends in .gz."),
     (b"PK\x03\x04", "a zip archive, such as torch.save and numpy.savez write", "Convert it, or give it its own name."),
-    (b"\x93NUMPY", "a single NumPy array (.npy)", "Store it with numpy.savez under a name of its own."),
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "Convert it with the framework that wrote it."),
-    (b"\x80\x02", "a Python pickle, which is never loaded", "Convert it with the framework that wrote it."),
-    (b"\x80\x04", "a Python pickle, which is never loaded", "Convert it with the framework that wrote it."),
-    (b"\x80\x05", "a Python pickle, which is never loaded", "Convert it with the framework that wrote it."),
-    (b"<!DOCTYPE", "a web page", "The download failed: fetch the file again."),
-    (b"<html", "a web page", "The download failed: fetch the file again."),
+    (b"\x93NUMPY", "a single NumPy array (.npy)", "Store it with numpy.savez under another name."),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", _CONVERT),
+    (b"\x80\x02", _PICKLE, _CONVERT),  # a pickle begins with 0x80 and the number of its protocol
+    (b"\x80\x04", _PICKLE, _CONVERT),
+    (b"\x80\x05", _PICKLE, _CONVERT),
+    (b"<!DOCTYPE", "a web page", _DOWNLOAD),
+    (b"<html", "a web page", _DOWNLOAD),
 )
 
 
-def not_a(expected: str, first: bytes, size: int, why: str) -> MalformedCheckpoint:
-    """The error for a file of ``size`` bytes that begins with ``first`` and is not ``expected``, as ``why`` shows."""
+def malformed(cause: str) -> MalformedCheckpoint:
+    """Return the error for bytes that cannot be decoded."""
+    return MalformedCheckpoint(cause, COPY_AGAIN)
+
+
+def invalid(cause: str) -> InvalidCheckpoint:
+    """Return the error for bytes that can be decoded and break a law of their format."""
+    return InvalidCheckpoint(cause, WRITE_AGAIN)
+
+
+def corrupt(cause: str) -> CorruptCheckpoint:
+    """Return the error for bytes that disagree with their checksum."""
+    return CorruptCheckpoint(cause, COPY_AGAIN)
+
+
+def foreign_file(expected: str, first: bytes, size: int, why: str) -> MalformedCheckpoint:
+    """Return the error for a file of ``size`` bytes that begins with ``first`` and is not ``expected``.
+
+    ``why`` completes the message if the file is of an unknown kind.
+
+    >>> foreign_file("a zip archive", b"<html>", 6, "it begins otherwise").cause
+    'The file is a web page, not a zip archive.'
+    """
     if not size:
         return MalformedCheckpoint(f"The file is empty, not {expected}.", COPY_AGAIN)
     for magic, what, remedy in _KNOWN:

@@ -6,9 +6,12 @@
              | varint length, bytes         wire type 2: strings, bytes, messages, packed numbers
              | 4 bytes, little-endian       wire type 5
 
-Groups (wire types 3 and 4) nest without a length and are refused; nothing here recurses. A reader takes the fields that
-it knows and passes over the others, whatever their order; of a field that may stand once, the last one counts. A writer
-of proto3 omits numbers that are 0, except inside what is repeated, and puts fields in ascending order.
+Groups (wire types 3 and 4) nest without a length and are refused, so nothing here recurses. A reader takes the fields
+that it knows, in any order, and skips the others; of a field that may occur once, the last one counts. A writer of
+proto3 omits numbers that are 0, except inside repeated fields, and puts fields in ascending order.
+
+    08 96 01        field 1, wire type 0: the varint 150           (0x08 is 1 << 3 | 0)
+    12 02 68 69     field 2, wire type 2: the two bytes "hi"       (0x12 is 2 << 3 | 2)
 """
 
 import struct
@@ -24,36 +27,36 @@ WIDTHS = {FIXED64: 8, FIXED32: 4}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a message, not yet taken for the type that its reader knows it to have."""
+    """One field of a message, before it is converted to the type that its reader expects."""
 
     number: int
     """The field's number in its message."""
     wire_type: int
-    """How the value is written, one of the four above."""
+    """The encoding of the value: ``VARINT``, ``FIXED64``, ``BYTES`` or ``FIXED32``."""
     value: int | bytes
     """An unsigned integer, or the bytes of wire type 2."""
     offset: int
-    """Where the field starts, in its message."""
+    """The field's first byte, counted from the beginning of its message."""
 
     def uint(self) -> int:
-        """The value as an unsigned integer."""
+        """Return the value as an unsigned integer."""
         if isinstance(self.value, int):
             return self.value
         raise malformed(f"Field {self.number} at offset {self.offset} holds bytes where a number belongs.")
 
     def int64(self) -> int:
-        """The value as protobuf's ``int32``, ``int64`` or an enum: two's complement of 64 bits."""
+        """Return the value as protobuf's ``int32``, ``int64`` or an enum: two's complement of 64 bits."""
         value = self.uint()
         return value - (1 << 64) if value >> 63 else value
 
     def octets(self) -> bytes:
-        """The value as bytes, which may be a message."""
+        """Return the value as bytes, which may be a message."""
         if isinstance(self.value, int):
             raise malformed(f"Field {self.number} at offset {self.offset} holds a number where bytes belong.")
         return self.value
 
     def int64s(self) -> list[int]:
-        """The values of a repeated integer, be they packed or one field each."""
+        """Return the values of a repeated integer, packed into one field or one in each field."""
         if isinstance(self.value, int):
             return [self.int64()]
         values, offset = [], 0
@@ -64,14 +67,14 @@ class Field:
 
 
 def decode_fields(message: bytes) -> Iterator[Field]:
-    """Each field of a message in the order in which it is stored."""
+    """Each field of a message, in the order in which the message stores them."""
     offset = 0
     while offset < len(message):
         start = offset
         tag, offset = decode_varint(message, offset)
         number, wire_type = tag >> 3, tag & 7
         if not 0 < number < 1 << 29:
-            raise malformed(f"The field at offset {start} has the number {number}, which no message has.")
+            raise malformed(f"The field at offset {start} has the invalid number {number}.")
         value: int | bytes
         if wire_type == VARINT:
             value, offset = decode_varint(message, offset)
@@ -80,16 +83,17 @@ def decode_fields(message: bytes) -> Iterator[Field]:
             value = value if wire_type == BYTES else int.from_bytes(value, "little")
         else:
             raise malformed(
-                f"Field {number} at offset {start} has wire type {wire_type}, which messages here do not use."
+                f"Field {number} at offset {start} has wire type {wire_type}, which checkpoints do not use."
             )
         yield Field(number, wire_type, value, start)
 
 
 def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """``decode_fields`` of the message in ``[start, stop)``, for messages of many small fields: only what has no width.
+    """Fields of the message in ``message[start:stop]``: ``decode_fields`` for messages of many small fields.
 
-    (number, start, stop) of the bytes of wire type 2, within ``message``; (number, value, -1) of a varint. Fixed words
-    are passed over.
+    A field of wire type 2 is (number, start, stop), where its bytes are ``message[start:stop]``; a varint is
+    (number, value, -1). Fixed words are skipped. Nothing is copied, and tags and lengths of one byte, which nearly all
+    are, are read without a call.
     """
     while start < stop:
         tag = message[start]
@@ -98,7 +102,7 @@ def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, i
         else:
             tag, start = decode_varint(message, start, stop)
         number, wire_type = tag >> 3, tag & 7
-        value = message[start] if start < stop else 0x80
+        value = message[start] if start < stop else 0x80  # 0x80 goes the long way, which raises at the end of the bytes
         if value < 0x80 and wire_type in (VARINT, BYTES) and 0 < number < 1 << 29:
             start += 1
         else:
@@ -116,18 +120,18 @@ def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, i
 
 
 def _decode_long(message: bytes, start: int, stop: int, number: int, wire_type: int) -> tuple[int, int]:
-    """What follows any tag: the value of a varint or the number of bytes of all else, and the offset after it."""
+    """Return the value of a varint, or the length of any other field, and the offset after that."""
     if not 0 < number < 1 << 29:
-        raise malformed(f"The field before offset {start} has the number {number}, which no message has.")
+        raise malformed(f"The field before offset {start} has the invalid number {number}.")
     if wire_type in WIDTHS:
         return WIDTHS[wire_type], start
     if wire_type in (VARINT, BYTES):
         return decode_varint(message, start, stop)
-    raise malformed(f"Field {number} before offset {start} has wire type {wire_type}, which messages here do not use.")
+    raise malformed(f"Field {number} before offset {start} has wire type {wire_type}, which checkpoints do not use.")
 
 
 def _decode_bytes(message: bytes, offset: int, wire_type: int, number: int) -> tuple[bytes, int]:
-    """The bytes of a field that has a width or a length, and the offset after them."""
+    """Return the bytes of a field of a fixed or a stored length, and the offset after them."""
     if wire_type == BYTES:
         nbytes, offset = decode_varint(message, offset)
     else:
@@ -139,15 +143,15 @@ def _decode_bytes(message: bytes, offset: int, wire_type: int, number: int) -> t
 
 
 def encode_varint_field(number: int, value: int) -> bytes:
-    """An integer field; nothing where it is 0."""
+    """Return an integer field; empty if the value is 0."""
     return encode_varint(number << 3 | VARINT) + encode_varint(value) if value else b""
 
 
 def encode_fixed32_field(number: int, value: int) -> bytes:
-    """A ``fixed32`` field; nothing where it is 0."""
+    """Return a ``fixed32`` field; empty if the value is 0."""
     return encode_varint(number << 3 | FIXED32) + struct.pack("<I", value) if value else b""
 
 
 def encode_bytes_field(number: int, value: bytes) -> bytes:
-    """A field of bytes or a message, which is present even where it is empty."""
+    """Return a field of bytes or a message, which is present even if it is empty."""
     return encode_varint(number << 3 | BYTES) + encode_varint(len(value)) + value

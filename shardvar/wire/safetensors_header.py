@@ -6,16 +6,20 @@
                            "__metadata__": {text: text, ...}}
     8 + n           the tensors' bytes: C order, little-endian; BEGIN and END count from here
 
-A writer SHOULD pad the header with spaces, so that the bytes begin at a multiple of 8. The real library knows no names
-other than those in ``DTYPES``; elements of fewer than 8 bits are packed.
+A writer SHOULD pad the header with spaces, so that the bytes begin at a multiple of 8. The real library knows only the
+names in ``DTYPES``; elements of fewer than 8 bits are packed.
 
-What a reader MUST check, and the real library does but for the first: names are unique at every level; every field
-has its type and there is no other; END - BEGIN is what dtype and shape say, computed without overflow; sorted by
-offset, the tensors cover the rest of the file without a hole, an overlap, or a byte left over.
+A reader MUST check these laws, and ``parse_header`` checks them in this order. The real library checks all but the
+first.
+
+    1. names are unique at every level
+    2. every field has its type, and a tensor has no other fields
+    3. END - BEGIN is the size that dtype and shape give, computed without overflow
+    4. sorted by BEGIN, the tensors cover the rest of the file without a hole, an overlap, or a byte left over
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -25,19 +29,21 @@ from numpy.typing import NDArray
 
 from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
 from shardvar.wire import strict_json
-from shardvar.wire.damage import COPY_AGAIN, invalid, not_a
+from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN, foreign_file, invalid
 
-Ints = NDArray[np.int64]
+_Ints = NDArray[np.int64]
 
 PREAMBLE_NBYTES = 8
 MAX_HEADER_NBYTES = 100_000_000
 METADATA = "__metadata__"
-ALIGNMENT = 64
-"""Bytes: a cache line, so that a mapped payload can be used as it stands."""
+HEADER_ALIGNMENT = 64
+"""Bytes: a cache line, so that a mapped payload can be used without a copy."""
 
 _FIELDS = frozenset(("dtype", "shape", "data_offsets"))
+_LISTS = {"shape": "extents", "data_offsets": "offsets"}
+"""The fields that are lists of numbers, and what messages call their numbers."""
 _MAX_DEPTH = 3
-"""The header, a tensor in it, a list in that."""
+"""The header, a tensor in it, a list in the tensor."""
 _MAX_NBYTES = 2**62
 
 DTYPES: dict[str, tuple[str, int]] = {
@@ -64,86 +70,93 @@ DTYPES: dict[str, tuple[str, int]] = {
     "F6_E3M2": ("float6_e3m2fn", 6),
     "F4": ("float4_e2m1fn", 4),
 }
-"""The name in the file -> the name that NumPy and ml_dtypes have, and the bits of an element."""
+"""The name in the file -> the name in NumPy and ml_dtypes, and the bits of an element."""
 
 BITS = dict(DTYPES.values())
 """Bits of an element by NumPy's name."""
 
 _WRITTEN = {name: (text, bits) for text, (name, bits) in DTYPES.items() if bits >= 8}
 
-WRITABLE = frozenset(_WRITTEN)
+SAFETENSORS_DTYPES = frozenset(_WRITTEN)
 """The dtypes that are written: those that are not packed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Header:
-    """What a header says, in columns, one row a tensor, in the order of the names."""
+    """The content of a header in columns, one row a tensor, in the order of the names."""
 
     keys: Sequence[str]
-    """The tensors' names."""
+    """[n] the tensors' names."""
     dtypes: Sequence[str]
-    """Their element types, as NumPy and ml_dtypes call them."""
+    """[n] their element types, as NumPy and ml_dtypes name them."""
     shapes: Sequence[Sequence[int]]
-    """Their shapes."""
-    start: Ints
-    """[n] where each begins, in bytes of the file."""
-    nbytes: Ints
-    """[n] the bytes of each in the file."""
+    """[n] their shapes."""
+    start: _Ints
+    """[n] the first byte of each, in bytes of the file."""
+    nbytes: _Ints
+    """[n] the size of each in the file."""
     metadata: Mapping[str, str]
-    """What the writer wanted to say."""
+    """The texts under ``METADATA``."""
 
 
 def header_nbytes(first: bytes, file_nbytes: int) -> int:
-    """The size of the header, from the first bytes of a file."""
+    """Return the size of the header, from the first bytes of a file."""
     nbytes = int.from_bytes(first[:PREAMBLE_NBYTES], "little")
     if nbytes > MAX_HEADER_NBYTES:
-        why = f"its first 8 bytes claim a header of {nbytes} bytes, and {MAX_HEADER_NBYTES} are the most"
-        raise not_a("a safetensors file", first, file_nbytes, why)
+        why = f"its first 8 bytes claim a header of {nbytes} bytes; at most {MAX_HEADER_NBYTES} are allowed"
+        raise foreign_file("a safetensors file", first, file_nbytes, why)
     if first[PREAMBLE_NBYTES : PREAMBLE_NBYTES + 1] != b"{":
-        raise not_a("a safetensors file", first, file_nbytes, "no header begins with '{' at offset 8")
+        raise foreign_file("a safetensors file", first, file_nbytes, "its header does not begin with '{' at offset 8")
     if PREAMBLE_NBYTES + nbytes > file_nbytes:
-        cause = f"The header should end at offset {PREAMBLE_NBYTES + nbytes}; the file ends at {file_nbytes}."
+        cause = f"The header should end at offset {PREAMBLE_NBYTES + nbytes}, but the file ends at {file_nbytes}."
         raise IncompleteCheckpoint(cause, COPY_AGAIN)
     return nbytes
 
 
 def parse_header(header: bytes, file_nbytes: int) -> Header:
-    """What the header says of a file of that size, once every law has been checked."""
+    """Return the content of the header of a file of ``file_nbytes`` bytes, once every law has been checked."""
+    # Law 1, names.
     tensors = strict_json.parse(header, _MAX_DEPTH)
     if type(tensors) is not dict:
-        raise invalid("The header is no JSON object.")
+        raise invalid("The header is not a JSON object.")
+
+    # Law 2, types.
     metadata = tensors.pop(METADATA, {})
     if type(metadata) is not dict or not set(map(type, metadata.values())) <= {str}:
-        raise invalid(f"{METADATA} is no map from text to text.")
+        raise invalid(f"{METADATA} is not a map from text to text.")
     keys = sorted(tensors)
     infos = [tensors[key] for key in keys]
-    _check_all(keys, infos, _is_tensor, f"is not described by {', '.join(sorted(_FIELDS))}, each of its type")
+    _check_types(keys, infos)
     shapes = [info["shape"] for info in infos]
-    offsets = [info["data_offsets"] for info in infos]
-    if not _is_naturals([number for numbers in (*shapes, *offsets) for number in numbers]):
-        _check_all(keys, shapes, _is_naturals, "has a shape of other numbers than naturals")
-        _check_all(keys, offsets, _is_naturals, "has offsets that are other numbers than naturals")
-    known = [DTYPES.get(info["dtype"]) for info in infos]
-    _check_all(keys, known, bool, "has a dtype that safetensors does not know")
-    names, bits = zip(*filter(None, known), strict=True) if known else ((), ())
+    bits = [DTYPES[info["dtype"]][1] for info in infos]
+
+    # Law 3, sizes. BEGIN and END count from the end of the header.
     nbytes = _sizes(keys, shapes, bits)
-    begin, end = _offsets(keys, offsets)
+    begin, end = _offsets(keys, [info["data_offsets"] for info in infos])
+    wrong = np.flatnonzero((begin > end) | (end - begin != nbytes))
+    if len(wrong):
+        row = int(wrong[0])
+        needed = f"The tensor {keys[row]!r} needs {nbytes[row]} bytes by dtype and shape"
+        raise invalid(f"{needed}, but its offsets are {begin[row]} to {end[row]}.")
+
+    # Law 4, cover.
     data_start = PREAMBLE_NBYTES + len(header)
-    _check_sizes(keys, begin, end, nbytes)
     _check_cover(keys, begin, end, data_start, file_nbytes)
-    return Header(keys, names, shapes, begin + data_start, nbytes, metadata)
+    dtypes = [DTYPES[info["dtype"]][0] for info in infos]
+    return Header(keys, dtypes, shapes, begin + data_start, nbytes, metadata)
 
 
 def build_header(rows: Sequence[tuple[str, str, Sequence[int]]], metadata: Mapping[str, str]) -> bytes:
-    """The first bytes of a file whose tensors (name, dtype, shape) follow each other; a multiple of ``ALIGNMENT``.
+    """Return the first bytes of a file whose tensors (name, dtype, shape) follow each other without gaps.
 
-    ``UnsupportedError`` where a name or the whole does not fit.
+    They are padded with spaces to a multiple of 64. ``UnsupportedError`` if a name or the header as a whole does not
+    fit.
     """
     header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     begin = 0
     for key, dtype, shape in rows:
         if key == METADATA:
-            raise UnsupportedError(f"No tensor of a safetensors file may be called {METADATA!r}.", "Rename it.")
+            raise UnsupportedError(f"A safetensors file cannot have a tensor named {METADATA!r}.", "Rename it.")
         text, bits = _WRITTEN[dtype]
         end = begin + prod(shape) * bits // 8
         header[key] = {"dtype": text, "shape": list(shape), "data_offsets": [begin, end]}
@@ -151,22 +164,33 @@ def build_header(rows: Sequence[tuple[str, str, Sequence[int]]], metadata: Mappi
     try:
         encoded = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     except UnicodeEncodeError as error:
-        cause = f"A safetensors file holds names in UTF-8, and {error.object[error.start : error.end]!r} is none."
+        cause = f"A safetensors file has names in UTF-8, which cannot encode {error.object[error.start : error.end]!r}."
         raise UnsupportedError(cause, "Rename the tensors, or write the native format.") from None
-    encoded += b" " * (-(PREAMBLE_NBYTES + len(encoded)) % ALIGNMENT)
+    encoded += b" " * (-(PREAMBLE_NBYTES + len(encoded)) % HEADER_ALIGNMENT)
     if len(encoded) > MAX_HEADER_NBYTES:
-        cause = f"The header of a safetensors file may have {MAX_HEADER_NBYTES} bytes and would have {len(encoded)}."
+        cause = f"The header of a safetensors file can have {MAX_HEADER_NBYTES} bytes, but would have {len(encoded)}."
         raise UnsupportedError(cause, "Spread the tensors over more files.")
     return len(encoded).to_bytes(PREAMBLE_NBYTES, "little") + encoded
 
 
-def _check_all(keys: Sequence[str], values: Sequence[Any], is_good: Callable[[Any], bool], complaint: str) -> None:
-    if not all(map(is_good, values)):
-        bad = next(key for key, value in zip(keys, values, strict=True) if not is_good(value))
-        raise invalid(f"The tensor {bad!r} {complaint}.")
+def _check_types(keys: Sequence[str], infos: Sequence[Any]) -> None:
+    """Raise if a tensor is not described by the three fields, each of its type and known to this reader."""
+    for key, info in zip(keys, infos, strict=True):
+        if not _has_fields(info):
+            fields = ", ".join(sorted(_FIELDS))
+            raise invalid(f"The tensor {key!r} is not described by {fields}, each of its type.")
+    # All numbers at once: nearly every header passes, and then it is not asked which tensor has a wrong one.
+    if not _are_naturals([number for info in infos for field in _LISTS for number in info[field]]):
+        for field, what in _LISTS.items():
+            for key, info in zip(keys, infos, strict=True):
+                if not _are_naturals(info[field]):
+                    raise invalid(f"The tensor {key!r} has {what} that are not natural numbers.")
+    for key, info in zip(keys, infos, strict=True):
+        if info["dtype"] not in DTYPES:
+            raise invalid(f"The tensor {key!r} has the dtype {info['dtype']!r}, which safetensors does not define.")
 
 
-def _is_tensor(info: Any) -> bool:
+def _has_fields(info: Any) -> bool:
     return (
         type(info) is dict
         and info.keys() == _FIELDS
@@ -177,24 +201,25 @@ def _is_tensor(info: Any) -> bool:
     )
 
 
-def _is_naturals(numbers: Sequence[Any]) -> bool:
-    """True where all are integers and none negative; True and 2.0 are no integers."""
+def _are_naturals(numbers: Sequence[Any]) -> bool:
+    """Return True if all are integers and none is negative; True and 2.0 are not integers here."""
     return set(map(type, numbers)) <= {int} and min(numbers, default=0) >= 0
 
 
-def _sizes(keys: Sequence[str], shapes: Sequence[Sequence[int]], bits: Sequence[int]) -> Ints:
-    """[n] the bytes that dtypes and shapes ask for; Python's integers do not overflow."""
+def _sizes(keys: Sequence[str], shapes: Sequence[Sequence[int]], bits: Sequence[int]) -> _Ints:
+    """Return [n] the bytes that dtypes and shapes need; Python's integers do not overflow."""
     sizes = list(map(int.__mul__, map(prod, shapes), bits))
     for key, shape, width, size in zip(keys, shapes, bits, sizes, strict=True):
         if size % 8:
             raise invalid(f"The tensor {key!r} ends within a byte.")
-        # Where one extent is 0 the others count as well: NumPy cannot hold an array of such a shape.
+        # An extent of 0 does not make the others harmless: NumPy cannot hold an array of shape (2**62, 2**62, 0).
         if (size or prod(filter(None, shape)) * width) > 8 * _MAX_NBYTES:
             raise invalid(f"The tensor {key!r} of shape {shape[:8]} is too large to exist.")
     return np.array([size // 8 for size in sizes], dtype=np.int64)
 
 
-def _offsets(keys: Sequence[str], pairs: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+def _offsets(keys: Sequence[str], pairs: Sequence[Sequence[int]]) -> tuple[_Ints, _Ints]:
+    """Return [n] BEGIN and [n] END; they count from the end of the header."""
     try:
         matrix = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     except OverflowError:
@@ -203,30 +228,26 @@ def _offsets(keys: Sequence[str], pairs: Sequence[Sequence[int]]) -> tuple[Ints,
     return matrix[:, 0], matrix[:, 1]
 
 
-def _check_sizes(keys: Sequence[str], begin: Ints, end: Ints, nbytes: Ints) -> None:
-    wrong = np.flatnonzero((begin > end) | (end - begin != nbytes))
-    if len(wrong):
-        row = int(wrong[0])
-        offsets = f"{begin[row]} to {end[row]}"
-        raise invalid(
-            f"The tensor {keys[row]!r} needs {nbytes[row]} bytes by dtype and shape; its offsets are {offsets}."
-        )
+def _check_cover(keys: Sequence[str], begin: _Ints, end: _Ints, data_start: int, file_nbytes: int) -> None:
+    """Raise unless each tensor, sorted by BEGIN, begins where the one before it ends, and the last ends with the file.
 
-
-def _check_cover(keys: Sequence[str], begin: Ints, end: Ints, data_start: int, file_nbytes: int) -> None:
-    """Sorted by offset, each tensor begins where the one before it ended; the last ends with the file."""
+    ``data_start`` is the end of the header, from which BEGIN and END count.
+    """
+    # Tensors of no bytes share their BEGIN with the next tensor; END sorts them before it.
     order = np.lexsort((end, begin))
     expected = np.concatenate([[0], end[order]])
     wrong = np.flatnonzero(begin[order] != expected[:-1])
     if len(wrong):
         row, offset = int(order[wrong[0]]), int(expected[wrong[0]])
         what = "overlaps the one before it" if begin[row] < offset else "leaves a hole before it"
-        cause = f"The tensor {keys[row]!r} {what}: it begins at {begin[row]} of the data and should at {offset}."
-        raise InvalidCheckpoint(cause, "Whatever wrote the file is at fault: write it again with another program.")
+        cause = f"The tensor {keys[row]!r} {what}: it begins at {begin[row]} of the data instead of {offset}."
+        raise InvalidCheckpoint(cause, WRITE_AGAIN)
     stop = data_start + int(expected[-1])
     if stop > file_nbytes:
         key = keys[int(order[np.argmax(end[order] + data_start > file_nbytes)])]
-        cause = f"The tensors reach to offset {stop} and the file ends at {file_nbytes}: {key!r} is cut off."
+        cause = f"The tensors reach to offset {stop}, but the file ends at {file_nbytes}: {key!r} is cut off."
         raise IncompleteCheckpoint(cause, COPY_AGAIN)
     if stop < file_nbytes:
-        raise invalid(f"The tensors end at offset {stop}, and {file_nbytes - stop} bytes follow that no tensor owns.")
+        raise invalid(
+            f"The tensors end at offset {stop}, and {file_nbytes - stop} bytes after them belong to no tensor."
+        )

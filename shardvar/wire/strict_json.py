@@ -1,8 +1,8 @@
-"""JSON of untrusted origin, read more strictly than ``json.loads`` does.
+"""JSON of untrusted origin, read more strictly than ``json.loads`` reads it.
 
-A name that stands twice in one object is refused, since which of the two counts is a parser's secret. So are values
+A name that occurs twice in one object is refused, because parsers disagree on which of the two counts. So are values
 nested deeper than the format needs (before anything recurses), bytes that are not UTF-8, half of a surrogate pair,
-``NaN`` and ``Infinity``. Integers keep all their digits: whether one fits in 64 bits is for the format to ask.
+``NaN`` and ``Infinity``. Integers keep all their digits; the format checks their range.
 """
 
 import json
@@ -17,7 +17,7 @@ from shardvar.wire.damage import invalid, malformed
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 
 _STEP = np.zeros(256, np.int32)
-"""What each byte does to the depth."""
+"""The change of the depth at each byte value."""
 _STEP[list(b"[{")] = 1
 _STEP[list(b"]}")] = -1
 
@@ -26,7 +26,7 @@ _IS_MARK[ord('"')] = True
 
 
 def parse(data: bytes, max_depth: int) -> Any:
-    """The value that ``data`` says; offsets in errors are bytes of ``data``."""
+    """Return the value that ``data`` encodes; offsets in errors are bytes of ``data``."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -36,11 +36,11 @@ def parse(data: bytes, max_depth: int) -> Any:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         offset = len(text[: error.pos].encode())
-        raise malformed(f"The JSON breaks off or goes wrong at offset {offset}: {error.msg}.") from None
+        raise malformed(f"The JSON is wrong or ends at offset {offset}: {error.msg}.") from None
     except CheckpointError:
-        raise  # those of the hooks are ValueErrors, too
+        raise  # the hooks' errors are ValueErrors too
     except ValueError:
-        raise malformed("The JSON holds a number of thousands of digits.") from None
+        raise malformed("The JSON has a number of thousands of digits.") from None
     if b"\\u" in data:
         _check_surrogates(value)
     return value
@@ -51,25 +51,28 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         last = {name: place for place, (name, _) in enumerate(pairs)}
         twice = next(name for place, (name, _) in enumerate(pairs) if place != last[name])
-        raise invalid(f"The name {twice!r} stands twice in one JSON object.")
+        raise invalid(f"The name {twice!r} occurs twice in one JSON object.")
     return value
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise malformed(f"The JSON holds {name}, which is no JSON number.")
+    raise malformed(f"The JSON has {name}, which JSON does not allow.")
 
 
 def _check_depth(data: bytes, max_depth: int) -> None:
-    """Count brackets outside strings; a quote outside an escape opens or closes a string."""
+    """Raise if brackets nest too deep, without parsing: brackets in strings do not count."""
+    # A quote that is not escaped opens or closes a string, so a mark is outside strings if the number of quotes up to
+    # it is even. In ``{"a[": [1]}`` the marks are { " [ " [ ] }, of which the first [ has one quote before it; the
+    # depth of the others is 1, 2, 1, 0. Escapes are blanked first, so that \\" is not taken for a quote.
     octets = np.frombuffer(_ESCAPE.sub(b"  ", data) if b"\\" in data else data, np.uint8)
     marks = octets[_IS_MARK[octets]]
     outside = np.cumsum(marks == ord('"'), dtype=np.int32) & 1 == 0
     if np.cumsum(_STEP[marks] * outside, dtype=np.int32).max(initial=0) > max_depth:
-        raise malformed(f"The JSON nests values more than {max_depth} deep.")
+        raise malformed(f"The JSON nests values deeper than {max_depth}.")
 
 
 def _check_surrogates(value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        raise malformed("The JSON escapes half of a surrogate pair, which is no character.") from None
+        raise malformed("The JSON escapes half of a surrogate pair, which is not a character.") from None

@@ -1,15 +1,17 @@
-"""The payload of a string tensor: the tensor bundle's, which every format of shardvar uses.
+"""The payload of a string tensor, as a tensor bundle lays it out; every format of shardvar uses it.
 
     payload := varint length for each element, in C order
              | masked CRC32C of the lengths, each as a uint32 (a uint64 where larger), 4 bytes
              | the elements' bytes, one after the other
 
-The words are little-endian, in the payload as in what their checksum covers. In a big-endian bundle both are
-big-endian, and ``from_big_endian`` makes the one payload from the other. A bundle's checksum of such a payload is not
-that of its bytes: it covers the lengths as words, then the rest as it stands (``bundle_checksum``).
+The strings "ab" and "" are ``02 00 | CRC | 61 62``, where the CRC covers the words ``02 00 00 00  00 00 00 00``.
 
-A variant tensor is opaque; it is ``varint length | bytes | masked running CRC32C`` for each element, and only its
-checksum is known here, so that it can be carried.
+The words are little-endian, in the payload and in what their checksum covers. In a big-endian bundle both are
+big-endian; ``from_big_endian`` converts its payloads. A bundle's checksum of such a payload is not that of its bytes:
+it covers the lengths as words, and then the bytes after the lengths (``bundle_checksum``).
+
+A variant tensor is opaque: ``varint length | bytes | masked running CRC32C`` for each element. This module computes its
+checksum, so that it can be copied, and nothing else.
 """
 
 import struct
@@ -24,11 +26,11 @@ from shardvar.wire.damage import corrupt, invalid, malformed
 from shardvar.wire.varint import decode_varint, decode_varints, encode_varints
 
 WORD_NBYTES = 4
-"""The checksum of the lengths, and of each element of a variant."""
+"""Size of the checksum of the lengths, and of that of each element of a variant."""
 
 
 def encode(strings: NDArray[np.object_]) -> bytes:
-    """The payload of an array of ``bytes``."""
+    """Return the payload of an array of ``bytes``."""
     elements = strings.ravel().tolist()
     for element in elements:
         if not isinstance(element, bytes):
@@ -40,9 +42,10 @@ def encode(strings: NDArray[np.object_]) -> bytes:
 
 
 def decode(payload: Readable, shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """The array of ``bytes`` of that shape; the lengths are checked with their checksum, the bytes are not."""
+    """Return the array of ``bytes`` of that shape; lengths are compared with their checksum, the bytes are not."""
     lengths, start = _read_lengths(payload, prod(shape))
     _check_lengths(payload, lengths, start, "<")
+    # [n] the end of each element, in bytes of the payload; it begins its length before that.
     stops = (np.cumsum(lengths, dtype=np.uint64) + np.uint64(start + WORD_NBYTES)).tolist()
     octets = bytes(payload)
     strings = np.empty(len(stops), object)
@@ -54,13 +57,13 @@ def decode(payload: Readable, shape: tuple[int, ...]) -> NDArray[np.object_]:
 
 
 def bundle_checksum(payload: Readable, count: int, byteorder: str = "<") -> int:
-    """The CRC32C, unmasked, of a string payload of ``count`` elements as a tensor bundle defines it."""
+    """Return the CRC32C, unmasked, of a string payload of ``count`` elements as a tensor bundle defines it."""
     lengths, start = _read_lengths(payload, count)
     return CRC32C.compute(memoryview(payload)[start:], _lengths_checksum(lengths, byteorder))
 
 
 def variant_checksum(payload: Readable, count: int) -> int:
-    """The CRC32C, unmasked, of a variant payload of ``count`` elements as a tensor bundle defines it."""
+    """Return the CRC32C, unmasked, of a variant payload of ``count`` elements as a tensor bundle defines it."""
     octets, crc, position = bytes(payload), 0, 0
     if count > len(octets):
         raise malformed(f"{count} variants cannot be in {len(octets)} bytes.")
@@ -69,6 +72,7 @@ def variant_checksum(payload: Readable, count: int) -> int:
         position = start + nbytes + WORD_NBYTES
         if position > len(octets):
             raise malformed(f"The variant of {nbytes} bytes at offset {start} runs over the end of its payload.")
+        # The running checksum covers each length as a 64-bit word, then the element and its stored checksum.
         crc = CRC32C.compute(memoryview(octets)[start:position], CRC32C.compute(struct.pack("<Q", nbytes), crc))
     if position != len(octets):
         raise malformed(f"{count} variants end at offset {position} of a payload of {len(octets)} bytes.")
@@ -76,7 +80,7 @@ def variant_checksum(payload: Readable, count: int) -> int:
 
 
 def from_big_endian(payload: Readable, count: int) -> bytes:
-    """The payload that a big-endian bundle's string payload of ``count`` elements is in a little-endian one."""
+    """Convert a big-endian bundle's string payload of ``count`` elements to a little-endian one."""
     lengths, start = _read_lengths(payload, count)
     _check_lengths(payload, lengths, start, ">")
     word = struct.pack("<I", mask(_lengths_checksum(lengths)))
@@ -84,9 +88,9 @@ def from_big_endian(payload: Readable, count: int) -> bytes:
 
 
 def _read_lengths(payload: Readable, count: int) -> tuple[NDArray[np.uint64], int]:
-    """The elements' lengths and the offset of their checksum.
+    """Return the elements' lengths and the offset of their checksum in the payload.
 
-    An empty payload stands for no elements, which some writers leave without a checksum.
+    An empty payload has no elements; some writers store no checksum for it.
     """
     if not count and not len(payload):
         return np.zeros(0, np.uint64), 0
@@ -94,27 +98,28 @@ def _read_lengths(payload: Readable, count: int) -> tuple[NDArray[np.uint64], in
         raise malformed(f"{count} strings cannot be in {len(payload)} bytes.")
     lengths, start = decode_varints(payload, count)
     if start + WORD_NBYTES > len(payload):
-        raise malformed(f"{count} string lengths end at offset {start}, and no checksum of them follows.")
+        raise malformed(f"{count} string lengths end at offset {start}, and their checksum is missing.")
     return lengths, start
 
 
 def _check_lengths(payload: Readable, lengths: NDArray[np.uint64], start: int, byteorder: str) -> None:
-    """Raise where the lengths disagree with their checksum, or with the bytes that follow it."""
+    """Raise if the lengths disagree with their checksum, or with the bytes that follow it."""
     if not len(payload):
         return
     word = bytes(payload[start : start + WORD_NBYTES])
     expected = struct.pack(byteorder + "I", mask(_lengths_checksum(lengths, byteorder)))
     if word != expected:
         raise corrupt(
-            f"The string lengths have the checksum {expected.hex()}, and {word.hex()} is stored at offset {start}."
+            f"The string lengths have the checksum {expected.hex()}, but {word.hex()} is stored at offset {start}."
         )
+    # The largest is compared before the sum: a sum of 64-bit lengths could overflow to the right number.
     rest = len(payload) - start - WORD_NBYTES
     if int(lengths.max(initial=0)) > rest or int(lengths.sum()) != rest:
         raise malformed(f"The string lengths do not add up to the {rest} bytes that follow offset {start}.")
 
 
 def _lengths_checksum(lengths: NDArray[np.uint64], byteorder: str = "<") -> int:
-    """The CRC32C of the lengths as words: 4 bytes each, 8 where a length needs them."""
+    """Return the CRC32C of the lengths as words: 4 bytes each, 8 if a length needs them."""
     if not lengths.size or int(lengths.max()) < 1 << 32:
         return CRC32C.compute(lengths.astype(byteorder + "u4").tobytes())
     words = (struct.pack(byteorder + ("Q" if length >> 32 else "I"), length) for length in lengths.tolist())

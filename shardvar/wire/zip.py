@@ -1,4 +1,4 @@
-"""The directory of a zip archive, read from its end, and the header in front of each member.
+"""The frame of a zip archive: the directory at its end, and the header in front of each member.
 
     member              local header (30 bytes, name, extra field), bytes, perhaps a data descriptor
     …
@@ -6,13 +6,18 @@
     [zip64 end record, 56 bytes or more, and its locator, 20 bytes]
     end record          22 bytes and a comment, with which the file ends
 
-A number that does not fit in its 16 or 32 bits is all ones there, and stands in 64 bits in the zip64 end record or in
-the extra field 1 of its member. Where a member was written as a stream (flag bit 3), only the directory knows its size
-and CRC.
+Offsets count from the beginning of the archive. *Zip64*: a number that does not fit in its 16 or 32 bits is all ones
+there, and is stored in 64 bits in the zip64 end record or in extra field 1 of its member. A member of 5 GiB has the
+size 0xffffffff and an extra field ``01 00 | 10 00 | 64-bit size | 64-bit stored size``. Where a member was written as a
+stream (flag bit 3), only the directory has its size and CRC.
 
-The directory rules: a reader MUST find members through it. But an archive has two accounts of each member, and readers
-that believe different ones see different files, so what disagrees is refused here. That the directory itself is sound
-concerns the archive; all else concerns one member, whose fault does not keep the others from being read.
+Reading. The directory rules: a reader MUST find members through it. But an archive describes each member twice, and
+readers that believe different descriptions see different files, so a disagreement is refused here. A fault of the
+directory is a fault of the archive; any other is a fault of one member and leaves the others readable.
+
+Writing. Sizes and offsets are planned before the bytes are known, and the CRCs come last. A member's bytes begin at a
+multiple of ``MEMBER_ALIGNMENT``, so that they can be mapped: an extra field, of the kind that Android's zipalign uses,
+fills the gap. Members have no date, so that the same bytes make the same archive.
 """
 
 import struct
@@ -23,14 +28,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardvar.errors import InvalidCheckpoint, UnsupportedError
-from shardvar.wire.damage import invalid, malformed
+from shardvar.wire.damage import DISTRUST, invalid, malformed
 
-Ints = NDArray[np.int64]
+_Ints = NDArray[np.int64]
 
 STORED = 0
 DEFLATED = 8
 MAX_INFLATION = 1032
-"""Bytes that one byte of a deflate stream can become: 258 from each pair of one-bit codes."""
+"""The most bytes that one byte of a deflate stream becomes: its 8 bits are four pairs of one-bit codes, each of 258."""
 
 LOCAL = struct.Struct("<4s5HLLLHH")  # signature, version, flags, method, time, date, crc, stored, size, name, extra
 CENTRAL = struct.Struct("<4s6HLLL5HLL")
@@ -44,7 +49,7 @@ ONES_16, ONES_32 = 0xFFFF, 0xFFFFFFFF
 ZIP64_EXTRA = 1
 
 TAIL_NBYTES = END64.size + LOCATOR.size + END.size + ONES_16
-"""How much of the end of a file can hold the end records."""
+"""The bytes at the end of a file in which the end records lie: their sizes, and the longest comment after them."""
 
 FLAG_STREAMED, FLAG_UTF8 = 1 << 3, 1 << 11
 _REFUSED_FLAGS = {
@@ -57,54 +62,57 @@ _METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
 
 
 class Member(NamedTuple):
-    """What the central directory says of one member; a tuple, since there may be very many."""
+    """A member as the central directory describes it; a tuple, since an archive may have very many."""
 
     name: str
-    """Its name; one that is not marked as UTF-8 is in code page 437."""
+    """The name, decoded: from UTF-8 if a flag says so, else from code page 437."""
     raw_name: bytes
     """The name as it is stored."""
     flags: int
     """Bits, such as ``FLAG_UTF8``."""
     method: int
-    """How it is compressed: ``STORED``, ``DEFLATED`` or something else."""
+    """The compression: ``STORED``, ``DEFLATED`` or another number."""
     crc: int
-    """The CRC32 of its bytes, once they are no longer compressed."""
+    """The CRC32 of its bytes after decompression."""
     stored_nbytes: int
-    """The bytes that it takes in the archive."""
+    """Its size in the archive."""
     nbytes: int
-    """The bytes that it has once they are no longer compressed."""
+    """Its size after decompression."""
     start: int
-    """Where its local header begins, in bytes of the archive."""
+    """The first byte of its local header, in bytes of the archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryPlace:
-    """Where the central directory lies."""
+    """The place of the central directory."""
 
     start: int
     """Its first byte, in bytes of the archive."""
     nbytes: int
-    """Its size."""
+    """Its size in bytes."""
     count: int
     """The number of members that it lists."""
 
 
 def find_directory(tail: bytes, file_nbytes: int) -> DirectoryPlace:
-    """The central directory's place, from the last bytes of an archive: all or at least ``TAIL_NBYTES``.
+    """Return the central directory's place, from the last bytes of an archive: all or at least ``TAIL_NBYTES``.
 
-    The directory has to end where the end records begin: nothing may stand between, in front of or behind the archive
-    that another reader could take for another directory.
+    The directory must end where the end records begin. Otherwise another reader could take bytes between them, or in
+    front of the archive, for another directory.
     """
+    # ``end`` is an offset in ``tail``. Search backwards for an end record whose comment ends with the file: the bytes
+    # of the magic may occur in the comment too.
     end = len(tail)
     while True:
         end = tail.rfind(END_MAGIC, 0, end)
         if end < 0:
-            raise malformed(f"No end of a zip archive is found in the last {len(tail)} bytes.")
+            raise malformed(f"The last {len(tail)} bytes have no end record of a zip archive.")
         if end + END.size <= len(tail) and end + END.size + END.unpack_from(tail, end)[7] == len(tail):
             break
     _, disk, first_disk, count_here, count, nbytes, start, _ = END.unpack_from(tail, end)
-    stop = file_nbytes - len(tail) + end
+    stop = file_nbytes - len(tail) + end  # the same place in bytes of the archive
     if end >= LOCATOR.size and tail.startswith(LOCATOR_MAGIC, end - LOCATOR.size):
+        # Zip64: each number of the short record is all ones or agrees with the wide one.
         stop, *wide = _read_end64(tail, end - LOCATOR.size, file_nbytes)
         for narrow, value, ones in zip((count, nbytes, start), wide, (ONES_16, ONES_32, ONES_32), strict=True):
             if narrow not in (value, ones):
@@ -113,41 +121,24 @@ def find_directory(tail: bytes, file_nbytes: int) -> DirectoryPlace:
     elif count != count_here or disk or first_disk:
         raise InvalidCheckpoint("The archive is split over several disks.", "Join it to one file.")
     if start + nbytes != stop:
-        raise invalid(
-            f"The central directory should end at offset {stop}; by its end record it does at {start + nbytes}."
-        )
+        raise invalid(f"The central directory should end at offset {stop}, but its end record says {start + nbytes}.")
     return DirectoryPlace(start, nbytes, count)
 
 
 def parse_directory(directory: bytes, count: int) -> list[Member]:
-    """The members that the central directory lists, in its order.
+    """Return the members that the central directory lists, in its order.
 
-    ``MalformedCheckpoint`` where it cannot be walked to its very end, or a name is not in the encoding that it claims.
+    ``MalformedCheckpoint`` if its entries do not end where it ends, or if a name is not in the encoding that it claims.
     """
     members = []
     position = 0
     for row in range(count):
         if position + CENTRAL.size > len(directory) or not directory.startswith(CENTRAL_MAGIC, position):
-            raise malformed(f"The central directory lists {count} members and breaks off after {row}.")
-        (
-            _,
-            _,
-            _,
-            flags,
-            method,
-            _,
-            _,
-            crc,
-            stored,
-            nbytes,
-            name_nbytes,
-            extra_nbytes,
-            comment_nbytes,
-            _,
-            _,
-            _,
-            start,
-        ) = CENTRAL.unpack_from(directory, position)
+            raise malformed(f"The central directory should list {count} members but ends after {row}.")
+        _, _, _, flags, method, _, _, crc, stored, nbytes, *lengths, _, _, _, start = CENTRAL.unpack_from(
+            directory, position
+        )
+        name_nbytes, extra_nbytes, comment_nbytes = lengths
         name_start = position + CENTRAL.size
         extra_start = name_start + name_nbytes
         position = extra_start + extra_nbytes + comment_nbytes
@@ -157,37 +148,39 @@ def parse_directory(directory: bytes, count: int) -> list[Member]:
         raw_name = directory[name_start:extra_start]
         members.append(Member(_decode(raw_name, flags), raw_name, flags, method, crc, stored, nbytes, start))
     if position != len(directory):
-        raise malformed(f"The central directory has {len(directory)} bytes, and its {count} entries have {position}.")
+        raise malformed(f"The central directory has {len(directory)} bytes, but its {count} entries have {position}.")
     return members
 
 
 def check_member(member: Member) -> None:
-    """Raise unless the member can be read, by what the directory alone says of it."""
+    """Raise if what the directory says of a member shows that it cannot be read."""
     refused = next((what for flag, what in _REFUSED_FLAGS.items() if member.flags & flag), None)
     if refused:
-        raise InvalidCheckpoint(f"It is {refused}.", "Write the archive anew without that.")
+        raise InvalidCheckpoint(f"It is {refused}.", "Write the archive again without that.")
     if member.method not in (STORED, DEFLATED):
         cause = f"It is compressed by method {member.method} ({_METHODS.get(member.method, 'unknown')})."
-        raise UnsupportedError(cause, "Stored and deflated members are read: write the archive anew.")
+        raise UnsupportedError(cause, "Stored and deflated members are read: write the archive again.")
     if "\0" in member.name or not member.name:
-        raise invalid("It has no name, or one with a NUL in it, which others cut there.")
+        raise invalid("Its name is empty or contains a NUL, where other readers cut it.")
     if member.method == STORED and member.stored_nbytes != member.nbytes:
-        raise invalid(f"It is stored as it is, and has {member.stored_nbytes} bytes there instead of {member.nbytes}.")
+        raise invalid(
+            f"It is not compressed, but has {member.stored_nbytes} bytes in the archive and {member.nbytes} outside."
+        )
     if member.nbytes > member.stored_nbytes * MAX_INFLATION:
-        cause = f"It claims {member.nbytes} bytes, which {member.stored_nbytes} compressed ones cannot become."
-        raise InvalidCheckpoint(cause, "Do not trust whoever wrote the file.")
+        cause = f"It claims {member.nbytes} bytes, more than {member.stored_nbytes} compressed ones can become."
+        raise InvalidCheckpoint(cause, DISTRUST)
 
 
 def local_nbytes(fixed: bytes) -> int:
-    """The size of a local header with name and extra field, from its first ``LOCAL.size`` bytes."""
+    """Return the size of a local header with name and extra field, from its first ``LOCAL.size`` bytes."""
     magic, *_, name_nbytes, extra_nbytes = LOCAL.unpack(fixed)
     if magic != LOCAL_MAGIC:
-        raise malformed("There is no local header where the central directory says.")
+        raise malformed("The central directory points to bytes that are not a local header.")
     return LOCAL.size + int(name_nbytes) + int(extra_nbytes)
 
 
 def check_local(local: bytes, member: Member) -> None:
-    """Raise ``InvalidCheckpoint`` where the local header says other things of a member than the directory."""
+    """Raise ``InvalidCheckpoint`` if the local header and the directory describe a member differently."""
     _, _, flags, method, _, _, crc, stored, nbytes, name_nbytes, _ = LOCAL.unpack_from(local)
     extra_start = LOCAL.size + name_nbytes
     if ONES_32 in (stored, nbytes):
@@ -196,17 +189,20 @@ def check_local(local: bytes, member: Member) -> None:
         raise invalid(f"Its local header has another name: {local[LOCAL.size : extra_start]!r}.")
     if (flags, method) != (member.flags, member.method):
         raise invalid("Its local header and the central directory disagree on its flags or its method.")
+    # A stream's writer did not know these three when it wrote the header, and left zeros.
     is_streamed = flags & FLAG_STREAMED and not (crc or stored or nbytes)
     if not is_streamed and (crc, stored, nbytes) != (member.crc, member.stored_nbytes, member.nbytes):
         raise invalid("Its local header and the central directory disagree on its size or its CRC.")
 
 
-def overlapping(start: Ints, stop: Ints) -> Ints:
-    """The positions of those ranges [start, stop) of an archive that share bytes with another one.
+def overlapping(start: _Ints, stop: _Ints) -> _Ints:
+    """Return the positions of those ranges [start, stop) of an archive that share bytes with another one.
 
     >>> overlapping(np.array([0, 30, 10]), np.array([20, 40, 30]))
     array([0, 2])
     """
+    # Sorted by start, a range overlaps an earlier one if it starts before the largest stop so far, and a later one if
+    # its successor starts before its stop: in the example, [10, 30) starts before 20, and [0, 20) stops after 10.
     order = np.lexsort((stop, start))
     start, stop = start[order], stop[order]
     shares = np.zeros(len(order), dtype=np.bool)
@@ -219,17 +215,23 @@ def _decode(raw_name: bytes, flags: int) -> str:
     try:
         return raw_name.decode("utf-8" if flags & FLAG_UTF8 else "cp437")
     except UnicodeDecodeError:
-        raise malformed(f"The member {raw_name!r} claims a name in UTF-8 that is none.") from None
+        raise malformed(f"The name of the member {raw_name!r} is not UTF-8, as it claims.") from None
 
 
 def _widen(extra: bytes, values: tuple[int, ...]) -> tuple[int, ...]:
-    """The values with those that are all ones replaced from the zip64 field, in order; as they are where it is cut."""
+    """Return the values, each that is all ones replaced by the next number of the zip64 field.
+
+    >>> _widen(struct.pack("<2HQ", 1, 8, 5 << 30), (7, 0xFFFFFFFF))
+    (7, 5368709120)
+
+    A value for which a truncated field has no number stays all ones, and is refused later as an offset out of bounds.
+    """
     position = 0
     while position + 4 <= len(extra):
         kind, nbytes = struct.unpack_from("<2H", extra, position)
         position += 4
         if kind == ZIP64_EXTRA:
-            there = min(nbytes, len(extra) - position)  # it may claim more than there is
+            there = min(nbytes, len(extra) - position)  # the field may claim more bytes than the extra has
             wide = iter(struct.iter_unpack("<Q", extra[position : position + there // 8 * 8]))
             return tuple(next(wide, (value,))[0] if value == ONES_32 else value for value in values)
         position += nbytes
@@ -237,43 +239,41 @@ def _widen(extra: bytes, values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _read_end64(tail: bytes, locator: int, file_nbytes: int) -> tuple[int, int, int, int]:
-    """Offset of the zip64 end record, and the count, size and start of the directory that it gives."""
+    """Return the offset of the zip64 end record, and the count, size and start of the directory that it gives.
+
+    ``locator`` is the offset of the locator in ``tail``, the last bytes of the archive.
+    """
     _, disk, record, num_disks = LOCATOR.unpack_from(tail, locator)
-    position = record - (file_nbytes - len(tail))
+    position = record - (file_nbytes - len(tail))  # from an offset in the archive to one in ``tail``
     if position < 0 or position + END64.size > locator or not tail.startswith(END64_MAGIC, position):
-        raise malformed(f"There is no zip64 end record at offset {record}.")
+        raise malformed(f"The bytes at offset {record} are not a zip64 end record.")
     _, nbytes, _, _, this_disk, first_disk, count_here, count, size, start = END64.unpack_from(tail, position)
-    if position + 12 + nbytes != locator:
+    if position + 12 + nbytes != locator:  # its size does not count its magic and the size itself, 12 bytes
         raise invalid(f"The zip64 end record at offset {record} does not end where its locator begins.")
     if disk or num_disks > 1 or this_disk or first_disk or count != count_here:
         raise InvalidCheckpoint("The archive is split over several disks.", "Join it to one file.")
     return record, count, size, start
 
 
-# Writing the frame of a zip archive: headers of members that are stored as they are, the directory and its end.
-#
-# Layout is decided before anything is known of the bytes but their sizes; the CRCs come later. A member's bytes
-# begin at
-# a multiple of ``ALIGNMENT``, so that they can be mapped: an extra field of the kind that Android's zipalign uses fills
-# the space. Members have no date, so that the same bytes make the same archive.
+# --- Writing
 
-
-ALIGNMENT = 64
+MEMBER_ALIGNMENT = 64
 """Bytes: a cache line."""
 
 _PADDING_EXTRA = 0xD935
 _PADDING_NBYTES = 6
-"""Kind and size of the field, and the alignment that it is there for."""
+"""Kind and least size of the field that fills a gap: kind, size and alignment, 2 bytes each."""
 _DATE = 1 << 5 | 1
-"""1 January 1980, the first day of zip."""
+"""1 January 1980, the first day of zip: month 1, day 1, years since 1980 in the bits above."""
 _VERSION, _VERSION_64 = 20, 45
+"""The versions of zip, times ten, that a reader needs: 2.0, and 4.5 for zip64."""
 _UNIX = 3 << 8
 _ATTRIBUTES = 0o600 << 16
-"""Whoever unpacks the archive may read what comes out."""
+"""Permissions of unpacked files: their owner may read and write them."""
 
 
 def encode_name(name: str) -> bytes:
-    """A member's name as it is stored; ``UnsupportedError`` where zip cannot hold it."""
+    """Return a member's name as it is stored; ``UnsupportedError`` if zip cannot hold it."""
     try:
         raw_name = name.encode("utf-8")
     except UnicodeEncodeError:
@@ -287,18 +287,20 @@ def encode_name(name: str) -> bytes:
 
 
 def plan_local_nbytes(start: int, raw_name: bytes, nbytes: int) -> int:
-    """The size of the local header at ``start``, which the member's bytes follow at a multiple of ``ALIGNMENT``."""
+    """Return the size of the local header at ``start``, so that it ends at a multiple of ``MEMBER_ALIGNMENT``."""
     least = LOCAL.size + len(raw_name) + len(_zip64(nbytes))
-    padding = -(start + least) % ALIGNMENT
-    return least + padding + (ALIGNMENT if 0 < padding < _PADDING_NBYTES else 0)
+    # At offset 0 a header of 34 bytes is padded by 30. A gap of 1 to 5 bytes is too small for the field that fills it,
+    # and becomes 64 bytes larger.
+    padding = -(start + least) % MEMBER_ALIGNMENT
+    return least + padding + (MEMBER_ALIGNMENT if 0 < padding < _PADDING_NBYTES else 0)
 
 
 def build_local(header_nbytes: int, raw_name: bytes, crc: int, nbytes: int) -> bytes:
-    """The local header of that size."""
+    """Return the local header of a member that is not compressed; ``plan_local_nbytes`` gives its size."""
     wide = _zip64(nbytes)
     padding = header_nbytes - LOCAL.size - len(raw_name) - len(wide)
     extra = wide + (
-        struct.pack("<3H", _PADDING_EXTRA, padding - 4, ALIGNMENT).ljust(padding, b"\0") if padding else b""
+        struct.pack("<3H", _PADDING_EXTRA, padding - 4, MEMBER_ALIGNMENT).ljust(padding, b"\0") if padding else b""
     )
     return (
         LOCAL.pack(
@@ -320,7 +322,8 @@ def build_local(header_nbytes: int, raw_name: bytes, crc: int, nbytes: int) -> b
 
 
 def build_central(start: int, raw_name: bytes, crc: int, nbytes: int) -> bytes:
-    """The directory's entry of the member whose local header is at ``start``."""
+    """Return the directory's entry of the member whose local header is at ``start``."""
+    # Size, stored size and offset, those that are too large for 32 bits, in this order.
     wide = [number for number in (nbytes, nbytes, start) if number >= ONES_32]
     extra = struct.pack(f"<2H{len(wide)}Q", ZIP64_EXTRA, 8 * len(wide), *wide) if wide else b""
     version = _VERSION_64 if wide else _VERSION
@@ -350,7 +353,7 @@ def build_central(start: int, raw_name: bytes, crc: int, nbytes: int) -> bytes:
 
 
 def build_end(start: int, nbytes: int, count: int) -> bytes:
-    """The end records of an archive whose directory of that size and count is at ``start``."""
+    """Return the end records of an archive whose directory, of that size and count, begins at ``start``."""
     end = END.pack(
         END_MAGIC, 0, 0, min(count, ONES_16), min(count, ONES_16), min(nbytes, ONES_32), min(start, ONES_32), 0
     )
@@ -363,7 +366,7 @@ def build_end(start: int, nbytes: int, count: int) -> bytes:
 
 
 def _zip64(nbytes: int) -> bytes:
-    """The extra field of a member too large for 32 bits."""
+    """Return the extra field of a member too large for 32 bits; empty for any other."""
     return struct.pack("<2H2Q", ZIP64_EXTRA, 16, nbytes, nbytes) if nbytes >= ONES_32 else b""
 
 

@@ -81,7 +81,7 @@ def test_a_limit_is_a_number() -> None:
 @pytest.mark.parametrize("path", [None, 3, 2.5, ["m"]])
 def test_a_path_is_a_path(path: Any) -> None:
     for verb in (sv.load, sv.open_checkpoint, sv.verify, lambda path: sv.save(path, ARRAYS)):
-        with pytest.raises(ArgumentTypeError, match="is no path"):
+        with pytest.raises(ArgumentTypeError, match="Invalid path"):
             verb(path)
 
 

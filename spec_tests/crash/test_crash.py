@@ -464,5 +464,5 @@ def test_the_directory_of_a_target_is_made(form: str, tmp_path: Path) -> None:
     assert state(tmp_path / "a" / "b", form) == "new"
     (tmp_path / "file").write_bytes(b"")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(StorageError, match="something else stands there"):
+        with pytest.raises(StorageError, match="something else has this name"):
             save(place, form, NEW)

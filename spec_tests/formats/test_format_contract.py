@@ -33,7 +33,7 @@ from shardvar.layout.region import Region
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.sstable import MAGIC as TABLE_MAGIC
+from shardvar.wire.sstable import TABLE_MAGIC
 from spec_tests.helpers.format_protocol import read_payload
 from spec_tests.helpers.native_checkpoints import Piece, assignment_of, cut, whole
 

@@ -25,10 +25,10 @@ from shardvar.planning.index import Metadata
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.block_file import (
     MAX_NAMES,
-    Block,
-    decode_block,
-    encode_block,
+    IndexBlock,
+    decode_index_block,
     encode_block_file,
+    encode_index_block,
     open_block_file,
     pack_strings,
 )
@@ -82,7 +82,7 @@ def test_every_truncation_of_an_index_is_found() -> None:
 def test_changed_values_with_right_checksums_never_escape_the_tree(tmp_path_factory: Any, data: st.DataObject) -> None:
     """Whatever a block says, it is read, or refused with an error of the tree, in bounded memory."""
     directory = tmp_path_factory.mktemp("h")
-    name = data.draw(st.sampled_from(sorted(decode_block(hand_block()).values)))
+    name = data.draw(st.sampled_from(sorted(decode_index_block(hand_block()).values)))
     value = data.draw(
         st.none()
         | st.integers(-(1 << 63), (1 << 64) - 1)
@@ -113,7 +113,7 @@ def hand_block() -> bytes:
 @given(octets=st.binary(max_size=60) | st.binary(max_size=20).map(lambda tail: b"\x81\xa1a" + tail))
 def test_any_bytes_are_a_block_or_malformed(octets: bytes) -> None:
     with suppress(MalformedCheckpoint, InvalidCheckpoint):
-        assert isinstance(decode_block(octets), Block)
+        assert isinstance(decode_index_block(octets), IndexBlock)
 
 
 @pytest.mark.parametrize(
@@ -140,17 +140,19 @@ def test_any_bytes_are_a_block_or_malformed(octets: bytes) -> None:
 def test_msgpack_that_is_no_flat_map_is_malformed(octets: bytes) -> None:
     """Nested a million deep, longer than it is, with arrays, extensions, other keys, twice, or none at all."""
     with pytest.raises(MalformedCheckpoint):
-        decode_block(octets)
+        decode_index_block(octets)
 
 
 def test_a_name_twice_is_invalid() -> None:
     """Which of two values another reader takes cannot be known."""
     with pytest.raises(InvalidCheckpoint, match="twice"):
-        decode_block(b"\x82\xa1a\x01\xa1a\x02")
+        decode_index_block(b"\x82\xa1a\x01\xa1a\x02")
 
 
 def test_values_are_of_the_type_that_is_asked_for() -> None:
-    block = decode_block(encode_block({"i": 5, "t": "x", "b": b"12345", "s": b"abc", "s_nbytes": u32(1, 1)}))
+    block = decode_index_block(
+        encode_index_block({"i": 5, "t": "x", "b": b"12345", "s": b"abc", "s_nbytes": u32(1, 1)})
+    )
     assert block.integer("i", 5) == 5 and block.text("t") == "x" and block.octets("b") == b"12345"
     for wrong in (
         lambda: block.integer("i", 4),
@@ -167,7 +169,7 @@ def test_values_are_of_the_type_that_is_asked_for() -> None:
             wrong()
     for flag in (b"\xc3", b"\xff", b"\xcb" + bytes(8)):  # true, -1, a float
         with pytest.raises(InvalidCheckpoint):
-            decode_block(b"\x81\xa1i" + flag).integer("i", 5)
+            decode_index_block(b"\x81\xa1i" + flag).integer("i", 5)
 
 
 HUGE = 1 << 60
@@ -196,7 +198,7 @@ def test_columns_that_disagree_are_invalid(tmp_path: Path, lie: str) -> None:
     place(tmp_path, hand_made(LIES[lie]))
     source = opened(tmp_path)
     for ask in (lambda: source.index.find("t"), lambda: list(source.index.scan()), lambda: dict(source.index.faults)):
-        with pytest.raises(InvalidCheckpoint, match="ck.svindex: block 0 at offset 8"):
+        with pytest.raises(InvalidCheckpoint, match="ck.svindex: index block 0 at offset 8"):
             ask()
 
 
@@ -283,8 +285,8 @@ def test_a_tensor_that_makes_no_sense_leaves_the_others(tmp_path: Path) -> None:
 
 
 def blocks_of(*changes: dict[str, Any]) -> list[tuple[bytes, bytes]]:
-    base = decode_block(hand_block()).values
-    return [(block["key"], encode_block(block)) for block in ({**base, **change} for change in changes)]
+    base = decode_index_block(hand_block()).values
+    return [(block["key"], encode_index_block(block)) for block in ({**base, **change} for change in changes)]
 
 
 def test_blocks_must_be_as_the_table_says(tmp_path: Path) -> None:
@@ -292,9 +294,9 @@ def test_blocks_must_be_as_the_table_says(tmp_path: Path) -> None:
     a, b, c = blocks_of({"key": b"a"}, {"key": b"b"}, {"key": b"c"})
     for blocks, message in (
         ([b, a], "do not rise"),
-        ([a, (b"b", c[1])], "not those that the table says"),
-        ([a, (b"a", b[1])], "not those that the table says"),
-        ([(b"a", b[1]), b], "not those that the table says"),
+        ([a, (b"b", c[1])], "not those that the table gives"),
+        ([a, (b"a", b[1])], "not those that the table gives"),
+        ([(b"a", b[1]), b], "not those that the table gives"),
     ):
         place(tmp_path, hand_made(blocks=blocks))
         with pytest.raises(InvalidCheckpoint, match=message):
@@ -321,7 +323,7 @@ def test_large_blocks_hold_one_entry(tmp_path: Path) -> None:
 
 def test_names_that_nobody_knows_are_ignored(tmp_path: Path) -> None:
     """A later writer of this version may say more, up to 64 names."""
-    more = {f"more{number}": number for number in range(MAX_NAMES - len(decode_block(hand_block()).values))}
+    more = {f"more{number}": number for number in range(MAX_NAMES - len(decode_index_block(hand_block()).values))}
     place(tmp_path, hand_made(more))
     assert len(opened(tmp_path).index.find("t")) == 1
 
@@ -348,9 +350,9 @@ def test_names_that_nobody_knows_are_ignored(tmp_path: Path) -> None:
     ids=lambda changes: "=".join(str(part)[:12] for part in next(iter(changes.items()))),
 )
 def test_metadata_that_makes_no_sense_is_invalid(tmp_path: Path, changes: dict[str, Any]) -> None:
-    base = decode_block(Overview(Metadata(), "g1", np.array([4])).encode()).values
+    base = decode_index_block(Overview(Metadata(), "g1", np.array([4])).encode()).values
     values = {name: value for name, value in {**base, **changes}.items() if value is not None}
-    place(tmp_path, hand_made(metadata=encode_block(values)))
+    place(tmp_path, hand_made(metadata=encode_index_block(values)))
     with pytest.raises(InvalidCheckpoint, match="ck.svindex"):
         opened(tmp_path)
 
@@ -380,7 +382,7 @@ def test_foreign_and_absent_files_are_refused(tmp_path: Path) -> None:
         with pytest.raises(MalformedCheckpoint, match="ck.svindex"):
             opened(tmp_path)
     (tmp_path / "ck.svindex").unlink()
-    with pytest.raises(CheckpointError, match="ck.svindex is not there"):
+    with pytest.raises(CheckpointError, match="ck.svindex is missing"):
         opened(tmp_path)
     (tmp_path / "ck.svindex").mkdir()
     with pytest.raises(MalformedCheckpoint, match="directory"):

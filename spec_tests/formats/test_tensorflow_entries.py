@@ -23,11 +23,11 @@ from shardvar.formats.tensorflow import FORMAT
 from shardvar.formats.tensorflow.contents import slice_key
 from shardvar.formats.tensorflow.protos import (
     CODES,
-    DTYPES,
+    ENUM_DTYPES,
     ENUMS,
     NO_ENTRY,
     BundleEntry,
-    decode_entries,
+    decode_bundle_entries,
     decode_entry,
     decode_header,
     encode_entry,
@@ -47,7 +47,7 @@ EXTENTS = st.lists(st.tuples(INT64, INT64.filter(lambda length: length != -1)) |
 )
 ENTRIES = st.builds(
     BundleEntry,
-    dtype=st.sampled_from(sorted(DTYPES)),
+    dtype=st.sampled_from(sorted(ENUM_DTYPES)),
     shape=st.lists(st.integers(0, 300), max_size=4).map(tuple),
     shard=st.integers(0, 2**31 - 1) | st.just(0),
     offset=INT64,
@@ -63,7 +63,7 @@ def test_entries_round_trip(entry: BundleEntry) -> None:
 
 
 def both_ways(message: bytes) -> None:
-    entries, errors = decode_entries([message, message])
+    entries, errors = decode_bundle_entries([message, message])
     try:
         expected = decode_entry(message)
     except CheckpointError as error:
@@ -110,8 +110,8 @@ def test_bad_consumers_are_read_packed_and_one_by_one() -> None:
 
 def test_every_dtype_of_tensorflow_has_a_name_here() -> None:
     """All but the handles of a running process; numbers and names are one to one."""
-    assert sorted(DTYPES) == [n for n in range(1, 34) if n != 20]
-    assert len(ENUMS) == len(DTYPES) and {NAMES[code] for code in CODES.values()} == set(ENUMS)
+    assert sorted(ENUM_DTYPES) == [n for n in range(1, 34) if n != 20]
+    assert len(ENUMS) == len(ENUM_DTYPES) and {NAMES[code] for code in CODES.values()} == set(ENUMS)
 
 
 @pytest.mark.parametrize(

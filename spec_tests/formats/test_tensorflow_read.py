@@ -252,7 +252,7 @@ def test_a_missing_index_is_told_apart_from_no_checkpoint(copied: LocalStorage) 
         FORMAT.open(copied, "nothing")
     copied.remove("ps.index")
     assert FORMAT.locate(copied, "") == FORMAT.locate(copied, "ps") == ["ps"]
-    with pytest.raises(MissingFile, match=r"ps\.index is missing, though data files"):
+    with pytest.raises(MissingFile, match=r"ps\.index is missing, but its data files"):
         FORMAT.open(copied, "ps")
 
 

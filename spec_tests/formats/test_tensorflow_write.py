@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ShardvarError, UnsupportedError
 from shardvar.formats.tensorflow import FORMAT
-from shardvar.formats.tensorflow.names import DATA
+from shardvar.formats.tensorflow.names import DATA_NAME
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable, TensorTable
@@ -47,7 +47,7 @@ def test_the_same_entries_make_the_same_files_as_tensorflow_made(name: str, tmp_
     """Index and data files, byte for byte."""
     _, source = open_golden(name)
     entries = source.index.entries
-    numbers = [int(DATA.fullmatch(file)["number"]) for file in source.index.files]  # type: ignore[index]
+    numbers = [int(DATA_NAME.fullmatch(file)["number"]) for file in source.index.files]  # type: ignore[index]
     file = np.array(numbers, np.int64)[entries.file]
     order = np.lexsort((entries.slices.nbytes, entries.start, file))
     assignment = Assignment(entries.slices.take(order), file[order], source.contents.num_shards)

@@ -6,7 +6,7 @@ from pathlib import Path
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.errors import ShardvarError
-from shardvar.wire.block_file import encode_block, open_block_file
+from shardvar.wire.block_file import encode_index_block, open_block_file
 from shardvar.wire.sstable import open_table
 from spec_tests.fuzzing.memory import SEPARATOR
 from spec_tests.helpers import paths
@@ -67,7 +67,7 @@ def blocks() -> Iterator[bytes]:
             file = open_block_file(lambda start, nbytes, octets=octets: octets[start : start + nbytes], len(octets))
         except ShardvarError:
             continue
-        yield encode_block(file.metadata.values)
+        yield encode_index_block(file.metadata.values)
         yield from (octets[at : at + nbytes] for at, nbytes in zip(file.start[:4], file.nbytes[:4], strict=True))
 
 

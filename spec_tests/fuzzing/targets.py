@@ -13,13 +13,13 @@ from shardvar.checkpoint.reader import Reader
 from shardvar.cli.usage import parse_index, parse_size
 from shardvar.errors import ShardvarError
 from shardvar.formats.table import format_named
-from shardvar.formats.tensorflow.protos import decode_entries, decode_header
+from shardvar.formats.tensorflow.protos import decode_bundle_entries, decode_header
 from shardvar.layout.slice_text import format_slice_text, parse_slice_text
 from shardvar.wire import ordered_code, strings
-from shardvar.wire.block_file import decode_block
+from shardvar.wire.block_file import decode_index_block
 from shardvar.wire.npy import build_preamble, parse_preamble, preamble_nbytes
 from shardvar.wire.safetensors_header import parse_header
-from shardvar.wire.sstable import decompress, open_table
+from shardvar.wire.sstable import decompress_snappy, open_table
 from spec_tests.fuzzing.memory import MemoryStorage
 
 
@@ -128,7 +128,7 @@ def read_safetensors_header(data: bytes) -> None:
 
 
 def read_protos(data: bytes) -> None:
-    _, errors = decode_entries([data])
+    _, errors = decode_bundle_entries([data])
     for error in errors.values():
         if not isinstance(error, ShardvarError):
             raise error
@@ -146,7 +146,7 @@ def read_strings(data: bytes) -> None:
 
 
 def read_blocks(data: bytes) -> None:
-    block = decode_block(data)
+    block = decode_index_block(data)
     for name in [*map(str, block.values), "key"]:
         for ask in (block.text, block.octets, block.strings, block.bounds, lambda name: block.numbers(name, "<u4")):
             with suppress(ShardvarError):
@@ -173,7 +173,7 @@ TARGETS = [
     Target("npy", read_npy),
     Target("safetensors_header", read_safetensors_header),
     Target("sstable", read_table),
-    Target("snappy", decompress),
+    Target("snappy", decompress_snappy),
     Target("blocks", read_blocks),
     Target("protos", read_protos),
     Target("ordered_code", read_ordered_code),

@@ -20,7 +20,7 @@ import numpy as np
 import shardvar as sv
 from shardvar.errors import AmbiguousPath, CheckpointError, StorageError
 from shardvar.planning.policies import BalancedPolicy
-from shardvar.storage.local import LocalStorage, split
+from shardvar.storage.local import LocalStorage, split_path
 from shardvar.storage.protocol import ReadableFile, WritableFile
 
 FORMATS = {
@@ -162,10 +162,10 @@ def failing(directory: Path, fault: Fault) -> Iterator[None]:
     """The verbs meet the fault where they touch ``directory``, and nowhere else."""
 
     def faulty_split(path: Any) -> tuple[Any, str]:
-        storage, name = split(path)
+        storage, name = split_path(path)
         return (FaultyStorage(storage, fault) if Path(storage.path) == directory else storage), name
 
-    with mock.patch("shardvar.checkpoint.locate.split", faulty_split):
+    with mock.patch("shardvar.checkpoint.locate.split_path", faulty_split):
         yield
 
 

@@ -16,7 +16,7 @@ from shardvar.layout.dtypes import dtype_name, numpy_dtype
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import TensorTable
-from shardvar.storage.local import split
+from shardvar.storage.local import split_path
 from shardvar.storage.protocol import Storage
 from spec_tests.helpers import paths
 
@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 def open_path(format: Format, path: Path | str) -> Source:
     """The one checkpoint of the format that a path means."""
-    storage, name = split(path)
+    storage, name = split_path(path)
     found = format.locate(storage, name)
     if len(found) != 1:
         raise CheckpointNotFound(f"{path} means {found or 'nothing'}.")

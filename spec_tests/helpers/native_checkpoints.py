@@ -27,7 +27,7 @@ from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable, TensorTable, pad
 from shardvar.storage.local import LocalStorage
 from shardvar.wire import strings
-from shardvar.wire.block_file import encode_block, encode_block_file, pack_strings
+from shardvar.wire.block_file import encode_block_file, encode_index_block, pack_strings
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers import paths
 
@@ -162,7 +162,7 @@ def hand_made(
         "run_crc": b"",
     } | dict(columns or {})
     overview = overview or Overview(Metadata(), "g1", np.array([4]))
-    block = encode_block({name: value for name, value in values.items() if value is not None})
+    block = encode_index_block({name: value for name, value in values.items() if value is not None})
     keys, nbytes = values["key"], values["key_nbytes"]
     first = (
         keys[: int(nbytes[0])] if isinstance(keys, bytes) and isinstance(nbytes, np.ndarray) and len(nbytes) else b""

@@ -33,10 +33,10 @@ MUTANTS = [
         "old-files-first",
         "Files of the old checkpoint are removed before the new index is in place.",
         "formats/native/sink.py",
-        "        put_in_place(self.storage, data, (aside, index_name(self.prefix)), octets)\n"
+        "        put_in_place(self.storage, data, (aside, native_index_name(self.prefix)), octets)\n"
         "        remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self.asides))\n",
         "        remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self.asides))\n"
-        "        put_in_place(self.storage, data, (aside, index_name(self.prefix)), octets)\n",
+        "        put_in_place(self.storage, data, (aside, native_index_name(self.prefix)), octets)\n",
         "crash::test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_clean",
     ),
     mutant(

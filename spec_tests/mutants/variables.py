@@ -105,7 +105,7 @@ MUTANTS = [
     mutant(
         "half-a-write",
         "A write to many shards is committed shard by shard: who reads in between sees a half of it.",
-        "variables/resource.py",
+        "variables/writes.py",
         '    with holding([resource for write in writes for resource in write.resources]), np.errstate(all="ignore"):\n'
         "        for write in writes:\n"
         "            write.apply()",
@@ -117,7 +117,7 @@ MUTANTS = [
     mutant(
         "initial-value-shared",
         "The variable keeps the caller's array, and changes with it: torch.from_numpy and tf.Variable on some arrays.",
-        "variables/resource.py",
+        "variables/writes.py",
         "adopt(value, device) if owns_value else",
         "adopt(value, device) if owns_value or source is None or source is device else",
         "variable variable_hazards",

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint.objects.keys import key_of, path_of
+from shardvar.checkpoint.objects.keys import VARIABLE_VALUE, key_of, split_key
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, decode_graph, encode_graph, nodes_of_keys
 from shardvar.errors import (
     ArgumentError,
@@ -378,7 +378,7 @@ def test_containers_that_hold_themselves_are_walked_once(tmp_path: Path) -> None
 @settings(deadline=None)
 @given(st.lists(st.text(min_size=1), max_size=4).map(tuple))
 def test_keys_are_read_back_as_the_paths_that_they_were_made_of(path: tuple[str, ...]) -> None:
-    assert path_of(key_of(path)) == path
+    assert split_key(key_of(path)) == (path, VARIABLE_VALUE)
 
 
 @settings(deadline=None)
@@ -386,8 +386,8 @@ def test_keys_are_read_back_as_the_paths_that_they_were_made_of(path: tuple[str,
 def test_what_is_no_key_is_no_path(text: str) -> None:
     """A path is only found where the key is the one that the path has."""
     key = f"{text}/.ATTRIBUTES/VARIABLE_VALUE"
-    path = path_of(key)
-    assert path is None or key_of(path) == key
+    found = split_key(key)
+    assert found is None or key_of(*found) == key
 
 
 @settings(deadline=None)

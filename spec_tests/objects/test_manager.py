@@ -367,7 +367,7 @@ def test_other_arguments_that_mean_nothing_are_refused(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_the_directory_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match="something else stands there"):
+    with pytest.raises(StorageError, match="something else has this name"):
         build(tmp_path / "file").save()
 
 

@@ -12,13 +12,13 @@ from hypothesis import given
 from shardvar.formats.safetensors import FORMAT
 from shardvar.planning.index import Metadata
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.safetensors_header import DTYPES, WRITABLE
+from shardvar.wire.safetensors_header import DTYPES, SAFETENSORS_DTYPES
 from spec_tests.helpers.format_protocol import open_path, read_whole, some_arrays, write_arrays
 
 safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed")
 real = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
 
-NUMPYS = sorted(name for name in WRITABLE if not name.startswith("float8"))
+NUMPYS = sorted(name for name in SAFETENSORS_DTYPES if not name.startswith("float8"))
 """The dtypes that safetensors.numpy reads; the others need torch."""
 
 
@@ -58,7 +58,7 @@ def test_what_the_real_library_writes_is_read(arrays: dict[str, Any], tmp_path_f
     assert_same(found, arrays)
 
 
-@pytest.mark.parametrize("name", sorted(WRITABLE))
+@pytest.mark.parametrize("name", sorted(SAFETENSORS_DTYPES))
 def test_torch_reads_every_dtype_even_from_an_odd_place(name: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from safetensors.torch import load_file

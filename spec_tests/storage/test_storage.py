@@ -26,13 +26,13 @@ from shardvar.errors import (
     StorageError,
 )
 from shardvar.storage import local_file
-from shardvar.storage.local import LocalStorage, split
+from shardvar.storage.local import LocalStorage, split_path
 from shardvar.storage.local_file import reading, writing
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 
 NOT_NAMES = ["", ".", "..", "a/b", "/etc/passwd", "../up", "a\0b", "x" * 256, "ä" * 128, "\ud800"]
-SMALL_CHUNK = 7
+SMALL_CALL = 7
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ def written(storage: LocalStorage, name: str, data: bytes) -> None:
 def test_bytes_are_read_where_they_were_written(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[int, bytes]]
 ) -> None:
-    """What is read is what a byte array holds after the same writes; gaps are zeros. Chunks of 7 bytes make loops."""
+    """What is read is what a byte array holds after the same writes; gaps are zeros. Calls of 7 bytes make loops."""
     storage = LocalStorage(str(tmp_path_factory.mktemp("s")))
     model = bytearray()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_file, "_CHUNK", SMALL_CHUNK)
+        patch.setattr(local_file, "_CALL_NBYTES", SMALL_CALL)
         file = storage.create("f")
         for start, data in pieces:
             file.write(start, memoryview(data))
@@ -378,15 +378,15 @@ def test_split_tells_directories_from_names(tmp_path: Path, monkeypatch: pytest.
         "/ck": ("/", "ck"),
     }
     for text, (directory, name) in cases.items():
-        assert split(text) == (LocalStorage(directory), name), text
-        assert split(Path(text)) == split(str(Path(text)))
+        assert split_path(text) == (LocalStorage(directory), name), text
+        assert split_path(Path(text)) == split_path(str(Path(text)))
     assert os.listdir(here) == ["d"]
 
 
 @pytest.mark.parametrize("text", ["", "a\0b", "x" * 256])
 def test_split_refuses_what_is_no_path(text: str) -> None:
     with pytest.raises(ArgumentError):
-        split(text)
+        split_path(text)
 
 
 def test_directories_are_made_and_measured(tmp_path: Path) -> None:

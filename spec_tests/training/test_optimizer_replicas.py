@@ -135,6 +135,6 @@ def test_gradients_of_replicas_that_do_not_agree_are_refused_and_nothing_is_writ
     ]:
         with pytest.raises(ArgumentError, match=words):
             SGD().apply_gradients([(PerReplica(values), variable)])
-    with pytest.raises(ArgumentError, match="no gradients"):
+    with pytest.raises(ArgumentError, match="has no gradient"):
         SGD().apply_gradients([(PerReplica([None, None]), variable)])
     assert np.all(variable.numpy() == 1)

@@ -14,13 +14,13 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.variables import Variable
 from shardvar.variables.row_layout import RowLayout
 from shardvar.variables.scatter import scatter_sorted, sort_rows, sum_sorted
-from shardvar.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB, Update
+from shardvar.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB, UpdateKind
 from spec_tests.helpers.sharded_variables import counting, ids_of, sharded_arrays, sharded_of
 
 UPDATES = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV, "min": MIN, "max": MAX, "update": REPLACE}
 
 
-def by_loop(array: Any, rows: Any, values: Any, update: Update) -> Any:
+def by_loop(array: Any, rows: Any, values: Any, update: UpdateKind) -> Any:
     """The definition."""
     new = array.copy()
     with np.errstate(all="ignore"):

@@ -15,8 +15,8 @@ import shardvar as sv
 from shardvar.devices import Device, device_scope, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, OutOfRange, ScopeError
 from shardvar.variables import ResourceVariable, UnreadVariable, Variable, variable_operations
-from shardvar.variables.resource import Write, commit
 from shardvar.variables.updates import ADD, REPLACE
+from shardvar.variables.writes import Write, commit
 from spec_tests.helpers.sharded_variables import counting
 
 WRITES = {

@@ -92,7 +92,7 @@ def test_no_reader_finds_two_copies_that_differ() -> None:
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        from shardvar.variables.resource import holding
+        from shardvar.variables.writes import holding
 
         for _ in range(200):
             with holding(variable.resources):

@@ -191,7 +191,7 @@ def test_nothing_is_replaced_but_a_page(tmp_path: Path, run: Run) -> None:
     mine = tmp_path / "mine.html"
     mine.write_text("<p>my own</p>")
     outcome = run("view", path, "-o", mine)
-    assert outcome.code == 3 and "did not make it" in outcome.err and mine.read_text() == "<p>my own</p>"
+    assert outcome.code == 3 and "not written by shardvar" in outcome.err and mine.read_text() == "<p>my own</p>"
     assert [run("view", path, "-o", tmp_path / "page.html").code for _ in range(2)] == [0, 0]
     assert run("view", path, "-o", tmp_path / "model.svindex").code == 2
     (tmp_path / "folder.html").mkdir()

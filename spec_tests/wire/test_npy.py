@@ -16,7 +16,7 @@ from shardvar.errors import (
     MalformedCheckpoint,
     UnsupportedError,
 )
-from shardvar.wire.npy import MAGIC, WRITABLE, NpyHeader, build_preamble, parse_preamble, preamble_nbytes
+from shardvar.wire.npy import NPY_DTYPES, NPY_MAGIC, NpyHeader, build_preamble, parse_preamble, preamble_nbytes
 
 DTYPES = [np.dtype(order + code) for order in "<>" for code in "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split()]
 shapes = st.lists(st.integers(0, 6), max_size=5).map(tuple)
@@ -32,7 +32,7 @@ def written(array: np.ndarray[Any, Any], version: tuple[int, int] | None = None)
 def header_of(text: str | bytes, version: bytes = b"\1\0") -> bytes:
     """A header that says ``text``."""
     data = text if isinstance(text, bytes) else text.encode()
-    return MAGIC + version + len(data).to_bytes(2 if version == b"\1\0" else 4, "little") + data
+    return NPY_MAGIC + version + len(data).to_bytes(2 if version == b"\1\0" else 4, "little") + data
 
 
 def parsed(text: str | bytes, version: bytes = b"\1\0") -> NpyHeader:
@@ -55,7 +55,7 @@ def test_what_numpy_writes_is_read(dtype: Any, shape: tuple[int, ...], is_fortra
     assert header.is_plain == (array.flags.c_contiguous and dtype.isnative)
 
 
-@given(st.sampled_from(sorted(WRITABLE)), shapes)
+@given(st.sampled_from(sorted(NPY_DTYPES)), shapes)
 def test_a_header_is_written_as_numpy_writes_it(dtype: str, shape: tuple[int, ...]) -> None:
     array = np.zeros(shape, dtype)
     assert build_preamble(dtype, shape) + array.tobytes() == written(array)
@@ -147,12 +147,12 @@ def test_arrays_that_are_no_tensors_are_refused_by_name(array: Any, error: type[
     [
         (b"", MalformedCheckpoint),
         (b"\x93NUMPX\1\0\x76\0", MalformedCheckpoint),
-        (MAGIC, MalformedCheckpoint),
-        (MAGIC + b"\1\1\x76\0", MalformedCheckpoint),
-        (MAGIC + b"\4\0\x76\0\0\0", MalformedCheckpoint),
-        (MAGIC + b"\1\0\x76", IncompleteCheckpoint),
-        (MAGIC + b"\1\0\xff\xff", IncompleteCheckpoint),
-        (MAGIC + b"\2\0\xff\xff\xff\xff", IncompleteCheckpoint),
+        (NPY_MAGIC, MalformedCheckpoint),
+        (NPY_MAGIC + b"\1\1\x76\0", MalformedCheckpoint),
+        (NPY_MAGIC + b"\4\0\x76\0\0\0", MalformedCheckpoint),
+        (NPY_MAGIC + b"\1\0\x76", IncompleteCheckpoint),
+        (NPY_MAGIC + b"\1\0\xff\xff", IncompleteCheckpoint),
+        (NPY_MAGIC + b"\2\0\xff\xff\xff\xff", IncompleteCheckpoint),
     ],
 )
 def test_a_header_that_is_cut_or_unknown_is_refused(first: bytes, error: type[Exception]) -> None:
@@ -162,7 +162,7 @@ def test_a_header_that_is_cut_or_unknown_is_refused(first: bytes, error: type[Ex
 
 def test_a_header_of_more_than_ten_thousand_bytes_is_refused() -> None:
     with pytest.raises(InvalidCheckpoint, match="10000"):
-        preamble_nbytes(MAGIC + b"\1\0\xff\xff", 1 << 20)
+        preamble_nbytes(NPY_MAGIC + b"\1\0\xff\xff", 1 << 20)
 
 
 def test_a_header_in_another_encoding_than_its_version_has_is_refused() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardvar.errors import CheckpointError, CorruptCheckpoint, InvalidCheckpoint, MalformedCheckpoint
 from shardvar.wire.crc import CRC32C, mask
-from shardvar.wire.sstable import BLOCK_NBYTES, MAGIC, Table, decode_block, encode_table, open_table
+from shardvar.wire.sstable import BLOCK_NBYTES, TABLE_MAGIC, Table, decode_table_block, encode_table, open_table
 from shardvar.wire.varint import encode_varint
 from spec_tests.helpers import paths
 
@@ -59,7 +59,7 @@ def table(*blocks: tuple[bytes, bytes], compression: int = 0) -> bytes:
     index = block(*((0, separator, handle) for (separator, _), handle in zip(blocks, handles, strict=False)),
                   restarts=(0,))  # fmt: skip
     footer = handles[-1] + encode_varint(len(data)) + encode_varint(len(index))
-    return data + trailed(index, 0) + footer.ljust(40, b"\0") + MAGIC
+    return data + trailed(index, 0) + footer.ljust(40, b"\0") + TABLE_MAGIC
 
 
 def trailed(body: bytes, compression: int) -> bytes:
@@ -147,7 +147,7 @@ def test_a_table_cut_short_is_malformed(entries: list[tuple[bytes, bytes]], data
 
 @given(st.binary(max_size=200), st.binary(max_size=40))
 def test_random_blocks_under_right_checksums_raise_nothing_but_checkpoint_errors(body: bytes, separator: bytes) -> None:
-    for data in (table((separator, body)), table((separator, body), compression=1), body + MAGIC):
+    for data in (table((separator, body)), table((separator, body), compression=1), body + TABLE_MAGIC):
         try:
             assert isinstance(entries_of(data), list)
         except CheckpointError as error:
@@ -157,7 +157,7 @@ def test_random_blocks_under_right_checksums_raise_nothing_but_checkpoint_errors
 @given(st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=3), st.binary(max_size=3)), max_size=5))
 def test_a_block_that_is_read_has_rising_keys(entries: list[tuple[int, bytes, bytes]]) -> None:
     try:
-        keys, values = decode_block(block(*entries), 0)
+        keys, values = decode_table_block(block(*entries), 0)
     except CheckpointError as error:
         assert "offset 0" in error.cause
     else:
@@ -179,7 +179,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_a_hostile_block_is_malformed(name: str) -> None:
-    with pytest.raises(MalformedCheckpoint, match=r"block 0: .*offset"):
+    with pytest.raises(MalformedCheckpoint, match=r"table block 0: .*offset"):
         entries_of(table(HOSTILE[name]))
 
 
@@ -204,6 +204,6 @@ def test_an_index_that_names_one_block_many_times_does_not_multiply_it() -> None
 
 def test_an_index_block_far_away_is_malformed_before_it_is_read() -> None:
     handle = encode_varint(2**62) + encode_varint(2**62)
-    data = bytes(100) + (b"\0\0" + handle).ljust(40, b"\0") + MAGIC
+    data = bytes(100) + (b"\0\0" + handle).ljust(40, b"\0") + TABLE_MAGIC
     with pytest.raises(MalformedCheckpoint, match=f"offset {2**62}"):
         opened(data)

@@ -122,6 +122,7 @@ class Checkpoint(Trackable):
     _turn: Lock
 
     def __init__(self, root: Any = None, **objects: Any) -> None:
+        # Past ``__setattr__``, for which every attribute is an object to save.
         self.__dict__["_known"] = {}
         self.__dict__["_turn"] = Lock()
         self.__dict__["_root"] = None if root is None else self._node("root", root)
@@ -132,6 +133,7 @@ class Checkpoint(Trackable):
         if name.startswith("_") or hasattr(type(self), name):
             raise ArgumentError(f"A checkpoint has no place for an object named {name!r}.", "Choose another name.")
         node = self._node(name, value)
+        # A child of the root may be named once more, under its name there: Checkpoint(model, w=model.w).
         if self._root is None or self._root.children.get(name) is not node:
             self._check_has_place(name)
         super().__setattr__(name, value)

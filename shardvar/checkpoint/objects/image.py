@@ -29,7 +29,7 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.policies import Policy
 from shardvar.tracking import ObjectGraph, Stateful
 from shardvar.variables import Variable, VariableInterface
-from shardvar.variables.resource import holding
+from shardvar.variables.writes import holding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +63,7 @@ class Image:
 
     def write(self) -> WriteReport:
         """Plan which slice goes to which file, write the files and commit."""
+        # An export writes sharded variables whole: one part for each tensor. A format without slices joins them anyway.
         is_whole = self.options.is_for_serving and not self.options.as_shards
         work = plan_checkpoint(
             self.target,
@@ -75,7 +76,7 @@ class Image:
             source=self.source,
             trackables=self.trackables,
         )
-        return carry_out(work, self.source, None, lambda nbytes: None)
+        return carry_out(work, self.source, None, lambda _nbytes: None)
 
 
 def take_image(
@@ -157,6 +158,7 @@ def _add_key(key: str, keys: dict[str, None]) -> str:
 
 def _check_stands_alone(node: VariableInterface, path: tuple[str, ...]) -> None:
     if isinstance(node, Variable) and node.container is not None:
+        # Its values would be stored here and again in the sharded variable.
         # R-MODULE-1 (RFC 000): "It will result in unnecessary data duplications in checkpoints".
         raise ArgumentError(
             f"{'/'.join(path)} is a shard of {node.container.name}, and could not be restored to other shards.",

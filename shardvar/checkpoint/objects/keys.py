@@ -24,22 +24,14 @@ _ESCAPED = re.compile(r"\.(.?)", re.DOTALL)
 def key_of(path: Iterable[str], attribute: str = VARIABLE_VALUE) -> str:
     """Return the key of the value of the variable at the end of a path, or of another attribute of the object there.
 
+    ``split_key`` returns the path and the attribute.
+
     >>> key_of(["model", "a/b.c"])
     'model/a.Sb..c/.ATTRIBUTES/VARIABLE_VALUE'
     >>> key_of(["w", SLOT, "optimizer", "m"])
     'w/.OPTIMIZER_SLOT/optimizer/m/.ATTRIBUTES/VARIABLE_VALUE'
     """
     return "/".join([_edge(name) if "." in name or "/" in name else name for name in path]) + _ATTRIBUTES + attribute
-
-
-def path_of(key: str) -> tuple[str, ...] | None:
-    """Return the path of a key of a variable; None for any other key.
-
-    >>> path_of(key_of(["model", "a/b.c"])), path_of(key_of([])), path_of("weight")
-    (('model', 'a/b.c'), (), None)
-    """
-    found = split_key(key)
-    return found[0] if found is not None and found[1] == VARIABLE_VALUE else None
 
 
 def split_key(key: str) -> tuple[tuple[str, ...], str] | None:
@@ -52,6 +44,7 @@ def split_key(key: str) -> tuple[tuple[str, ...], str] | None:
     if not separator:
         return None
     path: list[str] = []
+    # "a.Sb..c" is the edge of "a/b.c". An edge with any other character after a dot was not written by ``key_of``.
     for edge in head.split("/") if head else ():
         if edge == SLOT:
             path.append(SLOT)

@@ -3,7 +3,7 @@
 match    Children by name, from the root on, as in the checkpoint's graph, and slots by the variable that they belong
          to. An object and a stored object meet once.
 plan     Compare dtype and full shape of every variable that met a value, then read all values.
-commit   Objects with state of their own take it, and give it back if one of them refuses. Then all variables are
+commit   Stateful objects take their state, and get the old one back if one of them refuses. Then all variables are
          written while no thread reads in between. Only then are the objects marked as restored.
 
 An object that met a stored one keeps a hook for children that the checkpoint has and the object has not. When such a
@@ -28,13 +28,13 @@ from shardvar.checkpoint.reader import Reader
 from shardvar.errors import UnmatchedObjects
 from shardvar.tracking import ChildHook, ObjectGraph, Slot, Stateful, Trackable
 from shardvar.variables import VariableInterface
-from shardvar.variables.resource import commit
+from shardvar.variables.writes import commit
 from shardvar.wire.damage import invalid
 
 Matches = list[tuple[Trackable, int]]
 """Objects, each with the number of the stored object that it met."""
 States = Sequence[tuple[Stateful, Mapping[str, str]]]
-"""Objects, each with the keys of its own state by its names."""
+"""Stateful objects, each with the keys of its arrays by their names."""
 _State = tuple[Stateful, Mapping[str, npt.NDArray[Any]]]
 """An object, and the arrays that it takes."""
 _WaitingSlot = tuple[Trackable, int, str, Slot]
@@ -291,7 +291,7 @@ class Restoration:
         return len(self.matching.objects)
 
     def _wanted(self, pairs: Matches) -> tuple[Keyed, States]:
-        """Return the variables that met a value, and the objects that met state of their own."""
+        """Return the variables that met a value, and the objects that met their own state."""
         variables: list[tuple[str, VariableInterface]] = []
         states: list[tuple[Stateful, Mapping[str, str]]] = []
         for each, number in pairs:

@@ -38,7 +38,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import put_in_place
 from shardvar.formats.table import format_of_name
-from shardvar.storage.local import split
+from shardvar.storage.local import split_path
 from shardvar.storage.protocol import Storage
 
 STATE_FILE = "checkpoint"
@@ -165,7 +165,7 @@ def newest_of(storage: Storage, directory: str, name: str = STATE_FILE) -> str |
         before, state = state, read_state(storage, name)
         if state == before:
             raise CheckpointNotFound(
-                f"{os.path.join(directory, name)} names {path}, and there is no checkpoint there.",
+                f"{os.path.join(directory, name)} names {path}, which does not exist.",
                 "Restore its files, or remove the state file to start a new series.",
             )
     return None
@@ -196,7 +196,7 @@ def _fields(text: str) -> Iterator[tuple[str, str]]:
     while True:
         match = _FIELD.match(text, position)
         if match is None:
-            raise _malformed(f"there is no field at character {position}")
+            raise _malformed(f"no field begins at character {position}")
         if match["name"] is None:
             return
         position = match.end()
@@ -300,5 +300,5 @@ def latest_checkpoint(directory: Path, latest_filename: str | None = None) -> st
         path = os.path.join(home, latest_filename or STATE_FILE)
     except TypeError:
         raise ArgumentTypeError(f"{directory!r} is not a path.", "Give the path of a directory.") from None
-    storage, name = split(path)
+    storage, name = split_path(path)
     return newest_of(storage, home, name) if name else None

@@ -226,7 +226,7 @@ def _decode_value(message: bytes, start: int, stop: int, node: StoredNode, keys:
             full_name = _text(message[first : _stop(last)])
         elif part == 3:
             key = _text(message[first : _stop(last)])
-    if key not in keys:
+    if key not in keys:  # the graph may list more than the file holds: a reshard can drop optimizer slots
         return
     if attribute == VARIABLE_VALUE:
         node.key, node.name = key, full_name

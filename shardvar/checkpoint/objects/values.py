@@ -34,8 +34,8 @@ from shardvar.variables import (
     VariableInterface,
 )
 from shardvar.variables.operations import plan_replacements
-from shardvar.variables.resource import Resource, Write, holding
 from shardvar.variables.updates import REPLACE
+from shardvar.variables.writes import Resource, Write, holding
 
 Keyed = Sequence[tuple[str, VariableInterface]]
 """Variables, each with the key of its value; keys and variables differ."""

@@ -1,7 +1,7 @@
 """An adapter of JAX: arrays under a ``NamedSharding`` over simulated CPU devices, and Orbax for checkpoints.
 
-What a user of JAX would write. Arrays are never changed in place: a write gives a new one. ``NamedSharding`` refuses
-rows that the devices do not divide: such variables are not claimed, and checkpoints hold them replicated, as is done.
+It calls JAX as its users do. Arrays are never changed in place: a write returns a new one. ``NamedSharding`` refuses
+rows that the devices do not divide: such variables are not claimed, and checkpoints hold them replicated, as is usual.
 """
 
 import os
@@ -34,7 +34,7 @@ class Adapter:
 
     @cached_property
     def _orbax(self) -> Any:
-        _ = self._jax  # which must be told of its devices first
+        _ = self._jax  # JAX must know its devices before Orbax imports it
         import orbax.checkpoint
 
         return orbax.checkpoint
@@ -44,7 +44,7 @@ class Adapter:
         return self._orbax.Checkpointer(self._orbax.StandardCheckpointHandler())
 
     def _sharding(self, counts: Sequence[int]) -> Any:
-        """The sharding over a mesh of devices, so many along each axis."""
+        """Return the sharding over a mesh with some number of devices along each axis."""
         jax = self._jax
         names = tuple(f"axis{axis}" for axis in range(len(counts)))
         mesh = jax.make_mesh(tuple(counts), names, axis_types=(jax.sharding.AxisType.Auto,) * len(counts))
@@ -167,7 +167,7 @@ class Adapter:
         return state, get_params
 
     def _placed(self, shape: tuple[int, ...], num_shards: int) -> Any:
-        """Where a checkpoint's array lies: in shards if these divide its rows, else on each device."""
+        """Return the sharding of a checkpoint's array: in shards if these divide its rows, else replicated."""
         if shape and shape[0] % num_shards == 0:
             return self._sharding([num_shards])
         mesh = self._sharding([num_shards]).mesh
@@ -194,7 +194,7 @@ class Adapter:
 
 
 def _gradient(jax: Any, gradient: Gradient, value: Any) -> Any:
-    """A gradient like the variable; that of looked up rows is what differentiating their lookup gives."""
+    """Return a gradient laid out like the variable; for (ids, rows) it is the derivative of their lookup."""
     if not isinstance(gradient, tuple):
         return jax.device_put(gradient, value.sharding)
     ids, rows = gradient

@@ -1,4 +1,4 @@
-"""An adapter of the plainest implementation there is: a sharded variable is a list of arrays, a checkpoint an npz.
+"""An adapter of a minimal implementation: a sharded variable is a list of arrays, a checkpoint an npz file.
 
 It is an example to copy from, and says what the kit costs: a few lines a method. What such a list has not, such as
 policies, it does not claim.
@@ -62,7 +62,7 @@ class Adapter:
 
     def assign(self, handle: Shards, value: Array) -> Shards:
         if sum(map(len, handle)) != len(value):
-            raise ValueError(f"A value of {len(value)} rows is none for {sum(map(len, handle))}.")
+            raise ValueError(f"A value of {len(value)} rows does not fit {sum(map(len, handle))} rows.")
         return np.split(value.copy(), np.cumsum([len(shard) for shard in handle])[:-1])
 
     def assign_add(self, handle: Shards, value: Array) -> Shards:
@@ -128,6 +128,6 @@ class Adapter:
 
 
 def _check(ids: Array, length: int) -> None:
-    """``IndexError`` for ids that are not there: NumPy would take negative ones from the end."""
+    """Raise ``IndexError`` for ids outside the rows; NumPy would count negative ones from the end."""
     if ((ids < 0) | (ids >= length)).any():
         raise IndexError(f"{ids.tolist()} are not all in [0, {length}).")

@@ -1,4 +1,4 @@
-"""An adapter of shardvar itself: what it claims, it keeps."""
+"""An adapter of shardvar itself; it keeps every rule that it claims."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ _OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
 
 
 class _Callback(sv.ShardingCallback):
-    """The kit's callback, which speaks of rows, as RFC 001's, which speaks of slices."""
+    """The kit's callback, which returns rows, as a callback of RFC 001, which returns slices."""
 
     def __init__(self, callback: Any, description: str) -> None:
         self._callback = callback
@@ -53,14 +53,14 @@ class _Callback(sv.ShardingCallback):
         return answer
 
     def _slice_text(self, shape: tuple[int, ...], first: int, rows: Array) -> str:
-        """``"13 4 3,2:0,4"`` for some rows; empty for all, and for what is no rows of the tensor."""
+        """Return the slice text of some rows, such as ``"13 4 3,2:0,4"``; empty for all rows and for other shapes."""
         if rows.shape == shape or rows.ndim != len(shape):
             return ""
         return format_slice_text(shape, sv.Region([first, *(0 for _ in shape[1:])], rows.shape))
 
 
 class Adapter:
-    """The oracle."""
+    """The adapter of shardvar, the oracle of the kit."""
 
     def div(self, length: int, num_shards: int) -> Any:
         return sv.div(length, num_shards)

@@ -64,7 +64,7 @@ class Adapter:
         return tf.distribute.ParameterServerStrategy(resolver, self._partition)
 
     def _partition(self, shape: Any, dtype: Any) -> Any:
-        """The strategy's partitioner, which asks the one of the variable that is being made."""
+        """Partition as the variable that is being created asks; a strategy has one partitioner for all."""
         return self._partitioner(shape, dtype)
 
     def _variable(self, initial: Any, partitioner: Callable[..., Any], **options: Any) -> Any:
@@ -220,8 +220,8 @@ class Adapter:
         return self._tf.train.load_variable(path, name)[start:stop]
 
     def save_parts(self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]) -> None:
-        pieces = [(key, offset[0], part) for offset, part in parts]
-        self.save_by_callback(path, {key: np.zeros(shape, dtype)}, lambda tensors: [pieces], "the given parts")
+        rows = [(key, offset[0], part) for offset, part in parts]
+        self.save_by_callback(path, {key: np.zeros(shape, dtype)}, lambda _tensors: [rows], "the given parts")
 
     def save_limited(self, path: str, tensors: Mapping[str, Array], num_shards: int, max_nbytes: int) -> None:
         self.save(path, tensors, num_shards, self._tf.train.experimental.MaxShardSizePolicy(max_nbytes))
@@ -244,12 +244,12 @@ class Adapter:
 
 
 def _key(name: str) -> str:
-    """The key of a tensor: Checkpoint escapes what separates the names of objects."""
+    """Return the key of a tensor; ``tf.train.Checkpoint`` escapes the separators in the names of objects."""
     return re.sub(r"\.(.)", lambda found: "/" if found[1] == "S" else found[1], name.removesuffix(_SUFFIX))
 
 
 def _callback(tf: Any, callback: Callable[[dict[str, Array]], Files], description: str) -> Any:
-    """A callback of the kit as one of TensorFlow; what is no variable, the object graph, has a file of its own."""
+    """Return a callback of the kit as one of TensorFlow; the object graph gets a separate file."""
 
     def whole(given: Any) -> dict[str, dict[Any, Any]]:
         return {given.checkpoint_key: {given.slice_spec: given.tensor}}
@@ -257,19 +257,19 @@ def _callback(tf: Any, callback: Callable[[dict[str, Array]], Files], descriptio
     def files(tensors: Sequence[Any]) -> Iterator[dict[str, dict[Any, Any]]]:
         variables = {_key(one.checkpoint_key): one for one in tensors if one.checkpoint_key.endswith(_SUFFIX)}
         yield from (whole(one) for one in tensors if not one.checkpoint_key.endswith(_SUFFIX))
-        for pieces in callback({key: one.tensor.numpy() for key, one in variables.items()}):
+        for parts in callback({key: one.tensor.numpy() for key, one in variables.items()}):
             file: dict[str, dict[Any, Any]] = {}
-            for key, row, piece in pieces:
+            for key, row, part in parts:
                 given = variables[key]
-                offsets = [row, *[0] * (piece.ndim - 1)][: piece.ndim]
+                offsets = [row, *[0] * (part.ndim - 1)][: part.ndim]
                 slice_spec = tf.Variable.SaveSliceInfo(
                     full_name=given.checkpoint_key,
                     full_shape=list(given.shape),
                     var_offset=offsets,
-                    var_shape=list(piece.shape),
+                    var_shape=list(part.shape),
                 ).spec
-                is_whole = piece.shape == tuple(given.shape)
-                file.setdefault(given.checkpoint_key, {})["" if is_whole else slice_spec] = tf.constant(piece)
+                is_whole = part.shape == tuple(given.shape)
+                file.setdefault(given.checkpoint_key, {})["" if is_whole else slice_spec] = tf.constant(part)
             yield file
 
     class Callback(tf.train.experimental.ShardingCallback):  # type: ignore[misc]

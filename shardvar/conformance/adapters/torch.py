@@ -1,9 +1,9 @@
 """An adapter of PyTorch: DTensor, ``torch.optim`` and ``torch.distributed.checkpoint``.
 
-What a user of PyTorch would write, without launching processes. Several ranks are PyTorch's own simulation of them in
-one process, ``LocalTensorMode``: every operation runs once a rank, collectives move the values between them, and where
-ranks come to differ, that is found. A variable in one shard is a plain tensor. Checkpoints are written and read with
-``no_dist=True``, by planners (PyTorch's way to say which slices there are) that ask for the slices of as many ranks.
+It calls PyTorch as its users do, but launches no processes. Several ranks are simulated in one process by PyTorch's own
+``LocalTensorMode``: every operation runs once a rank, collectives move values between ranks, and ranks that come to
+differ are an error. A variable in one shard is a plain tensor. Checkpoints are written and read with ``no_dist=True``,
+by planners (PyTorch's plans of which slices to move) for the slices of as many ranks.
 """
 
 import dataclasses
@@ -46,11 +46,11 @@ class Adapter:
         return torch
 
     def _ranks(self, handle: Any) -> AbstractContextManager[Any]:
-        """Where operations on a variable run: on each rank of its mesh."""
+        """Return the context in which operations on a variable run on each rank of its mesh."""
         return self._modes[handle.device_mesh.size()] if hasattr(handle, "device_mesh") else nullcontext()
 
     def _mesh(self, counts: tuple[int, ...]) -> Any:
-        """The mesh of some counts of ranks; its mode must be entered."""
+        """Return the mesh with some number of ranks along each axis; its mode must be entered."""
         torch = self._torch
         if counts not in self._meshes:
             ranks = torch.arange(int(np.prod(counts))).reshape(counts)
@@ -64,14 +64,14 @@ class Adapter:
         return self._modes[num_ranks]
 
     def _replicated(self, handle: Any, value: Any) -> Any:
-        """A tensor that every rank of a variable's mesh has."""
+        """Return a tensor that every rank of a variable's mesh holds whole."""
         if not hasattr(handle, "device_mesh"):
             return value
         parts = self._torch.distributed.tensor
         return parts.distribute_tensor(value, handle.device_mesh, [parts.Replicate()])
 
     def _like(self, handle: Any, value: Any) -> Any:
-        """A tensor in shards as a variable is."""
+        """Return a tensor in shards like those of a variable."""
         if not hasattr(handle, "device_mesh"):
             return value
         return self._torch.distributed.tensor.distribute_tensor(value, handle.device_mesh, handle.placements)
@@ -100,7 +100,7 @@ class Adapter:
             return self._array(handle)
 
     def _array(self, tensor: Any) -> Array:
-        """The values of a tensor, on whose ranks this runs; an error where these have come to differ."""
+        """Return the values of a tensor, called on its ranks; an error where the ranks differ."""
         if not hasattr(tensor, "device_mesh"):
             return _array(self._torch, tensor.detach().clone())
         whole = tensor.detach().full_tensor()
@@ -187,7 +187,7 @@ class Adapter:
                 handle.index_add_(0, where, what, alpha=1 if op == "add" else -1)
 
     def initialize(self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int) -> list[Array]:
-        if kind == "truncated_normal" and shape[0] % num_shards:  # that ranks are simulated is no fault of DTensor's
+        if kind == "truncated_normal" and shape[0] % num_shards:  # a limit of the simulation, not of DTensor
             raise NotImplementedError("truncated_normal in shards of several sizes, on simulated ranks")
         torch, handle = self._torch, self.create(np.empty(shape, dtype), num_shards)
         initializers = {
@@ -265,7 +265,7 @@ class Adapter:
 
 
 def _tensor(torch: Any, value: Array) -> Any:
-    """A tensor of an array: on its memory where PyTorch can look at it, which is not so of all strides and orders."""
+    """Return an array as a tensor, on the same memory where PyTorch supports its strides and byte order."""
     array = np.asarray(value)
     array = array.astype(array.dtype.newbyteorder("="), copy=any(stride < 0 for stride in array.strides))
     if array.dtype == _BFLOAT16:
@@ -274,7 +274,7 @@ def _tensor(torch: Any, value: Array) -> Any:
 
 
 def _value(torch: Any, value: Array) -> Any:
-    """A tensor, or a list of what no tensor holds: checkpoints take both."""
+    """Return a tensor, or a list for dtypes that tensors lack; checkpoints take both."""
     return value.tolist() if value.dtype == object else _tensor(torch, value).clone()
 
 

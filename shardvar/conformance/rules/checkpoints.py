@@ -99,7 +99,7 @@ def elastic(draw: st.DrawFn) -> Case:
 
 @rule("R-CKPT-1", 6, "000", ELASTIC, "save restore", elastic())
 def any_number_restores_into_any(adapter: Calls, case: Case) -> None:
-    """What was saved in some number of shards is restored, bit for bit, into any other number."""
+    """A tensor saved in some number of shards is restored, bit for bit, into any other number."""
     check_elastic(adapter, case)
 
 
@@ -152,7 +152,7 @@ def strings_are_saved(adapter: Calls, case: Case) -> None:
       st.tuples(arrays(["float32", "int64"], 2, 4).filter(lambda a: a.ndim > 0 and a.size > 0), shards).map(
           lambda drawn: ({"w": drawn[0]}, 1, min(drawn[1], len(drawn[0])))))  # fmt: skip
 def values_are_saved_not_memory(adapter: Calls, case: Case) -> None:
-    """What is saved is the values of an array, however it lies in memory: transposed, reversed, big-endian."""
+    """Saving keeps the values of an array, however it lies in memory: transposed, reversed, big-endian."""
     check_elastic(adapter, case)
 
 

@@ -108,29 +108,29 @@ def check_damage(adapter: Calls, case: Case, harm: Callable[[str, int, int, int]
 
 @rule("R-DAMAGE-1-remove", 8, "001", PRESENT, "save restore", cases, isolated=True)
 def lost_files_are_noticed(adapter: Calls, case: Case) -> None:
-    """Where a file is lost, restoring is refused or right: nothing comes back as zeros or as what was there before."""
+    """After the loss of a file, restoring is refused or right: nothing comes back as zeros or as the values before."""
     check_damage(adapter, case, remove)
 
 
 @rule("R-DAMAGE-1-truncate", 8, "001", PRESENT, "save restore", cases, isolated=True)
 def cut_files_are_noticed(adapter: Calls, case: Case) -> None:
-    """Where a file is cut off, restoring is refused or right."""
+    """After a file was cut off, restoring is refused or right."""
     check_damage(adapter, case, truncate)
 
 
 @rule("R-DAMAGE-1-flip", 8, "000", WORK, "save restore", cases, isolated=True)
 def flipped_bits_are_noticed(adapter: Calls, case: Case) -> None:
-    """Where one bit of a file is flipped, restoring is refused or right."""
+    """After one bit of a file was flipped, restoring is refused or right."""
     check_damage(adapter, case, flip)
 
 
 @rule("R-DAMAGE-1-zero", 8, "000", WORK, "save restore", cases, isolated=True)
 def zeroed_bytes_are_noticed(adapter: Calls, case: Case) -> None:
-    """Where some bytes of a file have become zeros, restoring is refused or right."""
+    """After some bytes of a file became zeros, restoring is refused or right."""
     check_damage(adapter, case, zero)
 
 
 @rule("R-DAMAGE-1-swap", 8, "000", WORK, "save restore", cases, isolated=True)
 def exchanged_files_are_noticed(adapter: Calls, case: Case) -> None:
-    """Where two files have changed places, restoring is refused or right."""
+    """After two files changed places, restoring is refused or right."""
     check_damage(adapter, case, swap)

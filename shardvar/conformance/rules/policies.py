@@ -41,7 +41,7 @@ def check_limited(adapter: Calls, case: Limited) -> None:
 
 @rule("R-POLICY-4", 7, "001", LIMIT, "save_limited restore", st.tuples(models(), st.just(1), st.integers(16, 100)))
 def limited_files_hold_everything(adapter: Calls, case: Limited) -> None:
-    """What is saved in files of limited size is restored bit for bit."""
+    """A checkpoint saved in files of limited size is restored bit for bit."""
     check_limited(adapter, case)
 
 
@@ -139,25 +139,25 @@ def callbacks_may_slice(adapter: Calls, case: Tensors) -> None:
 
 @rule("R-POLICY-1", 7, "001", REMOVED, "save_by_callback restore", models())
 def callbacks_may_not_remove(adapter: Calls, case: Tensors) -> None:
-    """Where a callback drops a tensor, saving is refused or the tensor is saved all the same."""
+    """If a callback drops a tensor, saving is refused or the tensor is saved all the same."""
     check_restriction(adapter, case, removed)
 
 
 @rule("R-POLICY-1-rows", 7, "001", REMOVED, "save_by_callback restore", models())
 def callbacks_may_not_remove_rows(adapter: Calls, case: Tensors) -> None:
-    """Where a callback drops rows of a tensor, saving is refused or the rows are saved all the same."""
+    """If a callback drops rows of a tensor, saving is refused or the rows are saved all the same."""
     check_restriction(adapter, case, rows_removed)
 
 
 @rule("R-POLICY-2", 7, "001", RESHAPED, "save_by_callback restore", models())
 def callbacks_may_not_reshape(adapter: Calls, case: Tensors) -> None:
-    """Where a callback reshapes a tensor, saving is refused or the shape is kept all the same."""
+    """If a callback reshapes a tensor, saving is refused or the shape is kept all the same."""
     check_restriction(adapter, case, reshaped)
 
 
 @rule("R-POLICY-3", 7, "001", CAST, "save_by_callback restore", models())
 def callbacks_may_not_cast(adapter: Calls, case: Tensors) -> None:
-    """Where a callback casts a tensor, saving is refused or the dtype is kept all the same."""
+    """If a callback casts a tensor, saving is refused or the dtype is kept all the same."""
     check_restriction(adapter, case, cast)
 
 

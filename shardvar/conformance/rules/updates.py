@@ -123,32 +123,33 @@ def bags_are_combined(adapter: Calls, case: tuple[Array, int, SparseIds, str]) -
     expect_equal(came, must.astype(np.float32), ulps=16)
 
 
-Write = tuple[Array, int, Array]
+DenseCase = tuple[Array, int, Array]
+"""A value, its number of shards, and another value of its shape."""
 
 
 @st.composite
-def dense_writes(draw: st.DrawFn) -> Write:
+def dense_writes(draw: st.DrawFn) -> DenseCase:
     """A table and another value of its shape."""
     value, num_shards = draw(tables())
     return value, num_shards, (value[::-1] * 2).copy()
 
 
 @rule("R-SV-3-assign", 3, "000", WRITES, "create assign read", dense_writes())
-def assignments_replace(adapter: Calls, case: Write) -> None:
+def assignments_replace(adapter: Calls, case: DenseCase) -> None:
     """After an assignment the variable reads as the new value."""
     value, num_shards, other = case
     expect_equal(adapter.read(adapter.assign(adapter.create(value, num_shards), other)), other)
 
 
 @rule("R-SV-3-assign-add", 3, "000", WRITES, "create assign_add read", dense_writes())
-def additions_add(adapter: Calls, case: Write) -> None:
+def additions_add(adapter: Calls, case: DenseCase) -> None:
     """After `assign_add` the variable reads as the sum."""
     value, num_shards, other = case
     expect_equal(adapter.read(adapter.assign_add(adapter.create(value, num_shards), other)), value + other)
 
 
 @rule("R-SV-3-assign-sub", 3, "000", WRITES, "create assign_sub read", dense_writes())
-def subtractions_subtract(adapter: Calls, case: Write) -> None:
+def subtractions_subtract(adapter: Calls, case: DenseCase) -> None:
     """After `assign_sub` the variable reads as the difference."""
     value, num_shards, other = case
     expect_equal(adapter.read(adapter.assign_sub(adapter.create(value, num_shards), other)), value - other)
@@ -177,7 +178,7 @@ def values_too_small_are_refused(adapter: Calls, case: tuple[Table, int]) -> Non
 @rule("R-READ-2", 3, "003", "no mutation is done to the Tensor returned by a read_variable_op after it's been read",
       "create assign_add read", tables())  # fmt: skip
 def reads_are_snapshots(adapter: Calls, case: Table) -> None:
-    """What was read stays as it was when the variable is written afterwards."""
+    """A value that was read stays as it was when the variable is written afterwards."""
     value, num_shards = case
     handle = adapter.create(value, num_shards)
     before = adapter.name(adapter.read(handle), "before")

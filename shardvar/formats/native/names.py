@@ -1,10 +1,10 @@
-"""The files of a native checkpoint, and what a person may type for one.
+"""The file names of a native checkpoint, and the names that a person may type for one.
 
     PREFIX.svindex                          the table of contents
-    PREFIX.svdata-GENERATION-00002-of-00005 data file 2 of 5; numbers above 99999 would have more digits, and none is
+    PREFIX.svdata-GENERATION-00002-of-00005 data file 2 of 5; there are at most 99999, so five digits are enough
 
-No file holds a name: the index gives the generation and the number of files, and its own name gives the prefix. So no
-index can lead to another directory, and a checkpoint is renamed by renaming its files.
+No file contains a name: the index gives the generation and the number of files, and its own name gives the prefix. So
+an index cannot lead to another directory, and a checkpoint is renamed by renaming its files.
 """
 
 import re
@@ -12,29 +12,30 @@ from collections.abc import Iterable
 
 from shardvar.errors import ArgumentError
 
-INDEX_SUFFIX = ".svindex"
+_INDEX_SUFFIX = ".svindex"
 MAX_FILES = 99_999
-"""Data files of one checkpoint: as many as five digits name."""
+"""Data files of one checkpoint: as many as five digits can number."""
 
 _GENERATION = re.compile(r"[A-Za-z0-9]{1,64}")
 _DATA = re.compile(r"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}", re.DOTALL)
 _ASIDE = re.compile(
     r"(?P<prefix>.+)\.(svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}(\.done)?|svindex\.[A-Za-z0-9]{1,64}\.tmp)", re.DOTALL
 )
+"""A data file, the journal of one (``.done``), or an index under its temporary name."""
 
 
-def index_name(prefix: str) -> str:
-    """The name of the index file."""
-    return prefix + INDEX_SUFFIX
+def native_index_name(prefix: str) -> str:
+    """Return the name of the index file."""
+    return prefix + _INDEX_SUFFIX
 
 
 def aside_name(prefix: str, generation: str) -> str:
-    """The name under which the index is written before it takes the place of the old one."""
-    return f"{index_name(prefix)}.{generation}.tmp"
+    """Return the temporary name under which the index is written before it replaces the old one."""
+    return f"{native_index_name(prefix)}.{generation}.tmp"
 
 
 def data_names(prefix: str, generation: str, count: int) -> list[str]:
-    """The names of the data files.
+    """Return the names of the data files.
 
     >>> data_names("ck", "1f", 2)
     ['ck.svdata-1f-00000-of-00002', 'ck.svdata-1f-00001-of-00002']
@@ -43,40 +44,40 @@ def data_names(prefix: str, generation: str, count: int) -> list[str]:
 
 
 def is_generation(text: str) -> bool:
-    """True where a generation may have this name: letters and digits, 64 at most."""
+    """Return True if a generation may have this name: 1 to 64 letters and digits."""
     return _GENERATION.fullmatch(text) is not None
 
 
 def check_generation(text: str) -> None:
-    """Raise ``ArgumentError`` where no generation may have this name."""
+    """Raise ``ArgumentError`` if a generation cannot have this name."""
     if not is_generation(text):
-        raise ArgumentError(f"The generation {text!r} is not made of 1 to 64 letters and digits.")
+        raise ArgumentError(f"Invalid generation {text!r}.", "Give 1 to 64 letters and digits.")
 
 
-def find_prefixes(names: Iterable[str], name: str) -> list[str]:
-    """The prefixes that ``name`` may mean among these files: a prefix, an index, a data file, or empty for all.
+def find_native(names: Iterable[str], name: str) -> list[str]:
+    """Return the prefixes that ``name`` may mean among these files: a prefix, an index, a data file, or empty for all.
 
-    >>> find_prefixes(["a.svindex", "b.svindex", "b.svdata-0-00000-of-00001"], "b.svdata-0-00000-of-00001")
+    >>> find_native(["a.svindex", "b.svindex", "b.svdata-0-00000-of-00001"], "b.svdata-0-00000-of-00001")
     ['b']
     """
-    indexes = [file for file in names if file.endswith(INDEX_SUFFIX) and file != INDEX_SUFFIX]
+    indexes = [file for file in names if file.endswith(_INDEX_SUFFIX) and file != _INDEX_SUFFIX]
     if not name:
-        return [file.removesuffix(INDEX_SUFFIX) for file in indexes]
-    if index_name(name) in indexes:
+        return [file.removesuffix(_INDEX_SUFFIX) for file in indexes]
+    if native_index_name(name) in indexes:
         return [name]
     if name in indexes:
-        return [name.removesuffix(INDEX_SUFFIX)]
+        return [name.removesuffix(_INDEX_SUFFIX)]
     data = _DATA.fullmatch(name)
-    return [data["prefix"]] if data and index_name(data["prefix"]) in indexes else []
+    return [data["prefix"]] if data and native_index_name(data["prefix"]) in indexes else []
 
 
 def leftovers(names: Iterable[str], prefix: str, named: Iterable[str]) -> list[str]:
-    """The files of a prefix that its index, which names ``named``, does not name.
+    """Return the files of a prefix that its index, which names ``named``, does not name.
 
-    Older generations, files of writers that died, journals and indexes that stand aside; never a file of another kind,
-    such as a copy that somebody made of an index.
+    They are older generations, files of writers that died, journals, and indexes under temporary names. Other files,
+    such as a copy of an index under another name, are never among them.
     """
-    kept = {index_name(prefix), *named}
+    kept = {native_index_name(prefix), *named}
     return [
         name for name in names if name not in kept and (match := _ASIDE.fullmatch(name)) and match["prefix"] == prefix
     ]

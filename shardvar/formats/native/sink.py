@@ -1,8 +1,12 @@
 """A native checkpoint that is being written.
 
-Data files carry their final names from the start, for a name with a fresh generation in it means nothing to anybody
-until an index names it. The commit is one rename: of the new index over the old one. What the new index does not name
-is removed afterwards, by this writer or, should it die here, by the next.
+Places. Payloads follow each other in the order of the assignment, each at a multiple of ``PAYLOAD_ALIGNMENT``. In the
+index, tensors are in the order of their keys' bytes, and the entries of a tensor in the order of their offsets. Both
+are computed on columns: sorted once, and cut into blocks.
+
+Commit. Data files have their final names from the start, because a name with a fresh generation in it means nothing
+until an index names it. The commit is one rename, of the new index over the old one. Files that the new index does not
+name are removed after it, by this writer or, if it dies before, by the next.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +17,14 @@ import numpy as np
 from shardvar.errors import ArgumentError, CheckpointError, UnsupportedError, prefix_errors
 from shardvar.formats.files import put_in_place, remove_unnamed
 from shardvar.formats.native.entries import RUN_NBYTES, Overview, encode_text
-from shardvar.formats.native.names import MAX_FILES, aside_name, check_generation, data_names, index_name, leftovers
+from shardvar.formats.native.names import (
+    MAX_FILES,
+    aside_name,
+    check_generation,
+    data_names,
+    leftovers,
+    native_index_name,
+)
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
@@ -21,11 +32,11 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
-from shardvar.wire.block_file import Value, encode_block, encode_block_file, open_block_file, pack_strings
+from shardvar.wire.block_file import IndexValue, encode_block_file, encode_index_block, open_block_file, pack_strings
 from shardvar.wire.crc import CRC32C, Checksum
 
 MAX_KEY_NBYTES = (1 << 16) - 1
-"""The longest key: so that a block with it stays a block."""
+"""The longest key, so that a block with it is not much larger than others."""
 
 MAX_SLICE_NBYTES = 1 << 41
 """The largest slice: the checksums of its runs take half of the largest block that readers accept."""
@@ -36,52 +47,60 @@ CAPABILITIES = Capabilities(
     max_slice_rank=64,
     empty_slices=True,
 )
-"""Everything; only what tells its own size, strings and variants, is never cut."""
+"""Everything; only strings and variants, whose elements have no fixed size, are never cut."""
 
+PAYLOAD_ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector register, so that a memory-mapped array of any dtype is aligned."""
+
+_BLOCK_NBYTES = 255 << 10
+"""Packed columns of a block, unless one entry alone has more; with the names of the columns it is within 256 KiB."""
+
+_ENTRY_NBYTES = 24  # file 4, start 8, nbytes 8, crc 4
+_TENSOR_NBYTES = 10  # key_nbytes 4, dtype 1, rank 1, count 4
 
 _OTHER = "x"
-"""Added to a generation whose name is taken."""
+"""Appended to a generation whose name is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class NativeWriter:
-    """How a data file is guarded; nothing frames it."""
+    """The checksums of a data file; its payloads have no frame."""
 
     run_nbytes: int = RUN_NBYTES
-    """The bytes of a run."""
+    """Size of a run in bytes."""
 
     @property
     def crc(self) -> Checksum:
-        """The checksum of payloads and runs."""
+        """The kind of checksum of payloads and runs."""
         return CRC32C
 
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """That of any other payload."""
+        """Return the checksum of the payload's bytes, as for any other dtype."""
         return CRC32C.compute(payload)
 
     def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
-        """Nothing stands around the payloads."""
+        """Return nothing: data files have payloads only."""
         return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NativeSink:
-    """A checkpoint that is being written."""
+    """A native checkpoint that is being written."""
 
     storage: Storage
-    """Where the files go."""
+    """The directory for the files."""
     prefix: str
-    """The checkpoint's name."""
+    """The prefix of the files."""
     assignment: Assignment
-    """What goes where."""
+    """The slices, and the file of each."""
     keys: Sequence[bytes]
-    """The keys of the assignment's tensors, as they are stored."""
+    """[n] the keys of the assignment's tensors, as they are stored."""
     overview: Overview
-    """What the index says as a whole."""
+    """The metadata block."""
     start: Ints
-    """[m] where each payload begins in its file."""
+    """[m] the first byte of each payload, in bytes of its file."""
     writer: NativeWriter = NativeWriter()
-    """How each file is guarded."""
+    """The checksums of each file."""
 
     @property
     def asides(self) -> list[str]:
@@ -89,26 +108,28 @@ class NativeSink:
         return data_names(self.prefix, self.overview.generation, self.assignment.num_files)
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Write the index aside, rename it over the old one, and remove what it does not name."""
-        rows = sort_rows(self.assignment, self.keys, self.start, checksums)
-        octets = b"".join(encode_block_file(encode_rows(rows), self.overview.encode()))
+        """Write the index under a temporary name, rename it over the old one, and remove what it does not name."""
+        # Plan: the index, whole, in memory.
+        rows = _sort_rows(self.assignment, self.keys, self.start, checksums)
+        octets = b"".join(encode_block_file(_encode_rows(rows), self.overview.encode()))
         aside = aside_name(self.prefix, self.overview.generation)
         data = [(name, name) for name in self.asides]
-        put_in_place(self.storage, data, (aside, index_name(self.prefix)), octets)
+        # Commit, then remove: before the rename, the old index still names the old files.
+        put_in_place(self.storage, data, (aside, native_index_name(self.prefix)), octets)
         remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self.asides))
 
 
-def create_sink(
+def create_native(
     storage: Storage, prefix: str, assignment: Assignment, metadata: Metadata, generation: str
 ) -> NativeSink:
-    """Lay the slices out; ``UnsupportedError`` where the format cannot hold them."""
+    """Lay the slices out; ``UnsupportedError`` if the format cannot hold them."""
     for name in (generation, generation + _OTHER):
         check_generation(name)
     _check_holds(assignment)
     keys = [encode_text(key) for key in assignment.slices.tensors.keys]
     longest = max(map(len, keys), default=0)
     if longest > MAX_KEY_NBYTES:
-        raise UnsupportedError(f"A key has {longest} bytes; {MAX_KEY_NBYTES} are the most.", "Choose a shorter one.")
+        raise UnsupportedError(f"A key has {longest} bytes, more than {MAX_KEY_NBYTES}.", "Choose a shorter key.")
     start, sizes = plan_places(assignment)
     description = metadata.description or assignment.description
     metadata = Metadata(description, metadata.writer, metadata.user)
@@ -120,59 +141,50 @@ def _check_holds(assignment: Assignment) -> None:
     slices = assignment.slices
     check_holds(slices, CAPABILITIES, "shardvar")
     if assignment.num_files > MAX_FILES:
-        raise UnsupportedError(f"{assignment.num_files} files are too many; {MAX_FILES} are the most.", "Join some.")
+        cause = f"{assignment.num_files} files are too many; at most {MAX_FILES} are allowed."
+        raise UnsupportedError(cause, "Join some.")
     if slices.nbytes.max(initial=0) > MAX_SLICE_NBYTES:
         row = int(slices.nbytes.argmax())
         cause = f"The slice {slices.region(row)} of {slices.key(row)!r} has {slices.nbytes[row]} bytes."
-        raise UnsupportedError(cause, f"A slice has {MAX_SLICE_NBYTES} at most; cut the tensor into more slices.")
+        raise UnsupportedError(
+            cause, f"At most {MAX_SLICE_NBYTES} bytes are allowed; cut the tensor into smaller slices."
+        )
     cut = (ITEMSIZES[slices.codes()] == 0) & ~slices.is_whole()
     if cut.any():
-        raise UnsupportedError(f"{slices.key(int(cut.argmax()))!r} is cut, and its payload has no parts.", "Join it.")
+        cause = f"{slices.key(int(cut.argmax()))!r} is cut, but its payload cannot be divided."
+        raise UnsupportedError(cause, "Write it whole.")
 
 
 def _fresh(storage: Storage, prefix: str, generation: str) -> str:
-    """The generation, or one beside it where the index that is there has files of that name.
+    """Return the generation, or another one if the files of the existing index have that name.
 
-    Writing these anew would break the old checkpoint before the new one is there.
+    Writing these files again would break the old checkpoint before the new one is there.
     """
     try:
-        file = storage.open(index_name(prefix))
+        file = storage.open(native_index_name(prefix))
         try:
             with prefix_errors(file.name):
                 old = Overview.decode(open_block_file(file.read, file.size).metadata).generation
         finally:
             file.close()
     except (CheckpointError, UnsupportedError):
-        return generation  # there is none, or none that could be broken
+        return generation  # no index, or one that cannot be read and so cannot be broken
     return generation + _OTHER if old == generation else generation
 
 
-# Where payloads lie in the data files, and the index that says so: pure columns, sorted once, cut into blocks.
-#
-# Payloads follow each other in the order of the assignment, each at a multiple of ``ALIGNMENT``. In the index, tensors
-# stand in the order of their keys' bytes and the entries of a tensor in the order of their offsets.
-
-
-ALIGNMENT = 64
-"""A cache line, and the widest vector register: what a memory-mapped array of any dtype may ask for."""
-
-BLOCK_NBYTES = 255 << 10
-"""Packed columns of a block, unless one entry alone has more; with the names of the columns it is within 256 KiB."""
-
-_ENTRY_NBYTES = 24  # file 4, start 8, nbytes 8, crc 4
-_TENSOR_NBYTES = 10  # key_nbytes 4, dtype 1, rank 1, count 4
-
-
 def plan_places(assignment: Assignment) -> tuple[Ints, Ints]:
-    """[m] where in its file each payload begins, and [files] the size of each file.
+    """Return [m] the first byte of each payload in its file, and [files] the size of each file.
 
     Laws: within a file, places rise in the order of the assignment; payloads are disjoint; those that have bytes begin
-    at multiples of ``ALIGNMENT``; a file ends with its last payload.
+    at multiples of ``PAYLOAD_ALIGNMENT``; a file ends with its last payload.
     """
     slices, count = assignment.slices, assignment.num_files
+    # Lay all files out as one, file after file: ``ends`` are the ends of the padded payloads. Payloads of 10, 70 and 5
+    # bytes in the files 0, 0, 1 have room 64, 128, 64 and ends 64, 192, 256. File 1 begins at base 192, so its payload
+    # begins at 256 - 64 - 192 = 0 in it; file 0 ends with its last payload, at 64 + 70 = 134.
     order = np.argsort(assignment.file, kind="stable")
     file, nbytes = assignment.file[order], slices.nbytes[order]
-    room = -(-nbytes // ALIGNMENT) * ALIGNMENT
+    room = -(-nbytes // PAYLOAD_ALIGNMENT) * PAYLOAD_ALIGNMENT
     ends = np.cumsum(room)
     base = np.append(0, ends)[np.searchsorted(file, np.arange(count))]
     start = ends - room - base[file]
@@ -180,30 +192,30 @@ def plan_places(assignment: Assignment) -> tuple[Ints, Ints]:
     filled = nbytes > 0
     np.maximum.at(sizes, file[filled], (start + nbytes)[filled])
     places = np.empty_like(start)
-    places[order] = np.minimum(start, sizes[file])  # payloads of no bytes may come last, and reach no further
+    places[order] = np.minimum(start, sizes[file])  # a last payload of 0 bytes must not lie beyond the end of the file
     return places, sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class _Rows:
     """The entries in the order of the index."""
 
     slices: SliceTable
-    """The slices; their tensors are the ones that have any, in order of their keys."""
+    """The slices; their tensors are those that have any, in the order of their keys."""
     keys: Sequence[bytes]
     """[n] the keys as they are stored."""
     file: Ints
     """[m] the number of the data file."""
     start: Ints
-    """[m] where the payload begins in it."""
+    """[m] the first byte of the payload in that file."""
     checksum: Ints
     """[m] the CRC32C of the payload."""
     runs: list[bytes]
-    """[m] the CRC32C of each run as 32-bit numbers; empty where there is only one."""
+    """[m] the CRC32C of each run as 32-bit numbers; empty if the payload is one run."""
 
 
-def sort_rows(assignment: Assignment, keys: Sequence[bytes], start: Ints, checksums: Sequence[FileChecksums]) -> Rows:
-    """The entries in the order of the index; ``keys`` are those of the assignment's tensors, as they are stored."""
+def _sort_rows(assignment: Assignment, keys: Sequence[bytes], start: Ints, checksums: Sequence[FileChecksums]) -> _Rows:
+    """Return the entries in the order of the index; ``keys`` are those of the assignment's tensors, as stored."""
     slices = assignment.slices
     payload, runs = _by_row(assignment, checksums)
     used = np.unique(slices.tensor).tolist()
@@ -211,9 +223,11 @@ def sort_rows(assignment: Assignment, keys: Sequence[bytes], start: Ints, checks
     rank_of = np.zeros(len(keys), np.int64)
     rank_of[tensors] = np.arange(len(tensors))
     tensor = rank_of[slices.tensor]
+    # The last key of lexsort is the first criterion: by tensor, then by offset axis after axis, then by shape, which
+    # orders empty slices that share an offset with another one.
     order = np.lexsort((*slices.shape.T[::-1], *slices.offset.T[::-1], tensor))
     columns = (slices.offset[order], slices.shape[order], slices.nbytes[order])
-    return Rows(
+    return _Rows(
         SliceTable(slices.tensors.take(tensors), tensor[order], *columns),
         [keys[row] for row in tensors.tolist()],
         assignment.file[order],
@@ -223,11 +237,14 @@ def sort_rows(assignment: Assignment, keys: Sequence[bytes], start: Ints, checks
     )
 
 
-def encode_rows(rows: Rows) -> Iterator[tuple[bytes, bytes]]:
+def _encode_rows(rows: _Rows) -> Iterator[tuple[bytes, bytes]]:
     """The blocks of entries, each with its first key."""
     slices, tensors = rows.slices, rows.slices.tensors
     if not len(slices):
         return
+    # ``ends`` are the packed sizes up to each entry, where a tensor is counted with its first entry. A block takes
+    # entries until they would exceed its size, and at least one; if it begins in the middle of a tensor, it lists that
+    # tensor again.
     is_first = np.append(True, slices.tensor[1:] != slices.tensor[:-1])
     nbytes = _ENTRY_NBYTES + 16 * tensors.ranks[slices.tensor] + np.fromiter(map(len, rows.runs), np.int64)
     own = _TENSOR_NBYTES + 8 * tensors.ranks + np.fromiter(map(len, rows.keys), np.int64)
@@ -235,22 +252,23 @@ def encode_rows(rows: Rows) -> Iterator[tuple[bytes, bytes]]:
     first = 0
     while first < len(slices):
         done = int(ends[first - 1]) if first else 0
-        again = 0 if is_first[first] else int(own[slices.tensor[first]])  # a tensor that goes on is listed anew
-        last = max(first + 1, int(np.searchsorted(ends, done - again + BLOCK_NBYTES, side="right")))
+        again = 0 if is_first[first] else int(own[slices.tensor[first]])
+        last = max(first + 1, int(np.searchsorted(ends, done - again + _BLOCK_NBYTES, side="right")))
         yield rows.keys[slices.tensor[first]], _encode_block(rows, first, last)
         first = last
 
 
-def _encode_block(rows: Rows, first: int, last: int) -> bytes:
-    """The entries ``[first, last)``, column by column (``shardvar.formats.native.entries``)."""
+def _encode_block(rows: _Rows, first: int, last: int) -> bytes:
+    """Return the entries ``[first, last)``, column by column (``shardvar.formats.native.entries``)."""
     slices, tensors = rows.slices, rows.slices.tensors
     tensor = slices.tensor[first:last]
     some = slice(int(tensor[0]), int(tensor[-1]) + 1)
     codes, dtype = np.unique(tensors.codes[some], return_inverse=True)
     ranks = tensors.ranks[some]
+    # Rows are padded to the highest rank in memory and not on disk: these masks select the numbers of real axes.
     axes = np.arange(tensors.shapes.shape[1])
     is_axis, is_axis_of_entry = (axes < column[:, None] for column in (ranks, tensors.ranks[tensor]))
-    values: dict[str, Value] = {
+    values: dict[str, IndexValue] = {
         **pack_strings("key", rows.keys[some]),
         **pack_strings("dtype_name", [NAMES[code].encode() for code in codes.tolist()]),
         "dtype": dtype.astype("u1"),
@@ -265,11 +283,12 @@ def _encode_block(rows: Rows, first: int, last: int) -> bytes:
         "crc": rows.checksum[first:last].astype("<u4"),
         "run_crc": b"".join(rows.runs[first:last]),
     }
-    return encode_block(values)
+    return encode_index_block(values)
 
 
 def _by_row(assignment: Assignment, checksums: Sequence[FileChecksums]) -> tuple[Ints, list[bytes]]:
-    """[m] each payload's checksum, and its runs' where there are several, from those of the files."""
+    """Return [m] each payload's checksum, and those of its runs if it has several, from the checksums of the files."""
+    # Checksums come file by file, and within a file in the order of the assignment: the order of a stable sort by file.
     order = np.argsort(assignment.file, kind="stable")
     payload = np.zeros(len(order), np.int64)
     payload[order] = np.concatenate([np.zeros(0, np.int64), *(found.payload for found in checksums)])

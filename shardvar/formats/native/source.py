@@ -1,8 +1,12 @@
-"""An open native checkpoint.
+"""An open native checkpoint: its table of contents, and the payloads.
 
-Between reading the index and opening the data files, a writer may commit a new checkpoint and remove the old files. So
-the files are opened at once, and where one is gone the index is read again. A checkpoint of more files than are
-held open can still be replaced while it is read; the error then says so.
+Contents. To find a key, few blocks of the index are read. If the entries of a key continue over several blocks they are
+joined: each table from ``scan`` has all entries of its keys. A few decoded blocks are kept, because a reader of one key
+soon reads its neighbour.
+
+Payloads. Between reading the index and opening the data files, a writer may commit a new checkpoint and remove the old
+files. So the files are opened at once, and if one is missing the index is read again. A checkpoint of more files than
+are held open (``DataFiles``) can still be replaced while it is read; the error then says so.
 """
 
 from collections import OrderedDict
@@ -14,9 +18,9 @@ from threading import Lock
 import numpy as np
 
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, UnsupportedError, prefix_errors
-from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced
-from shardvar.formats.native.entries import Entries, Overview, decode_entries, encode_text, select
-from shardvar.formats.native.names import data_names, index_name, leftovers
+from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced_error
+from shardvar.formats.native.entries import Entries, Overview, decode_entries, encode_text, select_entries
+from shardvar.formats.native.names import data_names, leftovers, native_index_name
 from shardvar.formats.protocol import Finding
 from shardvar.planning.faults import find_faults
 from shardvar.planning.index import EntryTable, Metadata, concatenate_entries, unknown_key
@@ -25,13 +29,7 @@ from shardvar.wire.block_file import BlockFile, open_block_file
 from shardvar.wire.crc import CRC32C, Checksum
 from shardvar.wire.damage import invalid
 
-# The table of contents of an open native checkpoint, of which few blocks are read to find one key.
-#
-# A key whose entries go on over several blocks is put together: each table that ``scan`` gives has all entries of its
-# keys. Decoded blocks are kept, a few of them, since whoever asks for one key soon asks for its neighbour.
-
-
-_KEPT = 16
+_KEPT_BLOCKS = 16
 """Decoded blocks that are kept: those of an index of some 40,000 entries, about 16 MiB."""
 
 
@@ -42,32 +40,32 @@ class NativeIndex:
     name: str
     """The index file's path, for messages."""
     blocks: BlockFile
-    """The file."""
+    """The blocks of the index file."""
     overview: Overview
-    """What it says as a whole."""
+    """Its metadata block."""
     files: Sequence[str]
     """The names of the data files."""
     file_fault: Callable[[int], CheckpointError | None]
-    """What keeps a data file from being read, if anything does."""
+    """Returns the error that keeps a data file from being read, or None."""
     _kept: OrderedDict[int, Entries] = field(init=False, default_factory=OrderedDict)
     _broken: dict[str, CheckpointError] = field(init=False, default_factory=dict)
-    """The tensors of all blocks that were decoded so far that make no sense."""
+    """The broken tensors of all blocks that were decoded so far."""
     _faults: list[dict[str, CheckpointError]] = field(init=False, default_factory=list)
-    """All faults, once they were asked for."""
+    """All faults, as the only item, once they have been computed."""
     _lock: Lock = field(init=False, default_factory=Lock)
 
     @property
     def metadata(self) -> Metadata:
-        """What the checkpoint says about itself."""
+        """The checkpoint's metadata."""
         return self.overview.metadata
 
     @property
-    def faults(self) -> "Faults":
-        """Keys that cannot be read, with the reason; worked out when asked for."""
-        return Faults(self)
+    def faults(self) -> "NativeFaults":
+        """Keys that cannot be read, each with its error; computed on demand."""
+        return NativeFaults(self)
 
     def find(self, key: str) -> EntryTable:
-        """The entries of one key; ``UnknownKey`` where there is none."""
+        """Return the entries of one key; ``UnknownKey`` if the checkpoint does not have it."""
         table = self.find_or_none(key)
         if table is None:
             near = max(0, self.blocks.numbers(_stored(key) or b"").stop - 1)
@@ -76,7 +74,7 @@ class NativeIndex:
         return table
 
     def find_or_none(self, key: str) -> EntryTable | None:
-        """The entries of one key, None where there are none; the key's own error where they make no sense."""
+        """Return the entries of one key, or None; raise the key's error if it is broken."""
         stored = _stored(key)
         tables = []
         for number in self.blocks.numbers(stored) if stored is not None else ():
@@ -89,27 +87,32 @@ class NativeIndex:
         return concatenate_entries(tables) if tables else None
 
     def scan(self) -> Iterator[EntryTable]:
-        """All entries, about a block at a time, in the order of the keys; all entries of a key are in one table."""
-        held: list[EntryTable] = []  # those of the last key so far, which goes on in the next block
+        """All entries, about a block at a time, in the order of the keys; a key's entries are in one table.
+
+        For blocks [a b] [b] [b c] the tables are [a], [b b b] and [c]: the entries of the last key of a block are held
+        back while the next block continues that key.
+        """
+        held: list[EntryTable] = []  # entries of one key, which the next block continues
         for number in range(len(self.blocks)):
             entries = self._entries(number)
             table, count = entries.table, len(entries.table.slices.tensors)
             goes_on = number + 1 < len(self.blocks) and self.blocks.first_keys[number + 1] == entries.last_key
+            # Unless this whole block is the held key and the next one continues it, the held entries end here.
             if held and not (goes_on and count == 1):
                 held.append(table)
                 table, held = concatenate_entries(held), []
                 count = len(table.slices.tensors)
             if goes_on and count:
-                cut = int(np.searchsorted(table.slices.tensor, count - 1))
-                held.append(select(table, count - 1, count, cut, len(table)))
-                table = select(table, 0, count - 1, 0, cut)
+                cut = int(np.searchsorted(table.slices.tensor, count - 1))  # the first entry of the last key
+                held.append(select_entries(table, count - 1, count, cut, len(table)))
+                table = select_entries(table, 0, count - 1, 0, cut)
             if len(table):
                 yield table
         if held:
             yield concatenate_entries(held)
 
     def all_faults(self) -> dict[str, CheckpointError]:
-        """Every key that cannot be read; worked out by one full scan, once."""
+        """Return every key that cannot be read with its error; computed once, by a full scan."""
         if not self._faults:
             found: dict[str, CheckpointError] = {}
             for table in self.scan():
@@ -118,7 +121,7 @@ class NativeIndex:
         return self._faults[0]
 
     def faults_in(self, table: EntryTable) -> dict[str, CheckpointError]:
-        """The keys of a table that break a law or that a data file keeps from being read."""
+        """Return the keys of a table that break a law, or whose data file cannot be read."""
         faults = find_faults(table.slices)
         rows = np.flatnonzero(table.slices.nbytes > 0)
         for file in np.unique(table.file[rows]).tolist():
@@ -129,37 +132,37 @@ class NativeIndex:
         return faults
 
     def _entries(self, number: int) -> Entries:
-        """One block, decoded."""
+        """Return one block, decoded."""
         with self._lock:
             entries = self._kept.get(number)
         if entries is None:
-            with prefix_errors(self.name):
+            with prefix_errors(self.name):  # without the lock: two threads may decode the same block
                 entries = self._decode(number)
         with self._lock:
             self._broken.update(entries.broken)
             self._kept[number] = entries
             self._kept.move_to_end(number)
-            while len(self._kept) > _KEPT:
+            while len(self._kept) > _KEPT_BLOCKS:
                 self._kept.popitem(last=False)
         return entries
 
     def _decode(self, number: int) -> Entries:
         first_keys = self.blocks.first_keys
         block = self.blocks.block(number)
-        with prefix_errors(f"block {number} at offset {self.blocks.start[number]}"):
+        with prefix_errors(f"index block {number} at offset {self.blocks.start[number]}"):
             entries = decode_entries(block, int(self.blocks.nbytes[number]), self.overview)
             following = first_keys[number + 1] if number + 1 < len(first_keys) else entries.last_key
             if entries.first_key != first_keys[number] or entries.last_key > following:
-                raise invalid("Its keys are not those that the table says.")
+                raise invalid("Its keys are not those that the table gives.")
         return entries
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Faults(Mapping[str, CheckpointError]):
-    """The keys that cannot be read: asking for one costs as much as finding it, going through them a full scan."""
+class NativeFaults(Mapping[str, CheckpointError]):
+    """The keys that cannot be read, as a mapping: a look-up costs as much as finding the key, iteration a full scan."""
 
     index: NativeIndex
-    """The index that they are in."""
+    """The index that has the keys."""
 
     def __getitem__(self, key: str) -> CheckpointError:
         try:
@@ -177,7 +180,7 @@ class Faults(Mapping[str, CheckpointError]):
 
 
 def _stored(key: str) -> bytes | None:
-    """The key as an index has it; None where no index can."""
+    """Return the key as an index stores it; None if an index cannot."""
     try:
         return encode_text(key)
     except ArgumentError:
@@ -186,14 +189,14 @@ def _stored(key: str) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NativeSource:
-    """An open checkpoint."""
+    """An open native checkpoint."""
 
     storage: Storage
-    """Where it is."""
+    """The directory that holds it."""
     prefix: str
-    """Its name."""
+    """The prefix of its files."""
     file: ReadableFile
-    """The index file."""
+    """The index file, open."""
     index: NativeIndex
     """The table of contents."""
     files: DataFiles
@@ -220,50 +223,53 @@ class NativeSource:
                 self.files.open(file).read_into(start, buffer)
 
     def map(self, file: int) -> memoryview:
-        """A data file as a read-only memory map."""
+        """Return a data file as a read-only memory map."""
         with self._explained():
             return self.files.map(file)
 
     def findings(self) -> Sequence[Finding]:
-        """Data files that are gone or of another size, and files of the prefix that the index does not name."""
+        """Return data files that are missing or of another size, and files of the prefix that the index does not name.
+
+        These name files; ``index.faults`` names the keys that cannot be read because of them.
+        """
         faults = [(name, self.files.fault(number)) for number, name in enumerate(self.index.files)]
         damage = [Finding(name, fault.cause, True) for name, fault in faults if fault is not None]
         others = leftovers(self.storage.names(), self.prefix, self.index.files)
         return [*damage, *(Finding(name, "The index does not name this file.", False) for name in others)]
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         self.files.close()
         self.file.close()
 
     def is_replaced(self) -> bool:
-        """True where another index stands in the place of this one."""
-        return is_replaced(self.storage, index_name(self.prefix), self.file)
+        """Return True if another index has taken the place of this one."""
+        return is_replaced(self.storage, native_index_name(self.prefix), self.file)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say of a missing file that it was replaced, where it was."""
+        """Add to the error about a missing file that the checkpoint was replaced, if it was."""
         try:
             yield
         except MissingFile as error:
             if not self.is_replaced():
                 raise
-            cause = f"{error.cause} The checkpoint was written anew while it was read."
+            cause = f"{error.cause} The checkpoint was replaced while it was being read."
             raise MissingFile(cause, "Open it again.") from error
 
 
-def open_source(storage: Storage, prefix: str) -> NativeSource:
-    """Open a checkpoint; the index is read again where its files were replaced meanwhile."""
+def open_native(storage: Storage, prefix: str) -> NativeSource:
+    """Open a checkpoint; its index is read again if its files were replaced meanwhile."""
     for _ in range(ATTEMPTS):
         source = _read_index(storage, prefix)
         if source.files.hold() or not source.is_replaced():
             return source
         source.close()
-    raise replaced(source.file.name)
+    raise replaced_error(source.file.name)
 
 
 def _read_index(storage: Storage, prefix: str) -> NativeSource:
-    file = storage.open(index_name(prefix))
+    file = storage.open(native_index_name(prefix))
     try:
         with prefix_errors(file.name):
             blocks = open_block_file(file.read, file.size)
@@ -271,7 +277,7 @@ def _read_index(storage: Storage, prefix: str) -> NativeSource:
     except CheckpointError:
         file.close()
         raise
-    except UnsupportedError as error:
+    except UnsupportedError as error:  # of another branch of errors, which ``prefix_errors`` leaves alone
         file.close()
         raise UnsupportedError(f"{file.name}: {error.cause}", error.remedy) from error
     names = data_names(prefix, overview.generation, len(overview.file_nbytes))

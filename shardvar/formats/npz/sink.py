@@ -1,7 +1,7 @@
 """Writing an npz archive that ``numpy.load`` reads.
 
-Members are stored as they are, each payload at a multiple of 64 bytes, so that it can be mapped. Names of members are
-keys and not paths, but somebody will unpack the archive: a key that would lead out of the directory is refused.
+Members are stored without compression, each payload at a multiple of 64 bytes, so that it can be mapped. Names of
+members are keys and not paths, but an archive may be unpacked: a key that would lead out of the directory is refused.
 """
 
 import re
@@ -12,7 +12,7 @@ import numpy as np
 
 from shardvar.errors import UnsupportedError
 from shardvar.formats.files import put_in_place, remove_unnamed, take_away
-from shardvar.formats.npz.contents import SUFFIX
+from shardvar.formats.npz.contents import MEMBER_SUFFIX
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
@@ -24,41 +24,43 @@ from shardvar.wire.npy import build_preamble
 from shardvar.wire.zip import build_central, build_end, build_local, encode_name, plan_local_nbytes
 
 _LEADS_OUT = re.compile(r"[/\\]|[A-Za-z]:[/\\]|(?:.*[/\\])?\.\.[/\\]", re.DOTALL)
-"""The beginning of a name that, unpacked as a file, would lie outside the directory that it is unpacked in."""
+"""The beginning of a name that, unpacked as a file, would lie outside the directory of the archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class NpzWriter:
-    """How an archive is framed and guarded."""
+    """The frame and the checksums of an archive."""
 
     run_nbytes: int = 0
-    """No runs: there is one checksum an array."""
+    """0: an array has one checksum, and its runs have none."""
 
     @property
     def crc(self) -> Checksum:
-        """The checksum of a payload; that of the member is made of it."""
+        """The checksum of a payload; that of its member is computed from it."""
         return CRC32
 
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """Of strings the format holds none."""
+        """Return the checksum of the bytes; the format holds neither strings nor variants."""
         return CRC32.compute(payload)
 
     def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
-        """The headers of each member, the directory and the end records."""
-        pieces: list[tuple[int, bytes]] = []
+        """Return the headers of each member, the directory and the end records."""
+        parts: list[tuple[int, bytes]] = []
         directory: list[bytes] = []
         shares: dict[bytes, int] = {}
         position = 0
         rows = zip(_members(slices), start.tolist(), slices.nbytes.tolist(), checksums.payload.tolist(), strict=True)
         for (name, preamble), begin, nbytes, checksum in rows:
+            # The CRC of a member is that of preamble and payload: the preamble's share (``contents``) plus the
+            # payload's own.
             if preamble not in shares:
                 shares[preamble] = CRC32.combine(CRC32.compute(preamble), 0, nbytes)
             crc, total = shares[preamble] ^ checksum, len(preamble) + nbytes
-            pieces.append((position, build_local(begin - position - len(preamble), name, crc, total) + preamble))
+            parts.append((position, build_local(begin - position - len(preamble), name, crc, total) + preamble))
             directory.append(build_central(position, name, crc, total))
             position = begin + nbytes
         listed = b"".join(directory)
-        return [*pieces, (position, listed + build_end(position, len(listed), len(directory)))]
+        return [*parts, (position, listed + build_end(position, len(listed), len(directory)))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,27 +68,27 @@ class NpzSink:
     """An npz archive that is being written."""
 
     storage: Storage
-    """Where the file goes."""
+    """The directory for the file."""
     name: str
-    """Its name."""
+    """The final name of the file."""
     asides: list[str]
-    """Its name before the commit."""
+    """Its temporary name, as the only item."""
     start: Ints
-    """[m] where each payload begins."""
+    """[m] the first byte of each payload, in bytes of the file."""
     writer: NpzWriter = NpzWriter()
-    """How it is framed and guarded."""
+    """The frame and the checksums of the file."""
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
-        """Put the finished file in its place."""
-        empty = None if checksums else build_end(0, 0, 0)
+        """Put the finished file in place."""
+        empty = None if checksums else build_end(0, 0, 0)  # without slices no file was written
         put_in_place(self.storage, [], (self.asides[0], self.name), empty)
         remove_unnamed(self.storage, lambda names: _asides(self.name, names))
 
 
-def plan_sink(
+def plan_archive(
     storage: Storage, name: str, assignment: Assignment, capabilities: Capabilities, generation: str
 ) -> NpzSink:
-    """Lay the assigned tensors out; ``UnsupportedError`` where the format cannot hold them."""
+    """Lay the assigned tensors out; ``UnsupportedError`` if the format cannot hold them."""
     slices = assignment.slices
     check_holds(slices, capabilities, "npz")
     if assignment.num_files > 1:
@@ -108,12 +110,12 @@ def plan_sink(
 
 
 def remove_archive(storage: Storage, name: str) -> None:
-    """Take away the archive of that name."""
+    """Remove the archive of that name."""
     take_away(storage, [(name, f"{name}.removed.tmp")], lambda names: _asides(name, names))
 
 
 def _asides(name: str, names: list[str]) -> list[str]:
-    """The files that writers of that archive put aside, and their journals."""
+    """Return the temporary files of that archive's writers, and their journals."""
     aside = re.compile(re.escape(name) + r"\.[A-Za-z0-9]+\.tmp(\.done)?", re.DOTALL)
     return list(filter(aside.fullmatch, names))
 
@@ -122,4 +124,4 @@ def _members(slices: SliceTable) -> Iterator[tuple[bytes, bytes]]:
     """The name of each member and the npy header that it begins with."""
     tensors = slices.tensors
     for row in slices.tensor.tolist():
-        yield encode_name(tensors.keys[row] + SUFFIX), build_preamble(tensors.dtype(row), tensors.shape(row))
+        yield encode_name(tensors.keys[row] + MEMBER_SUFFIX), build_preamble(tensors.dtype(row), tensors.shape(row))

@@ -1,7 +1,16 @@
 """Reading the payloads of an npz archive.
 
-Arrays that are stored as they are in memory are read like any file. The others are streams: one that was read up to
-some byte is kept, so that reading on is cheap; to go back is to begin anew.
+Plain arrays, which are stored as they are in memory, are read like any file. The others, which are deflated, big-endian
+or in Fortran order, are streams:
+
+    _Inflater       inflated bytes of a member, never more than was asked for, however large the stream is
+    MemberStream    the bytes of a member from the first to the last, and their CRC; never more than a block in memory.
+                    Once the last byte was given, the CRC has been compared, and the compressed bytes end there too
+    PayloadStream   the array's payload in order, with the bytes of each element reversed if they have to be
+
+A stream that was read up to some byte is kept, so that reading on is cheap; going back begins a new stream. Arrays in
+Fortran order have no payload until all their elements are there. They are the exception that is held in memory, for a
+moment twice.
 """
 
 import threading
@@ -14,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ShardvarError, UnsupportedError
-from shardvar.formats.npz.contents import Array, Contents
+from shardvar.formats.npz.contents import ArchiveContents, StoredArray
 from shardvar.formats.protocol import Finding
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.index import EntryTable, TableIndex
@@ -23,86 +32,72 @@ from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import corrupt, malformed
 from shardvar.wire.zip import STORED
 
-# Arrays that do not lie in the file as they are in memory: deflated, big-endian, or with the first axis fastest.
-#
-# A ``MemberStream`` gives the bytes of a member from the first to the last: read, inflated, their CRC taken. It never
-# holds more than a block. When the last byte was given, the CRC has been compared, and the compressed bytes have been
-# seen to end there and nowhere else.
-#
-# A ``PayloadStream`` gives the array's payload, in order as well, with the bytes of each element turned round where
-# they
-# have to be. Arrays in Fortran order have no payload before all of their elements are there: they are the exception
-# that
-# is held in memory, for a moment twice.
-
-
-# Inflating a deflate stream piece by piece, never more than was asked for, whatever the stream would become.
+_STREAM_NBYTES = 1 << 18
+"""Bytes of one read of the file, and of one step of skipping."""
+_KEPT_STREAMS = 4
+"""Streams that are kept to be read on."""
+_MODEST_NBYTES, _MODEST_INFLATION = 1 << 30, 64
+"""The memory that an array in Fortran order may take: this size, or this multiple of its size in the file."""
 
 
 @dataclass(slots=True)
-class Inflater:
+class _Inflater:
     """One raw deflate stream."""
 
     take: Callable[[], bytes]
-    """Gives the next compressed bytes, none at their end."""
+    """Returns the next compressed bytes, empty at their end."""
     _zlib: Any = field(default_factory=lambda: zlib.decompressobj(-zlib.MAX_WBITS))
 
     def read(self, most: int) -> bytes:
-        """The next bytes, at least one and at most ``most``; none once the stream has ended."""
+        """Return the next bytes, at least one and at most ``most``; empty once the stream has ended."""
         while not self._zlib.eof:
             compressed = self._zlib.unconsumed_tail or self.take()
             try:
-                piece: bytes = self._zlib.decompress(compressed, most)
+                inflated: bytes = self._zlib.decompress(compressed, most)
             except zlib.error:
                 raise malformed("Its compressed bytes cannot be inflated.") from None
-            if piece:
-                return piece
+            if inflated:
+                return inflated
             if not compressed and not self._zlib.eof:
-                raise malformed("Its compressed bytes break off.")
+                raise malformed("Its compressed bytes end too early.")
         return b""
 
     def check_end(self) -> None:
-        """Raise unless the stream has given all its bytes, and no compressed byte is left."""
+        """Raise unless the stream has ended, and all compressed bytes with it."""
         if self.read(1):
-            raise malformed("Its compressed bytes become more than it should have.")
+            raise malformed("Its compressed bytes become more than its size.")
         if self._zlib.unused_data or self.take():
-            raise malformed("Other bytes follow its compressed ones.")
-
-
-_BLOCK_NBYTES = 1 << 18
-"""Bytes that are read or skipped at a time."""
-_MODEST_NBYTES, _MODEST_INFLATION = 1 << 30, 64
-"""What an array may take in memory: so many bytes, or so many times those of the file that it comes from."""
+            raise malformed("Its compressed bytes are followed by others.")
 
 
 @dataclass(slots=True)
 class MemberStream:
-    """The bytes of one member, each seen once."""
+    """The bytes of one member, each given once."""
 
     file: ReadableFile
     """The archive."""
-    array: Array
+    array: StoredArray
     """The array whose member it is."""
     _taken: int = 0
-    """Bytes read from the file."""
+    """The number of bytes read from the file."""
     _given: int = 0
-    """Bytes given."""
+    """The number of bytes given."""
     _crc: int = 0
-    _inflater: Inflater = field(init=False)
+    _inflater: _Inflater = field(init=False)
 
     def __post_init__(self) -> None:
-        self._inflater = Inflater(self._take)
+        self._inflater = _Inflater(self._take)
 
     def read_into(self, buffer: memoryview) -> None:
         """Fill ``buffer`` with the next bytes."""
         filled = 0
         while filled < len(buffer):
             wanted = len(buffer) - filled
-            piece = self._take(wanted) if self._is_stored else self._inflater.read(wanted)
-            if not piece:
+            part = self._take(wanted) if self._is_stored else self._inflater.read(wanted)
+            if not part:
                 raise malformed(f"Its bytes end after {self._given + filled} of {self.array.member.nbytes}.")
-            buffer[filled : filled + len(piece)] = piece
-            filled += len(piece)
+            buffer[filled : filled + len(part)] = part
+            filled += len(part)
         self._crc = CRC32.compute(buffer, self._crc)
         self._given += filled
         if self._given == self.array.member.nbytes:
@@ -112,8 +107,9 @@ class MemberStream:
     def _is_stored(self) -> bool:
         return self.array.member.method == STORED
 
-    def _take(self, most: int = _BLOCK_NBYTES) -> bytes:
-        nbytes = min(most, _BLOCK_NBYTES, self.array.member.stored_nbytes - self._taken)
+    def _take(self, most: int = _STREAM_NBYTES) -> bytes:
+        """Return the next bytes of the file, compressed or not; empty at the end of the member."""
+        nbytes = min(most, _STREAM_NBYTES, self.array.member.stored_nbytes - self._taken)
         self._taken += nbytes
         return self.file.read(self.array.start + self._taken - nbytes, nbytes)
 
@@ -121,28 +117,30 @@ class MemberStream:
         if not self._is_stored:
             self._inflater.check_end()
         if self._crc != self.array.member.crc:
-            raise corrupt(f"Its {self._given} bytes do not have the CRC that the archive gives.")
+            raise corrupt(f"Its {self._given} bytes disagree with the CRC of the archive.")
 
 
 @dataclass(slots=True)
 class PayloadStream:
-    """The payload of one array from its beginning on."""
+    """The payload of one array, from its first byte on."""
 
     position: int
-    """Bytes given or skipped."""
+    """The number of payload bytes that were given or skipped."""
     _member: MemberStream
     _rest: bytes = b""
-    """The end of an element of which the beginning was given."""
+    """The end of an element whose beginning was given."""
 
     @classmethod
-    def of(cls, file: ReadableFile, array: Array) -> "PayloadStream":
-        """The stream at the payload's beginning."""
+    def of(cls, file: ReadableFile, array: StoredArray) -> "PayloadStream":
+        """Return the stream at the payload's first byte."""
         member = MemberStream(file, array)
         member.read_into(memoryview(bytearray(array.header.data_start)))
         return cls(0, member)
 
     def read_into(self, buffer: memoryview) -> None:
         """Fill ``buffer`` with the next bytes."""
+        # Bytes can be reversed in whole elements only. With elements of 4 bytes and one byte kept from before, a buffer
+        # of 10 takes that byte, two whole elements (8 bytes), and the first byte of a third, whose other 3 are kept.
         unit = self._member.array.header.swap_nbytes
         kept = min(len(self._rest), len(buffer))
         buffer[:kept], self._rest = self._rest[:kept], self._rest[kept:]
@@ -156,8 +154,8 @@ class PayloadStream:
         self.position += len(buffer)
 
     def skip(self, nbytes: int) -> None:
-        """Go on without keeping what comes."""
-        block = memoryview(bytearray(min(nbytes, _BLOCK_NBYTES)))
+        """Read and drop the next ``nbytes`` bytes."""
+        block = memoryview(bytearray(min(nbytes, _STREAM_NBYTES)))
         while nbytes:
             self.read_into(block[:nbytes])
             nbytes -= min(nbytes, len(block))
@@ -168,11 +166,11 @@ class PayloadStream:
             np.frombuffer(buffer, f"u{unit}").byteswap(inplace=True)
 
 
-def read_transposed(file: ReadableFile, array: Array) -> memoryview:
-    """The whole payload of an array in Fortran order; takes twice its size while it is turned."""
+def read_transposed(file: ReadableFile, array: StoredArray) -> memoryview:
+    """Return the whole payload of an array in Fortran order; takes twice its size while it is transposed."""
     header = array.header
-    cause = f"It lies in Fortran order, and turning it takes {2 * header.nbytes} bytes of memory."
-    remedy = "Save it anew in C order, or not compressed."
+    cause = f"It is in Fortran order, and transposing it takes {2 * header.nbytes} bytes of memory."
+    remedy = "Save it again in C order, or without compression."
     if header.nbytes > max(_MODEST_NBYTES, array.member.stored_nbytes * _MODEST_INFLATION):
         raise UnsupportedError(cause, remedy)
     try:
@@ -184,19 +182,15 @@ def read_transposed(file: ReadableFile, array: Array) -> memoryview:
         raise UnsupportedError(cause, remedy) from None
 
 
-_KEPT = 4
-"""Streams that wait to be read on."""
-
-
 @dataclass(frozen=True, slots=True)
 class NpzSource:
     """An open npz archive."""
 
-    contents: Contents
-    """What it holds."""
+    contents: ArchiveContents
+    """The contents of the archive."""
     _streams: OrderedDict[int, PayloadStream] = field(default_factory=OrderedDict)
     _transposed: dict[int, memoryview] = field(default_factory=dict)
-    """An array in Fortran order of which not all has been asked for."""
+    """The payload of an array in Fortran order of which a part has been read."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -215,11 +209,12 @@ class NpzSource:
         if entries.plain[row]:
             self.read_span(0, begin + start, buffer)
             return
+        number = begin  # of an entry that is not plain, ``start`` is its position in ``contents.arrays``
         try:
-            if self.contents.arrays[begin].header.is_fortran:
-                self._read_transposed(begin, start, buffer)
+            if self.contents.arrays[number].header.is_fortran:
+                self._read_transposed(number, start, buffer)
             else:
-                self._read_on(begin, start, buffer)
+                self._read_on(number, start, buffer)
         except ShardvarError as error:
             place = f"{self.contents.files.open(0).name}: {entries.slices.key(row)!r}"
             raise type(error)(f"{place}: {error.cause}", error.remedy) from error
@@ -229,22 +224,23 @@ class NpzSource:
         self.contents.files.open(file).read_into(start, buffer)
 
     def map(self, file: int) -> memoryview:
-        """The archive as a read-only memory map."""
-        return self.contents.files.open(file).map()
+        """Return the archive as a read-only memory map."""
+        return self.contents.files.map(file)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._streams.clear()
         self._transposed.clear()
         self.contents.files.close()
 
     def findings(self) -> Sequence[Finding]:
-        """Members that are no arrays."""
+        """Return the members that are not arrays."""
         return self.contents.findings
 
     def _read_on(self, number: int, start: int, buffer: memoryview) -> None:
+        """Read from a kept stream if it is not beyond ``start`` yet, else from a new one."""
         with self._lock:
-            stream = self._streams.pop(number, None)
+            stream = self._streams.pop(number, None)  # no other thread reads from it meanwhile
         if stream is None or stream.position > start:
             stream = PayloadStream.of(self.contents.files.open(0), self.contents.arrays[number])
         stream.skip(start - stream.position)
@@ -252,10 +248,11 @@ class NpzSource:
         if stream.position < self.contents.arrays[number].header.nbytes:
             with self._lock:
                 self._streams[number] = stream
-                if len(self._streams) > _KEPT:
+                if len(self._streams) > _KEPT_STREAMS:
                     self._streams.popitem(last=False)
 
     def _read_transposed(self, number: int, start: int, buffer: memoryview) -> None:
+        """Read from the transposed payload, of which one array's is kept until its last byte was read."""
         file, array = self.contents.files.open(0), self.contents.arrays[number]
         with self._lock:
             payload = self._transposed.pop(number, None)

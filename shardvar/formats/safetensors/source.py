@@ -1,8 +1,16 @@
-"""Reading the payloads of a safetensors checkpoint.
+"""An open safetensors checkpoint: the contents, from the headers of its files and a set's index, and the payloads.
 
-Elements of 8 bits and more lie in the file as they are, without any checksum. Those of 4 bits lie two in a byte, the
-first in the low half, and are spread to one a byte. How elements of 6 bits lie no writer has yet shown: they are listed
-and refused.
+Contents. A file is believed whole or not at all, because its header describes all its tensors. A set is read as far as
+possible: the keys of a file that cannot be read, or that is not beside the index, are faults, and the others can be
+read. The index decides which file has a key. Disagreements between the files and the index are findings: a tensor in
+two files, a tensor or a file that the index does not name, names and sizes that do not fit.
+
+While a set is overwritten, its index is missing (``sink``). A reader that found the index before looks at it again
+after reading the headers, so that it never takes some files from the old set and some from the new.
+
+Payloads. Elements of 8 bits and more are plain, without any checksum. Elements of 4 bits are packed two in a byte, the
+first in the low half, and are unpacked to one a byte. No writer has shown yet how elements of 6 bits are packed: such
+tensors are listed and refused.
 """
 
 import json
@@ -26,13 +34,13 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
-from shardvar.formats.safetensors.names import SUFFIX, parts_of, prefix_of, split_part
+from shardvar.formats.safetensors.names import SAFETENSORS_SUFFIX, part_names_of, prefix_of, split_part_name
 from shardvar.layout.dtypes import MAX_RANK, code
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable, pad
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json
-from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, invalid, malformed, not_a
+from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, foreign_file, invalid, malformed
 from shardvar.wire.safetensors_header import (
     BITS,
     MAX_HEADER_NBYTES,
@@ -42,43 +50,30 @@ from shardvar.wire.safetensors_header import (
     parse_header,
 )
 
-# What a safetensors checkpoint holds: read from the headers of its files and, for a set, from its index.
-#
-# A file is believed whole or not at all, since its header speaks for all its tensors. A set is read as far as it can
-# be:
-# the keys of a file that cannot be read, or that lies elsewhere than beside the index, are faults, and the others
-# stand.
-# The index decides which file holds a key. Where the files disagree with it, that is a finding: a tensor that stands in
-# two files or that the index does not name, files that are there or are not, against what names and sizes say.
-#
-# While a set is overwritten its index is gone (``sink``). A reader that found the index before looks at it once more
-# after the headers, so that it never takes some files from the old set and some from the new.
-
-
-DESCRIPTION = "shardvar.description"
-WRITER = "shardvar.writer"
-"""Where in ``__metadata__`` that stands which has a field of its own in ``Metadata``."""
+DESCRIPTION_KEY = "shardvar.description"
+WRITER_KEY = "shardvar.writer"
+"""The keys in ``__metadata__`` of two fields of ``Metadata``."""
 
 _INDEX_DEPTH = 32
 _NAMED = 8
-"""Keys that a message names; the others it counts."""
+"""The number of keys that a message names; it counts the others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Contents:
-    """What a checkpoint holds."""
+class SafetensorsContents:
+    """The contents of a file or a set."""
 
     index: TableIndex
     """The table of contents."""
     files: DataFiles
-    """The files, opened."""
+    """The files, open."""
     findings: Sequence[Finding] = ()
-    """What is odd about the set."""
+    """Oddities of the set."""
 
 
 @dataclass(slots=True, eq=False)
 class _Rows:
-    """Tensors that are there, column by column."""
+    """The tensors that can be read, column by column."""
 
     keys: list[str] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)
@@ -88,24 +83,27 @@ class _Rows:
     nbytes: int = 0
 
 
-def read_single(storage: Storage, name: str) -> Contents:
-    """The contents of one file."""
+def read_single(storage: Storage, name: str) -> SafetensorsContents:
+    """Return the contents of one file."""
     files = DataFiles(storage, [name])
     header = _read_header(files.open(0))
     rows = _Rows()
     faults: dict[str, ShardvarError] = {}
     _add_rows(rows, faults, header, 0, list(range(len(header.keys))))
-    return Contents(_table(rows, [name], header.metadata, faults), files)
+    return SafetensorsContents(_table(rows, [name], header.metadata, faults), files)
 
 
-def read_set(storage: Storage, name: str) -> Contents:
-    """The contents of a set, by the name of its index."""
+def read_set(storage: Storage, name: str) -> SafetensorsContents:
+    """Return the contents of a set, by the name of its index."""
+    # The index: which file has each key.
     index, weight_map, index_metadata = _read_index(storage, name)
     names = sorted(set(weight_map.values()))
     files = DataFiles(storage, names)
     keys_of: dict[str, list[str]] = {file: [] for file in names}
     for key, file in weight_map.items():
         keys_of[file].append(key)
+
+    # The headers: a file that cannot be read, or lacks a key, is a fault of its keys only.
     rows, faults, headers = _Rows(), dict[str, ShardvarError](), dict[str, Header]()
     for number, file in enumerate(names):
         try:
@@ -118,16 +116,21 @@ def read_set(storage: Storage, name: str) -> Contents:
         missing = [key for key in keys_of[file] if key not in row_of]
         faults.update((key, _not_in_file(storage, key, file)) for key in missing)
         _add_rows(rows, faults, headers[file], number, [row_of[key] for key in keys_of[file] if key in row_of])
+
+    # The index again: if it is another one now, the headers may be those of two sets. It was kept open until here, so
+    # that the file system cannot give its identity to another file.
     if _stamp(storage, name) != index.stamp:
         cause = f"{storage.path}: {name} was replaced while the set was being opened."
         raise CorruptCheckpoint(cause, "Open it again when the writer is done.")
     index.close()
+
+    # What is odd: sizes are compared only if all tensors are there.
     metadata = {key: text for header in headers.values() for key, text in header.metadata.items()}
     findings = [*_disagreements(headers, weight_map), *_miscounts(storage, name, names)]
     if not faults:
         findings += _missized(name, index_metadata, rows.nbytes)
     metadata |= {k: v if type(v) is str else json.dumps(v) for k, v in index_metadata.items() if k != "total_size"}
-    return Contents(_table(rows, names, metadata, faults), files, findings)
+    return SafetensorsContents(_table(rows, names, metadata, faults), files, findings)
 
 
 def _read_header(file: ReadableFile) -> Header:
@@ -138,27 +141,28 @@ def _read_header(file: ReadableFile) -> Header:
 
 
 def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, Mapping[str, str], Mapping[str, Any]]:
-    """The index of a set, open so that no other gets its stamp; which file holds each key, and what else it says."""
+    """Return the index of a set, open; the file of each key; and the metadata."""
     try:
         file = storage.open(name)
     except MissingFile as error:
-        cause = f"{error.cause} It says which file of the set holds what."
-        remedy = "Fetch it from where the set came from, or name one file of the set to read that one alone."
+        cause = f"{error.cause} It lists the file of each key of the set."
+        remedy = "Fetch it from the source of the set, or name one file of the set to read only that."
         raise MissingFile(cause, remedy) from None
     try:
         with prefix_errors(file.name):
             if file.size > MAX_HEADER_NBYTES:
-                raise malformed(f"The index has {file.size} bytes; {MAX_HEADER_NBYTES} are the most that is read.")
+                raise malformed(f"The index has {file.size} bytes, more than {MAX_HEADER_NBYTES}.")
             text = file.read(0, file.size)
             if not text.lstrip().startswith(b"{"):
-                raise not_a("the index of a set", text[:SNIFF_NBYTES], file.size, "no JSON object begins it")
+                why = "it does not begin a JSON object"
+                raise foreign_file("the index of a set", text[:SNIFF_NBYTES], file.size, why)
             index = strict_json.parse(text, _INDEX_DEPTH)
             weight_map = index.get("weight_map") if type(index) is dict else None
             if type(weight_map) is not dict or not set(map(type, weight_map.values())) <= {str}:
-                raise invalid("The index has no weight_map from names of tensors to names of files.")
+                raise invalid("The index lacks a weight_map from names of tensors to names of files.")
             metadata = index.get("metadata", {})
             if type(metadata) is not dict:
-                raise invalid("The metadata of the index is no JSON object.")
+                raise invalid("The metadata of the index is not a JSON object.")
             return file, {key: name.removeprefix("./") for key, name in weight_map.items()}, metadata
     except BaseException:
         file.close()
@@ -172,18 +176,18 @@ def _stamp(storage: Storage, name: str) -> str:
 
 
 def _check_name(storage: Storage, name: str) -> None:
-    """Raise ``InvalidCheckpoint`` unless the file lies beside the index and is called as one of this format.
+    """Raise ``InvalidCheckpoint`` unless the name is that of a safetensors file beside the index.
 
-    The storage refuses what is no bare name here; this refuses what is none elsewhere.
+    The storage refuses names that are not bare on this system; this refuses those that are not on another system.
     """
-    if "\\" in name or "/" in name or not name.endswith(SUFFIX):
-        cause = f"{storage.path}: the index names {name!r}, which is no safetensors file beside it."
+    if "\\" in name or "/" in name or not name.endswith(SAFETENSORS_SUFFIX):
+        cause = f"{storage.path}: the index names {name!r}, which is not a safetensors file beside it."
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
 
 
 def _not_in_file(storage: Storage, key: str, file: str) -> IncompleteCheckpoint:
-    cause = f"{key!r}: the index says that it is in {file!r} of {storage.path}, and it is not."
-    return IncompleteCheckpoint(cause, "Fetch that file again from where the set came from.")
+    cause = f"{key!r}: the index says that it is in {file!r} of {storage.path}, but it is not."
+    return IncompleteCheckpoint(cause, "Fetch that file again from the source of the set.")
 
 
 def _add_rows(
@@ -192,8 +196,8 @@ def _add_rows(
     rows.nbytes += int(header.nbytes[wanted].sum())
     deep = {row for row in wanted if len(header.shapes[row]) > MAX_RANK}
     for row in deep:
-        cause = f"{header.keys[row]!r} has {len(header.shapes[row])} axes; NumPy has at most {MAX_RANK}."
-        faults[header.keys[row]] = UnsupportedError(cause, "Write it with another shape.")
+        cause = f"{header.keys[row]!r} has {len(header.shapes[row])} axes; NumPy allows at most {MAX_RANK}."
+        faults[header.keys[row]] = UnsupportedError(cause, "Write it with fewer axes.")
     wanted = [row for row in wanted if row not in deep] if deep else wanted
     rows.keys += [header.keys[row] for row in wanted]
     rows.dtypes += [header.dtypes[row] for row in wanted]
@@ -217,40 +221,41 @@ def _table(
         plain,
     ).take(order)
     user = dict(metadata)
-    said = Metadata(user.pop(DESCRIPTION, ""), user.pop(WRITER, ""), user)
-    return TableIndex(entries, files, said, cast(Mapping[str, CheckpointError], faults))
+    described = Metadata(user.pop(DESCRIPTION_KEY, ""), user.pop(WRITER_KEY, ""), user)
+    return TableIndex(entries, files, described, cast(Mapping[str, CheckpointError], faults))
 
 
 def _disagreements(headers: Mapping[str, Header], weight_map: Mapping[str, str]) -> Iterator[Finding]:
-    """Tensors that stand in other files than the index says."""
+    """Tensors that are in other files than the index says."""
     for file, header in headers.items():
         elsewhere = [key for key in header.keys if weight_map.get(key, file) != file]
         if elsewhere:
-            yield Finding(file, f"It holds {_some(elsewhere)}, which the index finds in another file.", True)
+            yield Finding(file, f"It holds {_some(elsewhere)}, which the index lists in another file.", True)
         unnamed = [key for key in header.keys if key not in weight_map]
         if unnamed:
             yield Finding(file, f"It holds {_some(unnamed)}, which the index does not name.", True)
 
 
 def _miscounts(storage: Storage, name: str, files: Sequence[str]) -> Iterator[Finding]:
-    """Files whose names speak of other files than there are."""
+    """Files whose names imply another number of files than the index names, and files beside the set."""
     prefix = prefix_of(name)
-    parts = [part for file in files if (part := split_part(file))]
+    parts = [part for file in files if (part := split_part_name(file))]
+    # Complete are 3 files numbered 1 to 3, and also 0 to 2: some writers begin at 0.
     for count in sorted({part[2] for part in parts}):
         numbers = {part[1] for part in parts if part[2] == count}
         if not (min(numbers) <= 1 and len(numbers) == count == max(numbers) - min(numbers) + 1):
-            yield Finding(name, f"The names speak of {count} files and the index names {len(numbers)} of them.", True)
-    others = [file for file in storage.names() if file.endswith(SUFFIX) and file not in files]
-    strays = parts_of(prefix, others)
+            yield Finding(name, f"The names imply {count} files, but the index names {len(numbers)} of them.", True)
+    others = [file for file in storage.names() if file.endswith(SAFETENSORS_SUFFIX) and file not in files]
+    strays = part_names_of(prefix, others)
     for file in others:
-        yield Finding(file, "It lies beside the set, and the index does not name it.", file in strays)
+        yield Finding(file, "It is beside the set, and the index does not name it.", file in strays)
 
 
 def _missized(name: str, index_metadata: Mapping[str, Any], nbytes: int) -> Iterator[Finding]:
-    """A total that is not the sum; old writers made a floating-point number of it, and some leave it out."""
+    """A total that is not the sum. Old writers stored it as a floating-point number, and some omit it."""
     total = index_metadata.get("total_size", nbytes)
     if type(total) not in (int, float) or total in (inf, -inf) or total != nbytes:
-        yield Finding(name, f"Its total_size is {total!r}; the tensors that it names have {nbytes} bytes.", True)
+        yield Finding(name, f"Its total_size is {total!r}, but its tensors have {nbytes} bytes.", True)
 
 
 def _some(keys: Sequence[str]) -> str:
@@ -259,15 +264,15 @@ def _some(keys: Sequence[str]) -> str:
 
 
 _HALF = 4
-"""Bits of an element of which two share a byte."""
+"""Bits of an element, two of which share a byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class SafetensorsSource:
     """An open safetensors checkpoint."""
 
-    contents: Contents
-    """What it holds."""
+    contents: SafetensorsContents
+    """The contents of the file or the set."""
 
     @property
     def index(self) -> TableIndex:
@@ -276,7 +281,7 @@ class SafetensorsSource:
 
     @property
     def crc(self) -> None:
-        """The format has no checksums."""
+        """None: the format has no checksums."""
         return None
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
@@ -289,8 +294,10 @@ class SafetensorsSource:
         if BITS[dtype] != _HALF:
             raise UnsupportedError(
                 f"{entries.slices.key(row)!r} has the dtype {dtype}, whose elements of {BITS[dtype]} bits are packed.",
-                "How they are packed is not known; unpack them with the program that wrote the file.",
+                "The order of their bits is unknown; unpack them with the program that wrote the file.",
             )
+        # Elements 3 to 6 of the payload are in bytes 1 to 3 of the file's part: byte 1 holds the elements 2 and 3, and
+        # the first is dropped at the end.
         first, stop = start // 2, -(-(start + len(buffer)) // 2)
         packed = np.frombuffer(self.contents.files.open(file).read(begin + first, stop - first), np.uint8)
         elements = np.stack([packed & 0xF, packed >> _HALF], axis=-1).reshape(-1)
@@ -301,13 +308,13 @@ class SafetensorsSource:
         self.contents.files.open(file).read_into(start, buffer)
 
     def map(self, file: int) -> memoryview:
-        """A data file as a read-only memory map."""
-        return self.contents.files.open(file).map()
+        """Return a data file as a read-only memory map."""
+        return self.contents.files.map(file)
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         self.contents.files.close()
 
     def findings(self) -> Sequence[Finding]:
-        """What is odd about the set."""
+        """Return the oddities of the set."""
         return self.contents.findings

@@ -1,12 +1,18 @@
-"""What an index file holds: its entries, and which of them are tensors and which the slices of one.
+"""The entries of an index file: tensors, and the slices of tensors.
 
-A tensor that is stored in slices has a *full entry* under its own name, with the whole shape and the list of slices,
-and for each slice an entry under an encoded key:
+A tensor that is stored in slices has a *full entry* under its name, with the whole shape and the list of slices, and
+for each slice an entry under an encoded key:
 
     slice key := num(0) string(name) num(rank) (signed(start) signed(length)) on every axis      (wire.ordered_code)
 
-with length -1 for a whole axis that was given as such. So slice keys begin with a zero byte. The full entry alone says
-which slices belong to a tensor; its own file, offset and checksum mean nothing.
+where the length -1 means a whole axis. So slice keys begin with a zero byte. A tensor "w" of shape (4, 5) in two slices
+has three entries:
+
+    "w"                              shape (4, 5), slices ((0, 2), (0, -1)) and ((2, 2), (0, -1))
+    slice_key("w", (0, 2), (0, -1))  shape (2, 5), file, offset, size, checksum
+    slice_key("w", (2, 2), (0, -1))  shape (2, 5), file, offset, size, checksum
+
+Only the full entry decides which slices belong to a tensor; its own file, offset and checksum have no meaning.
 """
 
 from collections.abc import Iterator
@@ -25,13 +31,13 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.tensorflow.names import data_files, index_name, v1_files
+from shardvar.formats.tensorflow.names import bundle_index_name, data_files, v1_files
 from shardvar.formats.tensorflow.protos import (
     WHOLE_AXIS,
     BundleEntry,
     BundleHeader,
     Extents,
-    decode_entries,
+    decode_bundle_entries,
     decode_header,
 )
 from shardvar.storage.protocol import ReadableFile, Storage
@@ -48,24 +54,27 @@ from shardvar.wire.sstable import open_table
 
 HEADER_KEY = b""
 
-Parts = list[tuple[int, tuple[int, ...], tuple[int, ...]]]
-"""(row of the entry, offset, shape) of each stored slice of a tensor."""
+_SlicePart = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""(row of the entry, offset, shape) of a stored slice."""
+
+SliceParts = list[_SlicePart]
+"""The stored slices of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class BundleContents:
     """An index file, decoded."""
 
     file: ReadableFile
-    """The file, open: as long as it is, the file system gives its identity to no other."""
+    """The file, kept open so that the file system cannot give its identity to another file."""
     header: BundleHeader
-    """What it says of the whole checkpoint."""
+    """The header."""
     keys: list[bytes]
-    """The key of each entry, rising."""
+    """[rows] the key of each entry, rising."""
     entries: list[BundleEntry]
-    """The entries; ``NO_ENTRY`` where ``errors`` has a reason."""
+    """[rows] the entries; ``NO_ENTRY`` for the rows in ``errors``."""
     errors: dict[int, CheckpointError]
-    """The rows that cannot be read."""
+    """The rows that cannot be read, each with its error."""
 
     @property
     def place(self) -> str:
@@ -74,21 +83,21 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensors:
-    """Which entries are tensors, and where their slices are."""
+class BundleTensors:
+    """The rows of an index file, sorted into tensors and slices."""
 
     rows: list[int] = field(default_factory=list)
-    """The entries that are tensors."""
-    parts: dict[int, Parts] = field(default_factory=dict)
-    """For the tensors among them that are stored in slices, these."""
+    """The rows that are tensors."""
+    parts: dict[int, SliceParts] = field(default_factory=dict)
+    """The stored slices of those tensors that are not stored whole, by the tensor's row."""
     faults: dict[str, CheckpointError] = field(default_factory=dict)
-    """The keys that cannot be read."""
+    """The keys that cannot be read, each with its error."""
 
 
-def read_contents(storage: Storage, prefix: str) -> Contents:
-    """The index of the bundle of that prefix."""
+def read_bundle(storage: Storage, prefix: str) -> BundleContents:
+    """Return the index of the bundle of that prefix."""
     try:
-        file = storage.open(index_name(prefix))
+        file = storage.open(bundle_index_name(prefix))
     except MissingFile as error:
         raise _absent(storage, prefix, error) from error
     with prefix_errors(file.name):
@@ -99,33 +108,34 @@ def read_contents(storage: Storage, prefix: str) -> Contents:
         raise invalid(f"{file.name}: The first entry is not the header, whose key is empty.")
     with prefix_errors(f"{file.name}: header"):
         header = decode_header(values[0])
-    entries, errors = decode_entries(values[1:])
-    return Contents(file, header, keys[1:], entries, errors)
+    entries, errors = decode_bundle_entries(values[1:])
+    return BundleContents(file, header, keys[1:], entries, errors)
 
 
 def _absent(storage: Storage, prefix: str, error: MissingFile) -> Exception:
-    """Why there is no index file of that prefix."""
+    """Return the error for a missing index file of that prefix, by the other files of the prefix."""
     names = storage.names()
     path = f"{storage.path}/{prefix}"
     if v1_files(storage, prefix, names):
-        remedy = "Load it with TensorFlow and save it anew with tf.train.Checkpoint or write_version=V2."
-        return UnsupportedError(f"{path} is a checkpoint of TensorFlow's V1 format, which is not read.", remedy)
+        remedy = "Load it with TensorFlow and save it again with tf.train.Checkpoint or write_version=V2."
+        return UnsupportedError(f"{path} is a checkpoint of TensorFlow's V1 format, which is not supported.", remedy)
     if any(data_files(prefix, names)):
-        remedy = "Without its index the data files cannot be told apart: copy the index from where it was written."
-        return MissingFile(f"{path}{index_name('')} is missing, though data files of that name are there.", remedy)
-    return CheckpointNotFound(f"There is no TensorFlow checkpoint {path}.", error.remedy)
+        remedy = "The data files cannot be read without it: copy the index from where it was written."
+        return MissingFile(f"{path}{bundle_index_name('')} is missing, but its data files exist.", remedy)
+    return CheckpointNotFound(f"No TensorFlow checkpoint at {path}.", error.remedy)
 
 
-def find_tensors(contents: Contents) -> Tensors:
-    """Sort the entries into tensors and slices; what cannot be sorted becomes a fault of its key."""
-    found = Tensors()
+def find_tensors(contents: BundleContents) -> BundleTensors:
+    """Sort the entries into tensors and slices; an entry that is neither is a fault of its key."""
+    found = BundleTensors()
+    # Full entries first: they claim the entries of their slices. ``row_of`` is built only if there are any.
     sliced = [
         row for row, entry in enumerate(contents.entries) if entry.slices and _sliced_name(contents.keys[row]) is None
     ]
     row_of = dict(zip(contents.keys, range(len(contents.keys)), strict=True)) if sliced else {}
     claimed: set[int] = set()
     for row in sliced:
-        parts: Parts = []
+        parts: SliceParts = []
         try:
             for part in _find_parts(contents, row, row_of):
                 parts.append(part)
@@ -135,9 +145,11 @@ def find_tensors(contents: Contents) -> Tensors:
             _add_fault(found, contents, row, error)
             parts = []
         found.parts[row] = parts
+    # Entries that cannot be read, unless they are slices: then the error is reported for their tensor already.
     for row, reason in contents.errors.items():
         if row not in claimed:
             _add_fault(found, contents, row, reason)
+    # The rest are whole tensors, full entries, and slices that no full entry lists.
     for row, key in enumerate(contents.keys):
         if row in claimed or row in contents.errors:
             continue
@@ -145,18 +157,18 @@ def find_tensors(contents: Contents) -> Tensors:
         if name is None:
             found.rows.append(row)
         else:
-            cause = f"A slice of it is stored under {key!r}, and no entry lists it."
+            cause = f"A slice of it is stored under {key!r}, but not listed by an entry."
             _add_fault(found, contents, row, InvalidCheckpoint(cause, WRITE_AGAIN), name)
     return found
 
 
 def decode_key(key: bytes) -> str:
-    """A name as shardvar has it: bytes that are not UTF-8 become surrogate escapes."""
+    """Return a stored name as a text; bytes that are not UTF-8 become surrogate escapes."""
     return key.decode("utf-8", "surrogateescape")
 
 
 def slice_key(name: bytes, extents: Extents) -> bytes:
-    """The key of a stored slice.
+    """Return the key of a stored slice.
 
     >>> slice_key(b"w", ((0, -1), (2, 5))).hex(" ")
     '00 77 00 01 01 02 80 7f 82 85'
@@ -168,10 +180,8 @@ def slice_key(name: bytes, extents: Extents) -> bytes:
 _encode_signed = lru_cache(maxsize=1 << 14)(encode_signed)
 
 
-def _find_parts(
-    contents: Contents, row: int, row_of: dict[bytes, int]
-) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
-    """The stored slices that a full entry lists, each within its tensor."""
+def _find_parts(contents: BundleContents, row: int, row_of: dict[bytes, int]) -> Iterator[_SlicePart]:
+    """The stored slices that a full entry lists, each checked to lie within the tensor."""
     shape = contents.entries[row].shape
     for extents in contents.entries[row].slices:
         text = ":".join("-" if length == WHOLE_AXIS else f"{start},{length}" for start, length in extents)
@@ -186,26 +196,26 @@ def _find_parts(
             raise OutOfBounds(f"The slice {text} reaches out of the shape {shape}.", WRITE_AGAIN)
         part = row_of.get(slice_key(contents.keys[row], extents))
         if part is None:
-            raise IncompleteCheckpoint(f"The slice {text} is listed and stored nowhere.", COPY_AGAIN)
+            raise IncompleteCheckpoint(f"The slice {text} is listed but not stored.", COPY_AGAIN)
         yield part, offset, lengths
 
 
-def _check_part(contents: Contents, row: int, part: tuple[int, tuple[int, ...], tuple[int, ...]]) -> None:
-    """Raise unless the entry of a slice agrees with the full entry that lists it."""
+def _check_part(contents: BundleContents, row: int, part: _SlicePart) -> None:
+    """Raise if the entry of a slice disagrees with the full entry that lists it."""
     number, _, shape = part
     if number in contents.errors:
         raise contents.errors[number]
     full, entry = contents.entries[row], contents.entries[number]
     if entry.dtype != full.dtype or entry.shape != shape or entry.slices:
         raise InconsistentTensor(
-            f"A slice of dtype number {full.dtype} and shape {shape} is listed, and one of {entry.dtype} and "
-            f"{entry.shape} is stored.",
+            f"A slice of dtype number {full.dtype} and shape {shape} is listed, but its entry has {entry.dtype} and "
+            f"{entry.shape}.",
             WRITE_AGAIN,
         )
 
 
 def _sliced_name(key: bytes) -> bytes | None:
-    """The name of the tensor of which ``key`` is a slice; None where it is the name of a tensor itself."""
+    """Return the name of the tensor of which ``key`` is a slice; None if ``key`` is the name of a tensor."""
     if key[:1] != b"\x00":
         return None
     try:
@@ -219,7 +229,9 @@ def _sliced_name(key: bytes) -> bytes | None:
     return name if position == len(key) else None
 
 
-def _add_fault(found: Tensors, contents: Contents, row: int, error: CheckpointError, name: bytes | None = None) -> None:
-    """Note that a key cannot be read; the first reason stays."""
+def _add_fault(
+    found: BundleTensors, contents: BundleContents, row: int, error: CheckpointError, name: bytes | None = None
+) -> None:
+    """Note that a key cannot be read; its first error stays."""
     key = decode_key(contents.keys[row] if name is None else name)
     found.faults.setdefault(key, type(error)(f"{contents.place}: {key!r}: {error.cause}", error.remedy))

@@ -1,4 +1,4 @@
-"""The messages of a tensor bundle's index: what a value of the table says.
+"""The messages of a tensor bundle's index, which are the values of its table.
 
     BundleHeaderProto   1 num_shards, 2 endianness (1: big), 3 version            under the key ""
     VersionDef          1 producer, 2 min_consumer, 3 bad_consumers (repeated)
@@ -6,9 +6,9 @@
     TensorShapeProto    2 dim (repeated: 1 size), 3 unknown_rank
     TensorSliceProto    1 extent (repeated: 1 start, 2 length; without a length, or with -1, the whole axis)
 
-A shard here is a data file. ``decode_entry`` reads any entry; ``decode_entries`` reads many, and takes the shape that
-TensorFlow gives to nearly all of them by hand: dtype and shape in front, which few distinct byte strings say for all
-tensors of a model, then the numbers, then the checksum. Whatever is not of that shape goes to ``decode_entry``.
+A shard here is a data file. ``decode_entry`` reads any entry. ``decode_bundle_entries`` reads many, and decodes by hand
+the form that TensorFlow gives to nearly all of them: dtype and shape first, for which a model has few distinct byte
+strings, then the numbers, then the checksum. Entries of any other form go to ``decode_entry``.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from shardvar.wire.damage import invalid, malformed
 from shardvar.wire.protobuf import decode_fields, encode_bytes_field, encode_fixed32_field, encode_varint_field
 from shardvar.wire.varint import decode_varint
 
-DTYPES: dict[int, str] = dict(
+ENUM_DTYPES: dict[int, str] = dict(
     enumerate(
         "float32 float64 int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32 bfloat16 qint16 "
         "quint16 uint16 complex128 float16 resource variant uint32 uint64 float8_e5m2 float8_e4m3fn float8_e4m3fnuz "
@@ -30,11 +30,11 @@ DTYPES: dict[int, str] = dict(
         start=1,
     )
 )
-del DTYPES[20]  # a resource is a handle of a running process and never stored
-ENUMS = {name: number for number, name in DTYPES.items()}
-CODES = {number: code(name) for number, name in DTYPES.items()}
+del ENUM_DTYPES[20]  # a resource is a handle of a running process and never stored
+ENUMS = {name: number for number, name in ENUM_DTYPES.items()}
+CODES = {number: code(name) for number, name in ENUM_DTYPES.items()}
 
-VERSION = 1
+BUNDLE_VERSION = 1
 """The version of the format that is read and written (TF_CHECKPOINT_VERSION)."""
 WHOLE_AXIS = -1
 
@@ -44,7 +44,7 @@ Extents = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class BundleHeader:
-    """What an index says of the whole checkpoint."""
+    """The header of an index, for the whole checkpoint."""
 
     num_shards: int
     """The count in the names of the data files."""
@@ -53,10 +53,10 @@ class BundleHeader:
 
 
 class BundleEntry(NamedTuple):
-    """What an index says of one tensor or stored slice: a tuple, so that columns of many come by transposition."""
+    """The entry of one tensor or stored slice; a tuple, because an index may have very many."""
 
     dtype: int
-    """TensorFlow's number of the dtype, one of ``DTYPES``."""
+    """TensorFlow's number for the dtype, a key of ``ENUM_DTYPES``."""
     shape: tuple[int, ...]
     """The shape: of the tensor, or of the stored slice."""
     shard: int
@@ -64,19 +64,19 @@ class BundleEntry(NamedTuple):
     offset: int
     """The first byte of the payload in that file."""
     size: int
-    """The bytes of the payload."""
+    """The size of the payload in bytes."""
     crc: int
     """The masked checksum."""
     slices: tuple[Extents, ...] = ()
-    """The slices in which the tensor is stored; without any it is stored whole, here."""
+    """The slices in which the tensor is stored; empty for an entry that has a payload."""
 
 
 NO_ENTRY = BundleEntry(0, (), 0, 0, 0, 0)
-"""Stands in the columns for an entry that cannot be read."""
+"""The placeholder for an entry that cannot be read."""
 
 
 def decode_header(message: bytes) -> BundleHeader:
-    """The header; ``InvalidCheckpoint`` where it asks for another reader."""
+    """Return the header; ``InvalidCheckpoint`` if it asks for another reader."""
     num_shards = endianness = min_consumer = 0
     bad_consumers: list[int] = []
     for field in decode_fields(message):
@@ -89,17 +89,21 @@ def decode_header(message: bytes) -> BundleHeader:
                 for part in decode_fields(field.octets()):
                     min_consumer = part.int64() if part.number == 2 else min_consumer
                     bad_consumers += part.int64s() if part.number == 3 else []
-    if min_consumer > VERSION or VERSION in bad_consumers:
-        wish = f"version {min_consumer} or later" if min_consumer > VERSION else f"any version but {VERSION}"
+    if min_consumer > BUNDLE_VERSION or BUNDLE_VERSION in bad_consumers:
+        wish = (
+            f"version {min_consumer} or later" if min_consumer > BUNDLE_VERSION else f"any version but {BUNDLE_VERSION}"
+        )
         remedy = "Read it with the TensorFlow that wrote it, and save it with an older one."
-        raise InvalidCheckpoint(f"The header asks for a reader of {wish}; this one is of version {VERSION}.", remedy)
+        raise InvalidCheckpoint(
+            f"The header asks for a reader of {wish}; this one is of version {BUNDLE_VERSION}.", remedy
+        )
     if endianness not in (0, 1) or num_shards < 0:
         raise invalid(f"The header claims the byte order {endianness} and {num_shards} data files.")
     return BundleHeader(num_shards, endianness == 1)
 
 
 def decode_entry(message: bytes) -> BundleEntry:
-    """The entry; ``InvalidCheckpoint`` where its dtype or its shape is none."""
+    """Return the entry; ``InvalidCheckpoint`` if its dtype or its shape is impossible."""
     shape: tuple[int, ...] = ()
     dtype = shard = offset = size = crc = 0
     slices = []
@@ -125,8 +129,8 @@ def decode_entry(message: bytes) -> BundleEntry:
     return BundleEntry(dtype, shape, shard, offset, size, crc, tuple(slices))
 
 
-def decode_entries(messages: Sequence[bytes]) -> tuple[list[BundleEntry], dict[int, CheckpointError]]:
-    """All entries in order, and for those that cannot be read (``NO_ENTRY`` in the list) the reason."""
+def decode_bundle_entries(messages: Sequence[bytes]) -> tuple[list[BundleEntry], dict[int, CheckpointError]]:
+    """Return all entries in order, and the errors of those that cannot be read (``NO_ENTRY`` in the list) by row."""
     heads: dict[bytes, tuple[int, tuple[int, ...]]] = {}
     entries: list[BundleEntry] = []
     faults: dict[int, CheckpointError] = {}
@@ -134,7 +138,7 @@ def decode_entries(messages: Sequence[bytes]) -> tuple[list[BundleEntry], dict[i
         try:
             entry = _decode_common(message, heads)
         except CheckpointError:
-            entry = None  # decode_entry says what is wrong with it
+            entry = None  # decode_entry raises the right error
         try:
             entries.append(entry or decode_entry(message))
         except CheckpointError as error:
@@ -144,9 +148,13 @@ def decode_entries(messages: Sequence[bytes]) -> tuple[list[BundleEntry], dict[i
 
 
 def _decode_common(message: bytes, heads: dict[bytes, tuple[int, tuple[int, ...]]]) -> BundleEntry | None:
-    """The entry if its fields are 1, 2, any of 3, 4 and 5, and 6, in that order; None where they are not.
+    """Return the entry if its fields are 1, 2, any of 3, 4 and 5, and 6, in that order; None otherwise.
 
-    ``heads`` remembers what fields 1 and 2 said. Field 1 takes two bytes; the length of field 2 is the fourth byte.
+    ``heads`` caches the meaning of fields 1 and 2, the *head*. For a float32 tensor of shape (3,) the head is
+
+        08 01           field 1, a varint of one byte: dtype 1
+        12 04           field 2, of 4 bytes (so the head has 4 + 4 bytes): the shape
+        12 02 08 03     one dim, of size 3
     """
     if len(message) < 9 or message[0] != 0x08 or message[1] > 0x7F or message[2] != 0x12 or message[3] > 0x7F:
         return None
@@ -158,6 +166,8 @@ def _decode_common(message: bytes, heads: dict[bytes, tuple[int, tuple[int, ...]
         entry = decode_entry(head)
         heads[head] = entry.dtype, entry.shape
     dtype, shape = heads[head]
+    # The tags of the fields 3, 4 and 5 are 18, 20 and 28, that of field 6, of 4 bytes, is 35: it must end the message.
+    # Numbers with bit 63 set are negative, and left to decode_entry.
     shard, position = _decode_optional(message, position, b"\x18")
     offset, position = _decode_optional(message, position, b"\x20")
     size, position = _decode_optional(message, position, b"\x28")
@@ -167,7 +177,7 @@ def _decode_common(message: bytes, heads: dict[bytes, tuple[int, tuple[int, ...]
 
 
 def _decode_optional(message: bytes, position: int, tag: bytes) -> tuple[int, int]:
-    """The varint behind the tag and the offset after it; 0 where the tag does not stand there."""
+    """Return the varint after the tag and the offset after it; 0 if the field is omitted."""
     return decode_varint(message, position + 1) if message[position : position + 1] == tag else (0, position)
 
 
@@ -178,7 +188,7 @@ def _decode_shape(message: bytes) -> tuple[int, ...]:
             sizes = [part.int64() for part in decode_fields(field.octets()) if part.number == 1]
             shape.append(sizes[-1] if sizes else 0)
         elif field.number == 3 and field.uint():
-            raise invalid("The shape is of unknown rank.")
+            raise invalid("The shape has an unknown rank.")
     return tuple(shape)
 
 
@@ -195,40 +205,40 @@ def _decode_extents(message: bytes) -> Extents:
 
 
 def _check_tensor(dtype: int, shape: tuple[int, ...]) -> None:
-    """Raise unless a tensor of that dtype and shape can be."""
-    if dtype not in DTYPES:
-        raise invalid(f"The dtype has the number {dtype}, which no stored tensor has.")
+    """Raise if a tensor of that dtype and shape is impossible."""
+    if dtype not in ENUM_DTYPES:
+        raise invalid(f"The dtype has the number {dtype}, which is not that of a stored dtype.")
     if len(shape) > MAX_RANK or any(extent < 0 for extent in shape):
-        raise invalid(f"The shape {shape[: MAX_RANK + 1]} is none that an array can have.")
-    # Extents of 0 do not excuse the others: NumPy refuses such shapes, too.
+        raise invalid(f"An array cannot have the shape {shape[: MAX_RANK + 1]}.")
+    # An extent of 0 does not make the others harmless: NumPy refuses the shape (2**62, 2**62, 0).
     if prod(max(extent, 1) for extent in shape) * max(int(ITEMSIZES[CODES[dtype]]), 1) > MAX_NBYTES:
         raise invalid(f"A tensor of the shape {shape} is too large to exist.")
 
 
 def encode_header(num_shards: int) -> bytes:
-    """The header that TensorFlow writes: the count and the producer's version."""
-    return encode_varint_field(1, num_shards) + encode_bytes_field(3, encode_varint_field(1, VERSION))
+    """Return the header that TensorFlow writes: the count and the producer's version."""
+    return encode_varint_field(1, num_shards) + encode_bytes_field(3, encode_varint_field(1, BUNDLE_VERSION))
 
 
 def encode_head(dtype: int, shape: Sequence[int]) -> bytes:
-    """The fields of an entry that say what the tensor is."""
+    """Return the fields of an entry for dtype and shape."""
     dims = b"".join(encode_bytes_field(2, encode_varint_field(1, extent)) for extent in shape)
     return encode_varint_field(1, dtype) + encode_bytes_field(2, dims)
 
 
 def encode_place(shard: int, offset: int, size: int, crc: int) -> bytes:
-    """The fields of an entry that say where the payload lies."""
+    """Return the fields of an entry for the place of the payload, and its checksum."""
     numbers = encode_varint_field(3, shard) + encode_varint_field(4, offset) + encode_varint_field(5, size)
     return numbers + encode_fixed32_field(6, crc)
 
 
 def encode_slices(slices: Sequence[Extents]) -> bytes:
-    """The fields of an entry that say in which slices the tensor is stored."""
+    """Return the fields of an entry for the slices in which the tensor is stored."""
     return b"".join(encode_bytes_field(7, b"".join(map(_encode_extent, extents))) for extents in slices)
 
 
 def encode_entry(entry: BundleEntry) -> bytes:
-    """The whole entry, fields ascending."""
+    """Return the whole entry, its fields in ascending order."""
     place = encode_place(entry.shard, entry.offset, entry.size, entry.crc)
     return encode_head(entry.dtype, entry.shape) + place + encode_slices(entry.slices)
 
@@ -237,5 +247,5 @@ def _encode_extent(extent: tuple[int, int]) -> bytes:
     start, length = extent
     if length == WHOLE_AXIS:
         return encode_bytes_field(1, b"")
-    # The length is one of a choice of fields and therefore present even where it is 0.
+    # The length is a member of a ``oneof``, and so is written even if it is 0.
     return encode_bytes_field(1, encode_varint_field(1, start) + (encode_varint_field(2, length) or b"\x10\x00"))

@@ -1,11 +1,11 @@
 """Writing a tensor bundle that TensorFlow restores.
 
-Payloads lie one after the other in the order of the assignment, without gaps, as TensorFlow lays them. For the same
+Payloads follow each other in the order of the assignment, without gaps, as TensorFlow writes them. For the same
 entries, the index has the same bytes as TensorFlow's.
 
-The names of data files are fixed but for the count in them, and the index says which count is meant. So a checkpoint is
-overwritten with a count that no data file of its prefix has: the new files stand beside the old ones until the index is
-renamed over the old index, which is the one step in which the old checkpoint becomes the new one.
+The names of data files are fixed apart from the count in them, and the index gives the right count. So a checkpoint is
+overwritten with a count that is not in use: the new files are beside the old ones until the new index is renamed over
+the old index. In that one step the new checkpoint replaces the old one.
 """
 
 import re
@@ -18,7 +18,7 @@ from shardvar.errors import UnsupportedError
 from shardvar.formats.files import put_in_place, remove_unnamed
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
-from shardvar.formats.tensorflow.names import check_readable, data_files, data_name, index_name
+from shardvar.formats.tensorflow.names import bundle_index_name, check_readable, data_files, data_name
 from shardvar.formats.tensorflow.protos import ENUMS, encode_head, encode_header, encode_place, encode_slices
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
@@ -32,24 +32,24 @@ from shardvar.wire.sstable import encode_table
 
 @dataclass(frozen=True, slots=True)
 class BundleWriter:
-    """How a data file is guarded; nothing frames it."""
+    """The checksums of a data file; its payloads have no frame."""
 
     run_nbytes: int = 0
-    """No runs: there is one checksum an entry."""
+    """0: an entry has one checksum, and its runs have none."""
 
     @property
     def crc(self) -> Checksum:
-        """The checksum of a payload."""
+        """The kind of checksum of a payload."""
         return CRC32C
 
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        """The checksum of the payload of ``count`` strings or variants."""
+        """Return the checksum of the payload of ``count`` strings or variants."""
         if dtype == STRING and len(payload):
             return strings.bundle_checksum(payload, count)
         return strings.variant_checksum(payload, count) if dtype == VARIANT else CRC32C.compute(payload)
 
     def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
-        """Nothing stands around the payloads."""
+        """Return nothing: data files have payloads only."""
         return ()
 
 
@@ -58,24 +58,26 @@ class BundleSink:
     """A tensor bundle that is being written."""
 
     storage: Storage
-    """Where the files go."""
+    """The directory for the files."""
     prefix: str
-    """The checkpoint's name."""
+    """The prefix of the files."""
     assignment: Assignment
-    """What goes where."""
+    """The slices, and the file of each."""
     keys: list[bytes]
-    """The tensors' names as they are stored."""
+    """[n] the tensors' names as they are stored."""
     asides: list[str]
-    """The name of each data file before the commit."""
+    """The temporary name of each data file."""
     index_aside: str
-    """The name of the index before the commit."""
+    """The temporary name of the index."""
     start: Ints
-    """[m] where each payload begins in its file."""
+    """[m] the first byte of each payload, in bytes of its file."""
     writer: BundleWriter = BundleWriter()
-    """How each file is guarded."""
+    """The checksums of each file."""
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished files in place, the index last, and remove what it does not name."""
+        # Plan: names that are free, and the index, whole, in memory. Checksums come file by file, and within a file in
+        # the order of the assignment: the order of a stable sort by file.
         names = self.storage.names()
         count = _free_count(self.prefix, self.assignment.num_files, names)
         crc = np.zeros(len(self.assignment.file), np.int64)
@@ -85,17 +87,20 @@ class BundleSink:
         finals = [data_name(self.prefix, number, count) for number in range(self.assignment.num_files)]
         renames = list(zip(self.asides, finals, strict=True))
         index = encode_table([(HEADER_KEY, encode_header(count)), *sorted(self._entries(crc))])
-        put_in_place(self.storage, renames, (self.index_aside, index_name(self.prefix)), index)
-        remove_unnamed(self.storage, lambda names: unnamed(self.prefix, names, finals))
+        # Commit, then remove: until the rename of the index, the old one names the old files.
+        put_in_place(self.storage, renames, (self.index_aside, bundle_index_name(self.prefix)), index)
+        remove_unnamed(self.storage, lambda names: unnamed_files(self.prefix, names, finals))
 
     def _entries(self, crc: Ints) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of the index, not yet sorted."""
         slices = self.assignment.slices
         tensors = slices.tensors
+        # The rows of tensor t are rows[bounds[t] : bounds[t + 1]].
         order = np.argsort(slices.tensor, kind="stable")
         bounds = np.searchsorted(slices.tensor[order], np.arange(len(tensors) + 1)).tolist()
         whole = slices.is_whole().tolist()
         dtypes = [ENUMS[tensors.dtype(row)] for row in range(len(tensors))]
+        # Few combinations of dtype and shape occur in a model, so their encoding is cached.
         heads: dict[tuple[int, tuple[int, ...]], bytes] = {}
         columns = (self.assignment.file, self.start, slices.nbytes, mask(crc.astype(np.uint32)))
         places = [encode_place(*place) for place in zip(*(column.tolist() for column in columns), strict=True)]
@@ -114,23 +119,23 @@ class BundleSink:
     def _sliced(
         self, key: bytes, dtype: int, head: bytes, rows: list[int], places: list[bytes]
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The full entry of a tensor, and the entries of its slices."""
+        """The full entry of a tensor, and the entries of its slices (``contents``)."""
         slices = self.assignment.slices
         rank = int(slices.tensors.ranks[slices.tensor[rows[0]]])
         shapes = slices.shape[rows, :rank].tolist()
         starts = slices.offset[rows, :rank].tolist()
         extents = [tuple(zip(start, shape, strict=True)) for start, shape in zip(starts, shapes, strict=True)]
-        # TensorFlow's merge leaves there the file of the first slice; no reader looks at it.
+        # The full entry has the file of its first slice, as TensorFlow's merge leaves it; readers ignore it.
         place = encode_place(int(self.assignment.file[rows[0]]), 0, 0, 0)
         yield key, head + place + encode_slices(extents)
         for row, shape, extent in zip(rows, shapes, extents, strict=True):
             yield slice_key(key, extent), encode_head(dtype, shape) + places[row]
 
 
-def plan_sink(
+def plan_bundle(
     storage: Storage, prefix: str, assignment: Assignment, capabilities: Capabilities, generation: str
 ) -> BundleSink:
-    """Lay the assigned slices out; ``UnsupportedError`` where TensorFlow could not read them back."""
+    """Lay the assigned slices out; ``UnsupportedError`` if TensorFlow could not read them back."""
     check_readable(prefix)
     check_holds(assignment.slices, capabilities, "tensorflow")
     _check_cuts(assignment.slices, capabilities)
@@ -142,7 +147,9 @@ def plan_sink(
 
 
 def _starts(assignment: Assignment) -> Ints:
-    """Where each payload begins: after the payloads before it in its file."""
+    """Return [m] the first byte of each payload in its file: after the payloads before it."""
+    # Sorted by file, payloads of 10, 20 and 5 bytes in the files 0, 0, 1 have before = [0, 10, 30]. The first payload
+    # of file 1 is at position 2, so 30 is subtracted in that file: [0, 10, 0].
     order = np.argsort(assignment.file, kind="stable")
     nbytes = assignment.slices.nbytes[order]
     before = np.cumsum(nbytes) - nbytes
@@ -153,7 +160,7 @@ def _starts(assignment: Assignment) -> Ints:
 
 
 def _check_cuts(slices: SliceTable, capabilities: Capabilities) -> None:
-    """Raise ``UnsupportedError`` for slices that TensorFlow could not put together again."""
+    """Raise ``UnsupportedError`` for slices that TensorFlow could not join again."""
     held = np.array([name in capabilities.slice_dtypes for name in NAMES])
     refused = ~held[slices.codes()] | (slices.tensors.ranks[slices.tensor] > capabilities.max_slice_rank)
     refused |= (slices.shape == 0).any(axis=1)
@@ -165,27 +172,27 @@ def _check_cuts(slices: SliceTable, capabilities: Capabilities) -> None:
 
 
 def _encode_key(key: str) -> bytes:
-    """A name as it is stored; the empty one is the header's, and those that begin with a zero byte are slices'."""
+    """Return a name as it is stored; an empty one is the header's, and names with a zero byte first are slices'."""
     try:
         encoded = key.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise UnsupportedError(f"{key!r} cannot be encoded as a name.", "Rename the tensor.") from error
     if encoded[:1] in (b"", b"\x00"):
-        raise UnsupportedError(f"{key!r} is a name that TensorFlow keeps for itself.", "Rename the tensor.")
+        raise UnsupportedError(f"{key!r} is a name that TensorFlow reserves.", "Rename the tensor.")
     return encoded
 
 
 def _free_count(prefix: str, num_files: int, names: list[str]) -> int:
-    """The count for the names of the data files: theirs, or the next one that an overwritten checkpoint left free."""
+    """Return the count for the names of the data files: their number, or the next one that is not in use."""
     count = max(num_files, 1)
-    taken = {count for _, count in data_files(prefix, names)} if index_name(prefix) in names else set()
+    taken = {count for _, count in data_files(prefix, names)} if bundle_index_name(prefix) in names else set()
     while count in taken:
         count += 1
     return count
 
 
-def unnamed(prefix: str, names: Sequence[str], finals: Sequence[str]) -> list[str]:
-    """The data files that no index names any more, files that writers left when they died, and their journals."""
+def unnamed_files(prefix: str, names: Sequence[str], finals: Sequence[str]) -> list[str]:
+    """Return the data files that the index does not name any more, and the temporary files of dead writers."""
     aside = re.compile(re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp(\.[a-z]+)?", re.DOTALL)
     old = {name for name, _ in data_files(prefix, names)}.difference(finals)
     return [*old, *(name for name in names if aside.fullmatch(name))]

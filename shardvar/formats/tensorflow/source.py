@@ -1,12 +1,17 @@
-"""Reading the payloads of a tensor bundle.
+"""An open tensor bundle: its table of contents, with the laws checked, and the payloads.
 
-Little-endian elements lie in the data file as they are, and so do strings and variants; but the checksum of those is
-not that of their bytes, so this source checks them by itself, as soon as their last byte was read. The elements of a
-big-endian bundle are turned round, piece by piece, and checked in the same way, over the bytes of the file.
+Contents. The entries become columns, and laws are checked on columns: sizes follow from dtype and shape, payloads lie
+within existing files, slices tile. A key that breaks a law is listed with its fault, and all others can be read. Data
+files are opened at once for their sizes, so that memory is never allocated for a false claim, and they stay open.
 
-Data files have the same names again every other time that a checkpoint is overwritten. So they are opened at once, and
-then the index must still be the one that was read; otherwise both are read anew. Files that are open stay what they
-are, whoever overwrites the checkpoint; one that is opened later must be the file that it was.
+Payloads. Little-endian elements are plain, and so are the bytes of strings and variants; but a bundle's checksum of
+these is not that of their bytes, so this source compares it, as soon as the last byte was read. Elements of a
+big-endian bundle are reversed while they are read, and their checksum is compared in the same way, over the bytes of
+the file.
+
+Replaced files. The names of data files recur every other time that a checkpoint is overwritten. So the files are opened
+first, and then the index must still be the one that was read; otherwise both are read again. An open file keeps its
+bytes when the checkpoint is overwritten, and a file that is opened later must be the one that it was (``DataFiles``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +29,10 @@ from shardvar.errors import (
     OutOfBounds,
     prefix_errors,
 )
-from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced
+from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced_error
 from shardvar.formats.protocol import Finding
-from shardvar.formats.tensorflow.contents import Contents, Tensors, decode_key, find_tensors, read_contents
-from shardvar.formats.tensorflow.names import data_files, data_name, index_name
+from shardvar.formats.tensorflow.contents import BundleContents, BundleTensors, decode_key, find_tensors, read_bundle
+from shardvar.formats.tensorflow.names import bundle_index_name, data_files, data_name
 from shardvar.formats.tensorflow.protos import CODES
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Ints, code, numpy_dtype
 from shardvar.planning.faults import find_faults
@@ -38,41 +43,33 @@ from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, Checksum, unmask
 from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN
 
-# The table of contents that shardvar has of every checkpoint, made from a tensor bundle's index.
-#
-# The entries become columns, and the laws are checked on columns: sizes that follow from dtype and shape, places within
-# files that are there, slices that tile. A key that breaks one is listed with its fault, all others can be read. Data
-# files are opened here, to see how long they are, so that nothing is ever allocated for a claim; and they stay open.
-
-
 _STRING, _VARIANT = code(STRING), code(VARIANT)
-
-Rows = npt.NDArray[np.bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BundleIndex:
-    """A bundle's table of contents, and what only its source needs to know."""
+    """A bundle's table of contents, and further data for its source."""
 
     table: TableIndex
     """The table of contents."""
     file: ReadableFile
     """The index file, open."""
     data: DataFiles
-    """The data files that entries name, opened."""
+    """The data files that entries name, open."""
     guards: dict[tuple[int, int, int], int]
-    """(file, start, nbytes) -> checksum, of the payloads that the source checks by itself."""
+    """(file, start, nbytes) -> checksum, of the payloads that are not plain."""
     is_big_endian: bool
-    """The byte order of the files."""
+    """True if the words in the files are big-endian."""
     num_shards: int
     """The count in the names of the data files."""
     sizes: Ints
-    """[files] bytes of the data files that entries name; -1 where a file cannot be opened."""
+    """[files] the size of each data file that entries name; -1 if it cannot be opened."""
 
 
-def read_index(storage: Storage, prefix: str) -> BundleIndex:
-    """Read the index of a bundle, and how long its data files are."""
-    contents = read_contents(storage, prefix)
+def _read_index(storage: Storage, prefix: str) -> BundleIndex:
+    """Return the index of a bundle, with the faults of its keys."""
+    # Columns: one row a stored slice, in the order of the tensors.
+    contents = read_bundle(storage, prefix)
     tensors = find_tensors(contents)
     slices, rows = _slice_table(contents, tensors)
     columns = [contents.entries[row] for row in rows]
@@ -86,7 +83,8 @@ def read_index(storage: Storage, prefix: str) -> BundleIndex:
     plain = (itemsize == 1) | (itemsize > 1) & (not contents.header.is_big_endian)
     entries = EntryTable(slices, file, start, np.where(plain, crc, NO_CHECKSUM), plain)
 
-    faults = _Faults(tensors.faults, entries, contents.place)
+    # Laws: of each entry, of each entry with its file, and of all slices of a tensor. The first fault of a key counts.
+    faults = _FaultFinder(tensors.faults, entries, contents.place)
     _check_sizes(faults, stored, contents.header.is_big_endian)
     _check_numbers(faults, shard, contents.header.num_shards)
     data = DataFiles(storage, files)
@@ -101,8 +99,8 @@ def read_index(storage: Storage, prefix: str) -> BundleIndex:
     return BundleIndex(table, contents.file, data, guards, header.is_big_endian, header.num_shards, sizes)
 
 
-def _find_guards(faults: "_Faults", crc: Ints) -> dict[tuple[int, int, int], int]:
-    """The checksums of payloads that are not plain, by their place: keys may be renamed, places stay."""
+def _find_guards(faults: "_FaultFinder", crc: Ints) -> dict[tuple[int, int, int], int]:
+    """Return the checksums of payloads that are not plain, by place: a caller may have renamed keys, places stay."""
     entries = faults.entries
     others = np.flatnonzero(~entries.plain)
     columns = (entries.file, entries.start, entries.slices.nbytes, crc)
@@ -112,17 +110,18 @@ def _find_guards(faults: "_Faults", crc: Ints) -> dict[tuple[int, int, int], int
         others.tolist(), *(column[others].tolist() for column in columns), strict=True
     ):
         differs[row] = guards.setdefault((file, start, nbytes), value) != value and nbytes > 0
-    cause = "Another tensor has the same bytes and another checksum of them."
+    cause = "Another tensor has the same bytes and a different checksum."
     faults.add(differs, lambda row: InvalidCheckpoint(cause, WRITE_AGAIN))
     return guards
 
 
-def _slice_table(contents: Contents, found: Tensors) -> tuple[SliceTable, list[int]]:
-    """The stored slices, tensor by tensor, and the row of each one's entry."""
+def _slice_table(contents: BundleContents, found: BundleTensors) -> tuple[SliceTable, list[int]]:
+    """Return the stored slices, tensor by tensor, and the row of each one's entry."""
     full = [contents.entries[row] for row in found.rows]
     ranks, shapes = pad([entry.shape for entry in full], fill=1)
     codes = _column(CODES[entry.dtype] for entry in full)
     tensors = TensorTable([decode_key(contents.keys[row]) for row in found.rows], codes, ranks, shapes)
+    # A whole tensor has one slice, of its own shape at offset 0; the rows of tensors in slices are overwritten below.
     count = _column(len(found.parts[row]) if row in found.parts else 1 for row in found.rows)
     tensor = np.repeat(np.arange(len(full)), count)
     offset, shape = np.zeros_like(shapes)[tensor], shapes[tensor]
@@ -145,18 +144,18 @@ def _column(values: Iterator[int]) -> Ints:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Faults:
-    """The keys that cannot be read, while they are being found."""
+class _FaultFinder:
+    """The keys that cannot be read, collected law by law."""
 
     errors: dict[str, CheckpointError]
-    """The first reason for each."""
+    """The first error of each key."""
     entries: EntryTable
-    """The entries that are looked at."""
+    """The entries that are checked."""
     place: str
     """The path of the index file."""
 
-    def add(self, rows: Rows, reason: Callable[[int], CheckpointError]) -> None:
-        """Note the reason for the key of each row that is marked."""
+    def add(self, rows: npt.NDArray[np.bool], reason: Callable[[int], CheckpointError]) -> None:
+        """Note the error for the key of each marked row that has none yet."""
         for row in np.flatnonzero(rows).tolist():
             key = self.entries.slices.key(row)
             if key not in self.errors:
@@ -164,32 +163,34 @@ class _Faults:
                 self.errors[key] = type(error)(f"{self.place}: {key!r}: {error.cause}", error.remedy)
 
 
-def _check_sizes(faults: _Faults, stored: Ints, is_big_endian: bool) -> None:
-    """A payload has the bytes that dtype and shape say; a string or a variant at least the least that it can."""
+def _check_sizes(faults: _FaultFinder, stored: Ints, is_big_endian: bool) -> None:
+    """Note payloads whose size does not follow from dtype and shape, and strings smaller than is possible."""
     slices = faults.entries.slices
     codes = slices.codes()
-    count = np.prod(slices.shape, axis=1, dtype=np.float64)  # floats: a string's shape may say anything
+    # A string takes a byte for its length at least, and all of them 4 bytes for a checksum. The number of elements is
+    # a float, which cannot overflow: the shape of a string tensor is not bounded by its size.
+    count = np.prod(slices.shape, axis=1, dtype=np.float64)
     least = np.where(count == 0, 0, count + 4)
     whole = ITEMSIZES[codes] == 0
     faults.add(
         np.where(whole, stored < least, stored != slices.nbytes),
         lambda row: InvalidCheckpoint(
-            f"{int(stored[row])} bytes are stored, where the shape {slices.region(row).shape} needs "
+            f"{int(stored[row])} bytes are stored, but the shape {slices.region(row).shape} needs "
             f"{'at least ' if whole[row] else ''}{int(least[row] if whole[row] else slices.nbytes[row])}.",
             WRITE_AGAIN,
         ),
     )
     faults.add(
         (codes == _VARIANT) & is_big_endian,
-        lambda row: InvalidCheckpoint("Variants of a big-endian checkpoint cannot be carried.", WRITE_AGAIN),
+        lambda row: InvalidCheckpoint("Variants of a big-endian checkpoint cannot be copied.", WRITE_AGAIN),
     )
 
 
-def _check_numbers(faults: _Faults, shard: Ints, num_shards: int) -> None:
-    """A payload lies in one of the data files, and not before its first byte."""
+def _check_numbers(faults: _FaultFinder, shard: Ints, num_shards: int) -> None:
+    """Note payloads outside the numbered data files, or before the first byte of one."""
     faults.add(
         (shard < 0) | (shard >= num_shards),
-        lambda row: InvalidCheckpoint(f"It lies in data file {int(shard[row])} of {num_shards}.", WRITE_AGAIN),
+        lambda row: InvalidCheckpoint(f"It is in data file {int(shard[row])} of {num_shards}.", WRITE_AGAIN),
     )
     faults.add(
         faults.entries.start < 0,
@@ -198,7 +199,7 @@ def _check_numbers(faults: _Faults, shard: Ints, num_shards: int) -> None:
 
 
 def _measure(files: DataFiles) -> tuple[Ints, dict[int, CheckpointError]]:
-    """The sizes of the data files, and for those that cannot be opened the reason (and -1)."""
+    """Return the sizes of the data files, -1 for those that cannot be opened, and the errors of these."""
     sizes = np.full(len(files.names), -1, np.int64)
     unreadable: dict[int, CheckpointError] = {}
     for number in range(len(files.names)):
@@ -209,11 +210,12 @@ def _measure(files: DataFiles) -> tuple[Ints, dict[int, CheckpointError]]:
     return sizes, unreadable
 
 
-def _check_places(faults: _Faults, files: list[str], sizes: Ints, unreadable: dict[int, CheckpointError]) -> None:
-    """A payload ends within its file.
+def _check_places(faults: _FaultFinder, files: list[str], sizes: Ints, unreadable: dict[int, CheckpointError]) -> None:
+    """Note payloads that do not end within their file.
 
-    Payloads that lack bytes because their file was cut short begin where it ends now, or before. Where the first of
-    them begins further on, the index points into the void.
+    They are incomplete if the file was cut short, and out of bounds if the index is wrong. In a file of 100 bytes that
+    was cut short, the first payload with missing bytes begins at or before 100, because payloads have no gaps between
+    them. If it begins after 100, the index is wrong.
     """
     entries = faults.entries
     size = sizes[entries.file]
@@ -224,7 +226,7 @@ def _check_places(faults: _Faults, files: list[str], sizes: Ints, unreadable: di
 
     def reason(row: int) -> CheckpointError:
         number, start = int(entries.file[row]), int(entries.start[row])
-        cause = f"{files[number]} has {size[row]} bytes, and {entries.slices.nbytes[row]} are to lie at offset {start}."
+        cause = f"{files[number]} has {size[row]} bytes, too few for {entries.slices.nbytes[row]} at offset {start}."
         was_cut = first[number] <= size[row]
         return IncompleteCheckpoint(cause, COPY_AGAIN) if was_cut else OutOfBounds(cause, WRITE_AGAIN)
 
@@ -232,7 +234,7 @@ def _check_places(faults: _Faults, files: list[str], sizes: Ints, unreadable: di
 
 
 _UNITS = {"qint16": 2, "quint16": 2, "qint32": 4}
-"""Bytes of an element that NumPy has no type for."""
+"""Bytes of an element, for dtypes that NumPy does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +242,11 @@ class BundleSource:
     """An open tensor bundle."""
 
     storage: Storage
-    """Where the files are."""
+    """The directory that holds the files."""
     prefix: str
-    """The checkpoint's name."""
+    """The prefix of the files."""
     contents: BundleIndex
-    """Its index."""
+    """The index, and the open files."""
 
     @property
     def index(self) -> TableIndex:
@@ -262,6 +264,7 @@ class BundleSource:
         nbytes = int(entries.slices.nbytes[row])
         dtype = entries.slices.dtype(row)
         with prefix_errors(f"{entries.slices.key(row)!r}"):
+            # Read: ``begin`` counts in the file, ``start`` in the payload.
             if entries.plain[row] or not self.contents.is_big_endian:
                 self.read_span(file, begin + start, buffer)
             elif dtype == STRING:
@@ -269,6 +272,8 @@ class BundleSource:
                 buffer[:] = strings.from_big_endian(stored, _count(entries, row))[start : start + len(buffer)]
             else:
                 self._read_swapped(file, begin, start, buffer, _unit(dtype))
+            # Check: with the last byte of a payload that is not plain. The bytes of the file are mapped for that unless
+            # the buffer has them all.
             if not entries.plain[row] and start + len(buffer) == nbytes:
                 is_payload = len(buffer) == nbytes and not self.contents.is_big_endian
                 self._check(entries, row, buffer if is_payload else self.map(file)[begin : begin + nbytes])
@@ -278,41 +283,42 @@ class BundleSource:
         self._files.open(file).read_into(start, buffer)
 
     def map(self, file: int) -> memoryview:
-        """A data file as a read-only memory map."""
-        return self._files.open(file).map()
+        """Return a data file as a read-only memory map."""
+        return self._files.map(file)
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         self._files.close()
         self.contents.file.close()
 
     def findings(self) -> Sequence[Finding]:
-        """Data files that the index does not name, and bytes after the last payload of those that it does."""
+        """Return data files that the index does not name, and bytes after the last payload of a file."""
         index = self.contents
         entries = index.table.entries
         stop = np.zeros(len(index.sizes), np.int64)
         np.maximum.at(stop, entries.file, entries.start + entries.slices.nbytes)
         findings = [
-            Finding(name, f"The last {size - end} of its {size} bytes belong to no tensor.", False)
+            Finding(name, f"The last {size - end} of its {size} bytes do not belong to a tensor.", False)
             for name, size, end in zip(index.table.files, index.sizes.tolist(), stop.tolist(), strict=True)
             if size > end
         ]
         strays = (name for name, _ in data_files(self.prefix, self.storage.names()) if name not in index.table.files)
-        return [*findings, *(Finding(name, "No tensor of the index lies in this data file.", False) for name in strays)]
+        return [*findings, *(Finding(name, "The index has no tensor in this data file.", False) for name in strays)]
 
     @property
     def _files(self) -> DataFiles:
         return self.contents.data
 
     def _read_swapped(self, file: int, begin: int, start: int, buffer: memoryview, unit: int) -> None:
-        """Fill ``buffer`` with words turned round; whole words are read, of which it may want a part."""
+        """Fill ``buffer`` with reversed words of ``unit`` bytes; ``start`` and its end may be within a word."""
+        # Bytes 3 to 9 of words of 4 bytes are in the words [0, 12): these are read and reversed, and then cut.
         first, stop = start // unit * unit, -(-(start + len(buffer)) // unit) * unit
         stored = self._files.open(file).read(begin + first, stop - first)
         words = np.frombuffer(stored, f">u{unit}").astype(f"<u{unit}").tobytes()
         buffer[:] = words[start - first : start - first + len(buffer)]
 
     def _check(self, entries: EntryTable, row: int, stored: memoryview) -> None:
-        """Raise ``CorruptCheckpoint`` where the bytes of the file do not have the checksum of their entry."""
+        """Raise ``CorruptCheckpoint`` if the bytes of the file disagree with the checksum of their entry."""
         if not len(stored):
             return
         file, start = int(entries.file[row]), int(entries.start[row])
@@ -320,13 +326,13 @@ class BundleSource:
         if actual != expected:
             found = "no checksum" if actual is None else f"the checksum {actual:08x}"
             raise CorruptCheckpoint(
-                f"{self._files.open(file).name}: the {len(stored)} bytes at offset {start} have {found}, and the index "
+                f"{self._files.open(file).name}: the {len(stored)} bytes at offset {start} have {found}, but the index "
                 f"gives {expected:08x}.",
                 COPY_AGAIN,
             )
 
     def _checksum(self, entries: EntryTable, row: int, stored: memoryview) -> int | None:
-        """The checksum of an entry's bytes in the file; None where they are such that they can have none."""
+        """Return the checksum of an entry's bytes in the file; None if strings cannot be decoded and so have none."""
         dtype = entries.slices.dtype(row)
         try:
             if dtype == STRING:
@@ -339,23 +345,23 @@ class BundleSource:
         return CRC32C.compute(stored)
 
 
-def open_source(storage: Storage, prefix: str) -> BundleSource:
-    """Open a bundle; its index is read again where another took its place before the data files were open."""
+def open_bundle(storage: Storage, prefix: str) -> BundleSource:
+    """Open a bundle; its index is read again if another one replaced it before the data files were open."""
     for _ in range(ATTEMPTS):
-        source = BundleSource(storage, prefix, read_index(storage, prefix))
-        if not is_replaced(storage, index_name(prefix), source.contents.file):
+        source = BundleSource(storage, prefix, _read_index(storage, prefix))
+        if not is_replaced(storage, bundle_index_name(prefix), source.contents.file):
             return source
         source.close()
-    raise replaced(source.contents.file.name)
+    raise replaced_error(source.contents.file.name)
 
 
 def _count(entries: EntryTable, row: int) -> int:
-    """The number of elements of an entry."""
+    """Return the number of elements of an entry."""
     return entries.slices.region(row).size
 
 
 def _unit(dtype: str) -> int:
-    """The bytes that a change of byte order turns round as one: an element, or half of a complex one."""
+    """Return the bytes that are reversed together: an element, or half of a complex one."""
     if dtype in _UNITS:
         return _UNITS[dtype]
     element = numpy_dtype(dtype)

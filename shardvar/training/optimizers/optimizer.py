@@ -32,10 +32,10 @@ from shardvar.training.optimizers.step import Slots, Square, plan_steps
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.mirrored import PerReplica, aggregate
-from shardvar.variables.resource import Write, commit
 from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.values import as_value, check_shape
 from shardvar.variables.variable import Variable, VariableAggregation
+from shardvar.variables.writes import Write, commit
 
 Compat = Literal["keras_legacy", "v1", "keras3"]
 Pair = tuple[Gradient | PerReplica | None, Variable]
@@ -90,8 +90,9 @@ class Optimizer(Trackable):
         return False
 
     def _numbers(self, step: int, dtype: np.dtype[Any]) -> Numbers:
-        """Return the numbers that the rule needs in step ``step``, which is 1 at first."""
-        return {name: variable.read_value().astype(dtype)[()] for name, variable in self._hyperparameters.items()}
+        """Return the hyperparameters as scalars, and as "step" the number of the step, which is 1 at first."""
+        numbers = {name: variable.read_value().astype(dtype)[()] for name, variable in self._hyperparameters.items()}
+        return numbers | {"step": dtype.type(step)}
 
     def _update(self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers) -> None:
         """Apply the rule to ``value`` and ``slots`` in place, elementwise; ``square()`` is the gradient's square."""
@@ -212,7 +213,7 @@ def _check_pairs(grads_and_vars: Iterable[Pair]) -> list[tuple[Gradient, Variabl
     aggregated = [(aggregate_gradient(part, variable), variable) for part, variable in pairs]
     given = [(part, variable) for part, variable in aggregated if part is not None]
     if not given:
-        raise ArgumentError("There are no gradients to apply.", "Give pairs (gradient, variable).")
+        raise ArgumentError("grads_and_vars has no gradient.", "Give pairs (gradient, variable).")
     return given
 
 

@@ -45,7 +45,7 @@ class SGD(Optimizer):
     def _touches_all_rows(self) -> bool:
         return self._has_momentum and self._compat == "keras3"
 
-    def _update(self, value: Array, gradient: Array, square: Square, slots: Slots, numbers: Numbers) -> None:
+    def _update(self, value: Array, gradient: Array, _square: Square, slots: Slots, numbers: Numbers) -> None:
         rate, decay = numbers["learning_rate"], numbers["momentum"]
         if not self._has_momentum:
             value -= rate * gradient
@@ -176,7 +176,7 @@ class Adam(Optimizer):
         # divisors are the same for all elements, and so they go into the rate. With b1 = 0.9, b2 = 0.999 and t = 1:
         # rate = lr sqrt(0.001) / 0.1, and w moves by rate * 0.1 g / sqrt(0.001 g^2) = lr, whatever the size of g.
         numbers = dict(super()._numbers(step, dtype))
-        one, t = dtype.type(1), dtype.type(step)
+        one, t = dtype.type(1), numbers["step"]
         unbiased = np.sqrt(one - numbers["beta_2"] ** t) / (one - numbers["beta_1"] ** t)
         return numbers | {"rate": numbers["learning_rate"] * unbiased}
 

@@ -49,6 +49,7 @@ class SlotTable:
         older than the sharded variable.
         """
         variable = _slot_variable(variable)
+        # Slots are found by identity, since variables may share a name. ``_variables`` keeps the identities theirs.
         if isinstance(variable, ShardedVariable) and (id(variable), name) not in self._slots:
             found = [self.find(shard, name) for shard in variable.variables]
             slots = [slot for slot in found if isinstance(slot, Variable)]
@@ -94,7 +95,8 @@ class SlotTable:
 
     def _compose(self, variable: ShardedVariable, name: str, slots: list[Variable]) -> None:
         sharded = ShardedVariable(slots, name=f"{variable.name}/{name}")
-        # Variables may have had slots before they became shards; those are saved in folded form from now on.
+        # Variables may have had slots before they became shards. From now on those are saved as one sharded slot, so
+        # each stops being a child by itself.
         for child in [self._children.pop(id(slot)) for slot in slots if id(slot) in self._children]:
             self._owner.untrack(child)
         self._remember(variable, name, sharded)

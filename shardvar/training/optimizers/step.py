@@ -28,12 +28,12 @@ from shardvar.nn.lookup import exact_dtype
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.mirrored import AggregatingVariable, MirroredVariable
-from shardvar.variables.resource import Resource, Write
 from shardvar.variables.row_layout import check_rows
 from shardvar.variables.scatter import sort_rows, sum_sorted
 from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.values import as_value, cast_value, check_shape
 from shardvar.variables.variable import Variable
+from shardvar.variables.writes import Resource, Write
 
 
 @dataclass(frozen=True, slots=True, eq=False)

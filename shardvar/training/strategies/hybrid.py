@@ -50,6 +50,8 @@ class HybridStrategy(Strategy):
 
     def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> Any:
         """Create a variable by the chosen strategy."""
+        # The chooser wants shape and dtype, for which an initial value may have to be evaluated. ``kwargs`` then holds
+        # the result, since a second evaluation of a random value would give another one.
         initial, kwargs = open_arguments(kwargs)
         chosen = self._chosen(kwargs.get("name"), initial.shape, initial.dtype)
         return chosen.create_free(next_creator, kwargs, scope)
@@ -71,6 +73,7 @@ class HybridStrategy(Strategy):
         return f"HybridStrategy({self.strategy1}, {self.strategy2})"
 
     def _chosen(self, name: str | None, shape: tuple[int, ...], dtype: Any) -> Strategy:
+        # 1 and 2 are for choosers that were deserialized, and have no reference to the two strategies.
         answer = self.strategy_chooser(name, shape, dtype)
         if answer is None or answer is self.strategy1 or answer == 1:
             return self.strategy1

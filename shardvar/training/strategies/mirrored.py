@@ -32,7 +32,7 @@ from shardvar.variables import (
 )
 from shardvar.variables.create import plan_cut
 from shardvar.variables.scopes import NextCreator
-from shardvar.variables.updates import ADD, SUB, Update
+from shardvar.variables.updates import ADD, SUB, UpdateKind
 from shardvar.variables.variable import parse_mode
 
 
@@ -45,7 +45,7 @@ class DenseUpdatesVariable(MirroredVariable):
     is not always (w + a) + b. Other writes than additions stay sparse, since a dense form would change every row.
     """
 
-    def _write_sparse(self, update: Update, sparse_delta: Any, name: str) -> Any:
+    def _write_sparse(self, update: UpdateKind, sparse_delta: Any, name: str) -> Any:
         if update not in (ADD, SUB):
             return super()._write_sparse(update, sparse_delta, name)
         if not isinstance(sparse_delta, PerReplica):
@@ -88,6 +88,8 @@ class _MirroringStrategy(Strategy):
             return SyncOnReadVariable(copies, kwargs.get("aggregation"))
         how = scope.partitioning or Partitioning(None)
         check_size_known(kwargs.get("shape"), how.cut)
+        # A partitioning scope spreads the parts over the devices, each part once. A partitioner may answer with one
+        # part, as for a small variable; that one is mirrored like any other.
         if how.cut is not None and not how.is_mirrored:
             devices = how.devices or self._replicas
             initial, kwargs = open_arguments(kwargs)
@@ -95,6 +97,7 @@ class _MirroringStrategy(Strategy):
             if len(partition) > 1:
                 return create_spread(next_creator, kwargs, partition, devices)
             how = Partitioning(None)
+        # Else each replica, or each host, gets a copy, which may be cut into parts that stay together.
         homes = self._hosts if scope.hints.mirror_on_host else self._replicas
         kind = DenseUpdatesVariable if scope.hints.cast_updates_to_dense else MirroredVariable
         return kind(create_copies(next_creator, kwargs, how.cut, homes), kwargs.get("aggregation"))
@@ -120,6 +123,7 @@ class MirroredStrategy(_MirroringStrategy):
         names = [devices] if isinstance(devices, str) else devices
         replicas = check_devices([Device(name) if isinstance(name, str) else name for name in names])
         known = {device.name: device for device in Cluster(replicas)}  # Cluster refuses two devices of one name
+        # GPU:0 and GPU:1 of one worker have one host. A CPU that is a replica is its own host, and not a second device.
         hosts = {name: known.get(name) or Device(name) for name in (device.host_name for device in replicas)}
         super().__init__(replicas, tuple(hosts.values()))
 

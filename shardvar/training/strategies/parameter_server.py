@@ -72,6 +72,8 @@ class ParameterServerStrategy(Strategy):
         """Create a plain variable on the next server, or a sharded one on the next servers."""
         how = scope.partitioning or Partitioning(self.variable_partitioner)
         check_size_known(kwargs.get("shape"), how.cut)
+        # The lock keeps the turns of one variable together where threads create several. It is reentrant: an initial
+        # value may be a callable that creates variables itself.
         with self._lock:
             before, made = self._turn, None
             try:
@@ -117,7 +119,7 @@ class ParameterServerStrategy(Strategy):
 
     def _next_server(self) -> Device:
         servers = self.cluster.servers
-        if not servers:
+        if not servers:  # the local case, without a cluster
             return current_device()
         self._turn += 1
         return servers[(self._turn - 1) % len(servers)]

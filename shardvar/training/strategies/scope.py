@@ -52,12 +52,14 @@ class Scope:
     @contextmanager
     def enter(self) -> Iterator[None]:
         """Create variables by this scope inside the ``with`` block."""
+        # Check. Of two strategies, it would be unclear which one creates a variable.
         outer = _current.scope
         if outer is not None and outer.strategy is not self.strategy:
             raise ScopeError(
                 f"The scope of {self.strategy} was entered inside that of {outer.strategy}.",
                 "Leave the outer one first, or give both to sv.HybridStrategy.",
             )
+        # Enter, and restore the outer scope even if the user's code raises.
         _current.scope = self
         try:
             if outer is not None:  # ``_create`` is on the thread's stack of creators, and reads the innermost scope

@@ -52,7 +52,7 @@ class Strategy:
 
     @property
     def replica_devices(self) -> tuple[Device, ...]:
-        """The devices that compute; the hosts where there are no others."""
+        """The devices that compute; the hosts in a cluster without accelerators."""
         raise NotImplementedError
 
     @property
@@ -177,7 +177,7 @@ def _reduced(value: PerReplica, mode: VariableAggregation) -> Any:
         if len({len(one) for one in values}) > 1:
             raise ArgumentError("The replicas give lists of different lengths.", "Give what belongs together.")
         return [_reduced(PerReplica(row, devices), mode) for row in zip(*values, strict=True)]
-    if all(one is None for one in values):
+    if all(one is None for one in values):  # a variable that the loss does not depend on has no gradient anywhere
         return None
     if any(one is None for one in values):
         raise ArgumentError("Some replicas give a value and some give none.", "Give zeros, or rows of none.")
@@ -276,6 +276,7 @@ def create_copies(
     copies = [create_spread(next_creator, kwargs, cut, homes[:1])]
     for number, home in enumerate(homes[1:], start=1):
         name = None if kwargs.get("name") is None else f"{kwargs['name']}/replica_{number}"
+        # Inside the first copy's device, its value is read without a move, and then moves once, to the new home.
         with device_scope(homes[0]):
             copies.append(_copy(copies[0], next_creator, kwargs | {"name": name, "device": home}))
     return copies

@@ -1,4 +1,4 @@
-// What was asked for and chosen, and who is told of it.
+// The state of the page: what is searched for, filtered and selected; and the parts that are redrawn when it changes.
 
 const state = { query: "", dtypes: new Set(), statuses: new Set(), onlyFaults: false, prefix: "", item: null, sort: "key", down: false };
 let shown = ITEMS;
@@ -263,10 +263,10 @@ function showHeading() {
 
 function diffSentence() {
   const { differences, unreadable, num_equal: equal } = DATA.diff;
-  const one = ITEMS.filter((item) => item.status === "a" || item.status === "b").length;
+  const [onlyA, onlyB] = ["a", "b"].map((side) => ITEMS.filter((item) => item.status === side).length);
   const failed = new Set(unreadable.map(([row]) => row)).size;
-  if (!differences.length && !one && !failed) return `Equal: ${count(equal, "tensor")} in both`;
-  return [[differences.length, "differ"], [one, "in only one"], [failed, "unreadable"], [equal, "equal"]]
+  if (!differences.length && !onlyA && !onlyB && !failed) return `Equal: ${count(equal, "tensor")} in both`;
+  return [[equal, "equal"], [differences.length, "changed"], [onlyA, "only in A"], [onlyB, "only in B"], [failed, "unreadable"]]
     .filter(([number]) => number).map(([number, what]) => `${grouped(number)} ${what}`).join(", ");
 }
 

@@ -28,8 +28,8 @@ function overview(actions) {
   const about = SIDES.flatMap((side) => Object.entries(side.metadata).map(([name, value]) => element("tr", {},
     element("td", { class: "quiet", text: printable(name) }), element("td", { class: "mono", text: printable(value) }))));
   return [
-    element("h2", { id: "detail-title", text: "Choose a tensor" }),
-    element("p", { class: "facts", text: "in the picture, the table or a file, to see where its regions lie." }),
+    element("h2", { id: "detail-title", text: "Select a tensor" }),
+    element("p", { class: "facts", text: "to see how it is sharded." }),
     rows.length ? element("h3", { text: "The largest" }) : "",
     element("table", { class: "plain" }, element("tbody", {}, ...rows)),
     about.length ? element("h3", { text: "Metadata" }) : "",
@@ -121,11 +121,11 @@ function difference(item) {
   if (shapes[0] !== shapes[1]) row("shape", `${shapes[0]} and ${shapes[1]}`);
   if (item.values) {
     const [number, first, absolute, relative, without] = item.values;
-    row("values that differ", grouped(number));
-    if (first !== null) row("the first at", humanShape(first));
+    row("elements that differ", grouped(number));
+    if (first !== null) row("first at", humanShape(first));
     if (absolute !== null) row("by at most", numberText(absolute));
     if (relative !== null) row("relative", numberText(relative));
-    if (without) row("without a distance", grouped(without));
+    if (without) row("with NaN", grouped(without));
   }
   parts.push(element("table", { class: "plain" }, element("tbody", {}, ...rows)));
   return parts;

@@ -1,4 +1,4 @@
-"""A resource, "a pair of a Tensor and a mutex", and the writes to it.
+"""Writes to resources: planned one by one, committed together. A resource is "a pair of a Tensor and a mutex".
 
 R-RES-1 (RFC 003): "What's stored in the device's resource manager is a pair of a Tensor and a mutex." Here the tensor
 is a buffer on a simulated device, which no caller outside of this package sees. Reads copy out of it and writes change

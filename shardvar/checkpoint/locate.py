@@ -22,6 +22,7 @@ from shardvar.formats.table import (
     stem_of_name,
 )
 from shardvar.storage.local import LocalStorage, split_path
+from shardvar.storage.local import split_path as split
 
 Path = str | os.PathLike[str]
 

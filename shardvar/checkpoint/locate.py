@@ -22,7 +22,6 @@ from shardvar.formats.table import (
     stem_of_name,
 )
 from shardvar.storage.local import LocalStorage, split_path
-from shardvar.storage.local import split_path as split
 
 Path = str | os.PathLike[str]
 
@@ -55,7 +54,7 @@ class Location:
 
 def find_checkpoints(path: Path) -> list[Location]:
     """Return every checkpoint that a path may mean: as a prefix, an index file, a directory, or a data file."""
-    storage, name = split(path)
+    storage, name = split_path(path)
     found = _locate(storage, name)
     if not found and not name:
         # A SavedModel keeps its checkpoint in a directory of this name.
@@ -107,7 +106,7 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
 
     ``otherwise`` is the format of a path whose ending says nothing.
     """
-    storage, name = split(path)
+    storage, name = split_path(path)
     if not name:
         raise ArgumentError(f"{os.fspath(path)} is a directory.", "Add the name of the checkpoint in it.")
     form = format_named(format_name or format_of_name(name) or otherwise)

@@ -1,4 +1,9 @@
-"""Load a checkpoint as arrays."""
+"""Load: the tensors of a checkpoint as arrays.
+
+find    the checkpoint, its entries, those of the wanted keys
+plan    whole tensors from whatever slices hold them; with ``mmap``, views of those that are contiguous in a file
+move    payloads into arrays, every checksum compared (``engine.read``)
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,7 +28,7 @@ _READ = (STRING, "bool")
 def load(
     path: Path, keys: Iterable[str] | None = None, *, mmap: bool = False, verify: str = "auto"
 ) -> dict[str, npt.NDArray[Any]]:
-    """The tensors of a checkpoint as arrays, by key: all of them, or those that are named.
+    """Return the tensors of a checkpoint as arrays, by key: all of them, or those that are named.
 
     Every payload is read and its checksum compared; ``CorruptCheckpoint`` names what is wrong, and a key that is
     incomplete or otherwise at fault raises its error. Strings are object arrays of ``bytes``.
@@ -40,12 +45,15 @@ def load(
     """
     if verify not in VERIFY:
         raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
-    with open_checkpoint(path) as reader, reader.telling_policy():
+    # Find.
+    with open_checkpoint(path) as reader, reader.explain_policy():
         entries = _select(reader, keys)
+        # Plan.
         mapped = _map_all(reader, entries) if mmap else {}
         tensors = entries.slices.tensors
         rows = np.array([row for row, key in enumerate(tensors.keys) if key not in mapped], dtype=np.int64)
         plan = plan_copies(entries.slices, tensors.take(rows).whole())
+        # Move.
         arrays = read_arrays(plan, reader.source, entries)
         loaded = mapped | {tensors.keys[row]: array for row, array in zip(rows.tolist(), arrays, strict=True)}
         return {key: loaded[key] for key in tensors.keys}

@@ -22,6 +22,7 @@ from shardvar.formats.table import (
     stem_of_name,
 )
 from shardvar.storage.local import LocalStorage, split_path
+
 Path = str | os.PathLike[str]
 
 

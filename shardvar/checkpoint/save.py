@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar._version import __version__
-from shardvar.checkpoint.arguments import as_array, check_mapping, check_policy, dtype_of, texts_of
+from shardvar.checkpoint.arguments import as_array, check_mapping, check_policy, stored_dtype, texts_of
 from shardvar.checkpoint.locate import Path, find_target
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.writing import Partitions, carry_out, plan_checkpoint
@@ -77,7 +77,7 @@ def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:
     for row, (key, array) in enumerate(zip(keys, arrays, strict=True)):
         number = codes.get(array.dtype)
         if number is None:
-            number = codes[array.dtype] = code(dtype_of(key, array))
+            number = codes[array.dtype] = code(stored_dtype(key, array))
         column[row] = number
     check_keys(keys)
     ranks, shapes = pad([array.shape for array in arrays], fill=1)

@@ -34,7 +34,7 @@ class CastSource:
     """Another source with some of its entries converted; rows are those of ``entries``."""
 
     inner: Source
-    """Where payloads come from."""
+    """The source of the payloads."""
     stored: EntryTable
     """The entries as they are stored."""
     verified: set[int] = field(default_factory=set)

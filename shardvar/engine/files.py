@@ -44,7 +44,7 @@ class FileTask:
     storage: Storage
     """The directory that it is written in."""
     writer: FileWriter
-    """How it is framed and guarded."""
+    """The frame and the checksums of the file."""
     plan: Plan
     """The copies that fill it; the targets are the file's slices in order."""
     entries: EntryTable
@@ -60,7 +60,7 @@ class FileReport:
     checksums: FileChecksums
     """Of what was written."""
     parts: ReadTable
-    """What was read of payloads of which this file needs a part; whole ones have been compared."""
+    """The reads of payloads of which this file needs a part; whole ones have been compared."""
     nbytes: int
     """Payload bytes written."""
 
@@ -74,7 +74,7 @@ class Unit:
     last: int
     """The first target past it."""
     start: int
-    """Where it begins in the payload of the first target; 0 unless it is a block of one large payload."""
+    """Its first byte in the payload of the first target; 0 unless it is a block of one large payload."""
     nbytes: int
     """Its size, from its first payload byte to its last."""
 

@@ -89,15 +89,15 @@ def write_checkpoint(
     except BaseException as error:
         # What was interrupted can be taken up again if it can be found again.
         if isinstance(error, Exception) or not resume:
-            remove_files(tasks if isinstance(error, CheckpointError) else begun)
+            _remove_files(tasks if isinstance(error, CheckpointError) else begun)
         raise
     # Commit: from here on, only the sink can tell which files are in place, so an error removes no file.
     try:
         sink.commit([report.checksums for report in reports])
     except Exception:
-        remove_journals(tasks)
+        _remove_journals(tasks)
         raise
-    remove_journals(tasks)
+    _remove_journals(tasks)
     return WriteSummary(len(tasks), len(tasks) - len(begun), sum(report.nbytes for report in reports))
 
 
@@ -184,15 +184,15 @@ def read_journal(task: FileTask) -> FileReport | None:
     return FileReport(found, parts, int(task.plan.targets.nbytes.sum()))
 
 
-def remove_files(tasks: Sequence[FileTask]) -> None:
+def _remove_files(tasks: Sequence[FileTask]) -> None:
     """Remove what tasks wrote, as far as the disk lets: it is called when something else went wrong already."""
     for task in tasks:
         with suppress(StorageError):
             task.storage.remove(task.name)
-    remove_journals(tasks)
+    _remove_journals(tasks)
 
 
-def remove_journals(tasks: Sequence[FileTask]) -> None:
+def _remove_journals(tasks: Sequence[FileTask]) -> None:
     """Remove the journals alone, as far as the disk lets: without its file, and beside another, a journal is void."""
     for task in tasks:
         with suppress(StorageError):

@@ -1,4 +1,4 @@
-"""What shardvar costs, beside raw input and output and beside the libraries that do the same job.
+"""The cost of shardvar, relative to raw input and output and to the libraries that do the same job.
 
 ``python -m benchmarks`` (or ``make bench``) measures and prints; docs/performance.md says what was found.
 
@@ -8,7 +8,7 @@
     figures    a figure beside its target, a table of them
     child      a function in a fresh process: its memory, its bytes read
     peers      safetensors, npz, DCP, TensorFlow, Orbax behind one face
-    holes      checkpoints whose data files are holes, for sizes that nobody wants to write
+    holes      checkpoints whose data files are holes, for sizes too large to write
 
 and one module a subject: ``table``, ``tiny``, ``lookup``, ``partial``, ``reshard``, ``plan``, ``startup``.
 """

@@ -28,7 +28,7 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.subjects:
         if name not in SUBJECTS:
-            parser.error(f"{name!r} is none of {', '.join(SUBJECTS)}.")
+            parser.error(f"Unknown subject {name!r}: expected one of {', '.join(SUBJECTS)}.")
     figures = []
     with open_places(options.disk) as places:
         setting = Setting(places, QUICK if options.quick else FULL)

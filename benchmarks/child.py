@@ -20,7 +20,7 @@ _SCRIPT = "from benchmarks.child import main; main()"
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What ``function`` (one of a module) returns in a fresh process; arguments and result are JSON."""
+    """Return the result of a module's function in a fresh process; arguments and result are JSON."""
     request = [function.__module__, function.__name__, list(arguments)]
     found = subprocess.run(
         [sys.executable, "-c", _SCRIPT, json.dumps(request, default=str)],
@@ -63,7 +63,7 @@ def peak_nbytes() -> int:
 
 
 def read_nbytes() -> int | None:
-    """The bytes that the process asked the kernel to read so far; None where nobody counts."""
+    """The bytes that the process asked the kernel to read so far; None where the system does not count."""
     if not (PROC / "io").is_file():
         return None
     return int((PROC / "io").read_text().split("rchar: ")[1].split()[0])

@@ -1,4 +1,4 @@
-"""What was measured, beside what it should be."""
+"""Measured figures and their targets."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -28,11 +28,11 @@ class Place:
         return path
 
     def within(self, name: str) -> "Place":
-        """A directory in it as a place of its own."""
+        """Return a new directory in it."""
         return Place(self.name, self.path / name)
 
     def has_room_for(self, nbytes: int) -> bool:
-        """Whether so many bytes are free, and a fifth of them more."""
+        """Return True if 1.2 times this number of bytes is free."""
         return shutil.disk_usage(self.path).free > nbytes * 6 // 5
 
 

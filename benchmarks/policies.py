@@ -1,4 +1,4 @@
-"""What a policy costs a save: beside the same save without one, for many tiny tensors and for a few large ones."""
+"""The cost of a policy in a save, relative to a save without one: many tiny tensors, and a few large ones."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial

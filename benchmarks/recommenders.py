@@ -32,7 +32,7 @@ Values = Mapping[str, Floats]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one step learns from."""
+    """The batch of one training step."""
 
     users: Ints
     """[batch]"""
@@ -53,7 +53,7 @@ class Recommender(Protocol):
 
 
 def initial_values(users: int, items: int, dim: int) -> Values:
-    """What all three begin with."""
+    """The initial values that all three share."""
     draws = np.random.default_rng(0)
     shapes = {"user": (users, dim), "item": (items, dim), "kernel_0": (2 * dim, HIDDEN), "kernel_1": (HIDDEN, 1)}
     kernels = {name: draws.uniform(-0.1, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
@@ -85,7 +85,7 @@ def loss_of(logits: Floats, taken: Floats) -> tuple[float, Floats]:
 class Sharded:
     """shardvar's layers and optimizers, under a parameter server strategy that cuts the embeddings and nothing else.
 
-    With ``num_servers=0`` there is no strategy, and no variable is cut.
+    With ``num_servers=0`` nothing is distributed and no variable is cut.
     """
 
     def __init__(self, first: Values, optimizer: str, num_servers: int = NUM_SERVERS) -> None:

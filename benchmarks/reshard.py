@@ -47,7 +47,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
 
 def _beside_copy(setting: Setting, subject: str, place: Place, nbytes: int) -> Figure:
     source, target = place.room("source"), place.room("target")
-    # Made in a process of its own, so that a table of this size is not held here.
+    # Made in another process, so that this one never holds a table of this size.
     call(write_source, str(source), nbytes)
     files = sorted(map(str, source.iterdir()))
 

@@ -1,4 +1,4 @@
-"""What every subject is measured with."""
+"""The setting of all measurements: places, sizes and peers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from benchmarks.timing import FEWEST, Run, compare
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where, how much, and beside whom."""
+    """The places, the sizes and the peers of a run."""
 
     places: list[Place]
     """Where; the disk first."""

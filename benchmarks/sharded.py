@@ -1,4 +1,4 @@
-"""What a sharded variable costs beside plain NumPy on the whole array: lookups, updates, products, initial values."""
+"""The cost of a sharded variable relative to NumPy on the whole array: lookups, updates, products, initial values."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -94,7 +94,7 @@ def _beside_tensorflow(rows: int, seconds: float) -> Iterator[Figure]:
 
 
 def _shard_of_initial_values(rows: int, shape: tuple[int, int]) -> dict[str, Call]:
-    """What draws the second shard alone, by the name of the distribution."""
+    """Return the functions that draw the second shard alone, by the name of the distribution."""
     kinds = {"uniform": sv.initializers.RandomUniform, "normal": sv.initializers.RandomNormal}
     part = sv.Region((shape[0], 0), shape)
     return {

@@ -1,4 +1,4 @@
-"""How much is saved, planned and read."""
+"""The sizes of what is saved, planned and read."""
 
 from dataclasses import dataclass
 

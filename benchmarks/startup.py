@@ -1,4 +1,4 @@
-"""What is waited for before anything happens: imports, the command line, opening a memory map."""
+"""The time before any work begins: imports, the start of the command line, opening a memory map."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
     sv.save(room / "model", {f"layer_{row}/kernel": np.ones((4, 4), np.float32) for row in range(20)})
     command_line = find_spec("shardvar.cli")
     if command_line is None or command_line.origin is None:
-        yield skipped("shardvar inspect", "", "there is no command line yet")
+        yield skipped("shardvar inspect", "", "the command line is not installed")
     else:
         inspect = _process("-c", _INSPECT, "inspect", str(room / "model"))
         seconds = median(inspect.seconds() for _ in range(setting.sizes.processes))

@@ -49,8 +49,8 @@ def save_growth(path: str, rows: int) -> tuple[int, int]:
     return growth.nbytes(), report.peak_nbytes
 
 
-def load_growth(path: str, rows: int) -> tuple[int, int]:
-    """The same of a load: what it takes beside the array that it gives."""
+def load_growth(path: str, _rows: int) -> tuple[int, int]:
+    """Return the same for a load: the memory beyond the array that it returns, and its bound."""
     import shardvar as sv
 
     bound = sv.save(f"{path}-warm", {"warm": np.zeros(1)}).peak_nbytes

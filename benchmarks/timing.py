@@ -34,7 +34,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the pairs told."""
+    """The summary of the measured pairs."""
 
     ratio: float
     """The median of ours / theirs."""

@@ -29,14 +29,14 @@ DIM, SIZE = 64, 4096
 SMALL_USERS, SMALL_DIM, SMALL_SIZE = 2_000, 16, 64
 """What takes so little time that the overhead of a step is most of it."""
 NUM_BATCHES = 8
-"""Steps of one run, each on a batch of its own."""
+"""Steps of one run, each on a new batch."""
 TARGET = 1.5
 ROUNDING = 1e-3
 """Sums in other orders, after the steps of all runs with parameters of about 0.1; Adam divides them by their size."""
 
 
 def measure(setting: Setting) -> Iterator[Figure]:
-    """The figures of training on three servers; the smallest first, before a peer is loaded with threads of its own."""
+    """The figures of training on three servers; the smallest first, before a peer starts its threads."""
     yield _overhead(setting.sizes.seconds)
     users = setting.sizes.training_users
     first, batches = initial_values(users, users // 2, DIM), draw_batches(users, users // 2, SIZE, NUM_BATCHES)
@@ -80,7 +80,7 @@ def _beside_tensorflow(
 
 
 def _overhead(seconds: float) -> Figure:
-    """What a step takes beyond NumPy's where there is next to nothing to compute."""
+    """Return the overhead of a step over NumPy's, for a step with almost nothing to compute."""
     first = initial_values(SMALL_USERS, SMALL_USERS // 2, SMALL_DIM)
     batches = draw_batches(SMALL_USERS, SMALL_USERS // 2, SMALL_SIZE, NUM_BATCHES)
     found = compare(_run(Sharded(first, "SGD"), batches), _run(Plain(first, "SGD"), batches), seconds)
@@ -104,6 +104,6 @@ def _a_step(found: Comparison) -> str:
 
 
 def _difference(subject: str, against: str, ours: Values, theirs: Values, target: float | None) -> Figure:
-    """The most by which a parameter differs; infinite where one is no number."""
+    """The most by which a parameter differs; infinite where one is NaN."""
     most = max(float(np.abs(value - theirs[name]).max()) for name, value in ours.items())
     return Figure(subject, against, "", most if np.isfinite(most) else np.inf, "", target, "the largest difference")

@@ -1,7 +1,7 @@
-"""What every test shares: Hypothesis's profiles, and which tests are collected where.
+"""Hypothesis's profiles, and the folders that need more than the developer's tools.
 
-``default`` is for the desk, ``ci`` draws the same examples on every run, ``laws`` (``make laws``) looks for the rare
-counterexample, ``mutants`` does not make those that it finds smaller. No test is timed: a machine's pace is not a law.
+`default` is for the desk. `ci` draws the same examples on every run. `laws` (`make laws`) looks for rare
+counterexamples. `mutants` does not shrink the counterexamples that it finds. No test has a time limit.
 """
 
 import os
@@ -18,8 +18,7 @@ _ONE_BUG = {"phases": [Phase.explicit, Phase.generate], "report_multiple_bugs": 
 settings.register_profile("mutants", settings.get_profile("ci"), **_ONE_BUG)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-# What needs more than the developer's tools is collected only where that is installed: the parity tests beside the real
-# frameworks (``make peers``), the notebook's where notebooks are executed (``make tour``), the page's where a browser
-# is driven (``make browser``).
+# These folders are collected only where their package is installed: the parity tests beside the real frameworks (`make
+# peers`), the notebook (`make tour`), the pages in a browser (`make browser`).
 _NEEDS = {"peers": "tensorflow", "notebook": "nbclient", "browser": "selenium"}
 collect_ignore = [folder for folder, package in _NEEDS.items() if not find_spec(package)]

@@ -1,4 +1,4 @@
-"""R-INIT-5: a seeded initializer gives every shard of a variable the same values, and is told the shard's offset.
+"""R-INIT-5: a seeded initializer gives every shard of a variable the same values, although it gets the shard's offset.
 
 RFC 000 says that "the seed must be changed deterministically for each shard, otherwise each shard will use the same
 values".

@@ -9,7 +9,6 @@ their choices, and the keys of the checkpoint on the line. A press of Tab is nev
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import cast
 
 from shardvar.cli.output import one_line
 from shardvar.cli.parser import Commands, Parser, make_parser
@@ -90,11 +89,11 @@ def candidates(words: Sequence[str]) -> Iterator[str]:
     *before, word = words or [""]
     parser = make_parser()
     # argparse offers no public way to list the commands and options of a parser.
-    commands = next(action for action in parser._actions if isinstance(action.choices, dict))
+    commands = next(action for action in parser._actions if isinstance(action, Commands))
     if not before:
-        helps = {each.dest: str(each.help) for each in cast("Commands[Parser]", commands)._choices_actions}
+        helps = {each.dest: str(each.help) for each in commands._choices_actions}
         return (f"{command}\t{text}" for command, text in helps.items() if command.startswith(word))
-    chosen = (commands.choices or {}).get(before[0]) if isinstance(commands.choices, dict) else None
+    chosen = commands.choices.get(before[0])
     return _of_command(chosen, before[1:], word) if chosen else iter(())
 
 

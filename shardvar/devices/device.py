@@ -111,6 +111,7 @@ class Device:
 
     def account(self, array: Array) -> "weakref.finalize[[int], Array]":
         """Count an array as living here, from now until it is garbage-collected or the returned finalizer is called."""
+        # At exit the finalizer is skipped: the process gives its memory back by itself.
         nbytes = value_nbytes(array)
         self.reserve(nbytes)
         finalizer = weakref.finalize(array, self._memory.released.append, nbytes)
@@ -162,6 +163,7 @@ def full_name(name: str) -> str:
         raise ArgumentError(
             f"Invalid device name {name!r}.", "Write '/job:ps/replica:0/task:1/device:CPU:0' or 'ps:1'."
         )
+    # What a name leaves out is TensorFlow's default: "/job:ps/task:3" is replica 0, and its CPU 0.
     part = {key: value for key, value in found.groupdict().items() if value}
     job, kind = part.get("job", "localhost"), part.get("kind", "CPU").upper()
     replica, task, index = (int(part.get(key, 0)) for key in ("replica", "task", "index"))
@@ -213,6 +215,7 @@ class Cluster:
     """All devices; their names differ."""
 
     def __post_init__(self) -> None:
+        # Devices are found by name, so a second one of that name could not be reached.
         names = [device.name for device in self.devices]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:

@@ -125,6 +125,7 @@ def track_transfers() -> Iterator[Ledger]:
 @contextmanager
 def operation_scope(name: str) -> Iterator[None]:
     """Attribute the moves inside to this operation, unless an enclosing scope has named them already."""
+    # A strategy's reduction opens "reduce", and the reads inside it open "read_value": the outer name stays.
     token = _operation.set(_operation.get() or name)
     try:
         yield

@@ -194,7 +194,7 @@ def _withdraw(storage: Storage, renames: Sequence[tuple[str, str]], aside: str) 
     """Remove the new files, each of which is under one of its two names."""
     with suppress(StorageError):
         there = set(storage.names())
-        remove_files(storage, (aside, *(old if old in there else new for old, new in renames)))
+        discard_files(storage, (aside, *(old if old in there else new for old, new in renames)))
 
 
 def write_file(storage: Storage, name: str, content: bytes) -> None:
@@ -206,7 +206,7 @@ def write_file(storage: Storage, name: str, content: bytes) -> None:
         file.close()
 
 
-def remove_files(storage: Storage, names: Iterable[str]) -> None:
+def discard_files(storage: Storage, names: Iterable[str]) -> None:
     """Remove files as far as the disk allows; a file that stays is removed by the next commit.
 
     Errors are suppressed: one raised here would hide the error that led here, or report a checkpoint as failed that is
@@ -223,7 +223,7 @@ def remove_unnamed(storage: Storage, unnamed: Callable[[list[str]], Iterable[str
     ``unnamed`` selects them from the names in the directory. Call it once the new checkpoint is in place.
     """
     with suppress(StorageError):
-        remove_files(storage, unnamed(storage.names()))
+        discard_files(storage, unnamed(storage.names()))
 
 
 def take_away(

@@ -86,6 +86,8 @@ def formats_of(names: Sequence[str], name: str) -> Iterator[Format]:
     >>> [form.name for form in formats_of(["ck.svindex", "ck.svdata-1f-00000-of-00001", "old.npz"], "ck")]
     ['shardvar']
     """
+    # A file of any name may be a TensorFlow V1 checkpoint (by its last bytes), a safetensors file or a zip archive (by
+    # its first bytes). So a path that names a file, and a directory, are offered to all formats.
     if not name or name in names:
         return all_formats()
     built_in = [form for form, known in _BUILT_IN.items() if _has_mark(names, name, known.mark)]
@@ -99,6 +101,7 @@ def _has_mark(names: Sequence[str], name: str, mark: re.Pattern[str]) -> bool:
     checkpoint "ck", whose index is "ck.svindex". A prefix that contains a mark, such as "a.npz" in "a.npz.npz", is cut
     too early by this; then every file of the checkpoint has that same mark at that place, and the answer is right.
     """
+    # The mark must follow the prefix directly: "ck-2.svindex" is not a file of "ck".
     first = mark.search(name)
     prefix = name[: first.start()] if first else name
     return any(file.startswith(prefix) and mark.match(file, len(prefix)) for file in names)

@@ -54,6 +54,7 @@ def read_seed(seed: object) -> Array:
     >>> read_seed([7, 0]), read_seed([-1, 2**64 - 1])
     (array([7, 0]), array([18446744073709551615, 18446744073709551615], dtype=uint64))
     """
+    # The dtype of an array matters: `split` returns new seeds of the same one.
     if isinstance(seed, np.ndarray) and seed.shape == (2,) and seed.dtype.kind in "iu":
         return seed
     try:
@@ -62,6 +63,7 @@ def read_seed(seed: object) -> Array:
         first, second = 2**64, 2**64
     if not all(-(2**63) <= part < 2**64 for part in (first, second)):
         raise ArgumentError(f"Invalid seed {seed!r}.", "Give two integers of at most 64 bits, such as [7, 0].")
+    # One array holds both, so a large part makes the other unsigned too: -1 becomes 2**64 - 1, which is the same word.
     if max(first, second) < 2**63:
         return np.array([first, second], np.int64)
     return np.array([first % 2**64, second % 2**64], np.uint64)
@@ -76,6 +78,7 @@ def read_integer_limits(minval: npt.ArrayLike, maxval: npt.ArrayLike, dtype: np.
         raise ArgumentTypeError(
             f"The limits {minval!r} and {maxval!r} of {dtype} values are not both integers.", "Give two integers."
         ) from None
+    # int32 values in [-5, 3) are -5 + (word % 8): the minimum and the count 8 are what a draw needs.
     if not limits.min <= low < high <= limits.max:
         raise ArgumentError(
             f"Invalid limits minval={low} and maxval={high} of {dtype} values.",
@@ -101,6 +104,7 @@ def read_limits(minval: npt.ArrayLike, maxval: npt.ArrayLike) -> tuple[float, fl
 
 def scaled(values: Array, factor: npt.ArrayLike, summand: npt.ArrayLike) -> Array:
     """Return ``values * factor + summand``, computed in place, each operation rounded to the dtype of ``values``."""
+    # In place, so that factors that would broadcast the values to another shape raise instead.
     try:
         values *= np.asarray(factor).astype(values.dtype)
         values += np.asarray(summand).astype(values.dtype)

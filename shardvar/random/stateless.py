@@ -145,6 +145,7 @@ def stateless_uniform(
     extents, kind = read_shape(shape), read_dtype(dtype, (*FLOATS, *INTEGERS))
     if kind.name in INTEGERS:
         return _integers(extents, seed, minval, maxval, kind)
+    # TensorFlow rounds the limits to the dtype first, then their difference, the product and the sum.
     low = np.asarray(0 if minval is None else minval).astype(kind)
     high = np.asarray(1 if maxval is None else maxval).astype(kind)
     return scaled(_draw(extents, seed, kind, _uniform_of(kind)), high - low, low)
@@ -281,6 +282,7 @@ def _normal_of(kind: np.dtype[Any]) -> _Transform:
     uniform = _uniform64 if kind.name == "float64" else _uniform32
 
     def normal(words: Words) -> Array:
+        # Two fractions u, v give sqrt(-2 log u) times sin(2 pi v), then times cos(2 pi v), in their places.
         values = uniform(words)
         floor, double = values.dtype.type(_SMALLEST_UNIFORM), np.dtype(np.float64)
         logarithm = np.log(np.maximum(values[:, 0::2], floor), dtype=double).astype(values.dtype)

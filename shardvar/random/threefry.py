@@ -43,6 +43,8 @@ def threefry2x32(key: tuple[int, int], x0: _Words, x1: _Words) -> tuple[_Words, 
     >>> [hex(int(word[0])) for word in threefry2x32((0, 0), np.zeros(1, np.uint32), np.zeros(1, np.uint32))]
     ['0x6b200159', '0x99ba4efe']
     """
+    # Five groups of four rounds; after group g the keys (g + 1) % 3 and (g + 2) % 3 are injected, and the number of the
+    # group, so that no two groups are alike. Sums of 32-bit words wrap around.
     keys = (*key, key[0] ^ key[1] ^ _PARITY)
     x0, x1 = x0 + np.uint32(keys[0]), x1 + np.uint32(keys[1])
     for group in range(5):
@@ -64,6 +66,7 @@ def jax_bits(
     pair, kind = _read_key(key), np.dtype(f"u{bits // 8}")
 
     def values(start: int, out: Array) -> None:
+        # The two words of an element are one value of 64 bits; for fewer bits JAX folds them together.
         index = np.arange(start, start + len(out), dtype=np.uint64)
         high, low = threefry2x32(pair, (index >> np.uint64(32)).astype(np.uint32), index.astype(np.uint32))
         out[:] = high.astype(np.uint64) << np.uint64(32) | low if bits == 64 else high ^ low
@@ -89,6 +92,8 @@ def jax_uniform(
     low, high = (np.asarray(limit).astype(kind) for limit in read_limits(minval, maxval))
     drawn_bits, fraction_bits = _FORMS[kind.name]
     words = jax_bits(key, shape, drawn_bits, region).astype(f"u{kind.itemsize}", copy=False)
+    # The high bits become the fraction of a number in [1, 2), under the exponent bits of 1.0. For float32 the word
+    # 0xC0000000 gives 0xC0000000 >> 9 | 0x3F800000 = 0x3FE00000, which is 1.75, and so 0.75.
     words >>= words.dtype.type(drawn_bits - fraction_bits)
     words |= np.ones((), kind).view(words.dtype)
     values: np.ndarray[Any, Any] = words.view(kind)
@@ -98,6 +103,7 @@ def jax_uniform(
     else:
         values *= high - low
         values += low
+    # Rounding may fall below the minimum, which JAX prevents in the same way.
     return np.asarray(np.maximum(values, low, out=values))
 
 

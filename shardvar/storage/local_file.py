@@ -327,7 +327,7 @@ def _lock(path: str, what: str) -> int:
             raise
         os.close(descriptor)
     raise LockHeld(
-        f"{what} is being written by another process, which holds {path}.", "Wait until it is done, or stop it."
+        f"{what} is being written by another writer, which holds {path}.", "Wait until it is done, or stop it."
     )
 
 

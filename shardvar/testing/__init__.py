@@ -1,4 +1,4 @@
-"""Hypothesis strategies, an oracle's comparison and a state machine, for tests of anything that is sharded.
+"""Hypothesis strategies, an oracle's comparison and a state machine, for tests of sharded data structures.
 
     from hypothesis import given
     from shardvar.testing import assert_matches_oracle, ids, sharded_variables
@@ -9,9 +9,9 @@
         rows = data.draw(ids(len(full)))
         assert_matches_oracle(my_lookup(sharded.variables, rows), full[rows])
 
-Everything that is drawn is small and odd: laws break at zero rows, at rank 0, at empty shards, at ids that come twice
-and out of order, not at size. Everything shrinks to the plainest case that still fails: fewer rows, fewer shards, ids
-near 0, values 1, 2, 3.
+The drawn values are small and odd, since laws rarely break by size: they break at zero rows, at rank 0, at empty
+shards, at ids that repeat and are out of order. Every value shrinks to a plain case that still fails: fewer rows, fewer
+shards, ids near 0, values 1, 2, 3.
 
 Hypothesis comes with the extra: ``pip install "shardvar[testing]"``.
 """

@@ -1,4 +1,4 @@
-"""Strategies for shapes and arrays: every dtype, byte order and way of lying in memory."""
+"""Strategies for shapes and arrays: every dtype, byte order and memory layout."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,17 +17,12 @@ NUMBERS = (
 
 
 def shapes(max_rank: int = 3, max_extent: int = 6, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
-    """Shapes, those without elements and without axes included; they shrink to ``()``."""
+    """Return shapes, including shapes without elements and without axes; they shrink to ``()``."""
     return st.lists(st.integers(0, max_extent), min_size=min_rank, max_size=max_rank).map(tuple)
 
 
-def filled_shapes(max_rank: int = 3, max_extent: int = 6, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
-    """Shapes with at least one element; they shrink to ``()``."""
-    return st.lists(st.integers(1, max_extent), min_size=min_rank, max_size=max_rank).map(tuple)
-
-
 def counting(shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
-    """The array 1, 2, 3 and so on: each element says where it comes from, and none looks like a hole.
+    """Return the array 1, 2, 3 and so on: each element shows its origin, and none is zero, as a hole would be.
 
     >>> counting((2, 2), np.int64)
     array([[1, 2],
@@ -37,20 +32,21 @@ def counting(shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
 
 
 def values(dtype: np.dtype[Any], count: int) -> st.SearchStrategy[Array]:
-    """``count`` elements of any bits that the dtype allows, NaNs with payloads included."""
+    """Return ``count`` elements of any bits that the dtype allows, including NaNs with payloads."""
     if dtype == np.bool:
         return st.lists(st.booleans(), min_size=count, max_size=count).map(lambda v: np.array(v, np.bool))
     if dtype.name in ("int4", "uint4", "int2", "uint2"):
         low, high = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}[dtype.name]
         return st.lists(st.integers(low, high), min_size=count, max_size=count).map(lambda v: np.array(v).astype(dtype))
     bits = 4 if dtype.name.startswith("float4") else 8
+    # One seed instead of one draw a byte: Hypothesis is slow with long lists, and shrinking single bits gains nothing.
     octets = st.integers(0, 2**32 - 1).map(np.random.default_rng)
     return octets.map(lambda rng: rng.integers(0, 1 << bits, count * dtype.itemsize, dtype=np.uint8).view(dtype))
 
 
 @st.composite
 def arrays(draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_rank: int = 3, max_extent: int = 6) -> Array:
-    """Arrays of any dtype, byte order and strides: transposed, reversed, spread out, read-only, 0-d, empty.
+    """Draw arrays of any dtype, byte order and strides: transposed, reversed, spread out, read-only, 0-d, empty.
 
     They shrink to fewer axes and elements in plain C order.
     """
@@ -78,7 +74,7 @@ def arrays(draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_rank: in
 
 @st.composite
 def string_arrays(draw: st.DrawFn, max_rank: int = 2, max_extent: int = 3) -> Array:
-    """Object arrays of bytes: empty ones, NULs at their ends, 0-d arrays; they shrink to ``b""``."""
+    """Draw object arrays of bytes: empty texts, NULs at their ends, 0-d arrays; they shrink to ``b""``."""
     shape = draw(shapes(max_rank, max_extent))
     array = np.empty(shape, object)
     element = st.one_of(st.sampled_from([b"", b"\0", b"a\0", b"\xff" * 300]), st.binary(max_size=9))

@@ -1,4 +1,4 @@
-"""Strategies for checkpoints: names that paths and headers trip over, tensors under them, policies."""
+"""Strategies for checkpoints: tensors under names that break naive paths and headers, and policies."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,11 +15,11 @@ ODD_KEYS = (
     "a", "b", "w/b", "w/.ATTRIBUTES/VARIABLE_VALUE", "layer.0.weight", "é", "日本", "a b", "..", "../x", "/a", "a\\b",
     "A", "a.npy", ".", "-", "*", "[x]", "x" * 200, "\u0001", "🙂", "~", "key:0", "a/", "%s", "'", '"',
 )  # fmt: skip
-"""Names that are legal and that a path, a pattern, a header or an escape may trip over."""
+"""Legal names that break naive handling of paths, patterns, headers or escapes."""
 
 
 def keys() -> st.SearchStrategy[str]:
-    """Names of tensors: plain ones, odd ones, any text without surrogates and NULs; they shrink to ``"a"``."""
+    """Return names of tensors: plain, odd, any text without surrogates and NULs; they shrink to ``"a"``."""
     text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
     return st.one_of(st.sampled_from(ODD_KEYS), text)
 
@@ -30,7 +30,7 @@ def checkpoints(
     max_size: int = 4,
     names: st.SearchStrategy[str] | None = None,
 ) -> st.SearchStrategy[dict[str, npt.NDArray[Any]]]:
-    """What a checkpoint holds: a few named arrays of any kind; with ``strings`` object arrays of bytes among them.
+    """Return the content of a checkpoint: a few named arrays of any kind, with ``strings`` also object arrays of bytes.
 
     They shrink to fewer, smaller, plainer tensors under plainer names.
     """
@@ -39,7 +39,7 @@ def checkpoints(
 
 
 def policies(max_nbytes: int = 200, max_files: int = 5) -> st.SearchStrategy[Policy]:
-    """Policies that say which slices share a file; they shrink to one file for all."""
+    """Return policies, which decide the slices that share a file; they shrink to one file for all."""
     return st.one_of(
         st.just(AllInOnePolicy()),
         st.builds(MaxShardSizePolicy, st.integers(1, max_nbytes)),

@@ -1,4 +1,4 @@
-"""Is what an implementation answered what the oracle says? If not: where is the first difference, and what is there?"""
+"""The comparison of an answer with the oracle's: it names the first difference, its place and both values."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from shardvar.layout.dtypes import Array, dtype_name
 def assert_matches_oracle(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0, what: str = "The answer") -> None:
     """Raise ``AssertionError``, naming the first difference, unless ``actual`` is ``expected``.
 
-    Whatever NumPy takes for an array will do: an array, a sharded variable, a list. Dtypes (but for byte order) and
-    shapes must be equal. Values must be equal too, NaN to NaN; where arithmetic may be ordered in several ways,
-    ``ulps`` allows so many units in the last place of the larger of the two.
+    Both may be anything that NumPy converts to an array: an array, a sharded variable, a list. Dtypes (except for byte
+    order) and shapes must be equal. Values must be equal too, NaN to NaN; where arithmetic may be ordered in several
+    ways, ``ulps`` is the number of units in the last place, of the larger of the two, by which they may differ.
 
     >>> import numpy as np
     >>> assert_matches_oracle(np.array([1.0, 2.0]), [1.0, 2.0])
@@ -27,7 +27,7 @@ def assert_matches_oracle(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0
 
 
 def difference(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0) -> str | None:
-    """The first difference as the rest of a sentence, None where there is none; see ``assert_matches_oracle``."""
+    """Return the first difference as the rest of a sentence, or None; see ``assert_matches_oracle``."""
     is_, says = np.asarray(actual), np.asarray(expected)
     if is_.shape != says.shape:
         return f"has the shape {is_.shape}, where the oracle says {says.shape}."
@@ -44,7 +44,7 @@ def difference(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0) -> str | 
 
 
 def _name(dtype: np.dtype[Any]) -> str:
-    """The name of a dtype, whatever its byte order; NumPy's own name for those that no checkpoint holds."""
+    """Return the name of a dtype in any byte order; NumPy's own name for dtypes that checkpoints cannot hold."""
     try:
         return dtype_name(dtype)
     except ValueError:
@@ -52,7 +52,7 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 
 def _equal(a: Array, b: Array, ulps: int) -> npt.NDArray[np.bool]:
-    """Elementwise: equal, both NaN, or within so many units in the last place."""
+    """Return, for each element, True if the values are equal, both NaN, or within ``ulps`` units in the last place."""
     if a.dtype == object:
         return np.array([x == y for x, y in zip(a.ravel(), b.ravel(), strict=True)], np.bool).reshape(a.shape)
     with np.errstate(all="ignore"):

@@ -9,7 +9,7 @@ from shardvar.layout.partitioners import FixedShardsPartitioner, MaxSizePartitio
 
 
 def regions(rank: int, limit: int = 6) -> st.SearchStrategy[Region]:
-    """Regions of a rank anywhere below ``2 * limit``, empty ones included; they shrink towards the origin."""
+    """Return regions of a rank anywhere below ``2 * limit``, including empty ones; they shrink towards the origin."""
     axis = st.tuples(st.integers(0, limit), st.integers(0, limit))
     return st.lists(axis, min_size=rank, max_size=rank).map(
         lambda axes: Region([offset for offset, _ in axes], [extent for _, extent in axes])
@@ -17,16 +17,16 @@ def regions(rank: int, limit: int = 6) -> st.SearchStrategy[Region]:
 
 
 def regions_in(shape: Sequence[int]) -> st.SearchStrategy[Region]:
-    """Regions within a shape, empty ones included."""
+    """Return regions within a shape, including empty ones."""
     axes = [st.tuples(st.integers(0, extent), st.integers(0, extent)).map(sorted) for extent in shape]
     return st.tuples(*axes).map(lambda cuts: Region((a for a, _ in cuts), (b - a for a, b in cuts)))
 
 
 @st.composite
 def tilings(draw: st.DrawFn, shape: Sequence[int], max_cuts: int = 6) -> list[Region]:
-    """Regions that tile a shape, made by cutting one of them in two again and again, in any order.
+    """Draw regions that tile a shape, made by repeatedly cutting one of them in two, in any order.
 
-    Cuts may be at an end, which makes empty regions; most such tilings are no grid. They shrink to the whole.
+    Cuts may be at an end, which makes empty regions; most such tilings are not grids. They shrink to the whole.
     """
     parts = [Region.whole(shape)]
     if shape:
@@ -38,7 +38,7 @@ def tilings(draw: st.DrawFn, shape: Sequence[int], max_cuts: int = 6) -> list[Re
 
 
 def halves(region: Region, axis: int, count: int) -> tuple[Region, Region]:
-    """The first ``count`` indices of a region along an axis, and the others."""
+    """Return the first ``count`` indices of a region along an axis, and the others."""
     offset, first, rest = list(region.offset), list(region.shape), list(region.shape)
     first[axis], rest[axis] = count, rest[axis] - count
     low = Region(offset, first)
@@ -47,17 +47,17 @@ def halves(region: Region, axis: int, count: int) -> tuple[Region, Region]:
 
 
 def partitions(shape: Sequence[int]) -> st.SearchStrategy[Partition]:
-    """Proven partitions of a shape; see ``tilings``."""
+    """Return partitions of a shape; see ``tilings``."""
     return tilings(shape).map(lambda parts: Partition(tuple(shape), tuple(parts)))
 
 
 def layouts(max_shards: int = 5, max_rows: int = 4) -> st.SearchStrategy[list[int]]:
-    """How many rows each shard has: uneven, none included; they shrink to one shard without rows."""
+    """Return the rows of each shard: uneven numbers, including zero; they shrink to one shard without rows."""
     return st.lists(st.integers(0, max_rows), min_size=1, max_size=max_shards)
 
 
 def partitioners(max_shards: int = 9, max_nbytes: int = 200) -> st.SearchStrategy[Partitioner]:
-    """Partitioners of the three families, with limits that small variables reach."""
+    """Return partitioners of the three families, with limits that small variables reach."""
     shards, nbytes = st.integers(1, max_shards), st.integers(1, max_nbytes)
     return st.one_of(
         st.builds(FixedShardsPartitioner, shards),

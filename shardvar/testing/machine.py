@@ -1,4 +1,4 @@
-"""A state machine: any sequence of reads and writes of a sharded variable is that of the whole array.
+"""A state machine: any sequence of reads and writes acts on a sharded variable as on the whole array.
 
     class MyMachine(ShardedVariableMachine):
         def make(self, full, sizes):
@@ -9,8 +9,9 @@
 
     TestMyTable = MyMachine.TestCase
 
-Only ``make`` must be overridden; the other methods speak TensorFlow's names to whatever it returned, and are
-overridden where an implementation has others. One that raises ``NotImplementedError`` is left out.
+Only ``make`` must be overridden. The other methods call TensorFlow's names on the value that it returned; override
+those for which an implementation has other names. A method that raises ``NotImplementedError`` is left out of the test.
+``sharded_variables`` draws the start of such a sequence alone: a variable and its array.
 """
 
 from collections.abc import Sequence
@@ -29,15 +30,12 @@ from shardvar.testing.geometry import layouts
 from shardvar.testing.operations import Ids, Key, Update, ids, slices, updated, updates
 from shardvar.variables import IndexedSlices, ShardedVariable, Variable
 
-# Strategies for sharded variables together with the array that they are.
-
-
 ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (3, 2), (0,))
-"""What one row may be like: a number, a vector, a matrix, nothing."""
+"""The shapes of one row: a number, vectors, a matrix, a row without elements."""
 
 
 def sharded_of(array: Array, sizes: Sequence[int], name: str = "w") -> ShardedVariable:
-    """The array cut into shards of so many rows, each on a simulated server of its own.
+    """Return an array as shards with the given numbers of rows, each on a separate simulated server.
 
     >>> import numpy as np
     >>> [shard.shape for shard in sharded_of(np.ones((5, 2)), [2, 0, 3]).variables]
@@ -59,9 +57,9 @@ def sharded_variables(
     row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES,
     max_shards: int = 5,
 ) -> tuple[ShardedVariable, Array]:
-    """A sharded variable and the array that it is: random layouts, uneven, with empty shards.
+    """Draw a sharded variable and its array: uneven rows a shard, with empty shards.
 
-    Values count 1, 2, 3 and so on, so that a wrong row shows where it came from. They shrink to one shard without rows.
+    Values count 1, 2, 3 and so on, so that a wrong row shows its origin. They shrink to one shard without rows.
     """
     sizes = draw(layouts(max_shards))
     array = counting((sum(sizes), *draw(st.sampled_from(list(row_shapes)))), dtype)
@@ -69,7 +67,7 @@ def sharded_variables(
 
 
 class ShardedVariableMachine(RuleBasedStateMachine):
-    """Reads and writes of a sharded variable and of the array that it is, side by side; subclasses give ``make``."""
+    """Reads and writes of a sharded variable and of the whole array, side by side; subclasses override ``make``."""
 
     dtype: npt.DTypeLike = np.float32
     """The dtype of the variables."""
@@ -80,32 +78,32 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         self.variable: Any = None
 
     def make(self, full: Array, sizes: list[int]) -> Any:
-        """A sharded variable that holds ``full``, in shards of ``sizes`` rows or as nearly so as you can."""
+        """Return a sharded variable that holds ``full``, in shards of ``sizes`` rows or similar ones."""
         return sharded_of(full, sizes)
 
     def read(self) -> Array:
-        """The whole value."""
+        """Return the whole value."""
         return np.asarray(self.variable)
 
     def lookup(self, ids: Ids) -> Array:
-        """The rows of these ids, in their order."""
+        """Return the rows of these ids, in their order."""
         return np.asarray(self.variable.sparse_read(ids))
 
     def index(self, key: Key) -> Array:
-        """The value at a basic index."""
+        """Return the value at a basic index."""
         return np.asarray(self.variable[key])
 
     def write(self, update: Update) -> Any:
-        """Carry out a write; what replaces the variable, or None where it was changed in place."""
+        """Write; return the new variable, or None if the variable was changed in place."""
         if update.ids is not None:
             getattr(self.variable, f"scatter_{update.op}")(IndexedSlices(update.values, update.ids))
         else:
-            verb = "assign" if update.op == "assign" else f"assign_{update.op}"
-            getattr(self.variable, verb)(update.values)
+            method = "assign" if update.op == "assign" else f"assign_{update.op}"
+            getattr(self.variable, method)(update.values)
 
     @initialize(sizes=layouts(), row_shape=st.sampled_from([(), (1,), (2,)]))
     def start(self, sizes: list[int], row_shape: tuple[int, ...]) -> None:
-        """Make both."""
+        """Make the variable and the array."""
         self.full = counting((sum(sizes), *row_shape), self.dtype)
         self.variable = self.make(self.full.copy(), sizes)
 
@@ -122,7 +120,7 @@ class ShardedVariableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.variable is not None)
     @rule(data=st.data())
     def reads_at_an_index(self, data: st.DataObject) -> None:
-        """Indexing is NumPy's on the whole."""
+        """Indexing gives what NumPy gives on the whole array."""
         key = data.draw(slices(self.full.shape))
         try:
             assert_matches_oracle(self.index(key), self.full[key], what="What stands at the index")
@@ -143,6 +141,6 @@ class ShardedVariableMachine(RuleBasedStateMachine):
 
     @invariant()
     def is_the_whole(self) -> None:
-        """The value is that of the whole array, shape and dtype included."""
+        """The value equals the whole array, including shape and dtype."""
         if self.variable is not None:
             assert_matches_oracle(self.read(), self.full, what="The variable")

@@ -1,4 +1,7 @@
-"""Strategies for writes: dense and sparse updates, and what NumPy says that they do."""
+"""Strategies for the reads and writes of a sharded variable: ids, bags, basic indexes, updates.
+
+``updated`` is the definition of a write: plain NumPy on the whole array, one row after the other.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,25 +15,22 @@ from hypothesis import strategies as st
 from shardvar.layout.dtypes import Array
 from shardvar.testing.arrays import counting
 
-# Strategies for what asks for rows: ids, bags of ids, NumPy's basic indexes.
-
-
 Ids = npt.NDArray[np.int64]
 Key = tuple[int | slice | EllipsisType | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SparseIds:
-    """Bags of ids: for each row of the answer, the rows of the table that are combined in it."""
+    """Bags of ids: each row of the answer combines the rows of the table that one bag names."""
 
     bags: list[list[int]]
     """The ids of each bag; a bag may be empty."""
     weights: list[list[float]] | None
-    """A weight for each id, positive; None where all weigh 1."""
+    """A positive weight for each id; None for weights of 1."""
 
 
 def ids(length: int, max_size: int = 12, max_rank: int = 1) -> st.SearchStrategy[Ids]:
-    """Ids in ``[0, length)`` as int64: unsorted, duplicated, across shards; none where there are no rows.
+    """Return ids in ``[0, length)`` as int64: unsorted, duplicated, across shards; an empty array for length 0.
 
     With ``max_rank`` above 1 some have several axes. They shrink to fewer and smaller ids.
     """
@@ -47,7 +47,7 @@ def _doubled(some: Ids) -> Ids:
 
 @st.composite
 def sparse_ids(draw: st.DrawFn, length: int, max_bags: int = 4, max_ids: int = 4) -> SparseIds:
-    """Bags of ids in ``[0, length)``, with and without weights, empty bags included; they shrink to no bags."""
+    """Draw bags of ids in ``[0, length)``, also empty ones, with and without weights; they shrink to no bags."""
     bags = draw(st.lists(ids(length, max_ids).map(lambda some: some.tolist()), max_size=max_bags))
     if not draw(st.booleans()):
         return SparseIds(bags, None)
@@ -57,10 +57,10 @@ def sparse_ids(draw: st.DrawFn, length: int, max_bags: int = 4, max_ids: int = 4
 
 @st.composite
 def slices(draw: st.DrawFn, shape: tuple[int, ...], new_axes: bool = False) -> Key:
-    """NumPy's basic indexes for a shape, as tuples: integers, slices, an ellipsis; all of them legal.
+    """Draw legal basic indexes of NumPy for a shape, as tuples: integers, slices, an ellipsis.
 
-    Starts and stops lie beyond both ends, steps go backwards, axes are left out; with ``new_axes`` there is None among
-    them. They shrink to ``()``.
+    Starts and stops lie beyond both ends, steps go backwards, axes are left out; with ``new_axes`` some have a None.
+    They shrink to ``()``.
     """
     key: list[Any] = []
     for extent in shape[: draw(st.integers(0, len(shape)))]:
@@ -81,20 +81,20 @@ SPARSE = ("add", "sub", "mul", "div", "min", "max", "update")
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One write: of the whole, or of some rows."""
+    """One write of the whole variable, or of some rows."""
 
     op: str
     """``assign``, ``add`` or ``sub`` of the whole; ``add``, ``sub``, ``mul``, ``div``, ``min``, ``max``, ``update`` of
     rows."""
     ids: Ids | None
-    """The rows, in the order in which they are written, some of them several times; None for all."""
+    """The rows in the order of writing, some repeated; None for the whole variable."""
     values: Array
-    """The operand: of the variable's shape, or a row an id."""
+    """The operand: of the shape of the variable, or one row an id."""
 
 
 @st.composite
 def updates(draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike = np.float32, op: str = "") -> Update:
-    """One write of a variable of this shape; with ``op``, a sparse one of that kind.
+    """Draw one write of a variable of this shape; with ``op``, a sparse one of that kind.
 
     Operands are powers of two, so that no order of adding or multiplying them rounds.
     """
@@ -111,12 +111,12 @@ def updates(draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike = np.flo
 def update_sequences(
     shape: Sequence[int], dtype: npt.DTypeLike = np.float32, max_size: int = 5
 ) -> st.SearchStrategy[list[Update]]:
-    """Writes one after another, dense and sparse; they shrink to fewer."""
+    """Return sequences of writes, dense and sparse; they shrink to fewer."""
     return st.lists(updates(shape, dtype), max_size=max_size)
 
 
 def updated(full: Array, update: Update) -> Array:
-    """What an array is after a write: the definition, one row after the other, in the order of the ids."""
+    """Return the array after a write, by definition: one row after the other, in the order of the ids."""
     if update.ids is None:
         dense = {"assign": update.values, "add": full + update.values, "sub": full - update.values}[update.op]
         return np.asarray(dense).astype(full.dtype)

@@ -76,6 +76,7 @@ def create_partitioned(
     if len(partition) < 2:
         value = kwargs["initial_value"] if initial.whole is None else initial.whole
         return next_creator(**kwargs | {"initial_value": value, "device": place_next()})
+    # Create: one part after another, so that only one part at a time is in memory in addition to the shards.
     name = kwargs.get("name")
     parts = [
         next_creator(**kwargs | _arguments_of_part(initial, region, place_next(), name, number))

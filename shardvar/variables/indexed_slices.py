@@ -36,6 +36,7 @@ class IndexedSlices:
         object.__setattr__(self, "values", as_value(values))
         object.__setattr__(self, "indices", _as_indices(as_value(indices)))
         object.__setattr__(self, "dense_shape", None if dense_shape is None else tuple(map(int, dense_shape)))
+        # Indices [*batch, n] come with values [*batch, n, *row]; of one axis, [n] with [n, *row].
         leading = self.values.shape[: self.indices.ndim]
         if leading != self.indices.shape:
             raise ArgumentError(

@@ -57,6 +57,7 @@ class _Signature:
             name: p for name, p in parameters.items() if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
         }
         required = frozenset(name for name, p in named.items() if p.default is Parameter.empty)
+        # partial(init, (4, 2), dtype="int32") has bound the shape by position; bind_partial finds its name.
         bound: dict[str, Any] = {}
         if isinstance(function, partial):
             bound = dict(signature(function.func).bind_partial(*function.args, **function.keywords).arguments)
@@ -98,6 +99,7 @@ class InitialValue:
         made = self.function(**given.free_arguments(self.shape, self.dtype), **_partition(given, region, device))
         if given.partition_arguments == ("layout",):
             made = made[device.name]  # RFC 000's appendix: "returns a map from device string to the initial value"
+        # Initializers may be anyone's: a part of another shape or dtype is refused before it becomes a shard.
         value = cast_value(as_value(made), self.dtype, "The initial value of a part")
         check_shape(value.shape, region.shape, f"The initial value of the part {region}")
         return value
@@ -111,6 +113,8 @@ def open_initial_value(initial_value: Any, shape: Sequence[int] | None, dtype: A
     wanted = None if dtype is None else as_dtype(dtype)
     initial_value = joined(initial_value)
     if callable(initial_value):
+        # A callable that accepts a partition and whose shape and dtype are known makes its parts. Any other callable is
+        # called once, here, for the whole value, which is then cut.
         given = _Signature.of(initial_value)
         known_shape = given.bound.get("shape") if shape is None else shape
         known_dtype = given.bound.get("dtype") if wanted is None else wanted
@@ -137,6 +141,7 @@ def evaluate(
     if initial_value is None:
         raise ArgumentError("A variable has no initial value.", "Give initial_value: an array, or a callable.")
     wanted = None if dtype is None else as_dtype(dtype)
+    # An array is where the program computes, and its owner may go on using it: it is copied, never adopted.
     if not callable(initial_value):
         return as_value(initial_value, wanted), current_device(), False
     with device_scope(device):
@@ -146,6 +151,7 @@ def evaluate(
 
 def makes_new_arrays(function: Any) -> bool:
     """Return True if every call returns a new array to which nothing else refers, as initializers say of themselves."""
+    # partial(partial(init, (4, 2)), "int32") is as good as `init` itself.
     while isinstance(function, partial):
         function = function.func
     return bool(getattr(function, "makes_new_arrays", False))

@@ -60,6 +60,8 @@ class _AggregatingVariable(DelegatingVariable):
         """The rule by which values of several replicas become one."""
         return self._aggregation
 
+    # The scope is opened before aggregating, so that moving the replicas' values here counts as part of this operation.
+
     def _write_dense(self, update: UpdateKind, value: Any, name: str, read_value: bool) -> Any:
         with operation_scope(name):
             return super()._write_dense(update, self._aggregated(value, update), name, read_value)
@@ -92,6 +94,7 @@ class MirroredVariable(_AggregatingVariable):
     @property
     def nearest(self) -> VariableInterface:
         """The copy that lives on the current device; elsewhere the first."""
+        # A sharded copy lives here only if all of its shards do; a read of a distant shard would cross all the same.
         here = current_device()
         lives_here = (copy for copy in self._copies if all(resource.device is here for resource in copy.resources))
         return next(lives_here, self._copies[0])
@@ -156,6 +159,7 @@ def aggregate(value: PerReplica, aggregation: VariableAggregation, update: Updat
         return IndexedSlices(_over(rows, count), np.concatenate([one.indices for one in values]), values[0].dense_shape)
     if any(isinstance(one, IndexedSlices) for one in values):
         raise ArgumentTypeError("Some replicas give slices and some arrays.", "Give one kind.")
+    # Shapes are compared before each sum, because NumPy would broadcast [1] over [5] and hide a replica's mistake.
     total = first = as_value(values[0])
     for one in map(as_value, values[1:]):
         check_shape(one.shape, first.shape, "The value of a replica")
@@ -171,6 +175,7 @@ def check_copies(copies: Sequence[VariableInterface]) -> tuple[VariableInterface
     kinds = [(copy.shape, dtype_name(copy.dtype)) for copy in found]
     if len(set(kinds)) > 1:
         raise ArgumentError(f"The copies differ: {kinds}.", "Give copies of one shape and one dtype.")
+    # Copies that share a resource would be written twice by one write: adding 1 would add 2.
     resources = [resource for copy in found for resource in copy.resources]
     if len(set(resources)) < len(resources):
         raise ArgumentError("Two copies are one variable.", "Create a variable for each replica.")

@@ -75,6 +75,7 @@ class RefVariable(Variable):
 
     def _apply(self, update: UpdateKind, value: Any) -> Array:
         """Write in place, and return the same memory, as ``tf.assign`` returned a ref."""
+        # No mutex and no plan: two threads may interleave here, as ref variables allowed.
         array = cast_value(value, self.dtype, "The value")
         check_shape(array.shape, self.shape, "The value")
         update.apply(self._array, array)

@@ -48,6 +48,7 @@ class ResourceVariable(Variable):
         device: Device | None = None,
         colocated_with: VariableInterface | None = None,
     ) -> None:
+        # Check: modes, name, shape. Nothing is evaluated before they are known to be valid.
         self._synchronization = parse_mode(VariableSynchronization, synchronization)
         self._aggregation = parse_mode(VariableAggregation, aggregation)
         on_read = self._synchronization is VariableSynchronization.ON_READ
@@ -57,10 +58,13 @@ class ResourceVariable(Variable):
         # R-CREATE-3 (RFC 000): "residing in the same device as the “colocated_with” variable".
         home = device or current_device() if colocated_with is None else device_of(colocated_with)
         declared = None if shape is None else parse_shape(shape)
+        # Plan: the initial value, where it is, and whether its array may become the buffer. An array of the caller's is
+        # copied, because the variable must not change with it.
         value, source, owns_value = evaluate(initial_value, declared, dtype, home)
         if declared is not None:
             check_shape(value.shape, declared, f"The initial value of {self._name}")
         self._declared_shape = value.shape if declared is None else declared
+        # Move: this is where the device's limit is enforced.
         with operation_scope("create"):
             self._resource = Resource(value, home, source=source, owns_value=owns_value)
 
@@ -82,7 +86,7 @@ class ResourceVariable(Variable):
 
     @property
     def synchronization(self) -> VariableSynchronization:
-        """When the copies of a mirrored variable are made equal."""
+        """The moment at which the copies of a mirrored variable are made equal."""
         return self._synchronization  # type: ignore[no-any-return]
 
     @property
@@ -136,8 +140,10 @@ class ResourceVariable(Variable):
         twin = object.__new__(type(self))
         memo[id(self)] = twin
         twin.__dict__.update(self.__dict__)
+        # What is tracked beside the variable, and the sharded variable that it is a shard of, refer to the original.
         for name in ("_children", "_child_slots", "_child_hook", "_container"):
             twin.__dict__.pop(name, None)
+        # On its own device a read moves nothing, so the ledger does not count the copy.
         with device_scope(self.device):
             twin._resource = Resource(self.read_value(), self.device, owns_value=True)
         return twin

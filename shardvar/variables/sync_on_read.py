@@ -114,9 +114,12 @@ class SyncOnReadVariable(DelegatingVariable):
         if self._own is not None:
             self._own._write_dense(update, value, name, read_value)
             return self._written(read_value)
+        # Check. A sum counts an addition once for each copy that gets it, so the caller must say which.
         self._check_outside(update)
         with operation_scope(name):
+            # Plan. One array a copy, all of them checked before the first is written.
             arrays = [self._checked(update, one) for one in self._one_each(update, value)]
+            # Commit.
             commit(self._plan_each(update, arrays))
         return self._written(read_value)
 
@@ -140,6 +143,7 @@ class SyncOnReadVariable(DelegatingVariable):
                 f"{self.name} is read from outside its replicas, and no aggregation says what its copies are together.",
                 "Create it with aggregation=, or read it inside strategy.run(function).",
             )
+        # The mutexes of all copies are held, so that the sum is of one moment.
         copies = self._copies[:1] if self._aggregation is VariableAggregation.ONLY_FIRST_REPLICA else self._copies
         with holding(self.resources):
             return as_value(aggregate(PerReplica([read(copy) for copy in copies]), self._aggregation))

@@ -98,7 +98,7 @@ class Variable(VariableInterface, metaclass=_Factory):
         """The sharded variable that this is a shard of, while that exists."""
         return None if self._container is None else self._container()
 
-    # The part of a shard (`row_access.Shard`), and the interface by means of `read_value` and `assign`.
+    # The methods of a shard (`row_access.Shard`), and the interface by means of `read_value` and `assign`.
 
     def read_range(self, out: Array, ranges: tuple[slice, ...]) -> None:
         """``out[...] = value[ranges]``, one slice for each of the first axes; ``out`` is on the current device."""
@@ -115,6 +115,10 @@ class Variable(VariableInterface, metaclass=_Factory):
     def gather_rows(self, out: Array, rows: Ints, places: Ints | None) -> None:
         """``out[places] = value[rows]``; ``out`` is on the current device, and places None means all of it."""
         out[slice(None) if places is None else places] = self.read_value()[rows]
+
+    # Two plans by means of `assign` alone. They read, combine and assign at the commit, while the mutexes are held: the
+    # value of then counts, not the one when the write was planned. A kind with resources plans in its own way, which
+    # moves the operand ahead and writes in place.
 
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         def apply() -> None:
@@ -138,6 +142,8 @@ class Variable(VariableInterface, metaclass=_Factory):
     def _written(self, read_value: bool) -> Any:
         # R-ASSIGN-1 (RFC 003): "Implement the subclass to be returned from tf.assign*".
         return UnreadVariable(self) if read_value else None
+
+    # Conversions of a variable with one element, as of an array.
 
     def __bool__(self) -> bool:
         return bool(self.read_value())

@@ -1,8 +1,8 @@
 """The vectors that shardvar publishes: JSON and tiny checkpoints, for implementations in any language.
 
-They lie in ``data`` beside this file and travel in the wheel. ``data/README.md`` says how they are read;
-``shardvar vectors --out DIR`` writes them all to a directory. Here they are but bytes: this module decodes nothing, and
-what shardvar itself makes of them is in its tests.
+They are in ``data`` beside this file, and in the wheel. ``data/README.md`` says how to read them; ``shardvar vectors
+--out DIR`` writes them all to a directory. This module decodes nothing but the JSON of a group; the tests of shardvar
+run shardvar on the vectors.
 """
 
 import json
@@ -15,12 +15,12 @@ from typing import Any
 from shardvar.errors import ArgumentError
 
 SCHEMA = 1
-"""The version that the header of every group has."""
+"""The version in the header of every group."""
 
 
 @cache
 def names() -> tuple[str, ...]:
-    """The paths of all files, with slashes, in order.
+    """Return the paths of all files, with slashes, in order.
 
     >>> [name for name in names() if "/" not in name][:3]
     ['README.md', 'checkpoints.json', 'div.json']
@@ -29,14 +29,14 @@ def names() -> tuple[str, ...]:
 
 
 def read(name: str) -> bytes:
-    """The bytes of one file; ``ArgumentError`` for a name that ``names`` does not have."""
+    """Return the bytes of one file; ``ArgumentError`` for a name that ``names`` does not list."""
     if name not in names():
-        raise ArgumentError(f"There are no vectors {name!r}.", "`shardvar.vectors.names()` lists the files.")
+        raise ArgumentError(f"Unknown file of vectors {name!r}.", "`shardvar.vectors.names()` lists the files.")
     return files(__name__).joinpath("data", *name.split("/")).read_bytes()
 
 
 def groups() -> tuple[str, ...]:
-    """The names of the groups.
+    """Return the names of the groups.
 
     >>> groups()[:4]
     ('checkpoints', 'div', 'indexing', 'initializers')
@@ -45,14 +45,14 @@ def groups() -> tuple[str, ...]:
 
 
 def group(name: str) -> dict[str, Any]:
-    """One group, header and cases; ``ArgumentError`` for a name that ``groups`` does not have.
+    """Return one group, header and cases; ``ArgumentError`` for a name that ``groups`` does not list.
 
     >>> case = group("div")["cases"][0]
     >>> case["id"], case["inputs"], case["expected"]
     ('div-div-13-5', {'length': 13, 'num_shards': 5}, [[0, 3], [3, 6], [6, 9], [9, 11], [11, 13]])
     """
     if name not in groups():
-        raise ArgumentError(f"There is no group of vectors {name!r}.", f"There are {', '.join(groups())}.")
+        raise ArgumentError(f"Unknown group of vectors {name!r}.", f"The groups are {', '.join(groups())}.")
     found: dict[str, Any] = json.loads(read(f"{name}.json"))
     return found
 

@@ -202,9 +202,12 @@ def open_block_file(read: _Read, size: int) -> BlockFile:
     """Return the file of ``size`` bytes that ``read`` reads, with footer, metadata and table checked."""
     if size < len(INDEX_HEADER) + _FOOTER.size or read(0, len(INDEX_HEADER)) != INDEX_HEADER:
         raise MalformedCheckpoint("It does not begin as an index of shardvar does.", "Name a file that is one.")
+    # One read of the tail mostly brings all three parts. Offsets are bytes of the file; ``tail_start`` is that of the
+    # first byte of ``tail``.
     tail_start = max(0, size - _TAIL_NBYTES)
     tail = read(tail_start, size - tail_start)
     metadata_nbytes, table_nbytes, metadata_crc, table_crc = _read_footer(tail[-_FOOTER.size :])
+    # The parts end where the next one begins, so their sizes give their places, from the end of the file.
     table_start = size - _FOOTER.size - table_nbytes
     metadata_start = table_start - metadata_nbytes
     if metadata_start < len(INDEX_HEADER):
@@ -220,6 +223,7 @@ def open_block_file(read: _Read, size: int) -> BlockFile:
                 raise corrupt(f"its CRC32C is not {crc:08x}, as the footer says.")
             return decode_index_block(data)
 
+    # The checksums of the footer guard these two, and the table has the checksums of the blocks.
     table = section("table", table_start, table_nbytes, MAX_TABLE_NBYTES, table_crc)
     metadata = section("metadata", metadata_start, metadata_nbytes, MAX_BLOCK_NBYTES, metadata_crc)
     with prefix_errors(f"the table at offset {table_start}"):
@@ -249,6 +253,8 @@ def encode_block_file(blocks: Iterable[tuple[bytes, bytes]], metadata: bytes) ->
 def _read_footer(data: bytes) -> tuple[int, int, int, int]:
     """Return the sizes of metadata and table, and their checksums."""
     metadata_nbytes, table_nbytes, metadata_crc, table_crc, version, crc, magic = _FOOTER.unpack(data)
+    # In this order: a file that was cut short has another magic, a damaged footer another checksum, and only the
+    # version of an intact footer is believed.
     if magic != INDEX_MAGIC:
         raise malformed("It does not end as an index of shardvar does: it was cut short or extended.")
     if CRC32C.compute(data[:_GUARDED_NBYTES]) != crc:
@@ -268,6 +274,8 @@ def _read_table(table: IndexBlock, metadata: IndexBlock, metadata_start: int, re
         raise invalid("The blocks' first keys do not rise.")
     if int(nbytes.max(initial=0)) > MAX_BLOCK_NBYTES:
         raise invalid(f"An index block has {int(nbytes.max())} bytes; at most {MAX_BLOCK_NBYTES} are allowed.")
+    # Blocks of 10, 20 and 5 bytes begin at 8, 18 and 38 after a header of 8 bytes, and end at 43, where the metadata
+    # must begin: without this check, bytes between them would be covered by no checksum.
     start = np.cumsum(nbytes) - nbytes + len(INDEX_HEADER)
     if len(INDEX_HEADER) + int(nbytes.sum()) != metadata_start:
         raise invalid(f"The index blocks do not end at offset {metadata_start}, where the metadata begins.")

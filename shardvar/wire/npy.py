@@ -112,6 +112,7 @@ def preamble_nbytes(first: bytes, nbytes: int) -> int:
     version = _VERSIONS.get(first[6:8])
     if version is None:
         raise malformed(f"Version {'.'.join(map(str, first[6:8]))} of npy is unknown; 1.0, 2.0 and 3.0 are read.")
+    # The size field follows magic and version, and has 2 or 4 bytes; the header follows it.
     start = 8 + version[0]
     stop = start + int.from_bytes(first[8:start], "little")
     if stop > nbytes or len(first) < start:
@@ -159,6 +160,7 @@ def _parse_dictionary(text: str) -> tuple[str, bool, tuple[int, ...]]:
             raise malformed(f"The npy header is not a dictionary of three fields: see character {position}.")
         fields[field["name"]] = _parse_value(field)
         position = field.end()
+    # The types are checked here and not by the expression, so that the message can name all three fields.
     match fields:
         case {"descr": str(descr), "fortran_order": bool(is_fortran), "shape": tuple(shape)} if len(fields) == 3:
             return descr, is_fortran, shape
@@ -191,6 +193,7 @@ def _parse_descr(descr: str) -> tuple[str, int, int]:
     if kind == "O":
         cause = "It is an array of Python objects: a pickle, which may run code and is never loaded."
         raise InvalidCheckpoint(cause, "Save it again as numeric arrays, if you trust its writer.")
+    # A fourth group is the shape of a subarray dtype, such as '<f4[2]': valid, and never a plain number.
     name = None if match[4] else _NAMES.get((kind, size))
     if name is not None:
         part = size // 2 if kind == "c" else size  # real and imaginary part are reversed one by one

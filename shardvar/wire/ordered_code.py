@@ -17,12 +17,12 @@ import re
 
 from shardvar.wire.damage import malformed
 
-TERMINATOR = b"\x00\x01"
-ESCAPES = {b"\x00": b"\x00\xff", b"\xff": b"\xff\x00"}
+_TERMINATOR = b"\x00\x01"
+_ESCAPES = {b"\x00": b"\x00\xff", b"\xff": b"\xff\x00"}
 
-SPECIAL = re.compile(rb"[\x00\xff]")
-ESCAPED = re.compile(rb"([\x00\xff])[\x00\xff]")
-STRING = re.compile(rb"((?:[^\x00\xff]++|\x00\xff|\xff\x00)*+)\x00\x01")  # possessive: one pass over any bytes
+_SPECIAL = re.compile(rb"[\x00\xff]")
+_ESCAPED = re.compile(rb"([\x00\xff])[\x00\xff]")
+_STRING = re.compile(rb"((?:[^\x00\xff]++|\x00\xff|\xff\x00)*+)\x00\x01")  # possessive: one pass over any bytes
 
 
 def encode_num(value: int) -> bytes:
@@ -43,15 +43,15 @@ def decode_num(data: bytes, start: int) -> tuple[int, int]:
 
 def encode_string(value: bytes) -> bytes:
     """Return a byte string in ordered code."""
-    return SPECIAL.sub(lambda match: ESCAPES[match[0]], value) + TERMINATOR
+    return _SPECIAL.sub(lambda match: _ESCAPES[match[0]], value) + _TERMINATOR
 
 
 def decode_string(data: bytes, start: int) -> tuple[bytes, int]:
     """Return the byte string at ``start``, and the offset after it."""
-    match = STRING.match(data, start)
+    match = _STRING.match(data, start)
     if match is None:
         raise malformed(f"The bytes at offset {start} are not a string in ordered code.")
-    return ESCAPED.sub(rb"\1", match[1]), match.end()
+    return _ESCAPED.sub(rb"\1", match[1]), match.end()
 
 
 def encode_signed(value: int) -> bytes:

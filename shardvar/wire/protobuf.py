@@ -73,8 +73,10 @@ def decode_fields(message: bytes) -> Iterator[Field]:
         start = offset
         tag, offset = decode_varint(message, offset)
         number, wire_type = tag >> 3, tag & 7
+        # Protobuf's field numbers have 29 bits. A larger one is a sign that the bytes are not a message at all.
         if not 0 < number < 1 << 29:
             raise malformed(f"The field at offset {start} has the invalid number {number}.")
+        # Fixed words become integers like varints, so that a reader need not know which of the two a writer chose.
         value: int | bytes
         if wire_type == VARINT:
             value, offset = decode_varint(message, offset)
@@ -96,6 +98,7 @@ def decode_spans(message: bytes, start: int, stop: int) -> Iterator[tuple[int, i
     are, are read without a call.
     """
     while start < stop:
+        # A tag of one byte has the numbers 1 to 15: 0x08 is the smallest valid tag, and 0x80 begins a longer one.
         tag = message[start]
         if 0x08 <= tag < 0x80:
             start += 1
@@ -136,6 +139,7 @@ def _decode_bytes(message: bytes, offset: int, wire_type: int, number: int) -> t
         nbytes, offset = decode_varint(message, offset)
     else:
         nbytes = WIDTHS[wire_type]
+    # Compared as a difference, and before slicing: a slice beyond the end would silently be shorter than claimed.
     if nbytes > len(message) - offset:
         rest = len(message) - offset
         raise malformed(f"Field {number} claims {nbytes} bytes at offset {offset}, where its message has {rest} left.")

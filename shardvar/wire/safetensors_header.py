@@ -7,7 +7,7 @@
     8 + n           the tensors' bytes: C order, little-endian; BEGIN and END count from here
 
 A writer SHOULD pad the header with spaces, so that the bytes begin at a multiple of 8. The real library knows only the
-names in ``DTYPES``; elements of fewer than 8 bits are packed.
+names in ``STORED_DTYPES``; elements of fewer than 8 bits are packed.
 
 A reader MUST check these laws, and ``parse_header`` checks them in this order. The real library checks all but the
 first.
@@ -46,7 +46,7 @@ _MAX_DEPTH = 3
 """The header, a tensor in it, a list in the tensor."""
 _MAX_NBYTES = 2**62
 
-DTYPES: dict[str, tuple[str, int]] = {
+STORED_DTYPES: dict[str, tuple[str, int]] = {
     "BOOL": ("bool", 8),
     "U8": ("uint8", 8),
     "I8": ("int8", 8),
@@ -72,10 +72,10 @@ DTYPES: dict[str, tuple[str, int]] = {
 }
 """The name in the file -> the name in NumPy and ml_dtypes, and the bits of an element."""
 
-BITS = dict(DTYPES.values())
+BITS = dict(STORED_DTYPES.values())
 """Bits of an element by NumPy's name."""
 
-_WRITTEN = {name: (text, bits) for text, (name, bits) in DTYPES.items() if bits >= 8}
+_WRITTEN = {name: (text, bits) for text, (name, bits) in STORED_DTYPES.items() if bits >= 8}
 
 SAFETENSORS_DTYPES = frozenset(_WRITTEN)
 """The dtypes that are written: those that are not packed."""
@@ -116,7 +116,7 @@ def header_nbytes(first: bytes, file_nbytes: int) -> int:
 def parse_header(header: bytes, file_nbytes: int) -> Header:
     """Return the content of the header of a file of ``file_nbytes`` bytes, once every law has been checked."""
     # Law 1, names.
-    tensors = strict_json.parse(header, _MAX_DEPTH)
+    tensors = strict_json.parse_json(header, _MAX_DEPTH)
     if type(tensors) is not dict:
         raise invalid("The header is not a JSON object.")
 
@@ -128,7 +128,7 @@ def parse_header(header: bytes, file_nbytes: int) -> Header:
     infos = [tensors[key] for key in keys]
     _check_types(keys, infos)
     shapes = [info["shape"] for info in infos]
-    bits = [DTYPES[info["dtype"]][1] for info in infos]
+    bits = [STORED_DTYPES[info["dtype"]][1] for info in infos]
 
     # Law 3, sizes. BEGIN and END count from the end of the header.
     nbytes = _sizes(keys, shapes, bits)
@@ -142,7 +142,7 @@ def parse_header(header: bytes, file_nbytes: int) -> Header:
     # Law 4, cover.
     data_start = PREAMBLE_NBYTES + len(header)
     _check_cover(keys, begin, end, data_start, file_nbytes)
-    dtypes = [DTYPES[info["dtype"]][0] for info in infos]
+    dtypes = [STORED_DTYPES[info["dtype"]][0] for info in infos]
     return Header(keys, dtypes, shapes, begin + data_start, nbytes, metadata)
 
 
@@ -186,7 +186,7 @@ def _check_types(keys: Sequence[str], infos: Sequence[Any]) -> None:
                 if not _are_naturals(info[field]):
                     raise invalid(f"The tensor {key!r} has {what} that are not natural numbers.")
     for key, info in zip(keys, infos, strict=True):
-        if info["dtype"] not in DTYPES:
+        if info["dtype"] not in STORED_DTYPES:
             raise invalid(f"The tensor {key!r} has the dtype {info['dtype']!r}, which safetensors does not define.")
 
 

@@ -17,8 +17,8 @@ Reading. Whole blocks are decoded, for which no restarts are needed; they are ch
 them. The metaindex is empty and never read.
 
 Writing. The bytes are those that TensorFlow writes for a tensor bundle's index: a block is closed once it has
-``BLOCK_NBYTES`` bytes, its restarts included, or before an entry of twice that size. Every 16th key of a table block is
-whole, in the table index every key. Nothing is compressed.
+``TABLE_BLOCK_NBYTES`` bytes, its restarts included, or before an entry of twice that size. Every 16th key of a table
+block is whole, in the table index every key. Nothing is compressed.
 """
 
 import struct
@@ -43,13 +43,13 @@ FOOTER_NBYTES = 48
 TRAILER_NBYTES = 5
 PLAIN, SNAPPY = 0, 1
 
-BLOCK_NBYTES = 262144
+TABLE_BLOCK_NBYTES = 262144
 """TensorFlow's ``table::Options::block_size``."""
 RESTART_INTERVAL = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SortedTable:
     """A table whose index was read; its table blocks are read on demand."""
 
     read: _Read
@@ -86,7 +86,7 @@ class Table:
             return decode_table_block(read_table_block(self.read, offset, nbytes, self.limit), offset)
 
 
-def open_table(read: _Read, size: int) -> Table:
+def open_table(read: _Read, size: int) -> SortedTable:
     """Return the table in a file of ``size`` bytes, with its footer and index read and checked."""
     if size < FOOTER_NBYTES:
         first = read(0, min(SNIFF_NBYTES, size))
@@ -101,7 +101,7 @@ def open_table(read: _Read, size: int) -> Table:
         offset, nbytes, _ = decode_handle(footer, position)
     with prefix_errors("table index"):
         separators, handles = decode_table_block(read_table_block(read, offset, nbytes, limit), offset)
-    return Table(read, limit, separators, handles)
+    return SortedTable(read, limit, separators, handles)
 
 
 def decode_handle(data: bytes, position: int) -> tuple[int, int, int]:
@@ -247,17 +247,20 @@ def encode_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return the table of these keys and values; keys come in strictly rising order."""
     table, block, pending = _TableBuilder(), _BlockBuilder(RESTART_INTERVAL), b""
     last = b""  # the last key of the block whose handle is pending: its separator needs the next block's first key
+    # The separator of a block lies between its last key and the first key of the next one, so a closed block's handle
+    # is kept as ``pending`` until the next key is known.
     for key, value in entries:
-        if block.entries and len(key) + len(value) >= 2 * BLOCK_NBYTES:
+        if block.entries and len(key) + len(value) >= 2 * TABLE_BLOCK_NBYTES:
             last, pending, block = block.last, table.append(block), _BlockBuilder(RESTART_INTERVAL)
         if pending:
             table.index.add(_separator(last, key), pending)
             pending = b""
         block.add(key, value)
-        if block.nbytes() >= BLOCK_NBYTES:
+        if block.nbytes() >= TABLE_BLOCK_NBYTES:
             last, pending, block = block.last, table.append(block), _BlockBuilder(RESTART_INTERVAL)
     if block.entries:
         last, pending = block.last, table.append(block)
+    # The end of the file: the metaindex, which is empty, the table index, and the handles of both.
     metaindex = table.append(_BlockBuilder(1))
     if pending:
         table.index.add(_successor(last), pending)

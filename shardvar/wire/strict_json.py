@@ -25,7 +25,7 @@ _IS_MARK = _STEP != 0
 _IS_MARK[ord('"')] = True
 
 
-def parse(data: bytes, max_depth: int) -> Any:
+def parse_json(data: bytes, max_depth: int) -> Any:
     """Return the value that ``data`` encodes; offsets in errors are bytes of ``data``."""
     try:
         text = data.decode("utf-8")

@@ -94,6 +94,7 @@ def _read_lengths(payload: Readable, count: int) -> tuple[NDArray[np.uint64], in
     """
     if not count and not len(payload):
         return np.zeros(0, np.uint64), 0
+    # Every length takes a byte at least, so a false count is refused before anything of its size is allocated.
     if count > len(payload) - WORD_NBYTES:
         raise malformed(f"{count} strings cannot be in {len(payload)} bytes.")
     lengths, start = decode_varints(payload, count)

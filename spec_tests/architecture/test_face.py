@@ -15,7 +15,7 @@ HEAVY = {"asyncio", "concurrent", "crc32c", "hypothesis", "ml_dtypes", "msgpack"
 
 
 def modules_after(statement: str) -> set[str]:
-    """What a new interpreter has loaded after ``statement``, with the same shardvar in reach as this one."""
+    """Return the modules that a new interpreter has loaded after `statement`, with the same shardvar in reach."""
     found_in = str(Path(shardvar.__file__).parent.parent)
     code = f"import sys; sys.path.insert(0, {found_in!r})\n{statement}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)

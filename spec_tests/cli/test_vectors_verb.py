@@ -86,7 +86,7 @@ def test_what_cannot_be_a_directory_is_told(tmp_path: Path, capsys: pytest.Captu
 
 def test_unknown_names_are_refused() -> None:
     for name in ("absent.json", "../__init__.py", "checkpoints"):
-        with pytest.raises(ArgumentError, match="There are no vectors"):
+        with pytest.raises(ArgumentError, match="Unknown file of vectors"):
             vectors.read(name)
     with pytest.raises(ArgumentError, match="There is no group"):
         vectors.group("schema")

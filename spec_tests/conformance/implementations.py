@@ -20,11 +20,11 @@ class Implementation:
     name: str
     """Its name, which is that of its adapter's module and of its expected failures."""
     title: str
-    """What it is, for a table's head."""
+    """Its name in the head of a table."""
     modules: tuple[str, ...]
-    """What must be importable."""
+    """The modules that must be importable."""
     distributions: tuple[str, ...]
-    """Whose versions are reported."""
+    """The distributions with versions to report."""
     examples: int = 30
     """Cases a rule, the same ones in every run: as many as its expected failures take, or as time allows."""
 
@@ -40,16 +40,16 @@ class Implementation:
 
     @property
     def has_adapter(self) -> bool:
-        """Whether there is an adapter of it."""
+        """True if it has an adapter."""
         return (ROOT / "shardvar" / "conformance" / "adapters" / f"{self.name}.py").is_file()
 
     @property
     def report(self) -> Path:
-        """Where its last report lies, in this working copy."""
+        """The path of its last report in this working copy."""
         return ROOT / "build" / "conformance" / f"{self.name}.json"
 
     def missing(self) -> list[str]:
-        """What is not there: modules that are not installed, or the adapter."""
+        """Return the missing modules, and "adapter" if the adapter is missing."""
         return [module for module in self.modules if find_spec(module) is None] + ["adapter"] * (not self.has_adapter)
 
     def versions(self) -> dict[str, str]:

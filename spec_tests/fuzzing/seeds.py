@@ -1,4 +1,4 @@
-"""Where the fuzzer begins: the files under ``golden`` and ``hostile``, and what stands inside of them."""
+"""The inputs that the fuzzer begins with: the files under `golden` and `hostile`, and their parts."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ MAX_NBYTES = 1 << 14
 
 
 def seeds_of(name: str) -> list[bytes]:
-    """What the target of that name begins with, small ones first; never nothing."""
+    """Return the seeds of the target of that name, small ones first; at least one."""
     found = {seed for seed in _SEEDS[name]() if len(seed) <= MAX_NBYTES}
     return sorted(found, key=lambda seed: (len(seed), seed)) or [b"\0"]
 

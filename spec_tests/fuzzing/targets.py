@@ -1,4 +1,4 @@
-"""What is fuzzed: for every reader a function of bytes that returns, or raises an error of ``shardvar.errors``."""
+"""The targets: for every reader a function of bytes that returns, or raises an error of `shardvar.errors`."""
 
 import re
 from collections.abc import Callable
@@ -28,12 +28,12 @@ class Target:
     """One reader."""
 
     name: str
-    """What ``python -m fuzzing`` calls it."""
+    """Its name for `python -m spec_tests.fuzzing`."""
     read: Callable[[bytes], object]
     """Reads bytes."""
 
     def run(self, data: bytes) -> bool:
-        """Whether the bytes have values; every error but those of ``shardvar.errors`` comes through."""
+        """Return True if the bytes have values; every error but those of `shardvar.errors` comes through."""
         try:
             self.read(data)
         except ShardvarError:
@@ -100,7 +100,7 @@ def read_state(data: bytes) -> None:
 
 
 def read_index_expression(data: bytes) -> None:
-    """What a person types to ``shardvar show``, and sizes."""
+    """Parse the index and the size that a person types to `shardvar show`."""
     text, shape = data.decode("utf-8", "replace"), (13, 4, 2)
     with suppress(ShardvarError):
         parse_size(text)

@@ -39,7 +39,7 @@ CUTS: tuple[Callable[[int], int], ...] = (
     lambda nbytes: nbytes // 2,
     lambda nbytes: nbytes - 1,
 )
-"""How many bytes of a write may have been written: none, one, half of them, all but one."""
+"""Numbers of bytes of a write that may have been written: none, one, half of them, all but one."""
 
 
 class Killed(BaseException):
@@ -48,23 +48,23 @@ class Killed(BaseException):
 
 @dataclass
 class Fault:
-    """What happens at which step."""
+    """A failure at one step."""
 
     at: int
     """The step; 0 is the first."""
     kind: Callable[[], BaseException] = Killed
-    """What is raised there."""
+    """Makes the exception to raise there."""
     after: bool = False
-    """Whether the step is taken before it fails, as a rename is whose directory then cannot be synced."""
+    """True if the step takes effect before it fails, like a rename whose directory cannot be synced."""
     cut: Callable[[int], int] = lambda nbytes: nbytes // 2
-    """How many of its bytes a write that dies has written."""
+    """The number of bytes that a dying write has written, from the number that it was to write."""
     taken: int = 0
     """Steps so far."""
     is_cut: bool = False
-    """Whether it died in a write."""
+    """True after a write has died."""
     is_dead: bool = False
     log: list[str] = field(default_factory=list)
-    """What was done."""
+    """The steps taken, in order."""
 
     def step(self, what: str, do: Callable[[], Any], part: Callable[[], object] = lambda: None) -> Any:
         """Take a step, or fail in it."""
@@ -197,7 +197,7 @@ def is_same(read: dict[str, Any], written: dict[str, Any]) -> bool:
 
 
 def state(directory: Path, form: str) -> str:
-    """What stands there: "old" or "new", whole, or the name of the error of whoever reads it."""
+    """Return "old" or "new" for a whole checkpoint in a directory, or the name of the error that a reader gets."""
     try:
         read = sv.load(directory / FORMATS[form][1])
     except (CheckpointError, AmbiguousPath) as error:

@@ -1,4 +1,4 @@
-"""What tests of several formats share: reading a source through its protocol alone, and writing one through it."""
+"""Reading a source through its protocol alone, and writing one: for the tests of every format."""
 
 import hashlib
 import json
@@ -63,7 +63,7 @@ def read_whole(source: Source) -> tuple[dict[str, Array], dict[str, ShardvarErro
 
 
 def findings(source: Source) -> list[Finding]:
-    """What a source tells beside its keys."""
+    """Return the metadata and the findings of a source."""
     return list(source.findings()) if hasattr(source, "findings") else []
 
 
@@ -73,7 +73,7 @@ def golden_cases(format: str) -> list[str]:
 
 
 def expectation(format: str, case: str) -> dict[str, Any]:
-    """What ``expected.json`` says of a case."""
+    """Return the contents of a case's `expected.json`."""
     expected: dict[str, Any] = json.loads((GOLDEN / format / case / "expected.json").read_text(encoding="utf-8"))
     return expected
 

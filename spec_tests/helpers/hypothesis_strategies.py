@@ -14,7 +14,7 @@ from shardvar.layout import PartitionSpec, Region
 from shardvar.layout.dtypes import dtype_name
 from shardvar.planning.cut import Cut
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.testing.arrays import NUMBERS, arrays, filled_shapes, shapes, string_arrays, values
+from shardvar.testing.arrays import NUMBERS, arrays, shapes, string_arrays, values
 from shardvar.testing.checkpoints import ODD_KEYS, checkpoints, keys
 from shardvar.testing.geometry import halves, partitions, regions, regions_in, tilings
 
@@ -28,6 +28,11 @@ Array = npt.NDArray[Any]
 
 tensor_dicts = checkpoints
 """Named arrays of any kind."""
+
+
+def filled_shapes(max_rank: int = 3, max_extent: int = 6, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
+    """Shapes with at least one element; they shrink to ``()``."""
+    return st.lists(st.integers(1, max_extent), min_size=min_rank, max_size=max_rank).map(tuple)
 
 
 @st.composite

@@ -26,9 +26,9 @@ from spec_tests.helpers.faulty_storage import ATOMIC, FORMATS, arrays, assert_cl
 from spec_tests.helpers.system_calls import Disk
 
 NOWHERE = 255
-"""How a child says that there is no checkpoint."""
+"""The exit code of a child that finds no checkpoint."""
 FAILED = 254
-"""How it says that a law is broken."""
+"""The exit code of a child that finds a law broken."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Series:
     """A checkpoint that is written over and over: version 1, 2, …"""
 
     name: str
-    """What it is called in the report."""
+    """Its name in the report."""
     place: Path
     """Its directory."""
     write: Callable[[Path, int], object]
@@ -46,17 +46,17 @@ class Series:
     check_clean: Callable[[Path], None]
     """Raise where anything is there but one version."""
     may_vanish: bool = False
-    """Whether for a moment there may be none."""
+    """True if for a moment there may be no checkpoint."""
     version: int = 0
     """The version that is there."""
     calls: int = 0
-    """How many calls a write is."""
+    """The number of calls that a write makes."""
     seen: Counter[str] = field(default_factory=Counter)
-    """What was found after kills."""
+    """Counts of the versions found after kills."""
 
 
 def in_child(do: Callable[[], int]) -> int:
-    """What a forked process returned, below 0 for the signal that ended it."""
+    """Run a function in a forked process; return its exit code, or the negative number of the signal that ended it."""
     sys.stdout.flush()
     child = os.fork()
     if not child:

@@ -36,7 +36,7 @@ STYLE = """
 
 
 def imported() -> Arrows:
-    """What each layer imports, in the order of the table."""
+    """Return the imports of each layer, in the order of the table."""
     arrows: Arrows = {layer: set() for layer in ALLOWED if not layer.startswith("_")}
     for path in MODULES:
         layer = layer_of(path)
@@ -50,7 +50,7 @@ def is_ours(target: str) -> bool:
 
 
 def reached(layer: str, arrows: Arrows) -> set[str]:
-    """What can be reached from a layer by one arrow or more."""
+    """Return the layers at the end of one arrow or more from a layer."""
     return arrows[layer].union(*(reached(target, arrows) for target in arrows[layer]))
 
 

@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 
 CODED = 0x5A
-"""What the bytes of entries that are not plain are XORed with."""
+"""The mask XORed with the bytes of entries that are not plain."""
 
 
 @dataclass(frozen=True, slots=True)

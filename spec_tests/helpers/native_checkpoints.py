@@ -381,7 +381,7 @@ def build(case: str, directory: Path) -> None:
 
 
 def describe(case: str, directory: Path) -> dict[str, Any]:
-    """What expected.json says of it: what it is for, its files, and what reading each key gives."""
+    """Return the contents of its expected.json: its purpose, its files, and the result of reading each key."""
     how, _, errors = CASES[case]
     files = {
         path.name: {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}

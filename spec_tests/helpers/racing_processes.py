@@ -17,7 +17,7 @@ from shardvar.errors import CheckpointNotFound, CorruptCheckpoint, LockHeld, Mis
 from spec_tests.helpers.faulty_storage import FORMATS, NEW, OLD, is_same, save
 
 ATTEMPTS = 60
-"""How often each writer tries."""
+"""The number of times that each writer tries."""
 
 
 def write(place: Path, form: str, tensors: dict[str, object]) -> Counter[str]:

@@ -26,7 +26,7 @@ PATHS = ("open", "unlink", "replace", "makedirs", "scandir", "statvfs")
 DESCRIPTORS = ("fsync", "pwrite", "pread", "preadv")
 """Calls of ``os`` that take a descriptor first."""
 WRITING = {"pwrite", "fsync", "replace", "makedirs", "create"}
-"""What a disk refuses that is full, or that went bad; files can still be removed and read."""
+"""Calls that a full or broken disk refuses; files can still be removed and read."""
 ALL_SUBSETS = 3
 """Changes of a directory that are not forced to the disk and of which every choice may have reached it."""
 
@@ -43,9 +43,9 @@ class Event:
     path: str
     """Of what; relative to the root, which is empty."""
     target: str = ""
-    """Where a file was renamed to."""
+    """The new name of a renamed file."""
     start: int = 0
-    """Where in a file was written,"""
+    """The first byte that was written,"""
     octets: bytes = b""
     """and what."""
     site: str = ""
@@ -54,23 +54,23 @@ class Event:
 
 @dataclass
 class Disk:
-    """What meets those who use the disk below ``root``."""
+    """A disk below `root` that counts the calls made of it, and fails at one of them."""
 
     root: str
     at: int = -1
     """The call that fails; 0 is the first."""
     fault: Callable[[], BaseException] = lambda: OSError(errno.EIO, os.strerror(errno.EIO))
-    """What is raised there."""
+    """Makes the exception to raise there."""
     cut: Callable[[int], int] = lambda nbytes: 0
-    """How many bytes a write that fails has written."""
+    """The number of bytes that a failing write has written, from the number that it was to write."""
     stays: bool = False
-    """Whether all writing fails from then on."""
+    """True if all writing fails from then on."""
     taken: int = 0
     """Calls so far."""
     log: list[str] = field(default_factory=list)
-    """What they were."""
+    """The names of the calls, in order."""
     events: list[Event] = field(default_factory=list)
-    """What they did."""
+    """The effects of the calls, in order."""
     _open: dict[int, str] = field(default_factory=dict)
     _lock: Any = field(default_factory=threading.RLock)
 
@@ -159,13 +159,13 @@ def _site() -> str:
 
 @dataclass
 class _Content:
-    """What a file holds: as its readers see it, and as far as it was forced to the disk."""
+    """The contents of a file: as readers see them, and as far as they were forced to the disk."""
 
     seen: bytearray
     durable: bytes
 
     def survivors(self) -> list[bytes]:
-        """What may be left of it: all, a part, nothing, or its length alone."""
+        """Return the contents that may be left: all, a part, nothing, or the length alone."""
         seen = bytes(self.seen)
         if seen == self.durable:
             return [seen]
@@ -183,7 +183,7 @@ def snapshot(root: Path) -> dict[str, bytes]:
 
 
 def survivors(before: dict[str, bytes], events: Sequence[Event]) -> Iterator[tuple[bool, dict[str, bytes]]]:
-    """What may be on the disk after a power cut: whether all events had been, and the files; the same only once.
+    """Yield the states of the disk after a power cut, each once: True if all events took place, and the files.
 
     A file's bytes are forced to the disk by its sync, its name by its directory's. What is not may be there or not:
     each change of a directory by itself, and of a file's bytes any. Lock files are left out: nothing is in them.
@@ -217,7 +217,7 @@ def survivors(before: dict[str, bytes], events: Sequence[Event]) -> Iterator[tup
 
 
 def _change(event: Event, content: _Content | None) -> Change:
-    """What an event does to names."""
+    """Apply an event to the names of a directory."""
     made = _Content(bytearray(), b"") if event.kind == "link" else content
 
     def change(names: Names) -> None:

@@ -24,7 +24,7 @@ GOLDEN = paths.GOLDEN / "tensorflow"
 
 
 def golden(name: str) -> tuple[dict[str, Any], LocalStorage, str]:
-    """What is expected of a golden checkpoint, its directory and its prefix."""
+    """Return the expectations of a golden checkpoint, its directory and its prefix."""
     expected = json.loads((GOLDEN / name / "expected.json").read_text())
     path = GOLDEN / name / expected["prefix"]
     return expected, LocalStorage(str(path.parent)), path.name

@@ -22,7 +22,7 @@ HOSTILE_KEYS = (
 
 
 def columns_of(page: str) -> dict[str, Any]:
-    """What stands in the page's one block of data."""
+    """Return the page's one block of data."""
     (block,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL)
     columns: dict[str, Any] = json.loads(block)
     return columns

@@ -1,4 +1,4 @@
-"""What a hostile checkpoint is."""
+"""A hostile checkpoint."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class Case:
     name: str
     """Its directory."""
     path: str
-    """What a person would type for it, in the directory."""
+    """The path that a person would type for it, in its directory."""
     error: str
     """The class of the error that every verb gives, as an error or as the kind of a damage."""
     why: str

@@ -21,13 +21,13 @@ class Member:
 
     name: str
     content: bytes
-    """What is stored, compressed or not."""
+    """The stored bytes, compressed or not."""
     method: int = 0
     nbytes: int | None = None
     """The size that it claims to have when inflated."""
     crc: int | None = None
     extra: bytes = b""
-    """Where there is one, an extra field, which is to give the sizes."""
+    """An optional extra field, which is to give the sizes."""
 
 
 def archive(*members: Member, is_shared: bool = False) -> bytes:

@@ -27,7 +27,7 @@ SECONDS = 60
 
 
 def outcome(verb: Callable[[], Any]) -> Any:
-    """What a verb gives, or the class and the message of what it raises."""
+    """Return the result of a verb, or the class and the message of its error."""
     try:
         return verb()
     except ShardvarError as error:

@@ -28,7 +28,7 @@ def lines_of(seen: Seen) -> Iterator[str]:
 
 
 def look(workshop: Workshop, mutant: Mutant, with_rules: bool) -> Seen | str:
-    """What sees a mutant, or why that is not known."""
+    """Return the tests and rules that see a mutant, or the reason why that is unknown."""
     try:
         return workshop.look(mutant, with_rules)
     except (DoesNotApply, NoProof) as error:

@@ -1,4 +1,4 @@
-"""What a mutant is, and how it is made of a copy of the package."""
+"""A mutant: a bug as a change of the package's text, and the copy of the package that has it."""
 
 import shutil
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class Edit:
     path: str
     """The file, in ``shardvar/``."""
     old: str
-    """What stands there, once."""
+    """The text to replace, which must be there once."""
     new: str
-    """What stands there then."""
+    """The text in its place."""
 
     def apply(self, package: Path) -> None:
         """Change the file; ``DoesNotApply`` unless the old text is in it once."""
@@ -39,9 +39,9 @@ class Mutant:
     name: str
     """Its name, in which words are joined by hyphens."""
     bug: str
-    """What is wrong with it, and who has that bug or had it."""
+    """The bug, and the library that has or had it."""
     edits: tuple[Edit, ...]
-    """What makes it."""
+    """The changes that make it."""
     tests: str
     """The test files that must see it: names without ``test_`` and ``.py``, or pytest's ids after them."""
     levels: str = ""

@@ -22,7 +22,7 @@ from spec_tests.mutants.recorder import FILE
 MOST = 3
 """After so many failures a mutant has been seen."""
 SECONDS = 600
-"""What a run may take; those of a mutant that hangs are ended."""
+"""The time limit of a run; the run of a mutant that hangs is ended."""
 EXAMPLES = 20
 """Cases a rule of the kit."""
 ADAPTER = "shardvar.conformance.adapters.shardvar:Adapter"
@@ -34,7 +34,7 @@ class NoProof(Exception):
 
 @dataclass(frozen=True)
 class Seen:
-    """What saw a mutant."""
+    """The tests and rules that saw a mutant."""
 
     mutant: Mutant
     """The mutant."""
@@ -71,7 +71,7 @@ class Workshop:
         return place
 
     def look(self, mutant: Mutant, with_rules: bool) -> Seen:
-        """What sees the mutant; ``NoProof`` where a run says nothing. The control is still to be made."""
+        """Return the tests and rules that see the mutant, before the control; `NoProof` if a run proves nothing."""
         place = self.make(mutant)
         try:
             failed = failures(place, mutant.arguments(), f"--maxfail={MOST}")
@@ -150,4 +150,4 @@ CANARY = Mutant(
     "slice_text",
     "1",
 )
-"""What must survive."""
+"""The mutant that must survive."""

@@ -8,7 +8,7 @@ MUTANTS = [
         "Rows come in the order of the shards, not of the ids: ShardedVariable.sparse_read of TensorFlow 2.21.",
         "variables/row_access.py",
         "            buffers = [buffer for shard",
-        "            rows = rows[np.argsort(self.layout.owner(rows)[0], kind='stable')]\n"
+        "            rows = rows[np.argsort(self.row_layout.owner(rows)[0], kind='stable')]\n"
         "            buffers = [buffer for shard",
         "sharded tensorflow_recordings nn_lookup",
         "3",

@@ -1,4 +1,4 @@
-"""What holds for every file of the repository."""
+"""The files of the repository: no private paths, no needless extras, one place for each test."""
 
 import re
 import tomllib
@@ -55,3 +55,18 @@ def test_an_extra_installs_only_what_is_imported() -> None:
         if re.split(r"[^\w]", requirement)[0] not in used
     }
     assert needed == set()
+
+
+def test_every_test_module_is_in_a_folder_and_has_a_unique_name() -> None:
+    """The mutants name a test by its module alone, and a reader finds it by its layer."""
+    modules = sorted(paths.SPEC_TESTS.rglob("test_*.py"))
+    assert [path.name for path in modules if path.parent == paths.SPEC_TESTS] == []
+    names = [path.name for path in modules]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_no_program_of_the_tests_changes_the_path_of_modules() -> None:
+    """Programs are modules and are started by `python -m`; a test may change the path of a program that it starts."""
+    sources = [path for path in paths.SPEC_TESTS.rglob("*.py") if not path.name.startswith("test_")]
+    changes = re.compile(r"^\s*sys\.path", re.MULTILINE)
+    assert [str(path) for path in sources if changes.search(path.read_text(encoding="utf-8"))] == []

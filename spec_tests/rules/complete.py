@@ -1,4 +1,4 @@
-"""Whether the data files hold every normative sentence of the RFCs, verbatim. The RFCs are not in the repository."""
+"""The check that the data files hold every normative sentence of the RFCs, which are not in the repository."""
 
 import hashlib
 import re
@@ -12,7 +12,7 @@ _COMMENT = re.compile(r"^\s*#+ ", re.MULTILINE)
 
 
 def faults(folder: Path) -> Iterator[str]:
-    """What is wrong of the documents ``000-*.md`` to ``003-*.md`` of a folder: nothing, where all is well."""
+    """Yield the faults of the data, held against the documents `000-*.md` to `003-*.md` of a folder."""
     for document in documents():
         found = sorted(folder.glob(f"{document.number}-*.md"))
         if not found:

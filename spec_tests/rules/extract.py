@@ -1,4 +1,4 @@
-"""What an RFC says, sentence by sentence, and which of its sentences are normative.
+"""The sentences of an RFC, and which of them are normative.
 
 1. ``blocks`` cuts a Markdown document into paragraphs, items of lists, cells of tables, and of code the comments and
    docstrings; each knows the heading that it stands under.
@@ -67,7 +67,7 @@ def _prose(lines: list[str]) -> Iterator[str]:
 
 
 def _spoken(lines: list[str]) -> Iterator[str]:
-    """What code says in words: its docstrings, paragraph by paragraph, and the comments that follow each other."""
+    """Yield the prose of code: docstrings, paragraph by paragraph, and comments that follow each other."""
     code = "\n".join(lines)
     for docstring in re.findall(r'"""(.*?)"""', code, flags=re.DOTALL):
         for paragraph in re.split(r"\n\s*\n|\n\s*(?=\w+: )|Args:", docstring):
@@ -86,5 +86,5 @@ def sentences(block: str) -> list[str]:
 
 
 def is_normative(sentence: str) -> bool:
-    """Whether a sentence has one of the words by which an RFC demands, promises or refuses."""
+    """Return True if a sentence has one of the words by which an RFC demands, promises or refuses."""
     return NORMATIVE.search(sentence) is not None

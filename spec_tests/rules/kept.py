@@ -22,13 +22,13 @@ def checks() -> dict[str, tuple[str, ...]]:
 
 @cache
 def verdicts() -> dict[str, Any]:
-    """What the run on all implementations found; nothing where there was none yet."""
+    """Return the findings of the run on all implementations; empty before the first run."""
     found: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8")) if DATA.is_file() else {}
     return found
 
 
 def kept_by(rule: str) -> str:
-    """Who keeps a rule, who breaks it, who does not claim it; each implementation once."""
+    """Return, as text, the implementations that keep a rule, break it, or do not claim it; each once."""
     if rule not in checks():
         return "not in the kit"
     found = verdicts()

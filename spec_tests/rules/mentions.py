@@ -1,4 +1,4 @@
-"""Where the code names a rule: in which function, in which test, and what it quotes there.
+"""The places where the code names a rule: function, test and quotation.
 
 An id is seen in comments and in strings, docstrings above all. What stands in quotation marks behind it, up to the next
 id or the end of the paragraph, is a quotation of the rule's sentences.
@@ -35,7 +35,7 @@ class Mention:
     name: str
     """The function or class around it, dotted; empty where it is the module's."""
     quotes: tuple[str, ...]
-    """What is quoted there."""
+    """The quotations behind the id."""
 
     @property
     def module(self) -> str:
@@ -44,13 +44,13 @@ class Mention:
 
     @property
     def is_test(self) -> bool:
-        """Whether it stands in a test that runs without other frameworks."""
+        """True in a test that runs without other frameworks."""
         return self.name.startswith("test_") and "/peers/" not in self.path
 
 
 @cache
 def functions() -> tuple[Mention, ...]:
-    """Where the library says that it obeys a rule. The kit, which judges others, obeys none."""
+    """Return the places where the library says that it obeys a rule; the kit, which judges others, obeys none."""
     package = ROOT / "shardvar"
     paths = sorted(path for path in package.rglob("*.py") if package / "conformance" not in path.parents)
     return tuple(one for path in paths for one in mentions_of(path))
@@ -58,7 +58,7 @@ def functions() -> tuple[Mention, ...]:
 
 @cache
 def tests() -> tuple[Mention, ...]:
-    """Where tests say that they hold a rule; those of the rules and of the kit speak of ids, and hold none."""
+    """Return the tests that say that they hold a rule; tests of the rules and of the kit mention ids and hold none."""
     paths = sorted((ROOT / "spec_tests").rglob("test_*.py"))
     of_the_kit = ("test_rules", "test_conformance", "test_wrong_adapters")
     paths = [path for path in paths if not path.name.startswith(of_the_kit)]
@@ -107,7 +107,7 @@ def _segments(text: str) -> Iterator[tuple[re.Match[str], str]]:
 
 
 def quotes(text: str) -> Iterator[str]:
-    """What a text quotes, in pieces where something was left out.
+    """Yield the quotations of a text, in parts where something was left out.
 
     >>> list(quotes(' (RFC 000): "strategies ... can choose", as \\'the "mod" one\\' does.'))
     ['strategies', 'can choose', 'the "mod" one']

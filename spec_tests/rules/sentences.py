@@ -24,9 +24,9 @@ class Sentence:
     rules: tuple[str, ...] = ()
     """The ids of the rules that it is the source of."""
     out_of_scope: str = ""
-    """Why nothing here could obey it."""
+    """The reason why nothing here could obey it."""
     unlike: str = ""
-    """What shardvar does on purpose instead."""
+    """Shardvar's deliberate alternative."""
     note: str = ""
     """In which sense its rules are kept, where that is not all that it says."""
 

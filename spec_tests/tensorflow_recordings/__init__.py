@@ -1,4 +1,4 @@
-"""What TensorFlow did with sharded variables, recorded as JSON, and what this engine makes of the same inputs.
+"""Recordings of TensorFlow's sharded variables as JSON, and this engine's results for the same inputs.
 
 The recordings lie in `spec_tests/golden/variables`. One module a group. A module offers
 

@@ -1,4 +1,4 @@
-"""How a case is run and judged: the same for every group.
+"""Running and judging a case: the same for every group.
 
 A case passes where this engine gives what it expects: equal values of equal dtype and shape, or an error of the class
 that stands for TensorFlow's. It deviates where it does not, and a rule of the group says that cases of this kind
@@ -32,16 +32,16 @@ ERRORS: dict[str, type[Exception]] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the engine did: a value, or an error."""
+    """The engine's result: a value, or an error."""
 
     value: Any = None
-    """What the op returned, where it returned."""
+    """The value that the op returned, if it returned."""
     error: Exception | None = None
-    """What it raised, where it raised."""
+    """The exception that it raised, if it raised."""
 
     @property
     def refused(self) -> bool:
-        """Whether the engine raised an error of its own tree: it understood, and said no."""
+        """True if the engine raised an error of its own tree: it understood the input and refused it."""
         return isinstance(self.error, ShardvarError)
 
 
@@ -52,12 +52,12 @@ class Rule:
     id: str
     """Its row in docs/deviations.md."""
     covers: Callable[[Mapping[str, Any], Outcome], bool]
-    """Whether a case is of this kind and the outcome is what is right for it."""
+    """True if a case is of this kind and its outcome is right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one case."""
+    """The verdict on one case."""
 
     id: str
     """The case."""
@@ -69,7 +69,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How far real numbers may be from what a vector expects: a group's ``ULP``, ``TOLERANCE`` and ``SUMMAND`` say.
+    """The allowed distance of real numbers from the recorded ones: a group's `ULP`, `TOLERANCE` and `SUMMAND`.
 
     Where a group has a tolerance, numbers of 16 bits may be off by four of their own roundings: TensorFlow rounds after
     each operation, shardvar computes in float32 and rounds once.
@@ -89,7 +89,7 @@ class Allowance:
         return cls(getattr(module, "ULP", 0), getattr(module, "TOLERANCE", 0.0), summand(inputs))
 
     def covers(self, found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> bool:
-        """Whether two arrays of one dtype and shape are close enough."""
+        """Return True if two arrays of one dtype and shape are close enough."""
         if not dtype_name(found.dtype).startswith(("float", "bfloat", "complex")):
             return np.array_equal(found, expected)
         with np.errstate(all="ignore"):
@@ -159,7 +159,7 @@ def run(op: Callable[[Any], Any], inputs: Any) -> Outcome:
 
 
 def disagreement(case: Mapping[str, Any], outcome: Outcome, allowance: Allowance = EXACT) -> str | None:
-    """How the outcome differs from what the case expects, in one line; None where it does not."""
+    """Return, in one line, how the outcome differs from what the case expects, or None."""
     if "error" not in case:
         if outcome.error is not None:
             return f"raised {type(outcome.error).__name__}: {outcome.error}"
@@ -175,7 +175,7 @@ def disagreement(case: Mapping[str, Any], outcome: Outcome, allowance: Allowance
 
 
 def difference(actual: Any, expected: Any, path: str = "", allowance: Allowance = EXACT) -> str | None:
-    """Where two values differ first; arrays in the vectors' encoding are compared as arrays, dicts by expected keys."""
+    """Return the first difference of two values, or None; dicts are compared by the expected keys alone."""
     if is_array(expected):
         return _array_difference(actual, decode(expected), path, allowance)
     if isinstance(expected, dict):
@@ -193,7 +193,7 @@ def difference(actual: Any, expected: Any, path: str = "", allowance: Allowance 
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array in the vectors' encoding."""
+    """Return True if a value is an array in the recordings' encoding."""
     return isinstance(value, dict) and value.keys() >= {"dtype", "shape", "data"}
 
 

@@ -91,7 +91,7 @@ OPS = {
 
 
 def _comes_back(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """Whether what came back is the value, cut by the target's sizes."""
+    """Return True if the restored parts are the value, cut by the target's sizes."""
     inputs = case["inputs"]
     if case["op"] != "save_restore" or outcome.error is not None:
         return False

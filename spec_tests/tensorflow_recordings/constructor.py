@@ -104,7 +104,7 @@ OF_THE_INTERFACE = {
     "trainable",
     "value",
 }
-"""What TensorFlow's container lacks, and RFC 000, the interface of variables or NumPy's protocols give it."""
+"""Attributes that TensorFlow's container lacks and RFC 000, the interface of variables or NumPy's protocols give."""
 
 
 def _has_what_the_interface_has(case: Mapping[str, Any], outcome: Outcome) -> bool:
@@ -138,7 +138,7 @@ def _twice_or_shared(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 
 def _internals(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """What TensorFlow's own modules ask of its container and no user does."""
+    """Return True for attributes that TensorFlow's own modules use, and no user."""
     attribute = case["inputs"].get("attr", "")
     return (attribute.startswith("_") or attribute == "is_sharded_variable") and outcome.value is False
 

@@ -210,7 +210,7 @@ OPS = {
 
 
 def _rest(case: Mapping[str, Any], outcome: Outcome, *fields: str) -> bool:
-    """Whether the outcome is as expected in all but the named fields."""
+    """Return True if the outcome is as expected in all but the named fields."""
     if outcome.error is not None or "expected" not in case:
         return False
     expected = case["expected"]

@@ -1,4 +1,4 @@
-"""Where rows lie: div and mod, and what ids become on their way to shards. Lookups join with their layer."""
+"""The places of rows: div and mod, and the ids that reach each shard. Lookups join with their layer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

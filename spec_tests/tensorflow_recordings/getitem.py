@@ -41,7 +41,7 @@ OPS = {"getitem": _getitem}
 
 
 def _is_numpys(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """Whether the engine gave NumPy's value, or refused what NumPy refuses."""
+    """Return True if the engine gave NumPy's value, or refused what NumPy refuses."""
     if "numpy" in case:
         return outcome.error is None and difference(outcome.value, case["numpy"]) is None
     return "numpy_error" in case and outcome.refused

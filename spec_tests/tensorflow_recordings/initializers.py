@@ -46,7 +46,7 @@ def _call(name: str) -> Callable[[Mapping[str, Any]], np.ndarray[Any, Any]]:
 
 
 def _facts(inputs: Mapping[str, Any]) -> dict[str, bool]:
-    """How the shards of one variable are related, made by separate calls as a creator makes them."""
+    """Return the relations of the shards of one variable, made by separate calls as a creator makes them."""
     init, shape = make(inputs["initializer"], inputs["ctor"]), inputs["shape"]
     counts = [inputs["parts"], *(1 for _ in shape[1:])]
     whole, joined = init(shape), init.joined()

@@ -41,7 +41,7 @@ _Seen.__name__ = "ShardedVariable"
 
 
 def _names(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What an expression may use: the variables of the case, or a default, and NumPy and TensorFlow's names."""
+    """Return the names that an expression may use: the case's variables or a default, NumPy's and TensorFlow's."""
     variables = {
         name: sharded(value) for name, value in inputs.items() if isinstance(value, list) and is_array(value[0])
     }

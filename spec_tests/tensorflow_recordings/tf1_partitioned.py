@@ -1,4 +1,4 @@
-"""What ``get_variable(partitioner=...)`` of TensorFlow 1 makes, which the creation of sharded variables replaces."""
+"""Variables of TensorFlow 1's `get_variable(partitioner=...)`, which the creation of sharded variables replaces."""
 
 import ast
 import math

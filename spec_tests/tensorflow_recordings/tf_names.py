@@ -65,7 +65,7 @@ def _embedding_lookup(params: Any, ids: Any, max_norm: float | None = None) -> A
 
 
 def namespace() -> _Names:
-    """What stands for ``tf``."""
+    """Return the namespace that replaces `tf`."""
     functions = _Names(**tf_functions.FUNCTIONS, embedding_lookup=_embedding_lookup)
     return _Names(
         **tf_functions.FUNCTIONS,

@@ -122,7 +122,7 @@ VALUES: dict[str, Any] = {
     "string": "a",
     "tuple": (1.0, 2.0, 3.0),
 }
-"""What the value kinds of the vectors mean. A tensor of TensorFlow is an array here."""
+"""The meanings of the recordings' kinds of values. A tensor of TensorFlow is an array here."""
 
 
 def _value(kind: str) -> Any:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -61,6 +63,15 @@ def test_the_runner_says_how_many_passed_and_exits_with_0_only_where_none_failed
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == "passed 1, deviates 0, failed 2"
     assert said[0].startswith("failed x-1: .sizes[0]") and "no layer offers the op 'nonesuch'" in said[1]
+
+
+def test_the_script_runs_from_any_directory(tmp_path: Path) -> None:
+    """Others run their own recordings with it, by `python spec_tests/run_vectors.py DIR`."""
+    case = {"id": "x-0", "op": "div_split", "inputs": {"rows": 5, "parts": 2}, "expected": {"sizes": [3, 2]}}
+    (tmp_path / "x.json").write_text(json.dumps({"header": {"group": "div_mod"}, "cases": [case]}))
+    program = [sys.executable, paths.SPEC_TESTS / "run_vectors.py", "."]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "passed 1, deviates 0, failed 0\n"), done.stderr
 
 
 def test_a_folder_without_vectors_is_no_success(tmp_path: Path) -> None:

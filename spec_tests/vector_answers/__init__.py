@@ -1,1 +1,1 @@
-"""How this engine answers each op of the published vectors, and how an answer is judged."""
+"""This engine's answers to each op of the published vectors, and their judge."""

@@ -1,4 +1,4 @@
-"""Whether an answer is what a published vector expects: its value, an alternative, or an error of its class."""
+"""The judge of an answer to a published vector: its value, an alternative, or an error of its class is right."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,12 +26,12 @@ def decode(value: Mapping[str, Any]) -> Array:
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array in the vectors' encoding."""
+    """Return True if a value is an array in the vectors' encoding."""
     return isinstance(value, Mapping) and value.keys() == {"dtype", "shape", "data"}
 
 
 def difference(found: Any, expected: Any, ulps: int = 0, at: str = "") -> str | None:
-    """Where an answer differs first; None where it does not."""
+    """Return the first place where an answer differs, or None."""
     if is_array(expected):
         return _array_difference(found, decode(expected), ulps, at)
     if isinstance(expected, Mapping):
@@ -64,7 +64,7 @@ def _array_difference(found: Any, expected: Array, ulps: int, at: str) -> str | 
 
 
 def disagreement(case: Mapping[str, Any], answer: Any) -> str | None:
-    """How an answer, a value or a raised error, is none of those that the case allows; None where it is."""
+    """Return, in one line, how an answer (a value or an error) differs from all that the case allows, or None."""
     wrong = _outcome_difference(case, answer, case["ulps"])
     if wrong is None or any(_outcome_difference(each, answer, case["ulps"]) is None for each in case["acceptable"]):
         return None

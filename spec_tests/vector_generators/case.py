@@ -1,4 +1,4 @@
-"""What a vector and a group of vectors are, and how they are put in JSON."""
+"""Vectors and groups of vectors, and their form in JSON."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ class Acceptable:
     """Another answer that an implementation may give, and why."""
 
     why: str
-    """Who gives it, or why it is as good."""
+    """The implementation that gives it, or the reason why it is as good."""
     expected: Any = None
     """The answer, where it is one."""
     error: str | None = None
@@ -32,11 +32,11 @@ class Case:
     """One vector."""
 
     name: str
-    """What tells it from the others of its group."""
+    """Its name among the cases of its group."""
     rule: str
     """The id of the sentence that it holds."""
     op: str
-    """What is to be done with the inputs."""
+    """The operation on the inputs."""
     inputs: Mapping[str, Any]
     """Arguments by name."""
     bug: str
@@ -71,9 +71,9 @@ class Group:
     name: str
     """The file's, without ``.json``."""
     title: str
-    """What they are about."""
+    """Their subject."""
     oracle: str
-    """Where the expected answers come from."""
+    """The source of the expected answers."""
     cases: Sequence[Case]
     """The vectors, in a fixed order."""
     files: Mapping[str, bytes] = field(default_factory=dict)

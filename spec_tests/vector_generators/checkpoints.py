@@ -204,7 +204,7 @@ def _library_cases() -> Iterator[Case]:
 
 
 def _opened(names: Iterable[str]) -> str:
-    """What a person would type: the prefix of an index, or the one file."""
+    """Return the path that a person would type: the prefix of an index, or the one file."""
     index = next((name for name in names if name.endswith((".svindex", ".index", ".index.json"))), None)
     if index is None:
         return next(iter(names))

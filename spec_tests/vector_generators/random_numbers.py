@@ -76,7 +76,7 @@ def _stateless_cases() -> Iterator[Case]:
 
 
 def _edge_cases() -> Iterator[Case]:
-    """What one draw in millions meets: a fraction of zero under the logarithm, and sums that round to the limit."""
+    """Yield draws that occur once in millions: a zero under the logarithm, and sums that round to the limit."""
     inputs: dict[str, Any] = {"shape": [4], "seed": [_ZERO_FIRST, 0], "mean": 0.0, "stddev": 1.0, "dtype": "float32"}
     expected = array(_shaped(draws.tensorflow_normal(4, [_ZERO_FIRST, 0], 0.0, 1.0, "float32"), [4], "float32"))
     bug = "The logarithm of 0 is taken, and the value is infinite or NaN; or the floor is another than 1e-7."

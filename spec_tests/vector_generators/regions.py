@@ -68,7 +68,7 @@ _TILINGS: list[tuple[str, list[int], list[Box], str]] = [
 
 
 def verdict(shape: Sequence[int], boxes: Sequence[Box]) -> str:
-    """What counting the parts of every element says."""
+    """Return the verdict that counting the parts of every element gives."""
     whole = set(indices(([0] * len(shape), shape)))
     held = [index for box in boxes for index in indices(box)]
     if not set(held) <= whole:

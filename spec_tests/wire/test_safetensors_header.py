@@ -17,16 +17,16 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.wire.safetensors_header import (
-    DTYPES,
     HEADER_ALIGNMENT,
     MAX_HEADER_NBYTES,
     METADATA,
     SAFETENSORS_DTYPES,
+    STORED_DTYPES,
     build_header,
     header_nbytes,
     parse_header,
 )
-from shardvar.wire.strict_json import parse
+from shardvar.wire.strict_json import parse_json
 
 F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 I8 = {"dtype": "I8", "shape": [3], "data_offsets": [8, 11]}
@@ -54,13 +54,13 @@ def read(header: Any, nbytes: int) -> Any:
 
 @given(values, st.booleans())
 def test_what_json_writes_is_read_as_it_was(value: Any, ascii_only: bool) -> None:
-    assert parse(json.dumps(value, ensure_ascii=ascii_only).encode(), max_depth=100) == value
+    assert parse_json(json.dumps(value, ensure_ascii=ascii_only).encode(), max_depth=100) == value
 
 
 @given(st.binary(max_size=40) | st.text(alphabet='[]{}",:\\u0dN1. ', max_size=40).map(str.encode))
 def test_no_bytes_raise_anything_but_a_clean_error(data: bytes) -> None:
     try:
-        value = parse(data, max_depth=8)
+        value = parse_json(data, max_depth=8)
     except CheckpointError:
         return
     assert value == json.loads(data)
@@ -70,14 +70,14 @@ def test_no_bytes_raise_anything_but_a_clean_error(data: bytes) -> None:
 def test_depth_is_bounded_before_anything_recurses(depth: int, is_read: bool) -> None:
     text = b"[" * depth + b"]" * depth
     if is_read:
-        assert parse(text, max_depth=3) == [[[]]]
+        assert parse_json(text, max_depth=3) == [[[]]]
     else:
         with pytest.raises(MalformedCheckpoint, match="deeper than 3"):
-            parse(text, max_depth=3)
+            parse_json(text, max_depth=3)
 
 
 def test_brackets_within_strings_do_not_count_as_depth() -> None:
-    assert parse(rb'["[[[[\"[[[[", "\\", "]]]]"]', max_depth=1) == ['[[[["[[[[', "\\", "]]]]"]
+    assert parse_json(rb'["[[[[\"[[[[", "\\", "]]]]"]', max_depth=1) == ['[[[["[[[[', "\\", "]]]]"]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_brackets_within_strings_do_not_count_as_depth() -> None:
 )
 def test_json_that_parsers_take_in_different_ways_is_refused(text: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
-        parse(text, max_depth=9)
+        parse_json(text, max_depth=9)
 
 
 @given(rows, st.dictionaries(st.text(), st.text()))
@@ -129,9 +129,9 @@ def test_the_header_of_nothing_is_read() -> None:
     assert read({}, 0).keys == []
 
 
-@pytest.mark.parametrize("text", sorted(DTYPES))
+@pytest.mark.parametrize("text", sorted(STORED_DTYPES))
 def test_every_dtype_of_the_format_has_its_size(text: str) -> None:
-    _, bits = DTYPES[text]
+    _, bits = STORED_DTYPES[text]
     assert read({"a": {"dtype": text, "shape": [2, 4], "data_offsets": [0, bits]}}, bits).nbytes.tolist() == [bits]
 
 

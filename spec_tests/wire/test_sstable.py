@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from shardvar.errors import CheckpointError, CorruptCheckpoint, InvalidCheckpoint, MalformedCheckpoint
 from shardvar.wire.crc import CRC32C, mask
-from shardvar.wire.sstable import BLOCK_NBYTES, TABLE_MAGIC, Table, decode_table_block, encode_table, open_table
+from shardvar.wire.sstable import (
+    TABLE_BLOCK_NBYTES,
+    TABLE_MAGIC,
+    SortedTable,
+    decode_table_block,
+    encode_table,
+    open_table,
+)
 from shardvar.wire.varint import encode_varint
 from spec_tests.helpers import paths
 
@@ -33,7 +40,7 @@ KEYS = st.binary(max_size=12) | st.lists(st.sampled_from([0, 1, 2, 97, 98, 254, 
 ENTRIES = st.dictionaries(KEYS, st.binary(max_size=300) | st.just(b"x" * 20_000)).map(lambda d: sorted(d.items()))
 
 
-def opened(data: bytes) -> Table:
+def opened(data: bytes) -> SortedTable:
     return open_table(lambda start, nbytes: data[start : start + nbytes], len(data))
 
 
@@ -100,7 +107,10 @@ def test_entries_round_trip_and_are_found(entries: list[tuple[bytes, bytes]], ot
 
 
 @given(
-    st.lists(st.tuples(KEYS, st.sampled_from([0, 10, BLOCK_NBYTES // 2, BLOCK_NBYTES, 2 * BLOCK_NBYTES])), max_size=12)
+    st.lists(
+        st.tuples(KEYS, st.sampled_from([0, 10, TABLE_BLOCK_NBYTES // 2, TABLE_BLOCK_NBYTES, 2 * TABLE_BLOCK_NBYTES])),
+        max_size=12,
+    )
 )
 def test_tables_of_several_blocks_round_trip(sizes: list[tuple[bytes, int]]) -> None:
     entries = [(key, b"v" * size) for key, size in sorted(dict(sizes).items())]
@@ -111,14 +121,14 @@ def test_tables_of_several_blocks_round_trip(sizes: list[tuple[bytes, int]]) -> 
 
 def test_a_block_is_closed_before_a_very_large_entry_and_after_a_full_one() -> None:
     """TensorFlow's two rules: an entry of 2 * block_size starts a block; a block of block_size is closed."""
-    large = encode_table([(b"a", b""), (b"b", b"x" * (2 * BLOCK_NBYTES - 1)), (b"c", b"")])
-    just_under = encode_table([(b"a", b""), (b"b", b"x" * (2 * BLOCK_NBYTES - 2)), (b"c", b"")])
+    large = encode_table([(b"a", b""), (b"b", b"x" * (2 * TABLE_BLOCK_NBYTES - 1)), (b"c", b"")])
+    just_under = encode_table([(b"a", b""), (b"b", b"x" * (2 * TABLE_BLOCK_NBYTES - 2)), (b"c", b"")])
     assert [len(keys) for keys, _ in opened(large).blocks()] == [1, 1, 1]
     assert [len(keys) for keys, _ in opened(just_under).blocks()] == [2, 1]
 
 
 def test_separators_are_the_shortest_that_leveldb_would_choose() -> None:
-    full = b"x" * BLOCK_NBYTES
+    full = b"x" * TABLE_BLOCK_NBYTES
     data = encode_table([(b"abcd", full), (b"abzz", full), (b"ac", full), (b"\xff\xffq", b"")])
     assert opened(data).separators == [b"abd", b"abzz", b"b", b"\xff\xffr"]
     assert opened(encode_table([(b"\xff\xff", b"")])).separators == [b"\xff\xff"]

@@ -16,8 +16,8 @@ from shardvar.variables.create import create_sharded_variable
 Gradient = Array | tuple[Array, Array]
 
 _INITIALIZERS: dict[str, Callable[[int], Any]] = {
-    "zeros": lambda seed: sv.initializers.Zeros(),
-    "ones": lambda seed: sv.initializers.Ones(),
+    "zeros": lambda _seed: sv.initializers.Zeros(),
+    "ones": lambda _seed: sv.initializers.Ones(),
     "random_uniform": lambda seed: sv.initializers.RandomUniform(seed=seed),
     "random_normal": lambda seed: sv.initializers.RandomNormal(seed=seed),
     "truncated_normal": lambda seed: sv.initializers.TruncatedNormal(seed=seed),

@@ -22,8 +22,8 @@ Files = Sequence[Sequence[tuple[str, int, Array]]]
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _INITIALIZERS: dict[str, Callable[[Any, int], Any]] = {
-    "zeros": lambda tf, seed: tf.zeros_initializer(),
-    "ones": lambda tf, seed: tf.ones_initializer(),
+    "zeros": lambda tf, _seed: tf.zeros_initializer(),
+    "ones": lambda tf, _seed: tf.ones_initializer(),
     "random_uniform": lambda tf, seed: tf.random_uniform_initializer(seed=seed),
     "random_normal": lambda tf, seed: tf.random_normal_initializer(seed=seed),
     "truncated_normal": lambda tf, seed: tf.keras.initializers.TruncatedNormal(seed=seed),

@@ -255,7 +255,7 @@ def _never_made_up(adapter: Calls, case: Parts, bias: float = 0) -> None:
 
 
 @rule("R-POLICY-1-holes", 6, "001", PRESENT, "save_parts restore",
-      _parts_of(lambda rows, cut: [(0, cut)]) | _parts_of(lambda rows, cut: [(cut, rows)]))  # fmt: skip
+      _parts_of(lambda _rows, cut: [(0, cut)]) | _parts_of(lambda rows, cut: [(cut, rows)]))  # fmt: skip
 def holes_are_refused(adapter: Calls, case: Parts) -> None:
     """A tensor of which some rows were never saved is refused when it is saved or restored: no zeros, no old values."""
     _never_made_up(adapter, case)

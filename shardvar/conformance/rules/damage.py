@@ -46,7 +46,7 @@ def flip(directory: str, file: int, place: int, extra: int) -> None:
     path.write_bytes(data)
 
 
-def truncate(directory: str, file: int, place: int, extra: int) -> None:
+def truncate(directory: str, file: int, place: int, _extra: int) -> None:
     """Cut a file off."""
     path, data, at = _opened(directory, file, place)
     path.write_bytes(data[:at])
@@ -60,13 +60,13 @@ def zero(directory: str, file: int, place: int, extra: int) -> None:
     path.write_bytes(data)
 
 
-def remove(directory: str, file: int, place: int, extra: int) -> None:
+def remove(directory: str, file: int, _place: int, _extra: int) -> None:
     """Remove a file."""
     files = files_of(directory)
     files[file % len(files)].unlink()
 
 
-def swap(directory: str, file: int, place: int, extra: int) -> None:
+def swap(directory: str, file: int, _place: int, extra: int) -> None:
     """Exchange the contents of two files."""
     files = files_of(directory)
     one, other = files[file % len(files)], files[extra % len(files)]

@@ -205,6 +205,7 @@ def _read_keys(block: IndexBlock) -> tuple[list[str], bytes, bytes]:
 def _read_slices(block: IndexBlock, keys: list[str], m: int) -> tuple[SliceTable, dict[int, str]]:
     """Return the slices as they are stored, and the tensors of unknown dtypes with the names of these."""
     n = len(keys)
+    # The counts divide the entries among the tensors. They have 32 bits, so their sum cannot overflow 64.
     count = block.numbers("count", "<u4", n).astype(np.int64)
     if count.min() < 1 or count.sum() != m:
         raise invalid(f"The counts of {n} tensors, each at least 1, are {count.sum()} together for {m} entries.")

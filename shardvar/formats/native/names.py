@@ -60,6 +60,7 @@ def find_native(names: Iterable[str], name: str) -> list[str]:
     >>> find_native(["a.svindex", "b.svindex", "b.svdata-0-00000-of-00001"], "b.svdata-0-00000-of-00001")
     ['b']
     """
+    # An interpretation counts only if its index exists: data files alone are not a checkpoint.
     indexes = [file for file in names if file.endswith(_INDEX_SUFFIX) and file != _INDEX_SUFFIX]
     if not name:
         return [file.removesuffix(_INDEX_SUFFIX) for file in indexes]

@@ -68,6 +68,7 @@ class NativeIndex:
         """Return the entries of one key; ``UnknownKey`` if the checkpoint does not have it."""
         table = self.find_or_none(key)
         if table is None:
+            # The keys of the block where this key would be are the nearest ones, and the error proposes one of them.
             near = max(0, self.blocks.numbers(_stored(key) or b"").stop - 1)
             keys = self._entries(near).rows if len(self.blocks) else {}
             raise unknown_key(key, keys)
@@ -133,10 +134,11 @@ class NativeIndex:
 
     def _entries(self, number: int) -> Entries:
         """Return one block, decoded."""
+        # The lock guards the cache and is not held while a block is read, so that readers of other blocks go on.
         with self._lock:
             entries = self._kept.get(number)
         if entries is None:
-            with prefix_errors(self.name):  # without the lock: two threads may decode the same block
+            with prefix_errors(self.name):
                 entries = self._decode(number)
         with self._lock:
             self._broken.update(entries.broken)
@@ -151,6 +153,8 @@ class NativeIndex:
         block = self.blocks.block(number)
         with prefix_errors(f"index block {number} at offset {self.blocks.start[number]}"):
             entries = decode_entries(block, int(self.blocks.nbytes[number]), self.overview)
+            # The table promises the first key of each block; keys of this block beyond the next one's would never be
+            # found.
             following = first_keys[number + 1] if number + 1 < len(first_keys) else entries.last_key
             if entries.first_key != first_keys[number] or entries.last_key > following:
                 raise invalid("Its keys are not those that the table gives.")
@@ -262,6 +266,7 @@ def open_native(storage: Storage, prefix: str) -> NativeSource:
     """Open a checkpoint; its index is read again if its files were replaced meanwhile."""
     for _ in range(ATTEMPTS):
         source = _read_index(storage, prefix)
+        # A missing file is a fault of the checkpoint if its index is still in place, and a race with a writer if not.
         if source.files.hold() or not source.is_replaced():
             return source
         source.close()

@@ -101,6 +101,7 @@ def plan_archive(
     if leading_out is not None:
         cause = f"{leading_out!r} would be unpacked from a zip archive as a file outside of its directory."
         raise UnsupportedError(cause, "Rename the tensor.")
+    # A dry run of the archive: each member is local header, preamble and payload, and begins where the last one ends.
     starts, position = [], 0
     for (raw_name, preamble), nbytes in zip(_members(slices), slices.nbytes.tolist(), strict=True):
         start = position + plan_local_nbytes(position, raw_name, len(preamble) + nbytes) + len(preamble)

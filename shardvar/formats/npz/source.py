@@ -51,6 +51,7 @@ class _Inflater:
     def read(self, most: int) -> bytes:
         """Return the next bytes, at least one and at most ``most``; empty once the stream has ended."""
         while not self._zlib.eof:
+            # ``decompress`` stops after ``most`` bytes and keeps the rest of its input, which is used up first.
             compressed = self._zlib.unconsumed_tail or self.take()
             try:
                 inflated: bytes = self._zlib.decompress(compressed, most)
@@ -114,6 +115,7 @@ class MemberStream:
         return self.file.read(self.array.start + self._taken - nbytes, nbytes)
 
     def _check_end(self) -> None:
+        # The CRC alone is not enough: a stream may go on after the bytes that it covers.
         if not self._is_stored:
             self._inflater.check_end()
         if self._crc != self.array.member.crc:

@@ -67,12 +67,14 @@ def find_safetensors(storage: Storage, name: str) -> list[str]:
     names = storage.names()
     if not name:
         return _all_checkpoints(names)
+    # A file of a set means the set, if its index exists; else it is read alone.
     part = split_part_name(name)
     if name in names and part and set_index_name(part[0]) in names:
         return [set_index_name(part[0])]
     is_named = name.endswith((SAFETENSORS_SUFFIX, SET_INDEX_SUFFIX))
     if name in names and (is_named or _begins_with_header(storage, name)):
         return [name]
+    # The name is not a file's: it is a prefix, or the name under which one file was saved that a policy made a set of.
     prefix = name.removesuffix(SET_INDEX_SUFFIX).removesuffix(SAFETENSORS_SUFFIX)
     others = [set_index_name(prefix)] if name != prefix else [name + SAFETENSORS_SUFFIX, set_index_name(name)]
     found = [other for other in others if other in names]

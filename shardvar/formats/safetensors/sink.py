@@ -71,6 +71,7 @@ class SafetensorsSink:
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished files in place, the index last, and remove what it does not name."""
+        # Plan: only files that have tensors are kept; one file is named without numbers, several are a set.
         filled = np.unique(self.assignment.file).tolist()
         owns_set = _owns_set(self.prefix, self.storage.names())
         if len(filled) > 1:
@@ -93,6 +94,7 @@ class SafetensorsSink:
         weight_map = {slices.key(row): finals[number[row]] for row in range(len(slices))}
         index = {"metadata": {"total_size": int(slices.nbytes.sum())}, "weight_map": weight_map}
         content = json.dumps(index, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        # A clash of names means an old set of the same count, which cannot be replaced in one step.
         final = set_index_name(self.prefix)
         is_clash = not set(finals).isdisjoint(self.storage.names())
         put_in_place(
@@ -124,6 +126,7 @@ def plan_safetensors(
         f"{prefix}-{number + 1:05}{SAFETENSORS_SUFFIX}.{generation}.tmp" for number in range(assignment.num_files)
     ]
     start = np.zeros(len(slices), dtype=np.int64)
+    # Payloads begin after the header, whose size is known once it was built from names, dtypes and shapes.
     for number in range(assignment.num_files):
         rows = np.flatnonzero(assignment.file == number)
         mine = slices.take(rows)

@@ -156,7 +156,7 @@ def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, Mapping[str,
             if not text.lstrip().startswith(b"{"):
                 why = "it does not begin a JSON object"
                 raise foreign_file("the index of a set", text[:SNIFF_NBYTES], file.size, why)
-            index = strict_json.parse(text, _INDEX_DEPTH)
+            index = strict_json.parse_json(text, _INDEX_DEPTH)
             weight_map = index.get("weight_map") if type(index) is dict else None
             if type(weight_map) is not dict or not set(map(type, weight_map.values())) <= {str}:
                 raise invalid("The index lacks a weight_map from names of tensors to names of files.")

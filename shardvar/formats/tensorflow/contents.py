@@ -116,6 +116,7 @@ def _absent(storage: Storage, prefix: str, error: MissingFile) -> Exception:
     """Return the error for a missing index file of that prefix, by the other files of the prefix."""
     names = storage.names()
     path = f"{storage.path}/{prefix}"
+    # A V1 checkpoint has no index, and a bundle may have lost its own.
     if v1_files(storage, prefix, names):
         remedy = "Load it with TensorFlow and save it again with tf.train.Checkpoint or write_version=V2."
         return UnsupportedError(f"{path} is a checkpoint of TensorFlow's V1 format, which is not supported.", remedy)
@@ -184,6 +185,7 @@ def _find_parts(contents: BundleContents, row: int, row_of: dict[bytes, int]) ->
     """The stored slices that a full entry lists, each checked to lie within the tensor."""
     shape = contents.entries[row].shape
     for extents in contents.entries[row].slices:
+        # In TensorFlow's notation, as in "0,2:-": rows 0 and 1, all columns.
         text = ":".join("-" if length == WHOLE_AXIS else f"{start},{length}" for start, length in extents)
         if len(extents) != len(shape):
             raise InconsistentTensor(f"The slice {text} has {len(extents)} axes, the tensor {len(shape)}.", WRITE_AGAIN)
@@ -218,6 +220,7 @@ def _sliced_name(key: bytes) -> bytes | None:
     """Return the name of the tensor of which ``key`` is a slice; None if ``key`` is the name of a tensor."""
     if key[:1] != b"\x00":
         return None
+    # Only bytes that decode completely are a slice key; any others are a strange but valid name.
     try:
         _, position = decode_num(key, 0)
         name, position = decode_string(key, position)

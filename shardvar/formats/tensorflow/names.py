@@ -48,6 +48,7 @@ def find_bundles(storage: Storage, name: str) -> list[str]:
     names = storage.names()
     if not name:
         return _list_prefixes(storage, names)
+    # In the order of certainty: an index, a data file, a prefix of either, and at last files whose bytes are read.
     there = set(names)
     if name in there and name.endswith(_INDEX_SUFFIX):
         return [name.removesuffix(_INDEX_SUFFIX)]
@@ -78,6 +79,8 @@ def check_readable(prefix: str) -> None:
 
 def _list_prefixes(storage: Storage, names: list[str]) -> list[str]:
     """Return the bundles of a directory; without any, prefixes of data files, or else V1 checkpoints."""
+    # An ``.index`` without data files may be a file of another program, so its last bytes are read. Bundles without any
+    # tensor have no data files and are found by these bytes too.
     data = {match["prefix"] for name in names if (match := DATA_NAME.fullmatch(name))}
     indexes = [name.removesuffix(_INDEX_SUFFIX) for name in names if name.endswith(_INDEX_SUFFIX)]
     bundles = [prefix for prefix in indexes if prefix in data or _is_table(storage, bundle_index_name(prefix))]

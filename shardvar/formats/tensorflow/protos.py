@@ -131,6 +131,7 @@ def decode_entry(message: bytes) -> BundleEntry:
 
 def decode_bundle_entries(messages: Sequence[bytes]) -> tuple[list[BundleEntry], dict[int, CheckpointError]]:
     """Return all entries in order, and the errors of those that cannot be read (``NO_ENTRY`` in the list) by row."""
+    # The fast path returns None for any other form, and ``decode_entry`` decides; both give the same entries.
     heads: dict[bytes, tuple[int, tuple[int, ...]]] = {}
     entries: list[BundleEntry] = []
     faults: dict[int, CheckpointError] = {}

@@ -126,6 +126,7 @@ class Strategy:
         partitions." R-CREATESHARDED-2: "If this is given, override the partitioner from the constructor." A strategy
         that mirrors "Returns a Mirrored ShardedVariable": all shards on each replica.
         """
+        # Partitions given here come first, then those of a partitioning scope, then the strategy's partitioner.
         scope = self._scope_to_enter()
         if partitions is not None or scope.partitioning is None:
             how = scope.partitioning or Partitioning(self._own_partitioner, is_mirrored=True)
@@ -142,6 +143,8 @@ class Strategy:
                 raise ArgumentError(
                     f"{len(arg.values)} values are given to {len(devices)} replicas.", "Give one of each a replica."
                 )
+        # One replica after another, in this thread, so that the simulation is deterministic. ``replica_scope`` tells a
+        # variable which replica uses it.
         results = []
         for number, device in enumerate(devices):
             own = [arg.values[number] if isinstance(arg, PerReplica) else arg for arg in args]
@@ -207,6 +210,7 @@ def check_partitioner(partitioner: Any) -> AnyPartitioner | None:
 
 def check_devices(devices: Any, known: Sequence[Device] = ()) -> tuple[Device, ...]:
     """Return the devices as a tuple of at least one; a name stands for the first known device that has it."""
+    # A str is a sequence too: "GPU:0" would be five devices of one letter.
     if isinstance(devices, Sequence) and not isinstance(devices, str):
         devices = [_named(device, known) if isinstance(device, str) else device for device in devices]
     is_list = isinstance(devices, Sequence) and not isinstance(devices, str)
@@ -257,6 +261,7 @@ def create_cut(
 
 def open_arguments(kwargs: dict[str, Any]) -> tuple[InitialValue, dict[str, Any]]:
     """Return the initial value that the arguments mean, and arguments that do not evaluate it a second time."""
+    # ``initial.whole`` is the value if it had to be evaluated to know its shape; it replaces the callable in kwargs.
     initial = open_initial_value(kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype"))
     return initial, kwargs if initial.whole is None else kwargs | {"initial_value": initial.whole}
 

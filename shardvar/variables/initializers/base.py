@@ -99,6 +99,7 @@ class Initializer(ABC):
 
         ``shape`` is the full shape in every case. ``dtype`` is float32 by default.
         """
+        # Check everything first: drawing a part of a large table takes a while.
         extents = read_shape(shape)
         kind = self.read_dtype(dtype)
         if layout is None:
@@ -137,6 +138,7 @@ class Initializer(ABC):
         # R-INIT-7 (RFC 000): "Layout is a map from device string to the shard assigned to that device, represented by a
         # namedtuple of two fields: shape and offset." "__call__ returns a map from device string to the initial value
         # on that device."
+        # Each part is drawn on its device, so its bytes count there and nothing crosses.
         values = {}
         for device, partition in layout.items():
             with device_scope(device) if isinstance(device, Device) else nullcontext():

@@ -59,6 +59,8 @@ class Constant(Initializer):
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
         """Return the part's elements."""
+        # One element for each of the variable's is cut like the variable. A single one is repeated; where the variable
+        # has one element too, both mean the same.
         value, whole = as_value(self.value), Region.whole(shape)
         if value.size == whole.size:
             value = value.reshape(shape)[region.slices]
@@ -326,6 +328,7 @@ class Orthogonal(SeededInitializer):
                 f"The part {region} of an orthogonal matrix without a seed: the next part would be another matrix's.",
                 "Give a seed, or ask joined() for the parts of one matrix.",
             )
+        # QR needs at least as many rows as columns: a (3, 5) matrix is made as (5, 3) and transposed.
         rows, columns = prod(shape[:-1]), shape[-1]
         tall = max(rows, columns), min(rows, columns)
         normal = self.draw("normal", (0.0, 1.0), tall, kind, Region.whole(tall))

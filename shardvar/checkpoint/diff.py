@@ -14,7 +14,7 @@ import numpy as np
 
 from shardvar.checkpoint.blocks import Blocks, batches
 from shardvar.checkpoint.locate import Path
-from shardvar.checkpoint.numbers import Number, is_number, python_number, widen
+from shardvar.checkpoint.numbers import Number, is_number, python_number, widen_numbers
 from shardvar.checkpoint.reader import Reader, open_checkpoint
 from shardvar.checkpoint.reports import DiffReport, TensorDifference, Unreadable, ValueDifference
 from shardvar.engine.pool import BLOCK_NBYTES, Progress
@@ -143,7 +143,7 @@ def _differ(a: Array, b: Array) -> Bools:
         mask = a != b
         return mask
     if a.dtype == b.dtype and dtype_name(a.dtype) in _SUB_BYTE:
-        a, b = widen(a), widen(b)  # the bits of an element, without those that only fill its byte
+        a, b = widen_numbers(a), widen_numbers(b)  # the bits of an element, without those that only fill its byte
     if a.dtype != b.dtype:
         a, b = _in_common(a, b)
         mask = (a != b) & ~((a != a) & (b != b))
@@ -157,7 +157,7 @@ def _differ(a: Array, b: Array) -> Bools:
 
 def _in_common(a: Array, b: Array) -> tuple[Array, Array]:
     """Both arrays as one type that holds the values of each, but for integers that float64 cannot hold."""
-    a, b = widen(a), widen(b)
+    a, b = widen_numbers(a), widen_numbers(b)
     if a.dtype == b.dtype:
         return a, b
     common = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.checkpoint.blocks import Blocks, batches
-from shardvar.checkpoint.numbers import Number, is_number, json_number, python_number, widen
+from shardvar.checkpoint.numbers import Number, is_number, json_number, python_number, widen_numbers
 from shardvar.checkpoint.reader import Reader
 from shardvar.engine.pool import BLOCK_NBYTES, Progress
 from shardvar.errors import READ_ERRORS, ReadError
@@ -88,7 +88,7 @@ class Statistics:
 
 def reals(array: Array) -> Array:
     """The elements of an array of numbers as flat real numbers: complex ones by their magnitude, bools as 0 and 1."""
-    values = widen(array.reshape(-1))
+    values = widen_numbers(array.reshape(-1))
     return np.where(np.isnan(values.imag), np.nan, np.abs(values)) if values.dtype.kind == "c" else values
 
 

@@ -23,8 +23,8 @@ from shardvar.engine.read import check_bool
 from shardvar.errors import READ_ERRORS, CheckpointError, CheckpointNotFound, ReadError, UnsupportedError
 from shardvar.formats.protocol import Finding, Source
 from shardvar.layout.dtypes import STRING, code
-from shardvar.planning.faults import find_faults
 from shardvar.planning.index import EntryTable
+from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import concatenate
 from shardvar.wire import strings
 

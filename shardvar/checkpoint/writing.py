@@ -11,13 +11,15 @@ import logging
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from time import perf_counter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from shardvar.checkpoint.callbacks.call import Decision, ask_policy
 from shardvar.checkpoint.callbacks.overlay import overlay, overlay_entries, plan_substituted
 from shardvar.checkpoint.locate import Location, find_in_other_formats
 from shardvar.checkpoint.reports import WriteReport
+from shardvar.engine.arrays import ArraySource
 from shardvar.engine.files import FileTask
 from shardvar.engine.pool import BLOCK_NBYTES, WORKERS, Progress
 from shardvar.engine.write import JOURNAL, file_tasks, write_checkpoint
@@ -30,8 +32,10 @@ from shardvar.errors import (
 )
 from shardvar.formats.protocol import Format, Source
 from shardvar.formats.table import names_of_target, stem_of_name
+from shardvar.layout.cutting import Cut
 from shardvar.planning.capabilities import check_holds, join_whole
-from shardvar.planning.cut import Cut, cut_slices
+from shardvar.planning.cut import cut_slices
+from shardvar.planning.decision import Decision, decide
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Assignment, Plan, plan_copies
 from shardvar.planning.policies import Policy, ShardByTaskPolicy, file_nbytes
@@ -129,8 +133,8 @@ def carry_out(work: WritePlan, source: Source, generation: str | None, progress:
     target = work.target
     for each in work.decision.exceeding:
         _LOG.warning("%s: %s", target.path, each)
-    if work.decision.substitutes is not None:
-        source = overlay(source, work.entries, work.decision.substitutes)
+    if work.substitutes is not None:
+        source = overlay(source, work.entries, work.substitutes)
     target.storage.make()
     free = target.storage.free_nbytes()
     # The lock comes first: until it is held, another writer may put a checkpoint here between the check and the commit.
@@ -215,7 +219,7 @@ def report_of(work: WritePlan, free_nbytes: int) -> WriteReport:
         num_tensors=len(set(slices.tensor.tolist())),
         num_slices=len(slices),
         nbytes=int(slices.nbytes.sum()),
-        file_nbytes=tuple(file_nbytes(work.assignment).tolist()),
+        file_nbytes=tuple(work.assignment.nbytes_of_files().tolist()),
         num_copies=len(work.plan.copies),
         read_nbytes=int(slices.nbytes.sum()),
         peak_nbytes=PEAK_NBYTES,

@@ -11,9 +11,7 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-import numpy as np
-
-from shardvar.checkpoint.locate import Location, find_checkpoint, find_checkpoints
+from shardvar.checkpoint.locate import Found, find_checkpoint, find_checkpoints
 from shardvar.checkpoint.numbers import Number
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA
@@ -266,9 +264,8 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
     """Return the tensors whose keys match one of the globs, in the order of the index."""
     entries, faults = reader.entries(), reader.faults
     tensors, files = entries.slices.tensors, reader.index.files
-    order = np.argsort(entries.slices.tensor, kind="stable")
-    bounds = np.searchsorted(entries.slices.tensor[order], np.arange(len(tensors) + 1)).tolist()
-    order_list, nbytes, file = order.tolist(), entries.slices.nbytes.tolist(), entries.file.tolist()
+    order_list, bounds = (column.tolist() for column in entries.slices.by_tensor())
+    nbytes, file = entries.slices.nbytes.tolist(), entries.file.tolist()
     row_of = tensors.rows()
     listed = []
     for key in reader:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.checkpoint.numbers import json_number, widen
+from shardvar.checkpoint.numbers import json_number, widen_numbers
 from shardvar.checkpoint.reader import LazyTensor, Reader, open_checkpoint
 from shardvar.checkpoint.reports import SCHEMA
 from shardvar.cli.output import human_shape, line_width, note, print_json, printable
@@ -170,7 +170,7 @@ def _as_json(array: Array, dtype: str) -> Any:
         return _mapped(array.tolist(), lambda value: [json_number(value.real), json_number(value.imag)])
     if array.dtype.kind in "iub":
         return array.tolist()
-    return _mapped(widen(array).tolist(), json_number)
+    return _mapped(widen_numbers(array).tolist(), json_number)
 
 
 def _mapped(value: Any, function: Any) -> Any:

@@ -41,7 +41,7 @@ from shardvar.engine.pool import (
     word_of,
 )
 from shardvar.layout.dtypes import Ints
-from shardvar.layout.region import Region, boxes_of_range
+from shardvar.layout.region import Region, regions_of_range
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import Copy
 
@@ -239,7 +239,7 @@ def wanted_in_range(
     """The regions that fill ``buffer`` with the bytes of a target's payload from byte ``start`` on."""
     dtype = word_of(itemsize)
     position = 0
-    for inner in boxes_of_range(target.shape, start // itemsize, (start + len(buffer)) // itemsize):
+    for inner in regions_of_range(target.shape, start // itemsize, (start + len(buffer)) // itemsize):
         out = np.ndarray(inner.shape, dtype, buffer, position)
         position += out.nbytes
         absolute = Region((a + b for a, b in zip(inner.offset, target.offset, strict=True)), inner.shape)
@@ -276,7 +276,7 @@ def _walk(evidence: Evidence, row: int, wanted: list[WantedRegion]) -> None:
     for begin, end in _blocks(strides, [each.region for each in wanted], itemsize):
         parts = [
             (at, common, each.out[common.relative_to(each.region).slices])
-            for at in boxes_of_range(shape, begin, end)
+            for at in regions_of_range(shape, begin, end)
             for each in wanted
             if (common := each.region.intersect(at)) is not None
         ]

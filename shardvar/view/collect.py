@@ -65,8 +65,7 @@ def describe(
     used = sorted({tensors.dtype(row) for row in rows if row >= 0})
     shapes: dict[tuple[int, ...], int] = {}
     shape = [-1 if row < 0 else shapes.setdefault(tensors.shape(row), len(shapes)) for row in rows]
-    nbytes = np.zeros(len(tensors) + 1, dtype=np.int64)
-    np.add.at(nbytes, entries.slices.tensor, entries.slices.nbytes)
+    nbytes = np.append(entries.slices.nbytes_of_tensors(), 0)  # the last one is that of row -1
     return {
         "path": reader.path,
         "format": reader.format,
@@ -137,8 +136,8 @@ def _size(storage: Storage, name: str) -> int | None:
 def _slices_of(entries: EntryTable, rows: Sequence[int]) -> tuple[Ints, list[int]]:
     """Return the rows of the entries of these tensors, tensor after tensor, and the number of each tensor's entries."""
     slices = entries.slices
-    order = np.lexsort((*slices.offset.T[::-1], slices.tensor))
-    bounds = np.searchsorted(slices.tensor[order], np.arange(len(slices.tensors) + 1)).tolist()
+    order, ends = slices.by_tensor(by_offset=True)
+    bounds = ends.tolist()
     ranges = [(bounds[row], bounds[row + 1]) if row >= 0 else (0, 0) for row in rows]
     parts = [order[start:stop] for start, stop in ranges if start < stop]
     return np.concatenate([np.zeros(0, np.int64), *parts]), [stop - start for start, stop in ranges]

@@ -14,7 +14,7 @@ from shardvar.cli.usage import parse_index, parse_size
 from shardvar.errors import ShardvarError
 from shardvar.formats.table import format_named
 from shardvar.formats.tensorflow.protos import decode_bundle_entries, decode_header
-from shardvar.layout.slice_text import format_slice_text, parse_slice_text
+from shardvar.layout.region import format_slice_text, parse_slice_text
 from shardvar.wire import ordered_code, strings
 from shardvar.wire.block_file import decode_index_block
 from shardvar.wire.npy import build_preamble, parse_preamble, preamble_nbytes

@@ -36,10 +36,10 @@ MUTANTS = [
         "slice-start-unclamped",
         "A start before the first row wraps around: TensorFlow's ShardedVariable, where the step is not 1.",
         "variables/index.py",
-        "    return range(length)[item]",
-        "    if item.start is not None and item.start < -length:\n"
-        "        item = slice(item.start % length, item.stop, item.step)\n"
-        "    return range(length)[item]",
+        "        rows, pick = range(shape[0])[item], slice(None)",
+        "        if item.start is not None and item.start < -shape[0]:\n"
+        "            item = slice(item.start % shape[0], item.stop, item.step)\n"
+        "        rows, pick = range(shape[0])[item], slice(None)",
         "sharded_index sharded",
         "2",
     ),

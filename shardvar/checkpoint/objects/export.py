@@ -188,9 +188,7 @@ class _StoredValues:
 
     def __post_init__(self) -> None:
         slices = entries_of(self.reader, self.keys).slices
-        nbytes = np.zeros(len(slices.tensors), np.int64)
-        np.add.at(nbytes, slices.tensor, slices.nbytes)
-        sizes = dict(zip(slices.tensors.keys, nbytes.tolist(), strict=True))
+        sizes = dict(zip(slices.tensors.keys, slices.nbytes_of_tensors().tolist(), strict=True))
         rows = slices.tensors.rows()
         # A batch ends with the tensor that fills it above 4 MiB, so it holds at most 4 MiB and one small tensor.
         batch = filled = 0

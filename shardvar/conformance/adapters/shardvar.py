@@ -8,7 +8,7 @@ import numpy as np
 import shardvar as sv
 from shardvar.layout import Partition
 from shardvar.layout.dtypes import Array, dtype_name
-from shardvar.layout.slice_text import format_slice_text
+from shardvar.layout.region import format_slice_text
 from shardvar.nn.gradients import dense_gradients, sparse_gradients
 from shardvar.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
 from shardvar.variables.create import create_sharded_variable

@@ -35,8 +35,8 @@ from shardvar.formats.tensorflow.contents import BundleContents, BundleTensors, 
 from shardvar.formats.tensorflow.names import bundle_index_name, data_files, data_name
 from shardvar.formats.tensorflow.protos import CODES
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Ints, code, numpy_dtype
-from shardvar.planning.faults import find_faults
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
+from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strings

@@ -19,8 +19,9 @@ from typing import Any, Self
 
 from shardvar.devices import Device, device_scope, full_name, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.cutting import AnyPartitioner, Cut
 from shardvar.layout.partition import PartitionSpec
-from shardvar.layout.partitioning import AnyPartitioner
+from shardvar.layout.region import read_declared_shape
 from shardvar.training.strategies.hints import Hints
 from shardvar.training.strategies.scope import Partitioning, Scope, current_scope
 from shardvar.variables import (
@@ -33,11 +34,9 @@ from shardvar.variables import (
     create_partitioned,
     replica_scope,
 )
-from shardvar.variables.create import Cut
 from shardvar.variables.initial_value import InitialValue, open_initial_value
 from shardvar.variables.initializers import Zeros
 from shardvar.variables.mirrored import aggregate
-from shardvar.variables.resource_variable import parse_shape
 from shardvar.variables.scopes import NextCreator
 from shardvar.variables.variable import parse_mode
 
@@ -133,7 +132,9 @@ class Strategy:
             scope = replace(scope, partitioning=how if partitions is None else replace(how, cut=partitions))
         with scope.enter():
             value = Zeros() if initializer is None else initializer
-            return _as_sharded(Variable(value, name=name, shape=parse_shape(shape), dtype=dtype, trainable=trainable))
+            return _as_sharded(
+                Variable(value, name=name, shape=read_declared_shape(shape), dtype=dtype, trainable=trainable)
+            )
 
     def run(self, function: Callable[..., Any], *args: Any) -> PerReplica:
         """Call ``function`` on each replica, with that replica's part of arguments that are ``PerReplica``."""
@@ -245,7 +246,7 @@ def check_size_known(shape: Any, cut: Any) -> None:
 def create_cut(
     next_creator: NextCreator,
     kwargs: dict[str, Any],
-    cut: Cut,
+    cut: Cut | None,
     *,
     place_next: Callable[[], Device],
     num_shards: int,
@@ -267,7 +268,7 @@ def open_arguments(kwargs: dict[str, Any]) -> tuple[InitialValue, dict[str, Any]
 
 
 def create_spread(
-    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut, devices: Sequence[Device]
+    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut | None, devices: Sequence[Device]
 ) -> VariableInterface:
     """Create a variable in the parts of ``cut``, on the devices in turn."""
     turn = cycle(devices)
@@ -275,7 +276,7 @@ def create_spread(
 
 
 def create_copies(
-    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut, homes: Sequence[Device]
+    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut | None, homes: Sequence[Device]
 ) -> list[VariableInterface]:
     """Create a copy on each device, all cut alike."""
     copies = [create_spread(next_creator, kwargs, cut, homes[:1])]

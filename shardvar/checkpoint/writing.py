@@ -11,15 +11,12 @@ import logging
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from time import perf_counter
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
-from shardvar.checkpoint.callbacks.call import Decision, ask_policy
-from shardvar.checkpoint.callbacks.overlay import overlay, overlay_entries, plan_substituted
+from shardvar.checkpoint.callbacks.call import Decision, ask_policy, overlay, overlay_entries, plan_substituted
 from shardvar.checkpoint.locate import Location, find_in_other_formats
 from shardvar.checkpoint.reports import WriteReport
-from shardvar.engine.arrays import ArraySource
 from shardvar.engine.files import FileTask
 from shardvar.engine.pool import BLOCK_NBYTES, WORKERS, Progress
 from shardvar.engine.write import JOURNAL, file_tasks, write_checkpoint
@@ -35,10 +32,10 @@ from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.layout.cutting import Cut
 from shardvar.planning.capabilities import check_holds, join_whole
 from shardvar.planning.cut import cut_slices
-from shardvar.planning.decision import Decision, decide
+from shardvar.planning.decision import Decision
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Assignment, Plan, plan_copies
-from shardvar.planning.policies import Policy, ShardByTaskPolicy, file_nbytes
+from shardvar.planning.policies import Policy, ShardByTaskPolicy
 from shardvar.planning.slices import SliceTable
 
 _LOG = logging.getLogger(__package__)

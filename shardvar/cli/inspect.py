@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from shardvar.checkpoint.locate import Found, find_checkpoint, find_checkpoints
+from shardvar.checkpoint.locate import Location, find_checkpoint, find_checkpoints
 from shardvar.checkpoint.numbers import Number
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA

@@ -22,7 +22,7 @@ from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, code, dtype_name
 
 
-def diff(a: Path, b: Path, progress: Progress = lambda nbytes: None) -> DiffReport:
+def diff(a: Path, b: Path, progress: Progress = lambda _nbytes: None) -> DiffReport:
     """Compare two checkpoints, tensor by tensor and element by element; formats, slices and files do not matter.
 
     Elements are the same if their bits are; see ``compare_arrays`` for NaNs, zeros and other dtypes. Reads and

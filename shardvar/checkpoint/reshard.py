@@ -41,7 +41,7 @@ def reshard(
     cast: Mapping[str, str] | None = None,
     force: bool = False,
     dry_run: bool = False,
-    progress: Progress = lambda nbytes: None,
+    progress: Progress = lambda _nbytes: None,
 ) -> WriteReport:
     """Write the checkpoint at ``source`` anew at ``target``; return a report. With ``dry_run`` nothing is written.
 

@@ -98,6 +98,7 @@ def allocate(
     """
     device = device or current_device()
     dtype = np.dtype(dtype)
+    # Strings count their own bytes, so an array of empty ones uses none and always fits.
     if dtype == np.object_:
         return Buffer(device, np.full(shape, b"", object))
     device.check_room(prod(shape) * dtype.itemsize)
@@ -109,6 +110,7 @@ def adopt(array: Array, device: Device | None = None) -> Buffer:
 
     It is copied only where it cannot be a buffer: where it is a view, read-only or not in C order.
     """
+    # A view would keep its owner's memory alive without counting it, and a buffer must be writeable in place.
     device = device or current_device()
     can_be_buffer = array.flags.owndata and array.flags.writeable and array.flags.c_contiguous
     return Buffer(device, array if can_be_buffer else _copy_for(device, array))

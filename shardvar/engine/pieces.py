@@ -64,7 +64,7 @@ class Reading:
 
     evidence: Evidence
     """The source, and what was read of it."""
-    progress: Progress = lambda nbytes: None
+    progress: Progress = lambda _nbytes: None
     """Called with the number of bytes that were read."""
     in_threads: bool = True
     """False for a task that is itself one of several threads: it reads alone, and its thread's buffer is taken."""

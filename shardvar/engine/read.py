@@ -34,7 +34,7 @@ def read_arrays(
     plan: Plan,
     source: Source,
     entries: EntryTable,
-    progress: Progress = lambda nbytes: None,
+    progress: Progress = lambda _nbytes: None,
     *,
     is_verified: bool = True,
 ) -> list[Array]:

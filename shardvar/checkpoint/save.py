@@ -64,7 +64,7 @@ def save(
         target, source.index.entries, policy=policy, partition=partition, metadata=about, force=force, source=source
     )
     # Check, move and commit.
-    return carry_out(replace(work, replace_atomically=True), source, None, lambda nbytes: None)
+    return carry_out(replace(work, replace_atomically=True), source, None, lambda _: None)
 
 
 def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:

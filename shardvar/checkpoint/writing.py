@@ -11,12 +11,15 @@ import logging
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from time import perf_counter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
-from shardvar.checkpoint.callbacks.call import Decision, ask_policy, overlay, overlay_entries, plan_substituted
+from shardvar.checkpoint.callbacks.call import ask_callback, overlay, overlay_entries
+from shardvar.checkpoint.callbacks.slice_source import SliceSource
 from shardvar.checkpoint.locate import Location, find_in_other_formats
 from shardvar.checkpoint.reports import WriteReport
+from shardvar.engine.arrays import ArraySource
 from shardvar.engine.files import FileTask
 from shardvar.engine.pool import BLOCK_NBYTES, WORKERS, Progress
 from shardvar.engine.write import JOURNAL, file_tasks, write_checkpoint
@@ -32,10 +35,10 @@ from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.layout.cutting import Cut
 from shardvar.planning.capabilities import check_holds, join_whole
 from shardvar.planning.cut import cut_slices
-from shardvar.planning.decision import Decision
+from shardvar.planning.decision import Decision, decide
 from shardvar.planning.index import EntryTable, Metadata
-from shardvar.planning.plan import Assignment, Plan, plan_copies
-from shardvar.planning.policies import Policy, ShardByTaskPolicy
+from shardvar.planning.plan import Assignment, Plan
+from shardvar.planning.policies import Policy, ShardByTaskPolicy, TablePolicy
 from shardvar.planning.slices import SliceTable
 
 _LOG = logging.getLogger(__package__)
@@ -55,8 +58,6 @@ class WritePlan:
     """The location of the new checkpoint."""
     entries: EntryTable
     """The sources; those of values that the policy changed after the others."""
-    plan: Plan
-    """The copies that fill the slices."""
     metadata: Metadata
     """The description and the user's metadata, which are stored with the tensors."""
     force: bool
@@ -64,7 +65,14 @@ class WritePlan:
     replace_atomically: bool
     """True to replace a checkpoint of the same format where that is one step."""
     decision: Decision
-    """The policy's answer."""
+    """The policy's answer, and the plan that fills its slices."""
+    substitutes: ArraySource | None = None
+    """The values that the policy changed."""
+
+    @property
+    def plan(self) -> Plan:
+        """The copies that fill the slices."""
+        return self.decision.plan
 
     @property
     def assignment(self) -> Assignment:
@@ -74,7 +82,7 @@ class WritePlan:
     @property
     def may_resume(self) -> bool:
         """True if the plan says all that is written; values that a policy changed are not in it."""
-        return self.decision.substitutes is None
+        return self.substitutes is None
 
 
 def plan_checkpoint(
@@ -98,7 +106,12 @@ def plan_checkpoint(
     # Plan: slices, then the file of each, then the copies that fill them.
     capabilities = target.format.capabilities
     slices = _slices(entries.slices, partition, target.format)
-    decision = ask_policy(policy or ShardByTaskPolicy(), slices, capabilities, entries, source, trackables)
+    policy = policy or ShardByTaskPolicy()
+    substitutes: ArraySource | None = None
+    if hasattr(policy, "assign"):
+        decision = decide(cast("TablePolicy", policy), slices, capabilities, entries.slices, perf_counter)
+    else:
+        decision, substitutes = ask_callback(policy, capabilities, SliceSource(slices, entries, source, trackables))
     assignment = decision.assignment
     if assignment.num_files > 1 and not capabilities.many_files:
         raise ArgumentError(
@@ -106,12 +119,9 @@ def plan_checkpoint(
         )
     # R-POLICY-6 (RFC 001): "The `description` is saved alongside the tensor data in the checkpoint".
     metadata = replace(metadata, description=assignment.description)
-    if decision.substitutes is None:
-        plan = plan_copies(entries.slices, assignment.slices)
-    else:
-        plan = plan_substituted(entries, assignment.slices, decision)
-        entries = overlay_entries(entries, decision.substitutes)
-    return WritePlan(target, entries, plan, metadata, force, replace_atomically, decision)
+    if substitutes is not None:
+        entries = overlay_entries(entries, substitutes)
+    return WritePlan(target, entries, metadata, force, replace_atomically, decision, substitutes)
 
 
 def _slices(stored: SliceTable, partition: Partitions, form: Format) -> SliceTable:

@@ -72,7 +72,7 @@ def write_checkpoint(
     sink: Sink,
     *,
     resume: bool = False,
-    progress: Progress = lambda nbytes: None,
+    progress: Progress = lambda _: None,
 ) -> WriteSummary:
     """Run the tasks, verify what was read, and commit. With ``resume`` finished files are kept and reused."""
     begun: list[FileTask] = []

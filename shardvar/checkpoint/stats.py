@@ -24,7 +24,7 @@ from shardvar.layout.dtypes import ITEMSIZES, Array, Ints
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What one pass over the elements of a tensor tells."""
+    """Statistics of the elements of a tensor, from one pass over them."""
 
     count: int = 0
     """Elements."""
@@ -118,7 +118,7 @@ def statistics(array: Array) -> Statistics:
 
 
 def measure(
-    reader: Reader, keys: Iterable[str], progress: Progress = lambda nbytes: None
+    reader: Reader, keys: Iterable[str], progress: Progress = lambda _nbytes: None
 ) -> Iterator[tuple[str, Statistics | ReadError]]:
     """The statistics of each tensor of numbers among ``keys``, or the error that keeps it from being read.
 
@@ -180,7 +180,7 @@ def bin_counts(array: Array, low: float, high: float, num_bins: int = NUM_BINS) 
 
 
 def histograms(
-    reader: Reader, measured: Mapping[str, Statistics | ReadError], progress: Progress = lambda nbytes: None
+    reader: Reader, measured: Mapping[str, Statistics | ReadError], progress: Progress = lambda _nbytes: None
 ) -> Iterator[tuple[str, Ints]]:
     """The bin counts of each tensor whose statistics were taken and that has a finite element."""
     blocks = Blocks.of(reader)

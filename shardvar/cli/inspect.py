@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from shardvar.checkpoint.locate import Found, find_checkpoint, find_checkpoints
+from shardvar.checkpoint.locate import Location, find_checkpoint, find_checkpoints
 from shardvar.checkpoint.numbers import Number
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA
@@ -31,7 +31,7 @@ from shardvar.cli.tree import Line, tree_lines
 from shardvar.errors import ArgumentError, ReadError
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 
-Measured = dict[str, Statistics | ReadError]
+_StatisticsByKey = dict[str, Statistics | ReadError]
 
 _MARKS = {
     "OverlappingSlices": "overlapping",
@@ -78,7 +78,7 @@ class Tensor:
     files: tuple[str, ...]
     """The data files that hold them."""
     fault: ReadError | None
-    """Why it cannot be read; None where it can."""
+    """The reason why it cannot be read; None for a sound tensor."""
     rows: tuple[int, ...]
     """Its rows in the reader's table of entries."""
 
@@ -118,7 +118,7 @@ def execute(arguments: Namespace) -> int:
     return 0
 
 
-def _print_choices(found: Sequence[Found], as_json: bool) -> None:
+def _print_choices(found: Sequence[Location], as_json: bool) -> None:
     if as_json:
         choices = [{"path": each.path, "format": each.format.name} for each in found]
         print_json({"schema": SCHEMA, "checkpoints": choices})
@@ -127,13 +127,13 @@ def _print_choices(found: Sequence[Found], as_json: bool) -> None:
     print_table(("format", "path"), [(each.format.name, short_path(each.path)) for each in found])
 
 
-def _measure(reader: Reader, tensors: Sequence[Tensor]) -> Measured:
+def _measure(reader: Reader, tensors: Sequence[Tensor]) -> _StatisticsByKey:
     total = sum(tensor.nbytes for tensor in tensors)
     with progress("reading", lambda: total) as advance:
         return dict(measure(reader, [tensor.key for tensor in tensors], advance))
 
 
-def _print_json(reader: Reader, tensors: Sequence[Tensor], measured: Measured, arguments: Namespace) -> None:
+def _print_json(reader: Reader, tensors: Sequence[Tensor], measured: _StatisticsByKey, arguments: Namespace) -> None:
     listed = []
     for tensor in tensors:
         row = tensor.to_json()
@@ -166,7 +166,7 @@ def _statistics_json(found: Statistics | ReadError | None) -> dict[str, object]:
     return {"stats": found and found.to_json()}
 
 
-def _print_text(reader: Reader, tensors: Sequence[Tensor], measured: Measured, arguments: Namespace) -> None:
+def _print_text(reader: Reader, tensors: Sequence[Tensor], measured: _StatisticsByKey, arguments: Namespace) -> None:
     for line in _heading(reader, tensors):
         print(line)
     if tensors:

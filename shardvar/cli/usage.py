@@ -71,15 +71,15 @@ def parse_pairs(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
     return pairs
 
 
-def parse_index(text: str, shape: Sequence[int]) -> list[int | range]:
-    """The positions that a basic index of NumPy, written as text, selects along each axis: one position, or a range.
+def parse_index_text(text: str, shape: Sequence[int]) -> list[int | range]:
+    """Return what a NumPy basic index selects along each axis: one position, or a range of them.
 
     The text has integers, slices with any step and one ``...``; the brackets around it are optional. It is read by
     hand: text that a user types is never evaluated. ``layout.indexing`` says what the key selects.
 
-    >>> parse_index("3:7, 0", (13, 4))
+    >>> parse_index_text("3:7, 0", (13, 4))
     [range(3, 7), 0]
-    >>> parse_index("..., ::-1", (2, 3, 4))
+    >>> parse_index_text("..., ::-1", (2, 3, 4))
     [range(0, 2), range(0, 3), range(3, -1, -1)]
     """
     body = text.strip()

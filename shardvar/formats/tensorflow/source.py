@@ -111,7 +111,7 @@ def _find_guards(faults: "_FaultFinder", crc: Ints) -> dict[tuple[int, int, int]
     ):
         differs[row] = guards.setdefault((file, start, nbytes), value) != value and nbytes > 0
     cause = "Another tensor has the same bytes and a different checksum."
-    faults.add(differs, lambda row: InvalidCheckpoint(cause, WRITE_AGAIN))
+    faults.add(differs, lambda _row: InvalidCheckpoint(cause, WRITE_AGAIN))
     return guards
 
 
@@ -182,7 +182,7 @@ def _check_sizes(faults: _FaultFinder, stored: Ints, is_big_endian: bool) -> Non
     )
     faults.add(
         (codes == _VARIANT) & is_big_endian,
-        lambda row: InvalidCheckpoint("Variants of a big-endian checkpoint cannot be copied.", WRITE_AGAIN),
+        lambda _row: InvalidCheckpoint("Variants of a big-endian checkpoint cannot be copied.", WRITE_AGAIN),
     )
 
 

@@ -45,6 +45,7 @@ check: .venv/installed ## lint, format, types, architecture, rules
 	$(DEV) -m ruff check $(LINTED)
 	$(DEV) -m ruff format --check $(LINTED)
 	$(DEV) -m mypy
+	$(DEV) -m vulture
 	$(DEV) -m pytest -q spec_tests/architecture spec_tests/project/test_repository.py spec_tests/docs/test_rules.py
 
 docs: .venv-docs/installed ## build the site in build/docs; warnings are errors, and so is a reference that leads nowhere

@@ -45,15 +45,9 @@ def _checksums(nbytes: np.ndarray) -> FileChecksums:
 def _of_zeros(nbytes: int) -> tuple[int, np.ndarray]:
     """The checksum of a payload of zeros, and those of its runs."""
     whole, rest = divmod(nbytes, RUN_NBYTES)
-    run, last = CRC32C.compute(bytes(RUN_NBYTES)), CRC32C.compute(bytes(rest))
-    runs = np.full(whole, run, np.uint32)
-    # All runs are the same, so the checksum of 2n of them is combined from that of n: a million take twenty steps.
-    payload, power, power_nbytes = 0, run, RUN_NBYTES
-    while whole:
-        if whole & 1:
-            payload = CRC32C.combine(payload, power, power_nbytes)
-        power, power_nbytes, whole = CRC32C.combine(power, power, power_nbytes), 2 * power_nbytes, whole >> 1
-    payload = CRC32C.combine(payload, last, rest)
+    runs = np.full(whole, CRC32C.compute(bytes(RUN_NBYTES)), np.uint32)
+    last = CRC32C.compute(bytes(rest))
+    payload = CRC32C.combine(_of_equal_runs(whole), last, rest)
     return payload, np.append(runs, np.uint32(last)) if rest else runs
 
 

@@ -56,11 +56,7 @@ class Blocks:
     def of(cls, reader: Reader) -> Self:
         """The tensors of a reader."""
         entries = reader.entries()
-        tensor, count = entries.slices.tensor, len(entries.slices.tensors)
-        order = np.argsort(tensor, kind="stable")
-        nbytes = np.zeros(count, dtype=np.int64)
-        np.add.at(nbytes, tensor, entries.slices.nbytes)
-        return cls(reader.source, entries, order, np.searchsorted(tensor[order], np.arange(count + 1)), nbytes)
+        return cls(reader.source, entries, *entries.slices.by_tensor(), entries.slices.nbytes_of_tensors())
 
     @property
     def tensors(self) -> TensorTable:

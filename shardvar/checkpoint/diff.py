@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from shardvar.checkpoint.blocks import Blocks, batches
 from shardvar.checkpoint.locate import Path
-from shardvar.checkpoint.numbers import Number, is_number, python_number, widened
+from shardvar.checkpoint.numbers import Number, is_number, python_number, widen_numbers
 from shardvar.checkpoint.reader import Reader, open_checkpoint
 from shardvar.checkpoint.reports import DiffReport, TensorDifference, Unreadable, ValueDifference
 from shardvar.engine.pool import BLOCK_NBYTES, Progress
@@ -23,7 +23,7 @@ from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import ITEMSIZES, Array, code, dtype_name
 
 
-def diff(a: Path, b: Path, progress: Progress = lambda nbytes: None) -> DiffReport:
+def diff(a: Path, b: Path, progress: Progress = lambda _nbytes: None) -> DiffReport:
     """Compare two checkpoints, tensor by tensor and element by element; formats, slices and files do not matter.
 
     Elements are the same if their bits are: see ``difference`` for NaNs, zeros and other dtypes. Reads and
@@ -146,7 +146,7 @@ def _differ(a: Array, b: Array) -> Mask:
         mask = a != b
         return mask
     if a.dtype == b.dtype and dtype_name(a.dtype) in _SUB_BYTE:
-        a, b = widened(a), widened(b)  # the bits of an element, without those that only fill its byte
+        a, b = widen_numbers(a), widen_numbers(b)  # the bits of an element, without those that only fill its byte
     if a.dtype != b.dtype:
         a, b = _in_common(a, b)
         mask = (a != b) & ~((a != a) & (b != b))
@@ -160,7 +160,7 @@ def _differ(a: Array, b: Array) -> Mask:
 
 def _in_common(a: Array, b: Array) -> tuple[Array, Array]:
     """Both arrays as one type that holds the values of each, but for integers that float64 cannot hold."""
-    a, b = widened(a), widened(b)
+    a, b = widen_numbers(a), widen_numbers(b)
     if a.dtype == b.dtype:
         return a, b
     common = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64

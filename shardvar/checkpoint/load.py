@@ -73,8 +73,7 @@ def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
 def _map_all(reader: Reader, entries: EntryTable) -> dict[str, npt.NDArray[Any]]:
     """Views of the tensors that lie in a file in one piece."""
     slices = entries.slices
-    order = np.lexsort((*slices.offset.T[::-1], slices.tensor))
-    bounds = np.searchsorted(slices.tensor[order], np.arange(len(slices.tensors) + 1))
+    order, bounds = slices.by_tensor(by_offset=True)
     mapped = {}
     for tensor, key in enumerate(slices.tensors.keys):
         rows = order[bounds[tensor] : bounds[tensor + 1]]

@@ -1,4 +1,4 @@
-"""Elements of every numeric dtype as the few types that arithmetic needs, and numbers as JSON can hold them."""
+"""Numbers of every dtype in the few dtypes that arithmetic needs, and in the forms that JSON can hold."""
 
 from math import isfinite
 from typing import Any
@@ -9,10 +9,11 @@ from shardvar.layout.dtypes import STRING, Array, is_opaque
 
 Number = int | float
 _SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
+"""Integers of ml_dtypes, whose ``dtype.kind`` is "V" and so does not tell that they are integers."""
 
 
 def is_number(dtype: str) -> bool:
-    """True where the elements of the dtype are numbers; False for strings and what is opaque.
+    """Return True if the elements of the dtype are numbers; False for strings and opaque elements.
 
     >>> is_number("bfloat16"), is_number("bool"), is_number("string")
     (True, True, False)
@@ -20,8 +21,10 @@ def is_number(dtype: str) -> bool:
     return dtype != STRING and not is_opaque(dtype)
 
 
-def widened(array: Array) -> Array:
-    """The same values as uint64, int64, complex128 or float64, whichever holds the dtype's values exactly."""
+def widen_numbers(array: Array) -> Array:
+    """Return the same values as uint64, int64, complex128 or float64, whichever holds the dtype's values exactly."""
+    # All integers of up to 63 bits fit int64, and all of 64 bits without a sign fit uint64. Every smaller float fits
+    # float64: bfloat16 and float8 have fewer bits of exponent and of fraction.
     kind = array.dtype.kind
     if kind == "u" and array.itemsize == 8:
         return array.astype(np.uint64, copy=False)
@@ -32,12 +35,12 @@ def widened(array: Array) -> Array:
 
 
 def python_number(value: Any) -> Number:
-    """A NumPy scalar as a Python number: integers exact, everything else as a float."""
+    """Return a NumPy scalar as a Python number: an exact int for integers and bools, else a float."""
     return int(value) if value.dtype.kind in "iub" else float(value)
 
 
 def json_number(value: Number | None) -> Number | str | None:
-    """The number, or its name where JSON has no such number.
+    """Return the number, or its name where JSON cannot hold it: JSON has neither infinity nor NaN.
 
     >>> json_number(0.5), json_number(float("-inf")), json_number(float("nan"))
     (0.5, '-inf', 'nan')

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.checkpoint.arguments import check_string
-from shardvar.checkpoint.basic_index import Pick, cut_steps, parse_index
 from shardvar.checkpoint.locate import Path, find_checkpoint
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pool import BLOCK_NBYTES
@@ -18,9 +17,10 @@ from shardvar.engine.read import read_region
 from shardvar.errors import ArgumentError, ArgumentTypeError, CheckpointError, UnknownKey
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.indexing import Pick, cut_steps, plan_region
 from shardvar.layout.region import Region
-from shardvar.planning.faults import find_faults
 from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries
+from shardvar.planning.plan import find_faults
 
 VERIFY = ("auto", "full")
 
@@ -135,7 +135,7 @@ class Reader:
     def _read_part(self, key: str, entries: EntryTable, region: Any, verify: str) -> npt.NDArray[Any]:
         tensors = entries.slices.tensors
         shape = tensors.shape(0)
-        wanted, pick = parse_index(region, shape)
+        wanted, pick = plan_region(region, shape)
         if tensors.dtype(0) == "string":
             return _pick(_pick(self._read(entries, Region.whole(shape)), wanted.slices), pick)
         if entries.runs is not None:
@@ -244,8 +244,7 @@ def _as_html(reader: Reader) -> str:
     entries, faults = reader.entries(), reader.faults
     tensors = entries.slices.tensors
     rows_of, num_slices = tensors.rows(), np.bincount(entries.slices.tensor, minlength=len(tensors))
-    nbytes = np.zeros(len(tensors), dtype=np.int64)
-    np.add.at(nbytes, entries.slices.tensor, entries.slices.nbytes)
+    nbytes = entries.slices.nbytes_of_tensors()
     most = int(nbytes.max()) if len(nbytes) else 0
     keys = reader.keys()
     rows: list[tuple[object, ...]] = []

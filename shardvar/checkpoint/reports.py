@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardvar.checkpoint.numbers import Number, json_number
-from shardvar.planning.policies.exceeding import Exceeding
+from shardvar.planning.policies.policy import Exceeding
 
 SCHEMA = 1
 """The version of the keys that ``to_json`` gives; it changes when one changes its meaning or goes."""

@@ -34,7 +34,7 @@ def reshard(
     cast: Mapping[str, str] | None = None,
     force: bool = False,
     dry_run: bool = False,
-    progress: Progress = lambda nbytes: None,
+    progress: Progress = lambda _nbytes: None,
 ) -> WriteReport:
     """Write the checkpoint at ``source`` anew at ``target``; a report of what was done, or with ``dry_run`` would be.
 

@@ -63,7 +63,7 @@ def save(
         replace_atomically=True,
         source=source,
     )
-    return carry_out(work, source, None, lambda nbytes: None)
+    return carry_out(work, source, None, lambda _nbytes: None)
 
 
 def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.checkpoint.blocks import Blocks, batches
-from shardvar.checkpoint.numbers import Number, is_number, json_number, python_number, widened
+from shardvar.checkpoint.numbers import Number, is_number, json_number, python_number, widen_numbers
 from shardvar.checkpoint.reader import Reader
 from shardvar.engine.pool import BLOCK_NBYTES, Progress
 from shardvar.errors import READ_ERRORS, ReadError
@@ -88,7 +88,7 @@ class Statistics:
 
 def reals(array: Array) -> Array:
     """The elements of an array of numbers as flat real numbers: complex ones by their magnitude, bools as 0 and 1."""
-    values = widened(array.reshape(-1))
+    values = widen_numbers(array.reshape(-1))
     return np.where(np.isnan(values.imag), np.nan, np.abs(values)) if values.dtype.kind == "c" else values
 
 
@@ -118,7 +118,7 @@ def statistics(array: Array) -> Statistics:
 
 
 def measure(
-    reader: Reader, keys: Iterable[str], progress: Progress = lambda nbytes: None
+    reader: Reader, keys: Iterable[str], progress: Progress = lambda _nbytes: None
 ) -> Iterator[tuple[str, Statistics | ReadError]]:
     """The statistics of each tensor of numbers among ``keys``, or the error that keeps it from being read.
 
@@ -180,7 +180,7 @@ def bin_counts(array: Array, low: float, high: float, num_bins: int = NUM_BINS) 
 
 
 def histograms(
-    reader: Reader, measured: Mapping[str, Statistics | ReadError], progress: Progress = lambda nbytes: None
+    reader: Reader, measured: Mapping[str, Statistics | ReadError], progress: Progress = lambda _nbytes: None
 ) -> Iterator[tuple[str, Ints]]:
     """The bin counts of each tensor whose statistics were taken and that has a finite element."""
     blocks = Blocks.of(reader)

@@ -23,13 +23,13 @@ from shardvar.engine.read import check_bool
 from shardvar.errors import READ_ERRORS, CheckpointError, CheckpointNotFound, ReadError, UnsupportedError
 from shardvar.formats.protocol import Finding, Source
 from shardvar.layout.dtypes import STRING, code
-from shardvar.planning.faults import find_faults
 from shardvar.planning.index import EntryTable
+from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import concatenate
 from shardvar.wire import strings
 
 
-def verify(path: Path, progress: Progress = lambda nbytes: None) -> VerifyReport:
+def verify(path: Path, progress: Progress = lambda _nbytes: None) -> VerifyReport:
     """Check a checkpoint from end to end; a report of everything that is wrong with it.
 
     Damage is reported, never raised, in the index too. ``CheckpointNotFound``, ``AmbiguousPath``, ``UnsupportedError``
@@ -153,7 +153,7 @@ def _sentence(finding: Finding) -> str:
 
 
 def check_payloads(
-    source: Source, entries: EntryTable, progress: Progress = lambda nbytes: None
+    source: Source, entries: EntryTable, progress: Progress = lambda _nbytes: None
 ) -> dict[int, ReadError]:
     """Read every payload; the error of each row that is damaged."""
     # Move: small neighbours together and large payloads in blocks, by threads; what they hold is dropped.

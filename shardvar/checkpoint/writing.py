@@ -10,13 +10,15 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from time import perf_counter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
-from shardvar.checkpoint.callbacks.call import Decision, ask_policy
-from shardvar.checkpoint.callbacks.overlay import overlay, overlay_entries, plan_substituted
+from shardvar.checkpoint.callbacks.call import ask_callback, overlay, overlay_entries
+from shardvar.checkpoint.callbacks.slice_source import SliceSource
 from shardvar.checkpoint.locate import Found, standing_in_another_format
 from shardvar.checkpoint.reports import WriteReport
+from shardvar.engine.arrays import ArraySource
 from shardvar.engine.files import FileTask
 from shardvar.engine.pool import BLOCK_NBYTES, WORKERS
 from shardvar.engine.write import JOURNAL, file_tasks, write_checkpoint
@@ -29,11 +31,14 @@ from shardvar.errors import (
 )
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import names_of_target, stem_of_name
+from shardvar.layout.cutting import Cut
 from shardvar.planning.capabilities import check_holds, join_whole
-from shardvar.planning.cut import Cut, cut_slices
+from shardvar.planning.cut import cut_slices
+from shardvar.planning.decision import Decision, decide
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Assignment, Plan
-from shardvar.planning.policies import Policy, ShardByTaskPolicy, file_nbytes
+from shardvar.planning.policies import Policy, ShardByTaskPolicy, TablePolicy
+from shardvar.planning.slices import SliceTable
 
 _LOG = logging.getLogger("shardvar.checkpoint")
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -53,8 +58,6 @@ class Draft:
     """Where it goes."""
     entries: EntryTable
     """The sources; those of values that the policy changed after the others."""
-    plan: Plan
-    """What fills the slices."""
     metadata: Metadata
     """What the checkpoint is to say about itself."""
     force: bool
@@ -62,7 +65,14 @@ class Draft:
     replace_atomically: bool
     """Whether a checkpoint of the same format may be replaced where that is one step."""
     decision: Decision
-    """What the policy decided."""
+    """What the policy decided, and the plan that fills its slices."""
+    substitutes: ArraySource | None = None
+    """The values that the policy changed."""
+
+    @property
+    def plan(self) -> Plan:
+        """The copies that fill the slices."""
+        return self.decision.plan
 
     @property
     def assignment(self) -> Assignment:
@@ -72,7 +82,7 @@ class Draft:
     @property
     def may_resume(self) -> bool:
         """Whether the plan says all that is written; values that a policy changed are not in it."""
-        return self.decision.substitutes is None
+        return self.substitutes is None
 
 
 def draft(
@@ -101,7 +111,7 @@ def draft(
             "Leave the partition out; every tensor is written whole.",
         )
     slices = join_whole(cut_slices(entries.slices, partition), capabilities)
-    decision = ask_policy(policy or ShardByTaskPolicy(), slices, capabilities, entries, source, trackables)
+    decision, substitutes = _decide(policy or ShardByTaskPolicy(), slices, target, entries, source, trackables)
     assignment = decision.assignment
     if assignment.num_files > 1 and not capabilities.many_files:
         raise ArgumentError(
@@ -109,10 +119,24 @@ def draft(
         )
     # R-POLICY-6 (RFC 001): "The `description` is saved alongside the tensor data in the checkpoint".
     metadata = replace(metadata, description=assignment.description)
-    plan = plan_substituted(entries, assignment.slices, decision)
-    if decision.substitutes is not None:
-        entries = overlay_entries(entries, decision.substitutes)
-    return Draft(target, entries, plan, metadata, force, replace_atomically, decision)
+    if substitutes is not None:
+        entries = overlay_entries(entries, substitutes)
+    return Draft(target, entries, metadata, force, replace_atomically, decision, substitutes)
+
+
+def _decide(
+    policy: Policy,
+    slices: SliceTable,
+    target: Found,
+    entries: EntryTable,
+    source: Source | None,
+    trackables: Mapping[str, Any],
+) -> tuple[Decision, ArraySource | None]:
+    """Ask the policy in the way in which it answers: the decision, and the values that a callback changed."""
+    capabilities = target.format.capabilities
+    if hasattr(policy, "assign"):
+        return decide(cast("TablePolicy", policy), slices, capabilities, entries.slices, perf_counter), None
+    return ask_callback(policy, capabilities, SliceSource(slices, entries, source, trackables))
 
 
 def carry_out(work: Draft, source: Source, generation: str | None, progress: Progress) -> WriteReport:
@@ -120,8 +144,8 @@ def carry_out(work: Draft, source: Source, generation: str | None, progress: Pro
     target = work.target
     for each in work.decision.exceeding:
         _LOG.warning("%s: %s", target.path, each)
-    if work.decision.substitutes is not None:
-        source = overlay(source, work.entries, work.decision.substitutes)
+    if work.substitutes is not None:
+        source = overlay(source, work.entries, work.substitutes)
     target.storage.make()
     free = target.storage.free_nbytes()
     with target.storage.lock(target.stem):
@@ -202,7 +226,7 @@ def report_of(work: Draft, free_nbytes: int) -> WriteReport:
         num_tensors=len(set(slices.tensor.tolist())),
         num_slices=len(slices),
         nbytes=int(slices.nbytes.sum()),
-        file_nbytes=tuple(file_nbytes(work.assignment).tolist()),
+        file_nbytes=tuple(work.assignment.nbytes_of_files().tolist()),
         num_copies=len(work.plan.copies),
         read_nbytes=int(slices.nbytes.sum()),
         peak_nbytes=PEAK_NBYTES,

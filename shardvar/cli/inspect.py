@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-import numpy as np
-
 from shardvar.checkpoint.locate import Found, find_checkpoint, find_checkpoints
 from shardvar.checkpoint.numbers import Number
 from shardvar.checkpoint.reader import Reader
@@ -33,7 +31,7 @@ from shardvar.cli.tree import Line, tree_lines
 from shardvar.errors import ArgumentError, ReadError
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 
-Measured = dict[str, Statistics | ReadError]
+_StatisticsByKey = dict[str, Statistics | ReadError]
 
 _MARKS = {
     "OverlappingSlices": "overlapping",
@@ -80,7 +78,7 @@ class Tensor:
     files: tuple[str, ...]
     """The data files that hold them."""
     fault: ReadError | None
-    """Why it cannot be read; None where it can."""
+    """The reason why it cannot be read; None for a sound tensor."""
     rows: tuple[int, ...]
     """Its rows in the reader's table of entries."""
 
@@ -129,13 +127,13 @@ def _print_choices(found: Sequence[Found], as_json: bool) -> None:
     print_table(("format", "path"), [(each.format.name, short_path(each.path)) for each in found])
 
 
-def _measure(reader: Reader, tensors: Sequence[Tensor]) -> Measured:
+def _measure(reader: Reader, tensors: Sequence[Tensor]) -> _StatisticsByKey:
     total = sum(tensor.nbytes for tensor in tensors)
     with progress("reading", lambda: total) as advance:
         return dict(measure(reader, [tensor.key for tensor in tensors], advance))
 
 
-def _print_json(reader: Reader, tensors: Sequence[Tensor], measured: Measured, arguments: Namespace) -> None:
+def _print_json(reader: Reader, tensors: Sequence[Tensor], measured: _StatisticsByKey, arguments: Namespace) -> None:
     listed = []
     for tensor in tensors:
         row = tensor.to_json()
@@ -168,7 +166,7 @@ def _statistics_json(found: Statistics | ReadError | None) -> dict[str, object]:
     return {"stats": found and found.to_json()}
 
 
-def _print_text(reader: Reader, tensors: Sequence[Tensor], measured: Measured, arguments: Namespace) -> None:
+def _print_text(reader: Reader, tensors: Sequence[Tensor], measured: _StatisticsByKey, arguments: Namespace) -> None:
     for line in _heading(reader, tensors):
         print(line)
     if tensors:
@@ -266,9 +264,8 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
     """Return the tensors whose keys match one of the globs, in the order of the index."""
     entries, faults = reader.entries(), reader.faults
     tensors, files = entries.slices.tensors, reader.index.files
-    order = np.argsort(entries.slices.tensor, kind="stable")
-    bounds = np.searchsorted(entries.slices.tensor[order], np.arange(len(tensors) + 1)).tolist()
-    order_list, nbytes, file = order.tolist(), entries.slices.nbytes.tolist(), entries.file.tolist()
+    order_list, bounds = (column.tolist() for column in entries.slices.by_tensor())
+    nbytes, file = entries.slices.nbytes.tolist(), entries.file.tolist()
     row_of = tensors.rows()
     listed = []
     for key in reader:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from shardvar.cli.output import note, one_line, print_json
-from shardvar.cli.parser import Usage, parse
+from shardvar.cli.parser import Usage, parse_arguments
 from shardvar.errors import ArgumentError, ShardvarError, TargetExists, UnknownKey, UnsupportedError
 
 DONE, WRONG_USAGE, UNUSABLE = 0, 2, 3  # a command that answers "no" returns 1 itself
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words[:1] == ["__complete"]:
             return _complete(words[1:])
-        code = execute(parse(words))
+        code = execute(parse_arguments(words))
         sys.stdout.flush()
     except Usage as usage:
         return _say(usage.error, WRONG_USAGE, as_json) if usage.error else usage.code

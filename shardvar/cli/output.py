@@ -88,7 +88,7 @@ def _print_plain(headers: Sequence[str], rows: Sequence[Sequence[str]], right: S
 
 
 def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> None:
-    from rich import box
+    from rich.box import SIMPLE_HEAD
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
@@ -103,7 +103,7 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Se
     if left < min(widths[widest], _NARROWEST):
         _print_stacked(headers, rows, console.width)
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column, header in enumerate(headers):
         side: Literal["left", "right"] = "right" if column in right else "left"
         table.add_column(Text(header), justify=side, overflow="fold", no_wrap=column != widest)

@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         raise Usage(status)
 
 
-def parse(words: Sequence[str]) -> Namespace:
+def parse_arguments(words: Sequence[str]) -> Namespace:
     """Return the parsed arguments; ``Usage`` where they are wrong or ask for help."""
     if not words:
         make_parser().print_help()

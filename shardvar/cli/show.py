@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.checkpoint.numbers import json_number, widened
+from shardvar.checkpoint.numbers import json_number, widen_numbers
 from shardvar.checkpoint.reader import LazyTensor, Reader, open_checkpoint
 from shardvar.checkpoint.reports import SCHEMA
 from shardvar.cli.output import human_shape, line_width, note, print_json, printable
-from shardvar.cli.usage import parse_index
+from shardvar.cli.usage import parse_index_text
 from shardvar.engine.evidence import check_entry
 from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.errors import ArgumentError, UnknownKey
@@ -46,7 +46,7 @@ def execute(arguments: Namespace) -> int:
     with open_checkpoint(arguments.path) as reader:
         key = _find_key(reader, arguments.key)
         tensor, entries = reader[key], reader.find(key)
-        axes = parse_index(arguments.index, tensor.shape)
+        axes = parse_index_text(arguments.index, tensor.shape)
         shape = tuple(len(axis) for axis in axes if isinstance(axis, range))
         is_checked = arguments.verify == "full" or int(entries.slices.nbytes.sum()) <= BLOCK_NBYTES
         if is_checked:
@@ -170,7 +170,7 @@ def _as_json(array: Array, dtype: str) -> Any:
         return _mapped(array.tolist(), lambda value: [json_number(value.real), json_number(value.imag)])
     if array.dtype.kind in "iub":
         return array.tolist()
-    return _mapped(widened(array).tolist(), json_number)
+    return _mapped(widen_numbers(array).tolist(), json_number)
 
 
 def _mapped(value: Any, function: Any) -> Any:

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from shardvar.errors import ArgumentError
+from shardvar.layout.indexing import select_basic
 
 _SIZE = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,15}))? ?(?:([KMGTP])(I?))?B?", re.IGNORECASE)
 _UNITS = ("", "K", "M", "G", "T", "P")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
-
-Item = int | slice
 
 
 def parse_size(text: str) -> int:
@@ -71,15 +71,15 @@ def parse_pairs(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
     return pairs
 
 
-def parse_index(text: str, shape: Sequence[int]) -> list[int | range]:
-    """What a NumPy basic index selects along each axis: one position, or a range of them.
+def parse_index_text(text: str, shape: Sequence[int]) -> list[int | range]:
+    """Return what a NumPy basic index selects along each axis: one position, or a range of them.
 
-    Integers, slices with any step and one ``...``; brackets around it may be left out. Read by hand: nothing that a
-    user types is ever evaluated.
+    The text has integers, slices with any step and one ``...``; the brackets around it are optional. It is read by
+    hand: text that a user types is never evaluated. ``layout.indexing`` says what the key selects.
 
-    >>> parse_index("3:7, 0", (13, 4))
+    >>> parse_index_text("3:7, 0", (13, 4))
     [range(3, 7), 0]
-    >>> parse_index("..., ::-1", (2, 3, 4))
+    >>> parse_index_text("..., ::-1", (2, 3, 4))
     [range(0, 2), range(0, 3), range(3, -1, -1)]
     """
     body = text.strip()
@@ -88,33 +88,18 @@ def parse_index(text: str, shape: Sequence[int]) -> list[int | range]:
     words = [word.strip() for word in body.split(",")] if body.strip() else []
     if len(words) > 1 and not words[-1]:
         words.pop()  # a trailing comma makes a tuple of one, as in Python
-    given = len(words) - words.count("...")
-    if given > len(shape) or words.count("...") > 1:
-        raise ArgumentError(f"{text!r} has too many axes for the shape {list(shape)}.", "Leave some out, from the end.")
-    rest = [slice(None)] * (len(shape) - given)
-    if "..." not in words:
-        words.append("...")
-    items: list[Item] = [item for word in words for item in (rest if word == "..." else [_parse_item(word, text)])]
-    return [_along(item, extent, axis) for axis, (item, extent) in enumerate(zip(items, shape, strict=True))]
+    key = tuple(_parse_item(word, text) for word in words)
+    # The text has no word for a new axis, so that every selection is of an axis.
+    return [along for along in select_basic(key, tuple(shape)) if along is not None]
 
 
-def _parse_item(word: str, text: str) -> Item:
+def _parse_item(word: str, text: str) -> Any:
+    """One item of a key: ``...``, an integer, or a slice."""
+    if word == "...":
+        return ...
     parts = [part.strip() for part in word.split(":")]
     if len(parts) > 3 or not all(part == "" or _INTEGER.fullmatch(part) for part in parts) or word == "":
         raise ArgumentError(
             f"{word!r} in the index {text!r} is neither an integer nor a slice.", "Write it like '3:7, 0' or '..., -1'."
         )
-    if len(parts) == 1:
-        return int(word)
-    numbers = [int(part) if part else None for part in parts]
-    if len(numbers) == 3 and numbers[2] == 0:
-        raise ArgumentError(f"The step of {word!r} is zero.", "Leave it out for a step of one.")
-    return slice(*numbers)
-
-
-def _along(item: Item, extent: int, axis: int) -> int | range:
-    if isinstance(item, slice):
-        return range(extent)[item]
-    if not -extent <= item < extent:
-        raise ArgumentError(f"Index {item} is out of range for axis {axis} of length {extent}.", "Count from 0.")
-    return item % extent
+    return int(word) if len(parts) == 1 else slice(*(int(part) if part else None for part in parts))

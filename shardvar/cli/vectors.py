@@ -15,8 +15,8 @@ from shardvar.errors import ArgumentError, StorageError, TargetExists
 def execute(arguments: Namespace) -> int:
     """Write every file and list the groups."""
     target = Path(arguments.out)
-    check_target(target, arguments.force)
-    nbytes = write_vectors(target)
+    _check_directory(target, arguments.force)
+    nbytes = _write_vectors(target)
     headers = [vectors.group(name)["header"] for name in vectors.groups()]
     rows = [{"group": header["group"], "count": header["count"], "title": header["title"]} for header in headers]
     if arguments.json:
@@ -29,7 +29,7 @@ def execute(arguments: Namespace) -> int:
     return 0
 
 
-def check_target(target: Path, force: bool) -> None:
+def _check_directory(target: Path, force: bool) -> None:
     """Raise ``TargetExists`` for a directory that is not empty, unless forced; ``ArgumentError`` for a file."""
     try:
         is_other = target.exists() and not target.is_dir()
@@ -45,7 +45,7 @@ def check_target(target: Path, force: bool) -> None:
         )
 
 
-def write_vectors(target: Path) -> int:
+def _write_vectors(target: Path) -> int:
     """Write every file below a directory, which is created if needed; return the bytes written."""
     nbytes = 0
     try:

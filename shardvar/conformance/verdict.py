@@ -42,7 +42,7 @@ class Expected:
     """A failure that was declared."""
 
     reason: str
-    """Why the rule is broken."""
+    """The reason why the rule is broken."""
     sometimes: bool = False
     """True if a case that breaks it is found in some runs only, so that both results are expected."""
 
@@ -69,7 +69,7 @@ class Verdict:
     """``kept``, ``broken``, ``not claimed``, ``expected failure``, ``broken in some runs``, ``unexpected pass`` or
     ``not run``."""
     reason: str = ""
-    """Why it is not claimed, or expected to fail."""
+    """The reason why it is not claimed, or expected to fail."""
     cases: int = 0
     """The cases that kept the rule, before one that broke it."""
     unclaimed_cases: int = 0
@@ -77,7 +77,7 @@ class Verdict:
     unclaimed: list[str] = field(default_factory=list)
     """The messages of these errors, each text once."""
     counterexample: Counterexample | None = None
-    """Why it is broken."""
+    """The case that breaks the rule, if one was found."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the verdict as plain data, which ``verdict_of`` reads."""

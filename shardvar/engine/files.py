@@ -109,7 +109,7 @@ class Sums:
     """Of each run of each target, in order."""
 
 
-def run_task(task: FileTask, source: Source, progress: Progress = lambda nbytes: None) -> FileReport:
+def run_task(task: FileTask, source: Source, progress: Progress = lambda _nbytes: None) -> FileReport:
     """Write one file whole and sync it."""
     # Plan: which byte ranges fill it, and in which units.
     moves, is_range = lower(task.plan)

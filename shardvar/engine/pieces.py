@@ -40,7 +40,7 @@ from shardvar.engine.pool import (
     thread_buffer,
 )
 from shardvar.layout.dtypes import Ints
-from shardvar.layout.region import Region, boxes_of_range
+from shardvar.layout.region import Region, regions_of_range
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import Copy
 
@@ -63,7 +63,7 @@ class Reading:
 
     evidence: Evidence
     """The source, and what was read of it."""
-    progress: Progress = lambda nbytes: None
+    progress: Progress = lambda _nbytes: None
     """Called with the number of bytes that were read."""
     in_threads: bool = True
     """False for a task that is itself one of several threads: it reads alone, and its thread's buffer is taken."""
@@ -238,7 +238,7 @@ def wanted_in_range(
     """The regions that fill ``buffer`` with the bytes of a target's payload from byte ``start`` on."""
     dtype = word_of(itemsize)
     position = 0
-    for inner in boxes_of_range(target.shape, start // itemsize, (start + len(buffer)) // itemsize):
+    for inner in regions_of_range(target.shape, start // itemsize, (start + len(buffer)) // itemsize):
         out = np.ndarray(inner.shape, dtype, buffer, position)
         position += out.nbytes
         absolute = Region((a + b for a, b in zip(inner.offset, target.offset, strict=True)), inner.shape)
@@ -275,7 +275,7 @@ def _walk(evidence: Evidence, row: int, wanted: list[WantedRegion]) -> None:
     for begin, end in _blocks(strides, [each.region for each in wanted], itemsize):
         parts = [
             (at, common, each.out[common.relative_to(each.region).slices])
-            for at in boxes_of_range(shape, begin, end)
+            for at in regions_of_range(shape, begin, end)
             for each in wanted
             if (common := each.region.intersect(at)) is not None
         ]

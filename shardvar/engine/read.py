@@ -35,7 +35,7 @@ def read_arrays(
     plan: Plan,
     source: Source,
     entries: EntryTable,
-    progress: Progress = lambda nbytes: None,
+    progress: Progress = lambda _nbytes: None,
     *,
     is_verified: bool = True,
 ) -> list[Array]:
@@ -75,10 +75,7 @@ def read_region(source: Source, entries: EntryTable, rows: Ints, wanted: Region,
     mine = entries.take(rows)
     one = mine.slices.tensors.take(mine.slices.tensor[:1])
     slices = SliceTable(one, np.zeros_like(rows), mine.slices.offset, mine.slices.shape, mine.slices.nbytes)
-    rank = one.shapes.shape[1]
-    offset, shape = np.zeros((1, rank), dtype=np.int64), np.ones((1, rank), dtype=np.int64)
-    offset[0, : wanted.rank], shape[0, : wanted.rank] = wanted.offset, wanted.shape
-    target = SliceTable.of(one, np.zeros(1, dtype=np.int64), offset, shape, slices.nbytes[:1])
+    target = SliceTable.of_region(one, wanted, slices.nbytes[:1])
     return read_arrays(plan_copies(slices, target), source, mine, is_verified=is_verified)[0]
 
 

@@ -44,8 +44,7 @@ def file_tasks(
     plan: Plan, entries: EntryTable, assignment: Assignment, sink: Sink, storage: Storage, generation: str
 ) -> list[FileTask]:
     """One task a file, each with the part of the plan that fills it."""
-    order = np.argsort(assignment.file, kind="stable")
-    bounds = np.searchsorted(assignment.file[order], np.arange(assignment.num_files + 1))
+    order, bounds = assignment.by_file()
     copies = plan.bounds()
     tasks = []
     for number in range(assignment.num_files):
@@ -74,7 +73,7 @@ def write_checkpoint(
     sink: Sink,
     *,
     resume: bool = False,
-    progress: Callable[[int], object] = lambda nbytes: None,
+    progress: Callable[[int], object] = lambda _nbytes: None,
 ) -> Written:
     """Run the tasks, verify what was read, and commit. With ``resume`` finished files are kept and reused."""
     reports: list[FileReport] = []

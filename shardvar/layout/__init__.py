@@ -1,14 +1,19 @@
 """Geometry: regions, partitions, dtypes and the text of slices. No bytes, no files, no clock."""
 
 from shardvar.layout.partition import Partition, PartitionSpec, check_tiles, chunk, div, div_owner
-from shardvar.layout.region import Region, boxes_of_range, intersect, subtract_all
-from shardvar.layout.slice_text import format_slice_text, parse_slice_text
+from shardvar.layout.region import (
+    Region,
+    format_slice_text,
+    intersect,
+    parse_slice_text,
+    regions_of_range,
+    subtract_all,
+)
 
 __all__ = [
     "Partition",
     "PartitionSpec",
     "Region",
-    "boxes_of_range",
     "check_tiles",
     "chunk",
     "div",
@@ -16,5 +21,6 @@ __all__ = [
     "format_slice_text",
     "intersect",
     "parse_slice_text",
+    "regions_of_range",
     "subtract_all",
 ]

@@ -1,38 +1,43 @@
-"""Which boxes of one column meet which boxes of another: output-sensitive, never quadratic.
+"""Overlaps: the pairs of regions, one of each of two columns, that have a common element.
 
-The question: given boxes A and B, columns of offsets and shapes [n, rank], list the pairs (i, j) with a common element.
+The search is output-sensitive, never quadratic. Given regions A and B, columns of offsets and shapes [n, rank], list
+the pairs (i, j) with a common element.
 
-1. Along each axis, with B sorted by its first index, the boxes that may meet A[i] are a contiguous range of that order:
-   those that start before A[i] stops, less the leading ones whose running maximum of stops lies before A[i] starts.
+1. Along each axis, with B sorted by its first index, the regions that may meet A[i] are a contiguous range of that
+   order: those that start before A[i] stops, less the leading ones whose running maximum of stops lies before A[i]
+   starts.
 2. If along some axis these ranges together are no longer than a few times the input, expand them and keep the pairs
    that meet along every axis. Row slices, column slices and whole tensors end here at once.
-3. Otherwise cut space near the median start along the axis that separates best and answer both halves. A box that
-   straddles the cut goes to both; a pair belongs to the half that holds its common box's first corner, so it is
+3. Otherwise cut space near the median start along the axis that separates best and answer both halves. A region that
+   straddles the cut goes to both; a pair belongs to the half that holds the first corner of its common region, so it is
    reported once.
-4. Where no cut separates anything (identical boxes), expand the ranges after all, a bounded chunk at a time.
+4. If no cut separates anything (identical regions), expand the ranges after all, a bounded batch at a time.
 
-Whoever needs to treat several tensors at once adds an axis for the tensor: boxes of different tensors never meet.
+To treat several tensors at once, add an axis for the tensor: regions of different tensors then never meet.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import Bools, Ints
 from shardvar.layout.region import intersect
 
-_CHUNK = 1 << 20
+_BATCH = 1 << 20
 """Candidate pairs expanded at a time: 8 MiB a column of int64."""
 
 _SLACK = 8
 """Ranges at most this many times longer than the input are expanded rather than cut further."""
 
 Pairs = tuple[Ints, Ints]
+"""Rows of A and rows of B, side by side."""
+
+_Spans = tuple[Ints, Ints]
+"""Regions as first indices and stops [n, rank], which the search compares without adding."""
 
 
 def overlapping_pairs(offset_a: Ints, shape_a: Ints, offset_b: Ints, shape_b: Ints) -> Iterator[Pairs]:
-    """All (i, j) for which box i of A and box j of B have a common element, each once, in bounded chunks.
+    """All (i, j) for which region i of A and region j of B have a common element, each once, in bounded batches.
 
     >>> a = np.array([[0], [5]]), np.array([[5], [5]])
     >>> b = np.array([[0], [3], [9]]), np.array([[3], [6], [1]])
@@ -43,15 +48,17 @@ def overlapping_pairs(offset_a: Ints, shape_a: Ints, offset_b: Ints, shape_b: In
     if rank == 0:
         yield from _all_pairs(len(offset_a), len(offset_b))
         return
-    boxes_a, boxes_b = (offset_a, offset_a + shape_a), (offset_b, offset_b + shape_b)
+    spans_a, spans_b = (offset_a, offset_a + shape_a), (offset_b, offset_b + shape_b)
     rows_a, rows_b = (np.flatnonzero((shape > 0).all(axis=1)) for shape in (shape_a, shape_b))
+    # A cell is a part of space, [low, high) along each axis, with the rows that reach into it. The first one is all of
+    # it.
     everywhere = np.iinfo(np.int64)
     cells = [(rows_a, rows_b, np.full(rank, everywhere.min), np.full(rank, everywhere.max))]
     while cells:
         rows_a, rows_b, low, high = cells.pop()
         if not (len(rows_a) and len(rows_b)):
             continue
-        cell_a, cell_b = _take(boxes_a, rows_a), _take(boxes_b, rows_b)
+        cell_a, cell_b = _take(spans_a, rows_a), _take(spans_b, rows_b)
         ranges = [_candidates(cell_a, cell_b, axis) for axis in range(rank)]
         totals = [int((stop - start).sum()) for _, start, stop in ranges]
         best = int(np.argmin(totals))
@@ -72,7 +79,7 @@ def overlapping_pairs(offset_a: Ints, shape_a: Ints, offset_b: Ints, shape_b: In
 
 
 def find_overlap(offset: Ints, shape: Ints) -> tuple[int, int] | None:
-    """Two rows of one column of boxes that have a common element, or None where all are disjoint.
+    """Two rows of one column of regions that have a common element, or None if all are disjoint.
 
     >>> find_overlap(np.array([[0], [3], [4]]), np.array([[3], [2], [9]]))
     (1, 2)
@@ -85,27 +92,34 @@ def find_overlap(offset: Ints, shape: Ints) -> tuple[int, int] | None:
     return None
 
 
-def _take(boxes: Pairs, rows: Ints) -> Pairs:
-    start, stop = boxes
+def _take(spans: _Spans, rows: Ints) -> _Spans:
+    start, stop = spans
     return start[rows], stop[rows]
 
 
-def _candidates(boxes_a: Pairs, boxes_b: Pairs, axis: int) -> tuple[Ints, Ints, Ints]:
+def _candidates(spans_a: _Spans, spans_b: _Spans, axis: int) -> tuple[Ints, Ints, Ints]:
     """The order of B along an axis, and for each of A the range of that order which may meet it."""
-    start_b, stop_b = boxes_b[0][:, axis], boxes_b[1][:, axis]
+    # Stops are not sorted, but their running maximum is, so both ends are found by bisection. Example: B = 0:9, 1:2,
+    # 5:6 has the running maxima 9, 9, 9; for A = 3:5 the first with a maximum above 3 is the 0th, and 0:9 and 1:2 start
+    # before 5: the range is 0 to 2. It holds 1:2 too, which does not meet A; candidates are checked later.
+    start_b, stop_b = spans_b[0][:, axis], spans_b[1][:, axis]
     order = np.argsort(start_b, kind="stable")
-    first = np.searchsorted(np.maximum.accumulate(stop_b[order]), boxes_a[0][:, axis], side="right")
-    last = np.searchsorted(start_b[order], boxes_a[1][:, axis], side="left")
+    first = np.searchsorted(np.maximum.accumulate(stop_b[order]), spans_a[0][:, axis], side="right")
+    last = np.searchsorted(start_b[order], spans_a[1][:, axis], side="left")
     return order, first, np.maximum(first, last)
 
 
 def _expand(order: Ints, first: Ints, last: Ints) -> Iterator[Pairs]:
-    """The pairs (i, order[k]) for first[i] <= k < last[i], in chunks of about ``_CHUNK``."""
+    """The pairs (i, order[k]) for first[i] <= k < last[i], in batches of about ``_BATCH``."""
+    # Pairs are numbered in the order of i, and ends[i] is the number of those up to i. Example: first = 2, 0 and last =
+    # 4, 3 give counts 2, 3 and ends 2, 5; the pairs 0 and 1 are those of i = 0 with k = 2, 3, and the pairs 2, 3, 4
+    # those of i = 1 with k = 0, 1, 2. `within` is a pair's number less that of the first pair of its i, so k = first +
+    # within.
     counts = last - first
     ends = np.cumsum(counts)
     row, done = 0, 0
     while row < len(counts):
-        upto = max(row + 1, int(np.searchsorted(ends, done + _CHUNK, side="right")))
+        upto = max(row + 1, int(np.searchsorted(ends, done + _BATCH, side="right")))
         repeat = counts[row:upto]
         i = np.repeat(np.arange(row, upto), repeat)
         within = np.arange(done, int(ends[upto - 1])) - np.repeat(ends[row:upto] - repeat, repeat)
@@ -113,19 +127,20 @@ def _expand(order: Ints, first: Ints, last: Ints) -> Iterator[Pairs]:
         row, done = upto, int(ends[upto - 1])
 
 
-def _meet_in_cell(boxes_a: Pairs, boxes_b: Pairs, low: Ints, high: Ints) -> npt.NDArray[np.bool]:
-    offset, shape = intersect(boxes_a[0], boxes_a[1] - boxes_a[0], boxes_b[0], boxes_b[1] - boxes_b[0])
+def _meet_in_cell(spans_a: _Spans, spans_b: _Spans, low: Ints, high: Ints) -> Bools:
+    """True for each pair that has a common element, the first corner of which lies in the cell."""
+    offset, shape = intersect(spans_a[0], spans_a[1] - spans_a[0], spans_b[0], spans_b[1] - spans_b[0])
     return np.asarray(((shape > 0) & (low <= offset) & (offset < high)).all(axis=1))
 
 
-def _cut(boxes_a: Pairs, boxes_b: Pairs) -> tuple[int, int, tuple[Ints, Ints], tuple[Ints, Ints]] | None:
-    """The axis and place of the cut whose larger half is smallest, with the rows of either half; None if none helps."""
+def _cut(spans_a: _Spans, spans_b: _Spans) -> tuple[int, int, tuple[Ints, Ints], tuple[Ints, Ints]] | None:
+    """The axis and place of the cut whose larger half is smallest, with the rows of both halves; None if none helps."""
     best = None
-    fewest = len(boxes_a[0]) + len(boxes_b[0])
-    for axis in range(boxes_a[0].shape[1]):
-        for cut in _places(np.concatenate([boxes_a[0][:, axis], boxes_b[0][:, axis]])):
-            left = tuple(np.flatnonzero(boxes[0][:, axis] < cut) for boxes in (boxes_a, boxes_b))
-            right = tuple(np.flatnonzero(boxes[1][:, axis] > cut) for boxes in (boxes_a, boxes_b))
+    fewest = len(spans_a[0]) + len(spans_b[0])
+    for axis in range(spans_a[0].shape[1]):
+        for cut in _places(np.concatenate([spans_a[0][:, axis], spans_b[0][:, axis]])):
+            left = tuple(np.flatnonzero(spans[0][:, axis] < cut) for spans in (spans_a, spans_b))
+            right = tuple(np.flatnonzero(spans[1][:, axis] > cut) for spans in (spans_a, spans_b))
             larger = max(len(left[0]) + len(left[1]), len(right[0]) + len(right[1]))
             if larger < fewest:
                 fewest = larger
@@ -134,14 +149,15 @@ def _cut(boxes_a: Pairs, boxes_b: Pairs) -> tuple[int, int, tuple[Ints, Ints], t
 
 
 def _places(starts: Ints) -> list[int]:
-    """The median start, and the next one: where most boxes start at one place, the cut must come after it."""
+    """The median start, and the next one: if most regions start at one place, the cut must come after it."""
     median = np.partition(starts, len(starts) // 2)[len(starts) // 2]
     later = starts[starts > median]
     return [int(median), int(later.min())] if len(later) else [int(median)]
 
 
 def _all_pairs(count_a: int, count_b: int) -> Iterator[Pairs]:
-    step = max(1, _CHUNK // max(1, count_b))
+    # At rank 0 every pair meets: pair n of a batch is row n // count_b of A with row n % count_b of B.
+    step = max(1, _BATCH // max(1, count_b))
     for start in range(0, count_a if count_b else 0, step):
         i, j = np.divmod(np.arange(min(step, count_a - start) * count_b), count_b)
         yield i + start, j

@@ -1,28 +1,29 @@
-"""How one tensor is cut into parts: the div rule, the chunk rule, arbitrary splits, N-d grids.
+"""Partitions: one tensor cut into parts by the div rule, the chunk rule, arbitrary splits or N-d grids.
 
-A ``Partition`` is an ordered tuple of regions that tile a shape; that they do is proven when it is constructed, so
-whoever holds one need not check it again.
+A ``Partition`` is an ordered tuple of regions that tile a shape. Construction proves that they do, so code that has a
+partition does not check it again. A ``PartitionSpec`` is what RFC 002 lets a partitioner return. ``layout.cutting``
+makes partitions of everything that a caller may give.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
-from operator import index
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, LayoutError
+from shardvar.layout.dtypes import Ints
 from shardvar.layout.overlap import find_overlap
-from shardvar.layout.region import Region, subtract_all
+from shardvar.layout.region import Region, read_integers, subtract_all
 
 Interval = tuple[int, int]
-"""Half-open: ``start, stop``."""
+"""Half-open: ``(start, stop)``."""
 
 
 def div(length: int, num_shards: int) -> tuple[Interval, ...]:
-    """The intervals of the div rule: always ``num_shards`` of them, the last ones empty where ids run out.
+    """The intervals of the div rule: always ``num_shards`` of them, the last ones empty if there are too few ids.
 
     R-DIV-1 (RFC 000): "ids are assigned to shards in a contiguous manner, while attempting to keep each shard size
     identical. If the ids do not evenly divide the number of shards, each of the first several shards will be assigned
@@ -36,8 +37,8 @@ def div(length: int, num_shards: int) -> tuple[Interval, ...]:
     return _intervals(small + (shard < larger) for shard in range(num_shards))
 
 
-def div_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The shard that holds each id under ``div``, and the id's row within that shard: two arrays like ``ids``.
+def div_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, Ints]:
+    """The shard that holds each id under ``div``, and the row of the id within that shard: two arrays like ``ids``.
 
     ``ArgumentError`` names the first id outside ``[0, length)``.
 
@@ -52,10 +53,12 @@ def div_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[npt.NDA
         raise ArgumentError(f"ids have dtype {array.dtype}.", "Give integers.")
     outside = (array < 0) | (array >= length)
     if outside.any():
-        raise ArgumentError(f"id {array[outside].flat[0]} is outside [0, {length}).")
+        raise ArgumentError(f"id {array[outside].flat[0]} is outside [0, {length}).", "Give ids of existing rows.")
     rows = array.astype(np.int64)
     small, larger = divmod(length, num_shards)
-    # The first `larger` shards hold small + 1 ids each; past them every shard holds `small`.
+    # The first `larger` shards hold small + 1 ids each; past them every shard holds `small`. Example: 13 ids over 5
+    # shards are 3, 3, 3, 2, 2, so 9 ids lie in the larger shards, and id 12 is the fourth past them: shard 3 + 3 // 2,
+    # row 3 % 2.
     ids_in_larger = larger * (small + 1)
     early = rows < ids_in_larger
     shard = np.where(early, rows // (small + 1), larger + (rows - ids_in_larger) // max(small, 1))
@@ -78,7 +81,7 @@ def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
-    """What a partitioner may return (RFC 002): counts per axis, or for uneven parts their sizes per axis; not both.
+    """RFC 002's answer of a partitioner: counts per axis, or for uneven parts their sizes per axis; not both.
 
     >>> PartitionSpec(partitions=[3, 1]).sizes((13, 4))
     ((5, 4, 4), (4,))
@@ -91,28 +94,28 @@ class PartitionSpec:
     splits: tuple[tuple[int, ...], ...] | None
     """The sizes of the parts along each axis; axes that are left out stay whole."""
 
+    # By hand, for the same reason as Region's: any sequence may be given, and tuples are kept.
     def __init__(self, partitions: Sequence[int] | None = None, splits: Sequence[Sequence[int]] | None = None) -> None:
         # R-SPEC-1 (RFC 002): "either partitions or splits", "but not both".
         if (partitions is None) == (splits is None):
             raise ArgumentError(
-                f"PartitionSpec(partitions={partitions}, splits={splits}) is not a layout.", "Give exactly one of them."
+                f"PartitionSpec got partitions={partitions} and splits={splits}.", "Give exactly one of them."
             )
         object.__setattr__(self, "partitions", None if partitions is None else _integers(partitions))
-        object.__setattr__(self, "splits", None if splits is None else tuple(map(_integers, splits)))
+        object.__setattr__(self, "splits", None if splits is None else _lists_of_integers(splits))
 
     def sizes(self, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """The sizes of the parts along every axis of ``shape``; ``LayoutError`` where they do not fit it."""
-        given = self.partitions if self.partitions is not None else self.splits
-        if given is None or len(given) > len(shape):
-            raise LayoutError(f"{self} has more axes than the shape {tuple(shape)}.")
-        if self.partitions is not None:
-            counts = (*self.partitions, *(1 for _ in shape[len(self.partitions) :]))
-            return tuple(
-                tuple(stop - start for start, stop in div(extent, count))
-                for extent, count in zip(shape, counts, strict=True)
-            )
-        sizes = (*given, *((extent,) for extent in shape[len(given) :]))
-        return tuple(tuple(axis) for axis in sizes if isinstance(axis, tuple))
+        """The sizes of the parts along every axis of ``shape``; ``LayoutError`` if the spec has more axes."""
+        counts, splits = self.partitions or (), self.splits or ()
+        if len(counts) > len(shape) or len(splits) > len(shape):
+            raise LayoutError(f"{self} has more axes than the shape {tuple(shape)}.", "Leave some out, from the end.")
+        if self.splits is not None:
+            return (*splits, *((extent,) for extent in shape[len(splits) :]))
+        padded = (*counts, *(1 for _ in shape[len(counts) :]))
+        return tuple(
+            tuple(stop - start for start, stop in div(extent, count))
+            for extent, count in zip(shape, padded, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +143,9 @@ class Partition:
 
     @classmethod
     def from_sizes(cls, shape: Sequence[int], sizes: Sequence[Sequence[int]]) -> Self:
-        """The grid of parts with these sizes along each axis, in C order; ``LayoutError`` where they do not add up."""
+        """The grid of parts with these sizes along each axis, in C order; ``LayoutError`` if they do not add up."""
         if len(sizes) != len(shape):
-            raise LayoutError(f"Sizes {sizes} have not one list for each axis of the shape {tuple(shape)}.")
+            raise LayoutError(f"Sizes {sizes} do not fit the shape {tuple(shape)}.", "Give one list for each axis.")
         for extent, along in zip(shape, sizes, strict=True):
             if sum(along) != extent or any(size < 0 for size in along):
                 raise LayoutError(f"Part sizes {tuple(along)} do not add up to {extent}, an axis of {tuple(shape)}.")
@@ -168,28 +171,39 @@ def check_tiles(shape: Sequence[int], parts: Sequence[Region]) -> None:
     for part in parts:
         if part.rank != full.rank or not full.covers(part):
             raise LayoutError(f"Part {part} reaches out of the shape {full.shape}.")
-    offset = np.array([part.offset for part in parts], dtype=np.int64).reshape(len(parts), full.rank)
-    extent = np.array([part.shape for part in parts], dtype=np.int64).reshape(len(parts), full.rank)
-    pair = find_overlap(offset, extent)
+    pair = find_overlap(*columns_of(parts, full.rank))
     if pair is not None:
         raise LayoutError(f"Parts {parts[pair[0]]} and {parts[pair[1]]} overlap.")
+    # Disjoint parts within the shape cover it if their sizes add up.
     if sum(part.size for part in parts) != full.size:
         missing = subtract_all(full, sorted(parts))
         raise LayoutError(f"Of the shape {full.shape} no part holds {', '.join(map(str, missing[:8]))}.")
 
 
+def columns_of(parts: Sequence[Region], rank: int) -> tuple[Ints, Ints]:
+    """Offsets and shapes [parts, rank] of regions."""
+    offset = np.array([part.offset for part in parts], dtype=np.int64).reshape(len(parts), rank)
+    shape = np.array([part.shape for part in parts], dtype=np.int64).reshape(len(parts), rank)
+    return offset, shape
+
+
 def _check_counts(length: int, num_shards: int) -> None:
     if num_shards < 1:
-        raise ArgumentError(f"{num_shards} shards are not a layout.", "Give at least one.")
+        raise ArgumentError(f"Cannot cut {length} rows into {num_shards} shards.", "Give at least one shard.")
     if length < 0:
-        raise ArgumentError(f"The length {length} is negative.")
+        raise ArgumentError(f"The length {length} is negative.", "Give a number of rows.")
 
 
 def _integers(values: Sequence[int]) -> tuple[int, ...]:
-    try:
-        return tuple(map(index, values))
-    except TypeError:
-        raise ArgumentError(f"{values!r} is no list of integers.", "Give a count or sizes for each axis.") from None
+    return read_integers(values, "axis of a PartitionSpec", ArgumentError)
+
+
+def _lists_of_integers(lists: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(lists, Iterable):
+        raise ArgumentError(
+            f"Invalid splits {lists!r}.", "Give a sequence of integers for each axis: the sizes of its parts."
+        )
+    return tuple(map(_integers, lists))
 
 
 def _intervals(sizes: Iterable[int]) -> tuple[Interval, ...]:

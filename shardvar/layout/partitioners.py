@@ -49,7 +49,7 @@ class FixedShardsPartitioner:
 
     def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
         """``min(num_shards, rows)`` along ``axis``; only that dimension need be known."""
-        return _answer(shape, axis, lambda rows: self.num_shards)
+        return _answer(shape, axis, lambda _rows: self.num_shards)
 
 
 @dataclass(frozen=True, slots=True)

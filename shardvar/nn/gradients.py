@@ -66,6 +66,7 @@ Pullback = Callable[[Any], tuple[Any, ...]]
 def sparse_gradients(table: VariableInterface, ids: Array, values: Array) -> ShardGradients:
     """Return the shards' parts of a gradient with ``values`` [n, *row] in the rows ``ids`` [n], which are in range."""
     shards, layout = components(table), row_layout_of(table)
+    # A shard of which no row was read has an empty gradient, not None: Adam decays the slots of such a shard too.
     nothing = np.zeros((0, *table.shape[1:]), values.dtype)
     parts = [IndexedSlices(nothing, np.zeros(0, ids.dtype), shard.shape) for shard in shards]
     for number, local, places in layout.split_rows(ids.astype(np.int64, copy=False)):
@@ -330,6 +331,7 @@ def _getitem(a: VariableInterface, b: Any) -> tuple[Array, Pullback]:
     def pullback(upstream: Any) -> tuple[ShardGradients]:
         dense = np.zeros(table.shape, value.dtype)
         np.add.at(dense, b, check_upstream(upstream, value))  # an index may name an element twice: add, not assign
+        # The index itself says which elements it selects: it may hold slices, lists and masks.
         touched = np.zeros(table.shape, np.bool_)
         touched[b] = True
         marks = [np.asarray(mark).any() for mark, _ in dense_gradients(table, touched)]

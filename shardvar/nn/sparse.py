@@ -59,6 +59,7 @@ class SparseTensor:
                 f"Indices of shape {places.shape} do not fit the dense shape {shape}.",
                 "Give integers [n, rank].",
             )
+        # Parsed before the fields are set: the dataclass is frozen, and holds arrays only, never lists.
         object.__setattr__(self, "indices", places.astype(np.int64))
         object.__setattr__(self, "values", as_value(values) if np.size(values) else np.asarray(values).reshape(-1))
         object.__setattr__(self, "dense_shape", shape)
@@ -270,6 +271,7 @@ def plan_safe_bags(
         raise ArgumentError(f"Weights have dtype {weights.dtype}, and the table {dtype}.", "Convert them first.")
     batch = sparse_ids.dense_shape[:-1]
     owners = _check_ascending(_flat_rows(sparse_ids))
+    # A weight <= 0 is dropped where the weights are divided by. "sum" keeps it, as TensorFlow does.
     keep = sparse_ids.values >= 0
     if weights is not None and combiner != "sum":
         keep &= weights > 0
@@ -279,6 +281,8 @@ def plan_safe_bags(
 
 def _with_defaults(bags: Bags, default_id: int) -> Bags:
     """Put ``default_id`` with weight 1 into every empty bag."""
+    # The default entries go to the end, and a stable sort by owner brings them into place: of owners 0, 2 and 3 bags,
+    # bag 1 is empty, and 0, 2, 1 becomes 0, 1, 2. Entries of one bag keep their order.
     empty = np.flatnonzero(np.bincount(bags.owners, minlength=bags.count) == 0)
     owners = np.concatenate([bags.owners, empty])
     order = np.argsort(owners, kind="stable")

@@ -1,11 +1,11 @@
-"""What a format can hold, and how slices are fitted to it before a byte is written."""
+"""Capabilities: what a format can hold, and how slices are fitted to it before a byte is written."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.layout.dtypes import NAMES, code
+from shardvar.layout.dtypes import NAMES, Bools, code
 from shardvar.planning.slices import SliceTable
 
 _NAMED = 8
@@ -14,7 +14,7 @@ _NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a format can hold; given to planning, which joins what must be whole and refuses the rest."""
+    """What a format can hold. Planning joins slices that must be whole, and refuses the rest."""
 
     dtypes: frozenset[str]
     """The element types that it can hold at all."""
@@ -23,18 +23,16 @@ class Capabilities:
     max_slice_rank: int = 0
     """Tensors of more axes are written whole."""
     empty_slices: bool = False
-    """Whether a slice without elements can be stored beside others of its tensor."""
+    """True if a slice without elements can be stored next to others of its tensor."""
     many_files: bool = True
-    """Whether it can have more than one data file."""
+    """True if it can have more than one data file."""
     atomic_overwrite: bool = True
-    """Whether an existing checkpoint is replaced in one step, so that no crash leaves a mixture."""
+    """True if an existing checkpoint is replaced in one step, so that no crash leaves a mixture."""
 
 
 def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str) -> None:
     """Raise ``UnsupportedError``, naming keys and dtypes, unless the format can hold every tensor."""
-    held = np.zeros(len(NAMES), dtype=np.bool)
-    held[[code(name) for name in capabilities.dtypes]] = True
-    refused = np.flatnonzero(~held[slices.tensors.codes])
+    refused = np.flatnonzero(~_codes_of(capabilities.dtypes)[slices.tensors.codes])
     if len(refused):
         named = ", ".join(
             f"{slices.tensors.keys[row]!r} ({slices.tensors.dtype(row)})" for row in refused[:_NAMED].tolist()
@@ -46,21 +44,29 @@ def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str
         )
 
 
-def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
-    """The slices, with those of every tensor that the format cannot cut joined to one, at the place of the first.
+def cuttable_rows(slices: SliceTable, capabilities: Capabilities) -> Bools:
+    """[m] True where the format can hold slices of the tensor; strings and scalars are never cut."""
+    ranks = slices.tensors.ranks
+    held = _codes_of(capabilities.slice_dtypes)[slices.tensors.codes]
+    allowed: Bools = held & (ranks > 0) & (ranks <= capabilities.max_slice_rank)
+    return np.asarray(allowed[slices.tensor])
 
-    Slices without elements are dropped where the format cannot store them beside others.
+
+def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
+    """Join the slices of every tensor that the format cannot cut, at the place of its first slice.
+
+    Slices without elements are dropped if the format cannot store them next to others.
     """
-    cuttable = np.zeros(len(NAMES), dtype=np.bool)
-    cuttable[[code(name) for name in capabilities.slice_dtypes]] = True
     tensors = slices.tensors
-    joined = (~cuttable[tensors.codes] | (tensors.ranks > capabilities.max_slice_rank))[slices.tensor]
+    cuttable = _codes_of(capabilities.slice_dtypes)[tensors.codes] & (tensors.ranks <= capabilities.max_slice_rank)
+    joined = (~cuttable)[slices.tensor]
     keep = np.ones(len(slices), dtype=np.bool)
     if not capabilities.empty_slices:
         empty = ~(slices.shape > 0).all(axis=1)
         keep &= ~empty
         # A tensor without elements keeps one slice: the whole of it.
         joined |= ~(tensors.shapes[slices.tensor] > 0).all(axis=1)
+    # Of the slices that are joined only the first stays, and becomes the whole tensor.
     _, first = np.unique(slices.tensor, return_index=True)
     is_first = np.zeros(len(slices), dtype=np.bool)
     is_first[first] = True
@@ -70,3 +76,10 @@ def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
     offset = np.where(joined[:, None], 0, slices.offset)[rows]
     table = SliceTable.of(tensors, slices.tensor[rows], offset, shape, slices.nbytes[rows])
     return table if slices.device is None else replace(table, device=slices.device[rows], devices=slices.devices)
+
+
+def _codes_of(names: frozenset[str]) -> Bools:
+    """[number of dtypes] True at the codes of these dtypes, to be indexed by a column of codes."""
+    held = np.zeros(len(NAMES), dtype=np.bool)
+    held[[code(name) for name in names]] = True
+    return held

@@ -1,26 +1,46 @@
-"""What moves where: plans are values, made from metadata alone, and proven before anything moves.
+"""Plans: what moves where. A plan is a value, made from metadata alone, and proven before anything moves.
 
     save     slices in memory -> targets in files
     restore  stored slices    -> slices in memory
     reshard  stored slices    -> targets in files
 
-are one question: which region of which source slice fills which target slice. ``plan_copies`` answers it by searching
-overlaps; a ``Plan`` owns its targets and can only be constructed if its copies cover every target exactly, so a
-missing slice is an error here and never zeros later.
+are one question: which region of which source slice fills which target slice?
+
+1. ``find_faults`` holds the laws of a well-formed index, key by key: each slice lies within its tensor
+   (``OutOfBounds``), no two slices hold the same element (``OverlappingSlices``), and every element is held by one
+   (``IncompleteCheckpoint``, naming the missing regions). A key that breaks a law is listed with its error; the other
+   keys can still be read.
+2. ``plan_copies`` matches tensors by key and searches overlaps. A ``Plan`` can only be constructed if its copies cover
+   every target exactly, so a missing slice is an error here and never zeros later.
+
+Slices of almost every tensor are cut along one axis alone; their laws are checked for all tensors at once, by sorting.
+Tensors that are cut along several axes are searched one by one, and each search ends at the first overlap.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
-from shardvar.errors import IncompleteCheckpoint, InconsistentTensor
-from shardvar.layout.dtypes import Ints
-from shardvar.layout.overlap import overlapping_pairs
+from shardvar.errors import CheckpointError, IncompleteCheckpoint, InconsistentTensor, OutOfBounds, OverlappingSlices
+from shardvar.layout.dtypes import Bools, Ints
+from shardvar.layout.overlap import find_overlap, overlapping_pairs
 from shardvar.layout.region import Region, intersect
-from shardvar.planning.faults import missing
 from shardvar.planning.index import unknown_key
-from shardvar.planning.slices import SliceTable, TensorTable, widen
+from shardvar.planning.slices import SliceTable, TensorTable, group_rows, sum_by, widen
+
+_NAMED = 8
+"""Missing regions that an error names; the others it counts."""
+
+_SUBTRACTED = 1024
+"""Slices up to which missing regions are computed: of one tensor, and of all tensors of an index together."""
+
+_MOST_REGIONS = 64
+"""Regions that a tensor may fall into while its slices are taken away; a longer list would not help a reader."""
+
+
+# Values.
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +52,25 @@ class Copy:
     target: int
     """The row of the target slice."""
     region: Region
-    """What moves, in the coordinates of the whole tensor."""
+    """The region that moves, in the coordinates of the whole tensor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyTable:
-    """Columns of copies, ordered by target and, within a target, by offset."""
+    """Columns of copies, ordered by target and, within a target, by offset.
+
+    Source 0 holds the rows 0 to 3 and source 1 the rows 3 to 5; the targets hold 0 to 2 and 2 to 5. So target 0 gets
+    rows from source 0 alone, and target 1 from both:
+
+    >>> copies = CopyTable(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([[0], [2], [3]]), np.array([[2], [1],
+    [2]]))
+    >>> for row in range(len(copies)):
+    ...     start, count = copies.offset[row, 0], copies.shape[row, 0]
+    ...     print(f"rows {start} to {start + count}: source {copies.source[row]} -> target {copies.target[row]}")
+    rows 0 to 2: source 0 -> target 0
+    rows 2 to 3: source 0 -> target 1
+    rows 3 to 5: source 1 -> target 1
+    """
 
     source: Ints
     """[c] rows of the sources."""
@@ -58,17 +91,32 @@ class CopyTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Copies that fill every target exactly; constructed only if they do."""
+    """Copies that fill every target exactly; it can only be constructed if they do.
+
+    A tensor of five rows is stored in slices of 3 and 2 rows and wanted in slices of 2 and 3 rows:
+
+    >>> tensors = TensorTable.of([("w", "int8", (5,))])
+    >>> rows = np.array([0, 0])
+    >>> stored = SliceTable.of(tensors, rows, offset=np.array([[0], [3]]), shape=np.array([[3], [2]]))
+    >>> wanted = SliceTable.of(tensors, rows, offset=np.array([[0], [2]]), shape=np.array([[2], [3]]))
+    >>> plan = plan_copies(stored, wanted)
+    >>> [f"{copy.source} -> {copy.target} {copy.region}" for copy in map(plan.copy, range(len(plan.copies)))]
+    ['0 -> 0 [0:2]', '0 -> 1 [2:3]', '1 -> 1 [3:5]']
+    >>> plan_copies(stored.take(np.array([0])), wanted)
+    Traceback (most recent call last):  # doctest: +ELLIPSIS
+    shardvar.errors.IncompleteCheckpoint: 'w' lacks [3:5]. These elements are stored nowhere: find the missing file, or
+    ...
+    """
 
     sources: SliceTable
-    """Where elements come from."""
+    """The slices that elements come from."""
     targets: SliceTable
-    """What is to be filled."""
+    """The slices to fill."""
     copies: CopyTable
-    """What moves."""
+    """The regions that move."""
 
     def __post_init__(self) -> None:
-        check_covers(self.sources, self.targets, self.copies)
+        check_covers(self.targets, self.copies)
 
     def copy(self, row: int) -> Copy:
         """One copy as a value, without the padding of the columns."""
@@ -77,8 +125,12 @@ class Plan:
         offset, shape = self.copies.offset[row, :rank], self.copies.shape[row, :rank]
         return Copy(int(self.copies.source[row]), target, Region(offset.tolist(), shape.tolist()))
 
+    def bounds(self) -> Ints:
+        """[m + 1] where the copies of each target begin in ``copies``."""
+        return np.searchsorted(self.copies.target, np.arange(len(self.targets) + 1))
+
     def _repr_html_(self) -> str:
-        """What moves, as a drawing and a table, for notebooks."""
+        """The copies as a drawing and a table, for notebooks."""
         from shardvar.pictures.drawings import MOST_MOVES, plan_html
 
         copies = [self.copy(row) for row in range(min(len(self.copies), MOST_MOVES + 1))]
@@ -86,52 +138,61 @@ class Plan:
         moves = [(source, target, str(region), region.size) for source, target, region in named]
         return plan_html(len(self.sources), len(self.targets), moves, len(self.copies))
 
-    def bounds(self) -> Ints:
-        """[m + 1] where each target's copies begin in ``copies``."""
-        return np.searchsorted(self.copies.target, np.arange(len(self.targets) + 1))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assignment:
-    """What a policy's answer becomes: the slices to write and the file that each goes to."""
+    """A policy's answer: the slices to write and the file of each."""
 
     slices: SliceTable
     """The slices, in the order in which they are written."""
     file: Ints
-    """[m] the number of the file of each."""
+    """[m] the number of the file of each slice."""
     num_files: int
     """The number of files."""
     description: str = ""
-    """The policy's own sentence about itself."""
+    """The policy's sentence about itself."""
+
+    def by_file(self) -> tuple[Ints, Ints]:
+        """Rows grouped by file, as ``SliceTable.by_tensor`` groups them by tensor."""
+        return group_rows(self.file, self.num_files)
+
+    def nbytes_of_files(self) -> Ints:
+        """[num_files] the payload bytes of each file."""
+        return sum_by(self.file, self.slices.nbytes, self.num_files)
+
+
+# Copies.
 
 
 def plan_copies(sources: SliceTable, targets: SliceTable) -> Plan:
     """The plan that fills the targets from the sources, matching tensors by key.
 
-    Sources must not overlap (``find_faults``). ``UnknownKey`` where no source has a target's key,
-    ``InconsistentTensor`` where the two disagree on dtype or full shape, ``IncompleteCheckpoint`` where a region of a
-    target is in no source. Linear in slices plus copies, but for sorting.
+    Sources must not overlap (``find_faults``). ``UnknownKey`` if no source has a target's key,
+    ``InconsistentTensor`` if the two disagree on dtype or full shape, ``IncompleteCheckpoint`` if a region of a
+    target is in no source. Linear in slices plus copies, apart from sorting.
     """
     tensor_of = _match(sources.tensors, targets.tensors)
     rank = max(sources.shape.shape[1], targets.shape.shape[1])
-    offset_a, shape_a = sources.boxes(rank)
-    offset_b, shape_b = targets.boxes(rank)
+    offset_a, shape_a = sources.regions_by_tensor(rank)
+    offset_b, shape_b = targets.regions_by_tensor(rank)
+    # Both sides number tensors as the sources do, so that one search serves all tensors.
     offset_b[:, 0] = tensor_of[targets.tensor]
     pairs = list(overlapping_pairs(offset_b, shape_b, offset_a, shape_a))
     target = np.concatenate([np.zeros(0, np.int64), *(i for i, _ in pairs)])
     source = np.concatenate([np.zeros(0, np.int64), *(j for _, j in pairs)])
     offset, shape = intersect(offset_a[source, 1:], shape_a[source, 1:], offset_b[target, 1:], shape_b[target, 1:])
+    # Copies are moved target by target in C order, so that both sides are read and written forwards. lexsort takes its
+    # last key first, hence the reversed columns: for rank 2 the keys are (column 1, column 0, target).
     order = np.lexsort((*offset.T[::-1], target))
     return Plan(sources, targets, CopyTable(source, target, offset, shape).take(order))
 
 
-def check_covers(sources: SliceTable, targets: SliceTable, copies: CopyTable) -> None:
+def check_covers(targets: SliceTable, copies: CopyTable) -> None:
     """Raise ``IncompleteCheckpoint``, naming key and regions, unless the copies hold every element of every target.
 
-    The copies are intersections of disjoint sources with a target, so they cover it if their sizes add up to its own.
+    The copies are intersections of disjoint sources with a target, so they cover it if their sizes add up to its size.
     """
-    filled = np.zeros(len(targets), dtype=np.int64)
-    np.add.at(filled, copies.target, np.prod(copies.shape, axis=1, dtype=np.int64))
+    filled = sum_by(copies.target, np.prod(copies.shape, axis=1, dtype=np.int64), len(targets))
     short = np.flatnonzero(filled != np.prod(targets.shape, axis=1, dtype=np.int64))
     if not len(short):
         return
@@ -142,7 +203,7 @@ def check_covers(sources: SliceTable, targets: SliceTable, copies: CopyTable) ->
         Region(offset.tolist(), shape.tolist())
         for offset, shape in zip(mine.offset[:, :rank], mine.shape[:, :rank], strict=True)
     ]
-    error = missing(targets.key(row), targets.region(row), found)
+    error = _incomplete(targets.key(row), targets.region(row), found)
     more = f" {len(short) - 1} more slices are incomplete." if len(short) > 1 else ""
     raise IncompleteCheckpoint(error.cause + more, error.remedy)
 
@@ -160,7 +221,7 @@ def _match(sources: TensorTable, targets: TensorTable) -> Ints:
     if not same.all():
         differences = [
             f"{targets.keys[row]!r} is {_described(sources, int(found[row]))} in the checkpoint "
-            f"and {_described(targets, row)} where it is to go"
+            f"and {_described(targets, row)} in the target"
             for row in np.flatnonzero(~same).tolist()
         ]
         raise InconsistentTensor(f"{'; '.join(differences)}.", "Shapes and dtypes are never changed unasked.")
@@ -168,10 +229,124 @@ def _match(sources: TensorTable, targets: TensorTable) -> Ints:
 
 
 def _name(slices: SliceTable, row: int) -> tuple[int, str, int]:
-    """A slice's row, what a person calls it, and its number of elements."""
+    """A slice's row, a name for people, and its number of elements."""
     region = slices.region(row)
     return row, f"{slices.key(row)}{region}", region.size
 
 
 def _described(tensors: TensorTable, row: int) -> str:
     return f"{tensors.dtype(row)}{list(tensors.shape(row))}"
+
+
+# Faults.
+
+
+def find_faults(slices: SliceTable) -> dict[str, CheckpointError]:
+    """The keys that break a law, each with its error."""
+    faults: dict[int, CheckpointError] = {}
+    bounds = _out_of_bounds(slices)
+    if bounds:
+        faults.update(bounds)
+        good = np.flatnonzero(~np.isin(slices.tensor, list(bounds)))
+        slices = slices.take(good)
+    for tensor, error in (*_overlaps(slices), *_holes(slices)):
+        faults.setdefault(tensor, error)
+    return {slices.tensors.keys[tensor]: error for tensor, error in sorted(faults.items())}
+
+
+def _out_of_bounds(slices: SliceTable) -> dict[int, CheckpointError]:
+    full = slices.tensors.shapes[slices.tensor]
+    # Not offset + shape > full, which may overflow: both come from a file.
+    bad = ((slices.offset < 0) | (slices.shape < 0) | (slices.shape > full - slices.offset)).any(axis=1)
+    faults: dict[int, CheckpointError] = {}
+    for row in np.flatnonzero(bad).tolist():
+        tensor = int(slices.tensor[row])
+        if tensor not in faults:
+            full_shape = slices.tensors.shape(tensor)
+            # Not a Region: a slice out of bounds may have negative or overflowing numbers.
+            columns = (column[row, : len(full_shape)].tolist() for column in (slices.offset, slices.shape))
+            extents = ", ".join(f"{offset}:{offset + count}" for offset, count in zip(*columns, strict=True))
+            faults[tensor] = OutOfBounds(
+                f"The slice [{extents}] of {slices.key(row)!r} reaches out of the shape {full_shape}.",
+                "The index is damaged, or its writer was wrong; the other tensors can be read.",
+            )
+    return faults
+
+
+def _overlaps(slices: SliceTable) -> Iterator[tuple[int, CheckpointError]]:
+    # axes[t, d] is True if some slice of tensor t is cut along axis d.
+    cut = slices.shape != slices.tensors.shapes[slices.tensor]
+    axes = np.zeros((len(slices.tensors), cut.shape[1]), dtype=np.bool)
+    np.logical_or.at(axes, slices.tensor, cut)
+    filled = (slices.shape > 0).all(axis=1)
+    one_axis = axes.sum(axis=1) <= 1
+    yield from _overlaps_on_one_axis(slices, np.flatnonzero(filled & one_axis[slices.tensor]), axes)
+    order = np.flatnonzero(filled & ~one_axis[slices.tensor])
+    order = order[np.argsort(slices.tensor[order], kind="stable")]
+    for rows in np.split(order, np.flatnonzero(np.diff(slices.tensor[order])) + 1):
+        pair = find_overlap(slices.offset[rows], slices.shape[rows])
+        if pair is not None:
+            yield _overlap(slices, int(rows[pair[0]]), int(rows[pair[1]]))
+
+
+def _overlaps_on_one_axis(slices: SliceTable, rows: Ints, axes: Bools) -> Iterator[tuple[int, CheckpointError]]:
+    """Overlaps of slices that are cut along one axis at most: sorted by their start, they meet a neighbour if any."""
+    if not axes.shape[1]:  # scalars: each slice is the one element
+        start = np.zeros(len(rows), dtype=np.int64)
+        stop = start + 1
+    else:
+        axis = axes.argmax(axis=1)[slices.tensor[rows]]
+        start = slices.offset[rows, axis]
+        stop = start + slices.shape[rows, axis]
+    order = np.lexsort((start, slices.tensor[rows]))
+    rows, start, stop = rows[order], start[order], stop[order]
+    meet = (slices.tensor[rows[1:]] == slices.tensor[rows[:-1]]) & (start[1:] < stop[:-1])
+    seen: set[int] = set()
+    for position in np.flatnonzero(meet).tolist():
+        tensor, error = _overlap(slices, int(rows[position]), int(rows[position + 1]))
+        if tensor not in seen:
+            seen.add(tensor)
+            yield tensor, error
+
+
+def _overlap(slices: SliceTable, first: int, second: int) -> tuple[int, CheckpointError]:
+    a, b = slices.region(first), slices.region(second)
+    cause = f"The slices {a} and {b} of {slices.key(first)!r} overlap in {a.intersect(b)}."
+    return int(slices.tensor[first]), OverlappingSlices(cause, "Which of them is right cannot be known; write it anew.")
+
+
+def _holes(slices: SliceTable) -> Iterator[tuple[int, CheckpointError]]:
+    # Sizes as floats, which do not overflow, decide only which tensors are looked at; the exact sizes decide.
+    held = np.zeros(len(slices.tensors))
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.add.at(held, slices.tensor, np.prod(slices.shape, axis=1, dtype=np.float64))
+        full = np.prod(slices.tensors.shapes, axis=1, dtype=np.float64)
+    order, bounds = slices.by_tensor()
+    subtracted = 0
+    for tensor in np.flatnonzero((np.diff(bounds) > 0) & (held != full)).tolist():
+        regions = [slices.region(row) for row in order[bounds[tensor] : bounds[tensor + 1]].tolist()]
+        whole = Region.whole(slices.tensors.shape(tensor))
+        if sum(region.size for region in regions) < whole.size:
+            subtracted += len(regions)
+            named = regions if subtracted <= _SUBTRACTED else None
+            yield tensor, _incomplete(slices.tensors.keys[tensor], whole, named)
+
+
+def _incomplete(key: str, wanted: Region, stored: list[Region] | None) -> IncompleteCheckpoint:
+    """The error that names the regions of ``wanted`` that no stored region holds, if they are found quickly."""
+    remedy = "These elements are stored nowhere: find the missing file, or the other files of its writer."
+    regions = _rest(wanted, stored) if stored is not None and len(stored) <= _SUBTRACTED else None
+    if regions is None:
+        return IncompleteCheckpoint(f"{key!r} lacks some of the {wanted.size} elements of {wanted}.", remedy)
+    more = f" and {len(regions) - _NAMED} more regions" if len(regions) > _NAMED else ""
+    return IncompleteCheckpoint(f"{key!r} lacks {', '.join(map(str, regions[:_NAMED]))}{more}.", remedy)
+
+
+def _rest(wanted: Region, stored: list[Region]) -> list[Region] | None:
+    """A region without the others, as disjoint regions; None if it falls into too many."""
+    rest = [wanted]
+    for region in sorted(stored):
+        rest = [part for old in rest for part in old.subtract(region)]
+        if len(rest) > _MOST_REGIONS:
+            return None
+    return rest

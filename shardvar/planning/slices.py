@@ -1,25 +1,28 @@
-"""What a checkpoint is made of, before anybody asks where its bytes are: named regions of named tensors.
+"""Slices: named regions of named tensors. A checkpoint consists of them, wherever their bytes are.
 
-``TensorSlice`` is one of them, for people. ``TensorTable`` and ``SliceTable`` are columns of them, for a million: what
-is true of each row is computed for all rows at once.
+``TensorSlice`` is one slice, for people. ``TensorTable`` and ``SliceTable`` are columns, for a million of them: a
+property of a row is computed for all rows at once.
 
 Columns of shapes and offsets are matrices, one row a slice, padded on the right to the largest rank with axes of
-offset 0 and extent 1. Padding changes neither sizes nor intersections, so rank 0 needs no case of its own.
+offset 0 and extent 1. Padding changes neither sizes nor intersections, so rank 0 is not a special case. Example: the
+shapes ``(13, 4)`` and ``()`` are the rows ``[13, 4]`` and ``[1, 1]``.
+
+Questions about all rows (which rows belong to each tensor, how many bytes each tensor has) are methods of
+``SliceTable``; add new ones there, so that each is answered once.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.errors import InconsistentTensor, MalformedCheckpoint
-from shardvar.layout.dtypes import ITEMSIZES, MAX_RANK, NAMES, Ints, code, slice_nbytes
+from shardvar.layout.dtypes import ITEMSIZES, MAX_RANK, NAMES, Array, Bools, Ints, code, slice_nbytes
 from shardvar.layout.region import Region
 
 LOCAL_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
-"""Where arrays are that nobody put anywhere."""
+"""The device of arrays that were not put on any."""
 
 
 def task_of(device: str) -> str:
@@ -50,13 +53,13 @@ class TensorSlice:
 
     @property
     def is_whole(self) -> bool:
-        """True where the slice is the whole tensor."""
+        """True if the slice is the whole tensor."""
         return self.region == Region.whole(self.full_shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorTable:
-    """Columns of tensors: one row a key."""
+    """Columns of tensors: one row for each key."""
 
     keys: Sequence[str]
     """The tensors' names, all different."""
@@ -99,13 +102,13 @@ class TensorTable:
         return replace(self, keys=keys, codes=self.codes[rows], ranks=self.ranks[rows], shapes=self.shapes[rows])
 
     def whole(self) -> "SliceTable":
-        """One slice a tensor, holding all of it; strings get ``nbytes`` 0, as theirs is not known here."""
+        """One slice for each tensor, all of it; strings get ``nbytes`` 0, since theirs is not known here."""
         return SliceTable.of(self, np.arange(len(self)), np.zeros_like(self.shapes), self.shapes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SliceTable:
-    """Columns of slices: one row a slice; several rows may belong to one tensor."""
+    """Columns of slices: one row for each slice; several rows may belong to one tensor."""
 
     tensors: TensorTable
     """The tensors that the slices belong to; a tensor without a slice is allowed."""
@@ -124,12 +127,22 @@ class SliceTable:
 
     @classmethod
     def of(cls, tensors: TensorTable, tensor: Ints, offset: Ints, shape: Ints, nbytes: Ints | None = None) -> Self:
-        """The table whose payload sizes follow from dtype and shape; ``nbytes`` counts only where they do not."""
+        """The table whose sizes follow from dtype and shape; ``nbytes`` counts only for strings and variants."""
         codes = tensors.codes[tensor]
         computed = slice_nbytes(codes, shape)
         if nbytes is not None:
             computed = np.where(ITEMSIZES[codes] == 0, nbytes, computed)
         return cls(tensors, tensor, offset, shape, computed)
+
+    @classmethod
+    def of_region(cls, tensors: TensorTable, region: Region, nbytes: Ints | None = None) -> Self:
+        """The table with one slice, a region of the first tensor of ``tensors``."""
+        offset, shape = (
+            np.zeros((1, tensors.shapes.shape[1]), np.int64),
+            np.ones((1, tensors.shapes.shape[1]), np.int64),
+        )
+        offset[0, : region.rank], shape[0, : region.rank] = region.offset, region.shape
+        return cls.of(tensors, np.zeros(1, np.int64), offset, shape, nbytes)
 
     def __len__(self) -> int:
         return len(self.tensor)
@@ -150,13 +163,34 @@ class SliceTable:
         return LOCAL_DEVICE if self.device is None else self.devices[int(self.device[row])]
 
     def tasks(self) -> tuple[Ints, list[str]]:
-        """[m] numbers of tasks, and the names that they are positions of, in the order in which they come first."""
+        """Task numbers [m] and the names that they index, in order of first appearance."""
         if self.device is None:
             return np.zeros(len(self), dtype=np.int64), [task_of(LOCAL_DEVICE)]
         names = [task_of(self.devices[number]) for number in dict.fromkeys(self.device.tolist())]
         position = {name: number for number, name in enumerate(dict.fromkeys(names))}
         of_device = np.array([position.get(task_of(device), -1) for device in self.devices], dtype=np.int64)
         return of_device[self.device], list(position)
+
+    def by_tensor(self, *, by_offset: bool = False) -> tuple[Ints, Ints]:
+        """Rows grouped by tensor: ``order`` [m] and ``bounds`` [n + 1].
+
+        The rows of tensor ``t`` are ``order[bounds[t] : bounds[t + 1]]``; a tensor without a slice has none. They
+        ascend, or with ``by_offset`` are in the C order of their offsets.
+
+        >>> tensors = TensorTable.of([("a", "int8", (2,)), ("b", "int8", (2,)), ("c", "int8", (2,))])
+        >>> order, bounds = tensors.whole().take(np.array([2, 0, 2])).by_tensor()
+        >>> order.tolist(), bounds.tolist()
+        ([1, 0, 2], [0, 1, 1, 3])
+        """
+        if not by_offset:
+            return group_rows(self.tensor, len(self.tensors))
+        # lexsort takes its last key first: for rank 2 the keys are (column 1, column 0, tensor).
+        order = np.lexsort((*self.offset.T[::-1], self.tensor))
+        return order, _bounds(self.tensor[order], len(self.tensors))
+
+    def nbytes_of_tensors(self) -> Ints:
+        """[n] the payload bytes of each tensor, all its slices together; 0 for a tensor without a slice."""
+        return sum_by(self.tensor, self.nbytes, len(self.tensors))
 
     def key(self, row: int) -> str:
         """The name of the slice's tensor."""
@@ -176,9 +210,9 @@ class SliceTable:
         codes: Ints = self.tensors.codes[self.tensor]
         return codes
 
-    def is_whole(self) -> npt.NDArray[np.bool]:
+    def is_whole(self) -> Bools:
         """[m] True where the slice is its whole tensor."""
-        whole: npt.NDArray[np.bool] = (self.shape == self.tensors.shapes[self.tensor]).all(axis=1)
+        whole: Bools = (self.shape == self.tensors.shapes[self.tensor]).all(axis=1)
         return whole
 
     def take(self, rows: Ints) -> Self:
@@ -192,18 +226,45 @@ class SliceTable:
             device=None if self.device is None else self.device[rows],
         )
 
-    def boxes(self, rank: int) -> tuple[Ints, Ints]:
-        """Offsets and shapes [m, 1 + rank] with an axis for the tensor in front, so that tensors never meet."""
+    def regions_by_tensor(self, rank: int) -> tuple[Ints, Ints]:
+        """Offsets and shapes [m, 1 + rank] with the tensor as the first axis, so that two tensors never meet."""
         return (
             np.column_stack([self.tensor, widen(self.offset, rank, 0)]),
             np.column_stack([np.ones_like(self.tensor), widen(self.shape, rank, 1)]),
         )
 
 
+def group_rows(column: Ints, count: int) -> tuple[Ints, Ints]:
+    """Rows grouped by a column of numbers below ``count``: ``order`` [m] and ``bounds`` [count + 1].
+
+    The rows that hold the number ``k`` are ``order[bounds[k] : bounds[k + 1]]``, ascending.
+    """
+    # A stable sort keeps the rows of one number in order; each number begins where it would be inserted. Example: the
+    # column 2, 0, 2 has the order 1, 0, 2; sorted it is 0, 2, 2, so the numbers 0, 1, 2 begin at 0, 1, 1, and end at 3.
+    order = np.argsort(column, kind="stable")
+    return order, _bounds(column[order], count)
+
+
+def _bounds(column: Ints, count: int) -> Ints:
+    """[count + 1] the first row of each number below ``count`` in a sorted column, and the end."""
+    return np.searchsorted(column, np.arange(count + 1))
+
+
+def sum_by(column: Ints, values: Ints, count: int) -> Ints:
+    """[count] the sum of the values of the rows that hold each number; exact, unlike ``np.bincount`` with weights.
+
+    >>> sum_by(np.array([2, 0, 2]), np.array([5, 1, 7]), 3)
+    array([ 1,  0, 12])
+    """
+    sums = np.zeros(count, dtype=np.int64)
+    np.add.at(sums, column, values)
+    return sums
+
+
 def pad(shapes: Sequence[Sequence[int]], fill: int) -> tuple[Ints, Ints]:
     """Ranks [n] and a matrix [n, largest rank] of rows of several lengths, padded on the right.
 
-    ``MalformedCheckpoint`` where a row has more axes than NumPy can, or a number that 64 bits cannot hold.
+    ``MalformedCheckpoint`` if a row has more axes than NumPy allows, or a number that 64 bits cannot hold.
 
     >>> ranks, matrix = pad([(2, 3), ()], fill=1)
     >>> ranks.tolist(), matrix.tolist()
@@ -223,7 +284,7 @@ def pad(shapes: Sequence[Sequence[int]], fill: int) -> tuple[Ints, Ints]:
 
 
 def widen(matrix: Ints, rank: int, fill: int) -> Ints:
-    """The matrix with columns of ``fill`` added on the right up to ``rank``."""
+    """Add columns of ``fill`` on the right of the matrix, up to ``rank`` columns."""
     missing = rank - matrix.shape[1]
     if missing <= 0:
         return matrix
@@ -231,7 +292,7 @@ def widen(matrix: Ints, rank: int, fill: int) -> Ints:
 
 
 def stack(tables: Sequence[SliceTable]) -> SliceTable:
-    """One table of all rows in order, of tables over the same tensors."""
+    """Stack tables over the same tensors: one table of all rows, in order."""
     first = tables[0]
     tensor, offset, shape, nbytes = (
         np.concatenate([getattr(table, name) for table in tables]) for name in ("tensor", "offset", "shape", "nbytes")
@@ -243,9 +304,9 @@ def stack(tables: Sequence[SliceTable]) -> SliceTable:
 
 
 def concatenate(tables: Sequence[SliceTable]) -> SliceTable:
-    """One table of all rows in order; a tensor that several tables name becomes one.
+    """Concatenate tables over any tensors: one table of all rows, in order; tensors of one key become one.
 
-    ``InconsistentTensor`` where they disagree on its dtype or full shape.
+    ``InconsistentTensor`` if they disagree on its dtype or full shape.
     """
     if len(tables) == 1:
         return tables[0]
@@ -253,6 +314,8 @@ def concatenate(tables: Sequence[SliceTable]) -> SliceTable:
     keys = [key for table in tables for key in table.tensors.keys]
     codes, ranks = (_stack([getattr(t.tensors, name) for t in tables]) for name in ("codes", "ranks"))
     shapes = _stack([widen(table.tensors.shapes, rank, 1) for table in tables], rank)
+    # Every tensor becomes the first one of its key. Example: keys a, b, a have row_of 0, 1, 0; the kept rows are 0, 1,
+    # whose new positions are 0, 1, so the slices of all three tensors get the new tensors 0, 1, 0.
     first: dict[str, int] = {}
     row_of = np.fromiter((first.setdefault(key, row) for row, key in enumerate(keys)), np.int64, len(keys))
     same = (codes == codes[row_of]) & (ranks == ranks[row_of]) & (shapes == shapes[row_of]).all(axis=1)
@@ -273,7 +336,7 @@ def concatenate(tables: Sequence[SliceTable]) -> SliceTable:
     )
 
 
-def _stack(columns: Sequence[npt.NDArray[Any]], rank: int | None = None) -> npt.NDArray[Any]:
+def _stack(columns: Sequence[Array], rank: int | None = None) -> Array:
     if columns:
         return np.concatenate(columns)
     return np.zeros(0 if rank is None else (0, rank), dtype=np.int64)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import isfinite
 from operator import index
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,21 +16,6 @@ INTEGERS = "int32", "int64", "uint32", "uint64"
 
 TRUNCATED_AT = 2
 """Standard deviations beyond which a truncated normal value is drawn again, as in TensorFlow."""
-
-
-def read_shape(shape: Sequence[SupportsIndex]) -> tuple[int, ...]:
-    """Return the shape as a tuple of integers.
-
-    >>> read_shape(np.array([13, 4]))
-    (13, 4)
-    """
-    try:
-        extents = tuple(index(extent) for extent in shape)
-    except TypeError:
-        raise ArgumentTypeError(f"Invalid shape {shape!r}.", "Give a sequence of integers.") from None
-    if any(extent < 0 for extent in extents):
-        raise ArgumentError(f"The shape {extents} has a negative extent.", "Give extents of 0 or more.")
-    return extents
 
 
 def read_dtype(dtype: npt.DTypeLike, allowed: Sequence[str]) -> np.dtype[Any]:

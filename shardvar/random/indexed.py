@@ -26,6 +26,7 @@ import numpy.typing as npt
 from shardvar.errors import ArgumentError
 from shardvar.layout import Region
 from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.region import read_shape
 from shardvar.random.arguments import (
     FLOATS,
     INTEGERS,
@@ -34,7 +35,6 @@ from shardvar.random.arguments import (
     read_integer_limits,
     read_limits,
     read_seed,
-    read_shape,
 )
 from shardvar.random.value_blocks import DrawFunction, draw_blocks
 

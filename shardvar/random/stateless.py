@@ -27,16 +27,8 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
-from shardvar.random.arguments import (
-    FLOATS,
-    INTEGERS,
-    TRUNCATED_AT,
-    read_dtype,
-    read_integer_limits,
-    read_seed,
-    read_shape,
-    scaled,
-)
+from shardvar.layout.region import read_shape
+from shardvar.random.arguments import FLOATS, INTEGERS, TRUNCATED_AT, read_dtype, read_integer_limits, read_seed, scaled
 
 Words = npt.NDArray[np.uint32]
 

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout import Region
 from shardvar.layout.dtypes import Array
-from shardvar.random.arguments import FLOATS, read_dtype, read_limits, read_shape
+from shardvar.layout.region import read_shape
+from shardvar.random.arguments import FLOATS, read_dtype, read_limits
 from shardvar.random.value_blocks import draw_blocks
 
 _Words = npt.NDArray[np.uint32]

@@ -117,18 +117,19 @@ class _Walk:
 
     def visit_new(self) -> None:
         """List the children of every object that has no row in ``edges`` yet."""
-        for number in count(len(self.edges)):
-            if number == len(self.objects):  # ``objects`` grows while it is walked
+        objects, edges, number_of = self.objects, self.edges, self.number_of
+        for number in count(len(edges)):
+            if number == len(objects):  # ``objects`` grows while it is walked
                 return
-            parent = self.objects[number]
+            parent = objects[number]
             slots = parent.child_slots
             row = []
             for name, child in parent.children.items():
                 if name in slots:
                     self.delayed.append((number, name, child, slots[name]))
                 else:
-                    row.append((name, self.number_of(child)))
-            self.edges.append(row)
+                    row.append((name, number_of(child)))
+            edges.append(row)
 
 
 class ContainerNode(Trackable):

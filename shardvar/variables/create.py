@@ -13,18 +13,13 @@ from itertools import cycle
 from typing import Any
 
 from shardvar.devices import Device, current_device
-from shardvar.errors import LayoutError
+from shardvar.layout.cutting import Cut, plan_rows
 from shardvar.layout.dtypes import Array
-from shardvar.layout.partition import Partition, PartitionSpec
-from shardvar.layout.partitioning import AnyPartitioner, check_answer, plan_partition
 from shardvar.layout.region import Region
 from shardvar.variables.initial_value import InitialValue, makes_new_arrays, open_initial_value
 from shardvar.variables.scopes import NextCreator, scoped_name
 from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.variable import Variable
-
-Cut = Partition | PartitionSpec | Sequence[int] | int | AnyPartitioner | None
-"""How to cut: a partition, what a partitioner may answer, a number of shards, or a partitioner."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +51,7 @@ def create_partitioned(
     next_creator: NextCreator,
     kwargs: dict[str, Any],
     *,
-    cut: Cut,
+    cut: Cut | None,
     place_next: Callable[[], Device] = current_device,
     num_shards: int = 1,
 ) -> Any:
@@ -71,12 +66,12 @@ def create_partitioned(
         return next_creator(**kwargs)
     # Plan: geometry, parts, and a device for each.
     initial = open_initial_value(kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype"))
-    partition = plan_cut(cut, initial, num_shards)
+    partition = plan_rows(cut, initial.shape, initial.dtype, num_shards)
     # R-CREATE-2 (RFC 000): "We will fall back to creating normal variables when there are less than two partitions."
     if len(partition) < 2:
         value = kwargs["initial_value"] if initial.whole is None else initial.whole
         return next_creator(**kwargs | {"initial_value": value, "device": place_next()})
-    # Create: one part after another, so that of a value made in parts only one part is in memory besides the shards.
+    # Create: one part after another, so that only one part at a time is in memory in addition to the shards.
     name = kwargs.get("name")
     parts = [
         next_creator(**kwargs | _arguments_of_part(initial, region, place_next(), name, number))
@@ -86,7 +81,7 @@ def create_partitioned(
 
 
 def create_sharded_variable(
-    initial_value: Any, cut: Cut, devices: Sequence[Device] | None = None, **kwargs: Any
+    initial_value: Any, cut: Cut | None, devices: Sequence[Device] | None = None, **kwargs: Any
 ) -> Any:
     """Return ``sv.Variable(initial_value, **kwargs)``, cut and placed round robin on devices, without a strategy.
 
@@ -97,32 +92,6 @@ def create_sharded_variable(
     homes = cycle(devices or [current_device()])
     kwargs["initial_value"] = initial_value
     return create_partitioned(Variable, kwargs, cut=cut, place_next=homes.__next__)
-
-
-def plan_cut(cut: Cut, initial: InitialValue, num_shards: int) -> Partition:
-    """The partition of rows that ``cut`` means for this value."""
-    if isinstance(cut, Partition):
-        if cut.shape != initial.shape or not _cuts_rows_in_order(cut):
-            raise LayoutError(
-                f"The parts {', '.join(map(str, cut))} of {cut.shape} do not cut the rows of {initial.shape}.",
-                "Give a partition of that shape along its first axis, its parts in the order of their rows.",
-            )
-        return cut
-    if cut is None or callable(cut):
-        return plan_partition(cut, initial.shape, initial.dtype, num_shards)
-    if not initial.shape:
-        return plan_partition(None, (), initial.dtype)
-    return check_answer([cut] if isinstance(cut, int) else cut, initial.shape)
-
-
-def _cuts_rows_in_order(partition: Partition) -> bool:
-    start = 0
-    for part in partition:
-        zeros = (0,) * len(partition.shape[1:])
-        if part.shape and (part.offset != (start, *zeros) or part.shape[1:] != partition.shape[1:]):
-            return False
-        start += part.shape[0] if part.shape else 0
-    return True
 
 
 def _arguments_of_part(

@@ -11,6 +11,7 @@ import numpy as np
 from shardvar.devices import Buffer, Device, current_device, device_scope, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.region import read_declared_shape
 from shardvar.variables.initial_value import evaluate
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.operations import gather_rows, plan_row_write, plan_write, read_range, read_variable_op
@@ -57,7 +58,7 @@ class ResourceVariable(Variable):
         self._name = scoped_name("Variable" if name is None else name)
         # R-CREATE-3 (RFC 000): "residing in the same device as the “colocated_with” variable".
         home = device or current_device() if colocated_with is None else device_of(colocated_with)
-        declared = None if shape is None else parse_shape(shape)
+        declared = None if shape is None else read_declared_shape(shape)
         # Plan: the initial value, where it is, and whether its array may become the buffer. An array of the caller's is
         # copied, because the variable must not change with it.
         value, source, owns_value = evaluate(initial_value, declared, dtype, home)
@@ -157,16 +158,3 @@ def device_of(variable: Any) -> Device:
     if not resources:
         raise ArgumentError(f"{variable.name} holds no resource on a device.", "Colocate with a resource variable.")
     return resources[0].device
-
-
-def parse_shape(shape: Any) -> tuple[int | None, ...]:
-    """Return a declared shape as a tuple of integers, with None for any extent."""
-    try:
-        dimensions = tuple(None if extent is None else int(extent.__index__()) for extent in shape)
-    except (TypeError, AttributeError):
-        raise ArgumentTypeError(
-            f"Invalid shape {shape!r}.", "Give a sequence of integers, or None for any extent."
-        ) from None
-    if any(extent is not None and extent < 0 for extent in dimensions):
-        raise ArgumentError(f"The shape {dimensions} has a negative extent.", "Give extents of 0 or more.")
-    return dimensions

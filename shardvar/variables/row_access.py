@@ -54,7 +54,7 @@ class ShardGroup(Generic[S]):
 
     variables: tuple[S, ...]
     """The shards; empty ones are among them."""
-    layout: RowLayout
+    row_layout: RowLayout
     """Which rows each shard holds."""
     row_shape: tuple[int, ...]
     """The shape of one row."""
@@ -81,22 +81,22 @@ class ShardGroup(Generic[S]):
         # Move, one message for each shard that holds some of the rows.
         with holding(self.resources):
             if isinstance(rows, range):
-                for shard, local, places in self.layout.split_range(rows):
+                for shard, local, places in self.row_layout.split_range(rows):
                     self.variables[shard].read_range(out[places], (local, *columns))
                 return out
-            # Plain resources are gathered together, block by block, which stays in the processor's cache. Other kinds
+            # Plain resources are gathered together, in row blocks that stay in the processor's cache. Other kinds
             # of shards compute their rows, so each is asked by itself.
             buffers = [buffer for shard in self.variables if (buffer := shard.rows_buffer()) is not None]
             if len(buffers) == len(self.variables):
-                gather_parts(out, buffers, rows, self.layout.split_rows, current_device())
+                gather_parts(out, buffers, rows, self.row_layout.split_rows, current_device())
             else:
-                for shard, numbers, at in self.layout.split_rows(rows):
+                for shard, numbers, at in self.row_layout.split_rows(rows):
                     self.variables[shard].gather_rows(out, numbers, at)
         return out
 
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
         """Return the writes of each shard that has rows, with its own rows of ``value``."""
-        bounds = pairwise(self.layout.bounds)
+        bounds = pairwise(self.row_layout.bounds)
         return [
             write
             for shard, (start, stop) in zip(self.variables, bounds, strict=True)
@@ -110,11 +110,11 @@ class ShardGroup(Generic[S]):
         Shards hold contiguous rows, so ascending rows are already grouped by shard: bounds (0, 3, 5) and the rows
         [0, 2, 2, 4] have the edges [0, 3, 4], and shard 0 gets the first three rows.
         """
-        edges = np.searchsorted(rows, self.layout.bounds).tolist()
+        edges = np.searchsorted(rows, self.row_layout.bounds).tolist()
         writes = []
         for shard, (low, high) in enumerate(pairwise(edges)):
             if low < high:
-                local = rows[low:high] - self.layout.bounds[shard]
+                local = rows[low:high] - self.row_layout.bounds[shard]
                 own = (values[low:high], None) if order is None else (values, order[low:high])
                 writes += self.variables[shard].plan_row_writes(update, local, *own)
         return writes

@@ -1,7 +1,7 @@
 """Row layouts: which shard holds which rows. Shards are contiguous intervals along the first axis, of any sizes.
 
 ``div`` has a closed form for its own sizes. A row layout may have others, empty shards included, so rows are found by
-searching among the bounds between shards: one method for every contiguous layout.
+searching among the bounds between shards: one method for every row layout.
 """
 
 from collections.abc import Iterator, Sequence

@@ -44,8 +44,8 @@ class ShardedVariable(VariableInterface):
     def __init__(self, variables: Sequence[Variable], name: str = "ShardedVariable") -> None:
         shards = check_shards(variables)
         self._name = name
-        layout = RowLayout.of_sizes([shard.shape[0] for shard in shards])
-        self._shards = ShardGroup(tuple(shards), layout, tuple(shards[0].shape[1:]), shards[0].dtype)
+        row_layout = RowLayout.of_sizes([shard.shape[0] for shard in shards])
+        self._shards = ShardGroup(tuple(shards), row_layout, tuple(shards[0].shape[1:]), shards[0].dtype)
         # A weak reference: shards outlive a container that is dropped, and are then free for another one.
         for shard in shards:
             shard._container = weakref.ref(self)
@@ -61,7 +61,7 @@ class ShardedVariable(VariableInterface):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (self._shards.layout.num_rows, *self._shards.row_shape)
+        return (self._shards.row_layout.num_rows, *self._shards.row_shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -84,7 +84,7 @@ class ShardedVariable(VariableInterface):
     def partition(self) -> Partition:
         """The region of the whole that each shard holds."""
         zeros = (0,) * len(self._shards.row_shape)
-        bounds = self._shards.layout.bounds
+        bounds = self._shards.row_layout.bounds
         parts = tuple(
             Region((start, *zeros), (stop - start, *self._shards.row_shape)) for start, stop in pairwise(bounds)
         )

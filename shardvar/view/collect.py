@@ -22,7 +22,7 @@ from shardvar.planning.index import EntryTable
 from shardvar.storage.protocol import Storage
 
 Columns = dict[str, Any]
-Measured = Mapping[str, Statistics | ReadError]
+StatisticsByKey = Mapping[str, Statistics | ReadError]
 
 HEIGHTS = "0123456789abcdefghijklmnopqrstuvwxyz"
 """The heights of the bars of a histogram, one character each; the highest bar of a histogram has the last character."""
@@ -50,7 +50,7 @@ def describe(
     reader: Reader,
     keys: Sequence[str],
     file_nbytes: Sequence[int | None],
-    measured: Measured | None = None,
+    measured: StatisticsByKey | None = None,
     counts: Mapping[str, Ints] | None = None,
 ) -> Columns:
     """Return the columns of one checkpoint: the content of its index about the tensors named by ``keys``.
@@ -65,8 +65,7 @@ def describe(
     used = sorted({tensors.dtype(row) for row in rows if row >= 0})
     shapes: dict[tuple[int, ...], int] = {}
     shape = [-1 if row < 0 else shapes.setdefault(tensors.shape(row), len(shapes)) for row in rows]
-    nbytes = np.zeros(len(tensors) + 1, dtype=np.int64)
-    np.add.at(nbytes, entries.slices.tensor, entries.slices.nbytes)
+    nbytes = np.append(entries.slices.nbytes_of_tensors(), 0)  # the last one is that of row -1
     return {
         "path": reader.path,
         "format": reader.format,
@@ -137,8 +136,8 @@ def _size(storage: Storage, name: str) -> int | None:
 def _slices_of(entries: EntryTable, rows: Sequence[int]) -> tuple[Ints, list[int]]:
     """Return the rows of the entries of these tensors, tensor after tensor, and the number of each tensor's entries."""
     slices = entries.slices
-    order = np.lexsort((*slices.offset.T[::-1], slices.tensor))
-    bounds = np.searchsorted(slices.tensor[order], np.arange(len(slices.tensors) + 1)).tolist()
+    order, ends = slices.by_tensor(by_offset=True)
+    bounds = ends.tolist()
     ranges = [(bounds[row], bounds[row + 1]) if row >= 0 else (0, 0) for row in rows]
     parts = [order[start:stop] for start, stop in ranges if start < stop]
     return np.concatenate([np.zeros(0, np.int64), *parts]), [stop - start for start, stop in ranges]
@@ -164,14 +163,14 @@ def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
     }
 
 
-def _faults(reader: Reader, keys: Sequence[str], measured: Measured) -> list[list[Any]]:
+def _faults(reader: Reader, keys: Sequence[str], measured: StatisticsByKey) -> list[list[Any]]:
     """Return row, kind and message of every tensor that cannot be read, by its index or by its values."""
     faults: dict[str, Any] = {key: found for key, found in measured.items() if not isinstance(found, Statistics)}
     faults |= reader.faults
     return [[row, type(faults[key]).__name__, str(faults[key])] for row, key in enumerate(keys) if key in faults]
 
 
-def _statistics(keys: Sequence[str], measured: Measured, counts: Mapping[str, Ints]) -> Columns:
+def _statistics(keys: Sequence[str], measured: StatisticsByKey, counts: Mapping[str, Ints]) -> Columns:
     """Return columns over the tensors that have statistics; ``row`` holds the rows of these tensors."""
     found = [(row, key, each) for row, key in enumerate(keys) if isinstance(each := measured.get(key), Statistics)]
     names = ("min", "max", "mean", "std")

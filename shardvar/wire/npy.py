@@ -25,7 +25,6 @@ from shardvar.wire.damage import COPY_AGAIN, invalid, malformed
 NPY_MAGIC = b"\x93NUMPY"
 MAX_NPY_HEADER_NBYTES = 10_000
 """NumPy's own limit: 64 axes of 20 digits need a tenth of it."""
-MAX_PREAMBLE_NBYTES = 12 + MAX_NPY_HEADER_NBYTES
 _ALIGNMENT = 64
 """Bytes: since NumPy 1.14 the elements begin at a multiple of this."""
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import basic_indices
 
 import shardvar as sv
-from shardvar.checkpoint.callbacks.held import Held
-from shardvar.checkpoint.callbacks.lazy_slice import LazySlice
+from shardvar.checkpoint.callbacks.shardable_tensor import LazySlice
+from shardvar.checkpoint.callbacks.slice_source import SliceSource
 from shardvar.checkpoint.save import source_of
 from shardvar.devices import Device, device_scope
 from shardvar.errors import ArgumentError, IncompleteCheckpoint, PolicyError, UnknownKey
 from shardvar.planning.policies import ColumnarPolicy
-from shardvar.planning.policies.columnar import HOLDS_ALL
+from shardvar.planning.policies.policy import HOLDS_ALL
 from shardvar.planning.slices import SliceTable
 from spec_tests.helpers import paths
 from spec_tests.helpers.hypothesis_strategies import slice_tables
@@ -89,12 +89,12 @@ CALLBACKS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
     "slice_wrong_full_shape_b": (
         changed(lambda shard: shard.update({A: {"5 3 0,4:0,3": shard[A][""]}})), r"from \(4, 3\) to \(5, 3\)"
     ),
-    "slice_spec_garbage": (changed(lambda shard: shard.update({A: {"hello": shard[A][""]}})), "no slice: .*'hello'"),
+    "slice_spec_garbage": (changed(lambda shard: shard.update({A: {"hello": shard[A][""]}})), "invalid .*'hello'"),
     "slice_out_of_bounds": (changed(recut(_0_3=slice(0, 3), _3_2=slice(2, 4))), "does not fit 4 indices"),
     "returns_none": (lambda tensors: None, "answered with None"),
-    "returns_dict": (all_in_one, "which is no sequence of files"),
+    "returns_dict": (all_in_one, "instead of a sequence of files"),
     "flat_tensors_no_spec": (
-        lambda tensors: [{each.checkpoint_key: each.tensor for each in tensors}], "no mapping of slice specs"
+        lambda tensors: [{each.checkpoint_key: each.tensor for each in tensors}], "instead of a mapping of slice specs"
     ),
 }  # fmt: skip
 
@@ -137,14 +137,14 @@ def test_a_bad_callback_is_one_clear_error_and_the_checkpoint_that_stood_there_s
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
-        (lambda tensors: (each for each in [all_in_one(tensors)]), "no sequence"),
-        (lambda tensors: "files", "no sequence"),
+        (lambda tensors: (each for each in [all_in_one(tensors)]), "instead of a sequence"),
+        (lambda tensors: "files", "instead of a sequence"),
         (lambda tensors: [[]], "file 0 with a value of type list"),
         (lambda tensors: [None], "file 0 with None"),
-        (changed(lambda shard: shard.update({3: {"": 1}})), "3, which is no text"),
-        (changed(lambda shard: shard.update({A: {None: shard[A][""]}})), "None, which is no text"),
+        (changed(lambda shard: shard.update({3: {"": 1}})), "3 instead of by text"),
+        (changed(lambda shard: shard.update({A: {None: shard[A][""]}})), "None instead of by text"),
         (changed(lambda shard: shard.update({A: {}})), "lost 'a"),
-        (changed(lambda shard: shard.update({A: {"": None}})), "no slice: .*no array"),
+        (changed(lambda shard: shard.update({A: {"": None}})), "invalid slice of .*NoneType"),
         (changed(lambda shard: shard.update({A: {"": np.full((4, 3), b"x", object)}})), "from float32 to string"),
         (changed(lambda shard: shard.update({B: {"": shard[B][""][None]}})), r"reshaped 'b/.*from \(\) to \(1,\)"),
         (changed(recut(_0_2=slice(0, 2), _3_1=slice(3, 4))), r"lacks \[2:3, 0:3\]"),
@@ -251,7 +251,7 @@ def test_cutting_lazily_is_cutting(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 5), max_size=3)))
     x = np.asarray(np.arange(int(np.prod(shape)), dtype=np.int32)).reshape(shape)
     source = source_of({"x": x})
-    held = Held(source.index.entries.slices, source.index.entries, source, {})
+    held = SliceSource(source.index.entries.slices, source.index.entries, source, {})
     lazy, expected = LazySlice(held, 0), x
     for _ in range(2):
         index = data.draw(basic_indices(expected.shape, allow_newaxis=True, max_dims=6))
@@ -265,7 +265,7 @@ def test_cutting_lazily_is_cutting(data: st.DataObject) -> None:
 
 def test_nothing_is_read_before_a_value_is_needed() -> None:
     source = source_of({"x": np.arange(6)})
-    held = Held(source.index.entries.slices, source.index.entries, None, {})
+    held = SliceSource(source.index.entries.slices, source.index.entries, None, {})
     [given] = held.shardable_tensors()
     part = given.tensor[1:5:2]
     assert (part.shape, len(part), part.ndim, part.size, part.nbytes) == ((2,), 2, 1, 2, 16)
@@ -339,7 +339,7 @@ policies = st.one_of(
 
 @given(slice_tables(), policies)
 def test_columns_and_callback_give_the_same_answer(slices: SliceTable, policy: ColumnarPolicy) -> None:
-    given = Held(slices, None, None, {}).shardable_tensors()  # type: ignore[arg-type]
+    given = SliceSource(slices, None, None, {}).shardable_tensors()  # type: ignore[arg-type]
     shards = policy(given)
     columns = policy.assign(slices, HOLDS_ALL)
     expected: list[set[tuple[str, Any]]] = [set() for _ in range(columns.num_files)]

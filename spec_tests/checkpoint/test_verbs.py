@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardvar.checkpoint import load, open_checkpoint, reshard, save
-from shardvar.checkpoint.basic_index import cut_steps, parse_index
 from shardvar.checkpoint.locate import find_target
 from shardvar.checkpoint.save import source_of
 from shardvar.checkpoint.writing import draft
@@ -38,6 +37,7 @@ from shardvar.formats.protocol import Format
 from shardvar.formats.table import all_formats, format_named, format_names
 from shardvar.layout import Region
 from shardvar.layout.dtypes import dtype_name
+from shardvar.layout.indexing import cut_steps, plan_region
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
@@ -327,7 +327,7 @@ def basic_indexes(shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
 def test_cutting_along_a_step_changes_nothing(shape: tuple[int, ...], most: int, data: st.DataObject) -> None:
     """What steps leave out is read a bounded number of elements at a time, or not at all."""
     array, index = np.arange(np.prod(shape)).reshape(shape), data.draw(basic_indexes(shape))
-    region, pick = parse_index((None,) if index is None else index, shape)
+    region, pick = plan_region((None,) if index is None else index, shape)
     parts, axis = cut_steps(region, pick, most)
     picked = [np.asarray(array[part.slices][(*pick, ...)]) for part, pick in parts]
     assert same(picked[0] if len(parts) == 1 else np.concatenate(picked, axis), np.asarray(array[index]))

@@ -19,7 +19,7 @@ import shardvar as sv
 from shardvar.cli.output import human_size, printable
 from shardvar.cli.parser import COMMANDS
 from shardvar.cli.tree import tree_lines
-from shardvar.cli.usage import parse_index, parse_shards, parse_size
+from shardvar.cli.usage import parse_index_text, parse_shards, parse_size
 from spec_tests.helpers import paths
 from spec_tests.helpers.command_line import FORMATS, Run, run, saved, tensors
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS, keys
@@ -227,9 +227,9 @@ def test_an_index_means_what_numpy_means(data: st.DataObject, shape: list[int]) 
         expected = eval(f"array[{text}]")  # noqa: S307  # text that this test has made
     except IndexError:
         with pytest.raises(sv.errors.ArgumentError):
-            parse_index(text, shape)
+            parse_index_text(text, shape)
         return
-    axes = [axis if isinstance(axis, range) else [axis] for axis in parse_index(text, shape)]
+    axes = [axis if isinstance(axis, range) else [axis] for axis in parse_index_text(text, shape)]
     assert array[np.ix_(*(np.array(axis, int) for axis in axes))].ravel().tolist() == np.ravel(expected).tolist()
 
 
@@ -368,7 +368,7 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("command", ["inspect", "show", "verify", "diff", "reshard"])
 def test_help_fits_a_screen_and_ends_in_examples_that_parse(command: str, run: Run) -> None:
-    from shardvar.cli.parser import parse
+    from shardvar.cli.parser import parse_arguments
 
     with patch.dict(os.environ, {"COLUMNS": "100"}):
         lines = run(command, "--help").out.splitlines()
@@ -376,17 +376,17 @@ def test_help_fits_a_screen_and_ends_in_examples_that_parse(command: str, run: R
     examples = lines[lines.index("examples:") + 1 :]
     assert examples
     for example in examples:
-        assert parse(shlex.split(example)[1:]).command == command
+        assert parse_arguments(shlex.split(example)[1:]).command == command
 
 
 def test_the_first_help_has_examples_that_parse_and_fits_a_screen(run: Run) -> None:
-    from shardvar.cli.parser import parse
+    from shardvar.cli.parser import parse_arguments
 
     with patch.dict(os.environ, {"COLUMNS": "80"}):
         lines = run("--help").out.splitlines()
     assert len(lines) <= 45
     examples = [line for line in lines if line.startswith("  shardvar ")]
-    assert len({parse(shlex.split(line)[1:]).command for line in examples}) >= 3
+    assert len({parse_arguments(shlex.split(line)[1:]).command for line in examples}) >= 3
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])

@@ -88,5 +88,5 @@ def test_unknown_names_are_refused() -> None:
     for name in ("absent.json", "../__init__.py", "checkpoints"):
         with pytest.raises(ArgumentError, match="Unknown file of vectors"):
             vectors.read(name)
-    with pytest.raises(ArgumentError, match="There is no group"):
+    with pytest.raises(ArgumentError, match="Unknown group"):
         vectors.group("schema")

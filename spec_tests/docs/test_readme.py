@@ -1,6 +1,6 @@
 """Tests that docs/cli.md and the README cover the whole command line; test_documents.py runs their commands."""
 
-from shardvar.cli.parser import COMMANDS, parse
+from shardvar.cli.parser import COMMANDS, parse_arguments
 from spec_tests.helpers import paths
 from spec_tests.helpers.documents import blocks, commands
 
@@ -88,4 +88,4 @@ def test_the_examples_of_the_page_parse() -> None:
         *COMMANDS,
         "--version",
     }
-    assert parse(["show", "model", "key", "-1"]).index == "-1"
+    assert parse_arguments(["show", "model", "key", "-1"]).index == "-1"

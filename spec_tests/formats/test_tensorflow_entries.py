@@ -30,8 +30,10 @@ from shardvar.formats.tensorflow.protos import (
     decode_bundle_entries,
     decode_entry,
     decode_header,
-    encode_entry,
+    encode_head,
     encode_header,
+    encode_place,
+    encode_slices,
 )
 from shardvar.layout.dtypes import NAMES
 from shardvar.wire.crc import CRC32C, mask
@@ -55,6 +57,12 @@ ENTRIES = st.builds(
     crc=st.integers(0, 2**32 - 1),
     slices=st.just(()) | st.lists(EXTENTS, max_size=2).map(tuple),
 )
+
+
+def encode_entry(entry: BundleEntry) -> bytes:
+    """Return a whole entry, its fields in ascending order."""
+    place = encode_place(entry.shard, entry.offset, entry.size, entry.crc)
+    return encode_head(entry.dtype, entry.shape) + place + encode_slices(entry.slices)
 
 
 @given(ENTRIES)

@@ -29,7 +29,7 @@ from shardvar.errors import (
 from shardvar.formats.tensorflow import FORMAT
 from shardvar.formats.tensorflow.contents import decode_key
 from shardvar.layout.dtypes import is_opaque
-from shardvar.layout.slice_text import parse_slice_text
+from shardvar.layout.region import parse_slice_text
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.memory_storage import MemoryStorage

@@ -10,11 +10,11 @@ import numpy as np
 from shardvar.checkpoint.objects.series import SeriesState
 from shardvar.checkpoint.objects.stored_graph import decode_graph
 from shardvar.checkpoint.reader import Reader
-from shardvar.cli.usage import parse_index, parse_size
+from shardvar.cli.usage import parse_index_text, parse_size
 from shardvar.errors import ShardvarError
 from shardvar.formats.table import format_named
 from shardvar.formats.tensorflow.protos import decode_bundle_entries, decode_header
-from shardvar.layout.slice_text import format_slice_text, parse_slice_text
+from shardvar.layout.region import format_slice_text, parse_slice_text
 from shardvar.wire import ordered_code, strings
 from shardvar.wire.block_file import decode_index_block
 from shardvar.wire.npy import build_preamble, parse_preamble, preamble_nbytes
@@ -104,7 +104,7 @@ def read_index_expression(data: bytes) -> None:
     text, shape = data.decode("utf-8", "replace"), (13, 4, 2)
     with suppress(ShardvarError):
         parse_size(text)
-    axes = parse_index(text, shape)
+    axes = parse_index_text(text, shape)
     for axis, extent in zip(axes, shape, strict=True):
         chosen = [axis] if isinstance(axis, int) else list(axis[:1]) + list(axis[-1:])
         if not all(0 <= each < extent for each in chosen):

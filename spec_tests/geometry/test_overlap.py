@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from shardvar.layout import overlap
 from shardvar.layout.overlap import find_overlap, overlapping_pairs
 
-Boxes = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+Regions = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 @st.composite
-def boxes(draw: st.DrawFn, rank: int, max_count: int = 24) -> Boxes:
-    """Columns of boxes in a small space, so that many are identical, touch, straddle or hold each other."""
+def regions(draw: st.DrawFn, rank: int, max_count: int = 24) -> Regions:
+    """Columns of regions in a small space, so that many are identical, touch, straddle or hold each other."""
     count, extent = draw(st.integers(0, max_count)), draw(st.integers(1, 9))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     return rng.integers(0, extent, (count, rank)), rng.integers(0, draw(st.integers(1, 9)) + 1, (count, rank))
 
 
-def plain_pairs(a: Boxes, b: Boxes) -> list[tuple[int, int]]:
+def plain_pairs(a: Regions, b: Regions) -> list[tuple[int, int]]:
     """The definition: every pair is looked at."""
     found = []
     for i, (offset_a, shape_a) in enumerate(zip(*a, strict=True)):
@@ -34,21 +34,21 @@ def plain_pairs(a: Boxes, b: Boxes) -> list[tuple[int, int]]:
     return found
 
 
-def all_pairs(a: Boxes, b: Boxes) -> list[tuple[int, int]]:
+def all_pairs(a: Regions, b: Regions) -> list[tuple[int, int]]:
     return [pair for i, j in overlapping_pairs(*a, *b) for pair in zip(i.tolist(), j.tolist(), strict=True)]
 
 
-@pytest.mark.parametrize(("slack", "chunk"), [(8, 1 << 20), (0, 1 << 20), (0, 5), (1, 3)])
+@pytest.mark.parametrize(("slack", "batch"), [(8, 1 << 20), (0, 1 << 20), (0, 5), (1, 3)])
 @pytest.mark.parametrize("rank", [0, 1, 2, 3, 4])
 def test_every_overlapping_pair_is_found_once(
-    rank: int, slack: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+    rank: int, slack: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without slack space is cut as far as it can be; with small chunks the candidates come in many."""
+    """Without slack space is cut as far as it can be; with small batches the candidates come in many."""
     monkeypatch.setattr(overlap, "_SLACK", slack)
-    monkeypatch.setattr(overlap, "_CHUNK", chunk)
+    monkeypatch.setattr(overlap, "_BATCH", batch)
 
-    @given(boxes(rank), boxes(rank))
-    def holds(a: Boxes, b: Boxes) -> None:
+    @given(regions(rank), regions(rank))
+    def holds(a: Regions, b: Regions) -> None:
         assert sorted(all_pairs(a, b)) == plain_pairs(a, b)
 
     holds()
@@ -58,8 +58,8 @@ def test_every_overlapping_pair_is_found_once(
 def test_a_pair_of_rows_overlaps_exactly_if_one_is_found(slack: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "_SLACK", slack)
 
-    @given(st.integers(0, 3).flatmap(boxes))
-    def holds(a: Boxes) -> None:
+    @given(st.integers(0, 3).flatmap(regions))
+    def holds(a: Regions) -> None:
         expected = [(i, j) for i, j in plain_pairs(a, a) if i < j]
         found = find_overlap(*a)
         assert (found in expected) if expected else (found is None)
@@ -67,20 +67,20 @@ def test_a_pair_of_rows_overlaps_exactly_if_one_is_found(slack: int, monkeypatch
     holds()
 
 
-def rows(length: int, count: int, width: int = 4) -> Boxes:
+def rows(length: int, count: int, width: int = 4) -> Regions:
     """``count`` row slices of a [length, width] tensor."""
     cuts = np.arange(count + 1) * length // count
     offset = np.stack([cuts[:-1], np.zeros(count, np.int64)], axis=1)
     return offset, np.stack([np.diff(cuts), np.full(count, width)], axis=1)
 
 
-def grid(*counts: int, extent: int = 5, shift: int = 0) -> Boxes:
-    """A grid of boxes in any number of axes."""
+def grid(*counts: int, extent: int = 5, shift: int = 0) -> Regions:
+    """A grid of regions in any number of axes."""
     index = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), axis=-1).reshape(-1, len(counts))
     return index * extent + shift, np.full(index.shape, extent)
 
 
-def bars(count: int) -> Boxes:
+def bars(count: int) -> Regions:
     """Bars along all three axes, disjoint: any cut along one axis goes through all bars along it."""
     side = count * 3
     offsets, extents = [], []
@@ -96,15 +96,15 @@ def bars(count: int) -> Boxes:
     return np.concatenate(offsets), np.concatenate(extents)
 
 
-def arms(count: int) -> Boxes:
-    """Unit boxes along three axes from a common corner: most begin at index 0, whichever axis one looks at."""
+def arms(count: int) -> Regions:
+    """Unit regions along three axes from a common corner: most begin at index 0, whichever axis one looks at."""
     offset = np.concatenate([np.arange(1, count)[:, None] * row for row in np.eye(3, dtype=np.int64)])
     return offset, np.ones_like(offset)
 
 
-def shuffled(boxes: Boxes) -> Boxes:
-    order = np.random.default_rng(7).permutation(len(boxes[0]))
-    return boxes[0][order], boxes[1][order]
+def shuffled(regions: Regions) -> Regions:
+    order = np.random.default_rng(7).permutation(len(regions[0]))
+    return regions[0][order], regions[1][order]
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def shuffled(boxes: Boxes) -> Boxes:
     ],
     ids=["rows", "rows-of-one", "shuffled-rows", "grid", "3d-grid", "4d-grid", "bars", "arms", "arms-and-grid"],
 )
-def test_the_search_expands_about_as_many_candidates_as_there_are_boxes_and_pairs(
-    make_a: Callable[[], Boxes], make_b: Callable[[], Boxes], factor: int, monkeypatch: pytest.MonkeyPatch
+def test_the_search_expands_about_as_many_candidates_as_there_are_regions_and_pairs(
+    make_a: Callable[[], Regions], make_b: Callable[[], Regions], factor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = make_a(), make_b()
     expanded, looked_at = 0, 0
@@ -135,10 +135,10 @@ def test_the_search_expands_about_as_many_candidates_as_there_are_boxes_and_pair
             expanded += len(i)
             yield i, j
 
-    def counting_candidates(boxes_a, boxes_b, axis):  # type: ignore[no-untyped-def]
+    def counting_candidates(regions_a, regions_b, axis):  # type: ignore[no-untyped-def]
         nonlocal looked_at
-        looked_at += len(boxes_a[0]) + len(boxes_b[0])
-        return candidates(boxes_a, boxes_b, axis)
+        looked_at += len(regions_a[0]) + len(regions_b[0])
+        return candidates(regions_a, regions_b, axis)
 
     monkeypatch.setattr(overlap, "_expand", counting_expand)
     monkeypatch.setattr(overlap, "_candidates", counting_candidates)
@@ -149,25 +149,25 @@ def test_the_search_expands_about_as_many_candidates_as_there_are_boxes_and_pair
     assert looked_at <= 5 * factor * (size + pairs)
 
 
-def test_many_identical_boxes_are_expanded_in_bounded_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All pairs of identical boxes overlap; nothing is larger than a chunk and one row of it."""
-    monkeypatch.setattr(overlap, "_CHUNK", 1000)
+def test_many_identical_regions_are_expanded_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pairs of identical regions overlap; nothing is larger than a batch and one row of it."""
+    monkeypatch.setattr(overlap, "_BATCH", 1000)
     same = np.zeros((300, 2), np.int64), np.full((300, 2), 3)
     sizes = [len(i) for i, _ in overlapping_pairs(*same, *same)]
     assert sum(sizes) == 300 * 300
     assert max(sizes) <= 1300
 
 
-def test_an_overlap_of_many_identical_boxes_is_found_in_the_first_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    chunks = 0
+def test_an_overlap_of_many_identical_regions_is_found_in_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = 0
     expand = overlap._expand
 
     def counting(*ranges):  # type: ignore[no-untyped-def]
-        nonlocal chunks
+        nonlocal batches
         for pair in expand(*ranges):
-            chunks += 1
+            batches += 1
             yield pair
 
     monkeypatch.setattr(overlap, "_expand", counting)
     assert find_overlap(np.zeros((3000, 2), np.int64), np.full((3000, 2), 3)) is not None
-    assert chunks == 1
+    assert batches == 1

@@ -1,4 +1,4 @@
-"""Partitioners: RFC 000's worked example, the laws of the three families, and which answers are layouts."""
+"""Partitioners: RFC 000's worked example, the laws of the three families, and the names of TensorFlow 1."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
-from shardvar.layout.partition import Partition, PartitionSpec, div
+from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
+from shardvar.layout.partition import div
 from shardvar.layout.partitioners import (
     FixedShardsPartitioner,
     MaxSizePartitioner,
@@ -19,7 +19,6 @@ from shardvar.layout.partitioners import (
     min_max_variable_partitioner,
     variable_axis_size_partitioner,
 )
-from shardvar.layout.partitioning import ask, check_answer, plan_partition
 
 SIZES = {"float32": 4, "bfloat16": 2, "bool": 1, "complex128": 16, "string": 16, "variant": 0}
 
@@ -159,77 +158,3 @@ def test_sizes_and_counts_are_positive(make: Callable[[], object]) -> None:
 def test_an_axis_that_the_shape_does_not_have_is_named(rule: Any) -> None:
     with pytest.raises(OutOfRange, match=r"\(4,\) has no axis 1"):
         rule((4,), "float32", 1)
-
-
-@given(st.integers(1, 9), shapes_with_an_axis)
-def test_an_answer_of_counts_becomes_div_of_the_first_axis(count: int, shape: tuple[int, ...]) -> None:
-    """R-DIV-1 through R-PART-4; more parts than rows are clamped, as TensorFlow 2 does."""
-    rows = [(part.offset[0], part.stop[0]) for part in check_answer([count, *[1] * (len(shape) - 1)], shape)]
-    assert tuple(rows) == div(shape[0], max(1, min(count, shape[0])))
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=5))
-def test_an_answer_of_sizes_may_be_uneven_and_may_have_empty_parts(sizes: list[int]) -> None:
-    """R-SPEC-1 (RFC 002): splits allow "uneven sharding"."""
-    shape = (sum(sizes), 4)
-    partition = check_answer(PartitionSpec(splits=[sizes]), shape)
-    assert [part.shape for part in partition] == [(size, 4) for size in sizes]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        [],
-        (),
-        [0, 1],
-        [-1, 1],
-        [2, 2],
-        [1, 2],
-        [2, 1, 1],
-        [2.0, 1],
-        ["2", 1],
-        2,
-        None,
-        "21",
-        np.array([2, 1]),
-        PartitionSpec(partitions=[1, 2]),
-        PartitionSpec(splits=[[4], [1, 1]]),
-    ],
-)
-def test_an_answer_that_is_no_layout_of_rows_is_refused_with_the_answer_in_the_message(answer: Any) -> None:
-    """R-PART-4 (RFC 000): "Exception will raised if the partitioner returns an unsupported partitioning layout." """
-    with pytest.raises(LayoutError) as refused:
-        check_answer(answer, (4, 2))
-    assert repr(answer) in str(refused.value)
-
-
-def test_sizes_that_do_not_add_up_are_refused() -> None:
-    with pytest.raises(LayoutError, match="do not add up to 4"):
-        check_answer(PartitionSpec(splits=[[1, 2]]), (4, 2))
-
-
-def test_partitioners_of_two_and_of_three_arguments_are_asked_as_they_wish() -> None:
-    """R-PART-2 (RFC 002): "accepts number of shards, variable shape and variable dtype", or the last two alone."""
-
-    class Rule:
-        def __call__(self, shards: int, shape: tuple[int, ...], dtype: Any) -> list[int]:
-            return [shards, len(shape), dtype]
-
-    def optional(num_shards: int, shape: tuple[int, ...], dtype: Any = None) -> list[int]:
-        return [num_shards, len(shape), dtype]
-
-    assert ask(Rule(), (9, 2), 7, 3) == [3, 2, 7] == ask(optional, (9, 2), 7, 3)
-    assert ask(lambda shape, dtype: [len(shape), dtype], (9, 2), 7, 3) == [2, 7]
-    assert ask(lambda *both: [len(both), 1], (9, 2), 7, 3) == [2, 1]
-    assert ask(FixedShardsPartitioner(2), (9, 2), "int8", 3) == [2, 1]
-    assert ask(fixed_size_partitioner(2), (9, 2), "int8", 3) == [2, 1]
-
-
-def test_no_partitioner_and_no_axis_give_one_whole_part() -> None:
-    """R-PART-5: without a partitioner "variables will not be partitioned"; nobody is asked about a scalar."""
-
-    def never(shape: tuple[int, ...], dtype: Any) -> list[int]:
-        raise AssertionError(shape)
-
-    assert plan_partition(None, (3, 4), "int8") == Partition.from_counts((3, 4), [1])
-    assert len(plan_partition(never, (), "int8")) == 1

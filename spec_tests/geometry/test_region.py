@@ -1,4 +1,4 @@
-"""The algebra of boxes, held against sets of indices."""
+"""The algebra of regions, held against sets of indices."""
 
 from itertools import product
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import LayoutError
-from shardvar.layout import Region, boxes_of_range, intersect, subtract_all
+from shardvar.layout import Region, intersect, regions_of_range, subtract_all
 from spec_tests.helpers.hypothesis_strategies import filled_shapes, regions, regions_in, shapes
 
 Index = tuple[int, ...]
@@ -49,7 +49,7 @@ def test_a_region_meets_itself_in_itself_unless_it_is_empty(one: list[Region]) -
 
 @given(st.lists(groups(2), min_size=1, max_size=8).filter(lambda pairs: len({p[0].rank for p in pairs}) == 1))
 def test_columns_intersect_as_their_rows_do(pairs: list[list[Region]]) -> None:
-    """One intersection in the whole program: a column of boxes and a single pair give the same."""
+    """One intersection in the whole program: a column of regions and a single pair give the same."""
     rank = pairs[0][0].rank
     columns = [
         np.array([getattr(pair[side], name) for pair in pairs], np.int64).reshape(len(pairs), rank)
@@ -116,12 +116,12 @@ def test_the_boxes_of_a_range_are_the_range(shape: tuple[int, ...], data: st.Dat
     size = int(np.prod(shape, dtype=int))
     start, stop = sorted(data.draw(st.tuples(st.integers(0, size), st.integers(0, size))))
     x = np.arange(size).reshape(shape)
-    boxes = boxes_of_range(shape, start, stop)
-    found = [x[box.slices].ravel() for box in boxes]
+    regions = regions_of_range(shape, start, stop)
+    found = [x[region.slices].ravel() for region in regions]
     np.testing.assert_array_equal(np.concatenate([[], *found]), np.arange(start, stop))
-    assert len(boxes) <= max(2 * len(shape) - 1, 1)
-    for box, run in zip(boxes, found, strict=True):
-        assert x[box.slices].flags.c_contiguous or run.size == 1
+    assert len(regions) <= max(2 * len(shape) - 1, 1)
+    for region, run in zip(regions, found, strict=True):
+        assert x[region.slices].flags.c_contiguous or run.size == 1
         assert run[-1] - run[0] + 1 == run.size
 
 
@@ -131,8 +131,8 @@ def test_the_boxes_of_a_range_are_the_range(shape: tuple[int, ...], data: st.Dat
         ((0,), (1, 2), "differ in rank"),
         ((-1,), (2,), "negative"),
         ((0,), (-2,), "negative"),
-        ((0.0,), (1,), "not an integer"),
-        (("0",), (1,), "not an integer"),
+        ((0.0,), (1,), "sequence of integers"),
+        (("0",), (1,), "sequence of integers"),
         ((0,), (2**63,), "2\\*\\*63"),
         ((2**62, 0), (2**62, 1), "2\\*\\*63"),
         ((2**200,), (0,), "2\\*\\*63"),

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from shardvar.layout import PartitionSpec, Region
+from shardvar.layout.cutting import Cut
 from shardvar.layout.dtypes import dtype_name
-from shardvar.planning.cut import Cut
 from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.testing.arrays import NUMBERS, arrays, shapes, string_arrays, values
 from shardvar.testing.checkpoints import ODD_KEYS, checkpoints, keys

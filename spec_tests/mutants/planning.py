@@ -7,11 +7,9 @@ MUTANTS = [
         "zeros-for-holes",
         "What is stored nowhere is read as zeros, and nobody is told: a loader that fills what it allocated.",
         (
+            Edit("planning/plan.py", "        check_covers(self.targets, self.copies)\n", "        pass\n"),
             Edit(
-                "planning/plan.py", "        check_covers(self.sources, self.targets, self.copies)\n", "        pass\n"
-            ),
-            Edit(
-                "planning/faults.py",
+                "planning/plan.py",
                 "        if sum(region.size for region in regions) < whole.size:",
                 "        if False:",
             ),
@@ -23,7 +21,7 @@ MUTANTS = [
     mutant(
         "holes-not-looked-for",
         "The laws of an index say nothing of holes: verify calls a checkpoint whole of which rows are missing.",
-        "planning/faults.py",
+        "planning/plan.py",
         "        if sum(region.size for region in regions) < whole.size:",
         "        if False:",
         "faults verify",
@@ -32,7 +30,7 @@ MUTANTS = [
     mutant(
         "overlaps-accepted",
         "Slices that hold the same element are accepted along one axis: whichever is read last wins.",
-        "planning/faults.py",
+        "planning/plan.py",
         "        if tensor not in seen:\n",
         "        if False:\n",
         "faults hostile_files",
@@ -58,7 +56,7 @@ MUTANTS = [
     mutant(
         "dropping-callback-believed",
         "A callback that leaves a tensor out is believed: TensorFlow never calls its own validate_shards.",
-        "planning/restrictions.py",
+        "planning/decision.py",
         "losses = find_removed(given, answered) + find_unequal(given, answered) + find_cut",
         "losses = find_unequal(given, answered) + find_cut",
         "sharding_callbacks policies",
@@ -67,7 +65,7 @@ MUTANTS = [
     mutant(
         "tasks-mixed",
         "Tensors of two tasks may share a file, which RFC 001 refuses.",
-        "planning/restrictions.py",
+        "planning/decision.py",
         "    if len(tasks) < 2 or not capabilities.many_files:",
         "    if len(tasks) >= 0:",
         "sharding_callbacks policies",
@@ -76,7 +74,7 @@ MUTANTS = [
     mutant(
         "limit-exceeded-by-one",
         "A file may be one byte larger than max_shard_size.",
-        "planning/policies/filling.py",
+        "planning/policies/max_shard_size.py",
         "total[position] + filled.remaining, side",
         "total[position] + filled.remaining + 1, side",
         "max_shard_size",
@@ -94,15 +92,15 @@ MUTANTS = [
         "strings-cut",
         "Strings are cut like any other tensor, and cannot be read back: TensorFlow's MaxShardSizePolicy.",
         "planning/cut.py",
-        "    if is_whole(dtype) or not shape:",
-        "    if not shape:",
+        "    if is_whole(dtype) or not full_shape:",
+        "    if not full_shape:",
         "cut",
         "6",
     ),
     mutant(
         "inner-policy-alone",
         "A composition forgets what the outer policy decided.",
-        "planning/policies/composition.py",
+        "checkpoint/callbacks/composition.py",
         "        first = self.outer.assign(slices, capabilities)",
         "        first = Assignment(slices, np.zeros(len(slices), np.int64), 1)",
         "policies",

@@ -8,7 +8,7 @@ MUTANTS = [
         "Rows come in the order of the shards, not of the ids: ShardedVariable.sparse_read of TensorFlow 2.21.",
         "variables/row_access.py",
         "            buffers = [buffer for shard",
-        "            rows = rows[np.argsort(self.layout.owner(rows)[0], kind='stable')]\n"
+        "            rows = rows[np.argsort(self.row_layout.owner(rows)[0], kind='stable')]\n"
         "            buffers = [buffer for shard",
         "sharded tensorflow_recordings nn_lookup",
         "3",
@@ -36,10 +36,10 @@ MUTANTS = [
         "slice-start-unclamped",
         "A start before the first row wraps around: TensorFlow's ShardedVariable, where the step is not 1.",
         "variables/index.py",
-        "    return range(length)[item]",
-        "    if item.start is not None and item.start < -length:\n"
-        "        item = slice(item.start % length, item.stop, item.step)\n"
-        "    return range(length)[item]",
+        "        rows, pick = range(shape[0])[item], slice(None)",
+        "        if item.start is not None and item.start < -shape[0]:\n"
+        "            item = slice(item.start % shape[0], item.stop, item.step)\n"
+        "        rows, pick = range(shape[0])[item], slice(None)",
         "sharded_index sharded",
         "2",
     ),

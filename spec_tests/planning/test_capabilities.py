@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from shardvar.errors import UnsupportedError
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.capabilities import Capabilities, check_holds, join_whole
-from shardvar.planning.faults import find_faults
+from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable
 from spec_tests.helpers.hypothesis_strategies import slice_tables
 

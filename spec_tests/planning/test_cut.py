@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, ShardvarError
 from shardvar.layout import Partition, PartitionSpec, Region, check_tiles, div
-from shardvar.planning.cut import cut_slices, parts_of
-from shardvar.planning.faults import find_faults
+from shardvar.planning.cut import cut_slices
+from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable
 from spec_tests.helpers.hypothesis_strategies import cuts, filled_shapes, shapes, slice_tables, tensor_tables
 
 
 def regions(shape: tuple[int, ...], dtype: str, cut: Any) -> list[Region]:
-    return [Region(offset, extent) for offset, extent in parts_of(shape, dtype, cut)]
+    """The slices of one tensor that is saved with ``partition=cut``."""
+    slices = cut_slices(TensorTable.of([("t", dtype, shape)]).whole(), cut)
+    return [slices.region(row) for row in range(len(slices))]
 
 
 @given(st.data())
@@ -60,7 +62,7 @@ def test_splits_are_sizes() -> None:
 def test_what_does_not_fit_is_the_callers_error(cut: Any) -> None:
     """Intervals, text and fractions are no counts."""
     with pytest.raises(ArgumentError):
-        parts_of((13, 4), "float32", cut)
+        regions((13, 4), "float32", cut)
 
 
 @given(tensor_tables(), st.data())

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from shardvar.errors import IncompleteCheckpoint, OutOfBounds, OverlappingSlices
 from shardvar.layout import Region
-from shardvar.planning import faults
-from shardvar.planning.faults import find_faults
+from shardvar.planning import plan
+from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable
 from spec_tests.helpers.hypothesis_strategies import named_regions, regions, shapes, slice_tables, table_of, tilings
 
@@ -115,7 +115,7 @@ def test_many_holes_are_counted() -> None:
 
 
 def test_more_slices_than_are_subtracted_are_still_called_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "_SUBTRACTED", 3)
+    monkeypatch.setattr(plan, "_SUBTRACTED", 3)
     error = find_faults(of((40,), *(((2 * n,), (1,)) for n in range(20))))["w/b"]
     assert error.cause == "'w/b' lacks some of the 40 elements of [0:40]."
 

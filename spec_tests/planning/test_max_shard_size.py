@@ -16,13 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint.callbacks.held import Held
+from shardvar.checkpoint.callbacks.slice_source import SliceSource
 from shardvar.layout.dtypes import numpy_dtype
-from shardvar.layout.slice_text import parse_slice_text
+from shardvar.layout.region import parse_slice_text
 from shardvar.planning.index import EntryTable
-from shardvar.planning.policies.columnar import HOLDS_ALL, tabulate
-from shardvar.planning.policies.filling import Filling, fewest_files
-from shardvar.planning.policies.weights import OBJECT_GRAPH_KEY, weights_of
+from shardvar.planning.policies.max_shard_size import OBJECT_GRAPH_KEY, WeighedSlices, fewest_files, weights_of
+from shardvar.planning.policies.policy import HOLDS_ALL, tabulate
 from shardvar.planning.slices import TensorTable
 from spec_tests.helpers import paths
 from spec_tests.helpers.max_shard_size_twin import Tensors, answer, many_tensors, specs_of, twin
@@ -130,7 +129,7 @@ def test_as_few_files_as_filling_in_order_takes(tensors: Tensors, limit: int) ->
     assert count == fewest(tensors, limit)
     table = TensorTable.of(tensors).whole()
     cuttable = table.tensors.ranks > 0
-    counted = fewest_files(Filling(table, weights_of(table), cuttable, limit), np.arange(len(table)))
+    counted = fewest_files(WeighedSlices(table, weights_of(table), cuttable, limit), np.arange(len(table)))
     assert counted == count
 
 
@@ -141,7 +140,7 @@ def test_ten_billion_floats_are_planned_without_being_there() -> None:
     entries = EntryTable(table.take(nothing), nothing, nothing, nothing, nothing.astype(np.bool))
     policy = sv.MaxShardSizePolicy(500 * 2**20)
     assert policy.assign(table, HOLDS_ALL).num_files == 77
-    shards = policy(Held(table, entries, None, {}).shardable_tensors())
+    shards = policy(SliceSource(table, entries, None, {}).shardable_tensors())
     assert len(shards) == 77
     sizes = [value.nbytes for shard in shards for value in shard["x"].values()]
     assert sum(sizes) == 40_000_000_000 and max(sizes) == 500 * 2**20

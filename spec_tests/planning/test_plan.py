@@ -153,7 +153,7 @@ def test_a_key_that_no_source_has_is_unknown() -> None:
 def test_dtypes_and_shapes_are_never_changed_unasked(dtype: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(InconsistentTensor) as caught:
         plan_copies(whole("k", "float32", (3,)), whole("k", dtype, shape))
-    assert caught.value.cause == (f"'k' is float32[3] in the checkpoint and {dtype}{list(shape)} where it is to go.")
+    assert caught.value.cause == (f"'k' is float32[3] in the checkpoint and {dtype}{list(shape)} in the target.")
 
 
 def test_nothing_is_planned_from_nothing() -> None:

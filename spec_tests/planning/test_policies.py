@@ -5,15 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardvar.checkpoint.callbacks.composition import ColumnarComposition
 from shardvar.errors import ArgumentError
 from shardvar.layout import Region
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.faults import find_faults
-from shardvar.planning.plan import Assignment
-from shardvar.planning.policies import AllInOnePolicy, BalancedPolicy, MaxShardSizePolicy, TablePolicy, file_nbytes
-from shardvar.planning.policies.composition import TableComposition
-from shardvar.planning.policies.weights import weights_of
+from shardvar.planning.plan import Assignment, find_faults
+from shardvar.planning.policies import AllInOnePolicy, BalancedPolicy, MaxShardSizePolicy, TablePolicy
+from shardvar.planning.policies.max_shard_size import weights_of
 from shardvar.planning.slices import SliceTable, TensorTable
 from spec_tests.helpers.hypothesis_strategies import slice_tables, table_of
 
@@ -56,7 +55,7 @@ def test_a_composition_divides_the_files_of_the_outer_policy(
     slices: SliceTable, outer: TablePolicy, inner: TablePolicy, capabilities: Capabilities
 ) -> None:
     """No file of it holds elements of two of the outer policy's files, and the elements of all are those given."""
-    first, answer = (each.assign(slices, capabilities) for each in (outer, TableComposition(outer, inner)))
+    first, answer = (each.assign(slices, capabilities) for each in (outer, ColumnarComposition(outer, inner)))
     outer_file = {each: file for file in range(first.num_files) for each in elements_of_file(first, file)}
     assert elements(answer.slices) == elements(slices)
     for file in range(answer.num_files):
@@ -84,20 +83,20 @@ def test_only_what_the_format_can_cut_is_cut_and_order_is_kept(
     limit = policy.max_shard_size if isinstance(policy, MaxShardSizePolicy) else np.inf
     weights = weights_of(slices)
     aside = [row for row in range(len(slices)) if weights[row] > limit and not is_cuttable(slices, row, capabilities)]
-    pieces = [answer.slices[row] for row in range(len(answer.slices))]
+    parts = [answer.slices[row] for row in range(len(answer.slices))]
     position = 0
     for row in [*(row for row in range(len(slices)) if row not in aside), *aside]:
         whole = slices[row]
         if not is_cuttable(slices, row, capabilities):
-            assert pieces[position] == whole
+            assert parts[position] == whole
             position += 1
             continue
         size = 0
-        while position < len(pieces) and size < max(whole.region.size, 1):
-            assert whole.region.covers(pieces[position].region) and pieces[position].key == whole.key
-            size += max(pieces[position].region.size, 1)
+        while position < len(parts) and size < max(whole.region.size, 1):
+            assert whole.region.covers(parts[position].region) and parts[position].key == whole.key
+            size += max(parts[position].region.size, 1)
             position += 1
-    assert position == len(pieces)
+    assert position == len(parts)
 
 
 @given(slice_tables(), policies, capabilities)
@@ -123,7 +122,7 @@ def test_a_policy_answers_the_same_every_time(
 
 
 @given(slice_tables(), st.integers(1, 200), capabilities)
-def test_a_limit_is_kept_except_by_a_single_piece_that_cannot_be_cut(
+def test_a_limit_is_kept_except_by_a_single_slice_that_cannot_be_cut(
     slices: SliceTable, limit: int, capabilities: Capabilities
 ) -> None:
     """R-POLICY-4. Of strings their own bytes count, without their lengths, as in TensorFlow."""
@@ -142,7 +141,7 @@ def test_a_file_is_left_only_if_not_one_more_element_fits(tensors: list[tuple[st
     """R-POLICY-14. Tensors of one axis, which can be cut between any two elements."""
     table = TensorTable.of([(f"t{n}", dtype, (size,)) for n, (dtype, size) in enumerate(tensors)]).whole()
     answer = MaxShardSizePolicy(limit).assign(table, CUTS_NUMBERS)
-    used = file_nbytes(answer)
+    used = answer.nbytes_of_files()
     for file in range(1, answer.num_files):
         head = answer.slices[int(np.flatnonzero(answer.file == file)[0])]
         assert used[file - 1] + head.nbytes // head.region.size > limit
@@ -153,7 +152,7 @@ def test_the_axis_that_fills_most_of_the_file_is_cut() -> None:
     table = TensorTable.of([("w", "float32", (5, 10))]).whole()
     answer = MaxShardSizePolicy(100).assign(table, CUTS_NUMBERS)
     assert answer.slices.region(0) == Region((0, 0), (5, 5))
-    assert file_nbytes(answer).tolist() == [100, 100]
+    assert answer.nbytes_of_files().tolist() == [100, 100]
     table = TensorTable.of([("w", "int8", (10, 12))]).whole()
     assert MaxShardSizePolicy(55).assign(table, CUTS_NUMBERS).slices.region(0) == Region((0, 0), (10, 5))
 
@@ -162,7 +161,7 @@ def test_a_limit_of_one_byte_ends_and_cuts_to_elements() -> None:
     table = TensorTable.of([("w", "float32", (3, 4)), ("e", "float32", (0, 4)), ("s", "int8", ())]).whole()
     answer = MaxShardSizePolicy(1).assign(table, CUTS_NUMBERS)
     assert [region.size for region in map(answer.slices.region, range(14))] == [1] * 12 + [0, 1]
-    assert file_nbytes(answer).tolist() == [4] * 12 + [1]
+    assert answer.nbytes_of_files().tolist() == [4] * 12 + [1]
 
 
 def test_an_empty_tensor_after_an_oversized_string_ends() -> None:
@@ -188,7 +187,7 @@ def test_balanced_files_are_within_one_row_of_even(lengths: list[int], width: in
     row = 4 * (width + len(lengths) - 1)
     total = sum(4 * (width + n) * length for n, length in enumerate(lengths))
     if total // num_files >= row:
-        loads = file_nbytes(balanced(tensors, num_files, CUTS_NUMBERS))
+        loads = balanced(tensors, num_files, CUTS_NUMBERS).nbytes_of_files()
         assert len(loads) == num_files
         assert abs(loads - total / num_files).max() <= row
 
@@ -214,7 +213,7 @@ def test_a_large_tensor_that_cannot_be_cut_leaves_no_file_empty() -> None:
 
 def test_thousands_of_tensors_go_to_hundreds_of_files() -> None:
     answer = balanced([(f"t{n}", "float32", (4,)) for n in range(5000)], 500, CUTS_NUMBERS)
-    assert set(file_nbytes(answer).tolist()) == {160}
+    assert set(answer.nbytes_of_files().tolist()) == {160}
 
 
 @pytest.mark.parametrize("limit", [0, -1])

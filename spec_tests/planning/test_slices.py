@@ -109,7 +109,7 @@ def test_nothing_is_a_table() -> None:
 
 @given(slice_tables())
 def test_boxes_of_different_tensors_never_meet(slices: SliceTable) -> None:
-    offset, shape = slices.boxes(slices.shape.shape[1] + 1)
+    offset, shape = slices.regions_by_tensor(slices.shape.shape[1] + 1)
     np.testing.assert_array_equal(offset[:, 0], slices.tensor)
     assert (shape[:, 0] == 1).all()
     assert (offset[:, -1] == 0).all() and (shape[:, -1] == 1).all()

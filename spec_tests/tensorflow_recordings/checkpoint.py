@@ -13,8 +13,7 @@ from shardvar.checkpoint.objects import Checkpoint
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import numpy_dtype
-from shardvar.layout.region import Region
-from shardvar.layout.slice_text import format_slice_text
+from shardvar.layout.region import Region, format_slice_text
 from shardvar.training.module import Module
 from shardvar.variables import ShardedVariable, Variable
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode

@@ -87,9 +87,9 @@ def test_an_unsupported_layout_is_refused_with_the_layout_and_nothing_is_created
 def test_a_partition_whose_parts_are_no_runs_of_rows_in_order_is_refused() -> None:
     rows = Partition.from_counts((5, 2), (2, 1))
     for wrong in (Partition((5, 2), rows.parts[::-1]), Partition.from_counts((5, 2), (1, 2))):
-        with pytest.raises(LayoutError, match=r"do not cut the rows of \(5, 2\)"):
+        with pytest.raises(LayoutError, match=r"do not cut the shape \(5, 2\) along its first axis"):
             create_sharded_variable(counting((5, 2)), wrong)
-    with pytest.raises(LayoutError, match=r"do not cut the rows of \(4, 2\)"):
+    with pytest.raises(LayoutError, match=r"does not cut the shape \(4, 2\)"):
         create_sharded_variable(counting((4, 2)), rows)
     assert create_sharded_variable(1.0, Partition.from_counts((), ())).shape == ()
 

@@ -1,8 +1,6 @@
 """Sharding callbacks (RFC 001): the user decides, tensor by tensor, what goes to which file."""
 
 from shardvar.checkpoint.callbacks.composition import compose
-from shardvar.checkpoint.callbacks.lazy_slice import LazySlice
-from shardvar.checkpoint.callbacks.protocol import ShardingCallback
-from shardvar.checkpoint.callbacks.shardable_tensor import ShardableTensor
+from shardvar.checkpoint.callbacks.shardable_tensor import LazySlice, ShardableTensor, ShardingCallback
 
 __all__ = ["LazySlice", "ShardableTensor", "ShardingCallback", "compose"]

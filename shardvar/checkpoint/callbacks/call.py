@@ -1,90 +1,64 @@
-"""A policy asked once, in whichever way it answers: what goes to which file, and with which values."""
+"""Ask a sharding callback once: which tensor goes to which file, and with which values.
+
+1. Call it with the slices, and read its answer (``answer``).
+2. Check the answer as that of any policy (``planning.decision``).
+3. Lay the values that it changed over those of the source: they are arrays, "files" and entries behind those of the
+   source, so that rows and files of the source keep their numbers. Which value fills which slice is a plan like any
+   other.
+
+Policies that answer in columns never come here.
+"""
 
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.checkpoint.callbacks.answer import Answer, read_answer
-from shardvar.checkpoint.callbacks.held import Held
+from shardvar.checkpoint.callbacks.slice_source import SliceSource
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.errors import PolicyError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import Array, Ints
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.index import EntryTable
-from shardvar.planning.plan import Assignment
-from shardvar.planning.policies import Policy
-from shardvar.planning.policies.exceeding import Exceeding
-from shardvar.planning.restrictions import check_answer
+from shardvar.planning.decision import Decision, check_answer, find_exceeding
+from shardvar.planning.index import EntryTable, Index, TableIndex, concatenate_entries
+from shardvar.planning.plan import Assignment, CopyTable, Plan, plan_copies
+from shardvar.planning.policies import CallbackPolicy
 from shardvar.planning.slices import SliceTable
+from shardvar.wire.crc import Checksum
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Decision:
-    """What a policy decided."""
+def ask_callback(
+    policy: CallbackPolicy, capabilities: Capabilities, given: SliceSource
+) -> tuple[Decision, ArraySource | None]:
+    """Ask for an answer once, check it, and plan; with the values that the callback changed, if there are any.
 
-    assignment: Assignment
-    """Which slice goes to which file; whole, and within every restriction."""
-    seconds: float
-    """How long the policy took. R-POLICY-16 (RFC 001): "A simple and informative metric to track callback latency"."""
-    substitutes: ArraySource | None = None
-    """The values that it changed."""
-    changed: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """The rows of the assignment's slices that have these values, in order."""
-    num_empty: int = 0
-    """Files that it named and put nothing in."""
-    exceeding: tuple[Exceeding, ...] = ()
-    """Files that are larger than it was to make them."""
-
-
-def ask_policy(
-    policy: Policy,
-    slices: SliceTable,
-    capabilities: Capabilities,
-    entries: EntryTable,
-    source: Source | None,
-    trackables: Mapping[str, Any],
-) -> Decision:
-    """Ask for an answer once, and check it.
-
-    R-POLICY-5 (RFC 001): "The callback will only be called once for a given `checkpoint.save()` call". R-POLICY-9: save
-    "will perform validation checks after running the callback function". ``PolicyError`` where the answer breaks a
-    restriction, is of another kind, or where the callback raises; its own error is the cause then.
+    R-POLICY-5 (RFC 001): "The callback will only be called once for a given `checkpoint.save()` call". ``PolicyError``
+    if the answer breaks a restriction or is of another kind, or if the callback raises; its own error is the cause
+    then.
     """
-    assign = getattr(policy, "assign", None)
-    if assign is not None:
-        start = perf_counter()
-        assignment: Assignment = assign(slices, capabilities)
-        seconds = perf_counter() - start
-        check_answer(slices, assignment, capabilities)
-        return Decision(assignment, seconds, exceeding=_exceeding(policy, assignment))
-    answer, seconds = _call(policy, Held(slices, entries, source, trackables))
-    check_answer(slices, answer.assignment, capabilities)
-    decision = Decision(answer.assignment, seconds, num_empty=answer.num_empty)
+    answer, seconds = _call(policy, given)
+    check_answer(given.slices, answer.assignment, capabilities)
+    assignment, entries = answer.assignment, given.entries
     if answer.arrays:
-        decision = _substituted(decision, answer.arrays)
-    return replace(decision, exceeding=_exceeding(policy, decision.assignment))
+        assignment, arrays = _substitute(assignment, answer.arrays)
+        plan = _plan_substituted(entries, assignment.slices, arrays, np.array(sorted(answer.arrays), dtype=np.int64))
+    else:
+        arrays, plan = None, plan_copies(entries.slices, assignment.slices)
+    return Decision(assignment, plan, seconds, find_exceeding(policy, assignment), answer.num_empty), arrays
 
 
-def _exceeding(policy: Policy, assignment: Assignment) -> tuple[Exceeding, ...]:
-    """What a policy that has a limit says of the files that are larger."""
-    exceeding = getattr(policy, "exceeding", None)
-    return tuple(exceeding(assignment)) if exceeding is not None else ()
-
-
-def _call(policy: Any, held: Held) -> tuple[Answer, float]:
-    description: str = policy.description
+def _call(policy: CallbackPolicy, held: SliceSource) -> tuple[Answer, float]:
+    description = policy.description
     with _without_collection():
         given = held.shardable_tensors()
         start = perf_counter()
         try:
-            shards = policy(list(given))  # a list of its own: what it does to it is no matter
+            shards = policy(list(given))  # a copy: the callback may change its list
         except PolicyError:
             raise
         except Exception as error:
@@ -94,15 +68,16 @@ def _call(policy: Any, held: Held) -> tuple[Answer, float]:
             ) from error
         seconds = perf_counter() - start
         answer = read_answer(shards, held, given, description)
-        del given, shards  # before anybody looks for garbage among them
+        del given, shards  # before garbage is looked for among them
         return answer, seconds
 
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Make many objects that are all kept: to look for garbage among them meanwhile takes as long as making them.
+    """Pause the search for cyclic garbage while many objects are made that are all kept.
 
-    Python counts references all the same; only cycles wait, for as long as a callback takes.
+    The search would take as long as making them. Python counts references all the same; only cycles wait, for as long
+    as a callback takes.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -113,14 +88,93 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _substituted(decision: Decision, arrays: Mapping[int, npt.NDArray[Any]]) -> Decision:
-    """The decision with values of its own for some slices, which are a source like arrays that are saved.
+def _substitute(assignment: Assignment, arrays: Mapping[int, Array]) -> tuple[Assignment, ArraySource]:
+    """The assignment with the sizes of changed values, and these values as a source, like arrays that are saved.
 
     R-POLICY-13 (RFC 001): "Note that not only can the sharding callback rearrange tensors, but also modify tensors."
     """
-    changed, slices = np.array(sorted(arrays), dtype=np.int64), decision.assignment.slices
+    changed, slices = np.array(sorted(arrays), dtype=np.int64), assignment.slices
     source = array_source(slices.take(changed), [arrays[row] for row in changed.tolist()])
     nbytes = slices.nbytes.copy()
     nbytes[changed] = source.index.entries.slices.nbytes  # strings may have grown
-    assignment = replace(decision.assignment, slices=replace(slices, nbytes=nbytes))
-    return replace(decision, assignment=assignment, substitutes=source, changed=changed)
+    return replace(assignment, slices=replace(slices, nbytes=nbytes)), source
+
+
+def _plan_substituted(entries: EntryTable, targets: SliceTable, arrays: ArraySource, changed: Ints) -> Plan:
+    """The plan that fills the changed targets from the arrays, and the others from the entries of the source."""
+    is_changed = np.zeros(len(targets), dtype=np.bool)
+    is_changed[changed] = True
+    kept = np.flatnonzero(~is_changed)
+    parts = [
+        _renumbered(plan_copies(entries.slices, targets.take(kept)).copies, 0, kept),
+        _renumbered(plan_copies(arrays.index.entries.slices, targets.take(changed)).copies, len(entries), changed),
+    ]
+    columns = ([getattr(part, name) for part in parts] for name in ("source", "target", "offset", "shape"))
+    copies = CopyTable(*map(np.concatenate, columns))
+    # Both parts are ordered by target, and no target is in both, so a stable sort by target restores the order.
+    return Plan(overlay_entries(entries, arrays).slices, targets, copies.take(np.argsort(copies.target, kind="stable")))
+
+
+def _renumbered(copies: CopyTable, first_source: int, targets: Ints) -> CopyTable:
+    return CopyTable(copies.source + first_source, targets[copies.target], copies.offset, copies.shape)
+
+
+def overlay_entries(entries: EntryTable, arrays: ArraySource) -> EntryTable:
+    """The entries of a source, and behind them those of the arrays."""
+    mine = arrays.index.entries
+    num_files = int(entries.file.max(initial=-1)) + 1
+    return concatenate_entries([entries, replace(mine, file=mine.file + num_files)])
+
+
+def overlay(source: Source, entries: EntryTable, arrays: ArraySource) -> Source:
+    """The source that reads the entries of ``overlay_entries``; arrays over arrays are one source of arrays."""
+    count = len(arrays.arrays)
+    num_files = int(entries.file[-1]) + 1 - count
+    if isinstance(source, ArraySource):
+        values = [*source.arrays[:num_files], *arrays.arrays]
+        return ArraySource(values, TableIndex(entries, ["memory"] * len(values)))
+    return OverlaidSource(source, arrays, num_files)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OverlaidSource:
+    """Another source with arrays behind its files."""
+
+    inner: Source
+    """The source of the values that the callback kept."""
+    arrays: ArraySource
+    """The values that it changed."""
+    num_files: int
+    """The number of the first array; lower ones are files of the other source."""
+
+    @property
+    def index(self) -> Index:
+        """The table of contents of the other source."""
+        return self.inner.index
+
+    @property
+    def crc(self) -> Checksum | None:
+        """The checksum of the other source; arrays have none."""
+        return self.inner.crc
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Read bytes of a file, or of an array."""
+        if file < self.num_files:
+            self.inner.read_span(file, start, buffer)
+        else:
+            self.arrays.read_span(file - self.num_files, start, buffer)
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from the payload of one entry."""
+        if entries.file[row] < self.num_files:
+            self.inner.read_into(entries, row, start, buffer)
+        else:
+            self.read_span(int(entries.file[row]), start, buffer)
+
+    def map(self, file: int) -> memoryview:
+        """Map a file, or an array."""
+        return self.inner.map(file) if file < self.num_files else self.arrays.map(file - self.num_files)
+
+    def close(self) -> None:
+        """Close the other source."""
+        self.inner.close()

@@ -1,35 +1,49 @@
-"""ShardableTensor: a tensor, or a slice of one, with what a callback may want to know of it."""
+"""Sharding callbacks and what they are given: ``ShardingCallback``, ``ShardableTensor`` and ``LazySlice``.
 
-from typing import Any, NamedTuple
+A callback gets a ``ShardableTensor`` for each slice: its metadata, and as its values a ``LazySlice``. R-POLICY-19 (RFC
+001): "the callback really only works with the tensor metadata (it doesn't actually move around GBs of data when
+sharding)". So a lazy slice can be cut by any basic index without being read; values are read by ``np.asarray``, by
+arithmetic, and when they are saved.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.dtypes import Array
+from shardvar.layout.indexing import select_basic, slice_of, span_of
+from shardvar.layout.region import Region
+from shardvar.planning.policies import ColumnarPolicy, TensorSliceDict
 from shardvar.planning.slices import LOCAL_DEVICE, task_of
 
 
 class ShardableTensor(NamedTuple):
     """R-POLICY-11 (RFC 001): "all the information about a tensor that a user will need to perform custom sharding".
 
-    A named tuple rather than a dataclass because a hundred thousand of them are made in a tenth of a second; like the
-    latter it is frozen. Two are equal only if they are one: their tensors are not compared, nor read.
+    It is a named tuple rather than a dataclass because 100,000 of them are made in a tenth of a second; both are
+    frozen. Two are equal only if they are the same object: their tensors are neither compared nor read.
     """
 
     tensor: Any
-    """The values: a ``LazySlice``, which reads none of them until it is asked to, or in a callback's hand any array."""
+    """The values: a ``LazySlice``, which reads them only when they are needed; a callback may put any array instead."""
     dtype: np.dtype[Any]
     """The dtype of the elements; ``object`` for strings."""
     device: str
     """The full name of the device that holds it in memory."""
     name: str
-    """The name of the variable that it is of, or the key where there is none."""
+    """The name of its variable, or the key if there is none."""
     shape: tuple[int, ...]
-    """The shape of what is held here: of the slice, not of the whole tensor."""
+    """The shape of the slice, not of the whole tensor."""
     slice_spec: str
-    """Which part of the whole tensor that is, as TensorFlow writes it: ``"13 4 3,3:0,4"``; empty for all of it."""
+    """The part of the whole tensor, as TensorFlow writes it: ``"13 4 3,3:0,4"``; empty for all of it."""
     checkpoint_key: str
-    """The key in the checkpoint; slices of one tensor have one."""
+    """The key in the checkpoint; slices of one tensor share it."""
     trackable: Any = None
-    """The object that it is saved for; None for arrays, and for the graph of objects."""
+    """The object that it is saved for; None for arrays and for the graph of objects."""
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -44,3 +58,202 @@ class ShardableTensor(NamedTuple):
     def task(self) -> str:
         """The task of the device; tensors of different tasks may not share a file."""
         return task_of(self.device or LOCAL_DEVICE)
+
+
+class Holder(Protocol):
+    """Slices, row by row, that are read on demand."""
+
+    def dtype(self, row: int) -> np.dtype[Any]:
+        """The dtype of the elements."""
+
+    def region(self, row: int) -> Region:
+        """The part of the whole tensor."""
+
+    def nbytes(self, row: int) -> int:
+        """The bytes of the payload."""
+
+    def name(self, row: int) -> str:
+        """The name of the variable, or the key."""
+
+    def device(self, row: int) -> str:
+        """The full name of the device."""
+
+    def read(self, row: int, region: Region) -> Array:
+        """The values of a part of the whole tensor, verified."""
+
+
+Axis = tuple[range | int, bool]
+"""Positions in the held slice (one, if an integer chose it), and True if the axis is one that ``None`` made."""
+
+
+class LazySlice(NDArrayOperatorsMixin):
+    """A tensor whose values are read when they are needed: by ``np.asarray``, by arithmetic, by being saved.
+
+    NumPy's basic indices give another such tensor and read nothing. Operators and functions of NumPy read it and give
+    an array.
+    """
+
+    __slots__ = ("_axes", "_holder", "_row")
+
+    def __init__(self, holder: Holder, row: int, axes: tuple[Axis, ...] | None = None) -> None:
+        self._holder = holder
+        self._row = row
+        self._axes = axes
+
+    @property
+    def row(self) -> int:
+        """The row of the held slice that it is a part of."""
+        return self._row
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the elements; ``object`` for strings."""
+        return self._holder.dtype(self._row)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        if self._axes is None:
+            return self._holder.region(self._row).shape
+        return tuple(len(indices) for indices, _ in self._axes if isinstance(indices, range))
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return Region.whole(self.shape).size
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its payload; a part of strings is read for them, and has the bytes of its elements."""
+        if self._axes is None:
+            return self._holder.nbytes(self._row)
+        if self.dtype == np.object_:
+            return sum(map(len, np.asarray(self).flat))
+        return self.size * self.dtype.itemsize
+
+    @property
+    def name(self) -> str:
+        """The name of its variable, or the key if there is none."""
+        return self._holder.name(self._row)
+
+    @property
+    def device(self) -> str:
+        """The full name of the device that holds it in memory."""
+        return self._holder.device(self._row)
+
+    @property
+    def region(self) -> Region | None:
+        """The part of the whole tensor; None if it has steps or other axes, and so is not a region of it."""
+        held = self._holder.region(self._row)
+        if self._axes is None:
+            return held
+        starts = [axis.start for axis, new in self._axes if isinstance(axis, range) and axis.step == 1 and not new]
+        if len(starts) < len(self._axes):
+            return None
+        return Region((a + b for a, b in zip(held.offset, starts, strict=True)), self.shape)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ArgumentTypeError(f"{self!r} has no axes and therefore no length.", "Ask for its size.")
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> "LazySlice":
+        before = self._axes if self._axes is not None else [(range(extent), False) for extent in self.shape]
+        # Each axis that is left takes the next selection; axes that an integer dropped stay dropped. Example: of the
+        # axes (range(2, 9), False), (3, False), the index [4::-2, None] makes (range(6, 1, -2), False), (3, False) and
+        # then the new axis (range(1), True).
+        rest = iter(select_basic(index, self.shape))
+        axes: list[Axis] = []
+        for indices, new in before:
+            if isinstance(indices, int):
+                axes.append((indices, new))
+                continue
+            while (along := next(rest)) is None:
+                axes.append((range(1), True))
+            picked = indices[along] if isinstance(along, int) else indices[slice_of(along)]
+            if isinstance(picked, range) or not new:  # an integer drops a new axis without a trace
+                axes.append((picked, new))
+        axes.extend((range(1), True) for _ in rest)
+        return LazySlice(self._holder, self._row, tuple(axes))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:  # as NumPy's protocol has it
+            raise ArgumentError(f"An array of {self!r} is always a copy.", "Leave copy out.")
+        array = self._read()
+        return array if dtype is None else array.astype(dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if any(isinstance(each, LazySlice) for each in options.get("out", ())):
+            return NotImplemented
+        arrays = [np.asarray(each) if isinstance(each, LazySlice) else each for each in inputs]
+        return getattr(ufunc, method)(*arrays, **options)
+
+    def numpy(self) -> Array:
+        """The values, as a fresh array."""
+        return self._read()
+
+    def __repr__(self) -> str:
+        return f"<LazySlice of {self.name!r}: {self.dtype}{list(self.shape)}>"
+
+    def _read(self) -> Array:
+        held = self._holder.region(self._row)
+        if self._axes is None:
+            return self._holder.read(self._row, held)
+        spans = [span_of(indices) for indices, new in self._axes if not new]
+        offset = [start + low for start, (low, _, _) in zip(held.offset, spans, strict=True)]
+        array = self._holder.read(self._row, Region(offset, [count for _, count, _ in spans]))
+        picked = array[(*(pick for _, _, pick in spans), ...)]
+        return picked.reshape(self.shape) if self.size else np.empty(self.shape, self.dtype)
+
+
+def row_of(value: Any, holder: Holder) -> int:
+    """The row of the held slice that the value is, all of it; -1 for anything else."""
+    if type(value) is LazySlice and value._axes is None and value._holder is holder:
+        return value._row
+    return -1
+
+
+def is_held_by(value: Any, holder: Holder) -> bool:
+    """Return True if the value is a slice that ``holder`` holds, or a part of one."""
+    return isinstance(value, LazySlice) and value._holder is holder
+
+
+class ShardingCallback(ABC):
+    """R-POLICY-18 (RFC 001): "Checkpoint sharding callback function, along with a text description."
+
+    A base to derive from; any callable with a text ``description`` works too. Arguments of the callback are those of
+    its constructor (RFC 001, kwargs).
+
+    >>> class OneFileEach(ShardingCallback):
+    ...     description = "A file for each tensor."
+    ...
+    ...     def __call__(self, shardable_tensors):
+    ...         return [{each.checkpoint_key: {each.slice_spec: each.tensor}} for each in shardable_tensors]
+    >>> import numpy as np, os, tempfile
+    >>> from shardvar.checkpoint import save
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> save(path, {"a": np.zeros(2), "b": np.ones(3)}, policy=OneFileEach()).file_nbytes
+    (16, 24)
+    """
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """One sentence about the callback, stored in the checkpoint and repeated in errors."""
+
+    @abstractmethod
+    def __call__(self, shardable_tensors: Sequence[ShardableTensor], /) -> Sequence[TensorSliceDict]:
+        """Return for each file a mapping from checkpoint keys to mappings from slice specs to tensors.
+
+        Every element of every tensor must be in one of them, with its dtype and in its shape; tensors may be sliced
+        anew, and values may change. A mapping without tensors makes no file. The callback is called once for each save,
+        before anything is written.
+        """
+
+
+ShardingCallback.register(ColumnarPolicy)

@@ -272,7 +272,7 @@ class Checkpoint(Trackable):
         and the errors of ``sv.load``. The number of shards is never an error: shards take the rows that they hold. The
         ``options`` do not concern reading; the argument exists because TensorFlow has it.
         """
-        policy_of(None, options)
+        policy_of(None, options)  # checked, though nothing uses it
         with self._turn:
             return self._read(path, is_numbered=False)
 

@@ -93,6 +93,8 @@ class ExportedObject(Stateful):
 
     _own_state: Mapping[str, Array] = {}
 
+    # Called only for names that are not attributes: a child cannot hide a method, and a child named "state" is
+    # ``exported["state"]``.
     def __getattr__(self, name: str) -> Trackable:
         children: Mapping[str, Trackable] = self.__dict__.get("_children", {})
         if name not in children:
@@ -108,7 +110,7 @@ class ExportedObject(Stateful):
         return len(self.children)
 
     def __bool__(self) -> bool:
-        return True
+        return True  # an object without children has the length 0, but is not empty as a value
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.children})
@@ -155,6 +157,7 @@ def load_exported(path: Path) -> Any:
     for node, parent in zip(nodes, made, strict=True):
         for name, child in node.children.items():
             parent.track(name, made[child])
+        # A slot is found by its variable and its role; its name as a child only has to be unique, so it has the number.
         for (beside, name), slot in node.slots.items():
             parent.track_slot(f"{beside}.{name}", made[slot], made[beside], name)
     return made[0]
@@ -185,10 +188,9 @@ class _StoredValues:
 
     def __post_init__(self) -> None:
         slices = entries_of(self.reader, self.keys).slices
-        nbytes = np.zeros(len(slices.tensors), np.int64)
-        np.add.at(nbytes, slices.tensor, slices.nbytes)
-        sizes = dict(zip(slices.tensors.keys, nbytes.tolist(), strict=True))
+        sizes = dict(zip(slices.tensors.keys, slices.nbytes_of_tensors().tolist(), strict=True))
         rows = slices.tensors.rows()
+        # A batch ends with the tensor that fills it above 4 MiB, so it holds at most 4 MiB and one small tensor.
         batch = filled = 0
         for key in self.keys:
             self._tensors[key] = slices.tensors.dtype(rows[key]), slices.tensors.shape(rows[key])

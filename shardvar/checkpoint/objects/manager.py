@@ -329,6 +329,8 @@ def _take_over(state: SeriesState | None, own: re.Pattern[str], now: float) -> S
     """
     if state is None:
         return SeriesState("", (), (), now - 1.0)
+    # If the clock was set back, the file has times in the future, which would block preserving for long: cut to now.
+    # Without times, all checkpoints count as preserved, and none of them is ever removed.
     preserved = min(state.preserved, now)
     times = state.times or (preserved,) * len(state.kept)
     kept = [

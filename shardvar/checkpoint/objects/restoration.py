@@ -60,7 +60,7 @@ class RestoreStatus:
     @property
     def unmatched_objects(self) -> list[str]:
         """The paths of variables and objects with state of their own that took no value."""
-        graph = self._graph()
+        graph = self._graph()  # of now: objects may have appeared, and taken their values, since the restore
         return [
             "/".join(path) or "the root"
             for node, path in zip(graph.objects, graph.paths(), strict=True)
@@ -274,6 +274,7 @@ class Restoration:
     def hook(self, number: int) -> ChildHook:
         """Return a hook that restores the children of a stored object as they appear."""
 
+        # The hook keeps this restoration alive, and so the files open, as long as the parent lives.
         def appear(parent: Trackable, name: str, child: Trackable) -> None:
             node = self.matching.find_child(number, parent, name)
             if node is not None:
@@ -310,6 +311,7 @@ def read_states(reader: Reader, wanted: States) -> list[_State]:
 
 def take_states(states: Sequence[_State]) -> None:
     """Have each object take its state; if one refuses, those before it get back what they had."""
+    # The old states are copied before any object takes a new one, since an object may change its arrays in place.
     before = [{name: as_array(name, value).copy() for name, value in each.state().items()} for each, _ in states]
     with ExitStack() as undo:
         for (each, values), old in zip(states, before, strict=True):

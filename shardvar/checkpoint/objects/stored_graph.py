@@ -136,6 +136,7 @@ def encode_graph(
     slots = {owner: [_encode_slot(e.beside, e.name, e.slot) for e in edges] for owner, edges in by_owner}
     nodes = []
     for number, (node, edges, path) in enumerate(zip(graph.objects, graph.edges, paths, strict=True)):
+        # The fields of one object: children, values, slots.
         parts = [_encode_child(name, child) for name, child in (*edges, *_other_edges(node, edges))] if edges else []
         if isinstance(node, VariableInterface):
             parts.append(_encode_value(VARIABLE_VALUE, node.name, key_of(path)))
@@ -186,6 +187,7 @@ def decode_graph(message: bytes, keys: Collection[str]) -> list[StoredNode]:
         for (beside, name), slot in node.slots.items():
             _check_number(beside, len(nodes), f"The variable of slot {name!r} of object {number}")
             _check_number(slot, len(nodes), f"Slot {name!r} of object {number}")
+    # After the check, since the lists of a Keras 3 optimizer are found by following numbers.
     for node in nodes:
         if _TRAINABLE in node.children:
             _find_slots_of_keras(node, nodes)

@@ -13,7 +13,7 @@ import numpy as np
 
 from shardvar.layout.dtypes import Array
 
-Gradient = Array | tuple[Array, Array]
+_Gradient = Array | tuple[Array, Array]
 
 _XLA_FLAGS = "--xla_force_host_platform_device_count=16 --xla_backend_optimization_level=0"
 _SCATTERS = {"sub": "subtract", "mul": "multiply", "div": "divide", "update": "set"}
@@ -142,16 +142,16 @@ class Adapter:
         sharding = self._divided(shape, num_shards)
         return self.shards(self._jax.make_array_from_callback(tuple(shape), sharding, part))
 
-    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> Array:
+    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> Array:
         state, get_params = self._trained(kind, value, num_shards, gradients)
         return np.asarray(get_params(state))
 
-    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> dict[str, list[Array]]:
+    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> dict[str, list[Array]]:
         state, _ = self._trained(kind, value, num_shards, gradients)
         leaves = self._jax.tree.leaves(state)[1:]  # the first one is the variable
         return {f"slot{number}": self.shards(leaf) for number, leaf in enumerate(leaves)}
 
-    def _trained(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> Any:
+    def _trained(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> Any:
         jax, handle = self._jax, self.create(value, num_shards)
         library = jax.example_libraries.optimizers
         made = {
@@ -193,7 +193,7 @@ class Adapter:
         return {key: (tuple(one.shape), str(one.dtype)) for key, one in metadata.items()}
 
 
-def _gradient(jax: Any, gradient: Gradient, value: Any) -> Any:
+def _gradient(jax: Any, gradient: _Gradient, value: Any) -> Any:
     """Return a gradient laid out like the variable; for (ids, rows) it is the derivative of their lookup."""
     if not isinstance(gradient, tuple):
         return jax.device_put(gradient, value.sharding)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from shardvar.layout.dtypes import Array
 
-Shards = list[Array]
+_Shards = list[Array]
 
 _SCATTERS = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "min": np.minimum, "max": np.maximum,
@@ -31,47 +31,47 @@ class Adapter:
         shard = np.searchsorted(starts, ids, side="right") - 1
         return shard, ids - starts[shard]
 
-    def create(self, value: Array, num_shards: int) -> Shards:
+    def create(self, value: Array, num_shards: int) -> _Shards:
         return [part.copy() for part in np.array_split(value, num_shards)]
 
-    def create_uneven(self, value: Array, sizes: Sequence[int]) -> Shards:
+    def create_uneven(self, value: Array, sizes: Sequence[int]) -> _Shards:
         return [part.copy() for part in np.split(value, np.cumsum(sizes)[:-1])]
 
-    def read(self, handle: Shards) -> Array:
+    def read(self, handle: _Shards) -> Array:
         return np.concatenate(handle)
 
-    def shards(self, handle: Shards) -> Shards:
+    def shards(self, handle: _Shards) -> _Shards:
         return handle
 
-    def index(self, handle: Shards, key: Any) -> Array:
+    def index(self, handle: _Shards, key: Any) -> Array:
         value: Array = np.asarray(np.concatenate(handle)[key])
         return value
 
-    def matmul(self, left: Array, handle: Shards) -> Array:
+    def matmul(self, left: Array, handle: _Shards) -> Array:
         value: Array = left @ np.concatenate(handle)
         return value
 
-    def lookup(self, handle: Shards, ids: Array) -> Array:
+    def lookup(self, handle: _Shards, ids: Array) -> Array:
         whole = np.concatenate(handle)
         _check(ids, len(whole))
         rows: Array = whole[ids]
         return rows
 
-    def sparse_read(self, handle: Shards, ids: Array) -> Array:
+    def sparse_read(self, handle: _Shards, ids: Array) -> Array:
         return self.lookup(handle, ids)
 
-    def assign(self, handle: Shards, value: Array) -> Shards:
+    def assign(self, handle: _Shards, value: Array) -> _Shards:
         if sum(map(len, handle)) != len(value):
             raise ValueError(f"A value of {len(value)} rows does not fit {sum(map(len, handle))} rows.")
         return np.split(value.copy(), np.cumsum([len(shard) for shard in handle])[:-1])
 
-    def assign_add(self, handle: Shards, value: Array) -> Shards:
+    def assign_add(self, handle: _Shards, value: Array) -> _Shards:
         return self.assign(handle, self.read(handle) + value)
 
-    def assign_sub(self, handle: Shards, value: Array) -> Shards:
+    def assign_sub(self, handle: _Shards, value: Array) -> _Shards:
         return self.assign(handle, self.read(handle) - value)
 
-    def scatter(self, handle: Shards, op: str, ids: Array, rows: Array) -> Shards:
+    def scatter(self, handle: _Shards, op: str, ids: Array, rows: Array) -> _Shards:
         whole = np.concatenate(handle)
         _check(ids, len(whole))
         if op == "update":
@@ -80,7 +80,7 @@ class Adapter:
             _SCATTERS[op].at(whole, ids, rows)
         return self.assign(handle, whole)
 
-    def initialize(self, kind: str, shape: Sequence[int], dtype: npt.DTypeLike, num_shards: int, seed: int) -> Shards:
+    def initialize(self, kind: str, shape: Sequence[int], dtype: npt.DTypeLike, num_shards: int, seed: int) -> _Shards:
         if kind not in ("zeros", "ones", "random_uniform"):
             raise NotImplementedError(kind)
         shards = []
@@ -92,7 +92,7 @@ class Adapter:
 
     def initialize_whole(
         self, function: Callable[..., Array], shape: Sequence[int], dtype: npt.DTypeLike, num_shards: int
-    ) -> Shards:
+    ) -> _Shards:
         return np.array_split(function(shape, dtype), num_shards)
 
     def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]) -> Array:

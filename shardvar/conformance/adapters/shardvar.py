@@ -8,12 +8,12 @@ import numpy as np
 import shardvar as sv
 from shardvar.layout import Partition
 from shardvar.layout.dtypes import Array, dtype_name
-from shardvar.layout.slice_text import format_slice_text
+from shardvar.layout.region import format_slice_text
 from shardvar.nn.gradients import dense_gradients, sparse_gradients
 from shardvar.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
 from shardvar.variables.create import create_sharded_variable
 
-Gradient = Array | tuple[Array, Array]
+_Gradient = Array | tuple[Array, Array]
 
 _INITIALIZERS: dict[str, Callable[[int], Any]] = {
     "zeros": lambda _seed: sv.initializers.Zeros(),
@@ -148,10 +148,10 @@ class Adapter:
 
         return self.shards(create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype))
 
-    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> Any:
+    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> Any:
         return self._trained(kind, value, num_shards, gradients)[0].numpy()
 
-    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> dict[str, list[Array]]:
+    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> dict[str, list[Array]]:
         variable, optimizer = self._trained(kind, value, num_shards, gradients)
         return {name: self.shards(optimizer.get_slot(variable, name)) for name in optimizer.get_slot_names()}
 
@@ -203,7 +203,7 @@ class Adapter:
             return checkpoint.metadata.description
 
     def _trained(
-        self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]
+        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
     ) -> tuple[Any, Optimizer]:
         variable, optimizer = self.create(value, num_shards), _OPTIMIZERS[kind]()
         for gradient in gradients:

@@ -17,8 +17,8 @@ import numpy as np
 import shardvar as sv
 from shardvar.layout.dtypes import Array
 
-Gradient = Array | tuple[Array, Array]
-Files = Sequence[Sequence[tuple[str, int, Array]]]
+_Gradient = Array | tuple[Array, Array]
+_Files = Sequence[Sequence[tuple[str, int, Array]]]
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _INITIALIZERS: dict[str, Callable[[Any, int], Any]] = {
@@ -173,10 +173,10 @@ class Adapter:
     def _initialized(self, initial: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
         return self.shards(self._variable(initial, self._fixed(num_shards), shape=tuple(shape), dtype=dtype))
 
-    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> Any:
+    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> Any:
         return self.read(self._trained(kind, value, num_shards, gradients)[0])
 
-    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> dict[str, list[Array]]:
+    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> dict[str, list[Array]]:
         _, optimizer = self._trained(kind, value, num_shards, gradients)
         slots: dict[str, list[Array]] = {}
         for variable in optimizer.variables:
@@ -184,7 +184,7 @@ class Adapter:
                 slots.setdefault(variable.path.rpartition("_")[2], []).append(np.asarray(variable))
         return slots
 
-    def _trained(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> tuple[Any, Any]:
+    def _trained(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> tuple[Any, Any]:
         tf, handle, optimizer = self._tf, self.create(value, num_shards), _OPTIMIZERS[kind](self._tf)
         components = getattr(handle, "variables", [handle])
         for gradient in gradients:
@@ -248,7 +248,7 @@ def _key(name: str) -> str:
     return re.sub(r"\.(.)", lambda found: "/" if found[1] == "S" else found[1], name.removesuffix(_SUFFIX))
 
 
-def _callback(tf: Any, callback: Callable[[dict[str, Array]], Files], description: str) -> Any:
+def _callback(tf: Any, callback: Callable[[dict[str, Array]], _Files], description: str) -> Any:
     """Return a callback of the kit as one of TensorFlow; the object graph gets a separate file."""
 
     def whole(given: Any) -> dict[str, dict[Any, Any]]:

@@ -18,8 +18,8 @@ import numpy as np
 
 from shardvar.layout.dtypes import Array
 
-Gradient = Array | tuple[Array, Array]
-Parts = Mapping[str, Sequence[tuple[tuple[int, ...], Any]]]
+_Gradient = Array | tuple[Array, Array]
+_Parts = Mapping[str, Sequence[tuple[tuple[int, ...], Any]]]
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _MOST_RANKS = 32
@@ -206,14 +206,14 @@ class Adapter:
     def initialize_whole(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
         return self.shards(self.create(function(tuple(shape), dtype), num_shards))
 
-    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> Array:
+    def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> Array:
         return self.read(self._trained(kind, value, num_shards, gradients)[0])
 
-    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> dict[str, list[Array]]:
+    def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> dict[str, list[Array]]:
         parameter, optimizer = self._trained(kind, value, num_shards, gradients)
         return {name: self.shards(slot) for name, slot in optimizer.state[parameter].items() if slot.ndim}
 
-    def _trained(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Gradient]) -> tuple[Any, Any]:
+    def _trained(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> tuple[Any, Any]:
         torch, handle = self._torch, self.create(value, num_shards)
         made = {
             "sgd": lambda given: torch.optim.SGD(given, 0.1),
@@ -302,7 +302,7 @@ def _slices_of(tensor: Any, num_shards: int) -> list[tuple[tuple[int, ...], Any]
     return [((number * len(slices[0]), *[0] * (tensor.ndim - 1)), one) for number, one in enumerate(slices)]
 
 
-def _save_slices(path: str, state: Mapping[str, Any], parts: Parts) -> None:
+def _save_slices(path: str, state: Mapping[str, Any], parts: _Parts) -> None:
     """Write a checkpoint of slices."""
     from torch.distributed.checkpoint import FileSystemWriter, save
 
@@ -310,7 +310,7 @@ def _save_slices(path: str, state: Mapping[str, Any], parts: Parts) -> None:
     save(dict(state), storage_writer=writer, planner=_save_planner()(parts), no_dist=True)
 
 
-def _load_slices(path: str, state: Mapping[str, Any], parts: Parts) -> None:
+def _load_slices(path: str, state: Mapping[str, Any], parts: _Parts) -> None:
     """Read slices into the tensors of ``parts``, which are views of those of ``state``."""
     from torch.distributed.checkpoint import load
 
@@ -331,7 +331,7 @@ def _save_planner() -> Any:
     from torch.distributed.checkpoint.planner import WriteItemType
 
     class SavePlanner(DefaultSavePlanner):  # type: ignore[misc]
-        def __init__(self, parts: Parts) -> None:
+        def __init__(self, parts: _Parts) -> None:
             super().__init__()
             self._parts = parts
 
@@ -367,7 +367,7 @@ def _load_planner() -> Any:
     from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
     class LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
-        def __init__(self, parts: Parts) -> None:
+        def __init__(self, parts: _Parts) -> None:
             super().__init__()
             self._parts = parts
 

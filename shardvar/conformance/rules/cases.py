@@ -11,7 +11,7 @@ from shardvar.conformance.calls import Broken, Calls
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 
-Table = tuple[Array, int]
+TableCase = tuple[Array, int]
 
 ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3,), (2, 2))
 
@@ -27,7 +27,7 @@ def tables(
     min_shards: int = 1,
     max_more: int = 5,
     dtype: npt.DTypeLike = np.float32,
-) -> Table:
+) -> TableCase:
     """An array and a number of shards that is not above its number of rows."""
     num_shards = draw(st.integers(min_shards, max_shards))
     rows = num_shards + draw(st.integers(0, max_more))
@@ -35,7 +35,7 @@ def tables(
 
 
 @st.composite
-def few_rows(draw: st.DrawFn, max_shards: int = 4) -> Table:
+def few_rows(draw: st.DrawFn, max_shards: int = 4) -> TableCase:
     """An array with fewer rows than there are shards, perhaps none."""
     num_shards = draw(st.integers(1, max_shards))
     rows = draw(st.integers(0, num_shards - 1))
@@ -43,7 +43,7 @@ def few_rows(draw: st.DrawFn, max_shards: int = 4) -> Table:
 
 
 def pairs(value: Any) -> list[tuple[int, int]]:
-    """The intervals or counts that an adapter answered, as plain integers; ``Broken`` where they are no pairs."""
+    """Return the pairs that an adapter answered as plain integers; ``Broken`` for other values."""
     try:
         return [(int(start), int(stop)) for start, stop in value]
     except (TypeError, ValueError) as error:
@@ -51,7 +51,7 @@ def pairs(value: Any) -> list[tuple[int, int]]:
 
 
 def concatenated(parts: Any, axis: int = 0) -> Array:
-    """The arrays of shards as one; ``Broken`` where there are none."""
+    """Return the arrays of shards as one array; ``Broken`` for an empty list."""
     arrays = [np.asarray(part) for part in parts]
     if not arrays:
         raise Broken("It gave no shards.", "It must give at least one.")

@@ -28,8 +28,8 @@ DTYPES = (
 )
 RESLICING = "Tensor re-slicing in the callback is totally fine, though."
 
-Tensors = dict[str, Array]
-Case = tuple[Tensors, int, int]
+NamedArrays = dict[str, Array]
+SavedCase = tuple[NamedArrays, int, int]
 NUMBERS = "bool int8 uint8 int16 int32 int64 float16 float32 float64 complex64 bfloat16".split()
 
 
@@ -41,7 +41,7 @@ def checkpoint_path(adapter: Calls) -> Iterator[str]:
         yield adapter.name(str(Path(directory) / "model"), "path")
 
 
-def templates_of(tensors: Mapping[str, Array]) -> Tensors:
+def templates_of(tensors: Mapping[str, Array]) -> NamedArrays:
     """Arrays like these that hold junk: what shows up of it was not restored."""
     return {key: junk(array) for key, array in tensors.items()}
 
@@ -74,7 +74,7 @@ def _expect_bits(key: str, came: Array, must: Array) -> None:
         raise Broken(f"It gave {text(came)} as {key!r}.", f"It must give {text(wanted)}.")
 
 
-def check_elastic(adapter: Calls, case: Case) -> None:
+def check_elastic(adapter: Calls, case: SavedCase) -> None:
     """Save in N, restore into M."""
     tensors, before, after = case
     with checkpoint_path(adapter) as path:
@@ -86,7 +86,7 @@ shards = st.integers(1, 4)
 
 
 @st.composite
-def elastic(draw: st.DrawFn) -> Case:
+def elastic(draw: st.DrawFn) -> SavedCase:
     """One or two tables, a number of shards to save in and one to restore into."""
     before, after = draw(shards), draw(shards)
     rows = draw(st.integers(max(before, after), 8))
@@ -98,14 +98,14 @@ def elastic(draw: st.DrawFn) -> Case:
 
 
 @rule("R-CKPT-1", 6, "000", ELASTIC, "save restore", elastic())
-def any_number_restores_into_any(adapter: Calls, case: Case) -> None:
+def any_number_restores_into_any(adapter: Calls, case: SavedCase) -> None:
     """A tensor saved in some number of shards is restored, bit for bit, into any other number."""
     check_elastic(adapter, case)
 
 
 @rule("R-CKPT-1-few", 6, "000", ELASTIC, "save restore",
       st.tuples(few_rows(), shards).map(lambda drawn: ({"w": drawn[0][0]}, drawn[0][1], drawn[1])))  # fmt: skip
-def few_rows_are_saved(adapter: Calls, case: Case) -> None:
+def few_rows_are_saved(adapter: Calls, case: SavedCase) -> None:
     """A tensor with fewer rows than shards is saved and restored."""
     check_elastic(adapter, case)
 
@@ -113,28 +113,28 @@ def few_rows_are_saved(adapter: Calls, case: Case) -> None:
 @rule("R-CKPT-1-empty", 6, "000", ELASTIC, "save restore",
       st.tuples(st.sampled_from([(0,), (0, 3), (2, 0)]), shards, shards).map(
           lambda drawn: ({"w": counting((4,)), "none": counting(drawn[0])}, drawn[1], drawn[2])))  # fmt: skip
-def empty_tensors_are_kept(adapter: Calls, case: Case) -> None:
+def empty_tensors_are_kept(adapter: Calls, case: SavedCase) -> None:
     """A tensor without elements is restored with its shape, not dropped."""
     check_elastic(adapter, case)
 
 
 @rule("R-CKPT-1-scalars", 6, "000", ELASTIC, "save restore",
       st.tuples(shards, shards).map(lambda n: ({"step": np.array(7, np.int64)}, *n)))  # fmt: skip
-def scalars_are_kept(adapter: Calls, case: Case) -> None:
+def scalars_are_kept(adapter: Calls, case: SavedCase) -> None:
     """A scalar beside sharded variables is saved and restored."""
     check_elastic(adapter, case)
 
 
 @st.composite
-def typed(draw: st.DrawFn, names: list[str]) -> Case:
+def typed(draw: st.DrawFn, names: list[str]) -> SavedCase:
     """A tensor of any bits of some dtype."""
     dtype = np.dtype(draw(st.sampled_from(names)))
     return {"w": draw(values(dtype, 8)).reshape(4, 2)}, draw(shards), draw(shards)
 
 
 @rule("R-CKPT-1-dtypes", 6, "000", ELASTIC, "save restore", typed(NUMBERS))
-def dtypes_are_saved(adapter: Calls, case: Case) -> None:
-    """Tensors of every dtype are restored bit for bit, NaNs and their payloads included."""
+def dtypes_are_saved(adapter: Calls, case: SavedCase) -> None:
+    """NamedArrays of every dtype are restored bit for bit, NaNs and their payloads included."""
     check_elastic(adapter, case)
 
 
@@ -143,7 +143,7 @@ texts = st.lists(st.binary(max_size=5) | st.sampled_from([b"", b"a\0", b"\0"]), 
 
 @rule("R-CKPT-1-strings", 6, "000", ELASTIC, "save restore",
       texts.map(lambda some: ({"vocabulary": np.array([*some, None], object)[:-1]}, 1, 1)))  # fmt: skip
-def strings_are_saved(adapter: Calls, case: Case) -> None:
+def strings_are_saved(adapter: Calls, case: SavedCase) -> None:
     """Strings are restored whole, with the NULs at their ends."""
     check_elastic(adapter, case)
 
@@ -151,13 +151,13 @@ def strings_are_saved(adapter: Calls, case: Case) -> None:
 @rule("R-CKPT-1-strides", 6, "000", ELASTIC, "save restore",
       st.tuples(arrays(["float32", "int64"], 2, 4).filter(lambda a: a.ndim > 0 and a.size > 0), shards).map(
           lambda drawn: ({"w": drawn[0]}, 1, min(drawn[1], len(drawn[0])))))  # fmt: skip
-def values_are_saved_not_memory(adapter: Calls, case: Case) -> None:
+def values_are_saved_not_memory(adapter: Calls, case: SavedCase) -> None:
     """Saving keeps the values of an array, however it lies in memory: transposed, reversed, big-endian."""
     check_elastic(adapter, case)
 
 
 @rule("R-CKPT-1-again", 6, "000", ELASTIC, "save restore", elastic())
-def a_second_save_replaces(adapter: Calls, case: Case) -> None:
+def a_second_save_replaces(adapter: Calls, case: SavedCase) -> None:
     """A second save at the same path replaces the first one whole, or is refused and leaves it whole."""
     tensors, before, after = case
     second = {key: array * 2 for key, array in tensors.items()}
@@ -167,7 +167,7 @@ def a_second_save_replaces(adapter: Calls, case: Case) -> None:
         expect_tensors(adapter.restore(path, templates_of(tensors), before), tensors if refused else second)
 
 
-def _refuses_restore(adapter: Calls, case: Case, templates: Tensors) -> None:
+def _refuses_restore(adapter: Calls, case: SavedCase, templates: NamedArrays) -> None:
     tensors, before, after = case
     with checkpoint_path(adapter) as path:
         adapter.save(path, tensors, before)
@@ -175,13 +175,13 @@ def _refuses_restore(adapter: Calls, case: Case, templates: Tensors) -> None:
 
 
 @rule("R-POLICY-1-restore", 6, "001", PRESENT, "save restore", elastic())
-def absent_tensors_are_refused(adapter: Calls, case: Case) -> None:
+def absent_tensors_are_refused(adapter: Calls, case: SavedCase) -> None:
     """Restoring a tensor that was never saved is refused, not made up and not left as it was."""
     _refuses_restore(adapter, case, templates_of(case[0]) | {"absent": junk(case[0]["w"])})
 
 
 @rule("R-POLICY-2-restore", 6, "001", SHAPES, "save restore", st.tuples(elastic(), st.sampled_from([-1, 1])))
-def other_shapes_are_refused(adapter: Calls, case: tuple[Case, int]) -> None:
+def other_shapes_are_refused(adapter: Calls, case: tuple[SavedCase, int]) -> None:
     """Restoring into a variable with more or fewer rows is refused, not cropped and not padded."""
     (tensors, before, _), more = case
     w = tensors["w"]
@@ -191,7 +191,7 @@ def other_shapes_are_refused(adapter: Calls, case: tuple[Case, int]) -> None:
 
 @rule("R-POLICY-3-restore", 6, "001", DTYPES, "save restore",
       st.tuples(elastic(), st.sampled_from(["float64", "int32", "float16"])))  # fmt: skip
-def other_dtypes_are_refused(adapter: Calls, case: tuple[Case, str]) -> None:
+def other_dtypes_are_refused(adapter: Calls, case: tuple[SavedCase, str]) -> None:
     """Restoring into a variable of another dtype is refused, or gives the dtype that was saved: no silent cast."""
     (tensors, before, after), name = case
     fraction = {"w": tensors["w"] + np.float32(0.5)}
@@ -203,7 +203,7 @@ def other_dtypes_are_refused(adapter: Calls, case: tuple[Case, str]) -> None:
 
 
 @rule("R-POLICY-1-list", 6, "001", PRESENT, "save list_tensors", elastic())
-def tensors_are_listed(adapter: Calls, case: Case) -> None:
+def tensors_are_listed(adapter: Calls, case: SavedCase) -> None:
     """Every tensor is listed with its full shape and its dtype."""
     tensors, before, _ = case
     must = {key: (array.shape, str(array.dtype)) for key, array in tensors.items()}
@@ -224,16 +224,16 @@ def rows_are_read(adapter: Calls, case: tuple[tuple[Array, int], int, int]) -> N
         expect_equal(adapter.read_rows(path, "w", start, stop), value[start:stop])
 
 
-Parts = tuple[Array, list[tuple[int, int]]]
+SavedParts = tuple[Array, list[tuple[int, int]]]
 
 
-def _parts_of(cuts: Callable[[int, int], list[tuple[int, int]]]) -> st.SearchStrategy[Parts]:
+def _parts_of(cuts: Callable[[int, int], list[tuple[int, int]]]) -> st.SearchStrategy[SavedParts]:
     """A table and row ranges: what ``cuts`` makes of its length and a row."""
     sizes = st.integers(2, 6).flatmap(lambda rows: st.tuples(st.just(rows), st.integers(1, rows - 1)))
     return sizes.map(lambda drawn: (counting((drawn[0], 2)), cuts(*drawn)))
 
 
-def _save_parts(adapter: Calls, path: str, case: Parts, bias: float = 0) -> Any:
+def _save_parts(adapter: Calls, path: str, case: SavedParts, bias: float = 0) -> Any:
     value, ranges = case
     parts = [((a, 0), value[a:b] + np.float32(bias * n)) for n, (a, b) in enumerate(ranges)]
     return adapter.attempt("save_parts", path, "w", value.shape, value.dtype, parts)
@@ -241,14 +241,14 @@ def _save_parts(adapter: Calls, path: str, case: Parts, bias: float = 0) -> Any:
 
 @rule("R-POLICY-7", 6, "001", RESLICING, "save_parts restore",
       _parts_of(lambda rows, cut: [(cut, rows), (0, cut)]))  # fmt: skip
-def parts_are_joined(adapter: Calls, case: Parts) -> None:
+def parts_are_joined(adapter: Calls, case: SavedParts) -> None:
     """A tensor that is saved in parts, in any order, is restored as one."""
     with checkpoint_path(adapter) as path:
         expect(_save_parts(adapter, path, case) is not REFUSED, "It refused to save.", "It must save.")
         expect_tensors(adapter.restore(path, templates_of({"w": case[0]}), 1), {"w": case[0]})
 
 
-def _never_made_up(adapter: Calls, case: Parts, bias: float = 0) -> None:
+def _never_made_up(adapter: Calls, case: SavedParts, bias: float = 0) -> None:
     with checkpoint_path(adapter) as path:
         if _save_parts(adapter, path, case, bias) is not REFUSED:
             adapter.refuses("restore", path, templates_of({"w": case[0]}), 1)
@@ -256,13 +256,13 @@ def _never_made_up(adapter: Calls, case: Parts, bias: float = 0) -> None:
 
 @rule("R-POLICY-1-holes", 6, "001", PRESENT, "save_parts restore",
       _parts_of(lambda _rows, cut: [(0, cut)]) | _parts_of(lambda rows, cut: [(cut, rows)]))  # fmt: skip
-def holes_are_refused(adapter: Calls, case: Parts) -> None:
+def holes_are_refused(adapter: Calls, case: SavedParts) -> None:
     """A tensor of which some rows were never saved is refused when it is saved or restored: no zeros, no old values."""
     _never_made_up(adapter, case)
 
 
 @rule("R-POLICY-1-overlaps", 6, "001", PRESENT, "save_parts restore",
       _parts_of(lambda rows, cut: [(0, cut + 1), (cut, rows)]))  # fmt: skip
-def overlaps_are_refused(adapter: Calls, case: Parts) -> None:
+def overlaps_are_refused(adapter: Calls, case: SavedParts) -> None:
     """A tensor whose parts contradict each other is refused when it is saved or restored."""
     _never_made_up(adapter, case, bias=100)

@@ -1,8 +1,8 @@
 """Level 8: a damaged checkpoint is refused or gives the right values, never silently wrong ones.
 
-What is damaged is two float32 tables, so that what breaks level 6 for scalars or strings is no breach here. The kit
-knows nothing of the format: it damages whatever files ``save`` wrote. ``restore`` runs in a process of its own,
-since a reader may also end, hang or fill the process that it runs in.
+The kit damages a checkpoint of two float32 tables, so that a breach of level 6 for scalars or strings is not counted
+again here. It knows nothing of the format: it damages any of the files that ``save`` wrote. ``restore`` runs in another
+process, since a reader may also end, hang or exhaust its process.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.checkpoints import PRESENT, Tensors, checkpoint_path, expect_tensors, templates_of
+from shardvar.conformance.rules.checkpoints import PRESENT, NamedArrays, checkpoint_path, expect_tensors, templates_of
 from shardvar.testing import counting
 
 PLACES = 10_000
@@ -22,19 +22,19 @@ WORK = "add or reduce the number of parameter servers without losing previous tr
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """Where a checkpoint is damaged; all numbers are taken modulo what there is."""
+class FileDamage:
+    """The place of a damage in a checkpoint; every number is taken modulo its bound, so that any number is valid."""
 
     file: int
-    """Which file, in the order of ``files_of``."""
+    """The number of the file, in the order of ``files_of``."""
     place: int
-    """Where in it, in ten-thousandths of its length."""
+    """The position in the file, in ten-thousandths of its length."""
     extra: int
-    """Which bit, how many bytes, which other file."""
+    """The bit that is flipped, the number of bytes that are zeroed, or the other file of an exchange."""
 
 
 def files_of(directory: str) -> list[Path]:
-    """The files of a checkpoint that are not empty, by their directories, sizes and contents: names may be random."""
+    """Return the files that are not empty, by directory, size and content, since their names may be random."""
     files = [path for path in Path(directory).rglob("*") if path.is_file() and path.stat().st_size]
     return sorted(files, key=lambda path: (path.parent, path.stat().st_size, sha256(path.read_bytes()).digest(), path))
 
@@ -82,9 +82,9 @@ def _opened(directory: str, file: int, place: int) -> tuple[Path, bytearray, int
     return path, data, place * len(data) // PLACES
 
 
-Case = tuple[Tensors, int, Damage]
+DamageCase = tuple[NamedArrays, int, FileDamage]
 
-damages = st.builds(Damage, st.integers(0, 9), st.integers(0, PLACES - 1), st.integers(0, 63))
+damages = st.builds(FileDamage, st.integers(0, 9), st.integers(0, PLACES - 1), st.integers(0, 63))
 cases = st.tuples(
     st.sampled_from([(6, 4), (60, 16)]).map(lambda shape: {"w": counting(shape), "b": -counting((5,))}),
     st.integers(1, 3),
@@ -92,7 +92,7 @@ cases = st.tuples(
 )
 
 
-def check_damage(adapter: Calls, case: Case, harm: Callable[[str, int, int, int], None]) -> None:
+def check_damage(adapter: Calls, case: DamageCase, harm: Callable[[str, int, int, int], None]) -> None:
     tensors, num_shards, damage = case
     with checkpoint_path(adapter) as path:
         adapter.save(path, tensors, num_shards)
@@ -107,30 +107,30 @@ def check_damage(adapter: Calls, case: Case, harm: Callable[[str, int, int, int]
 
 
 @rule("R-DAMAGE-1-remove", 8, "001", PRESENT, "save restore", cases, isolated=True)
-def lost_files_are_noticed(adapter: Calls, case: Case) -> None:
+def lost_files_are_noticed(adapter: Calls, case: DamageCase) -> None:
     """After the loss of a file, restoring is refused or right: nothing comes back as zeros or as the values before."""
     check_damage(adapter, case, remove)
 
 
 @rule("R-DAMAGE-1-truncate", 8, "001", PRESENT, "save restore", cases, isolated=True)
-def cut_files_are_noticed(adapter: Calls, case: Case) -> None:
+def cut_files_are_noticed(adapter: Calls, case: DamageCase) -> None:
     """After a file was cut off, restoring is refused or right."""
     check_damage(adapter, case, truncate)
 
 
 @rule("R-DAMAGE-1-flip", 8, "000", WORK, "save restore", cases, isolated=True)
-def flipped_bits_are_noticed(adapter: Calls, case: Case) -> None:
+def flipped_bits_are_noticed(adapter: Calls, case: DamageCase) -> None:
     """After one bit of a file was flipped, restoring is refused or right."""
     check_damage(adapter, case, flip)
 
 
 @rule("R-DAMAGE-1-zero", 8, "000", WORK, "save restore", cases, isolated=True)
-def zeroed_bytes_are_noticed(adapter: Calls, case: Case) -> None:
+def zeroed_bytes_are_noticed(adapter: Calls, case: DamageCase) -> None:
     """After some bytes of a file became zeros, restoring is refused or right."""
     check_damage(adapter, case, zero)
 
 
 @rule("R-DAMAGE-1-swap", 8, "000", WORK, "save restore", cases, isolated=True)
-def exchanged_files_are_noticed(adapter: Calls, case: Case) -> None:
+def exchanged_files_are_noticed(adapter: Calls, case: DamageCase) -> None:
     """After two files changed places, restoring is refused or right."""
     check_damage(adapter, case, swap)

@@ -37,11 +37,11 @@ def part(shape, dtype=np.float32, part_shape=None, part_offset=None):
     return np.arange(1, np.prod(shape) + 1, dtype=dtype).reshape(shape)[region]
 """
 
-Draw = tuple[str, tuple[int, ...], np.dtype[Any], int, int]
+InitialCase = tuple[str, tuple[int, ...], np.dtype[Any], int, int]
 
 
 @st.composite
-def draws(draw: st.DrawFn, kinds: tuple[str, ...] = RANDOM, min_shards: int = 1) -> Draw:
+def draws(draw: st.DrawFn, kinds: tuple[str, ...] = RANDOM, min_shards: int = 1) -> InitialCase:
     """A kind of initializer, a shape, its dtype, a number of shards, a seed."""
     num_shards = draw(st.integers(min_shards, 4))
     rows = num_shards * draw(st.integers(2, 4)) + draw(st.integers(0, num_shards - 1))
@@ -49,7 +49,7 @@ def draws(draw: st.DrawFn, kinds: tuple[str, ...] = RANDOM, min_shards: int = 1)
 
 
 @rule("R-INIT-5", 4, "000", SEEDS, "initialize", draws(min_shards=2))
-def shards_differ(adapter: Calls, case: Draw) -> None:
+def shards_differ(adapter: Calls, case: InitialCase) -> None:
     """The shards of a seeded random variable do not hold the same values."""
     shards = [np.asarray(shard) for shard in adapter.initialize(*case)]
     for number, shard in enumerate(shards):
@@ -60,14 +60,14 @@ def shards_differ(adapter: Calls, case: Draw) -> None:
 
 
 @rule("R-INIT-5-again", 4, "000", SEEDS, "initialize", draws())
-def seeds_are_deterministic(adapter: Calls, case: Draw) -> None:
+def seeds_are_deterministic(adapter: Calls, case: InitialCase) -> None:
     """The same seed, shape and number of shards give the same values again."""
     first = concatenated(adapter.initialize(*case))
     expect_equal(concatenated(adapter.initialize(*case)), first)
 
 
 @rule("R-INIT-4", 4, "000", PARTITION, "initialize", draws(("zeros", "ones", *RANDOM)))
-def parts_make_the_shape(adapter: Calls, case: Draw) -> None:
+def parts_make_the_shape(adapter: Calls, case: InitialCase) -> None:
     """The values of the shards have together the shape and the dtype that were asked for, and are finite."""
     value = concatenated(adapter.initialize(*case))
     asked = (case[1], str(case[2]))
@@ -77,7 +77,7 @@ def parts_make_the_shape(adapter: Calls, case: Draw) -> None:
 
 
 @rule("R-INIT-4-constants", 4, "000", PARTITION, "initialize", draws(("zeros", "ones")))
-def constants_are_constant(adapter: Calls, case: Draw) -> None:
+def constants_are_constant(adapter: Calls, case: InitialCase) -> None:
     """Zeros are zeros and ones are ones in every shard."""
     must = np.zeros(case[1], case[2]) if case[0] == "zeros" else np.ones(case[1], case[2])
     expect_equal(concatenated(adapter.initialize(*case)), must)
@@ -85,7 +85,7 @@ def constants_are_constant(adapter: Calls, case: Draw) -> None:
 
 @rule("R-INIT-4-range", 4, "000", "def __init__(self, minval=-0.05, maxval=0.05, seed=None):", "initialize",
       draws(("random_uniform",)))  # fmt: skip
-def uniform_is_in_range(adapter: Calls, case: Draw) -> None:
+def uniform_is_in_range(adapter: Calls, case: InitialCase) -> None:
     """Uniform values lie between -0.05 and 0.05, and are not all the same."""
     value = concatenated(adapter.initialize(*case))
     inside = bool(((value >= -0.05) & (value <= 0.05)).all() and np.unique(value).size > 1)

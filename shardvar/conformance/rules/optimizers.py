@@ -15,8 +15,8 @@ COMPONENTS = "gradient computation and update are always performed at the compon
 SPARSE = "essentially dicts mapping from indices to vectors"
 SLOTS = "Slot variable is partitioned in exactly the same way as the original variable."
 
-Gradient = Array | tuple[Array, Array]
-Steps = tuple[Array, int, list[Gradient]]
+_Gradient = Array | tuple[Array, Array]
+StepsCase = tuple[Array, int, list[_Gradient]]
 
 
 def expect_close(came: Any, must: Array) -> None:
@@ -27,7 +27,7 @@ def expect_close(came: Any, must: Array) -> None:
 
 
 @st.composite
-def steps(draw: st.DrawFn, min_shards: int = 1) -> Steps:
+def steps(draw: st.DrawFn, min_shards: int = 1) -> StepsCase:
     """A table and one to three dense gradients."""
     value, num_shards = draw(tables(row_shapes=((), (2,)), max_more=3, min_shards=min_shards))
     quarters = counting(value.shape) / np.float32(4)
@@ -35,14 +35,14 @@ def steps(draw: st.DrawFn, min_shards: int = 1) -> Steps:
 
 
 @st.composite
-def sparse_steps(draw: st.DrawFn) -> Steps:
+def sparse_steps(draw: st.DrawFn) -> StepsCase:
     """A table and a sparse gradient whose ids are unsorted and duplicated."""
     value, num_shards = draw(tables(row_shapes=((2,),), max_more=3))
     rows = draw(ids(len(value), max_size=6).filter(len))
     return value, num_shards, [(rows, (counting((len(rows), 2)) / 4).astype(np.float32))]
 
 
-def dense(gradient: Gradient, shape: tuple[int, ...]) -> Array:
+def dense(gradient: _Gradient, shape: tuple[int, ...]) -> Array:
     """A gradient as an array: rows that come several times are summed."""
     if not isinstance(gradient, tuple):
         return gradient
@@ -54,7 +54,7 @@ def dense(gradient: Gradient, shape: tuple[int, ...]) -> Array:
 def _register_kinds() -> None:
     for kind in ("sgd", "momentum", "adagrad", "adam"):
 
-        def sharded(adapter: Calls, case: Steps, kind: str = kind) -> None:
+        def sharded(adapter: Calls, case: StepsCase, kind: str = kind) -> None:
             value, num_shards, gradients = case
             must = np.asarray(adapter.optimize(kind, value, 1, gradients))
             expect_close(adapter.optimize(kind, value, num_shards, gradients), must)
@@ -67,7 +67,7 @@ _register_kinds()
 
 
 @rule("R-OPT-5-formula", 5, "000", COMPONENTS, "optimize", steps())
-def sgd_subtracts(adapter: Calls, case: Steps) -> None:
+def sgd_subtracts(adapter: Calls, case: StepsCase) -> None:
     """Each step of sgd subtracts 0.1 times the gradient."""
     value, num_shards, gradients = case
     must = value.astype(np.float64)
@@ -77,7 +77,7 @@ def sgd_subtracts(adapter: Calls, case: Steps) -> None:
 
 
 @rule("R-OPT-1", 5, "002", SPARSE, "optimize", sparse_steps())
-def sparse_is_dense(adapter: Calls, case: Steps) -> None:
+def sparse_is_dense(adapter: Calls, case: StepsCase) -> None:
     """A sparse step of sgd is the dense one: a row that comes several times counts as often."""
     value, num_shards, gradients = case
     must = value - 0.1 * dense(gradients[0], value.shape).astype(np.float64)
@@ -85,18 +85,18 @@ def sparse_is_dense(adapter: Calls, case: Steps) -> None:
 
 
 @rule("R-OPT-1-sum", 5, "002", SPARSE, "optimize", sparse_steps())
-def duplicates_are_summed(adapter: Calls, case: Steps) -> None:
+def duplicates_are_summed(adapter: Calls, case: StepsCase) -> None:
     """In a sparse step of adagrad a row that comes several times is summed before it is squared."""
     value, num_shards, gradients = case
     rows = np.unique(gradients[0][0])
-    once: list[Gradient] = [(rows, dense(gradients[0], value.shape)[rows])]
+    once: list[_Gradient] = [(rows, dense(gradients[0], value.shape)[rows])]
     must = np.asarray(adapter.optimize("adagrad", value, num_shards, once))
     expect_close(adapter.optimize("adagrad", value, num_shards, gradients), must)
 
 
 @rule("R-SLOT-1", 5, "000", SLOTS, "slots shards create",
       st.tuples(steps(), st.sampled_from(["momentum", "adagrad", "adam"])))  # fmt: skip
-def slots_lie_as_their_variable(adapter: Calls, case: tuple[Steps, str]) -> None:
+def slots_lie_as_their_variable(adapter: Calls, case: tuple[StepsCase, str]) -> None:
     """Every slot of a shape other than a scalar has as many shards as the variable, each of its shape."""
     (value, num_shards, gradients), kind = case
     must = [np.asarray(shard).shape for shard in adapter.shards(adapter.create(value, num_shards))]

@@ -20,8 +20,8 @@ AT_MOST = "The max number of such partitions (upper bound) is the 10."
 
 lengths = st.integers(0, 40)
 counts = st.integers(1, 9)
-shapes = st.lists(st.integers(1, 30), min_size=1, max_size=3).map(tuple)
-dtypes: st.SearchStrategy[np.dtype[Any]] = st.sampled_from(
+_shapes = st.lists(st.integers(1, 30), min_size=1, max_size=3).map(tuple)
+_dtypes: st.SearchStrategy[np.dtype[Any]] = st.sampled_from(
     [np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int8)]
 )
 
@@ -77,7 +77,7 @@ def counts_make_a_grid(adapter: Calls, case: tuple[tuple[int, ...], list[int]]) 
 
 
 def rows_only(answer: Any, shape: tuple[int, ...]) -> int:
-    """How many parts the first axis has; ``Broken`` unless the others are whole."""
+    """Return the number of parts of the first axis; ``Broken`` unless the other axes are whole."""
     came = [int(count) for count in answer]
     is_first_axis = len(came) == len(shape) and came[0] >= 1 and all(count == 1 for count in came[1:])
     expect(is_first_axis, f"It gave {came}.", f"It must give a count for each of {len(shape)} axes, 1 but for axis 0.")
@@ -87,8 +87,8 @@ def rows_only(answer: Any, shape: tuple[int, ...]) -> int:
 @st.composite
 def fixed(draw: st.DrawFn) -> tuple[tuple[int, ...], np.dtype[Any], int]:
     """A shape, a dtype and a number of shards that is not above the number of rows."""
-    shape = draw(shapes)
-    return shape, draw(dtypes), draw(st.integers(1, min(shape[0], 9)))
+    shape = draw(_shapes)
+    return shape, draw(_dtypes), draw(st.integers(1, min(shape[0], 9)))
 
 
 @rule("R-PART-1-fixed", 1, "000", SIGNATURE, "fixed_shards", fixed())
@@ -98,7 +98,7 @@ def fixed_is_fixed(adapter: Calls, case: tuple[tuple[int, ...], np.dtype[Any], i
     expect(came == case[2], f"It gave {came} parts.", f"It must give {case[2]}.")
 
 
-sized = st.tuples(shapes, dtypes, st.integers(1, 300), st.integers(1, 9))
+sized = st.tuples(_shapes, _dtypes, st.integers(1, 300), st.integers(1, 9))
 Sized = tuple[tuple[int, ...], np.dtype[Any], int, int]
 
 
@@ -109,7 +109,7 @@ def row_nbytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
 
 @rule("R-PART-3-min", 1, "000", AT_LEAST, "min_size", sized)
 def no_part_is_smaller(adapter: Calls, case: Sized) -> None:
-    """`min_size` answers with parts none of which, if there are several, is below the minimum."""
+    """`min_size` answers with parts of at least the minimum, or with one part."""
     shape, dtype, minimum, _ = case
     parts = rows_only(adapter.min_size(*case), shape)
     smallest = shape[0] // parts * row_nbytes(shape, dtype)
@@ -136,7 +136,7 @@ def no_more_parts(adapter: Calls, case: Sized) -> None:
       "`fixed_size_partitioner` conform to the required signature so they can be directly used.",
       "max_size", sized)  # fmt: skip
 def no_part_is_larger(adapter: Calls, case: Sized) -> None:
-    """`max_size` answers with parts none of which exceeds the maximum, unless it is one row or more are forbidden."""
+    """`max_size` answers with parts of at most the maximum, except at one row a part or at the most parts."""
     shape, dtype, maximum, most = case
     parts = rows_only(adapter.max_size(*case), shape)
     largest = -(-shape[0] // parts) * row_nbytes(shape, dtype)

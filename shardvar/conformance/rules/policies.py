@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.checkpoints import RESLICING, Tensors, checkpoint_path, expect_tensors, templates_of
+from shardvar.conformance.rules.checkpoints import RESLICING, NamedArrays, checkpoint_path, expect_tensors, templates_of
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 
@@ -19,12 +19,12 @@ CAST = "Tensor dtypes must not change."
 ONCE = "The callback will only be called once for a given `checkpoint.save()` call."
 DESCRIBED = "The `description` is saved alongside the tensor data in the checkpoint"
 
-Pieces = list[list[tuple[str, int, Array]]]
-Limited = tuple[Tensors, int, int]
+Files = list[list[tuple[str, int, Array]]]
+Limited = tuple[NamedArrays, int, int]
 
 
 @st.composite
-def models(draw: st.DrawFn) -> Tensors:
+def models(draw: st.DrawFn) -> NamedArrays:
     """A few tensors."""
     tensors = {"w": counting((draw(st.integers(2, 9)), 2)), "bias": -counting((draw(st.integers(1, 4)),))}
     if draw(st.booleans()):
@@ -75,14 +75,14 @@ def limits_are_kept(adapter: Calls, case: Limited) -> None:
         expect(sum(came) >= total, f"Files hold {came} bytes.", f"Together they must hold {total}.")
 
 
-def whole(tensors: Tensors) -> Pieces:
-    """Each tensor in a file of its own."""
+def whole(tensors: NamedArrays) -> Files:
+    """Return a file for each tensor."""
     return [[(key, 0, np.asarray(array))] for key, array in tensors.items()]
 
 
-def halved(tensors: Tensors) -> Pieces:
+def halved(tensors: NamedArrays) -> Files:
     """The first half of every tensor in one file and the second in another."""
-    files: Pieces = [[], []]
+    files: Files = [[], []]
     for key, given in tensors.items():
         array = np.asarray(given)
         middle = len(array) // 2 if array.ndim else 0
@@ -94,79 +94,79 @@ def halved(tensors: Tensors) -> Pieces:
     return files
 
 
-def removed(tensors: Tensors) -> Pieces:
+def removed(tensors: NamedArrays) -> Files:
     """All tensors but the last one."""
     return whole(tensors)[:-1]
 
 
-def rows_removed(tensors: Tensors) -> Pieces:
+def rows_removed(tensors: NamedArrays) -> Files:
     """Of ``w`` all rows but the last one."""
     return [[(key, 0, array[:-1] if key == "w" else array)] for [(key, _, array)] in whole(tensors)]
 
 
-def reshaped(tensors: Tensors) -> Pieces:
+def reshaped(tensors: NamedArrays) -> Files:
     """``w`` flattened."""
     return [[(key, 0, array.ravel() if key == "w" else array)] for [(key, _, array)] in whole(tensors)]
 
 
-def cast(tensors: Tensors) -> Pieces:
+def cast(tensors: NamedArrays) -> Files:
     """``w`` as float64."""
     return [[(key, 0, array.astype(np.float64) if key == "w" else array)] for [(key, _, array)] in whole(tensors)]
 
 
-def _save(adapter: Calls, path: str, tensors: Tensors, callback: Callable[[Tensors], Pieces]) -> Any:
+def _save(adapter: Calls, path: str, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]) -> Any:
     adapter.note(f"from shardvar.conformance.rules.policies import {callback.__name__}")
     return adapter.attempt("save_by_callback", path, tensors, callback, "By the kit.")
 
 
-def check_callback(adapter: Calls, tensors: Tensors, callback: Callable[[Tensors], Pieces]) -> None:
+def check_callback(adapter: Calls, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]) -> None:
     with checkpoint_path(adapter) as path:
         expect(_save(adapter, path, tensors, callback) is not REFUSED, "It refused to save.", "It must save.")
         expect_tensors(adapter.restore(path, templates_of(tensors), 1), tensors)
 
 
-def check_restriction(adapter: Calls, tensors: Tensors, callback: Callable[[Tensors], Pieces]) -> None:
+def check_restriction(adapter: Calls, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]) -> None:
     with checkpoint_path(adapter) as path:
         if _save(adapter, path, tensors, callback) is not REFUSED:
             expect_tensors(adapter.restore(path, templates_of(tensors), 1), tensors)
 
 
 @rule("R-POLICY-7-callback", 7, "001", RESLICING, "save_by_callback restore", models())
-def callbacks_may_slice(adapter: Calls, case: Tensors) -> None:
+def callbacks_may_slice(adapter: Calls, case: NamedArrays) -> None:
     """A callback that puts halves of tensors in different files is obeyed, and everything is restored."""
     check_callback(adapter, case, halved)
 
 
 @rule("R-POLICY-1", 7, "001", REMOVED, "save_by_callback restore", models())
-def callbacks_may_not_remove(adapter: Calls, case: Tensors) -> None:
+def callbacks_may_not_remove(adapter: Calls, case: NamedArrays) -> None:
     """If a callback drops a tensor, saving is refused or the tensor is saved all the same."""
     check_restriction(adapter, case, removed)
 
 
 @rule("R-POLICY-1-rows", 7, "001", REMOVED, "save_by_callback restore", models())
-def callbacks_may_not_remove_rows(adapter: Calls, case: Tensors) -> None:
+def callbacks_may_not_remove_rows(adapter: Calls, case: NamedArrays) -> None:
     """If a callback drops rows of a tensor, saving is refused or the rows are saved all the same."""
     check_restriction(adapter, case, rows_removed)
 
 
 @rule("R-POLICY-2", 7, "001", RESHAPED, "save_by_callback restore", models())
-def callbacks_may_not_reshape(adapter: Calls, case: Tensors) -> None:
+def callbacks_may_not_reshape(adapter: Calls, case: NamedArrays) -> None:
     """If a callback reshapes a tensor, saving is refused or the shape is kept all the same."""
     check_restriction(adapter, case, reshaped)
 
 
 @rule("R-POLICY-3", 7, "001", CAST, "save_by_callback restore", models())
-def callbacks_may_not_cast(adapter: Calls, case: Tensors) -> None:
+def callbacks_may_not_cast(adapter: Calls, case: NamedArrays) -> None:
     """If a callback casts a tensor, saving is refused or the dtype is kept all the same."""
     check_restriction(adapter, case, cast)
 
 
 @rule("R-POLICY-5", 7, "001", ONCE, "save_by_callback", models())
-def callbacks_are_called_once(adapter: Calls, case: Tensors) -> None:
+def callbacks_are_called_once(adapter: Calls, case: NamedArrays) -> None:
     """A callback is called once for each save, and sees every tensor then."""
     seen: list[list[str]] = []
 
-    def counted(tensors: Tensors) -> Pieces:
+    def counted(tensors: NamedArrays) -> Files:
         seen.append(sorted(tensors))
         return whole(tensors)
 
@@ -177,7 +177,7 @@ def callbacks_are_called_once(adapter: Calls, case: Tensors) -> None:
 
 
 @rule("R-POLICY-6", 7, "001", DESCRIBED, "save_by_callback description", models())
-def descriptions_are_saved(adapter: Calls, case: Tensors) -> None:
+def descriptions_are_saved(adapter: Calls, case: NamedArrays) -> None:
     """The description of the callback is in the checkpoint."""
     with checkpoint_path(adapter) as path:
         _save(adapter, path, case, whole)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import Broken, Calls, NotClaimed, expect_equal
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.cases import FULL, Table, must_be_unchanged, tables
+from shardvar.conformance.rules.cases import FULL, TableCase, must_be_unchanged, tables
 from shardvar.layout.dtypes import Array
 from shardvar.testing import SparseIds, Update, counting, ids, sparse_ids, updated
 
@@ -155,7 +155,7 @@ def subtractions_subtract(adapter: Calls, case: DenseCase) -> None:
     expect_equal(adapter.read(adapter.assign_sub(adapter.create(value, num_shards), other)), value - other)
 
 
-def check_refused_assignment(adapter: Calls, case: tuple[Table, int]) -> None:
+def check_refused_assignment(adapter: Calls, case: tuple[TableCase, int]) -> None:
     (value, num_shards), more = case
     handle = adapter.create(value, num_shards)
     adapter.refuses("assign", handle, counting((len(value) + more, *value.shape[1:])) + np.float32(100))
@@ -163,21 +163,21 @@ def check_refused_assignment(adapter: Calls, case: tuple[Table, int]) -> None:
 
 
 @rule("R-VAR-2-large", 3, "000", COMPOSE, "create assign read", st.tuples(tables(), st.integers(1, 3)))
-def values_too_large_are_refused(adapter: Calls, case: tuple[Table, int]) -> None:
+def values_too_large_are_refused(adapter: Calls, case: tuple[TableCase, int]) -> None:
     """A value with too many rows is refused, not cropped, and the variable stays as it was."""
     check_refused_assignment(adapter, case)
 
 
 @rule("R-VAR-2-small", 3, "000", COMPOSE, "create assign read",
       st.tuples(tables(min_shards=2), st.just(-1)))  # fmt: skip
-def values_too_small_are_refused(adapter: Calls, case: tuple[Table, int]) -> None:
+def values_too_small_are_refused(adapter: Calls, case: tuple[TableCase, int]) -> None:
     """A value with too few rows is refused, not broadcast, and no shard is written before that is noticed."""
     check_refused_assignment(adapter, case)
 
 
 @rule("R-READ-2", 3, "003", "no mutation is done to the Tensor returned by a read_variable_op after it's been read",
       "create assign_add read", tables())  # fmt: skip
-def reads_are_snapshots(adapter: Calls, case: Table) -> None:
+def reads_are_snapshots(adapter: Calls, case: TableCase) -> None:
     """A value that was read stays as it was when the variable is written afterwards."""
     value, num_shards = case
     handle = adapter.create(value, num_shards)

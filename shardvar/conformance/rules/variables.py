@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect, expect_equal
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.cases import FULL, Table, concatenated, few_rows, tables
+from shardvar.conformance.rules.cases import FULL, TableCase, concatenated, few_rows, tables
 from shardvar.conformance.rules.partitioning import by_division
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
@@ -19,30 +19,30 @@ Indexed = tuple[Array, int, tuple[Any, ...]]
 
 
 @rule("R-CONCAT-1", 2, "000", CONCAT, "create read", tables())
-def the_whole_is_read(adapter: Calls, case: Table) -> None:
+def the_whole_is_read(adapter: Calls, case: TableCase) -> None:
     """A variable reads as the value that it was created with."""
     value, num_shards = case
     expect_equal(adapter.read(adapter.create(value, num_shards)), value)
 
 
 @rule("R-CONCAT-1-few", 2, "000", FULL, "create read", few_rows())
-def few_rows_are_read(adapter: Calls, case: Table) -> None:
+def few_rows_are_read(adapter: Calls, case: TableCase) -> None:
     """A variable with fewer rows than shards, or with none, reads as the value that it was created with."""
     the_whole_is_read(adapter, case)
 
 
-dtypes = st.sampled_from("float64 int32 int64 int8 uint8 bool float16 bfloat16 complex64".split())
+_dtypes = st.sampled_from("float64 int32 int64 int8 uint8 bool float16 bfloat16 complex64".split())
 
 
 @rule("R-CONCAT-1-dtypes", 2, "000", CONCAT, "create read",
-      st.tuples(dtypes, st.integers(1, 3)))  # fmt: skip
+      st.tuples(_dtypes, st.integers(1, 3)))  # fmt: skip
 def dtypes_are_kept(adapter: Calls, case: tuple[str, int]) -> None:
     """A variable reads as the value that it was created with, in its dtype."""
     the_whole_is_read(adapter, (counting((4, 2), np.dtype(case[0])), case[1]))
 
 
 @rule("R-SV-1", 2, "000", LIST, "create shards", tables())
-def shards_compose_the_whole(adapter: Calls, case: Table) -> None:
+def shards_compose_the_whole(adapter: Calls, case: TableCase) -> None:
     """There are as many shards as were asked for, and one after another they are the whole."""
     value, num_shards = case
     shards = adapter.shards(adapter.create(value, num_shards))
@@ -52,7 +52,7 @@ def shards_compose_the_whole(adapter: Calls, case: Table) -> None:
 
 @rule("R-DIV-1-shards", 2, "000", "Div partition strategy is used to partition the variable.", "create shards",
       tables(max_shards=5))  # fmt: skip
-def shards_are_divided(adapter: Calls, case: Table) -> None:
+def shards_are_divided(adapter: Calls, case: TableCase) -> None:
     """The shards of a variable hold the rows of the div rule."""
     value, num_shards = case
     came = [len(np.asarray(shard)) for shard in adapter.shards(adapter.create(value, num_shards))]
@@ -222,7 +222,7 @@ def rows_outside_are_refused(adapter: Calls, case: Indexed) -> None:
 @rule("R-MATMUL-1", 2, "000",
       "For example, `tf.matmul` will concat the sharded variable and then do the multiplication.",
       "create matmul", tables(row_shapes=((1,), (3,))))  # fmt: skip
-def products_are_of_the_whole(adapter: Calls, case: Table) -> None:
+def products_are_of_the_whole(adapter: Calls, case: TableCase) -> None:
     """A product with the variable is the product with the whole."""
     value, num_shards = case
     left = counting((2, len(value)))

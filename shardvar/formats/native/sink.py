@@ -182,11 +182,11 @@ def plan_places(assignment: Assignment) -> tuple[Ints, Ints]:
     # Lay all files out as one, file after file: ``ends`` are the ends of the padded payloads. Payloads of 10, 70 and 5
     # bytes in the files 0, 0, 1 have room 64, 128, 64 and ends 64, 192, 256. File 1 begins at base 192, so its payload
     # begins at 256 - 64 - 192 = 0 in it; file 0 ends with its last payload, at 64 + 70 = 134.
-    order = np.argsort(assignment.file, kind="stable")
+    order, bounds = assignment.by_file()
     file, nbytes = assignment.file[order], slices.nbytes[order]
     room = -(-nbytes // PAYLOAD_ALIGNMENT) * PAYLOAD_ALIGNMENT
     ends = np.cumsum(room)
-    base = np.append(0, ends)[np.searchsorted(file, np.arange(count))]
+    base = np.append(0, ends)[bounds[:-1]]
     start = ends - room - base[file]
     sizes = np.zeros(count, np.int64)
     filled = nbytes > 0

@@ -22,8 +22,8 @@ from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced_er
 from shardvar.formats.native.entries import Entries, Overview, decode_entries, encode_text, select_entries
 from shardvar.formats.native.names import data_names, leftovers, native_index_name
 from shardvar.formats.protocol import Finding
-from shardvar.planning.faults import find_faults
 from shardvar.planning.index import EntryTable, Metadata, concatenate_entries, unknown_key
+from shardvar.planning.plan import find_faults
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.block_file import BlockFile, open_block_file
 from shardvar.wire.crc import CRC32C, Checksum

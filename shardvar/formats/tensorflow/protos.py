@@ -238,12 +238,6 @@ def encode_slices(slices: Sequence[Extents]) -> bytes:
     return b"".join(encode_bytes_field(7, b"".join(map(_encode_extent, extents))) for extents in slices)
 
 
-def encode_entry(entry: BundleEntry) -> bytes:
-    """Return the whole entry, its fields in ascending order."""
-    place = encode_place(entry.shard, entry.offset, entry.size, entry.crc)
-    return encode_head(entry.dtype, entry.shape) + place + encode_slices(entry.slices)
-
-
 def _encode_extent(extent: tuple[int, int]) -> bytes:
     start, length = extent
     if length == WHOLE_AXIS:

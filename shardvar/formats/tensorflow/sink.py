@@ -96,8 +96,8 @@ class BundleSink:
         slices = self.assignment.slices
         tensors = slices.tensors
         # The rows of tensor t are rows[bounds[t] : bounds[t + 1]].
-        order = np.argsort(slices.tensor, kind="stable")
-        bounds = np.searchsorted(slices.tensor[order], np.arange(len(tensors) + 1)).tolist()
+        order, ends = slices.by_tensor()
+        bounds = ends.tolist()
         whole = slices.is_whole().tolist()
         dtypes = [ENUMS[tensors.dtype(row)] for row in range(len(tensors))]
         # Few combinations of dtype and shape occur in a model, so their encoding is cached.

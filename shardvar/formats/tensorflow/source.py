@@ -35,8 +35,8 @@ from shardvar.formats.tensorflow.contents import BundleContents, BundleTensors, 
 from shardvar.formats.tensorflow.names import bundle_index_name, data_files, data_name
 from shardvar.formats.tensorflow.protos import CODES
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Ints, code, numpy_dtype
-from shardvar.planning.faults import find_faults
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
+from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strings
@@ -111,7 +111,7 @@ def _find_guards(faults: "_FaultFinder", crc: Ints) -> dict[tuple[int, int, int]
     ):
         differs[row] = guards.setdefault((file, start, nbytes), value) != value and nbytes > 0
     cause = "Another tensor has the same bytes and a different checksum."
-    faults.add(differs, lambda row: InvalidCheckpoint(cause, WRITE_AGAIN))
+    faults.add(differs, lambda _row: InvalidCheckpoint(cause, WRITE_AGAIN))
     return guards
 
 
@@ -182,7 +182,7 @@ def _check_sizes(faults: _FaultFinder, stored: Ints, is_big_endian: bool) -> Non
     )
     faults.add(
         (codes == _VARIANT) & is_big_endian,
-        lambda row: InvalidCheckpoint("Variants of a big-endian checkpoint cannot be copied.", WRITE_AGAIN),
+        lambda _row: InvalidCheckpoint("Variants of a big-endian checkpoint cannot be copied.", WRITE_AGAIN),
     )
 
 

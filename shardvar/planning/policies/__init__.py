@@ -1,12 +1,8 @@
-"""Which slices share a file: policies as pure functions of columns, and what makes callbacks of them."""
+"""Policies: which slices share a file. Pure functions of columns, which can be called as RFC 001's callbacks too."""
 
-from shardvar.planning.policies.balanced import BalancedPolicy
-from shardvar.planning.policies.columnar import ColumnarPolicy
-from shardvar.planning.policies.composition import TableComposition
-from shardvar.planning.policies.grouping import AllInOnePolicy, ShardByDevicePolicy, ShardByTaskPolicy
+from shardvar.planning.policies.grouping import AllInOnePolicy, BalancedPolicy, ShardByDevicePolicy, ShardByTaskPolicy
 from shardvar.planning.policies.max_shard_size import MaxShardSizePolicy
-from shardvar.planning.policies.pieces import file_nbytes
-from shardvar.planning.policies.protocol import CallbackPolicy, Policy, TablePolicy, TensorSliceDict
+from shardvar.planning.policies.policy import CallbackPolicy, ColumnarPolicy, Policy, TablePolicy, TensorSliceDict
 
 __all__ = [
     "AllInOnePolicy",
@@ -17,8 +13,6 @@ __all__ = [
     "Policy",
     "ShardByDevicePolicy",
     "ShardByTaskPolicy",
-    "TableComposition",
     "TablePolicy",
     "TensorSliceDict",
-    "file_nbytes",
 ]

@@ -1,13 +1,20 @@
-"""The policies that cut nothing: all in one file, a file a task, a file a device."""
+"""Policies that group slices by a simple rule: one file, a file for each task or device, files of about equal size.
 
+Each rule numbers the files of all slices at once, in columns. Only ``BalancedPolicy`` cuts slices, and only along axis
+0.
+"""
+
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 import numpy as np
 
+from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Ints
-from shardvar.planning.capabilities import Capabilities
+from shardvar.layout.region import Region
+from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.plan import Assignment
-from shardvar.planning.policies.columnar import ColumnarPolicy
+from shardvar.planning.policies.policy import ColumnarPolicy, take_parts
 from shardvar.planning.slices import SliceTable
 
 
@@ -21,7 +28,7 @@ class AllInOnePolicy(ColumnarPolicy):
         return "Places all slices in a single file."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """The slices as they are, all in file 0."""
+        """Put the slices in file 0, uncut."""
         return Assignment(slices, np.zeros(len(slices), dtype=np.int64), 1, self.description)
 
 
@@ -39,7 +46,7 @@ class ShardByTaskPolicy(ColumnarPolicy):
         return "Places the slices of each task in a file of their own."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """The slices of the task that comes first in file 0, those of the next in file 1."""
+        """Put the slices of the task that comes first in file 0, those of the next task in file 1, and so on."""
         number, _ = slices.tasks()
         if not capabilities.many_files:
             number = np.zeros_like(number)
@@ -56,8 +63,10 @@ class ShardByDevicePolicy(ColumnarPolicy):
         return "Places the slices of each device in a file of their own."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """The slices of the device that comes first in file 0, those of the next in file 1."""
+        """Put the slices of the device that comes first in file 0, those of the next device in file 1, and so on."""
         device = np.zeros(len(slices), dtype=np.int64) if slices.device is None else slices.device
+        # np.unique numbers devices by value; files are numbered by first appearance. Example: devices 7, 2, 7 are
+        # unique 2, 7 with first rows 1, 0; argsort(first) is 1, 0, so 7 becomes file 0 and 2 becomes file 1.
         _, first, number = np.unique(device, return_index=True, return_inverse=True)
         position = np.empty(len(first), dtype=np.int64)
         position[np.argsort(first)] = np.arange(len(first))
@@ -65,7 +74,99 @@ class ShardByDevicePolicy(ColumnarPolicy):
 
 
 def _by_number(slices: SliceTable, number: Ints, description: str) -> Assignment:
-    """The slices file by file, in their order within each."""
+    """Order the slices by the number of their file; slices of one file keep their order."""
     order = np.argsort(number, kind="stable")
     num_files = int(number.max(initial=0)) + 1
     return Assignment(slices.take(order), number[order], num_files, description)
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePart:
+    """A part of a slice, in one of the balanced files."""
+
+    row: int
+    """The row of the slice."""
+    region: Region | None
+    """The part, in the coordinates of the whole tensor; None for all of the slice."""
+    nbytes: int
+    """The bytes of its payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class BalancedPolicy(ColumnarPolicy):
+    """Files of about equal payload, ``num_files`` of them, cutting slices along axis 0 where that helps."""
+
+    num_files: int
+    """The number of files; there are fewer if there are fewer rows and tensors to fill them."""
+
+    def __post_init__(self) -> None:
+        if self.num_files < 1:
+            raise ArgumentError(f"num_files is {self.num_files}.", "Give at least 1.")
+
+    @property
+    def description(self) -> str:
+        """One sentence about the policy."""
+        return f"Balances payload bytes over {self.num_files} files."
+
+    def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
+        """Lay all payloads end to end, draw ``num_files - 1`` even marks, and cut at the row nearest to each mark.
+
+        If everything can be cut, a file is within one row of its even share. A slice that cannot be cut goes to the
+        file that its middle falls in, unless that leaves a file empty: every file gets a part as long as there are as
+        many parts as files. Files beyond that are not written, since a cut is made for balance alone.
+        """
+        cuttable = cuttable_rows(slices, capabilities)
+        total = int(slices.nbytes.sum())
+        marks = [total * n // self.num_files for n in range(1, self.num_files)]
+        parts: list[SlicePart] = []
+        middles: list[int] = []
+        position = 0
+        for row, nbytes in enumerate(slices.nbytes.tolist()):
+            # Only marks strictly inside the payload cut it: a mark on its first or last byte lies between two slices.
+            inside = marks[bisect_right(marks, position) : bisect_left(marks, position + nbytes)]
+            cuts = [mark - position for mark in inside] if cuttable[row] else []
+            for part in _cut_at(slices, row, nbytes, cuts):
+                parts.append(part)
+                middles.append(position + part.nbytes // 2)
+                position += part.nbytes
+        num_files = max(1, min(self.num_files, len(parts)))
+        first = _leave_none_empty([bisect_left(middles, mark) for mark in marks], len(parts), num_files)
+        # first[k] is the first part of file k + 1, so the file of a part is the number of such firsts up to it.
+        file = np.searchsorted(np.array(first, dtype=np.int64), np.arange(len(parts)), side="right")
+        return Assignment(_table_of(slices, parts), file.astype(np.int64), num_files, self.description)
+
+
+def _cut_at(slices: SliceTable, row: int, nbytes: int, marks: list[int]) -> list[SlicePart]:
+    """Cut a slice along axis 0 at the rows nearest to some places of its payload."""
+    if not marks:
+        return [SlicePart(row, None, nbytes)]
+    region = slices.region(row)
+    count = region.shape[0]
+    row_nbytes = nbytes // count
+    # Half a row is added before dividing, so that the nearest row is taken: with rows of 10 bytes, byte 14 is row 1 and
+    # byte 15 is row 2. Cuts at the first or the last row would leave an empty part.
+    cuts = sorted({(mark + row_nbytes // 2) // row_nbytes for mark in marks} - {0, count})
+    parts = []
+    for start, stop in zip([0, *cuts], [*cuts, count], strict=True):
+        part = Region((region.offset[0] + start, *region.offset[1:]), (stop - start, *region.shape[1:]))
+        parts.append(SlicePart(row, part, (stop - start) * row_nbytes))
+    return parts
+
+
+def _table_of(slices: SliceTable, parts: list[SlicePart]) -> SliceTable:
+    """The table with one row for each part."""
+    rows = np.array([part.row for part in parts], dtype=np.int64)
+    return take_parts(slices, rows, {place: part.region for place, part in enumerate(parts) if part.region is not None})
+
+
+def _leave_none_empty(first: list[int], num_parts: int, num_files: int) -> list[int]:
+    """The first part of each file but the first one, moved as little as possible so that every file has a part."""
+    # Example: 4 parts in 4 files with first = [0, 0, 3]. Forwards, each first moves behind the one before: [1, 2, 3].
+    # Backwards, each moves in front of the one after, so that the last files have parts too: of 4 parts in 3 files, [3,
+    # 4] becomes [2, 3].
+    kept = list(first) if num_files == len(first) + 1 else list(range(1, num_files))
+    for file in range(len(kept)):
+        kept[file] = max(kept[file], kept[file - 1] + 1 if file else 1)
+    for file in reversed(range(len(kept))):
+        kept[file] = min(kept[file], num_parts - len(kept) + file)
+    return kept

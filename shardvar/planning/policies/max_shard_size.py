@@ -1,13 +1,22 @@
 """MaxShardSizePolicy: files of at most so many bytes.
 
 R-POLICY-4 (RFC 001): "The main goal of the `MaxShardSizePolicy` is to place tensors in shards without those shards
-exceeding a specified size." The appendix says how a tensor is cut that does not fit (``cutting``). That alone may take
-more files than there need be, since after a cut along one axis the rest may be awkward. So files are filled along
-single axes first; where that takes more files than filling in order takes at least, slices are cut further, into single
-elements if need be. TensorFlow fills in order too, so it never needs fewer files.
+exceeding a specified size."
+
+1. Weigh. Only elements count against the limit, as in TensorFlow: neither the object graph, which belongs to the
+   checkpoint and cannot be cut, nor the lengths in front of strings. Otherwise a limit that TensorFlow keeps with n
+   files would take more files here.
+2. Fill files in order. Slices that fit go in; a slice that does not fit is cut, or begins the next file. Row ranges
+   that fit are found by bisection, so the cost is that of the files, not of the slices.
+3. Cut. The RFC's appendix cuts along one axis (``cut_along_an_axis``). After such a cut the rest may be awkward, so
+   this alone can take more files than necessary. Where it takes more than ``fewest_files``, fill again and cut down to
+   single elements (``cut_to_elements``). TensorFlow fills in order too, so it never needs fewer files.
+
+To add a way of cutting, write another ``CutRule``; ``fill`` does not change.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import inf
 from numbers import Real
 from typing import Literal
@@ -15,26 +24,279 @@ from typing import Literal
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import Ints, is_whole
+from shardvar.layout.dtypes import ITEMSIZES, STRING, Bools, Ints, code, is_whole
 from shardvar.layout.region import Region
-from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.plan import Assignment
-from shardvar.planning.policies.columnar import ColumnarPolicy
-from shardvar.planning.policies.cutting import cut_along_an_axis, cut_as_tensorflow, cut_to_elements
-from shardvar.planning.policies.exceeding import Exceeding
-from shardvar.planning.policies.filling import Filled, Filling, fewest_files, fill
-from shardvar.planning.policies.pieces import cuttable_rows, file_nbytes, take_parts
-from shardvar.planning.policies.weights import weights_of
+from shardvar.planning.policies.policy import ColumnarPolicy, Exceeding, take_parts
 from shardvar.planning.slices import SliceTable
+
+OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+"""TensorFlow's key for the graph of objects, a string."""
+
+_CHECKSUM_NBYTES = 4
+"""The checksum between the lengths of strings and the strings."""
+
+CutRule = Callable[[Region, int, int, int], "tuple[Region, Region] | None"]
+"""(region, bytes of an element, bytes that remain in the file, limit) -> the region in two, or None to begin the next
+file."""
+
+
+# Weigh.
+
+
+def weights_of(slices: SliceTable) -> Ints:
+    """[m] the bytes of each slice that count against a limit."""
+    weights = slices.nbytes.copy()
+    for row in np.flatnonzero(slices.codes() == code(STRING)).tolist():
+        count = int(np.prod(slices.shape[row]))
+        weights[row] = 0 if slices.key(row) == OBJECT_GRAPH_KEY else strings_nbytes(int(weights[row]), count)
+    return weights
+
+
+def strings_nbytes(payload_nbytes: int, count: int) -> int:
+    """Bytes of the elements in a payload of ``count`` strings, computed as if all had the same length.
+
+    The true lengths are unknown without reading. The result is exact for one string, and where every string is shorter
+    than 128 bytes.
+
+    >>> strings_nbytes(4 + 3 * 1 + 6, 3), strings_nbytes(4 + 2 + 300, 1)
+    (6, 300)
+    """
+    rest = payload_nbytes - _CHECKSUM_NBYTES
+    # A length is a varint, 7 bits a byte: take the fewest digits whose range holds the average length. Example: one
+    # string of 300 bytes leaves rest = 302. With 1 digit it would have 301 bytes, and 301 >= 128; with 2 digits it has
+    # 300 < 128 ** 2.
+    for digits in range(1, 10):
+        if rest - count * digits < count << 7 * digits:
+            break
+    return max(0, rest - count * digits)
+
+
+# Cut.
+
+
+def cut_along_an_axis(region: Region, itemsize: int, remaining: int, limit: int) -> tuple[Region, Region] | None:
+    """Cut off as many indices along one axis as fill most of what remains.
+
+    R-POLICY-14 (RFC 001): "We want to partition along the axis that results in the most amount of remaining
+    shard space being filled up, so we don't create more shards than is necessary. We do this by partitioning the tensor
+    ... of maximum size <= the remaining shard size." If not one index along any axis fits: "If the
+    partition is larger than the remaining shard space, we start over with a new shard." If it does not fit a whole file
+    either, the longest axis is cut into single indices, and these are cut further.
+    """
+    found = _most_filling(region, itemsize, remaining)
+    if found is None and remaining >= limit and region.size > 1:
+        return _split(region, region.shape.index(max(region.shape)), 1)
+    return found
+
+
+def cut_to_elements(region: Region, itemsize: int, remaining: int, limit: int) -> tuple[Region, Region] | None:
+    """Cut as ``cut_along_an_axis`` does, and further as long as one element fits."""
+    found = _most_filling(region, itemsize, remaining)
+    if found is None and (remaining >= limit or remaining >= itemsize) and region.size > 1:
+        return _split(region, region.shape.index(max(region.shape)), 1)
+    return found
+
+
+def cut_as_tensorflow(region: Region, itemsize: int, remaining: int, limit: int) -> tuple[Region, Region] | None:
+    """Cut off a part of even size, along the first axis that needs the fewest parts.
+
+    If not one index along any axis fits a whole file, TensorFlow begins file after file and never ends; such a region
+    is cut as in ``cut_along_an_axis``.
+    """
+    best: tuple[int, int] | None = None
+    for axis, extent in enumerate(region.shape):
+        per_file = remaining // (region.size // extent * itemsize)
+        if per_file:
+            parts = -(-extent // per_file)
+            if best is None or parts < best[0]:
+                best = parts, axis
+    if best is None:
+        return cut_along_an_axis(region, itemsize, remaining, limit)
+    parts, axis = best
+    # Even parts instead of full ones: 13 rows of which 6 fit make three parts of ceil(13 / 3) = 5, 5 and 3 rows.
+    return _split(region, axis, -(-region.shape[axis] // parts))
+
+
+def _split(region: Region, axis: int, count: int) -> tuple[Region, Region]:
+    """Return the first ``count`` indices along an axis, and the rest.
+
+    >>> [str(half) for half in _split(Region((3, 0), (4, 5)), 0, 1)]
+    ['[3:4, 0:5]', '[4:7, 0:5]']
+    """
+    shape, offset, rest = list(region.shape), list(region.offset), list(region.shape)
+    shape[axis], offset[axis], rest[axis] = count, offset[axis] + count, rest[axis] - count
+    return Region(region.offset, shape), Region(offset, rest)
+
+
+def _most_filling(region: Region, itemsize: int, remaining: int) -> tuple[Region, Region] | None:
+    """Split a region so that the first part is as large as one cut along an axis makes it; None if no index fits."""
+    # Example: (4, 5) of 4 bytes with 50 bytes left. An index along axis 0 has 20 bytes, so 2 of them fill 40; one along
+    # axis 1 has 16 bytes, so 3 of them fill 48: cut along axis 1.
+    indices = [region.size // extent * itemsize for extent in region.shape]
+    filled = [remaining // nbytes * nbytes for nbytes in indices]
+    axis = filled.index(max(filled))
+    return _split(region, axis, filled[axis] // indices[axis]) if filled[axis] else None
+
+
+# Fill.
+
+
+@dataclass(frozen=True, slots=True)
+class WeighedSlices:
+    """Slices with what the filling of files needs to know of each."""
+
+    slices: SliceTable
+    """All slices."""
+    weights: Ints
+    """[m] bytes of each slice that count against the limit."""
+    cuttable: Bools
+    """[m] True if the slice may be cut."""
+    limit: int
+    """The most bytes of a file, counted as the weights are."""
+
+
+@dataclass(slots=True)
+class FileContents:
+    """The files filled so far: ranges of rows, and parts of rows, in files."""
+
+    limit: int
+    """The most bytes of a file."""
+    rows: list[Ints] = field(default_factory=list)
+    """Row ranges, in the order in which they were put in."""
+    files: list[int] = field(default_factory=list)
+    """The file of each row range."""
+    regions: dict[int, Region] = field(default_factory=dict)
+    """Parts of slices that were cut, by the number of the row range, which is then a single row."""
+    file: int = 0
+    """The file that is being filled."""
+    remaining: int = field(init=False)
+    """Bytes that remain in it."""
+
+    def __post_init__(self) -> None:
+        self.remaining = self.limit
+
+    @property
+    def num_files(self) -> int:
+        """Number of files that hold a slice."""
+        return max(self.files, default=-1) + 1
+
+    def next_file(self) -> None:
+        """Begin the next file."""
+        self.file, self.remaining = self.file + 1, self.limit
+
+    def put(self, rows: Ints, nbytes: int) -> None:
+        """Put rows in the file; rows that exceed the limit fill it."""
+        self.rows.append(rows)
+        self.files.append(self.file)
+        self.remaining = max(self.remaining - nbytes, 0)
+
+
+def fill(work: WeighedSlices, rows: Ints, cut: CutRule) -> FileContents:
+    """Fill files in order; rows that no file can hold come last, each in a file alone."""
+    filled = FileContents(work.limit)
+    weights = work.weights[rows]
+    # total[i] is the weight of the rows before i, so the rows [position, stop) that fit are found by one bisection.
+    total = np.concatenate([[0], np.cumsum(weights)])
+    aside: list[int] = []
+    position = 0
+    while position < len(rows):
+        stop = int(np.searchsorted(total, total[position] + filled.remaining, side="right")) - 1
+        if stop > position:
+            filled.put(rows[position:stop], int(total[stop] - total[position]))
+            position = stop
+            continue
+        if work.cuttable[rows[position]]:
+            _fill_cut(work, filled, int(rows[position]), cut)
+        elif weights[position] > work.limit:
+            aside.append(position)
+        else:
+            filled.next_file()
+            filled.put(rows[position : position + 1], int(weights[position]))
+        position += 1
+    # Rows without elements do not justify a file alone: the first row that was put aside joins them.
+    first = 0 if _is_empty(work, filled) else filled.num_files
+    for number, position in enumerate(aside):
+        filled.file = first + number
+        filled.put(rows[position : position + 1], work.limit)
+    return filled
+
+
+def _is_empty(work: WeighedSlices, filled: FileContents) -> bool:
+    """Return True if no row with an element is in a file yet."""
+    return not any(work.slices.nbytes[rows].any() for rows in filled.rows)
+
+
+def _fill_cut(work: WeighedSlices, filled: FileContents, row: int, cut: CutRule) -> None:
+    """Cut one slice until each of its parts is in a file."""
+    itemsize = int(ITEMSIZES[work.slices.tensors.codes[work.slices.tensor[row]]])
+    rest = [work.slices.region(row)]
+    while rest:
+        region = rest.pop()
+        nbytes = region.size * itemsize
+        if nbytes > filled.remaining:
+            halves = cut(region, itemsize, filled.remaining, work.limit)
+            if halves:
+                rest.extend(reversed(halves))
+                continue
+            if filled.remaining < work.limit:
+                filled.next_file()
+                rest.append(region)
+                continue
+        filled.regions[len(filled.rows)] = region
+        filled.put(np.array([row]), nbytes)
+
+
+def fewest_files(work: WeighedSlices, rows: Ints) -> int:
+    """Number of files that any filling in order takes at least, as if cuts were allowed between any two elements.
+
+    Each file then holds as many whole elements as fit, so no other filling in order is ahead of this one after any
+    file.
+    """
+    limit, weights = work.limit, work.weights[rows]
+    items = ITEMSIZES[work.slices.codes()[rows]]
+    total = np.concatenate([[0], np.cumsum(weights)])
+    full, remaining, aside, position = 0, limit, 0, 0
+    is_begun = False  # a row without elements does not begin a file
+    while position < len(rows):
+        stop = int(np.searchsorted(total, total[position] + remaining, side="right")) - 1
+        if stop > position:
+            remaining -= int(total[stop] - total[position])
+            is_begun |= bool(work.slices.nbytes[rows[position:stop]].any())
+            position = stop
+            continue
+        nbytes, item = int(weights[position]), int(items[position])
+        if not work.cuttable[rows[position]]:
+            if nbytes > limit:
+                aside += 1
+            else:
+                full, remaining = full + 1, limit - nbytes
+        else:
+            # `count` elements do not fit in this file; `files` more hold them, `each` in all but the last. Example: 10
+            # elements of 4 bytes, limit 12, 4 bytes left: 9 elements remain, 3 a file, so 3 files, and 0 bytes are
+            # left.
+            is_begun_here = remaining < limit
+            count = nbytes // item - remaining // item
+            each = max(limit // item, 1)
+            files = -(-count // each)
+            full += files if is_begun_here or remaining >= item else files - 1
+            remaining = max(limit - (count - (files - 1) * each) * item, 0)
+            is_begun = True
+        position += 1
+    return full + is_begun + aside
+
+
+# The policy.
 
 
 @dataclass(frozen=True, slots=True)
 class MaxShardSizePolicy(ColumnarPolicy):
-    """Files of at most ``max_shard_size`` bytes, filled in order, cutting the slices that do not fit.
+    """Files of at most ``max_shard_size`` bytes, filled in order; slices that do not fit are cut.
 
     Slices are those of the full tensor, also where a shard of a sharded variable is cut. Tensors without elements are
-    kept, strings are never cut, and the tensors of two tasks never share a file. What cannot be cut and exceeds the
-    limit gets a file of its own, after the others. As many files as filling in order takes at least.
+    kept, strings are never cut, and the tensors of two tasks never share a file. A slice that cannot be cut and exceeds
+    the limit gets a file alone, after the others. The number of files is the least that filling in order can take.
 
     >>> policy = MaxShardSizePolicy(500 * 2**20)
     >>> policy.description
@@ -44,16 +306,18 @@ class MaxShardSizePolicy(ColumnarPolicy):
     max_shard_size: int
     """The limit in bytes of elements; neither indexes, nor the object graph, nor the lengths of strings are counted."""
     compat: Literal["tensorflow"] | None = None
-    """``"tensorflow"`` cuts into the very slices that TensorFlow cuts into, wherever its algorithm ends."""
+    """``"tensorflow"`` cuts exactly the slices that TensorFlow cuts, wherever its algorithm ends."""
 
     def __post_init__(self) -> None:
         given: object = self.max_shard_size
         if not isinstance(given, Real):
-            raise ArgumentTypeError(f"{given!r} is no number of bytes.", "Give an integer.")
+            raise ArgumentTypeError(f"max_shard_size is {given!r}.", "Give a number of bytes, as an integer.")
         if not 1 <= self.max_shard_size < inf:
-            raise ArgumentError(f"A maximum of {self.max_shard_size} bytes a file holds nothing.", "Give at least 1.")
+            raise ArgumentError(
+                f"max_shard_size is {self.max_shard_size}; such a file holds nothing.", "Give at least 1."
+            )
         if self.compat not in (None, "tensorflow"):
-            raise ArgumentError(f"compat={self.compat!r} is nothing to be compatible with.", "Give 'tensorflow'.")
+            raise ArgumentError(f"Unknown compat={self.compat!r}.", "Give 'tensorflow' or None.")
 
     @property
     def description(self) -> str:
@@ -62,8 +326,8 @@ class MaxShardSizePolicy(ColumnarPolicy):
         return f"Fills files up to {self.max_shard_size} bytes, cutting slices that do not fit{manner}."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """The slices of each task in files of their own, one file after the other."""
-        work = Filling(slices, weights_of(slices), cuttable_rows(slices, capabilities), int(self.max_shard_size))
+        """Fill files task by task: the tensors of two tasks never share a file."""
+        work = WeighedSlices(slices, weights_of(slices), cuttable_rows(slices, capabilities), int(self.max_shard_size))
         number, names = slices.tasks()
         groups = [np.flatnonzero(number == task) for task in range(len(names))]
         rows: list[Ints] = []
@@ -71,9 +335,10 @@ class MaxShardSizePolicy(ColumnarPolicy):
         regions: dict[int, Region] = {}
         count = num_files = 0
         for filled in (self._fill(work, group) for group in groups):
-            for run, (some, file) in enumerate(zip(filled.rows, filled.files, strict=True)):
-                if run in filled.regions:
-                    regions[count] = filled.regions[run]
+            # Row ranges, files and parts are numbered within the task; here they are put behind those before them.
+            for place, (some, file) in enumerate(zip(filled.rows, filled.files, strict=True)):
+                if place in filled.regions:
+                    regions[count] = filled.regions[place]
                 rows.append(some)
                 files.append(np.full(len(some), num_files + file))
                 count += len(some)
@@ -82,7 +347,7 @@ class MaxShardSizePolicy(ColumnarPolicy):
         table = take_parts(slices, np.concatenate([nothing, *rows]), regions)
         return Assignment(table, np.concatenate([nothing, *files]), max(num_files, 1), self.description)
 
-    def _fill(self, work: Filling, rows: Ints) -> Filled:
+    def _fill(self, work: WeighedSlices, rows: Ints) -> FileContents:
         if self.compat is not None:
             return fill(work, rows, cut_as_tensorflow)
         filled = fill(work, rows, cut_along_an_axis)
@@ -90,23 +355,23 @@ class MaxShardSizePolicy(ColumnarPolicy):
 
     @property
     def has_full_specs(self) -> bool:
-        """As TensorFlow's policy: whole tensors get their texts too, but for scalars, which have none."""
+        """True as in TensorFlow's policy: whole tensors get their texts too, apart from scalars, which have none."""
         return self.compat is not None
 
     def exceeding(self, assignment: Assignment) -> list[Exceeding]:
-        """The files that are larger than the limit, each with the reason."""
-        nbytes, weights = file_nbytes(assignment), weights_of(assignment.slices)
+        """Files larger than the limit, each with the reason."""
+        nbytes, weights = assignment.nbytes_of_files(), weights_of(assignment.slices)
         found = []
         for file in np.flatnonzero(nbytes > self.max_shard_size).tolist():
             rows = np.flatnonzero((assignment.file == file) & (weights > self.max_shard_size)).tolist()
-            reasons = [_why(assignment.slices, row) for row in rows]
+            reasons = [_why_whole(assignment.slices, row) for row in rows]
             reason = " ".join(reasons) or "The object graph and the lengths of strings are not counted."
             found.append(Exceeding(file, int(nbytes[file]), reason))
         return found
 
 
-def _why(slices: SliceTable, row: int) -> str:
-    """Why one slice could not be cut."""
+def _why_whole(slices: SliceTable, row: int) -> str:
+    """Explain why one slice could not be cut."""
     key, dtype, region = slices.key(row), slices.dtype(row), slices.region(row)
     if is_whole(dtype):
         return f"{key!r} is of dtype {dtype}, which is never cut."

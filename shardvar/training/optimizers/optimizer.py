@@ -142,6 +142,7 @@ class Optimizer(Trackable):
         return value
 
     def _plan(self, part: Gradient, variable: Variable, numbers: Numbers) -> list[Write]:
+        # A constraint looks at the whole value, and would change rows that have no gradient, as Keras refuses too.
         if getattr(variable, "constraint", None) is not None and not isinstance(part, np.ndarray):
             raise ArgumentError(
                 f"{variable.name} has a constraint and a sparse gradient.", "Constrain dense gradients alone."
@@ -180,6 +181,7 @@ class Optimizer(Trackable):
             raise ArgumentTypeError(f"{name} is {value!r}.", "Give a number.") from None
         if not isfinite(number):
             raise ArgumentError(f"{name} is {number}.", "Give a finite number.")
+        # float32 as in TensorFlow, whatever is trained: 0.001 of a checkpoint is then the same bits here and there.
         variable: VariableInterface = Variable(np.float32(number), trainable=False, name=f"{self._name}/{name}")
         return self.track(name, variable)
 
@@ -199,6 +201,7 @@ def _check_pairs(grads_and_vars: Iterable[Pair]) -> list[tuple[Gradient, Variabl
         pairs = [(part, variable) for part, variable in grads_and_vars]
     except (TypeError, ValueError):
         raise ArgumentTypeError("grads_and_vars holds no pairs.", "Give pairs (gradient, variable).") from None
+    # A variable that came twice would be stepped twice, where a step along the sum of its gradients is meant.
     seen: set[int] = set()
     for _, variable in pairs:
         if isinstance(variable, ShardedVariable):

@@ -126,6 +126,7 @@ def _slot_variable(variable: Any) -> Any:
 
 
 def _slot_beside(variable: VariableInterface, name: str, initializer: Any) -> Any:
+    # A callable for a number too, so that the array is made on the slot's device and not moved there.
     first = initializer if callable(initializer) else partial(np.full, variable.shape, initializer, variable.dtype)
     return Variable(
         first, trainable=False, name=name, dtype=variable.dtype, shape=variable.shape, colocated_with=variable
@@ -143,6 +144,7 @@ def _mirrored_slot(variable: MirroredVariable, name: str, initializer: Any) -> M
         if not isinstance(copy, ShardedVariable):
             copies.append(_slot_beside(copy, own, _of_first(initializer, copies)))
             continue
+        # Shard by shard, so that no device holds the slot of a whole sharded copy.
         shards = []
         for part, shard in enumerate(copy.variables):
             firsts = [first.variables[part] for first in copies if isinstance(first, ShardedVariable)]

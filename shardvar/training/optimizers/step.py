@@ -95,6 +95,8 @@ def plan_steps(
         raise ArgumentError(f"{variable.name} has dtype {variable.dtype} and no gradient.", "Train real variables.")
     blockwise = _in_exact(rule, variable.dtype)
     writes = []
+    # One write for each shard of each copy. The gradient moves now; the rule is applied when the write is committed,
+    # in the memory of the variable and its slots, so a step needs no second copy of them.
     for part, own, own_slots in _leaves(gradient, variable, slots):
         apply = _plan(blockwise, part, own, touches_all_rows, sum_squares)
         variables = (own, *own_slots.values())
@@ -114,6 +116,7 @@ def _leaves(
         yield from _leaves(gradient, variable.variable, slots)
         return
     if isinstance(variable, MirroredVariable):
+        # With a slot that is not mirrored, the variable is updated as a whole: ``_apply_to_copies`` assigns it.
         if all(isinstance(slot, MirroredVariable) for slot in slots.values()):
             for number, copy in enumerate(variable.copies):
                 yield from _leaves(gradient, copy, {name: slot.copies[number] for name, slot in slots.items()})
@@ -139,12 +142,14 @@ def _cut(gradient: Gradient, variable: ShardedVariable) -> ShardGradients:
 
 def _in_exact(rule: UpdateRule, dtype: np.dtype[Any]) -> _Blockwise:
     """Return the rule in the dtype to compute in; where no square is given, it takes the gradient's."""
+    # In bfloat16, with 8 bits of fraction, 256 + 1 is 256: a sum of squares would stop growing. So values of few bits
+    # are widened to float32 for the whole rule, and rounded once at its end. Elementwise, so a block at a time.
     exact = exact_dtype(dtype)
 
     def same(value: Array, gradient: Array, square: Array | None, slots: Slots) -> None:
         rule(value, gradient, lambda: gradient * gradient if square is None else square, slots)
 
-    def widened(value: Array, gradient: Array, square: Array | None, slots: Slots) -> None:
+    def widen(value: Array, gradient: Array, square: Array | None, slots: Slots) -> None:
         arrays = {name: slot.astype(exact) for name, slot in slots.items()}
         new = value.astype(exact)
         same(new, gradient.astype(exact), square, arrays)
@@ -152,7 +157,7 @@ def _in_exact(rule: UpdateRule, dtype: np.dtype[Any]) -> _Blockwise:
         for name, slot in slots.items():
             slot[...] = arrays[name].astype(dtype)
 
-    return same if exact == dtype else widened
+    return same if exact == dtype else widen
 
 
 def _apply_in_place(
@@ -183,8 +188,10 @@ def _plan(
     if not isinstance(gradient, IndexedSlices):
         dense = cast_value(as_value(gradient), variable.dtype, "The gradient")
         check_shape(dense.shape, variable.shape, "The gradient")
+        # Contiguous, so that the flat view of it in ``_apply_dense`` makes no second copy.
         moved = np.ascontiguousarray(move_array(dense, here, there))
         return lambda value, slots: _apply_dense(rule, moved, value, slots)
+    # Rows are summed here, before they move: of a thousand gradients for one row a single one crosses.
     given = GradientRows.of(gradient, variable.shape, variable.dtype, sum_squares=sum_squares)
     squares = None if given.squares is None else move_array(given.squares, here, there)
     there_rows = GradientRows(given.rows, move_array(given.sums, here, there), squares)
@@ -228,5 +235,6 @@ def _apply_to_all_rows(rule: _Blockwise, gradient: GradientRows, value: Array, s
 
 def _blocks(array: Array) -> Iterator[slice]:
     """Return slices of the first axis with at most ``_BLOCK_NBYTES`` each, or one row where a row is larger."""
+    # Rows of 100 float32 take 400 bytes: 131072 // 400 = 327 rows a block. A row may be empty, hence max(1, ...).
     step = max(1, _BLOCK_NBYTES // max(1, array[:1].nbytes))
     return (slice(start, min(start + step, len(array))) for start in range(0, len(array), step))

@@ -103,6 +103,7 @@ def choose_mirror_or_shard(load: Workload, device_memory: int, host_memory: int)
     >>> choose_mirror_or_shard(Workload((1000, 64), "float32"), 1 << 30, 8 << 30).decision
     'mirror'
     """
+    # A host of 8 GiB has room for 4 GiB: the gradient, or one optimizer slot, is as large as the variable itself.
     room = int(max(device_memory, host_memory) * _FILL_SHARE)
     if load.nbytes > room:
         return Choice("shard", f"{load.nbytes} bytes do not fit a single host, of which {room} bytes may be filled.")
@@ -121,7 +122,7 @@ def choose_host_or_device(load: Workload, device_memory: int) -> Choice:
     room = int(device_memory * _FILL_SHARE)
     if load.nbytes <= room:
         return Choice("device", f"{load.nbytes} bytes fit the {room} bytes of a device, where lookups move nothing.")
-    cost = 2 * load.step_nbytes
+    cost = 2 * load.step_nbytes  # rows come to the device for the lookup, and their updates go back
     return Choice("host", f"{load.nbytes} bytes do not fit the {room} bytes of a device; a step moves {cost} instead.")
 
 

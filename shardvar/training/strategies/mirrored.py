@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from shardvar.devices import Cluster, Device, current_device, device_scope, make_cluster
+from shardvar.layout.cutting import plan_rows
 from shardvar.layout.dtypes import Array
 from shardvar.training.serialization import check_config, serializable
 from shardvar.training.strategies.scope import Partitioning, Scope
@@ -30,7 +31,6 @@ from shardvar.variables import (
     VariableInterface,
     VariableSynchronization,
 )
-from shardvar.variables.create import plan_cut
 from shardvar.variables.scopes import NextCreator
 from shardvar.variables.updates import ADD, SUB, UpdateKind
 from shardvar.variables.variable import parse_mode
@@ -93,7 +93,7 @@ class _MirroringStrategy(Strategy):
         if how.cut is not None and not how.is_mirrored:
             devices = how.devices or self._replicas
             initial, kwargs = open_arguments(kwargs)
-            partition = plan_cut(how.cut, initial, len(devices))
+            partition = plan_rows(how.cut, initial.shape, initial.dtype, len(devices))
             if len(partition) > 1:
                 return create_spread(next_creator, kwargs, partition, devices)
             how = Partitioning(None)

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from shardvar.devices import Cluster, Device, current_device, make_cluster
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.partitioning import AnyPartitioner
+from shardvar.layout.cutting import AnyPartitioner
 from shardvar.training.serialization import check_config, deserialize, serializable, serialize
 from shardvar.training.strategies.scope import Partitioning, Scope
 from shardvar.training.strategies.strategy import Strategy, check_partitioner, check_size_known, create_cut

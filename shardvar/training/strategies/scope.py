@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from shardvar.devices import Device
 from shardvar.errors import ScopeError
+from shardvar.layout.cutting import Cut
 from shardvar.training.strategies.hints import Hints
 from shardvar.variables import variable_creator_scope
-from shardvar.variables.create import Cut
 from shardvar.variables.scopes import NextCreator
 
 
@@ -22,7 +22,7 @@ from shardvar.variables.scopes import NextCreator
 class Partitioning:
     """A way to cut variables, which overrides a strategy's partitioner."""
 
-    cut: Cut
+    cut: Cut | None
     """A partitioner, or what one may answer; None to leave variables whole."""
     devices: tuple[Device, ...] | None = None
     """The devices of the parts, in turn; None leaves it to the strategy."""

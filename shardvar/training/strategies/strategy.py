@@ -19,8 +19,9 @@ from typing import Any, Self
 
 from shardvar.devices import Device, device_scope, full_name, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.layout.cutting import AnyPartitioner, Cut
 from shardvar.layout.partition import PartitionSpec
-from shardvar.layout.partitioning import AnyPartitioner
+from shardvar.layout.region import read_declared_shape
 from shardvar.training.strategies.hints import Hints
 from shardvar.training.strategies.scope import Partitioning, Scope, current_scope
 from shardvar.variables import (
@@ -33,11 +34,9 @@ from shardvar.variables import (
     create_partitioned,
     replica_scope,
 )
-from shardvar.variables.create import Cut
 from shardvar.variables.initial_value import InitialValue, open_initial_value
 from shardvar.variables.initializers import Zeros
 from shardvar.variables.mirrored import aggregate
-from shardvar.variables.resource_variable import parse_shape
 from shardvar.variables.scopes import NextCreator
 from shardvar.variables.variable import parse_mode
 
@@ -126,13 +125,16 @@ class Strategy:
         partitions." R-CREATESHARDED-2: "If this is given, override the partitioner from the constructor." A strategy
         that mirrors "Returns a Mirrored ShardedVariable": all shards on each replica.
         """
+        # Partitions given here come first, then those of a partitioning scope, then the strategy's partitioner.
         scope = self._scope_to_enter()
         if partitions is not None or scope.partitioning is None:
             how = scope.partitioning or Partitioning(self._own_partitioner, is_mirrored=True)
             scope = replace(scope, partitioning=how if partitions is None else replace(how, cut=partitions))
         with scope.enter():
             value = Zeros() if initializer is None else initializer
-            return _as_sharded(Variable(value, name=name, shape=parse_shape(shape), dtype=dtype, trainable=trainable))
+            return _as_sharded(
+                Variable(value, name=name, shape=read_declared_shape(shape), dtype=dtype, trainable=trainable)
+            )
 
     def run(self, function: Callable[..., Any], *args: Any) -> PerReplica:
         """Call ``function`` on each replica, with that replica's part of arguments that are ``PerReplica``."""
@@ -142,6 +144,8 @@ class Strategy:
                 raise ArgumentError(
                     f"{len(arg.values)} values are given to {len(devices)} replicas.", "Give one of each a replica."
                 )
+        # One replica after another, in this thread, so that the simulation is deterministic. ``replica_scope`` tells a
+        # variable which replica uses it.
         results = []
         for number, device in enumerate(devices):
             own = [arg.values[number] if isinstance(arg, PerReplica) else arg for arg in args]
@@ -207,6 +211,7 @@ def check_partitioner(partitioner: Any) -> AnyPartitioner | None:
 
 def check_devices(devices: Any, known: Sequence[Device] = ()) -> tuple[Device, ...]:
     """Return the devices as a tuple of at least one; a name stands for the first known device that has it."""
+    # A str is a sequence too: "GPU:0" would be five devices of one letter.
     if isinstance(devices, Sequence) and not isinstance(devices, str):
         devices = [_named(device, known) if isinstance(device, str) else device for device in devices]
     is_list = isinstance(devices, Sequence) and not isinstance(devices, str)
@@ -241,7 +246,7 @@ def check_size_known(shape: Any, cut: Any) -> None:
 def create_cut(
     next_creator: NextCreator,
     kwargs: dict[str, Any],
-    cut: Cut,
+    cut: Cut | None,
     *,
     place_next: Callable[[], Device],
     num_shards: int,
@@ -257,12 +262,13 @@ def create_cut(
 
 def open_arguments(kwargs: dict[str, Any]) -> tuple[InitialValue, dict[str, Any]]:
     """Return the initial value that the arguments mean, and arguments that do not evaluate it a second time."""
+    # ``initial.whole`` is the value if it had to be evaluated to know its shape; it replaces the callable in kwargs.
     initial = open_initial_value(kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype"))
     return initial, kwargs if initial.whole is None else kwargs | {"initial_value": initial.whole}
 
 
 def create_spread(
-    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut, devices: Sequence[Device]
+    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut | None, devices: Sequence[Device]
 ) -> VariableInterface:
     """Create a variable in the parts of ``cut``, on the devices in turn."""
     turn = cycle(devices)
@@ -270,7 +276,7 @@ def create_spread(
 
 
 def create_copies(
-    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut, homes: Sequence[Device]
+    next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut | None, homes: Sequence[Device]
 ) -> list[VariableInterface]:
     """Create a copy on each device, all cut alike."""
     copies = [create_spread(next_creator, kwargs, cut, homes[:1])]

@@ -31,8 +31,7 @@ from shardvar import random
 from shardvar.devices import Device, device_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout.dtypes import STRING, Array, dtype_name
-from shardvar.layout.region import Region
-from shardvar.random.arguments import read_shape
+from shardvar.layout.region import Region, read_shape
 from shardvar.variables.values import as_dtype
 
 SeedMode = Literal["rfc", "global"]

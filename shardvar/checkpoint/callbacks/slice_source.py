@@ -1,42 +1,39 @@
-"""The tensors of one save or reshard, as callbacks are given them: in memory or in a checkpoint, it is all the same."""
+"""SliceSource: the slices of one save or reshard as a callback gets them, from memory or from a checkpoint alike."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from shardvar.checkpoint.callbacks.lazy_slice import LazySlice
-from shardvar.checkpoint.callbacks.shardable_tensor import ShardableTensor
+from shardvar.checkpoint.callbacks.shardable_tensor import LazySlice, ShardableTensor
 from shardvar.engine.read import read_region
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import NAMES, Ints, is_opaque, is_whole, numpy_dtype
+from shardvar.layout.dtypes import NAMES, Array, Ints, is_opaque, is_whole, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable
-from shardvar.planning.policies.columnar import slice_spec
+from shardvar.planning.policies.policy import slice_spec
 from shardvar.planning.slices import LOCAL_DEVICE, SliceTable
 
 
 @dataclass(slots=True, eq=False)
-class Held:
-    """Slices that a callback is given, and where their values come from."""
+class SliceSource:
+    """The slices that a callback gets, and the source of their values. It is the ``Holder`` of their lazy slices."""
 
     slices: SliceTable
     """The slices, row by row."""
     entries: EntryTable
-    """What the source holds of the same tensors, perhaps in other slices."""
+    """The entries of the source for the same tensors, perhaps in other slices."""
     source: Source | None
-    """What reads them; None where a plan is made of metadata alone."""
+    """The source that reads them; None if a plan is made of metadata alone."""
     trackables: Mapping[str, Any]
-    """The object that each key is saved for, where there is one."""
-    _bounds: Ints | None = field(default=None, init=False)
-    _order: Ints | None = field(default=None, init=False)
+    """The object that each key is saved for, if there is one."""
+    _groups: tuple[Ints, Ints] | None = field(default=None, init=False)
 
     def dtype(self, row: int) -> np.dtype[Any]:
         """The dtype of the elements."""
-        return dtype_of(self.slices.dtype(row))
+        return _dtype_of(self.slices.dtype(row))
 
     def region(self, row: int) -> Region:
         """The part of the whole tensor."""
@@ -54,34 +51,32 @@ class Held:
         """The full name of the device."""
         return self.slices.device_of(row)
 
-    def read(self, row: int, region: Region) -> npt.NDArray[Any]:
+    def read(self, row: int, region: Region) -> Array:
         """The values of a part of the whole tensor, verified; strings are read whole, and cut then."""
         if self.source is None:
-            raise ArgumentError(f"{self.slices.key(row)!r} has no values: there is a plan alone.")
+            raise ArgumentError(
+                f"{self.slices.key(row)!r} has no values in a plan.", "Decide from shapes, dtypes and sizes."
+            )
         if is_whole(self.slices.dtype(row)):
             whole = Region.whole(self.slices.tensors.shape(int(self.slices.tensor[row])))
             strings = self._read(self.source, row, whole)
             return strings[region.slices] if region.rank else strings
         return self._read(self.source, row, region)
 
-    def _read(self, source: Source, row: int, region: Region) -> npt.NDArray[Any]:
-        """From the entries of the one key; the others' are not looked at."""
-        return read_region(source, self.entries, self._rows_of(int(self.slices.tensor[row])), region)
-
-    def _rows_of(self, tensor: int) -> Ints:
-        """The rows of ``entries`` that belong to one tensor; both tables are over the same tensors."""
-        if self._order is None or self._bounds is None:
-            column = self.entries.slices.tensor
-            self._order = np.argsort(column, kind="stable")
-            self._bounds = np.searchsorted(column[self._order], np.arange(len(self.entries.slices.tensors) + 1))
-        return np.asarray(self._order[self._bounds[tensor] : self._bounds[tensor + 1]])
+    def _read(self, source: Source, row: int, region: Region) -> Array:
+        """Read from the entries of one key; the entries of other keys are not looked at."""
+        if self._groups is None:
+            self._groups = self.entries.slices.by_tensor()
+        order, bounds = self._groups
+        tensor = int(self.slices.tensor[row])
+        return read_region(source, self.entries, order[bounds[tensor] : bounds[tensor + 1]], region)
 
     def shardable_tensors(self) -> list[ShardableTensor]:
-        """The slices as a callback is given them, in order."""
+        """The slices as a callback gets them, in order."""
         slices, tensors = self.slices, self.slices.tensors
         rows = slices.tensor.tolist()
         keys = [tensors.keys[tensor] for tensor in rows]
-        dtypes = [dtype_of(NAMES[number]) for number in range(len(NAMES))]
+        dtypes = [_dtype_of(NAMES[number]) for number in range(len(NAMES))]
         known: dict[tuple[int, ...], tuple[int, ...]] = {}  # most shapes come again and again
         shapes = [known.setdefault(shape, shape) for shape in map(tuple, slices.shape.tolist())]
         for row in np.flatnonzero(tensors.ranks[slices.tensor] < slices.shape.shape[1]).tolist():
@@ -92,6 +87,7 @@ class Held:
         count = len(rows)
         places = np.zeros(count, dtype=np.int64) if slices.device is None else slices.device
         devices = slices.devices or (LOCAL_DEVICE,)
+        # Columns are zipped by map, without a loop in Python: there may be 100,000 slices.
         return list(
             map(
                 ShardableTensor,
@@ -111,6 +107,6 @@ class Held:
         return name if isinstance(name, str) else key
 
 
-def dtype_of(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a name; void where NumPy has no such type, whose values nobody can read."""
+def _dtype_of(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a name; void if NumPy has no such type, whose values cannot be read."""
     return np.dtype("V") if is_opaque(name) else numpy_dtype(name)

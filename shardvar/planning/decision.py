@@ -1,0 +1,144 @@
+"""Ask a policy, hold its answer to RFC 001's restrictions, and plan: what goes to which file, and from where.
+
+1. Ask: ``decide`` calls ``assign`` once, with all slices as columns. (A policy that is only a callback is asked by
+   ``checkpoint.callbacks``, which turns its answer into the same ``Assignment``.)
+2. Check: each check compares the slices that a policy was given with those that it answered and lists every loss, with
+   key and regions; ``check_answer`` raises one error of all. Unions of slices are compared, never the texts of slices,
+   since policies may cut anew: R-POLICY-7 (RFC 001), "Tensor re-slicing in the callback is totally fine, though".
+3. Plan: ``plan_copies`` from the sources to the slices of the answer.
+
+To add a restriction, write a ``find_*`` that lists its losses, and call it in ``check_answer``.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardvar.errors import PolicyError
+from shardvar.layout.region import Region
+from shardvar.planning.capabilities import Capabilities, cuttable_rows
+from shardvar.planning.plan import Assignment, Plan, find_faults, plan_copies
+from shardvar.planning.policies.policy import Exceeding, Policy, TablePolicy
+from shardvar.planning.slices import SliceTable
+
+_NAMED = 256
+"""Losses that an error lists; more have one common cause, and are counted."""
+
+REMEDY = "A policy answers with every element that it was given, once, in its shape and dtype; nothing was written."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """A policy's answer, checked, and the plan that carries it out."""
+
+    assignment: Assignment
+    """The file of each slice; whole, and within every restriction."""
+    plan: Plan
+    """The copies that fill these slices from the sources."""
+    seconds: float
+    """The seconds that the policy took. R-POLICY-16 (RFC 001): "A simple and informative metric to track callback
+    latency"."""
+    exceeding: tuple[Exceeding, ...] = ()
+    """Files larger than the policy's limit."""
+    num_empty: int = 0
+    """Files that a callback named and put nothing in; they are not written."""
+
+
+def decide(
+    policy: TablePolicy,
+    slices: SliceTable,
+    capabilities: Capabilities,
+    sources: SliceTable,
+    clock: Callable[[], float],
+) -> Decision:
+    """Ask a policy that answers in columns, check its answer, and plan; ``clock`` tells the seconds, for the metric.
+
+    ``PolicyError`` if the answer breaks a restriction; errors of the policy itself pass through.
+    """
+    start = clock()
+    assignment = policy.assign(slices, capabilities)
+    seconds = clock() - start
+    check_answer(slices, assignment, capabilities)
+    plan = plan_copies(sources, assignment.slices)
+    return Decision(assignment, plan, seconds, find_exceeding(policy, assignment))
+
+
+def find_exceeding(policy: Policy, assignment: Assignment) -> tuple[Exceeding, ...]:
+    """The files that a policy with a limit finds too large."""
+    exceeding = getattr(policy, "exceeding", None)
+    return tuple(exceeding(assignment)) if exceeding is not None else ()
+
+
+def find_removed(given: SliceTable, answered: SliceTable) -> list[str]:
+    """R-POLICY-1 (RFC 001): "Tensors must not be removed from the checkpoint." """
+    lost = np.zeros(len(given.tensors), dtype=np.bool)
+    lost[given.tensor] = True
+    lost[answered.tensor] = False
+    return [f"lost {given.tensors.keys[tensor]!r}" for tensor in np.flatnonzero(lost).tolist()]
+
+
+def find_unequal(given: SliceTable, answered: SliceTable) -> list[str]:
+    """R-POLICY-1 (RFC 001) of elements: those in no slice, and those in several."""
+    causes = [error.cause.rstrip(".") for error in find_faults(answered).values()]
+    losses = [f"broke a tensor: {cause[:1].lower()}{cause[1:]}" for cause in causes]
+    # Slices without elements overlap with nothing; they are stored as often as they were given, at most.
+    doubled = _empties(answered) - _empties(given)
+    return losses + [f"stored {region} of {key!r} once more" for key, region in doubled]
+
+
+def _empties(slices: SliceTable) -> Counter[tuple[str, Region]]:
+    rows = np.flatnonzero((slices.shape == 0).any(axis=1)).tolist()
+    return Counter((slices.key(row), slices.region(row)) for row in rows)
+
+
+def find_cut(answered: SliceTable, capabilities: Capabilities) -> list[str]:
+    """Tensors in slices that the format can only hold whole; strings are such in all formats."""
+    cut = np.flatnonzero(~cuttable_rows(answered, capabilities) & ~answered.is_whole()).tolist()
+    names = {answered.key(row): answered.dtype(row) for row in cut}
+    return [f"cut {key!r}, which is of dtype {dtype} and stored whole" for key, dtype in names.items()]
+
+
+def find_mixed_tasks(given: SliceTable, answer: Assignment, capabilities: Capabilities) -> list[str]:
+    """R-POLICY-8 (RFC 001): "Tensors within a shard must belong to the same task."
+
+    A format with a single file leaves no choice; there the rule does not apply.
+    """
+    task_of_row, tasks = given.tasks()
+    if len(tasks) < 2 or not capabilities.many_files:
+        return []
+    # A slice may have been cut anew, so its tasks are those of the given slices that its elements come from.
+    copies = plan_copies(given, answer.slices).copies
+    pairs = np.unique(np.column_stack([answer.file[copies.target], task_of_row[copies.source]]), axis=0)
+    losses = []
+    for file in np.flatnonzero(np.bincount(pairs[:, 0]) > 1).tolist():
+        mixed = []
+        for task in pairs[pairs[:, 0] == file, 1].tolist():
+            source = np.flatnonzero((answer.file[copies.target] == file) & (task_of_row[copies.source] == task))[0]
+            mixed.append(f"{given.key(int(copies.source[source]))!r} of {tasks[task]}")
+        losses.append(f"put tensors of several tasks in file {file}: {', '.join(mixed)}")
+    return losses
+
+
+def check_answer(given: SliceTable, answer: Assignment, capabilities: Capabilities) -> None:
+    """Raise ``PolicyError``, listing every loss, unless the answer holds every element once and mixes no tasks.
+
+    R-POLICY-9 (RFC 001): save "will perform validation checks after running the callback function".
+    """
+    answered, tensors = answer.slices, given.tensors
+    numbers = answer.file
+    if len(answered) != len(numbers) or not ((numbers >= 0) & (numbers < answer.num_files)).all():
+        raise_losses(answer.description, [f"named files other than its {answer.num_files}"])
+    if answered.tensors is not tensors and answered.tensors.rows() != tensors.rows():
+        raise_losses(answer.description, ["answered with other tensors than it was given"])
+    losses = find_removed(given, answered) + find_unequal(given, answered) + find_cut(answered, capabilities)
+    raise_losses(answer.description, losses)
+    raise_losses(answer.description, find_mixed_tasks(given, answer, capabilities))
+
+
+def raise_losses(description: str, losses: list[str], remedy: str = REMEDY) -> None:
+    """Raise ``PolicyError`` of all losses, if there are any."""
+    if losses:
+        more = f"; and {len(losses) - _NAMED} more" if len(losses) > _NAMED else ""
+        raise PolicyError(f"The policy {description!r} {'; '.join(losses[:_NAMED])}{more}.", remedy)

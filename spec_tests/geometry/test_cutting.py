@@ -1,0 +1,158 @@
+"""One interpreter of a cut: what each form means, what is refused, and that save and variables agree."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import ArgumentTypeError, LayoutError
+from shardvar.layout.cutting import call_partitioner, part_columns, plan_rows, read_cut
+from shardvar.layout.partition import Partition, PartitionSpec, div
+from shardvar.layout.partitioners import FixedShardsPartitioner, fixed_size_partitioner
+from shardvar.layout.region import Region
+from shardvar.variables.create import create_sharded_variable
+from spec_tests.helpers.hypothesis_strategies import filled_shapes
+
+shapes_with_an_axis = st.lists(st.integers(0, 40), min_size=1, max_size=3).map(tuple)
+
+
+def answering(answer: Any) -> Callable[..., Any]:
+    return lambda shape, dtype: answer
+
+
+@given(st.integers(1, 9), shapes_with_an_axis)
+def test_an_answer_of_counts_becomes_div_of_the_first_axis(count: int, shape: tuple[int, ...]) -> None:
+    """R-DIV-1 through R-PART-4; more parts than rows are clamped, as TensorFlow 2 does."""
+    for cut in (count, [count, *[1] * (len(shape) - 1)], answering([count])):
+        rows = [(part.offset[0], part.stop[0]) for part in plan_rows(cut, shape, "int8")]
+        assert tuple(rows) == div(shape[0], max(1, min(count, shape[0])))
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5))
+def test_an_answer_of_sizes_may_be_uneven_and_may_have_empty_parts(sizes: list[int]) -> None:
+    """R-SPEC-1 (RFC 002): splits allow "uneven sharding"."""
+    shape = (sum(sizes), 4)
+    partition = plan_rows(answering(PartitionSpec(splits=[sizes])), shape, "int8")
+    assert [part.shape for part in partition] == [(size, 4) for size in sizes]
+
+
+@given(filled_shapes(min_rank=1), st.data())
+def test_the_columns_of_a_grid_are_its_partition(shape: tuple[int, ...], data: st.DataObject) -> None:
+    """The parts of a save, which are columns, equal those of a ``Partition``, which are proven."""
+    counts = [data.draw(st.integers(1, 6)) for _ in shape[: data.draw(st.integers(1, len(shape)))]]
+    clamped = [min(count, max(extent, 1)) for count, extent in zip(counts, shape, strict=False)]
+    expected = Partition.from_counts(shape, clamped)
+    for cut in (counts, PartitionSpec(partitions=counts), expected, answering(counts)):
+        offset, extent = part_columns(cut, shape, "int8")
+        assert [Region(*row) for row in zip(offset.tolist(), extent.tolist(), strict=True)] == list(expected)
+
+
+ROWS_REFUSED: list[Any] = [
+    [], (), [2, 2], [1, 2], PartitionSpec(partitions=[1, 2]), PartitionSpec(splits=[[4], [1, 1]]),
+]  # fmt: skip
+REFUSED: list[Any] = [
+    0, -1, 2.5, [0, 1], [-1, 1], [2, 1, 1], [2.0, 1], ["2", 1], "21", np.array([2, 1]), {2}, div(4, 2),
+    PartitionSpec(partitions=[0]), PartitionSpec(splits=[[1, 2]]), PartitionSpec(splits=[[5, -1]]),
+    PartitionSpec(splits=[[4], [2], [1]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", [*ROWS_REFUSED, *REFUSED, None])
+def test_an_answer_that_is_no_layout_of_rows_is_refused_with_the_answer_in_the_message(answer: Any) -> None:
+    """R-PART-4 (RFC 000): "Exception will raised if the partitioner returns an unsupported partitioning layout." """
+    with pytest.raises(LayoutError) as refused:
+        plan_rows(answering(answer), (4, 2), "int8")
+    assert f"The partitioner's answer {answer!r}" in str(refused.value)
+
+
+@pytest.mark.parametrize("cut", ROWS_REFUSED)
+def test_a_save_may_cut_any_axis_and_no_axis(cut: Any) -> None:
+    sizes = read_cut(cut, (4, 2), "int8")
+    assert not isinstance(sizes, Partition) and [sum(along) for along in sizes] == [4, 2]
+
+
+def refusal(call: Callable[[], object]) -> tuple[type, str]:
+    with pytest.raises(sv.errors.ShardvarError) as refused:
+        call()
+    return type(refused.value), refused.value.cause.removeprefix("'w': ")
+
+
+@pytest.mark.parametrize("cut", [*REFUSED, answering([0]), answering(2.5), Partition((3,), (Region((0,), (3,)),))])
+def test_the_same_mistake_has_the_same_error_in_a_save_and_in_a_variable(cut: Any, tmp_path: Path) -> None:
+    """Class and sentence; nothing is written."""
+    value = np.zeros((4, 2), np.float32)
+    saved = refusal(lambda: sv.save(tmp_path / "m", {"w": value}, partition=cut))
+    assert saved == refusal(lambda: create_sharded_variable(value, cut))
+    assert saved[0] is LayoutError and "does not cut the shape (4, 2)" in saved[1] and not list(tmp_path.iterdir())
+
+
+def test_a_partitioner_of_three_arguments_works_in_a_save_as_in_a_variable(tmp_path: Path) -> None:
+    """R-PART-2 (RFC 002): "accepts number of shards, variable shape and variable dtype"; arrays are on one task."""
+    asked: list[Any] = []
+
+    def partitioner(num_shards: int, shape: tuple[int, ...], dtype: Any) -> list[int]:
+        asked.append((num_shards, shape, np.dtype(dtype).name))
+        return [num_shards + 2, 1]
+
+    value = np.zeros((13, 4), np.float32)
+    assert sv.save(tmp_path / "m", {"w": value}, partition=partitioner).num_slices == 3
+    assert sv.reshard(tmp_path / "m", tmp_path / "n", partition={"w": partitioner}).num_slices == 3
+    assert len(create_sharded_variable(value, partitioner).variables) == 3
+    assert asked == [(1, (13, 4), "float32")] * 3
+
+
+def test_a_partitioner_of_three_arguments_is_told_the_number_of_parameter_servers(tmp_path: Path) -> None:
+    """As in the creation of variables, so in a save of variables that live on several tasks."""
+    strategy = sv.ParameterServerStrategy(3, variable_partitioner=lambda num_shards, shape, dtype: [num_shards])
+    with strategy.scope():
+        variable = sv.Variable(np.zeros((12, 2), np.float32), name="w")
+    asked: list[int] = []
+
+    def partitioner(num_shards: int, shape: tuple[int, ...], dtype: Any) -> list[int]:
+        asked.append(num_shards)
+        return [num_shards]
+
+    path = sv.Checkpoint(w=variable).write(tmp_path / "m")
+    assert len(variable.variables) == 3
+    sv.reshard(path, tmp_path / "n", partition=partitioner)
+    assert set(asked) == {1}, "files are on one task"
+
+
+def test_partitioners_of_two_and_of_three_arguments_are_asked_as_they_wish() -> None:
+    """R-PART-2 (RFC 002): "accepts number of shards, variable shape and variable dtype", or the last two alone."""
+
+    class Rule:
+        def __call__(self, shards: int, shape: tuple[int, ...], dtype: Any) -> list[int]:
+            return [shards, len(shape), dtype]
+
+    def optional(num_shards: int, shape: tuple[int, ...], dtype: Any = None) -> list[int]:
+        return [num_shards, len(shape), dtype]
+
+    assert call_partitioner(Rule(), (9, 2), 7, 3) == [3, 2, 7] == call_partitioner(optional, (9, 2), 7, 3)
+    assert call_partitioner(lambda shape, dtype: [len(shape), dtype], (9, 2), 7, 3) == [2, 7]
+    assert call_partitioner(lambda *both: [len(both), 1], (9, 2), 7, 3) == [2, 1]
+    assert call_partitioner(FixedShardsPartitioner(2), (9, 2), "int8", 3) == [2, 1]
+    assert call_partitioner(fixed_size_partitioner(2), (9, 2), "int8", 3) == [2, 1]
+
+
+def test_a_partitioner_of_other_arguments_is_refused_in_both(tmp_path: Path) -> None:
+    value = np.zeros((4, 2), np.float32)
+    for partitioner in (lambda: [2], lambda a, b, c, d: [2]):
+        saved = refusal(lambda cut=partitioner: sv.save(tmp_path / "m", {"w": value}, partition=cut))
+        made = refusal(lambda cut=partitioner: create_sharded_variable(value, cut))
+        assert saved[0] is made[0] is ArgumentTypeError and "cannot be called with" in saved[1] and made[1]
+
+
+def test_no_partitioner_and_no_axis_give_one_whole_part() -> None:
+    """R-PART-5: without a partitioner "variables will not be partitioned"; nobody is asked about a scalar."""
+
+    def never(shape: tuple[int, ...], dtype: Any) -> list[int]:
+        raise AssertionError(shape)
+
+    assert plan_rows(None, (3, 4), "int8") == Partition.from_counts((3, 4), [1])
+    assert len(plan_rows(never, (), "int8")) == 1

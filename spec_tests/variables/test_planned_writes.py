@@ -1,0 +1,101 @@
+"""One pair of methods plans every write of every kind of variable, and planning changes nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardvar.layout.dtypes import Array
+from shardvar.variables import (
+    AggregatingVariable,
+    MirroredVariable,
+    ShardedVariable,
+    SyncOnReadVariable,
+    UnreadVariable,
+    Variable,
+    VariableInterface,
+    replica_scope,
+)
+from shardvar.variables.scatter import ascending
+from shardvar.variables.updates import ADD, MAX, MUL, REPLACE, SUB, UpdateKind
+from shardvar.variables.writes import commit
+
+SHAPE = (5, 2)
+
+
+class Plain(Variable):
+    """The least that a kind of variable must provide."""
+
+    name, dtype, shape = "plain", np.dtype(np.float32), SHAPE
+
+    def __init__(self, value: Array) -> None:
+        self.array = np.array(value, np.float32)
+
+    def read_value(self) -> Array:
+        return self.array.copy()
+
+    def assign(self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True) -> Any:
+        self.array = np.array(value, np.float32)
+        return self._written(read_value)
+
+
+def sharded(value: Array) -> ShardedVariable:
+    return ShardedVariable([Variable(value[:2]), Variable(value[2:2]), Variable(value[2:])])
+
+
+KINDS: dict[str, Callable[[Array], VariableInterface]] = {
+    "resource": Variable,
+    "least": Plain,
+    "unread": lambda value: UnreadVariable(Variable(value)),
+    "sharded": sharded,
+    "mirrored": lambda value: MirroredVariable([Variable(value), Variable(value)]),
+    "mirrored sharded": lambda value: MirroredVariable([sharded(value), sharded(value)]),
+    "sharded mirrored": lambda value: ShardedVariable(
+        [MirroredVariable([Variable(part), Variable(part)]) for part in np.split(value, [3])]
+    ),
+    "aggregating": lambda value: AggregatingVariable(sharded(value), "SUM"),
+    "on read, in a replica": lambda value: SyncOnReadVariable([Variable(value), Variable(value)], "MEAN"),
+}
+
+
+@settings(max_examples=20)
+@given(
+    st.sampled_from([REPLACE, ADD, SUB, MUL, MAX]), st.lists(st.integers(0, SHAPE[0] - 1), min_size=1), st.booleans()
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_plans_its_writes_alike(kind: str, update: UpdateKind, ids: list[int], is_dense: bool) -> None:
+    """The law of ``plan_writes`` and ``plan_row_writes``: what is committed is a plain loop over the rows."""
+    before = np.arange(10, dtype=np.float32).reshape(SHAPE)
+    rows = np.arange(SHAPE[0]) if is_dense else np.array(ids)
+    values = np.full((len(rows), SHAPE[1]), 2.0, np.float32) + np.arange(len(rows), dtype=np.float32)[:, np.newaxis]
+    expected = before.copy()
+    for row, value in zip(rows, values, strict=True):
+        expected[row] = update.combine(expected[row], value)
+
+    variable = KINDS[kind](before)
+    with replica_scope(1):
+        writes = (
+            variable.plan_writes(update, values)
+            if is_dense
+            else variable.plan_row_writes(update, *with_order(rows, values))
+        )
+        np.testing.assert_array_equal(variable.read_value(), before, "planning changes nothing")
+        commit(writes)
+        np.testing.assert_array_equal(variable.read_value(), expected)
+
+
+def with_order(rows: Array, values: Array) -> tuple[Array, Array, Array | None]:
+    ordered, order = ascending(rows)
+    return ordered, values, order
+
+
+@pytest.mark.parametrize("kind", ["mirrored", "mirrored sharded"])
+def test_a_write_of_copies_is_planned_for_each_of_them(kind: str) -> None:
+    """R-MIRROR-1 (RFC 000): copies are "always kept in sync by applying the same updates to every copy." """
+    variable = KINDS[kind](np.zeros(SHAPE, np.float32))
+    assert isinstance(variable, MirroredVariable)
+    commit(variable.plan_row_writes(ADD, np.array([0, 3, 3]), np.ones((3, 2), np.float32)))
+    assert [copy.numpy()[:, 0].tolist() for copy in variable.copies] == [[1, 0, 0, 2, 0]] * 2

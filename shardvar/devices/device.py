@@ -29,6 +29,7 @@ import numpy as np
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull
 from shardvar.layout.dtypes import Array
 
+# Every part of a full name may be missing: "/job:ps/task:3", "/device:GPU:0" and "/GPU:0" are names too.
 _FULL_NAME = re.compile(
     r"(?:/job:(?P<job>\w+))?(?:/replica:(?P<replica>\d+))?(?:/task:(?P<task>\d+))?"
     r"(?:/(?:device:)?(?P<kind>[A-Za-z]+):(?P<index>\d+))?",

@@ -98,6 +98,7 @@ def allocate(
     """
     device = device or current_device()
     dtype = np.dtype(dtype)
+    # Strings count their own bytes, so an array of empty ones uses none and always fits.
     if dtype == np.object_:
         return Buffer(device, np.full(shape, b"", object))
     device.check_room(prod(shape) * dtype.itemsize)
@@ -109,6 +110,7 @@ def adopt(array: Array, device: Device | None = None) -> Buffer:
 
     It is copied only where it cannot be a buffer: where it is a view, read-only or not in C order.
     """
+    # A view would keep its owner's memory alive without counting it, and a buffer must be writeable in place.
     device = device or current_device()
     can_be_buffer = array.flags.owndata and array.flags.writeable and array.flags.c_contiguous
     return Buffer(device, array if can_be_buffer else _copy_for(device, array))
@@ -245,7 +247,7 @@ def _shared(work: Callable[[int, int], T], out: Array) -> list[T]:
 
 
 @cache
-def _helper_of(process: int) -> ThreadPoolExecutor:  # noqa: ARG001 - the key of the cache
+def _helper_of(_process: int) -> ThreadPoolExecutor:
     """Return one thread that lives as long as the process; a forked process makes another."""
     return ThreadPoolExecutor(1, thread_name_prefix="shardvar-gather")
 

@@ -194,6 +194,7 @@ def _scaled_draw(
     wide = np.promote_types(kind, np.float32)
     factor, summand = wide.type(stddev), wide.type(mean)
 
+    # float16 and bfloat16 are drawn and scaled in float32, and rounded once at the end.
     def values(start: int, out: Array) -> None:
         drawn = out if kind == wide else np.empty(len(out), wide)
         draw(stream, start, drawn)
@@ -208,6 +209,7 @@ def _scaled_draw(
 def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: np.dtype[Any]) -> DrawFunction:
     wide = np.promote_types(kind, np.float32)
     low, high = (np.asarray(limit).astype(kind) for limit in (minval, maxval))
+    # The range from -3e38 to 3e38 overflows float32. It is refused below, without NumPy's warning before.
     with np.errstate(over="ignore"):
         factor, summand = high.astype(wide) - low.astype(wide), low.astype(wide)
     if not np.isfinite(factor):
@@ -236,6 +238,8 @@ def _uniform(stream: IndexedStream, minval: float, maxval: float, kind: np.dtype
 def _integers(stream: IndexedStream, low: int, count: int, kind: np.dtype[Any]) -> DrawFunction:
     def values(start: int, out: Array) -> None:
         words = stream.words(start, len(out))
+        # Sums wrap around, so a negative minimum is added as its complement; the cast keeps the low bits, which are the
+        # value's. The modulo favours small values by one part in 2**64 / count: too little to notice, and reproducible.
         words %= np.uint64(count)
         words += np.uint64(low % 2**64)
         out[:] = words.astype(kind, copy=False)

@@ -110,6 +110,7 @@ def open_initial_value(initial_value: Any, shape: Sequence[int] | None, dtype: A
 
     The shape is the declared one, or the one that the callable is bound to; the dtype likewise.
     """
+    # `joined` first: without a seed, the parts of an orthogonal matrix would otherwise come from different matrices.
     wanted = None if dtype is None else as_dtype(dtype)
     initial_value = joined(initial_value)
     if callable(initial_value):
@@ -158,6 +159,7 @@ def makes_new_arrays(function: Any) -> bool:
 
 
 def _partition(given: _Signature, region: Region, device: Device) -> dict[str, Any]:
+    # A Region has RFC 000's fields `shape` and `offset`, and TensorFlow's ShardInfo has the same ones.
     spelling = given.partition_arguments or ()
     values = {
         "partition": region,

@@ -77,12 +77,15 @@ class NumpyProtocol:
         raise NotImplementedError
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        # The value is always a new array, so a request without a copy cannot be met. NumPy makes it in np.asarray(x,
+        # copy=False), and expects an error where that is so.
         if copy is False:
             raise ArgumentError("A variable's value is always a copy.", "Ask for it without copy=False.")
         value = self.read_value()
         return value if dtype is None else value.astype(dtype, copy=False)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        # np.add.at(variable, ...) and out=variable would write past the mutex and the ledger.
         if method == "at" or any(isinstance(target, NumpyProtocol) for target in kwargs.get("out", ())):
             raise ArgumentTypeError(
                 f"{ufunc.__name__} would write to a variable.", "Use its assign and scatter methods."
@@ -94,6 +97,7 @@ class NumpyProtocol:
             raise ArgumentTypeError(
                 f"{func.__name__} would write to a variable.", "Use its assign and scatter methods."
             )
+        # np.shape and its like need no value: nothing is read or moved.
         if func in _METADATA and len(args) == 1 and not kwargs:
             return _METADATA[func](args[0])
         return func(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()})

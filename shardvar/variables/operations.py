@@ -94,6 +94,7 @@ def plan_write(resource: Resource, update: UpdateKind, value: Array) -> Write:
     if update is not REPLACE:
         moved = move_array(value, here, device)
         return Write((resource,), lambda: update.apply(resource.array, moved))
+    # The size stays: copying into the old buffer cannot fail and needs no other memory, so it can wait for the commit.
     if value.shape == resource.array.shape and value.dtype != np.object_:
         return Write((resource,), lambda: copy_into(resource.array, value, here, device))
     # The bytes in use change. The new value finds room on the device while the old one is still there, so a device that

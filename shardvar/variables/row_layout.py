@@ -138,6 +138,7 @@ def check_rows(indices: Any, num_rows: int, *, rank: int | None = None) -> Ints:
 
     R-ID-1: ids address rows; unlike NumPy's they are never negative, since a negative id is a mistake in the data.
     """
+    # An empty list becomes an array of floats in NumPy; here it means no rows.
     array = np.asarray(indices)
     if array.size == 0 and not isinstance(indices, np.ndarray):
         array = array.astype(np.int64)
@@ -145,6 +146,8 @@ def check_rows(indices: Any, num_rows: int, *, rank: int | None = None) -> Ints:
         raise ArgumentTypeError(f"Indices have dtype {array.dtype}.", "Give integers.")
     if rank is not None and array.ndim != rank:
         raise ArgumentError(f"Indices have shape {array.shape}, and {rank} axis is expected.", "Flatten them.")
+    # Compared in the dtype that was given: 2**63 as uint64 would become -2**63 as int64. Two reductions are faster than
+    # a mask of all ids, which is made only to find the place of the first bad one.
     if array.size and (array.min() < 0 or array.max() >= num_rows):
         place = np.argwhere((array < 0) | (array >= num_rows))[0]
         raise OutOfRange(

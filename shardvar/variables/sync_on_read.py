@@ -36,6 +36,7 @@ from shardvar.variables.variable import (
 )
 from shardvar.variables.writes import Write, commit, holding
 
+# A context variable, because replicas may run in threads: each sees its own number.
 _replica: ContextVar[int | None] = ContextVar("replica", default=None)
 
 

@@ -88,6 +88,8 @@ def _array(value: Any) -> Array:
         raise ArgumentError(
             f"A {type(value).__name__} cannot be converted to an array: {error}.", "Give an array."
         ) from error
+    # Texts and bytes of fixed width have lost their trailing zeros by now: np.asarray([b"a\0"]) holds b"a". Arrays of
+    # objects keep them.
     if array.dtype.kind == "U":
         return np.char.encode(array, "utf-8").astype(object)
     if array.dtype.kind == "S":
@@ -121,6 +123,7 @@ def _narrowed(array: Array) -> Array:
     """Return float64 as float32, and int64 as int32 if all values fit, as TensorFlow reads Python numbers."""
     if array.dtype == np.float64:
         return array.astype(np.float32)
+    # 2**40 does not fit int32 and stays int64.
     limits = np.iinfo(np.int32)
     if array.dtype == np.int64 and (array.size == 0 or (limits.min <= array.min() and array.max() <= limits.max)):
         return array.astype(np.int32)

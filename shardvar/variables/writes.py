@@ -37,6 +37,7 @@ class Resource:
     ) -> None:
         self.buffer: Buffer = adopt(value, device) if owns_value else place(value, device, source=source)
         """The tensor. Writes change it in place, and replace it only where its size changes."""
+        # Reentrant: a kind of variable may read and assign its own resources inside a commit that holds them.
         self.mutex = RLock()
         """Held by a thread while it reads or writes the buffer."""
         self.serial = next(_serials)
@@ -70,6 +71,8 @@ def holding(resources: Sequence[Resource]) -> Iterator[None]:
     Sorted by serial, all threads take mutexes in one order. Without that, one thread could hold A and wait for B while
     another holds B and waits for A.
     """
+    # A resource may be given twice, by two writes of one commit, and is locked once. What was locked is released even
+    # where an interrupt comes between two of them.
     held = []
     try:
         for resource in sorted(set(resources), key=_serial_of):

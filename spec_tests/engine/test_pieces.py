@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 import shardvar as sv
 import shardvar.engine
 from shardvar.checkpoint.save import source_of
-from shardvar.engine.arrays import word_of
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable
 from shardvar.engine.pieces import Reading, WantedRegion, read_moves, read_regions, read_small
+from shardvar.engine.pool import word_of
 from shardvar.errors import CorruptCheckpoint
 from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable

@@ -52,7 +52,7 @@ MUTANTS = [
         "half-left-behind",
         "A write that fails leaves its files: the next save finds the disk full of them.",
         "engine/write.py",
-        "            remove_files(tasks if isinstance(error, CheckpointError) else written)",
+        "            _remove_files(tasks if isinstance(error, CheckpointError) else begun)",
         "            pass",
         "crash::test_a_step_that_fails_leaves_nothing_of_the_new_checkpoint_or_all_of_it",
     ),

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardvar.checkpoint.arguments import CheckpointOptions, check_string, policy_of, texts_of
-from shardvar.checkpoint.locate import Found, Path, find_target
+from shardvar.checkpoint.locate import Location, Path, find_target
 from shardvar.checkpoint.objects.checkpoint import Checkpoint, PendingSave
 from shardvar.checkpoint.objects.image import SaveOptions
 from shardvar.checkpoint.objects.series import (
@@ -83,7 +83,7 @@ def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]
             take_away(storage, [(_NOTE, f"{_NOTE}.tmp")], {f"{_NOTE}.tmp"}.intersection)
 
 
-def remove_checkpoints(series: Found, names: Iterable[str]) -> list[str]:
+def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
     """Remove the checkpoints of these names, and files that writers left of them; return the names that failed.
 
     An error of the disk is logged and not raised, since the new checkpoint is saved.
@@ -100,12 +100,12 @@ def remove_checkpoints(series: Found, names: Iterable[str]) -> list[str]:
     return left
 
 
-def _locate(series: Found, name: str) -> Found:
+def _locate(series: Location, name: str) -> Location:
     """Return the checkpoint of a name: in the format of the series, or in the only other one that has files of it."""
     formats = [form for form in all_formats() if form.locate(series.storage, name)]
     if len(formats) != 1 or series.format.name in [form.name for form in formats]:
         formats = [series.format]
-    return Found(formats[0], series.storage, name)
+    return Location(formats[0], series.storage, name)
 
 
 # Rotation: the newest checkpoints stay, and one every so many hours.
@@ -263,7 +263,7 @@ class CheckpointManager:
             return None
         series = self._series()
 
-        def steps(target: Found, write: Callable[[], WriteReport]) -> WriteReport:
+        def steps(target: Location, write: Callable[[], WriteReport]) -> WriteReport:
             return self._rotate(series, target, write, step)
 
         return self._checkpoint.save_numbered(
@@ -284,7 +284,7 @@ class CheckpointManager:
             self._init_fn()
         return newest
 
-    def _series(self) -> Found:
+    def _series(self) -> Location:
         """Return the target that numbers are added to; found for each save, as the working directory may change."""
         example = find_target(os.path.join(self._directory, f"{self._name}-0"), self._format, "shardvar")
         if os.sep in self._name:
@@ -296,7 +296,9 @@ class CheckpointManager:
             return True
         return step != self._last_step and (not check_interval or step >= self._last_step + self._checkpoint_interval)
 
-    def _rotate(self, series: Found, target: Found, write: Callable[[], WriteReport], step: int | None) -> WriteReport:
+    def _rotate(
+        self, series: Location, target: Location, write: Callable[[], WriteReport], step: int | None
+    ) -> WriteReport:
         """Save a checkpoint in the steps that the module's docstring explains."""
         # Check.
         check_state_file(target)

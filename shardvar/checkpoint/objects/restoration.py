@@ -245,7 +245,7 @@ class Restoration:
         variables, states = self._wanted(pairs)
         is_first = not self.matching.objects
         try:
-            with self.reader.telling_policy():
+            with self.reader.explain_policy():
                 writes = read_writes(self.reader, variables)
                 values = read_states(self.reader, states)
             # Commit. Objects may refuse their state, variables cannot: so the variables come last.
@@ -267,7 +267,7 @@ class Restoration:
             stored = self.matching.nodes[node]
             each.await_children(self.hook(node) if stored.children or stored.slots else None)
         if self.unmatched.keys:
-            self.reader.forget()
+            self.reader.drop_tables()
         else:
             self.reader.close()
 

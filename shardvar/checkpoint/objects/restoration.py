@@ -268,7 +268,7 @@ class Restoration:
             stored = self.matching.nodes[node]
             each.await_children(self.hook(node) if stored.children or stored.slots else None)
         if self.unmatched.keys:  # the files stay open for what may appear, but the tables of entries need not stay
-            self.reader.forget()
+            self.reader.drop_tables()
         else:
             self.reader.close()
 

@@ -104,8 +104,8 @@ class SeriesState:
         for name, value in _fields(content.decode("utf-8", "surrogateescape")):
             found[name].append(value)
         newest, kept, times, preserved = (found[name] for name in (*_PATHS, *_TIMES))
-        # TensorFlow's ``Checkpoint.save`` writes no times, its manager one for each checkpoint. With any other number it
-        # would be unclear which time belongs to which checkpoint.
+        # TensorFlow's ``Checkpoint.save`` writes no times, its manager one for each checkpoint. With any other number
+        # it would be unclear which time belongs to which checkpoint.
         if len(times) not in (0, len(kept)):
             raise _malformed(f"it has {len(kept)} checkpoints and {len(times)} times")
         if len(newest) > 1 or len(preserved) > 1:

@@ -1,6 +1,6 @@
-"""What callers hand in, held to what the verbs take, so that a slip is told in the error tree's words.
+"""Arguments: check the types of what callers pass to the verbs, and convert them, so that a slip is a shardvar error.
 
-Types are looked at here alone; what the values mean is checked where they are used.
+Types are checked here alone. What a value means is checked where it is used.
 """
 
 import sys
@@ -17,7 +17,7 @@ from shardvar.planning.policies import Policy
 
 
 def as_array(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
-    """The array that a value is, never one that has lost something of it."""
+    """Return a value as an array that has lost nothing of it."""
     array = value if type(value) is np.ndarray else _convert(key, value)
     if array.dtype == np.bool and array.size and array.view(np.uint8).max() > 1:
         raise ArgumentError(
@@ -37,12 +37,12 @@ def _convert(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
         raise UnsupportedError(f"{key!r}: {error.cause}", error.remedy) from None
     except (TypeError, ValueError, RuntimeError) as error:  # the last is how PyTorch refuses
         raise ArgumentTypeError(
-            f"{key!r} is a {type(value).__name__}, of which NumPy makes no array: {str(error).rstrip('.')}.",
+            f"{key!r} is a {type(value).__name__}, which NumPy cannot convert to an array: {str(error).rstrip('.')}.",
             "Give an array, or what NumPy makes one of.",
         ) from error
     if array.dtype.kind == "O" and array.ndim == 0 and not isinstance(value, np.ndarray):
         raise ArgumentTypeError(
-            f"{key!r} is a {type(value).__name__}, which is no array.",
+            f"{key!r} is a {type(value).__name__}, not an array.",
             "Give arrays, and to each of several together a key of its own.",
         )
     if array.dtype.kind == "S" and not isinstance(value, np.ndarray):
@@ -51,9 +51,9 @@ def _convert(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def _without_torch(value: Any) -> Any:
-    """A tensor of PyTorch as what NumPy takes, anything else as it is.
+    """A tensor of PyTorch as an array, anything else as it is.
 
-    PyTorch gives NumPy neither what has a gradient nor the dtypes that only ``ml_dtypes`` has; those go by their bytes.
+    PyTorch converts neither tensors with a gradient nor dtypes that only ``ml_dtypes`` has; those go by their bytes.
     """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
@@ -62,13 +62,13 @@ def _without_torch(value: Any) -> Any:
     name = str(tensor.dtype).removeprefix("torch.")
     if hasattr(np, name):
         return tensor.numpy()
-    code(name)  # float4_e2m1fn_x2 and quantized types are nobody else's
+    code(name)  # refuses float4_e2m1fn_x2 and quantized types, which only PyTorch has
     bits = tensor.contiguous().view({1: torch.uint8, 2: torch.int16}[tensor.element_size()])
     return bits.numpy().view(numpy_dtype(name))
 
 
-def dtype_of(key: str, array: npt.NDArray[Any]) -> str:
-    """The name of an array's dtype; ``UnsupportedError``, naming the key, where no checkpoint holds it."""
+def stored_dtype(key: str, array: npt.NDArray[Any]) -> str:
+    """Return the name of an array's dtype; ``UnsupportedError``, naming the key, where no checkpoint holds it."""
     try:
         name = dtype_name(array.dtype)
         code(name)
@@ -80,25 +80,25 @@ def dtype_of(key: str, array: npt.NDArray[Any]) -> str:
 def check_mapping(value: Any, what: str) -> None:
     """Raise ``ArgumentTypeError`` unless the value is a mapping; ``what`` says what from and to."""
     if not isinstance(value, Mapping):
-        raise ArgumentTypeError(f"A {type(value).__name__} is no mapping from {what}.", "Give a dict.")
+        raise ArgumentTypeError(f"A {type(value).__name__} is not a mapping from {what}.", "Give a dict.")
 
 
 def check_policy(policy: Any) -> None:
-    """Raise ``ArgumentTypeError`` for what cannot assign slices to files, or does not say how."""
+    """Raise ``ArgumentTypeError`` unless a policy can assign slices to files and has a description."""
     if policy is None:
         return
     if isinstance(policy, type):
-        raise ArgumentTypeError(f"{policy!r} is no policy, but a class.", f"Give an instance, {policy.__name__}(...).")
+        raise ArgumentTypeError(f"{policy!r} is a class, not a policy.", f"Give an instance, {policy.__name__}(...).")
     decides = callable(policy) or callable(getattr(policy, "assign", None))
     if not decides or not isinstance(getattr(policy, "description", None), str):
         raise ArgumentTypeError(
-            f"{policy!r} is no policy.",
+            f"{policy!r} is not a policy.",
             "Give one such as MaxShardSizePolicy(64 * 10**6), or a callable with a text for its `description`.",
         )
 
 
 def texts_of(metadata: Any) -> dict[str, str]:
-    """The metadata that a user gives, which are text for text in every format."""
+    """Return the metadata that a user gives, which map text to text in every format."""
     if metadata is None:
         return {}
     check_mapping(metadata, "text to text")
@@ -108,12 +108,12 @@ def texts_of(metadata: Any) -> dict[str, str]:
         try:
             (name + text).encode()
         except UnicodeEncodeError:
-            raise ArgumentError(f"The metadata {name!r}: {text!r} are no valid Unicode.", "Give other text.") from None
+            raise ArgumentError(f"The metadata {name!r}: {text!r} are not valid Unicode.", "Give other text.") from None
     return dict(metadata)
 
 
 def strings_of(values: str | Iterable[str], what: str) -> list[str]:
-    """One string or several, each once, in order."""
+    """Return one string or several as a list, each once, in order."""
     if isinstance(values, str):
         return [values]
     try:
@@ -132,13 +132,13 @@ def check_string(value: Any, what: str) -> None:
 
 
 def name_of_dtype(dtype: Any) -> str:
-    """The name of a dtype that is given by name or as NumPy has it."""
+    """Return the name of a dtype that is given by name or as a NumPy dtype."""
     if isinstance(dtype, str):
         return dtype
     try:
         return dtype_name(np.dtype(dtype))
     except TypeError:
-        raise ArgumentTypeError(f"{dtype!r} is no dtype.", "Give its name, such as 'bfloat16'.") from None
+        raise ArgumentTypeError(f"{dtype!r} is not a dtype.", "Give its name, such as 'bfloat16'.") from None
 
 
 # TensorFlow's options for writing a checkpoint of objects, as far as they mean something here.
@@ -155,7 +155,7 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOptions:
-    """What ``Checkpoint.write`` takes as ``options``.
+    """Options of ``Checkpoint.write``.
 
     R-POLICY-18 (RFC 001): "I propose adding an `experimental_sharding_callback` option to `CheckpointOptions`."
 
@@ -168,7 +168,7 @@ class CheckpointOptions:
     """
 
     experimental_sharding_callback: Policy | None = None
-    """Which slices share a file; None for a file a task. A ``ShardingCallback``, or whatever ``policy=`` takes."""
+    """The policy that says which slices share a file, as ``policy=`` takes it; None for a file a task."""
     experimental_io_device: None = None
     """Refused."""
     enable_async: bool = False
@@ -192,13 +192,13 @@ class CheckpointOptions:
 
 
 def policy_of(policy: Policy | None, options: CheckpointOptions | None) -> Policy | None:
-    """The policy of a call that takes it in either of two ways; ``ArgumentError`` where it is given in both."""
+    """Return the policy of a call that takes it in either of two ways; ``ArgumentError`` where it is given in both."""
     check_policy(policy)
     if options is None:
         return policy
     given: Any = options
     if not isinstance(given, CheckpointOptions):
-        raise ArgumentTypeError(f"{given!r} are no options.", "Give a CheckpointOptions.")
+        raise ArgumentTypeError(f"{given!r} are not options.", "Give a CheckpointOptions.")
     if policy is not None and options.policy is not None:
         raise ArgumentError("A policy is given twice, by itself and in the options.", "Give it once.")
     return policy or options.policy

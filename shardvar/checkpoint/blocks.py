@@ -1,12 +1,12 @@
-"""The values of tensors of any size, a bounded block at a time, in an order that no layout changes.
+"""Blocks of values: tensors of any size, a bounded block at a time, in an order that no layout changes.
 
 ``diff`` and the statistics want to see every element once, and neither may hold a large tensor whole. A tensor that is
 small is read as an array, many in one go. A large one is cut into regions that follow each other in its C order,
 whatever slices it is stored in, so that two checkpoints with different layouts can be walked side by side.
 
-Checksums are compared at the end of each tensor: the pieces that were read are put together as in ``engine.evidence``,
-so a payload is read once even where the format has one checksum of the whole. Whoever consumes a stream may therefore
-believe what he saw only once it has ended.
+Checksums are compared at the end of each tensor: the parts that were read are put together as in ``engine.evidence``,
+so a payload is read once even where the format has one checksum of the whole. The consumer of a stream can therefore
+believe its values only once the stream has ended.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,10 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.checkpoint.reader import Reader
-from shardvar.engine.arrays import as_words, bytes_of
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import lower
 from shardvar.engine.pieces import Reading, read_moves, read_regions, wanted_regions
-from shardvar.engine.pool import BLOCK_NBYTES, block_ranges
+from shardvar.engine.pool import BLOCK_NBYTES, as_words, block_ranges, bytes_of
 from shardvar.engine.read import check_bool, read_arrays
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.formats.protocol import Source
@@ -42,7 +41,7 @@ class Blocks:
     """The tensors of an open checkpoint, ready to be walked through."""
 
     source: Source
-    """Where payloads come from."""
+    """The source of the payloads."""
     entries: EntryTable
     """All entries."""
     order: Ints
@@ -64,7 +63,7 @@ class Blocks:
         return self.entries.slices.tensors
 
     def is_small(self, tensor: int) -> bool:
-        """True where the tensor is read whole: it fits in a block, or its strings cannot be told apart in one."""
+        """True where the tensor is read whole: it fits in a block, or is of strings, which are decoded together."""
         dtype = self.tensors.dtype(tensor)
         return dtype == STRING or (not is_opaque(dtype) and int(self.nbytes[tensor]) <= BLOCK_NBYTES)
 
@@ -103,7 +102,7 @@ class Blocks:
 
 
 def batches(nbytes: Ints, tensors: Sequence[int]) -> Iterator[list[int]]:
-    """The tensors in runs of at most ``BATCH_NBYTES`` and ``BATCH_COUNT``; a larger one is a run of its own."""
+    """Batches of tensors of at most ``BATCH_NBYTES`` and ``BATCH_COUNT``; a larger one is a batch by itself."""
     batch: list[int] = []
     total = 0
     for tensor, size in zip(tensors, nbytes[np.array(tensors, dtype=np.int64)].tolist(), strict=True):
@@ -123,11 +122,15 @@ def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
     >>> [str(table.region(row)) for row in range(len(table))]
     ['[0:1, 0:3]', '[0:1, 3:5]', '[1:2, 0:3]', '[1:2, 3:5]']
     """
+    # The axis to cut along: the outermost one of which a single index fits. Each axis before it is cut into single
+    # indices, each axis after it stays whole, so every slice is contiguous. For shape (2, 5) and 3 elements it is
+    # axis 1, for 5 elements or more axis 0.
     shape = tensors.shape(0)
     inner = next((axis for axis in range(len(shape)) if prod(shape[axis + 1 :]) <= count), len(shape))
     if inner == len(shape) or 0 in shape:
         return tensors.whole()
     step = max(1, count // prod(shape[inner + 1 :]))
+    # The starts along that axis, repeated for each combination of the indices before it.
     first = np.arange(0, shape[inner], step, dtype=np.int64)
     outer = prod(shape[:inner])
     num = outer * len(first)

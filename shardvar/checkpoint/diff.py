@@ -1,4 +1,4 @@
-"""Whether two checkpoints hold the same tensors, whatever their formats and however they are sliced.
+"""Diff: compare the tensors of two checkpoints, whatever their formats and slices are.
 
 Keys that only one of them has, dtypes, shapes, and then values: both are walked through block by block in the same
 order (``checkpoint.blocks``), so that neither is ever held whole, and every checksum on the way is compared. A tensor
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.checkpoint.blocks import Blocks, batches
 from shardvar.checkpoint.locate import Path
@@ -20,16 +19,16 @@ from shardvar.checkpoint.reader import Reader, open_checkpoint
 from shardvar.checkpoint.reports import DiffReport, TensorDifference, Unreadable, ValueDifference
 from shardvar.engine.pool import BLOCK_NBYTES, Progress
 from shardvar.errors import READ_ERRORS, ReadError
-from shardvar.layout.dtypes import ITEMSIZES, Array, code, dtype_name
+from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, code, dtype_name
 
 
 def diff(a: Path, b: Path, progress: Progress = lambda _nbytes: None) -> DiffReport:
     """Compare two checkpoints, tensor by tensor and element by element; formats, slices and files do not matter.
 
-    Elements are the same if their bits are: see ``difference`` for NaNs, zeros and other dtypes. Reads and
+    Elements are the same if their bits are; see ``compare_arrays`` for NaNs, zeros and other dtypes. Reads and
     verifies every payload of the tensors that both have with one shape. A tensor that is damaged is listed as
-    unreadable; the errors of ``open_checkpoint`` are raised. ``progress`` is told the payload bytes that were compared,
-    of both. Memory: some blocks of 4 MiB, whatever the size of a tensor.
+    unreadable; the errors of ``open_checkpoint`` are raised. ``progress`` is called with the payload
+    bytes that were compared, of both. Memory: some blocks of 4 MiB, whatever the size of a tensor.
 
     >>> import numpy as np, tempfile, os
     >>> from shardvar.checkpoint.save import save
@@ -75,17 +74,15 @@ def _report(a: Reader, b: Reader, progress: Progress) -> DiffReport:
 # The distance of two elements is ``|a - b|``, exact for integers, and their relative distance is that over
 # ``max(|a|, |b|)``. Both are symmetric. A NaN has no distance, so elements without one are counted apart.
 #
-#     difference(a, b) = difference(a[:k], b[:k]) merged with difference(a[k:], b[k:], start=k)
+#     compare_arrays(a, b) = compare_arrays(a[:k], b[:k]) merged with compare_arrays(a[k:], b[k:], start=k)
 
 
 _SUB_BYTE = {"int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"}
 
-Mask = npt.NDArray[np.bool]
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How two flat arrays of the same length differ."""
+    """The difference of two flat arrays of one length."""
 
     count: int = 0
     """Elements that differ."""
@@ -110,7 +107,7 @@ class Difference:
 
 
 def are_comparable(dtype_a: str, dtype_b: str) -> bool:
-    """True where elements of the two dtypes can be the same: the dtypes are the same, or both are numbers.
+    """Return True if elements of the two dtypes can be the same: the dtypes are equal, or both are of numbers.
 
     >>> are_comparable("float32", "bfloat16"), are_comparable("string", "int8"), are_comparable("string", "string")
     (True, False, True)
@@ -118,10 +115,10 @@ def are_comparable(dtype_a: str, dtype_b: str) -> bool:
     return dtype_a == dtype_b or (is_number(dtype_a) and is_number(dtype_b))
 
 
-def difference(a: Array, b: Array, start: int = 0) -> Difference:
-    """How two arrays of one shape differ; ``start`` is the flat index of their first element.
+def compare_arrays(a: Array, b: Array, start: int = 0) -> Difference:
+    """Return the difference of two arrays of one shape; ``start`` is the flat index of their first element.
 
-    >>> difference(np.array([1, 2, 3]), np.array([1, 2, 5]), start=10)
+    >>> compare_arrays(np.array([1, 2, 3]), np.array([1, 2, 5]), start=10)
     Difference(count=1, first=12, max_absolute=2, max_relative=0.4, num_without_distance=0)
     """
     a, b = a.reshape(-1), b.reshape(-1)
@@ -135,13 +132,13 @@ def difference(a: Array, b: Array, start: int = 0) -> Difference:
 
 
 def only_bytes(found: Difference, dtype: str) -> Difference:
-    """The difference without distances, for elements that are no numbers: what is opaque is compared as its bytes."""
+    """Return the difference without distances, for elements other than numbers: opaque ones are compared as bytes."""
     return Difference(found.count, found.first) if ITEMSIZES[code(dtype)] else Difference(found.count)
 
 
-def _differ(a: Array, b: Array) -> Mask:
-    """[k] whether two elements differ."""
-    mask: Mask
+def _differ(a: Array, b: Array) -> Bools:
+    """[k] True where two elements differ."""
+    mask: Bools
     if a.dtype.kind == "O":
         mask = a != b
         return mask
@@ -192,14 +189,14 @@ def _larger(a: Any, b: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Walk:
-    """The tensors of both side by side, and what was found so far."""
+    """The tensors of both checkpoints side by side, and the differences so far."""
 
     a: Blocks
     """The first checkpoint."""
     b: Blocks
     """The second."""
     progress: Progress
-    """Is told the payload bytes that were compared."""
+    """Called with the payload bytes that were compared."""
     differences: dict[str, TensorDifference] = field(default_factory=dict)
     """By key."""
     unreadable: dict[tuple[str, str], Unreadable] = field(default_factory=dict)
@@ -227,7 +224,7 @@ class _Walk:
             self._compare_streams(row, pairs[row])
 
     def _may_be_same(self, row: int, other: int) -> bool:
-        """Whether values are to be compared: those of one shape, and of dtypes that have something in common."""
+        """Return True for tensors whose values are compared: of one shape, and of comparable dtypes."""
         a, b = self.a.tensors, self.b.tensors
         return a.shape(row) == b.shape(other) and are_comparable(a.dtype(row), b.dtype(other))
 
@@ -236,7 +233,7 @@ class _Walk:
             if isinstance(value, ReadError):
                 self.fail(self.a.tensors.keys[row], side, value)
         if not isinstance(a, ReadError) and not isinstance(b, ReadError):
-            self._note(row, other, difference(a, b))
+            self._note(row, other, compare_arrays(a, b))
         self.progress(int(self.a.nbytes[row] + self.b.nbytes[other]))
 
     def _compare_streams(self, row: int, other: int) -> None:
@@ -248,7 +245,7 @@ class _Walk:
         try:
             for x, y in _together(self.a.stream(row, count), self.b.stream(other, count)):
                 shared, longer = sorted((len(x), len(y)))
-                total = total.merge(difference(x[:shared], y[:shared], start))
+                total = total.merge(compare_arrays(x[:shared], y[:shared], start))
                 if shared < longer:
                     total = total.merge(Difference(longer - shared, start + shared))
                 start += longer
@@ -259,7 +256,7 @@ class _Walk:
             self._note(row, other, total if is_number(a.dtype(row)) else only_bytes(total, a.dtype(row)))
 
     def _note(self, row: int, other: int, found: Difference) -> None:
-        """Keep what makes a tensor different, if anything does."""
+        """Keep the difference of two tensors, unless they are the same."""
         a, b = self.a.tensors, self.b.tensors
         key, shape = a.keys[row], a.shape(row)
         values = None

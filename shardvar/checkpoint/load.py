@@ -1,4 +1,9 @@
-"""Load a checkpoint as arrays."""
+"""Load: the tensors of a checkpoint as arrays.
+
+find    the checkpoint, its entries, those of the wanted keys
+plan    whole tensors from whatever slices hold them; with ``mmap``, views of those that are contiguous in a file
+move    payloads into arrays, every checksum compared (``engine.read``)
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,12 +28,12 @@ _READ = (STRING, "bool")
 def load(
     path: Path, keys: Iterable[str] | None = None, *, mmap: bool = False, verify: str = "auto"
 ) -> dict[str, npt.NDArray[Any]]:
-    """The tensors of a checkpoint as arrays, by key: all of them, or those that are named.
+    """Return the tensors of a checkpoint as arrays, by key: all of them, or those that are named.
 
     Every payload is read and its checksum compared; ``CorruptCheckpoint`` names what is wrong, and a key that is
     incomplete or otherwise at fault raises its error. Strings are object arrays of ``bytes``.
 
-    With ``mmap`` arrays that lie in a file in one piece are read-only views of it, unverified until ``sv.verify`` was
+    With ``mmap`` arrays that are contiguous in a file are read-only views of it, unverified until ``sv.verify`` was
     called; the others (strings, bools, tensors in several slices that do not follow each other) are read as above.
 
     >>> import numpy as np, tempfile, os
@@ -40,12 +45,15 @@ def load(
     """
     if verify not in VERIFY:
         raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
-    with open_checkpoint(path) as reader, reader.telling_policy():
+    # Find.
+    with open_checkpoint(path) as reader, reader.explain_policy():
         entries = _select(reader, keys)
+        # Plan.
         mapped = _map_all(reader, entries) if mmap else {}
         tensors = entries.slices.tensors
         rows = np.array([row for row, key in enumerate(tensors.keys) if key not in mapped], dtype=np.int64)
         plan = plan_copies(entries.slices, tensors.take(rows).whole())
+        # Move.
         arrays = read_arrays(plan, reader.source, entries)
         loaded = mapped | {tensors.keys[row]: array for row, array in zip(rows.tolist(), arrays, strict=True)}
         return {key: loaded[key] for key in tensors.keys}
@@ -71,19 +79,19 @@ def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
 
 
 def _map_all(reader: Reader, entries: EntryTable) -> dict[str, npt.NDArray[Any]]:
-    """Views of the tensors that lie in a file in one piece."""
+    """Views of the tensors that are contiguous in a file."""
     slices = entries.slices
     order, bounds = slices.by_tensor(by_offset=True)
     mapped = {}
     for tensor, key in enumerate(slices.tensors.keys):
         rows = order[bounds[tensor] : bounds[tensor + 1]]
-        if slices.tensors.dtype(tensor) not in _READ and _is_one_piece(entries, rows, slices):
+        if slices.tensors.dtype(tensor) not in _READ and _is_contiguous(entries, rows, slices):
             mapped[key] = _view(reader, entries, tensor, int(rows[0]))
     return mapped
 
 
-def _is_one_piece(entries: EntryTable, rows: npt.NDArray[np.int64], slices: SliceTable) -> bool:
-    """Whether the slices' payloads, one after the other, are the tensor's: cut along the first axis, and adjacent."""
+def _is_contiguous(entries: EntryTable, rows: npt.NDArray[np.int64], slices: SliceTable) -> bool:
+    """Return True if the payloads of the slices, one after the other, are the tensor's: cut by rows, and adjacent."""
     if not len(rows) or not entries.plain[rows].all() or (entries.file[rows] != entries.file[rows[0]]).any():
         return False
     if len(rows) > 1 and (slices.shape[rows, 1:] != slices.tensors.shapes[slices.tensor[rows[0]], 1:]).any():

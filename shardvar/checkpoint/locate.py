@@ -1,4 +1,11 @@
-"""From a path that a person has at hand to the one checkpoint that it means."""
+"""Locate: from a path that a person has at hand to the one checkpoint that it means.
+
+    path --split--> directory, name --formats_of--> formats to ask --locate--> locations
+
+``find_checkpoint`` serves verbs that read: one location, or an error that lists the others or the nearest name.
+``find_target`` serves verbs that write: the location is new or is replaced. Only formats whose files may be in the
+directory are asked.
+"""
 
 import os
 from dataclasses import dataclass
@@ -6,10 +13,10 @@ from dataclasses import dataclass
 from shardvar.errors import AmbiguousPath, ArgumentError, CheckpointNotFound
 from shardvar.formats.protocol import Format, Source
 from shardvar.formats.table import (
-    all_formats,
     format_named,
     format_names,
     format_of_name,
+    formats_of,
     name_of_target,
     names_of_target,
     stem_of_name,
@@ -20,11 +27,11 @@ Path = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A checkpoint that a path means; also one that is yet to be written."""
+class Location:
+    """A directory, a format, and the name of one checkpoint there, which may be yet to be written."""
 
     format: Format
-    """Its format."""
+    """The format of the checkpoint."""
     storage: LocalStorage
     """The directory that holds it."""
     name: str
@@ -41,28 +48,33 @@ class Found:
         return stem_of_name(self.name, self.format.name)
 
     def open(self) -> Source:
-        """Open it for reading."""
+        """Open the checkpoint for reading."""
         return self.format.open(self.storage, self.name)
 
 
-def find_checkpoints(path: Path) -> list[Found]:
-    """Every checkpoint that a path may mean: a prefix, an index file, a directory, one of the data files."""
+def find_checkpoints(path: Path) -> list[Location]:
+    """Return every checkpoint that a path may mean: as a prefix, an index file, a directory, or a data file."""
     storage, name = split_path(path)
-    found = [Found(form, storage, each) for form in all_formats() for each in form.locate(storage, name)]
+    found = _locate(storage, name)
     if not found and not name:
         # A SavedModel keeps its checkpoint in a directory of this name.
-        inner = LocalStorage(os.path.join(storage.path, "variables"))
-        found = [Found(form, inner, each) for form in all_formats() for each in form.locate(inner, "")]
+        found = _locate(LocalStorage(os.path.join(storage.path, "variables")), "")
     return found
 
 
-def find_checkpoint(path: Path) -> Found:
-    """The checkpoint that a path means; ``CheckpointNotFound`` or ``AmbiguousPath``, which lists them, otherwise."""
+def _locate(storage: LocalStorage, name: str) -> list[Location]:
+    """The checkpoints of all formats that a name may mean in a directory."""
+    forms = formats_of(storage.names(), name)
+    return [Location(form, storage, each) for form in forms for each in form.locate(storage, name)]
+
+
+def find_checkpoint(path: Path) -> Location:
+    """Return the checkpoint that a path means; else ``CheckpointNotFound``, or ``AmbiguousPath`` with all of them."""
     found = find_checkpoints(path)
     if len(found) == 1:
         return found[0]
     if found:
-        listed = ", ".join(f"{_unmistakable(each)} ({each.format.name})" for each in found[:20])
+        listed = ", ".join(f"{_unambiguous(each)} ({each.format.name})" for each in found[:20])
         more = f" and {len(found) - 20} more" if len(found) > 20 else ""
         raise AmbiguousPath(f"{os.fspath(path)} may mean {listed}{more}.", "Give the path of one of them.")
     near = _nearest(path)
@@ -78,7 +90,7 @@ def find_checkpoint(path: Path) -> Found:
 
 
 def _nearest(path: Path) -> str | None:
-    """What a misspelt path may have meant."""
+    """The checkpoint whose name is nearest to a misspelt path, as a remedy."""
     from difflib import get_close_matches  # only a mistake pays for it
 
     storage, name = split_path(path)
@@ -89,32 +101,35 @@ def _nearest(path: Path) -> str | None:
     return f"Did you mean {near[0]}?" if near else None
 
 
-def find_target(path: Path, format_name: str | None, otherwise: str) -> Found:
-    """Where a checkpoint is to be written: the format is the one named, else what the path's ending says."""
+def find_target(path: Path, format_name: str | None, otherwise: str) -> Location:
+    """Return the location to write a checkpoint at: of the named format, else of the one that the path's ending says.
+
+    ``otherwise`` is the format of a path whose ending says nothing.
+    """
     storage, name = split_path(path)
     if not name:
-        raise ArgumentError(f"{os.fspath(path)} is a directory.", "Give the name of the checkpoint in it, too.")
+        raise ArgumentError(f"{os.fspath(path)} is a directory.", "Add the name of the checkpoint in it.")
     form = format_named(format_name or format_of_name(name) or otherwise)
-    return Found(form, storage, name_of_target(name, form.name))
+    return Location(form, storage, name_of_target(name, form.name))
 
 
-def is_same(a: Found, b: Found) -> bool:
-    """Whether two names are of the same checkpoint or of the same file, also if one of them leads through a link."""
+def is_same(a: Location, b: Location) -> bool:
+    """Return True if two names are of the same checkpoint or of the same file, also if one leads through a link."""
     if os.path.realpath(a.path) == os.path.realpath(b.path):
         return a.format.name == b.format.name or os.path.isfile(a.path)
     stems = {os.path.join(os.path.realpath(each.storage.path), each.stem) for each in (a, b)}
     return len(stems) == 1 and a.format.name == b.format.name
 
 
-def standing_in_another_format(target: Found) -> Found | None:
-    """The checkpoint of another format that stands under the target's very name, such as a prefix that both use."""
-    others = (form for form in all_formats() if form.name != target.format.name)
-    there = (Found(form, target.storage, target.name) for form in others)
-    return next((each for each in there if each.name in each.format.locate(each.storage, each.name)), None)
+def find_in_other_formats(target: Location) -> Location | None:
+    """Return a checkpoint of another format under the target's very name, such as a prefix that both use."""
+    storage, name = target.storage, target.name
+    others = (form for form in formats_of(storage.names(), name) if form.name != target.format.name)
+    return next((Location(form, storage, name) for form in others if name in form.locate(storage, name)), None)
 
 
-def _unmistakable(found: Found) -> str:
-    """A path that means this checkpoint and no other, where there is one: its index, if its prefix is another's too."""
+def _unambiguous(found: Location) -> str:
+    """A path that means this checkpoint and no other, where one exists: its index, if its prefix is shared."""
     for name in names_of_target(found.name, found.format.name):
         path = os.path.join(found.storage.path, name)
         if find_checkpoints(path) == [found]:

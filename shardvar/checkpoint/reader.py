@@ -1,4 +1,10 @@
-"""An open checkpoint: its index, and values read when they are asked for."""
+"""Reader: an open checkpoint, its index, and values that are read when they are asked for.
+
+    open_checkpoint(path) --> Reader --find(key)--> entries of one key --read--> array
+
+Opening reads as little as the format allows. ``find`` looks up one key without the others; ``entries``, ``keys`` and
+``faults`` read the whole index and keep it. ``read`` turns an index into a region, reads that, and picks from it.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -61,14 +67,14 @@ class Reader:
     """
 
     path: str
-    """Where it is."""
+    """The path of the checkpoint."""
     format: str
     """The name of its format."""
     source: Source = field(repr=False)
-    """What reads payloads."""
+    """The source that payloads are read from."""
     unverified: list[tuple[str, Region]] = field(default_factory=list, repr=False)
-    """The parts that were returned without a checksum of theirs having been compared, since the format has one only of
-    the whole; ``verify="full"`` reads the whole instead."""
+    """The parts that were returned without comparing a checksum, since the format has one only of the whole;
+    ``verify="full"`` reads the whole instead."""
     _table: EntryTable | None = field(default=None, repr=False)
     _keys: dict[str, None] | None = field(default=None, repr=False)
     _faults: dict[str, CheckpointError] | None = field(default=None, repr=False)
@@ -80,7 +86,7 @@ class Reader:
 
     @property
     def metadata(self) -> Metadata:
-        """What the checkpoint says about itself."""
+        """The description, the writer and the user's metadata that the checkpoint keeps."""
         return self.source.index.metadata
 
     def entries(self) -> EntryTable:
@@ -120,7 +126,7 @@ class Reader:
         return LazyTensor(self, key, tensors.dtype(0), tensors.shape(0))
 
     def read(self, key: str, region: Any = None, verify: str = "auto") -> npt.NDArray[Any]:
-        """A tensor, or of it what a ``Region`` or any NumPy basic index selects, as a fresh array.
+        """Return a tensor, or the part that a ``Region`` or a NumPy basic index selects, as a fresh array.
 
         Reads the bytes that the part needs. Their checksums are compared where the format has checksums of runs; where
         it has one of the whole, ``verify="full"`` reads the whole and ``"auto"`` notes the part in ``unverified``.
@@ -129,7 +135,7 @@ class Reader:
         if verify not in VERIFY:
             raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
         entries = self.find(key)
-        with self.telling_policy():
+        with self.explain_policy():
             return self._read_part(key, entries, region, verify)
 
     def _read_part(self, key: str, entries: EntryTable, region: Any, verify: str) -> npt.NDArray[Any]:
@@ -155,9 +161,9 @@ class Reader:
         return read_region(self.source, entries, np.arange(len(entries)), wanted, is_verified=is_verified)
 
     def find(self, key: str) -> EntryTable:
-        """The entries of one key, looked up without the others; ``UnknownKey``, or the key's fault."""
+        """Return the entries of one key, looked up without the others; ``UnknownKey``, or the key's fault."""
         check_string(key, "keys")
-        with self.telling_policy():
+        with self.explain_policy():
             fault = self.index.faults.get(key)
             if fault is not None:
                 raise type(fault)(fault.cause, fault.remedy)
@@ -170,12 +176,12 @@ class Reader:
         """The first tensors as a table, for notebooks. Looks at all entries, at no payload."""
         return _as_html(self)
 
-    def forget(self) -> None:
-        """Let go of what grows with the number of tensors, and is found again when it is asked for."""
+    def drop_tables(self) -> None:
+        """Drop the tables that grow with the number of tensors; they are read again when they are needed."""
         self._table = self._keys = self._faults = None
 
     @contextmanager
-    def telling_policy(self) -> Iterator[None]:
+    def explain_policy(self) -> Iterator[None]:
         """Add the policy that wrote the checkpoint to the errors of reading it that are raised inside.
 
         RFC 001: "The `description` is saved alongside the tensor data in the checkpoint, and can be used to assist with
@@ -208,7 +214,7 @@ class Reader:
 
 
 def open_checkpoint(path: Path) -> Reader:
-    """Open the checkpoint that ``path`` means, in a time that is not the number of tensors where the format allows.
+    """Open a checkpoint for reading. Formats with an index open in constant time, however many tensors they hold.
 
     ``path`` is a prefix, an index file, a directory, or one of the data files. ``CheckpointNotFound``;
     ``AmbiguousPath``; ``MalformedCheckpoint``, ``CorruptCheckpoint`` and the like where the index is damaged.
@@ -218,7 +224,7 @@ def open_checkpoint(path: Path) -> Reader:
 
 
 def _pick(array: npt.NDArray[Any], pick: Pick) -> npt.NDArray[Any]:
-    """What an index picks, as an array also where NumPy would give a scalar."""
+    """The elements that an index picks, as an array also where NumPy would give a scalar."""
     return np.asarray(array[(*pick, ...)])  # the ellipsis keeps even a single element an array
 
 

@@ -25,7 +25,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """What ``save`` or ``reshard`` did; with ``dry_run`` what it would do."""
+    """Report of ``save`` or ``reshard``; with ``dry_run`` of what it would do."""
 
     path: str
     """The checkpoint that was written."""
@@ -46,11 +46,11 @@ class WriteReport:
     read_nbytes: int
     """Payload bytes read from the source."""
     peak_nbytes: int
-    """An upper bound of the memory for buffers, besides the columns of the plan."""
+    """An upper bound of the memory for buffers, without the columns of the plan."""
     free_nbytes: int
     """Free bytes on the target's disk before the write."""
     callback_seconds: float = 0.0
-    """How long the policy took to decide; kept in no index, so that equal input gives equal bytes."""
+    """Seconds that the policy took to decide; kept in no index, so that equal input gives equal bytes."""
     num_empty_files: int = 0
     """Files that a callback named and put nothing in; they are not written."""
     exceeding: tuple[Exceeding, ...] = ()
@@ -58,7 +58,7 @@ class WriteReport:
     reused_files: int = 0
     """Data files that an earlier, interrupted run had finished."""
     dry_run: bool = False
-    """Whether nothing was written."""
+    """True if nothing was written."""
 
     @property
     def num_files(self) -> int:
@@ -93,12 +93,12 @@ class Damage:
     file: str | None
     """The file, where it is known."""
     message: str
-    """What is wrong, and what to do."""
+    """The cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What ``verify`` found."""
+    """Report of ``verify``."""
 
     path: str
     """The checkpoint."""
@@ -107,7 +107,7 @@ class VerifyReport:
     damages: tuple[Damage, ...]
     """Everything that is wrong."""
     notes: tuple[str, ...]
-    """What is odd and harms nothing."""
+    """Oddities that harm nothing."""
     num_tensors: int = 0
     """Tensors in the index."""
     num_slices: int = 0
@@ -139,7 +139,7 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class ValueDifference:
-    """How the values of one tensor differ."""
+    """The difference between the values of one tensor."""
 
     count: int
     """Elements that differ; bytes of the payload where the dtype is variant."""
@@ -173,7 +173,7 @@ class TensorDifference:
     shape_b: tuple[int, ...]
     """Its shape in the second."""
     values: ValueDifference | None
-    """How its values differ; None where they do not, or cannot be compared (other shapes, strings beside numbers)."""
+    """The difference of its values; None where they are equal, or of other shapes, or strings beside numbers."""
 
     def to_json(self) -> dict[str, Any]:
         """The difference as a JSON object with stable keys."""
@@ -197,7 +197,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class DiffReport:
-    """What ``diff`` found."""
+    """Report of ``diff``."""
 
     path_a: str
     """The first checkpoint."""
@@ -241,11 +241,11 @@ class DiffReport:
 # Tables for notebooks. Every name in them is escaped.
 
 _MOST_ROWS = 24
-"""Rows of a table; a notebook is no place for a hundred thousand."""
+"""Rows of a table: a hundred thousand would make a notebook unusable."""
 
 
 def _write_html(report: WriteReport) -> str:
-    """What was written, and how its bytes are spread over the files."""
+    """A table of the files and their bytes."""
     from shardvar.pictures.table import Markup, bar, html_block, html_table
     from shardvar.pictures.words import count, human_size
 
@@ -265,7 +265,7 @@ def _write_html(report: WriteReport) -> str:
 
 
 def _verify_html(report: VerifyReport) -> str:
-    """Whether it is whole, and every damage if not."""
+    """A table of the damage, if any."""
     from shardvar.pictures.table import bad, html_block, html_table
     from shardvar.pictures.words import count, human_size
 
@@ -281,7 +281,7 @@ def _verify_html(report: VerifyReport) -> str:
 
 
 def _diff_html(report: DiffReport) -> str:
-    """What differs between two checkpoints, tensor by tensor."""
+    """A table of the differences, tensor by tensor."""
     from shardvar.pictures.table import Markup, html_block, html_table
     from shardvar.pictures.words import count
 

@@ -1,4 +1,10 @@
-"""Lay a checkpoint out anew: other slices, other files, another format, without ever holding a tensor whole."""
+"""Reshard: write a checkpoint anew in other slices, other files or another format, never holding a tensor whole.
+
+find     the source, and the location of the target
+plan     which tensors, under which keys and dtypes, in which slices and files
+move     through ``checkpoint.writing``, as a save does; the source is a checkpoint instead of arrays
+commit   the index last; a run that was killed is taken up by its generation, a digest of all that it would write
+"""
 
 import hashlib
 from collections import Counter
@@ -9,12 +15,13 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from shardvar.checkpoint.arguments import check_mapping, check_policy, name_of_dtype, strings_of
-from shardvar.checkpoint.locate import Found, Path, find_checkpoint, find_target, is_same
+from shardvar.checkpoint.locate import Location, Path, find_checkpoint, find_target, is_same
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.save import WRITER, check_keys
-from shardvar.checkpoint.writing import Draft, Partitions, Progress, carry_out, check_may_write, draft, report_of
+from shardvar.checkpoint.writing import Partitions, WritePlan, carry_out, check_may_write, plan_checkpoint, report_of
 from shardvar.engine.cast import CastSource, cast_entries
+from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Source
 from shardvar.planning.index import EntryTable, Metadata
@@ -36,36 +43,50 @@ def reshard(
     dry_run: bool = False,
     progress: Progress = lambda _nbytes: None,
 ) -> WriteReport:
-    """Write the checkpoint at ``source`` anew at ``target``; a report of what was done, or with ``dry_run`` would be.
+    """Write the checkpoint at ``source`` anew at ``target``; return a report. With ``dry_run`` nothing is written.
 
-    ``format`` is what the ending of ``target`` says where it is not given, else that of the source. Tensors keep
-    their slices unless ``partition`` says otherwise (see ``save``); all go to one file unless ``policy`` does.
-    ``filter`` is a glob or several: keys that match one are taken. ``rename`` goes from old keys to new ones, or from
-    globs with one ``*`` to names with one. ``cast`` goes from globs to dtypes; otherwise no dtype changes.
+    ``format`` defaults to what the ending of ``target`` says, else to that of the source. Tensors keep their slices
+    unless ``partition`` says otherwise (see ``save``), and share one file unless ``policy`` says otherwise. ``filter``
+    is a glob or several: keys that match one are taken. ``rename`` maps old keys to new ones, or globs with one ``*``
+    to names with one; ``cast`` maps globs to dtypes. ``TargetExists`` without ``force``; the errors of ``save``.
 
-    Every checksum of the source is compared before the target is committed. The source is never touched, and the target
-    is there whole or not at all. If the process is killed, a second run of the same call reuses the files that the
-    first had finished. Memory: some blocks of 4 MiB and the columns of the plan, whatever the size of a tensor.
-
-    ``TargetExists`` without ``force``; the errors of reading and of ``save``.
+    Every checksum is compared before the commit; the source is never touched. If the process is killed, a second run
+    reuses finished files. Memory: some blocks of 4 MiB and the columns of the plan, whatever the size of a tensor.
     """
+    # Find.
     check_policy(policy)
-    for names in (rename, cast):
-        check_mapping(names or {}, "names to names")
+    found, goal = _find(source, target, format)
+    with Reader(found.path, found.format.name, found.open()) as reader:
+        # Plan.
+        entries, payloads = _select(reader, filter, rename or {}, cast or {})
+        about = Metadata(writer=WRITER, user=reader.metadata.user)
+        work = plan_checkpoint(
+            goal, entries, policy=policy, partition=partition, metadata=about, force=force, source=payloads
+        )
+        # Check, once here for a preview; a write checks again under its lock.
+        check_may_write(work)
+        if dry_run:
+            return report_of(work, goal.storage.free_nbytes())
+        # Move and commit.
+        return carry_out(work, payloads, _generation(found, reader, work) if work.may_resume else None, progress)
+
+
+def _find(source: Path, target: Path, format: str | None) -> tuple[Location, Location]:
+    """The locations of source and target, which must not be the same."""
     found = find_checkpoint(source)
     goal = find_target(target, format, otherwise=found.format.name)
     if is_same(found, goal):
         raise ArgumentError(f"{found.path} is both the source and the target.", "Choose another target.")
-    with Reader(found.path, found.format.name, found.open()) as reader:
-        stored = _renamed(_filtered(reader, filter), dict(rename or {}))
-        entries, payloads = _cast(reader.source, stored, dict(cast or {}))
-        metadata = Metadata(writer=WRITER, user=reader.metadata.user)
-        work = draft(goal, entries, policy=policy, partition=partition, metadata=metadata, force=force, source=payloads)
-        check_may_write(work)
-        if dry_run:
-            return report_of(work, goal.storage.free_nbytes())
-        generation = _generation(found, reader, work) if work.may_resume else None
-        return carry_out(work, payloads, generation, progress)
+    return found, goal
+
+
+def _select(
+    reader: Reader, globs: str | Iterable[str] | None, rename: Mapping[str, str], cast: Mapping[str, str]
+) -> tuple[EntryTable, Source]:
+    """The entries to write, under their new keys and dtypes, and the source that their payloads are read from."""
+    for names in (rename, cast):
+        check_mapping(names, "names to names")
+    return _cast(reader.source, _renamed(_filtered(reader, globs), dict(rename)), dict(cast))
 
 
 def _filtered(reader: Reader, globs: str | Iterable[str] | None) -> EntryTable:
@@ -110,7 +131,10 @@ def _renamed(entries: EntryTable, names: Mapping[str, str]) -> EntryTable:
 
 
 def _match(pattern: str, key: str) -> str | None:
-    """What the ``*`` of a pattern stands for in a key, None where it does not match; without ``*`` only itself does."""
+    """The text that the ``*`` of a pattern stands for in a key, None where it does not match.
+
+    "layer/*/bias" matches "layer/3/bias" with "3". A pattern without ``*`` matches itself alone, with "".
+    """
     head, star, tail = pattern.partition("*")
     if not star:
         return "" if key == pattern else None
@@ -132,7 +156,7 @@ def _cast(source: Source, stored: EntryTable, globs: Mapping[str, str]) -> tuple
     return cast_entries(stored, dtypes), CastSource(source, stored)
 
 
-def _generation(found: Found, reader: Reader, work: Draft) -> str:
+def _generation(found: Location, reader: Reader, work: WritePlan) -> str:
     """A digest of the source as it is now, the plan and the writer: the same reshard again has the same."""
     digest = hashlib.sha256(f"{WRITER} {found.path} {found.format.name} {work.target.format.name}".encode())
     digest.update(repr((work.assignment.num_files, work.metadata)).encode("utf-8", "surrogateescape"))

@@ -1,16 +1,23 @@
-"""Save arrays as a checkpoint."""
+"""Save: arrays as a checkpoint.
+
+find    the location of the target
+plan    the arrays as a source with one entry each; slices, files and copies through ``checkpoint.writing``
+move    arrays to files; one that lies in memory as its payload does is written from there
+commit  the index last
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardvar._version import __version__
-from shardvar.checkpoint.arguments import as_array, check_mapping, check_policy, dtype_of, texts_of
+from shardvar.checkpoint.arguments import as_array, check_mapping, check_policy, stored_dtype, texts_of
 from shardvar.checkpoint.locate import Path, find_target
 from shardvar.checkpoint.reports import WriteReport
-from shardvar.checkpoint.writing import Partitions, carry_out, draft
+from shardvar.checkpoint.writing import Partitions, carry_out, plan_checkpoint
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import code
@@ -32,42 +39,38 @@ def save(
     metadata: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> WriteReport:
-    """Write arrays as a checkpoint and commit it; a report of what was written.
+    """Write arrays as a checkpoint and commit it; return a report of what was written.
 
-    ``path`` is a prefix, or for formats of one file its name. ``format`` is the name of a format; without it the ending
-    of ``path`` tells (``.safetensors``, ``.npz``), and ``"shardvar"`` is what it is otherwise. ``partition`` says into
-    which slices tensors are cut: a number of parts along the first axis, counts per axis, a ``PartitionSpec``, a
-    ``Partition``, a partitioner ``(shape, dtype) -> counts``, or a mapping from globs of keys to these. ``policy`` says
-    which slices share a file.
+    ``path`` is a prefix, or for formats of one file its name. ``format`` defaults to what the ending of ``path`` says
+    (``.safetensors``, ``.npz``), else to ``"shardvar"``. ``partition`` says into which slices tensors are cut: a number
+    of parts along the first axis, counts per axis, a ``PartitionSpec``, a ``Partition``, a partitioner, or a mapping
+    from globs of keys to these. A partitioner is called as ``p(shape, dtype)`` or, if it takes three arguments, as
+    ``p(num_shards, shape, dtype)``; ``num_shards`` is the number of tasks that hold the tensors, 1 for arrays and files.
+    ``policy`` says which slices share a file.
 
-    Arrays may have any strides and byte order; what is stored is their values. Object arrays of ``bytes`` are string
-    tensors. A checkpoint that stands there is replaced in one step; ``TargetExists`` where the format cannot do that,
-    unless ``force`` is set. ``UnsupportedError`` for what the format cannot hold; ``StorageError`` for a full disk.
-    Nothing is left behind by an error. Memory: the arrays, and a few blocks of 4 MiB.
+    Arrays may have any strides and byte order; object arrays of ``bytes`` are string tensors. An existing checkpoint is
+    replaced in one step; ``TargetExists`` where the format cannot do that and ``force`` is not set.
+    ``UnsupportedError`` for what the format cannot hold. Memory: the arrays, and a few blocks of 4 MiB.
 
     >>> import numpy as np, tempfile, os
     >>> path = os.path.join(tempfile.mkdtemp(), "model")
     >>> save(path, {"table": np.ones((13, 4), np.float32)}, partition=5).num_slices
     5
     """
+    # Find.
     target = find_target(path, format, otherwise="shardvar")
     check_policy(policy)
-    source = source_of(tensors)
-    work = draft(
-        target,
-        source.index.entries,
-        policy=policy,
-        partition=partition,
-        metadata=Metadata(writer=WRITER, user=texts_of(metadata)),
-        force=force,
-        replace_atomically=True,
-        source=source,
+    # Plan.
+    source, about = source_of(tensors), Metadata(writer=WRITER, user=texts_of(metadata))
+    work = plan_checkpoint(
+        target, source.index.entries, policy=policy, partition=partition, metadata=about, force=force, source=source
     )
-    return carry_out(work, source, None, lambda _nbytes: None)
+    # Check, move and commit.
+    return carry_out(replace(work, replace_atomically=True), source, None, lambda _: None)
 
 
 def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:
-    """The arrays of a mapping as a source, one whole tensor each."""
+    """Return the arrays of a mapping as a source, one whole tensor each."""
     check_mapping(tensors, "keys to arrays")
     keys = list(tensors)
     arrays = [as_array(key, value) for key, value in tensors.items()]
@@ -76,7 +79,7 @@ def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:
     for row, (key, array) in enumerate(zip(keys, arrays, strict=True)):
         number = codes.get(array.dtype)
         if number is None:
-            number = codes[array.dtype] = code(dtype_of(key, array))
+            number = codes[array.dtype] = code(stored_dtype(key, array))
         column[row] = number
     check_keys(keys)
     ranks, shapes = pad([array.shape for array in arrays], fill=1)

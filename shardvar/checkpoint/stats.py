@@ -24,7 +24,7 @@ from shardvar.layout.dtypes import ITEMSIZES, Array, Ints
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What one pass over the elements of a tensor tells."""
+    """Statistics of the elements of a tensor, from one pass over them."""
 
     count: int = 0
     """Elements."""

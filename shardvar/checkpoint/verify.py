@@ -1,4 +1,4 @@
-"""Whether a checkpoint is whole: every payload read, every checksum compared, every tensor covered exactly once.
+"""Verify: read every payload, compare every checksum, and check that every tensor is covered exactly once.
 
 1. Open. What is wrong with the index itself is damage like any other, and then often the only one that can be told.
 2. Laws. Keys that cannot be read; slices that reach out, overlap or leave a hole; what is odd about the files.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from shardvar.checkpoint.locate import Found, Path, find_checkpoint
+from shardvar.checkpoint.locate import Location, Path, find_checkpoint
 from shardvar.checkpoint.reports import Damage, VerifyReport
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable
@@ -33,8 +33,8 @@ def verify(path: Path, progress: Progress = lambda _nbytes: None) -> VerifyRepor
     """Check a checkpoint from end to end; a report of everything that is wrong with it.
 
     Damage is reported, never raised, in the index too. ``CheckpointNotFound``, ``AmbiguousPath``, ``UnsupportedError``
-    and ``StorageError`` are raised: they say nothing about the checkpoint. ``progress`` is told the payload bytes that
-    were read. Memory: some blocks of 4 MiB, the index, and the largest string tensor.
+    and ``StorageError`` are raised: they say nothing about the checkpoint. ``progress`` is called with the payload
+    bytes that were read. Memory: some blocks of 4 MiB, the index, and the largest string tensor.
 
     >>> import numpy as np, tempfile, os
     >>> from shardvar.checkpoint.save import save
@@ -56,7 +56,7 @@ def verify(path: Path, progress: Progress = lambda _nbytes: None) -> VerifyRepor
         source.close()
 
 
-def _report(found: Found, source: Source, progress: Progress) -> VerifyReport:
+def _report(found: Location, source: Source, progress: Progress) -> VerifyReport:
     tables, damages = _scan(source)
     # An index that cannot be read to its end cannot be asked for its faults either.
     unreadable: dict[str, ReadError] = {} if damages else dict(source.index.faults)
@@ -108,7 +108,7 @@ def _faults(
 
 
 def _findings(source: Source, damages: list[Damage]) -> Sequence[Finding]:
-    """What the format finds odd in its files; not every format looks."""
+    """The findings of the format about its files; not every format has any."""
     look: Callable[[], Sequence[Finding]] | None = getattr(source, "findings", None)
     if look is None:
         return ()
@@ -120,7 +120,7 @@ def _findings(source: Source, damages: list[Damage]) -> Sequence[Finding]:
 
 
 def _readable(faults: Collection[str], entries: EntryTable) -> EntryTable:
-    """The entries without those of keys that the index cannot read: where their payloads lie, nobody knows."""
+    """The entries without those of keys that the index cannot read: the places of their payloads are unknown."""
     if not faults:
         return entries
     keep = np.array([key not in faults for key in entries.slices.tensors.keys], dtype=np.bool)
@@ -179,7 +179,7 @@ def check_payloads(
 
 
 def check_values(source: Source, entries: EntryTable, row: int) -> None:
-    """Raise where the bytes of a bool or a string tensor are none that it can have, though their checksum is right."""
+    """Raise where a bool or a string tensor holds bytes that are not valid, though their checksum is right."""
     nbytes, region = int(entries.slices.nbytes[row]), entries.slices.region(row)
     if entries.slices.dtype(row) == STRING:
         payload = new_buffer(nbytes)

@@ -1,14 +1,15 @@
-"""From slices at hand to a committed checkpoint: the second half of ``save`` and of ``reshard``.
+"""Writing: from slices at hand to a committed checkpoint, the second half of ``save`` and of ``reshard``.
 
-check    the format can hold the slices, the policy's answer is whole, nothing is replaced unasked, the disk has room
-plan     which region of which source fills which slice of which file
-move     one task a file
-commit   the index last
+    slices --plan_checkpoint--> WritePlan --carry_out--> files aside --commit--> checkpoint
+
+``plan_checkpoint`` decides everything and touches nothing: the cut, the policy's answer, and which region of which
+source fills which slice of which file. ``carry_out`` checks that nothing is replaced unasked and that the disk has
+room, lets the engine write one task a file, and commits, the index last.
 """
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 from types import MappingProxyType
@@ -16,11 +17,11 @@ from typing import Any, cast
 
 from shardvar.checkpoint.callbacks.call import ask_callback, overlay, overlay_entries
 from shardvar.checkpoint.callbacks.slice_source import SliceSource
-from shardvar.checkpoint.locate import Found, standing_in_another_format
+from shardvar.checkpoint.locate import Location, find_in_other_formats
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.engine.arrays import ArraySource
 from shardvar.engine.files import FileTask
-from shardvar.engine.pool import BLOCK_NBYTES, WORKERS
+from shardvar.engine.pool import BLOCK_NBYTES, WORKERS, Progress
 from shardvar.engine.write import JOURNAL, file_tasks, write_checkpoint
 from shardvar.errors import (
     ArgumentError,
@@ -29,43 +30,41 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
 )
-from shardvar.formats.protocol import Source
+from shardvar.formats.protocol import Format, Source
 from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.layout.cutting import Cut
 from shardvar.planning.capabilities import check_holds, join_whole
-from shardvar.planning.cut import cut_slices
-from shardvar.planning.decision import Decision, decide
+from shardvar.planning.decision import Decision, cut_slices, decide
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.planning.policies import Policy, ShardByTaskPolicy, TablePolicy
 from shardvar.planning.slices import SliceTable
 
-_LOG = logging.getLogger("shardvar.checkpoint")
-_NONE: Mapping[str, Any] = MappingProxyType({})
+_LOG = logging.getLogger(__package__)
+_NO_OBJECTS: Mapping[str, Any] = MappingProxyType({})
 
 Partitions = Cut | dict[str, Cut] | None
-Progress = Callable[[int], object]
 
 PEAK_NBYTES = 4 * WORKERS * BLOCK_NBYTES
-"""Each worker holds its block and at most three spans of that size while it gathers one."""
+"""Each worker holds its block and at most three spans of that size while it fills one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Draft:
+class WritePlan:
     """A write that is decided and not yet begun."""
 
-    target: Found
-    """Where it goes."""
+    target: Location
+    """The location of the new checkpoint."""
     entries: EntryTable
     """The sources; those of values that the policy changed after the others."""
     metadata: Metadata
-    """What the checkpoint is to say about itself."""
+    """The description and the user's metadata, which are stored with the tensors."""
     force: bool
-    """Whether whatever stands there may be replaced."""
+    """True to replace any checkpoint at the target."""
     replace_atomically: bool
-    """Whether a checkpoint of the same format may be replaced where that is one step."""
+    """True to replace a checkpoint of the same format where that is one step."""
     decision: Decision
-    """What the policy decided, and the plan that fills its slices."""
+    """The policy's answer, and the plan that fills its slices."""
     substitutes: ArraySource | None = None
     """The values that the policy changed."""
 
@@ -76,17 +75,17 @@ class Draft:
 
     @property
     def assignment(self) -> Assignment:
-        """Which slice goes to which file."""
+        """The slices, and the file of each."""
         return self.decision.assignment
 
     @property
     def may_resume(self) -> bool:
-        """Whether the plan says all that is written; values that a policy changed are not in it."""
+        """True if the plan says all that is written; values that a policy changed are not in it."""
         return self.substitutes is None
 
 
-def draft(
-    target: Found,
+def plan_checkpoint(
+    target: Location,
     entries: EntryTable,
     *,
     policy: Policy | None,
@@ -95,23 +94,23 @@ def draft(
     force: bool,
     replace_atomically: bool = False,
     source: Source | None = None,
-    trackables: Mapping[str, Any] = _NONE,
-) -> Draft:
-    """Decide everything about a write; nothing is touched, and nothing read but what the policy reads of ``source``.
+    trackables: Mapping[str, Any] = _NO_OBJECTS,
+) -> WritePlan:
+    """Decide everything about a write. Nothing is touched, and nothing read but what the policy reads of ``source``.
 
     An existing checkpoint may be replaced with ``force``; with ``replace_atomically`` also where that is one step.
-    ``trackables`` are the objects that keys are saved for, which policies are told. R-POLICY-10 (RFC 001), on the files
-    of tasks: "Leaving it as the default sharding policy seems reasonable".
+    ``trackables`` are the objects that keys are saved for, which policies can look at. R-POLICY-10 (RFC 001), on the
+    files of tasks: "Leaving it as the default sharding policy seems reasonable".
     """
+    # Plan: slices, then the file of each, then the copies that fill them.
     capabilities = target.format.capabilities
-    check_holds(entries.slices, capabilities, target.format.name)
-    if partition is not None and not capabilities.slice_dtypes:
-        raise ArgumentError(
-            f"The format {target.format.name} holds no slices, so its tensors cannot be cut.",
-            "Leave the partition out; every tensor is written whole.",
-        )
-    slices = join_whole(cut_slices(entries.slices, partition), capabilities)
-    decision, substitutes = _decide(policy or ShardByTaskPolicy(), slices, target, entries, source, trackables)
+    slices = _slices(entries.slices, partition, target.format)
+    policy = policy or ShardByTaskPolicy()
+    substitutes: ArraySource | None = None
+    if hasattr(policy, "assign"):
+        decision = decide(cast("TablePolicy", policy), slices, capabilities, entries.slices, perf_counter)
+    else:
+        decision, substitutes = ask_callback(policy, capabilities, SliceSource(slices, entries, source, trackables))
     assignment = decision.assignment
     if assignment.num_files > 1 and not capabilities.many_files:
         raise ArgumentError(
@@ -121,25 +120,21 @@ def draft(
     metadata = replace(metadata, description=assignment.description)
     if substitutes is not None:
         entries = overlay_entries(entries, substitutes)
-    return Draft(target, entries, metadata, force, replace_atomically, decision, substitutes)
+    return WritePlan(target, entries, metadata, force, replace_atomically, decision, substitutes)
 
 
-def _decide(
-    policy: Policy,
-    slices: SliceTable,
-    target: Found,
-    entries: EntryTable,
-    source: Source | None,
-    trackables: Mapping[str, Any],
-) -> tuple[Decision, ArraySource | None]:
-    """Ask the policy in the way in which it answers: the decision, and the values that a callback changed."""
-    capabilities = target.format.capabilities
-    if hasattr(policy, "assign"):
-        return decide(cast("TablePolicy", policy), slices, capabilities, entries.slices, perf_counter), None
-    return ask_callback(policy, capabilities, SliceSource(slices, entries, source, trackables))
+def _slices(stored: SliceTable, partition: Partitions, form: Format) -> SliceTable:
+    """The slices to write: cut as the partition says, and joined where the format cannot hold them as slices."""
+    check_holds(stored, form.capabilities, form.name)
+    if partition is not None and not form.capabilities.slice_dtypes:
+        raise ArgumentError(
+            f"The format {form.name} holds no slices, so its tensors cannot be cut.",
+            "Leave the partition out; every tensor is written whole.",
+        )
+    return join_whole(cut_slices(stored, partition), form.capabilities)
 
 
-def carry_out(work: Draft, source: Source, generation: str | None, progress: Progress) -> WriteReport:
+def carry_out(work: WritePlan, source: Source, generation: str | None, progress: Progress) -> WriteReport:
     """Write and commit. A ``generation`` that says what is written lets a second run go on where a first was killed."""
     target = work.target
     for each in work.decision.exceeding:
@@ -148,17 +143,21 @@ def carry_out(work: Draft, source: Source, generation: str | None, progress: Pro
         source = overlay(source, work.entries, work.substitutes)
     target.storage.make()
     free = target.storage.free_nbytes()
+    # The lock comes first: until it is held, another writer may put a checkpoint here between the check and the commit.
     with target.storage.lock(target.stem):
+        # Check.
         check_may_write(work)
+        # Plan: the places of all payloads in their files, and a task for each file.
         token = generation or secrets.token_hex(8)
         sink = target.format.create(target.storage, target.name, work.assignment, work.metadata, token)
         tasks = file_tasks(work.plan, work.entries, work.assignment, sink, target.storage, token)
         _check_room(target, tasks, free)
-        written = write_checkpoint(tasks, source, sink, resume=generation is not None, progress=progress)
-    return replace(report_of(work, free), reused_files=written.reused, dry_run=False)
+        # Move, and commit.
+        summary = write_checkpoint(tasks, source, sink, resume=generation is not None, progress=progress)
+    return replace(report_of(work, free), reused_files=summary.reused, dry_run=False)
 
 
-def _check_room(target: Found, tasks: list[FileTask], free: int) -> None:
+def _check_room(target: Location, tasks: list[FileTask], free: int) -> None:
     """Raise ``StorageError`` before anything is written that the disk has no room for; finished files have theirs."""
     finished = {name.removesuffix(JOURNAL) for name in target.storage.names() if name.endswith(JOURNAL)}
     needed = sum(int(task.plan.targets.nbytes.sum()) for task in tasks if task.name not in finished)
@@ -168,10 +167,10 @@ def _check_room(target: Found, tasks: list[FileTask], free: int) -> None:
         )
 
 
-def check_may_write(work: Draft) -> None:
+def check_may_write(work: WritePlan) -> None:
     """Raise ``TargetExists`` where a checkpoint would be replaced and may not be."""
     target = work.target
-    other = standing_in_another_format(target)
+    other = find_in_other_formats(target)
     if other is not None and not work.force:
         raise TargetExists(
             f"{other.path} exists in the format {other.format.name}; one more under that name would be ambiguous.",
@@ -189,8 +188,8 @@ def check_may_write(work: Draft) -> None:
         raise TargetExists(f"{target.path} exists.", f"Choose another name, or force its replacement{manner}.")
 
 
-def _is_replaced_at_once(work: Draft, there: list[str]) -> bool:
-    """Whether what stands there makes place in one step: in most formats always, in the others one file for another."""
+def _is_replaced_at_once(work: WritePlan, there: list[str]) -> bool:
+    """Return True if the old checkpoint is replaced in one step: always in most formats, else one file by another."""
     target = work.target
     named = names_of_target(target.stem, target.format.name)[1:]
     file = min(named, key=len, default=target.name)  # the longer ending is that of a set's index
@@ -198,11 +197,11 @@ def _is_replaced_at_once(work: Draft, there: list[str]) -> bool:
     return target.format.capabilities.atomic_overwrite or (work.assignment.num_files <= 1 and not others)
 
 
-def _is_unfinished(target: Found, there: list[str]) -> bool:
-    """Whether what is there is no checkpoint, but what a writer left that was killed while it put files in place.
+def _is_unfinished(target: Location, there: list[str]) -> bool:
+    """Return True if only files of an interrupted commit are present, which no reader takes for a checkpoint.
 
-    Data files without an index alone might be somebody's last hope. With the journal of an unfinished write beside
-    them they are its own: it had looked, as is looked here, that there was nothing to replace.
+    Data files without an index alone might be all that is left of a checkpoint. With the journal of an unfinished write
+    beside them they are that write's: before it began, it had checked that there was nothing to replace.
     """
     journals = (name for name in target.storage.names() if name.endswith(JOURNAL))
     if not any(name.startswith(target.stem) for name in journals):
@@ -216,8 +215,8 @@ def _is_unfinished(target: Found, there: list[str]) -> bool:
     return False
 
 
-def report_of(work: Draft, free_nbytes: int) -> WriteReport:
-    """What a write would do."""
+def report_of(work: WritePlan, free_nbytes: int) -> WriteReport:
+    """Return the report of a write before it begins."""
     slices = work.assignment.slices
     return WriteReport(
         path=work.target.path,

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from shardvar.checkpoint.locate import Found, find_checkpoint, find_checkpoints
+from shardvar.checkpoint.locate import Location, find_checkpoint, find_checkpoints
 from shardvar.checkpoint.numbers import Number
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA
@@ -118,7 +118,7 @@ def execute(arguments: Namespace) -> int:
     return 0
 
 
-def _print_choices(found: Sequence[Found], as_json: bool) -> None:
+def _print_choices(found: Sequence[Location], as_json: bool) -> None:
     if as_json:
         choices = [{"path": each.path, "format": each.format.name} for each in found]
         print_json({"schema": SCHEMA, "checkpoints": choices})

@@ -9,7 +9,7 @@ import secrets
 from argparse import Namespace
 from pathlib import Path
 
-from shardvar.checkpoint.locate import Found, find_checkpoint
+from shardvar.checkpoint.locate import Location, find_checkpoint
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA, DiffReport
 from shardvar.checkpoint.stats import histograms, measure
@@ -99,7 +99,7 @@ def open_in_browser(target: str) -> None:
         note(f"note: no browser was found; open {short_path(target)} yourself.")
 
 
-def _columns(found: Found, arguments: Namespace) -> Columns:
+def _columns(found: Location, arguments: Namespace) -> Columns:
     with Reader(found.path, found.format.name, found.open()) as reader:
         keys = choose_keys(reader, arguments.filter)
         sizes = file_sizes(found.storage, reader.index.files)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.engine.moves import MoveTable
-from shardvar.engine.pool import SMALL_NBYTES
+from shardvar.engine.pool import SMALL_NBYTES, bytes_of
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
@@ -121,24 +121,6 @@ def array_source(slices: SliceTable, arrays: Sequence[npt.NDArray[Any]]) -> Arra
         np.ones(count, dtype=np.bool),
     )
     return ArraySource(payloads, TableIndex(entries, ["memory"] * count))
-
-
-_WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
-
-
-def word_of(itemsize: int) -> np.dtype[Any]:
-    """The dtype that elements of this size are moved as; NumPy moves integers several times faster than raw bytes."""
-    return _WORDS.get(itemsize, np.dtype((np.void, itemsize)))
-
-
-def as_words(array: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
-    """The memory of a contiguous array as [*shape] words of its item size, whatever its dtype is."""
-    return np.ndarray(shape, word_of(array.itemsize), bytes_of(array))
-
-
-def bytes_of(array: npt.NDArray[Any]) -> memoryview:
-    """The memory of a contiguous array as bytes."""
-    return array.reshape(-1).view(np.uint8).data
 
 
 def is_little_endian(dtype: np.dtype[Any]) -> bool:

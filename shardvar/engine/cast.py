@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.arrays import bytes_of
 from shardvar.engine.evidence import check_entry
+from shardvar.engine.pool import bytes_of
 from shardvar.errors import UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import code, is_opaque, is_whole, numpy_dtype
@@ -34,7 +34,7 @@ class CastSource:
     """Another source with some of its entries converted; rows are those of ``entries``."""
 
     inner: Source
-    """Where payloads come from."""
+    """The source of the payloads."""
     stored: EntryTable
     """The entries as they are stored."""
     verified: set[int] = field(default_factory=set)

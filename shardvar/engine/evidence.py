@@ -39,7 +39,7 @@ _MOST_NOTED = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class ReadTable:
     """Columns of byte ranges of payloads that were read, each with its checksum."""
 
     row: Ints
@@ -53,7 +53,7 @@ class Pieces:
 
     @classmethod
     def of(cls, table: npt.ArrayLike) -> Self:
-        """The pieces of a matrix [k, 4] whose columns are the fields in order."""
+        """The table of a matrix [k, 4] whose columns are the fields in order."""
         return cls(*np.asarray(table, dtype=np.int64).reshape(-1, 4).T)
 
     def table(self) -> Ints:
@@ -64,7 +64,7 @@ class Pieces:
         return len(self.row)
 
     def take(self, rows: Ints) -> Self:
-        """The table of some of the pieces, in the given order."""
+        """The table of some of the reads, in the given order."""
         return type(self)(self.row[rows], self.start[rows], self.nbytes[rows], self.checksum[rows])
 
 
@@ -75,22 +75,22 @@ class Evidence:
     source: Source
     """The source that payloads are read from."""
     entries: EntryTable
-    """The source's entries; ``Pieces.row`` counts them."""
+    """The source's entries; ``ReadTable.row`` counts them."""
     takes_checksums: bool = True
     """False where reads take no checksums: the caller adds them, or said that it wants no comparison."""
     errors: dict[int, ReadError] | None = None
     """The first error of each row, where errors are kept; None where they are raised."""
     _noted: "array[int]" = field(default_factory=lambda: array("q"))
-    """Pieces that are not compared yet, four integers each: as columns, many are compared in the time of one."""
+    """Reads that are not compared yet, four integers each: as columns, many are compared in the time of one."""
     _parts: "array[int]" = field(default_factory=lambda: array("q"))
-    """The pieces that are only parts of payloads, likewise: a hundred thousand of them take a few MiB."""
+    """The reads that are only parts of payloads, likewise: a hundred thousand of them take a few MiB."""
     _lock: Lock = field(default_factory=Lock)
 
     @property
-    def parts(self) -> Pieces:
-        """The pieces so far that are only parts of their payloads; whole ones are compared first."""
+    def parts(self) -> ReadTable:
+        """The reads so far that are only parts of their payloads; whole ones are compared first."""
         self.compare()
-        return Pieces.of(np.array(self._parts, dtype=np.int64))
+        return ReadTable.of(np.array(self._parts, dtype=np.int64))
 
     def is_guarded(self, rows: Any) -> Any:
         """[*rows] True for rows with a checksum that can be compared: in the index, over bytes as a file has them."""
@@ -122,7 +122,7 @@ class Evidence:
             noted = np.array(self._noted, dtype=np.int64)
             del self._noted[:]
         if len(noted):
-            self.add(Pieces.of(noted))
+            self.add(ReadTable.of(noted))
 
     def read_span(self, rows: Ints, starts: Ints, nbytes: Ints, span: memoryview) -> list[int]:
         """Fill ``span`` with neighbours in a file: ranges of plain payloads, in the order in which they lie there.
@@ -179,24 +179,24 @@ class Evidence:
         except READ_ERRORS as error:
             self._fail(row, error)
         else:
-            self.add(Pieces.of([row, 0, nbytes, crc if guarded else NO_CHECKSUM]))
+            self.add(ReadTable.of([row, 0, nbytes, crc if guarded else NO_CHECKSUM]))
 
-    def add(self, pieces: Pieces) -> None:
+    def add(self, reads: ReadTable) -> None:
         """Compare the checksums of what was read with those that the index promises for the same bytes.
 
-        This is the one place where payloads are compared. Pieces whose bytes are neither a payload nor a run, and those
-        of which no checksum was taken, are kept for ``check``.
+        This is the one place where payloads are compared. Reads of bytes that are neither a payload nor a run, and
+        those of which no checksum was taken, are kept for ``check``.
         """
-        promised, is_whole = self._promised(pieces)
-        compared = (promised != NO_CHECKSUM) & (pieces.checksum != NO_CHECKSUM)
-        for position in np.flatnonzero(compared & (promised != pieces.checksum)).tolist():
-            self._blame(pieces, position)
+        promised, is_whole = self._promised(reads)
+        compared = (promised != NO_CHECKSUM) & (reads.checksum != NO_CHECKSUM)
+        for position in np.flatnonzero(compared & (promised != reads.checksum)).tolist():
+            self._blame(reads, position)
         # A run stays among the parts although it was compared: with the parts beside it, it may tile the payload.
-        is_open = self.is_guarded(pieces.row) & ~(compared & is_whole)
-        is_open |= ~self.entries.plain[pieces.row] & ~is_whole
+        is_open = self.is_guarded(reads.row) & ~(compared & is_whole)
+        is_open |= ~self.entries.plain[reads.row] & ~is_whole
         if is_open.any():
             with self._lock:
-                self._parts.frombytes(pieces.take(np.flatnonzero(is_open)).table().tobytes())
+                self._parts.frombytes(reads.take(np.flatnonzero(is_open)).table().tobytes())
 
     def check(self) -> None:
         """Raise unless everything that was read is as the index promises; reads again what is still open."""
@@ -216,22 +216,22 @@ class Evidence:
         if len(guarded) and self.source.crc is not None:
             compute = self.source.crc.compute
             checksum[guarded] = [compute(blocks[at]) for at in guarded.tolist()]
-        self.add(Pieces(rows, starts, nbytes, checksum))
+        self.add(ReadTable(rows, starts, nbytes, checksum))
 
-    def _promised(self, pieces: Pieces) -> tuple[Ints, Bools]:
+    def _promised(self, reads: ReadTable) -> tuple[Ints, Bools]:
         """[k] the checksum that the index gives for exactly these bytes, and [k] True for whole payloads."""
-        entries, rows = self.entries, pieces.row
+        entries, rows = self.entries, reads.row
         sizes, guarded = entries.slices.nbytes[rows], self.is_guarded(rows)
-        is_whole = (pieces.start == 0) & (pieces.nbytes == sizes)
+        is_whole = (reads.start == 0) & (reads.nbytes == sizes)
         promised = np.where(is_whole & guarded, entries.checksum[rows], NO_CHECKSUM)
         if entries.runs is not None:
             step = entries.runs.run_nbytes
-            is_run = guarded & ~is_whole & (pieces.start % step == 0) & (pieces.nbytes > 0)
-            at = np.flatnonzero(is_run & (pieces.nbytes == np.minimum(step, sizes - pieces.start)))
-            promised[at] = entries.runs.values[entries.runs.first[rows[at]] + pieces.start[at] // step]
+            is_run = guarded & ~is_whole & (reads.start % step == 0) & (reads.nbytes > 0)
+            at = np.flatnonzero(is_run & (reads.nbytes == np.minimum(step, sizes - reads.start)))
+            promised[at] = entries.runs.values[entries.runs.first[rows[at]] + reads.start[at] // step]
         return promised, is_whole
 
-    def _settle(self, parts: Pieces, settled: Bools) -> None:
+    def _settle(self, parts: ReadTable, settled: Bools) -> None:
         """Decide about one payload from its parts, in the order of their first bytes."""
         row = int(parts.row[0])
         if self.errors is not None and row in self.errors:
@@ -239,14 +239,14 @@ class Evidence:
         nbytes, guarded = int(self.entries.slices.nbytes[row]), bool(self.is_guarded(row))
         if _tile(parts, nbytes) and not (guarded and (parts.checksum == NO_CHECKSUM).any()):
             if guarded:
-                self.add(Pieces.of([row, 0, nbytes, self._combined(parts)]))
+                self.add(ReadTable.of([row, 0, nbytes, self._combined(parts)]))
         elif guarded and self.entries.runs is not None:
             for start, stop in _touched_runs(parts.take(np.flatnonzero(~settled)), self.entries.runs.run_nbytes):
                 self._read_again(row, start, min(stop, nbytes))
         else:
             self.read_whole(row)
 
-    def _combined(self, parts: Pieces) -> int:
+    def _combined(self, parts: ReadTable) -> int:
         """The checksum of a payload from those of the parts that tile it."""
         sums, sizes, crc = parts.checksum.tolist(), parts.nbytes.tolist(), self.source.crc
         combined: int = sums[0]
@@ -262,9 +262,9 @@ class Evidence:
         except READ_ERRORS as error:
             self._fail(row, error)
 
-    def _blame(self, pieces: Pieces, position: int) -> None:
-        """Raise or keep the error of a piece that is not as promised."""
-        row, start, nbytes, _ = pieces.table()[position].tolist()
+    def _blame(self, reads: ReadTable, position: int) -> None:
+        """Raise or keep the error of a read that is not as promised."""
+        row, start, nbytes, _ = reads.table()[position].tolist()
         runs = self.entries.runs
         if runs is not None and nbytes > runs.run_nbytes:
             self._read_again(row, 0, nbytes)  # names the first run that is damaged
@@ -287,13 +287,13 @@ def check_entry(source: Source, entries: EntryTable, row: int) -> None:
     Evidence(source, entries).read_whole(row)
 
 
-def _tile(parts: Pieces, nbytes: int) -> bool:
+def _tile(parts: ReadTable, nbytes: int) -> bool:
     """Return True if the parts, sorted by first byte, follow each other from a payload's first byte to its last."""
     stops = np.append(0, parts.start + parts.nbytes)
     return bool((parts.start == stops[:-1]).all() and stops[-1] == nbytes)
 
 
-def _touched_runs(parts: Pieces, run_nbytes: int) -> Iterator[tuple[int, int]]:
+def _touched_runs(parts: ReadTable, run_nbytes: int) -> Iterator[tuple[int, int]]:
     """Ranges of whole runs that hold the parts, sorted by first byte; each run is in one of them.
 
     With runs of 16 bytes, the parts [20, 25), [30, 40) and [70, 71) touch the ranges [16, 48) and [64, 80).

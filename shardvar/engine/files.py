@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.engine.arrays import ArraySource
-from shardvar.engine.evidence import Evidence, Pieces
+from shardvar.engine.evidence import Evidence, ReadTable
 from shardvar.engine.moves import MoveTable, lower
 from shardvar.engine.pieces import Reading, WantedRegion, read_moves, read_regions, wanted_in_range
 from shardvar.engine.pool import BLOCK_NBYTES, SMALL_NBYTES, Progress, block_ranges, run_all, thread_buffer
@@ -44,7 +44,7 @@ class FileTask:
     storage: Storage
     """The directory that it is written in."""
     writer: FileWriter
-    """How it is framed and guarded."""
+    """The frame and the checksums of the file."""
     plan: Plan
     """The copies that fill it; the targets are the file's slices in order."""
     entries: EntryTable
@@ -59,8 +59,8 @@ class FileReport:
 
     checksums: FileChecksums
     """Of what was written."""
-    parts: Pieces
-    """What was read of payloads of which this file needs a part; whole ones have been compared."""
+    parts: ReadTable
+    """The reads of payloads of which this file needs a part; whole ones have been compared."""
     nbytes: int
     """Payload bytes written."""
 
@@ -74,7 +74,7 @@ class Unit:
     last: int
     """The first target past it."""
     start: int
-    """Where it begins in the payload of the first target; 0 unless it is a block of one large payload."""
+    """Its first byte in the payload of the first target; 0 unless it is a block of one large payload."""
     nbytes: int
     """Its size, from its first payload byte to its last."""
 
@@ -251,8 +251,8 @@ def _finish(work: FileWork, unit: Unit, block: memoryview, moves: MoveTable | No
     sums = take_checksums(task.writer, task.plan.targets, task.start, unit, block)
     if moves is not None:
         # Each target's bytes are those of one move, so its checksum is the one that the move's reading left out.
-        pieces = Pieces(moves.source, moves.source_start, moves.nbytes, np.array(sums.payload, dtype=np.int64))
-        work.reading.evidence.add(pieces)
+        reads = ReadTable(moves.source, moves.source_start, moves.nbytes, np.array(sums.payload, dtype=np.int64))
+        work.reading.evidence.add(reads)
     if unit.nbytes:
         work.file.write(int(task.start[unit.first]) + unit.start, block)
     work.progress(unit.nbytes)

@@ -9,7 +9,7 @@ read below is that of the plain path: read the whole payload, then cut.
     long byte ranges                            block by block, straight to their places; by threads     read_moves
     a part of a payload with run checksums      the runs that hold it, each compared                     read_moves
     payloads that the source decodes            block by block from the beginning, in one thread         read_moves
-    regions that are no single byte range       in spans; interleaved ones in one walk over the payload  read_regions
+    regions that are not one byte range         in spans; interleaved ones in one walk over the payload  read_regions
     arrays in memory                            copied; memory keeps no checksums                        read_moves
 
 Every read goes through ``Evidence``, which compares it. To add a way to read, add a function here and a row above, and
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.arrays import ArraySource, word_of
+from shardvar.engine.arrays import ArraySource
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable
 from shardvar.engine.pool import (
@@ -38,6 +38,7 @@ from shardvar.engine.pool import (
     run_all,
     run_in_order,
     thread_buffer,
+    word_of,
 )
 from shardvar.layout.dtypes import Ints
 from shardvar.layout.region import Region, regions_of_range
@@ -202,7 +203,7 @@ def _read_runs(reading: Reading, moves: MoveTable, buffers: Buffers) -> None:
     reading.run(read, ((move, start, stop) for move, each in enumerate(ranges) for start, stop in each))
 
 
-# Regions that are no single byte range, such as columns of a matrix.
+# Regions that are not a single byte range, such as columns of a matrix.
 #
 # A region is read by the span from its first element to its last where that span is not much larger than the region;
 # otherwise the region is halved until it is. So memory is bounded whatever the shapes are, and a column of a wide

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from shardvar.engine.arrays import as_words, bytes_of
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable, lower
 from shardvar.engine.pieces import Reading, Receiver, WantedRegion, read_moves, read_regions, read_small, wanted_regions
-from shardvar.engine.pool import SMALL_NBYTES, Progress, new_buffer
+from shardvar.engine.pool import SMALL_NBYTES, Progress, as_words, bytes_of, new_buffer
 from shardvar.errors import InvalidCheckpoint
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import NAMES, STRING, Array, Bools, Ints, code, numpy_dtype

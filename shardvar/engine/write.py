@@ -1,25 +1,24 @@
-"""Save and reshard: a plan's targets as files, committed whole or not at all.
+"""Save and reshard: the targets of a plan as files, committed whole or not at all.
 
-Check: the plan covers its targets, and the disk has room. Plan: one ``FileTask`` a file. Move: each task writes its
-file aside and syncs it, and a journal beside it says so. Commit: once every file is finished and everything that was
-read is verified, the sink puts them in place.
+    tasks --run_task--> files aside, synced --journals--> all finished --evidence--> verified --sink--> in place
 
-If the process is killed, finished files and their journals stay; the same reshard run again finds them under the same
+If the process is killed, finished files and their journals stay. The same reshard, run again, finds them under the same
 names, since those carry a digest of source, plan and writer, reads them once to see that they are whole, and goes on
-with the rest. A kill and an interrupt leave what a second run can use. An error takes back what this run wrote, and
-leaves what an earlier one had finished, for a third run: a disk that is full today has room tomorrow. Only where the
+with the rest. So a kill and an interrupt leave what a second run can use. An error removes what this run wrote and
+keeps what an earlier one had finished, for a third run: a disk that is full today has room tomorrow. Only where the
 source turns out to be damaged is nothing kept, since any of the files may have the damage in it.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-from shardvar.engine.evidence import Evidence, Pieces
+from shardvar.engine.evidence import Evidence, ReadTable
 from shardvar.engine.files import FileReport, FileTask, read_checksums, run_task
+from shardvar.engine.pool import Progress
 from shardvar.errors import CheckpointError, StorageError
 from shardvar.formats.protocol import Sink, Source
 from shardvar.layout.dtypes import Ints
@@ -29,8 +28,8 @@ from shardvar.storage.protocol import Storage
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What a write did."""
+class WriteSummary:
+    """Counts of one write."""
 
     num_files: int
     """Data files of the checkpoint."""
@@ -73,24 +72,15 @@ def write_checkpoint(
     sink: Sink,
     *,
     resume: bool = False,
-    progress: Callable[[int], object] = lambda _nbytes: None,
-) -> Written:
+    progress: Progress = lambda _: None,
+) -> WriteSummary:
     """Run the tasks, verify what was read, and commit. With ``resume`` finished files are kept and reused."""
-    reports: list[FileReport] = []
-    written: list[FileTask] = []
+    begun: list[FileTask] = []
     try:
-        for task in tasks:
-            report = read_journal(task) if resume else None
-            if report is None:
-                written.append(task)
-                report = run_task(task, source, progress)
-                if resume:
-                    write_journal(task, report)
-            else:
-                progress(report.nbytes)
-            reports.append(report)
+        # Move.
+        reports = _write_files(tasks, source, resume, progress, begun)
+        # Check: a payload may be in several files, a part in each; only together can the parts be compared.
         if tasks:
-            # A payload may be in several files, a part in each: only together can the parts be compared.
             evidence = Evidence(source, tasks[0].entries)
             for report in reports:
                 evidence.add(report.parts)
@@ -98,19 +88,44 @@ def write_checkpoint(
     except BaseException as error:
         # What was interrupted can be taken up again if it can be found again.
         if isinstance(error, Exception) or not resume:
-            remove_files(tasks if isinstance(error, CheckpointError) else written)
+            _remove_files(tasks if isinstance(error, CheckpointError) else begun)
         raise
+    # Commit: from here on, only the sink can tell which files are in place, so an error removes no file.
     try:
         sink.commit([report.checksums for report in reports])
     except Exception:
-        remove_journals(tasks)  # and no file: which of them are in place already, only the sink can tell
+        _remove_journals(tasks)
         raise
-    remove_journals(tasks)
-    return Written(len(tasks), len(tasks) - len(written), sum(report.nbytes for report in reports))
+    _remove_journals(tasks)
+    return WriteSummary(len(tasks), len(tasks) - len(begun), sum(report.nbytes for report in reports))
+
+
+def _write_files(
+    tasks: Sequence[FileTask], source: Source, resume: bool, progress: Progress, begun: list[FileTask]
+) -> list[FileReport]:
+    """Write the files one after the other; with ``resume``, a finished one is kept if it is what its journal says.
+
+    Tasks are added to ``begun`` before they begin, so that the caller can remove their files after an error.
+    """
+    reports = []
+    for task in tasks:
+        report = read_journal(task) if resume else None
+        if report is None:
+            begun.append(task)
+            report = run_task(task, source, progress)
+            if resume:
+                write_journal(task, report)
+        else:
+            progress(report.nbytes)
+        reports.append(report)
+    return reports
 
 
 def _ranges(first: Ints, last: Ints) -> Ints:
-    """The integers of the ranges ``[first[i], last[i])``, one range after the other."""
+    """The integers of the ranges ``[first[i], last[i])``, one range after the other: [5, 6, 9] for [5, 7) and [9, 10).
+
+    Position p of the result lies in range i and is first[i] plus p less the lengths of the ranges before.
+    """
     counts = last - first
     stops = np.cumsum(counts)
     total = int(stops[-1]) if len(stops) else 0
@@ -121,7 +136,7 @@ def _ranges(first: Ints, last: Ints) -> Ints:
 #
 # It is written after its file was forced to the disk, so a whole journal means a whole file. It is believed as far as
 # it can be compared: the file must still be the one that was closed then (its stamp) and have the checksums of the
-# journal (it is read once). What the journal alone knows, the pieces of the source that were read, is compared with the
+# journal (it is read once). What the journal alone knows, the parts of the source that were read, is compared with the
 # source's checksums before anything is committed.
 
 JOURNAL = ".done"
@@ -161,22 +176,22 @@ def read_journal(task: FileTask) -> FileReport | None:
         parts = _check_parts(content["parts"], task.entries)
         found = read_checksums(task)
     except (CheckpointError, StorageError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        # A journal that is absent, cut or foreign is no journal: the file is written again.
+        # A journal that is absent, cut or foreign tells nothing: the file is written again.
         return None
     if not (np.array_equal(payload, found.payload) and np.array_equal(runs, found.runs)):
         return None
     return FileReport(found, parts, int(task.plan.targets.nbytes.sum()))
 
 
-def remove_files(tasks: Sequence[FileTask]) -> None:
+def _remove_files(tasks: Sequence[FileTask]) -> None:
     """Remove what tasks wrote, as far as the disk lets: it is called when something else went wrong already."""
     for task in tasks:
         with suppress(StorageError):
             task.storage.remove(task.name)
-    remove_journals(tasks)
+    _remove_journals(tasks)
 
 
-def remove_journals(tasks: Sequence[FileTask]) -> None:
+def _remove_journals(tasks: Sequence[FileTask]) -> None:
     """Remove the journals alone, as far as the disk lets: without its file, and beside another, a journal is void."""
     for task in tasks:
         with suppress(StorageError):
@@ -189,12 +204,12 @@ def _stamp(task: FileTask) -> str:
     return file.stamp
 
 
-def _check_parts(parts: object, entries: EntryTable) -> Pieces:
-    """The pieces, all of them within the payloads that they are pieces of; ``ValueError`` otherwise."""
-    pieces = Pieces.of(np.array(parts, np.int64))
-    row, start, nbytes = pieces.row, pieces.start, pieces.nbytes
-    if ((row < 0) | (row >= len(entries)) | (start < 0) | (nbytes < 0) | (pieces.checksum < NO_CHECKSUM)).any():
-        raise ValueError("A piece of nothing.")
+def _check_parts(parts: object, entries: EntryTable) -> ReadTable:
+    """The parts that were read, each within its payload; ``ValueError`` otherwise."""
+    reads = ReadTable.of(np.array(parts, np.int64))
+    row, start, nbytes = reads.row, reads.start, reads.nbytes
+    if ((row < 0) | (row >= len(entries)) | (start < 0) | (nbytes < 0) | (reads.checksum < NO_CHECKSUM)).any():
+        raise ValueError("A part of no payload.")
     if (nbytes > entries.slices.nbytes[row] - start).any():
-        raise ValueError("A piece that reaches out of its payload.")
-    return pieces
+        raise ValueError("A part that reaches out of its payload.")
+    return reads

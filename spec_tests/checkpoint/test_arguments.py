@@ -67,9 +67,9 @@ def test_metadata_are_text_for_text_in_every_format(name: str, metadata: Any, tm
 
 @pytest.mark.parametrize("policy", ["x", lambda slices: slices, 5, sv.MaxShardSizePolicy])
 def test_what_assigns_nothing_is_no_policy(policy: Any, model: Path) -> None:
-    with pytest.raises(ArgumentTypeError, match="is no policy"):
+    with pytest.raises(ArgumentTypeError, match="is (?:a class, )?not a policy"):
         sv.save(model.parent / "m", ARRAYS, policy=policy)
-    with pytest.raises(ArgumentTypeError, match="is no policy"):
+    with pytest.raises(ArgumentTypeError, match="is (?:a class, )?not a policy"):
         sv.reshard(model, model.parent / "m", policy=policy)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.checkpoint import blocks, diff
 from shardvar.checkpoint.blocks import cut_in_order
-from shardvar.checkpoint.diff import Difference, difference
+from shardvar.checkpoint.diff import Difference, compare_arrays
 from shardvar.checkpoint.reports import DiffReport
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import Region
@@ -65,7 +65,7 @@ def by_definition(a: Any, b: Any) -> tuple[list[int], float | None, float | None
 def test_a_difference_is_what_its_definition_says(pair: tuple[Any, Any]) -> None:
     a, b = pair
     where, absolute, relative, without = by_definition(a, b)
-    found = difference(a, b)
+    found = compare_arrays(a, b)
     assert (found.count, found.first, found.num_without_distance) == (len(where), (where or [None])[0], without)
     assert (found.max_absolute is None) == (absolute is None)
     if absolute is not None:
@@ -77,33 +77,33 @@ def test_a_difference_is_what_its_definition_says(pair: tuple[Any, Any]) -> None
 def test_differences_of_stretches_merge_to_that_of_the_whole(pair: tuple[Any, Any], data: st.DataObject) -> None:
     a, b = pair
     cut = data.draw(st.integers(0, len(a)))
-    assert difference(a[:cut], b[:cut]).merge(difference(a[cut:], b[cut:], cut)) == difference(a, b)
+    assert compare_arrays(a[:cut], b[:cut]).merge(compare_arrays(a[cut:], b[cut:], cut)) == compare_arrays(a, b)
 
 
 @given(pairs())
 def test_a_difference_does_not_depend_on_which_comes_first(pair: tuple[Any, Any]) -> None:
-    assert difference(*pair) == difference(*pair[::-1])
+    assert compare_arrays(*pair) == compare_arrays(*pair[::-1])
 
 
 @given(st.sampled_from(NUMBERS), st.sampled_from(NUMBERS), st.lists(st.sampled_from([0, 1]), max_size=5))
 def test_equal_values_of_different_dtypes_do_not_differ(one: str, other: str, numbers: list[int]) -> None:
     a, b = (np.array(numbers, np.int8).astype(numpy_dtype(name)) for name in (one, other))
-    assert difference(a, b) == Difference()
+    assert compare_arrays(a, b) == Difference()
 
 
 def test_integers_are_far_apart_exactly() -> None:
     """The distance of the ends of int64 is no int64."""
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    assert difference(np.array([low]), np.array([high])).max_absolute == 2**64 - 1
-    assert difference(np.array([2**63], np.uint64), np.array([2**63 + 1], np.uint64)).max_absolute == 1
+    assert compare_arrays(np.array([low]), np.array([high])).max_absolute == 2**64 - 1
+    assert compare_arrays(np.array([2**63], np.uint64), np.array([2**63 + 1], np.uint64)).max_absolute == 1
 
 
 def test_nans_and_zeros_are_their_bits() -> None:
     """A NaN is the same as one of the same bits, and as no other; the two zeros differ by nothing."""
     nan, other = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32).reshape(2, 1)
-    assert difference(nan, nan.copy()) == Difference()
-    assert difference(nan, other) == Difference(1, 0, None, None, 1)
-    assert difference(np.array([0.0]), np.array([-0.0])) == Difference(1, 0, 0.0, 0.0)
+    assert compare_arrays(nan, nan.copy()) == Difference()
+    assert compare_arrays(nan, other) == Difference(1, 0, None, None, 1)
+    assert compare_arrays(np.array([0.0]), np.array([-0.0])) == Difference(1, 0, 0.0, 0.0)
 
 
 @given(shapes(max_rank=4), st.integers(1, 30))

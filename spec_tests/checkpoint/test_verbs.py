@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from shardvar.checkpoint import load, open_checkpoint, reshard, save
 from shardvar.checkpoint.locate import find_target
 from shardvar.checkpoint.save import source_of
-from shardvar.checkpoint.writing import draft
+from shardvar.checkpoint.writing import plan_checkpoint
 from shardvar.engine.files import run_task
 from shardvar.engine.write import file_tasks
 from shardvar.errors import (
@@ -778,7 +778,7 @@ def test_a_task_is_a_value_that_another_process_carries_out_to_the_same_bytes(fo
     """Also after it was carried out before: the file is written anew."""
     source = source_of(table())
     goal = find_target(target(tmp_path / "here", form), form, form)
-    work = draft(goal, source.index.entries, policy=None, partition=None, metadata=Metadata(), force=False)
+    work = plan_checkpoint(goal, source.index.entries, policy=None, partition=None, metadata=Metadata(), force=False)
     contents, checksums = [], []
     for name in ("here", "there"):
         storage = LocalStorage(str(tmp_path / name))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import shardvar.engine
 from shardvar.checkpoint.save import source_of
-from shardvar.engine.evidence import Evidence, Pieces, check_entry
+from shardvar.engine.evidence import Evidence, ReadTable, check_entry
 from shardvar.engine.moves import lower
 from shardvar.engine.pool import WORKERS, run_all
 from shardvar.errors import CheckpointError, CorruptCheckpoint, IncompleteCheckpoint, InvalidCheckpoint, StorageError
@@ -375,7 +375,7 @@ def check(source: MemorySource, pieces: list[tuple[int, int, int, int]]) -> None
     """Compare pieces that were read of a source, in this order."""
     evidence = Evidence(source, source.index.entries)
     for piece in pieces:
-        evidence.add(Pieces.of([piece]))
+        evidence.add(ReadTable.of([piece]))
     evidence.check()
 
 

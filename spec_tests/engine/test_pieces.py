@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 import shardvar as sv
 import shardvar.engine
 from shardvar.checkpoint.save import source_of
-from shardvar.engine.arrays import word_of
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable
 from shardvar.engine.pieces import Reading, WantedRegion, read_moves, read_regions, read_small
+from shardvar.engine.pool import word_of
 from shardvar.errors import CorruptCheckpoint
 from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable
-from shardvar.storage.local_file import LocalReadableFile
+from shardvar.storage.posix import LocalReadableFile
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers.memory_format import MemoryWriter, checkpoint_of
 

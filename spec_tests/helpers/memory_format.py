@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from shardvar.engine.arrays import array_source
 from shardvar.engine.read import read_arrays
-from shardvar.engine.write import Written, file_tasks, write_checkpoint
+from shardvar.engine.write import WriteSummary, file_tasks, write_checkpoint
 from shardvar.errors import CorruptCheckpoint, IncompleteCheckpoint, MissingFile
 from shardvar.formats.protocol import FileChecksums, FileWriter, Source
 from shardvar.layout.dtypes import dtype_name
@@ -252,7 +252,7 @@ def write(
     storage: MemoryStorage | None = None,
     resume: bool = False,
     generation: str = "g",
-) -> tuple[MemorySource, Written, MemoryStorage]:
+) -> tuple[MemorySource, WriteSummary, MemoryStorage]:
     """Reshard a source into a checkpoint in memory, by the engine."""
     storage = storage if storage is not None else MemoryStorage()
     assignment = Assignment(targets, file, int(file.max(initial=0)) + 1)

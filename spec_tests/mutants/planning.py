@@ -47,8 +47,8 @@ MUTANTS = [
         "dropped-empty-tensors",
         "Tensors without elements are in no file, and cannot be restored: TensorFlow's MaxShardSizePolicy.",
         "checkpoint/writing.py",
-        "    slices = join_whole(cut_slices(entries.slices, partition), capabilities)\n",
-        "    slices = join_whole(cut_slices(entries.slices, partition), capabilities)\n"
+        "    slices = _slices(entries.slices, partition, target.format)\n",
+        "    slices = _slices(entries.slices, partition, target.format)\n"
         "    slices = slices.take((slices.shape > 0).all(axis=1).nonzero()[0])\n",
         "format_contract verbs",
         "6",
@@ -91,7 +91,7 @@ MUTANTS = [
     mutant(
         "strings-cut",
         "Strings are cut like any other tensor, and cannot be read back: TensorFlow's MaxShardSizePolicy.",
-        "planning/cut.py",
+        "planning/decision.py",
         "    if is_whole(dtype) or not full_shape:",
         "    if not full_shape:",
         "cut",

@@ -55,13 +55,13 @@ def test_a_policy_is_given_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("callback", [sv.AllInOnePolicy, lambda shardable_tensors: [], "one file"])
 def test_what_is_no_policy_is_refused_before_anything_is_saved(callback: Any) -> None:
-    with pytest.raises(ArgumentTypeError, match="is no policy"):
+    with pytest.raises(ArgumentTypeError, match="is (?:a class, )?not a policy"):
         sv.CheckpointOptions(experimental_sharding_callback=callback)
 
 
 def test_what_are_no_options_are_refused(tmp_path: Path) -> None:
     options: Any = {"experimental_sharding_callback": sv.AllInOnePolicy()}
-    with pytest.raises(ArgumentTypeError, match="are no options"):
+    with pytest.raises(ArgumentTypeError, match="are not options"):
         checkpoint().write(tmp_path / "m", options=options)
 
 
@@ -73,5 +73,5 @@ def test_options_stand_where_tensorflow_has_them_in_reading_too(tmp_path: Path) 
     objects.restore(tmp_path / "m", sv.CheckpointOptions()).assert_consumed()
     fast: Any = "fast"
     for verb in (objects.write, objects.read, objects.restore):
-        with pytest.raises(ArgumentTypeError, match="are no options"):
+        with pytest.raises(ArgumentTypeError, match="are not options"):
             verb(tmp_path / "m", fast)

@@ -21,7 +21,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from shardvar.checkpoint.arguments import CheckpointOptions, policy_of, texts_of
-from shardvar.checkpoint.locate import Found, Path, find_target
+from shardvar.checkpoint.locate import Location, Path, find_target
 from shardvar.checkpoint.objects.image import Image, SaveOptions, hold_image, take_image
 from shardvar.checkpoint.objects.keys import SAVE_COUNTER, key_of
 from shardvar.checkpoint.objects.restoration import RestoreStatus, open_restoration
@@ -235,7 +235,7 @@ class Checkpoint(Trackable):
         return self.save_numbered(lambda number: target_of(series, number), record_newest, save_options, background)
 
     def save_numbered(
-        self, target_for: Callable[[int], Found], steps: SaveSteps, save_options: SaveOptions, background: bool
+        self, target_for: Callable[[int], Location], steps: SaveSteps, save_options: SaveOptions, background: bool
     ) -> WriteReport | PendingSave:
         """Take the values and write them by ``steps``, for ``save`` and ``CheckpointManager.save``.
 

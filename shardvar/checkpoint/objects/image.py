@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.checkpoint.arguments import as_array, check_mapping, check_string
-from shardvar.checkpoint.locate import Found
+from shardvar.checkpoint.locate import Location
 from shardvar.checkpoint.objects.keys import key_of
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, encode_graph
 from shardvar.checkpoint.objects.values import Keyed, in_place, resources_of, snapshot
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.save import WRITER, check_keys
-from shardvar.checkpoint.writing import carry_out, draft
+from shardvar.checkpoint.writing import carry_out, plan_checkpoint
 from shardvar.engine.arrays import ArraySource
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import STRING
@@ -52,7 +52,7 @@ class SaveOptions:
 class Image:
     """The values of a checkpoint that is not written yet."""
 
-    target: Found
+    target: Location
     """The checkpoint to write."""
     source: ArraySource
     """The values: copies, or the memory of locked variables."""
@@ -65,7 +65,7 @@ class Image:
         """Plan which slice goes to which file, write the files and commit."""
         # An export writes sharded variables whole: one part for each tensor. A format without slices joins them anyway.
         is_whole = self.options.is_for_serving and not self.options.as_shards
-        work = draft(
+        work = plan_checkpoint(
             self.target,
             self.source.index.entries,
             policy=self.options.policy,
@@ -80,7 +80,7 @@ class Image:
 
 
 def take_image(
-    graph: ObjectGraph, target: Found, options: SaveOptions, counter: tuple[VariableInterface, int] | None = None
+    graph: ObjectGraph, target: Location, options: SaveOptions, counter: tuple[VariableInterface, int] | None = None
 ) -> Image:
     """Copy the values of now. For the ``counter``, a variable and a number, the number is stored.
 
@@ -92,7 +92,7 @@ def take_image(
 
 @contextmanager
 def hold_image(
-    graph: ObjectGraph, target: Found, options: SaveOptions, counter: tuple[VariableInterface, int] | None = None
+    graph: ObjectGraph, target: Location, options: SaveOptions, counter: tuple[VariableInterface, int] | None = None
 ) -> Iterator[Image]:
     """Yield the same without a copy; until the ``with`` block ends, other writers of a variable wait."""
     kept, others, trackables = _collect(graph, target, options, counter)
@@ -101,7 +101,7 @@ def hold_image(
 
 
 def _collect(
-    graph: ObjectGraph, target: Found, options: SaveOptions, counter: tuple[VariableInterface, int] | None
+    graph: ObjectGraph, target: Location, options: SaveOptions, counter: tuple[VariableInterface, int] | None
 ) -> tuple[Keyed, list[tuple[str, npt.NDArray[Any]]], dict[str, VariableInterface]]:
     """Return the variables that are stored with their values of now, other arrays, and all variables by their keys."""
     paths = graph.paths()

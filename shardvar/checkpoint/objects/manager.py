@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardvar.checkpoint.arguments import CheckpointOptions, check_string, policy_of, texts_of
-from shardvar.checkpoint.locate import Found, Path, find_target
+from shardvar.checkpoint.locate import Location, Path, find_target
 from shardvar.checkpoint.objects.checkpoint import Checkpoint, PendingSave
 from shardvar.checkpoint.objects.image import SaveOptions
 from shardvar.checkpoint.objects.series import (
@@ -83,7 +83,7 @@ def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]
             take_away(storage, [(_NOTE, f"{_NOTE}.tmp")], {f"{_NOTE}.tmp"}.intersection)
 
 
-def remove_checkpoints(series: Found, names: Iterable[str]) -> list[str]:
+def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
     """Remove the checkpoints of these names, and files that writers left of them; return the names that failed.
 
     An error of the disk is logged and not raised, since the new checkpoint is saved.
@@ -100,12 +100,12 @@ def remove_checkpoints(series: Found, names: Iterable[str]) -> list[str]:
     return left
 
 
-def _locate(series: Found, name: str) -> Found:
+def _locate(series: Location, name: str) -> Location:
     """Return the checkpoint of a name: in the format of the series, or in the only other one that has files of it."""
     formats = [form for form in all_formats() if form.locate(series.storage, name)]
     if len(formats) != 1 or series.format.name in [form.name for form in formats]:
         formats = [series.format]
-    return Found(formats[0], series.storage, name)
+    return Location(formats[0], series.storage, name)
 
 
 # Rotation: the newest checkpoints stay, and one every so many hours.
@@ -159,11 +159,11 @@ def plan_rotation(state: SeriesState, newest: str, time: float, keep: Retention)
 
 
 class CheckpointManager:
-    """Save numbered checkpoints of ``checkpoint`` in ``directory``, and remove those that are no longer kept.
+    """Save numbered checkpoints of ``checkpoint`` in ``directory``, and remove those beyond ``max_to_keep``.
 
     ``max_to_keep`` of the newest are kept, None for all; of the others one every ``keep_checkpoint_every_n_hours``
     stays for good. With ``checkpoint_interval`` a save is left out until ``step_counter``, an integer variable, has
-    advanced by that many steps. ``restore_or_initialize`` calls ``init_fn`` if there is no checkpoint to restore.
+    advanced by that many steps. ``restore_or_initialize`` calls ``init_fn`` if it finds none to restore.
 
     A manager takes over the checkpoints in the directory that the state file lists as saved by a manager under this
     ``checkpoint_name``; other checkpoints and files are never touched. Opening a manager changes nothing on the disk,
@@ -249,7 +249,7 @@ class CheckpointManager:
         *,
         background: bool = False,
     ) -> WriteReport | PendingSave | None:
-        """Save a checkpoint, remove those that are no longer kept, and return its report; None if it is not yet time.
+        """Save a checkpoint, remove those beyond the limit, and return its report; None if it is not yet time.
 
         The number is ``checkpoint_number``, an integer or a variable of one, or else that of the checkpoint's
         ``save_counter``, which counts in either case. Without ``check_interval``, it is time at every new step.
@@ -263,7 +263,7 @@ class CheckpointManager:
             return None
         series = self._series()
 
-        def steps(target: Found, write: Callable[[], WriteReport]) -> WriteReport:
+        def steps(target: Location, write: Callable[[], WriteReport]) -> WriteReport:
             return self._rotate(series, target, write, step)
 
         return self._checkpoint.save_numbered(
@@ -284,7 +284,7 @@ class CheckpointManager:
             self._init_fn()
         return newest
 
-    def _series(self) -> Found:
+    def _series(self) -> Location:
         """Return the target that numbers are added to; found for each save, as the working directory may change."""
         example = find_target(os.path.join(self._directory, f"{self._name}-0"), self._format, "shardvar")
         if os.sep in self._name:
@@ -292,11 +292,14 @@ class CheckpointManager:
         return replace(example, name=self._name)
 
     def _is_time(self, step: int | None, check_interval: bool) -> bool:
+        # The same step is never saved twice. With an interval of 100 and the last save at step 250, the next is at 350.
         if step is None or self._checkpoint_interval is None or self._last_step is None:
             return True
         return step != self._last_step and (not check_interval or step >= self._last_step + self._checkpoint_interval)
 
-    def _rotate(self, series: Found, target: Found, write: Callable[[], WriteReport], step: int | None) -> WriteReport:
+    def _rotate(
+        self, series: Location, target: Location, write: Callable[[], WriteReport], step: int | None
+    ) -> WriteReport:
         """Save a checkpoint in the steps that the module's docstring explains."""
         # Check.
         check_state_file(target)

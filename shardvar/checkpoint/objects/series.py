@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from shardvar.checkpoint.locate import Found, Path, find_checkpoints, find_target
+from shardvar.checkpoint.locate import Location, Path, find_checkpoints, find_target
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import (
     ArgumentError,
@@ -51,7 +51,7 @@ _LOCK_SECONDS = 5.0
 """Time to wait for another writer of the state file, which has only a few lines to write."""
 _ATTEMPT_SECONDS = 0.01
 """Time between two attempts to lock the state file."""
-SaveSteps = Callable[[Found, Callable[[], WriteReport]], WriteReport]
+SaveSteps = Callable[[Location, Callable[[], WriteReport]], WriteReport]
 """``steps(target, write)`` calls ``write()``, which writes the checkpoint, and does the work around it."""
 
 # White space and comments, then one field or the end. Possessive quantifiers (*+) never give back what they matched, so
@@ -104,6 +104,8 @@ class SeriesState:
         for name, value in _fields(content.decode("utf-8", "surrogateescape")):
             found[name].append(value)
         newest, kept, times, preserved = (found[name] for name in (*_PATHS, *_TIMES))
+        # TensorFlow's ``Checkpoint.save`` writes no times, its manager one for each checkpoint. With any other number
+        # it would be unclear which time belongs to which checkpoint.
         if len(times) not in (0, len(kept)):
             raise _malformed(f"it has {len(kept)} checkpoints and {len(times)} times")
         if len(newest) > 1 or len(preserved) > 1:
@@ -174,6 +176,8 @@ def newest_of(storage: Storage, directory: str, name: str = STATE_FILE) -> str |
 @contextmanager
 def _locked(storage: Storage, name: str) -> Iterator[None]:
     """Hold the lock of the state file; wait for another writer, which holds it for a moment only."""
+    # The lock is entered by hand, since only the attempt to lock is repeated, and not the work inside. The clock is
+    # monotonic, because the wall clock may be set back while this waits.
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
@@ -248,7 +252,7 @@ def _malformed(cause: str) -> MalformedCheckpoint:
 # Numbers.
 
 
-def find_series(prefix: Path, format_name: str | None) -> Found:
+def find_series(prefix: Path, format_name: str | None) -> Location:
     """Return the target of a series of checkpoints, to which ``target_of`` adds each number."""
     series = find_target(prefix, format_name, otherwise="shardvar")
     format_of_ending = format_of_name(os.path.basename(os.fsdecode(prefix)))
@@ -260,12 +264,12 @@ def find_series(prefix: Path, format_name: str | None) -> Found:
     return series
 
 
-def target_of(series: Found, number: int) -> Found:
+def target_of(series: Location, number: int) -> Location:
     """Return the target of one number; ``ArgumentError`` if a directory has its name."""
     return find_target(os.path.join(series.storage.path, f"{series.name}-{number}"), series.format.name, "shardvar")
 
 
-def record_newest(target: Found, write: Callable[[], WriteReport]) -> WriteReport:
+def record_newest(target: Location, write: Callable[[], WriteReport]) -> WriteReport:
     """Write a checkpoint, then a state file that names it alone, as TensorFlow's ``Checkpoint.save`` does."""
     # Check. A state file that cannot be written must be known before the checkpoint is.
     check_state_file(target)
@@ -275,7 +279,7 @@ def record_newest(target: Found, write: Callable[[], WriteReport]) -> WriteRepor
     return report
 
 
-def check_state_file(target: Found) -> None:
+def check_state_file(target: Location) -> None:
     """Raise ``TargetExists`` where a directory has the name of the state file, before anything is written."""
     place = os.path.join(target.storage.path, STATE_FILE)
     if os.path.isdir(place):

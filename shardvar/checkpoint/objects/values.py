@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.checkpoint.arguments import dtype_of
+from shardvar.checkpoint.arguments import stored_dtype
 from shardvar.checkpoint.reader import Reader
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.engine.read import read_arrays
@@ -75,7 +75,7 @@ def _source(
 ) -> ArraySource:
     """Return the values in their regions, then the other arrays whole, in order."""
     tensors = [(key, dtype_name(variable.dtype), variable.shape) for key, variable in keyed]
-    tensors += [(key, dtype_of(key, array), array.shape) for key, array in others]
+    tensors += [(key, stored_dtype(key, array), array.shape) for key, array in others]
     regions = [[region for region, _ in row] for row in parts]
     slices = _table(tensors, [*regions, *([Region.whole(array.shape)] for _, array in others)])
     return array_source(_with_devices(slices, parts), [*arrays, *(array for _, array in others)])

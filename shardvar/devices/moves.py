@@ -247,7 +247,7 @@ def _shared(work: Callable[[int, int], T], out: Array) -> list[T]:
 
 
 @cache
-def _helper_of(process: int) -> ThreadPoolExecutor:  # noqa: ARG001 - the key of the cache
+def _helper_of(_process: int) -> ThreadPoolExecutor:
     """Return one thread that lives as long as the process; a forked process makes another."""
     return ThreadPoolExecutor(1, thread_name_prefix="shardvar-gather")
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, InvalidCheckpoint, ShardvarError, StorageError
-from shardvar.storage.local_file import (
+from shardvar.storage.posix import (
     LocalReadableFile,
     LocalWritableFile,
     create_local,

@@ -62,7 +62,7 @@ def _fold(ufunc: np.ufunc) -> Callable[[Array], Array]:
     return fold
 
 
-def _replace(old: Array, value: Array) -> Array:  # noqa: ARG001 - an update is given both
+def _replace(_old: Array, value: Array) -> Array:
     return value
 
 

@@ -49,7 +49,7 @@ Run = Callable[[Path], Any]
 @pytest.fixture(autouse=True)
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is forced to the disk cannot be seen without cutting the power, and takes its time."""
-    monkeypatch.setattr("shardvar.storage.local_file.sync", lambda descriptor: None)
+    monkeypatch.setattr("shardvar.storage.posix.sync", lambda descriptor: None)
     monkeypatch.setattr("shardvar.storage.local.sync", lambda descriptor: None)
 
 

@@ -42,7 +42,7 @@ def stems(directory: Path) -> set[str]:
 @pytest.fixture
 def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is forced to the disk: whoever is killed here leaves the disk as it is."""
-    for module in ("local", "local_file"):
+    for module in ("local", "posix"):
         monkeypatch.setattr(f"shardvar.storage.{module}.sync", lambda descriptor: None)
 
 

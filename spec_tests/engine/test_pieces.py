@@ -26,7 +26,7 @@ from shardvar.engine.pool import word_of
 from shardvar.errors import CorruptCheckpoint
 from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable
-from shardvar.storage.local_file import LocalReadableFile
+from shardvar.storage.posix import LocalReadableFile
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers.memory_format import MemoryWriter, checkpoint_of
 

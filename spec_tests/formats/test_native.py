@@ -22,7 +22,7 @@ from shardvar.layout.dtypes import NAMES, STRING, VARIANT, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.storage.local import LocalStorage
-from shardvar.storage.local_file import LocalReadableFile
+from shardvar.storage.posix import LocalReadableFile
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers import native_checkpoints

@@ -128,7 +128,7 @@ MUTANTS = [
     mutant(
         "mapped-copy-on-write",
         "An array from a memory map may be written: it is no longer what the file holds, and no error says so.",
-        "storage/local_file.py",
+        "storage/posix.py",
         "prot=mmap.PROT_READ)",
         "prot=mmap.PROT_READ | mmap.PROT_WRITE, flags=mmap.MAP_PRIVATE)",
         "verbs::test_maps_equal_what_is_loaded_and_cannot_be_written",

@@ -6,7 +6,7 @@ MUTANTS = [
     mutant(
         "rename-before-sync",
         "An index is renamed into place before its bytes are on the disk: TensorFlow and safetensors sync nothing.",
-        "storage/local_file.py",
+        "storage/posix.py",
         "                sync(descriptor.number)\n",
         "                pass\n",
         "power_cut::test_a_power_cut_in_a_save_leaves_the_old_or_the_new_and_the_next_save_is_clean",
@@ -59,7 +59,7 @@ MUTANTS = [
     mutant(
         "two-writers",
         "Nobody looks whether another writer holds the checkpoint.",
-        "storage/local_file.py",
+        "storage/posix.py",
         "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)",
         "storage races",
@@ -83,7 +83,7 @@ MUTANTS = [
     mutant(
         "short-writes-lost",
         "A system call that writes fewer bytes than it was given is taken for all of them.",
-        "storage/local_file.py",
+        "storage/posix.py",
         "                done += count\n        _begin_sync",
         "                done = len(octets)\n        _begin_sync",
         "storage::test_bytes_are_read_where_they_were_written",

@@ -25,9 +25,9 @@ from shardvar.errors import (
     ShardvarError,
     StorageError,
 )
-from shardvar.storage import local_file
+from shardvar.storage import posix
 from shardvar.storage.local import LocalStorage, split_path
-from shardvar.storage.local_file import reading, writing
+from shardvar.storage.posix import reading, writing
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 
@@ -54,7 +54,7 @@ def test_bytes_are_read_where_they_were_written(
     storage = LocalStorage(str(tmp_path_factory.mktemp("s")))
     model = bytearray()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_file, "_CALL_NBYTES", SMALL_CALL)
+        patch.setattr(posix, "_CALL_NBYTES", SMALL_CALL)
         file = storage.create("f")
         for start, data in pieces:
             file.write(start, memoryview(data))
@@ -119,7 +119,7 @@ def test_closing_never_hands_a_reader_another_file(storage: LocalStorage) -> Non
         written(storage, name, name.encode() * 4096)
     seen: set[bytes] = set()
 
-    def read(file: local_file.LocalReadableFile) -> None:
+    def read(file: posix.LocalReadableFile) -> None:
         try:
             for _ in range(20):
                 seen.add(file.read(0, 4096))
@@ -159,7 +159,7 @@ def test_stamps_tell_contents_apart(storage: LocalStorage) -> None:
 def test_closing_a_written_file_syncs_it(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file is forced to the disk once when it is closed; a rename forces its directory before and after."""
     synced: list[int] = []
-    monkeypatch.setattr(local_file, "sync", synced.append)
+    monkeypatch.setattr(posix, "sync", synced.append)
     monkeypatch.setattr("shardvar.storage.local.sync", synced.append)
     file = storage.create("f")
     file.write(0, b"x")

@@ -159,11 +159,11 @@ def plan_rotation(state: SeriesState, newest: str, time: float, keep: Retention)
 
 
 class CheckpointManager:
-    """Save numbered checkpoints of ``checkpoint`` in ``directory``, and remove those that are no longer kept.
+    """Save numbered checkpoints of ``checkpoint`` in ``directory``, and remove those beyond ``max_to_keep``.
 
     ``max_to_keep`` of the newest are kept, None for all; of the others one every ``keep_checkpoint_every_n_hours``
     stays for good. With ``checkpoint_interval`` a save is left out until ``step_counter``, an integer variable, has
-    advanced by that many steps. ``restore_or_initialize`` calls ``init_fn`` if there is no checkpoint to restore.
+    advanced by that many steps. ``restore_or_initialize`` calls ``init_fn`` if it finds none to restore.
 
     A manager takes over the checkpoints in the directory that the state file lists as saved by a manager under this
     ``checkpoint_name``; other checkpoints and files are never touched. Opening a manager changes nothing on the disk,
@@ -249,7 +249,7 @@ class CheckpointManager:
         *,
         background: bool = False,
     ) -> WriteReport | PendingSave | None:
-        """Save a checkpoint, remove those that are no longer kept, and return its report; None if it is not yet time.
+        """Save a checkpoint, remove those beyond the limit, and return its report; None if it is not yet time.
 
         The number is ``checkpoint_number``, an integer or a variable of one, or else that of the checkpoint's
         ``save_counter``, which counts in either case. Without ``check_interval``, it is time at every new step.
@@ -292,6 +292,7 @@ class CheckpointManager:
         return replace(example, name=self._name)
 
     def _is_time(self, step: int | None, check_interval: bool) -> bool:
+        # The same step is never saved twice. With an interval of 100 and the last save at step 250, the next is at 350.
         if step is None or self._checkpoint_interval is None or self._last_step is None:
             return True
         return step != self._last_step and (not check_interval or step >= self._last_step + self._checkpoint_interval)

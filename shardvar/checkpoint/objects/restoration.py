@@ -262,11 +262,12 @@ class Restoration:
         self.unmatched.keys.difference_update(
             [key for key, _ in variables], [key for _, keys in states for key in keys.values()]
         )
+        # Only objects for which the checkpoint has more children get a hook; an older hook of the others is removed.
         self.matching.accept(pairs)
         for each, node in pairs:
             stored = self.matching.nodes[node]
             each.await_children(self.hook(node) if stored.children or stored.slots else None)
-        if self.unmatched.keys:
+        if self.unmatched.keys:  # the files stay open for what may appear, but the tables of entries need not stay
             self.reader.drop_tables()
         else:
             self.reader.close()

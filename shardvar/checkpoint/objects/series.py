@@ -104,6 +104,8 @@ class SeriesState:
         for name, value in _fields(content.decode("utf-8", "surrogateescape")):
             found[name].append(value)
         newest, kept, times, preserved = (found[name] for name in (*_PATHS, *_TIMES))
+        # TensorFlow's ``Checkpoint.save`` writes no times, its manager one for each checkpoint. With any other number
+        # it would be unclear which time belongs to which checkpoint.
         if len(times) not in (0, len(kept)):
             raise _malformed(f"it has {len(kept)} checkpoints and {len(times)} times")
         if len(newest) > 1 or len(preserved) > 1:
@@ -174,6 +176,8 @@ def newest_of(storage: Storage, directory: str, name: str = STATE_FILE) -> str |
 @contextmanager
 def _locked(storage: Storage, name: str) -> Iterator[None]:
     """Hold the lock of the state file; wait for another writer, which holds it for a moment only."""
+    # The lock is entered by hand, since only the attempt to lock is repeated, and not the work inside. The clock is
+    # monotonic, because the wall clock may be set back while this waits.
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:

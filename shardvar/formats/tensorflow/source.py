@@ -121,7 +121,7 @@ def _slice_table(contents: BundleContents, found: BundleTensors) -> tuple[SliceT
     ranks, shapes = pad([entry.shape for entry in full], fill=1)
     codes = _column(CODES[entry.dtype] for entry in full)
     tensors = TensorTable([decode_key(contents.keys[row]) for row in found.rows], codes, ranks, shapes)
-    # A whole tensor has one slice, of its own shape at offset 0; the rows of tensors in slices are overwritten below.
+    # A whole tensor has one slice, of the full shape at offset 0; the rows of tensors in slices are overwritten below.
     count = _column(len(found.parts[row]) if row in found.parts else 1 for row in found.rows)
     tensor = np.repeat(np.arange(len(full)), count)
     offset, shape = np.zeros_like(shapes)[tensor], shapes[tensor]

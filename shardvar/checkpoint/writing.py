@@ -34,8 +34,7 @@ from shardvar.formats.protocol import Format, Source
 from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.layout.cutting import Cut
 from shardvar.planning.capabilities import check_holds, join_whole
-from shardvar.planning.cut import cut_slices
-from shardvar.planning.decision import Decision, decide
+from shardvar.planning.decision import Decision, cut_slices, decide
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.planning.policies import Policy, ShardByTaskPolicy, TablePolicy

@@ -67,7 +67,7 @@ class MinSizePartitioner:
     max_shards: int = 1
     """No more parts than these."""
     bytes_per_string: int = 16
-    """What one string counts as: its true size is not known from the dtype."""
+    """The bytes that one string counts as; its true size is not known from the dtype."""
     rounding: Rounding = "floor"
     """``"floor"`` keeps the minimum; ``"ceil"`` is TensorFlow's rule, whose parts may be smaller."""
 
@@ -96,7 +96,7 @@ class MaxSizePartitioner:
     max_shards: int | None = None
     """No more parts than these; None, or 0 as in TensorFlow, for any number."""
     bytes_per_string: int = 16
-    """What one string counts as: its true size is not known from the dtype."""
+    """The bytes that one string counts as; its true size is not known from the dtype."""
 
     def __post_init__(self) -> None:
         _check_positive(max_shard_bytes=self.max_shard_bytes, bytes_per_string=self.bytes_per_string)

@@ -1,4 +1,4 @@
-"""A checkpoint's table of contents: which slices are stored, where their payloads lie, and what guards them.
+"""Index: a checkpoint's table of contents. It lists the stored slices, the places of their payloads, and checksums.
 
 An ``Index`` answers two questions: what is stored under one key (``find``), without touching the rest, and what is
 stored at all (``scan``), a table at a time. ``Entry`` is one stored slice, for people; ``EntryTable`` is columns of
@@ -21,14 +21,14 @@ NO_CHECKSUM = -1
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a checkpoint says about itself."""
+    """Metadata that a writer stores about the checkpoint itself."""
 
     description: str = ""
     """The description of the policy that decided which slices share a file (RFC 001)."""
     writer: str = ""
     """The program and version that wrote it."""
     user: Mapping[str, str] = field(default_factory=dict)
-    """Whatever the user wanted to keep with it."""
+    """Text that the user stored with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ class Entry:
     file: str
     """The name of the data file that holds the payload."""
     start: int
-    """Where the payload begins, in bytes of the file."""
+    """The first byte of the payload, in bytes of the file."""
     checksum: int | None
-    """The checksum of the payload, None where the format keeps none."""
+    """The checksum of the payload; None if the format has none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunChecksums:
-    """Checksums of fixed-size runs of payloads, so that a part can be verified without reading the whole."""
+    """Checksums of runs: fixed-size parts of payloads, so that a part can be verified without reading the whole."""
 
     run_nbytes: int
     """The bytes of a run; the last run of a payload may be shorter."""
@@ -58,26 +58,27 @@ class RunChecksums:
 
     def of(self, row: int, nbytes: int) -> npt.NDArray[np.uint32]:
         """The checksums of one payload's runs."""
+        # ceil(nbytes / run_nbytes) runs: 9 bytes in runs of 4 are -(-9 // 4) = 3, whose last one has 1 byte.
         first = int(self.first[row])
         return self.values[first : first - (-nbytes // self.run_nbytes)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EntryTable:
-    """Columns of entries: one row a stored slice."""
+    """Columns of entries: one row for each stored slice."""
 
     slices: SliceTable
     """The slices that are stored."""
     file: Ints
     """[m] positions in the index's ``files``."""
     start: Ints
-    """[m] where the payload begins, in bytes of the file (where ``plain``; else as the format likes)."""
+    """[m] the first byte of the payload in the file, if it is ``plain``; else a number that the format understands."""
     checksum: Ints
-    """[m] the checksum of the payload, ``NO_CHECKSUM`` where there is none or the source checks by itself."""
+    """[m] the checksum of the payload; ``NO_CHECKSUM`` if there is none, or if the source checks by itself."""
     plain: npt.NDArray[np.bool]
-    """[m] True where the payload lies in the file byte for byte; else the source decodes it, checking as it goes."""
+    """[m] True if the payload lies in the file byte for byte; else the source decodes it, and checks it."""
     runs: RunChecksums | None = None
-    """Checksums of runs, where the format has them."""
+    """Checksums of runs, if the format has them."""
 
     def __len__(self) -> int:
         return len(self.file)
@@ -104,14 +105,14 @@ class Index(Protocol):
 
     @property
     def metadata(self) -> Metadata:
-        """What the checkpoint says about itself."""
+        """Metadata that the writer stored about the checkpoint."""
 
     @property
     def faults(self) -> Mapping[str, CheckpointError]:
-        """Keys that the index names and that cannot be read, with the reason; every other key can."""
+        """Keys of the index that cannot be read, with the reason; every other key can."""
 
     def find(self, key: str) -> EntryTable:
-        """The entries of one key; ``UnknownKey`` where there is none."""
+        """The entries of one key; ``UnknownKey`` if the index does not have it."""
 
     def scan(self) -> Iterator[EntryTable]:
         """All entries, a bounded table at a time, in the order of the keys."""
@@ -119,27 +120,27 @@ class Index(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableIndex:
-    """An index that is one table in memory: for formats whose table of contents is read whole anyway."""
+    """An index that is one table in memory, for formats whose table of contents is read whole anyway."""
 
     entries: EntryTable
     """All entries."""
     files: Sequence[str]
     """The names of the data files."""
     metadata: Metadata = field(default_factory=Metadata)
-    """What the checkpoint says about itself."""
+    """Metadata that the writer stored about the checkpoint."""
     faults: Mapping[str, CheckpointError] = field(default_factory=dict)
     """Keys that cannot be read, with the reason."""
     _rows: dict[str, int] = field(init=False, default_factory=dict)
 
     def find(self, key: str) -> EntryTable:
-        """The entries of one key; ``UnknownKey`` where there is none."""
+        """The entries of one key; ``UnknownKey`` if the index does not have it."""
         if not self._rows:
             self._rows.update(self.entries.slices.tensors.rows())
         if key not in self._rows:
             raise unknown_key(key, self._rows)
         row = self._rows[key]
         found = self.entries.take(np.flatnonzero(self.entries.slices.tensor == row))
-        # Only the one tensor: what looks at an answer should not have to look at the others' names and shapes.
+        # Only the one tensor, so that the cost of an answer does not grow with the names and shapes of all others.
         tensors = found.slices.tensors.take(np.array([row]))
         return replace(found, slices=replace(found.slices, tensors=tensors, tensor=np.zeros_like(found.slices.tensor)))
 
@@ -149,11 +150,12 @@ class TableIndex:
 
 
 def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
-    """One table of all rows in order; ``InconsistentTensor`` where two tables disagree about a tensor."""
+    """One table of all rows in order; ``InconsistentTensor`` if two tables disagree about a tensor."""
     if len(tables) == 1:
         return tables[0]
     runs = [table.runs for table in tables if table.runs is not None]
     merged = None
+    # The checksums of all tables follow each other, so each table's positions move behind those before it.
     if runs and len(runs) == len(tables):
         starts = np.cumsum([0, *(len(r.values) for r in runs)])
         first = np.concatenate([r.first + start for r, start in zip(runs, starts, strict=False)])
@@ -166,7 +168,7 @@ def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
 
 
 def unknown_key(key: str, keys: Iterable[str]) -> UnknownKey:
-    """The error for a key that is not there, with the nearest ones that are."""
+    """The error for an unknown key, with the keys that are spelled most alike."""
     from difflib import get_close_matches  # only a mistake pays for it
 
     near = get_close_matches(key, list(keys)[:10_000], n=3)

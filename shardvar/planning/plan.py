@@ -62,8 +62,8 @@ class CopyTable:
     Source 0 holds the rows 0 to 3 and source 1 the rows 3 to 5; the targets hold 0 to 2 and 2 to 5. So target 0 gets
     rows from source 0 alone, and target 1 from both:
 
-    >>> copies = CopyTable(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([[0], [2], [3]]), np.array([[2], [1],
-    [2]]))
+    >>> source, target = np.array([0, 0, 1]), np.array([0, 1, 1])
+    >>> copies = CopyTable(source, target, offset=np.array([[0], [2], [3]]), shape=np.array([[2], [1], [2]]))
     >>> for row in range(len(copies)):
     ...     start, count = copies.offset[row, 0], copies.shape[row, 0]
     ...     print(f"rows {start} to {start + count}: source {copies.source[row]} -> target {copies.target[row]}")
@@ -102,10 +102,9 @@ class Plan:
     >>> plan = plan_copies(stored, wanted)
     >>> [f"{copy.source} -> {copy.target} {copy.region}" for copy in map(plan.copy, range(len(plan.copies)))]
     ['0 -> 0 [0:2]', '0 -> 1 [2:3]', '1 -> 1 [3:5]']
-    >>> plan_copies(stored.take(np.array([0])), wanted)
-    Traceback (most recent call last):  # doctest: +ELLIPSIS
-    shardvar.errors.IncompleteCheckpoint: 'w' lacks [3:5]. These elements are stored nowhere: find the missing file, or
-    ...
+    >>> plan_copies(stored.take(np.array([0])), wanted)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    shardvar.errors.IncompleteCheckpoint: 'w' lacks [3:5]. ...
     """
 
     sources: SliceTable

@@ -91,7 +91,7 @@ MUTANTS = [
     mutant(
         "strings-cut",
         "Strings are cut like any other tensor, and cannot be read back: TensorFlow's MaxShardSizePolicy.",
-        "planning/cut.py",
+        "planning/decision.py",
         "    if is_whole(dtype) or not full_shape:",
         "    if not full_shape:",
         "cut",

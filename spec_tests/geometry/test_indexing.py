@@ -1,0 +1,143 @@
+"""One grammar of NumPy's index: the oracle is NumPy on the whole array, and every caller has the same errors."""
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import shardvar as sv
+from shardvar.cli.usage import parse_index_text
+from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
+from shardvar.layout.indexing import cut_steps, expand_index, plan_region, select_basic, slice_of
+from spec_tests.helpers.hypothesis_strategies import filled_shapes
+
+BASIC: list[Any] = [
+    0, -1, 2, -4, slice(None), slice(1, 3), slice(None, None, -2), slice(2, 2), slice(9, -9, -1), None, Ellipsis,
+]  # fmt: skip
+ADVANCED: list[Any] = [True, False, [0, 2], [], [5], np.array([[1], [0]]), np.array([True, False, True]), np.array(1)]
+
+
+def counted(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return np.arange(np.prod(shape, dtype=int)).reshape(shape)
+
+
+def answer(call: Callable[[], Any]) -> np.ndarray[Any, Any] | None:
+    """The array that NumPy gives, or None where it refuses."""
+    try:
+        return np.asarray(call())
+    except (IndexError, ValueError):
+        return None
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (3, 1), (0, 2), (3, 2, 2)])
+def test_every_key_of_up_to_three_items_is_as_in_numpy(shape: tuple[int, ...]) -> None:
+    """Exhaustively: ``x[key]`` is ``x[expanded]``, and what NumPy refuses is refused, but for arrays of no axis."""
+    array = counted(shape)
+    for count in (1, 2, 3) if len(shape) < 3 else (1, 2):
+        for key in product([*BASIC, *ADVANCED], repeat=count):
+            wanted = answer(lambda key=key: array[key])
+            try:
+                found = answer(lambda key=key: array[tuple(expand_index(key, shape))])
+            except ArgumentError:
+                found = None
+            if wanted is None:
+                assert found is None, key
+            elif found is None:  # arrays of the first axis are checked even where they broadcast to nothing
+                assert wanted.size == 0, key
+            else:
+                assert found.shape == wanted.shape and np.array_equal(found, wanted), key
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (0, 2), (3, 2)])
+def test_every_basic_key_is_a_region_and_a_pick(shape: tuple[int, ...]) -> None:
+    """Exhaustively: ``x[key]`` is ``x[region.slices][pick]``, for every small key."""
+    array = counted(shape)
+    for count in (1, 2, 3):
+        for key in product(BASIC, repeat=count):
+            wanted = answer(lambda key=key: array[key])
+            if wanted is None:
+                with pytest.raises(ArgumentError):
+                    plan_region(key, shape)
+                continue
+            region, pick = plan_region(key, shape)
+            found = array[region.slices][(*pick, ...)]
+            assert found.shape == wanted.shape and np.array_equal(found, wanted), key
+
+
+@given(filled_shapes(max_rank=3, max_extent=9), st.integers(1, 40), st.data())
+def test_the_law_of_regions_and_picks(shape: tuple[int, ...], most: int, data: st.DataObject) -> None:
+    array = counted(shape)
+    key = data.draw(hnp.basic_indices(shape, allow_newaxis=True))
+    region, pick = plan_region((None,) if key is None else key, shape)
+    assert np.array_equal(array[region.slices][(*pick, ...)], np.asarray(array[key]))
+    parts, axis = cut_steps(region, pick, most)
+    picked = [np.asarray(array[part.slices][(*some, ...)]) for part, some in parts]
+    assert np.array_equal(picked[0] if len(parts) == 1 else np.concatenate(picked, axis), np.asarray(array[key]))
+
+
+@given(filled_shapes(min_rank=1, max_rank=3, max_extent=6), st.data())
+def test_the_law_of_expanded_keys(shape: tuple[int, ...], data: st.DataObject) -> None:
+    array = counted(shape)
+    masks = hnp.arrays(np.bool_, shape[:1])
+    key = data.draw(hnp.basic_indices(shape, allow_newaxis=True) | hnp.integer_array_indices(shape) | masks)
+    assert np.array_equal(array[tuple(expand_index(key, shape))], array[key])
+
+
+@given(st.integers(0, 9), st.data())
+def test_a_range_of_positions_comes_back_from_its_slice(length: int, data: st.DataObject) -> None:
+    indices = range(length)[data.draw(st.slices(length))]
+    assert list(range(length)[slice_of(indices)]) == list(indices)
+
+
+MISTAKES: list[tuple[Any, str | None, type[ArgumentError], str]] = [
+    (5, "5", OutOfRange, "Index 5 is out of range for axis 0 of length 5."),
+    ((0, -3), "0, -3", OutOfRange, "Index -3 is out of range for axis 1 of length 2."),
+    ((0, 0, 0), "0, 0, 0", OutOfRange, "3 indices are too many for the shape (5, 2)."),
+    ((..., ...), "..., ...", OutOfRange, "An index has more than one ellipsis."),
+    (slice(0, 5, 0), "0:5:0", ArgumentError, "A slice has step 0."),
+    ("a", None, ArgumentTypeError, "Invalid index 'a'."),
+    (1.5, None, ArgumentTypeError, "Invalid index 1.5."),
+    (slice(0.5, 2), None, ArgumentTypeError, "Invalid index slice(0.5, 2, None)."),
+]
+
+
+@pytest.mark.parametrize(("key", "text", "error", "cause"), MISTAKES)
+def test_the_same_mistake_has_the_same_error_everywhere(
+    key: Any, text: str | None, error: type[ArgumentError], cause: str, tmp_path: Path
+) -> None:
+    """Variables, readers, lazy slices and the command line."""
+    value = np.zeros((5, 2), np.float32)
+    lazy: list[Any] = []
+
+    class Keep(sv.ShardingCallback):
+        description = "Keeps the lazy slices."
+
+        def __call__(self, tensors: Any, /) -> Any:
+            lazy.extend(tensors)
+            return [{each.checkpoint_key: {each.slice_spec: each.tensor}} for each in tensors]
+
+    sv.save(tmp_path / "m", {"w": value}, policy=Keep())
+    with sv.open_checkpoint(tmp_path / "m") as reader:
+        calls: list[Callable[[], Any]] = [
+            lambda: sv.Variable(value)[key],
+            lambda: reader["w"][key],
+            lambda: lazy[0].tensor[key],
+            lambda: select_basic(key, (5, 2)),
+        ]
+        calls += [lambda: parse_index_text(str(text), (5, 2))] if text else []
+        for call in calls:
+            with pytest.raises(ArgumentError) as refused:
+                call()
+            assert type(refused.value) is error and refused.value.cause == cause and refused.value.remedy
+
+
+@pytest.mark.parametrize("key", [[0, 1], np.array([0]), np.ones(5, bool), True, np.True_])
+def test_a_basic_index_has_neither_arrays_nor_booleans(key: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="Invalid index"):
+        select_basic(key, (5, 2))

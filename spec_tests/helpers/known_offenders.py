@@ -21,7 +21,6 @@ GATES = {
     "class names": "test_vocabulary",
     "phrases": "test_vocabulary",
     "docstring openings": "test_docstrings",
-    "dead code": "test_dead_code",
 }
 """Gate -> the module with its function, `find_long_files` for "long files"."""
 

@@ -6,7 +6,7 @@ the pairs (i, j) with a common element.
 1. Along each axis, with B sorted by its first index, the regions that may meet A[i] are a contiguous range of that
    order: those that start before A[i] stops, less the leading ones whose running maximum of stops lies before A[i]
    starts.
-2. If along some axis these ranges together are no longer than a few times the input, expand them and keep the pairs
+2. If along some axis these ranges together are at most a few times as long as the input, expand them and keep the pairs
    that meet along every axis. Row slices, column slices and whole tensors end here at once.
 3. Otherwise cut space near the median start along the axis that separates best and answer both halves. A region that
    straddles the cut goes to both; a pair belongs to the half that holds the first corner of its common region, so it is

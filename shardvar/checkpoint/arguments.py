@@ -43,7 +43,7 @@ def _convert(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     if array.dtype.kind == "O" and array.ndim == 0 and not isinstance(value, np.ndarray):
         raise ArgumentTypeError(
             f"{key!r} is a {type(value).__name__}, not an array.",
-            "Give arrays, and to each of several together a key of its own.",
+            "Give arrays, and give each of several arrays its own key.",
         )
     if array.dtype.kind == "S" and not isinstance(value, np.ndarray):
         return np.array(value, dtype=object)  # as S, bytes would lose their trailing NULs

@@ -1,6 +1,6 @@
 """Restore: the targets of a plan as arrays in memory, every checksum on the way compared.
 
-    plan --lower--> byte ranges, regions --pieces--> arrays --evidence--> returned
+    plan --lower--> byte ranges, regions --engine.pieces--> arrays --engine.evidence--> returned
 
 The plan covers its targets; it could not have been constructed otherwise. ``read_arrays`` chooses what each move is
 read into: small payloads that are whole targets are cut out of the span that brought them, all other bytes go straight

@@ -194,7 +194,7 @@ def test_anything_that_can_be_called_and_says_what_it_does_is_a_policy(tmp_path:
     def by_tensor(tensors: Any) -> Any:
         return [{each.checkpoint_key: {each.slice_spec: each.tensor}} for each in tensors]
 
-    with pytest.raises(ArgumentError, match="is no policy"):
+    with pytest.raises(ArgumentError, match="is not a policy"):
         sv.save(tmp_path / "m", {"a": [1]}, policy=by_tensor)  # type: ignore[arg-type]
     by_tensor.description = "A file a tensor."  # type: ignore[attr-defined]
     report = sv.save(tmp_path / "m", {"a": [1], "b": [2]}, policy=by_tensor)  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ def test_bools_that_could_never_be_loaded_again_are_not_saved(step: int, tmp_pat
 
 @pytest.mark.parametrize("tensors", [[np.ones(2)], np.ones(2), [("a", np.ones(2))], None])
 def test_tensors_are_a_mapping(tensors: Any, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentTypeError, match="no mapping from keys to arrays"):
+    with pytest.raises(ArgumentTypeError, match="not a mapping from keys to arrays"):
         sv.save(tmp_path / "m", tensors)
 
 

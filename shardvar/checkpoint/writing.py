@@ -174,7 +174,7 @@ def check_may_write(work: WritePlan) -> None:
     if other is not None and not work.force:
         raise TargetExists(
             f"{other.path} exists in the format {other.format.name}; one more under that name would be ambiguous.",
-            "Choose another name, or force it to stand beside.",
+            "Choose another name, or pass force=True (--force) to write beside it.",
         )
     there = target.format.locate(target.storage, target.name)
     for name in there:
@@ -185,7 +185,9 @@ def check_may_write(work: WritePlan) -> None:
         if atomic and work.replace_atomically:
             return
         manner = "" if atomic else ", which this format cannot do in one step: a crash in between leaves a mixture"
-        raise TargetExists(f"{target.path} exists.", f"Choose another name, or force its replacement{manner}.")
+        raise TargetExists(
+            f"{target.path} exists.", f"Choose another name, or pass force=True (--force) to replace it{manner}."
+        )
 
 
 def _is_replaced_at_once(work: WritePlan, there: list[str]) -> bool:

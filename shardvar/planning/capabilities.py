@@ -1,4 +1,4 @@
-"""Capabilities: what a format can hold, and how slices are fitted to it before a byte is written."""
+"""Capabilities: the limits of a format, and how slices are fitted to it before a byte is written."""
 
 from dataclasses import dataclass, replace
 
@@ -14,7 +14,7 @@ _NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a format can hold. Planning joins slices that must be whole, and refuses the rest."""
+    """The limits of a format. Planning joins slices that must be whole, and refuses the rest."""
 
     dtypes: frozenset[str]
     """The element types that it can hold at all."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from shardvar.layout import Partition, Region
-from shardvar.layout.partitioners import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, Partitioner
+from shardvar.layout.shard_counts import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, Partitioner
 
 
 def regions(rank: int, limit: int = 6) -> st.SearchStrategy[Region]:

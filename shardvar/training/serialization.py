@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.partitioners import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner
+from shardvar.layout.shard_counts import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner
 from shardvar.variables import initializers
 
 _C = TypeVar("_C", bound=type)

@@ -13,8 +13,8 @@ import shardvar as sv
 from shardvar.errors import ArgumentTypeError, LayoutError
 from shardvar.layout.cutting import call_partitioner, part_columns, plan_rows, read_cut
 from shardvar.layout.partition import Partition, PartitionSpec, div
-from shardvar.layout.partitioners import FixedShardsPartitioner, fixed_size_partitioner
 from shardvar.layout.region import Region
+from shardvar.layout.shard_counts import FixedShardsPartitioner, fixed_size_partitioner
 from shardvar.variables.create import create_sharded_variable
 from spec_tests.helpers.hypothesis_strategies import filled_shapes
 

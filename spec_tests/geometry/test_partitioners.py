@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.partition import div
-from shardvar.layout.partitioners import (
+from shardvar.layout.shard_counts import (
     FixedShardsPartitioner,
     MaxSizePartitioner,
     MinSizePartitioner,

@@ -50,7 +50,7 @@ MUTANTS = [
     mutant(
         "minimum-rounded-up",
         "MinSizePartitioner makes parts that are smaller than the minimum, as TensorFlow's does.",
-        "layout/partitioners.py",
+        "layout/shard_counts.py",
         "    return lambda rows: rows // rows_a_part",
         "    return lambda rows: -(-rows // rows_a_part)",
         "partitioners",
@@ -59,7 +59,7 @@ MUTANTS = [
     mutant(
         "more-parts-than-rows",
         "A partitioner answers with more parts than there are rows, so that some are empty.",
-        "layout/partitioners.py",
+        "layout/shard_counts.py",
         "max(1, min(rows, parts(rows)))",
         "max(1, parts(rows))",
         "partitioners",

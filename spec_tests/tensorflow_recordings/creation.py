@@ -9,11 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import LayoutError
-from shardvar.layout.partitioners import (
-    FixedShardsPartitioner,
-    MaxSizePartitioner,
-    MinSizePartitioner,
-)
+from shardvar.layout.shard_counts import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner
 from shardvar.training.strategies import ParameterServerStrategy
 from shardvar.variables import ShardedVariable, Variable, variable_creator_scope
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped, decode, difference, is_array

@@ -6,7 +6,7 @@ TensorFlow's rule for a minimum is ``rounding="ceil"`` here; so it is asked.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import shardvar.layout.partitioners as rules
+import shardvar.layout.shard_counts as rules
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule
 
 

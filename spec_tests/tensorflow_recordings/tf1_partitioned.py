@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import LayoutError
-from shardvar.layout.partitioners import (
+from shardvar.layout.shard_counts import (
     fixed_size_partitioner,
     min_max_variable_partitioner,
     variable_axis_size_partitioner,

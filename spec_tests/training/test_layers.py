@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shardvar.devices import track_transfers
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout.partition import PartitionSpec
-from shardvar.layout.partitioners import FixedShardsPartitioner, min_max_variable_partitioner
+from shardvar.layout.shard_counts import FixedShardsPartitioner, min_max_variable_partitioner
 from shardvar.training import Module, deserialize, layers, serialize
 from shardvar.training.strategies import MirroredStrategy, ParameterServerStrategy
 from shardvar.variables import IndexedSlices, ShardedVariable, initializers, variable_creator_scope

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shardvar.devices import track_transfers
 from shardvar.errors import ArgumentError
-from shardvar.layout.partitioners import FixedShardsPartitioner
+from shardvar.layout.shard_counts import FixedShardsPartitioner
 from shardvar.training.strategies import (
     CollectiveAllReduceStrategy,
     Hints,

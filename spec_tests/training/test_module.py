@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.partitioners import fixed_size_partitioner
+from shardvar.layout.shard_counts import fixed_size_partitioner
 from shardvar.tracking import ObjectGraph, Trackable
 from shardvar.training.layers import Embedding
 from shardvar.training.module import Module

@@ -11,7 +11,7 @@ import pytest
 from shardvar.devices import track_transfers
 from shardvar.errors import ArgumentError
 from shardvar.layout.partition import PartitionSpec
-from shardvar.layout.partitioners import FixedShardsPartitioner
+from shardvar.layout.shard_counts import FixedShardsPartitioner
 from shardvar.nn import gradient
 from shardvar.training import Module, layers, optimizers
 from shardvar.training.strategies import (

@@ -8,7 +8,7 @@ import pytest
 
 from shardvar.devices import Device, make_cluster
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.partitioners import FixedShardsPartitioner, MinSizePartitioner
+from shardvar.layout.shard_counts import FixedShardsPartitioner, MinSizePartitioner
 from shardvar.training import deserialize, serialize
 from shardvar.training.strategies import (
     CollectiveAllReduceStrategy,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shardvar.devices import Device, make_cluster, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, LayoutError, ScopeError
 from shardvar.layout.partition import PartitionSpec, div
-from shardvar.layout.partitioners import FixedShardsPartitioner, min_max_variable_partitioner
+from shardvar.layout.shard_counts import FixedShardsPartitioner, min_max_variable_partitioner
 from shardvar.training.strategies import (
     CollectiveAllReduceStrategy,
     HybridStrategy,

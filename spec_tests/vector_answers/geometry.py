@@ -9,8 +9,8 @@ import numpy as np
 import shardvar as sv
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.partition import check_tiles
-from shardvar.layout.partitioners import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner
 from shardvar.layout.region import format_slice_text, parse_slice_text
+from shardvar.layout.shard_counts import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner
 from shardvar.planning.policies import BalancedPolicy
 
 Inputs = Mapping[str, Any]

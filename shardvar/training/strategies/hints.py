@@ -17,7 +17,7 @@ from math import prod
 from typing import Any
 
 from shardvar.errors import ArgumentError
-from shardvar.layout.partitioners import element_nbytes
+from shardvar.layout.shard_counts import element_nbytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class ParameterServerStrategy(Strategy):
     R-PSS-1 (RFC 000): "Variables created under strategy.scope() will be partitioned based on the strategy-level
     partitioner."
 
-    >>> from shardvar.layout.partitioners import FixedShardsPartitioner
+    >>> from shardvar.layout.shard_counts import FixedShardsPartitioner
     >>> from shardvar.variables import Variable
     >>> strategy = ParameterServerStrategy(2, FixedShardsPartitioner(3))
     >>> with strategy.scope():

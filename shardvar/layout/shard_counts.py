@@ -1,14 +1,15 @@
-"""Partitioners: into how many parts a variable is cut, decided from its shape and dtype alone.
+"""Shard counts: partitioners, which choose the number of parts of a variable from its shape and dtype alone.
 
-A partitioner is a callable ``p(shape, dtype)`` that answers with one count an axis; ``[3, 1]`` cuts the first axis in
-three. The two families here, TensorFlow 2's classes and TensorFlow 1's functions, share three rules:
+A partitioner is a callable ``p(shape, dtype)`` that answers with one count for each axis; ``[3, 1]`` cuts the first
+axis into three parts. Two families, TensorFlow 2's classes and TensorFlow 1's functions, share three rules:
 
-    fixed      so many parts
-    min bytes  as many parts as there can be without one of them falling below a size
-    max bytes  as few parts as there can be without one of them (unless it is a single row) exceeding a size
+    fixed      a given number of parts
+    min bytes  the most parts such that none falls below a size
+    max bytes  the fewest parts such that none exceeds a size, unless it is a single row
 
-All clamp to the number of rows, so that no part is empty, and are total: a scalar has no axis to cut and answers
-``[]``; no rows, and elements of no bytes, are one part. A dimension may be None (unknown) where the rule needs it not.
+All rules clamp the count to the number of rows, so that no part is empty. They answer for every shape: ``[]`` for a
+scalar, which has no axis to cut, and one part for a shape without rows or elements of zero bytes. A dimension may be
+None (unknown) where the rule does not need it.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ class Partitioner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedShardsPartitioner:
-    """Always ``num_shards`` parts, or one a row where rows are fewer.
+    """A partitioner that cuts into ``num_shards`` parts, or into single rows if there are fewer rows.
 
     >>> FixedShardsPartitioner(5)((13, 4), "float32"), FixedShardsPartitioner(5)((3,), "float32")
     ([5, 1], [3])
@@ -48,13 +49,13 @@ class FixedShardsPartitioner:
         _check_positive(num_shards=self.num_shards)
 
     def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
-        """``min(num_shards, rows)`` along ``axis``; only that dimension need be known."""
+        """Return ``min(num_shards, rows)`` along ``axis``; only that dimension must be known."""
         return _answer(shape, axis, lambda _rows: self.num_shards)
 
 
 @dataclass(frozen=True, slots=True)
 class MinSizePartitioner:
-    """As many parts as can hold ``min_shard_bytes`` each, at most ``max_shards``.
+    """A partitioner that cuts into the most parts of at least ``min_shard_bytes`` each, at most ``max_shards``.
 
     >>> MinSizePartitioner(64 << 20, max_shards=10)((60000, 1000), "float32")
     [3, 1]
@@ -63,11 +64,11 @@ class MinSizePartitioner:
     """
 
     min_shard_bytes: int = 256 << 10
-    """No part is smaller, unless the whole is."""
+    """Least bytes of a part. A smaller variable is one part."""
     max_shards: int = 1
-    """No more parts than these."""
+    """Largest number of parts."""
     bytes_per_string: int = 16
-    """The bytes that one string counts as; its true size is not known from the dtype."""
+    """Bytes that one string counts as; the dtype does not tell its true size."""
     rounding: Rounding = "floor"
     """``"floor"`` keeps the minimum; ``"ceil"`` is TensorFlow's rule, whose parts may be smaller."""
 
@@ -77,7 +78,7 @@ class MinSizePartitioner:
         _check_rounding(self.rounding)
 
     def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
-        """The counts; every dimension must be known."""
+        """Return the counts; every dimension must be known."""
         row_nbytes = _row_nbytes(shape, dtype, axis, self.bytes_per_string)
         parts = _parts_of_min_bytes(row_nbytes, self.min_shard_bytes, self.rounding)
         return _answer(shape, axis, lambda rows: min(self.max_shards, parts(rows)))
@@ -85,18 +86,20 @@ class MinSizePartitioner:
 
 @dataclass(frozen=True, slots=True)
 class MaxSizePartitioner:
-    """As few parts as hold ``max_shard_bytes`` at most, which a single row may exceed; at most ``max_shards``.
+    """A partitioner that cuts into the fewest parts of at most ``max_shard_bytes`` each, at most ``max_shards``.
+
+    A single row may exceed the limit.
 
     >>> MaxSizePartitioner(100)((13, 7), "float32"), MaxSizePartitioner(100, max_shards=2)((13, 7), "float32")
     ([5, 1], [2, 1])
     """
 
     max_shard_bytes: int
-    """No part is larger, unless it is one row or ``max_shards`` forbids more parts."""
+    """Most bytes of a part. A part of one row may be larger, and so may all parts if ``max_shards`` is reached."""
     max_shards: int | None = None
-    """No more parts than these; None, or 0 as in TensorFlow, for any number."""
+    """Largest number of parts; None, or 0 as in TensorFlow, for no limit."""
     bytes_per_string: int = 16
-    """The bytes that one string counts as; its true size is not known from the dtype."""
+    """Bytes that one string counts as; the dtype does not tell its true size."""
 
     def __post_init__(self) -> None:
         _check_positive(max_shard_bytes=self.max_shard_bytes, bytes_per_string=self.bytes_per_string)
@@ -104,8 +107,9 @@ class MaxSizePartitioner:
             _check_positive(max_shards=self.max_shards)
 
     def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
-        """The counts; every dimension must be known."""
+        """Return the counts; every dimension must be known."""
         row_nbytes = _row_nbytes(shape, dtype, axis, self.bytes_per_string)
+        # For 13 rows of 28 bytes and at most 100 bytes: 3 rows a part, so 5 parts. Rows of zero bytes all fit into one.
         rows_a_part = max(1, self.max_shard_bytes // row_nbytes) if row_nbytes else None
 
         def parts(rows: int) -> int:
@@ -119,7 +123,7 @@ Partition2 = Callable[[Shape, Any], list[int]]
 
 
 def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partition2:
-    """TensorFlow 1's name for ``FixedShardsPartitioner``, the axis chosen beforehand.
+    """Return a ``FixedShardsPartitioner`` with a fixed axis, under TensorFlow 1's name.
 
     >>> fixed_size_partitioner(5, axis=1)((13, 2), "float32")
     [1, 2]
@@ -131,7 +135,7 @@ def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partition2:
 def variable_axis_size_partitioner(
     max_shard_bytes: int, axis: int = 0, bytes_per_string_element: int = 16, max_shards: int | None = None
 ) -> Partition2:
-    """TensorFlow 1's name for ``MaxSizePartitioner``, the axis chosen beforehand.
+    """Return a ``MaxSizePartitioner`` with a fixed axis, under TensorFlow 1's name.
 
     >>> variable_axis_size_partitioner(64)((16, 4), "float64")
     [8, 1]
@@ -147,7 +151,9 @@ def min_max_variable_partitioner(
     bytes_per_string_element: int = 16,
     rounding: Rounding = "floor",
 ) -> Partition2:
-    """TensorFlow 1's name for ``MinSizePartitioner``; as there, ``max_partitions`` below 1 is one part.
+    """Return a ``MinSizePartitioner`` with a fixed axis, under TensorFlow 1's name.
+
+    As in TensorFlow, ``max_partitions`` below 1 means one part.
 
     R-PART-3 (RFC 000): "a partitioner that allocates at least 64MB for each partition", 10 of 240 MB and 3 of 80 MB:
 
@@ -160,11 +166,13 @@ def min_max_variable_partitioner(
 
 
 def _parts_of_min_bytes(row_nbytes: int, min_nbytes: int, rounding: Rounding) -> Callable[[int], int]:
-    """The rule of MinSizePartitioner before it is clamped: rows -> parts."""
+    """Return the rule of ``MinSizePartitioner`` before it is clamped: rows -> parts."""
     if rounding == "ceil" or row_nbytes == 0:
+        # TensorFlow divides bytes and rounds up: 240 MB in parts of 64 MiB are ceil(3.58) = 4 parts of 60 MB each,
+        # which is below the minimum.
         return lambda rows: -(-rows * row_nbytes // min_nbytes)
-    # Rows are not divisible: a part that is large enough has so many of them, and div gives every part at least
-    # rows // parts.
+    # Rows are not divisible, so a part that is large enough has at least `rows_a_part` rows. The smallest part of div
+    # has rows // parts rows, which is at least rows_a_part if parts <= rows // rows_a_part.
     rows_a_part = -(-min_nbytes // row_nbytes)
     return lambda rows: rows // rows_a_part
 
@@ -178,7 +186,7 @@ def _answer(shape: Shape, axis: int, parts: Callable[[int], int]) -> list[int]:
 
 
 def _row_nbytes(shape: Shape, dtype: Any, axis: int, bytes_per_string: int) -> int:
-    """The bytes of one index along ``axis``."""
+    """Return the bytes of one index along ``axis``."""
     nbytes = element_nbytes(dtype, bytes_per_string)
     for position in range(len(_known_rank(shape))):
         if position != _checked_axis(shape, axis):
@@ -187,7 +195,7 @@ def _row_nbytes(shape: Shape, dtype: Any, axis: int, bytes_per_string: int) -> i
 
 
 def element_nbytes(dtype: Any, bytes_per_string: int) -> int:
-    """The bytes of one element: 0 for handles (variants and TensorFlow's resources), an estimate for strings.
+    """Return the bytes of one element: 0 for handles (variants and TensorFlow's resources), an estimate for strings.
 
     >>> element_nbytes("bfloat16", 16), element_nbytes("string", 16), element_nbytes("resource", 16)
     (2, 16, 0)
@@ -205,9 +213,11 @@ def _known_rank(shape: Shape) -> Shape:
 
 
 def _checked_axis(shape: Shape, axis: int) -> int:
-    """The axis counted from the front."""
+    """Return the axis, counted from the front."""
     if not -len(shape) <= axis < len(shape):
-        raise OutOfRange(f"The shape {tuple(shape)} has no axis {axis} to partition.")
+        raise OutOfRange(
+            f"The shape {tuple(shape)} has no axis {axis} to partition.", f"Give an axis from 0 to {len(shape) - 1}."
+        )
     return axis % len(shape)
 
 

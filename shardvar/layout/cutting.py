@@ -7,7 +7,7 @@ with the same meaning, and refuse the rest with the same error:
     counts            div parts along each axis; axes that are left out stay whole
     a PartitionSpec   counts, or uneven sizes
     a Partition       these parts
-    a partitioner     a callable that answers with one of the forms above
+    a partitioner     a callable that answers with one of the forms above; that of a variable with counts or a spec
 
 1. ``call_partitioner`` asks a partitioner with the arguments of its signature: RFC 000's two, or RFC 002's three.
 2. ``read_cut`` turns any form into a ``Partition`` or into the sizes of the parts along every axis. More parts than
@@ -54,12 +54,16 @@ def read_cut(
     >>> read_cut(5, (13, 4), "float32"), read_cut([2, 9], (13, 4), "float32")
     (((3, 3, 3, 2, 2), (4,)), ((7, 6), (1, 1, 1, 1)))
     """
-    source = "The partition"
+    source, is_answer = "The partition", callable(cut)
     if callable(cut):
         cut, source = call_partitioner(cut, shape, dtype, num_shards), "The partitioner's answer"
+    place = f"{source} {cut!r} does not cut the shape {tuple(shape)}"
+    if rows_only and is_answer and isinstance(cut, int | np.integer | Partition):
+        # R-PART-1 (RFC 000): the answer is "a list/tuple representing the number of partitions on each dimension". RFC
+        # 002 adds the spec. Variables keep to that; a save also takes what it takes without a partitioner.
+        raise LayoutError(f"{place}.", "Answer with a list [n, 1, ...] where n is at least 1, or with a PartitionSpec.")
     if isinstance(cut, Partition):
         return _check_partition(cut, tuple(shape), rows_only)
-    place = f"{source} {cut!r} does not cut the shape {tuple(shape)}"
     spec = _read_spec(cut, place)
     given = spec.splits if spec.partitions is None else spec.partitions
     if given is None or not rows_only <= len(given) <= len(shape):

@@ -19,6 +19,7 @@ from shardvar.planning.policies import Policy
 def as_array(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     """Return a value as an array that has lost nothing of it."""
     array = value if type(value) is np.ndarray else _convert(key, value)
+    # Such a bool comes from a view of other bytes. It would be written as it is, and every load would refuse it.
     if array.dtype == np.bool and array.size and array.view(np.uint8).max() > 1:
         raise ArgumentError(
             f"{key!r} is of dtype bool and holds bytes other than 0 and 1.", "Make it from numbers with astype(bool)."
@@ -55,9 +56,11 @@ def _without_torch(value: Any) -> Any:
 
     PyTorch converts neither tensors with a gradient nor dtypes that only ``ml_dtypes`` has; those go by their bytes.
     """
+    # Looked up, not imported: a program that has a tensor has imported PyTorch already.
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return value
+    # PyTorch keeps conjugation and negation as flags of a view; once resolved, the memory holds the values.
     tensor = value.detach().cpu().resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
     if hasattr(np, name):
@@ -87,6 +90,7 @@ def check_policy(policy: Any) -> None:
     """Raise ``ArgumentTypeError`` unless a policy can assign slices to files and has a description."""
     if policy is None:
         return
+    # A class is callable, and would pass for a policy below.
     if isinstance(policy, type):
         raise ArgumentTypeError(f"{policy!r} is a class, not a policy.", f"Give an instance, {policy.__name__}(...).")
     decides = callable(policy) or callable(getattr(policy, "assign", None))
@@ -106,6 +110,7 @@ def texts_of(metadata: Any) -> dict[str, str]:
         if not (isinstance(name, str) and isinstance(text, str)):
             raise ArgumentTypeError(f"The metadata have {text!r} for {name!r}.", "Give text for text.")
         try:
+            # Lone surrogates are text in Python, but cannot be encoded as UTF-8.
             (name + text).encode()
         except UnicodeEncodeError:
             raise ArgumentError(f"The metadata {name!r}: {text!r} are not valid Unicode.", "Give other text.") from None
@@ -114,6 +119,7 @@ def texts_of(metadata: Any) -> dict[str, str]:
 
 def strings_of(values: str | Iterable[str], what: str) -> list[str]:
     """Return one string or several as a list, each once, in order."""
+    # Text is iterable: "abc" would become three strings.
     if isinstance(values, str):
         return [values]
     try:

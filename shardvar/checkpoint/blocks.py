@@ -64,6 +64,7 @@ class Blocks:
 
     def is_small(self, tensor: int) -> bool:
         """True where the tensor is read whole: it fits in a block, or is of strings, which are decoded together."""
+        # Opaque tensors cannot be read as arrays, so they are streamed however small they are.
         dtype = self.tensors.dtype(tensor)
         return dtype == STRING or (not is_opaque(dtype) and int(self.nbytes[tensor]) <= BLOCK_NBYTES)
 
@@ -84,6 +85,7 @@ class Blocks:
         except READ_ERRORS as error:
             if len(tensors) == 1:
                 return [error]
+            # One by one, so that a damaged tensor does not hide the others of its batch.
             return [self.read([tensor])[0] for tensor in tensors]
 
     def stream(self, tensor: int, count: int) -> Iterator[Array]:

@@ -47,11 +47,13 @@ def _report(a: Reader, b: Reader, progress: Progress) -> DiffReport:
     in_a, in_b = set(keys_a), set(keys_b)
     common = {key: row for row, key in enumerate(keys_a) if key in in_b}
     walk = _Walk(Blocks.of(a), Blocks.of(b), progress)
+    # Check: a key that either index has a fault for is not read.
     for side, reader in (("a", a), ("b", b)):
         for key, error in reader.faults.items():
             if key in common:
                 walk.fail(key, side, error)
     failed = {key for key, _ in walk.unreadable}
+    # Move: the values of the others, which may turn out to be damaged too.
     walk.compare([key for key in common if key not in failed])
     failed = {key for key, _ in walk.unreadable}
     return DiffReport(
@@ -146,10 +148,13 @@ def _differ(a: Array, b: Array) -> Bools:
         a, b = widen_numbers(a), widen_numbers(b)  # the bits of an element, without those that only fill its byte
     if a.dtype != b.dtype:
         a, b = _in_common(a, b)
+        # x != x is True for NaNs alone, so two NaNs count as the same value.
         mask = (a != b) & ~((a != a) & (b != b))
     elif a.itemsize == 16:
+        # complex128: NumPy has no integer of 16 bytes, so the bits are compared as two of 8.
         mask = (a.view(np.uint64).reshape(-1, 2) != b.view(np.uint64).reshape(-1, 2)).any(axis=1)
     else:
+        # As integers: as floats, 0.0 would equal -0.0, and a NaN would differ from itself.
         word = np.dtype(f"u{a.itemsize}")
         mask = a.view(word) != b.view(word)
     return mask
@@ -167,14 +172,17 @@ def _in_common(a: Array, b: Array) -> tuple[Array, Array]:
 def _distances(a: Array, b: Array) -> tuple[Number | None, float | None, int]:
     """The largest distance, the largest relative distance, and the number of pairs that have none."""
     if a.dtype.kind in "iu":
-        # Modulo 2**64, which is exact: the smaller is taken from the larger.
+        # Modulo 2**64, which is exact: the smaller is taken from the larger. For int64 the largest distance, from
+        # -2**63 to 2**63 - 1, is 2**64 - 1, which fits uint64.
         distance = np.maximum(a, b).view(np.uint64) - np.minimum(a, b).view(np.uint64)
+        # As float64, since the absolute value of -2**63 does not fit int64. The elements differ, so the scale is not 0.
         scale = np.maximum(np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64)))
         return int(distance.max()), float((distance / scale).max()), 0
     with np.errstate(invalid="ignore", over="ignore"):
         distance = np.abs(a - b)
         scale = np.maximum(np.abs(a), np.abs(b))
         relative = np.divide(distance, scale, out=np.zeros_like(distance), where=scale > 0)
+    # With an infinity on one side, inf / inf gave NaN.
     relative[np.isinf(distance)] = np.inf
     has_one = ~np.isnan(distance)
     if not has_one.any():
@@ -215,6 +223,7 @@ class _Walk:
         walked = [row for row, other in pairs.items() if self._may_be_same(row, other)]
         small = [row for row in walked if self.a.is_small(row) and self.b.is_small(pairs[row])]
         nbytes = self.a.nbytes.copy()
+        # Dtypes may differ, so a batch is bounded by the larger side.
         nbytes[small] = np.maximum(nbytes[small], self.b.nbytes[[pairs[row] for row in small]])
         for batch in batches(nbytes, small):
             arrays = zip(self.a.read(batch), self.b.read([pairs[row] for row in batch]), strict=True)
@@ -239,11 +248,13 @@ class _Walk:
     def _compare_streams(self, row: int, other: int) -> None:
         """Both to their ends, since the last checksums are compared there."""
         a, b = self.a.tensors, self.b.tensors
+        # Blocks of equally many elements on both sides, of which the larger fills 4 MiB. Variants count bytes.
         itemsize = max(1, int(ITEMSIZES[a.codes[row]]), int(ITEMSIZES[b.codes[other]]))
         count = BLOCK_NBYTES // itemsize
         total, start = Difference(), 0
         try:
             for x, y in _together(self.a.stream(row, count), self.b.stream(other, count)):
+                # Two variants may differ in length. The bytes that only one of them has differ.
                 shared, longer = sorted((len(x), len(y)))
                 total = total.merge(compare_arrays(x[:shared], y[:shared], start))
                 if shared < longer:

@@ -56,6 +56,7 @@ def load(
         # Move.
         arrays = read_arrays(plan, reader.source, entries)
         loaded = mapped | {tensors.keys[row]: array for row, array in zip(rows.tolist(), arrays, strict=True)}
+        # In the order of the keys, whichever way each value came.
         return {key: loaded[key] for key in tensors.keys}
 
 
@@ -94,6 +95,7 @@ def _is_contiguous(entries: EntryTable, rows: npt.NDArray[np.int64], slices: Sli
     """Return True if the payloads of the slices, one after the other, are the tensor's: cut by rows, and adjacent."""
     if not len(rows) or not entries.plain[rows].all() or (entries.file[rows] != entries.file[rows[0]]).any():
         return False
+    # Cut along the first axis alone, and sorted by offset, slices follow each other in C order.
     if len(rows) > 1 and (slices.shape[rows, 1:] != slices.tensors.shapes[slices.tensor[rows[0]], 1:]).any():
         return False
     stop = entries.start[rows] + slices.nbytes[rows]

@@ -116,7 +116,9 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
 def is_same(a: Location, b: Location) -> bool:
     """Return True if two names are of the same checkpoint or of the same file, also if one leads through a link."""
     if os.path.realpath(a.path) == os.path.realpath(b.path):
+        # Checkpoints of several formats may share a prefix. A path of a file means that file in any format.
         return a.format.name == b.format.name or os.path.isfile(a.path)
+    # A prefix and its index file are two paths of one checkpoint. Directories are resolved, since one may be a link.
     stems = {os.path.join(os.path.realpath(each.storage.path), each.stem) for each in (a, b)}
     return len(stems) == 1 and a.format.name == b.format.name
 

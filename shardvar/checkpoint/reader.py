@@ -109,6 +109,7 @@ class Reader:
     def _names(self) -> dict[str, None]:
         if self._keys is None:
             stored = self.entries().slices.tensors.keys
+            # Entries of a faulty key may be missing from the table; the key is listed all the same.
             self._keys = dict.fromkeys(stored) | dict.fromkeys(sorted(set(self.index.faults).difference(stored)))
         return self._keys
 
@@ -142,6 +143,7 @@ class Reader:
         tensors = entries.slices.tensors
         shape = tensors.shape(0)
         wanted, pick = plan_region(region, shape)
+        # The place of a string follows from the lengths of all before it, so strings are read whole and cut then.
         if tensors.dtype(0) == "string":
             return _pick(_pick(self._read(entries, Region.whole(shape)), wanted.slices), pick)
         if entries.runs is not None:
@@ -166,6 +168,7 @@ class Reader:
         with self.explain_policy():
             fault = self.index.faults.get(key)
             if fault is not None:
+                # A new error each time: one that is raised again keeps the traceback of the time before.
                 raise type(fault)(fault.cause, fault.remedy)
             entries = self.index.find(key)
             for error in find_faults(entries.slices).values():
@@ -233,6 +236,7 @@ def _is_part_of_guarded(source: Source, entries: EntryTable, wanted: Region) -> 
     slices, rank = entries.slices, wanted.rank
     offset, shape = slices.offset[:, :rank], slices.shape[:, :rank]
     low, high = np.array(wanted.offset, dtype=np.int64), np.array(wanted.stop, dtype=np.int64)
+    # If the rows 3:7 are wanted, the slice 0:5 meets them and is not covered; 4:6 is covered.
     meets = (np.minimum(offset + shape, high) > np.maximum(offset, low)).all(axis=1)
     is_covered = ((offset >= low) & (offset + shape <= high)).all(axis=1)
     return bool((Evidence(source, entries).is_guarded(np.arange(len(entries))) & meets & ~is_covered).any())

@@ -102,6 +102,7 @@ def _filtered(reader: Reader, globs: str | Iterable[str] | None) -> EntryTable:
     entries = reader.entries()
     tensors = entries.slices.tensors
     rows = np.array([row for row, key in enumerate(tensors.keys) if key in kept], dtype=np.int64)
+    # The new row of each tensor, -1 for those left out: if rows 0 and 2 of three are kept, it is 0, -1, 1.
     position = np.full(len(tensors), -1, dtype=np.int64)
     position[rows] = np.arange(len(rows))
     chosen = entries.take(np.flatnonzero(position[entries.slices.tensor] >= 0))
@@ -169,6 +170,7 @@ def _generation(found: Location, reader: Reader, work: WritePlan) -> str:
         finally:
             file.close()
     slices, entries = work.assignment.slices, work.entries
+    # Separated by NUL: without it, the keys "ab", "c" and "a", "bc" would give one digest.
     for keys in (slices.tensors.keys, entries.slices.tensors.keys):
         digest.update("\0".join(keys).encode("utf-8", "surrogateescape"))
     for column in (
@@ -176,4 +178,5 @@ def _generation(found: Location, reader: Reader, work: WritePlan) -> str:
         *(slices.tensors.codes, slices.tensor, slices.offset, slices.shape, slices.nbytes, work.assignment.file),
     ):
         digest.update(np.ascontiguousarray(column, dtype=np.int64).tobytes())
+    # 64 bits keep names short, and two writes into one directory do not get the same ones by chance.
     return digest.hexdigest()[:16]

@@ -27,23 +27,23 @@ class Statistics:
     """Statistics of the elements of a tensor, from one pass over them."""
 
     count: int = 0
-    """Elements."""
+    """The number of elements."""
     finite: int = 0
-    """Elements that are neither NaN nor infinite."""
+    """The number of elements that are neither NaN nor infinite."""
     nan: int = 0
-    """NaNs."""
+    """The number of NaNs."""
     inf: int = 0
-    """Infinities of either sign."""
+    """The number of infinities of either sign."""
     zero: int = 0
-    """Zeros of either sign."""
+    """The number of zeros of either sign."""
     minimum: Number | None = None
-    """The smallest finite element; None where there is none."""
+    """The smallest finite element; None if all elements are NaN or infinite, or the tensor is empty."""
     maximum: Number | None = None
     """The largest finite element."""
     mean: float | None = None
     """The mean of the finite elements."""
     m2: float = 0.0
-    """The sum of their squared deviations from the mean."""
+    """The sum of the squared deviations of the finite elements from their mean."""
 
     @property
     def std(self) -> float | None:
@@ -51,12 +51,14 @@ class Statistics:
         return sqrt(self.m2 / self.finite) if self.finite else None
 
     def merge(self, other: "Statistics") -> Self:
-        """The statistics of both sets of elements together."""
+        """Return the statistics of both sets of elements together."""
         finite = self.finite + other.finite
         mean, m2 = self.mean, self.m2 + other.m2
         if self.mean is None or other.mean is None:
             mean = other.mean if self.mean is None else self.mean
         else:
+            # 3 elements of mean 2 and one of 6: the shift is 4, the mean 2 + 4 * 1 / 4 = 3, and m2 grows by 4**2 * 3 *
+            # 1 / 4 = 12.
             shift = other.mean - self.mean
             mean = self.mean + shift * (other.finite / finite)
             m2 += shift * shift * (self.finite * (other.finite / finite))
@@ -73,7 +75,7 @@ class Statistics:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The statistics as a JSON object with stable keys."""
+        """Return the statistics as a JSON object with stable keys."""
         return {
             "count": self.count,
             "min": json_number(self.minimum),
@@ -87,13 +89,13 @@ class Statistics:
 
 
 def reals(array: Array) -> Array:
-    """The elements of an array of numbers as flat real numbers: complex ones by their magnitude, bools as 0 and 1."""
+    """Return the elements of an array as flat real numbers: complex ones by their magnitude, bools as 0 and 1."""
     values = widen_numbers(array.reshape(-1))
     return np.where(np.isnan(values.imag), np.nan, np.abs(values)) if values.dtype.kind == "c" else values
 
 
 def statistics(array: Array) -> Statistics:
-    """The statistics of an array of numbers.
+    """Return the statistics of an array of numbers.
 
     >>> s = statistics(np.array([1.0, 3.0, np.nan, 0.0]))
     >>> s.minimum, s.maximum, s.nan, s.zero, round(s.std, 3)
@@ -111,6 +113,8 @@ def statistics(array: Array) -> Statistics:
     with np.errstate(over="ignore", invalid="ignore"):
         floats = finite.astype(np.float64, copy=False)
         mean = float(floats.mean())
+        # Not the mean of squares less the square of the mean: for 1e8 and 1e8 + 1 both are about 1e16, where floats lie
+        # 2 apart, and the variance of 0.25 would be lost.
         deviations = floats - mean
         m2 = float(np.dot(deviations, deviations))
     low, high = python_number(finite.min()), python_number(finite.max())
@@ -120,15 +124,16 @@ def statistics(array: Array) -> Statistics:
 def measure(
     reader: Reader, keys: Iterable[str], progress: Progress = lambda _nbytes: None
 ) -> Iterator[tuple[str, Statistics | ReadError]]:
-    """The statistics of each tensor of numbers among ``keys``, or the error that keeps it from being read.
+    """Yield the statistics of each tensor of numbers among ``keys``, or the error that keeps it from being read.
 
-    Strings and opaque tensors have none and are left out. Memory: some blocks, whatever the size of a tensor.
+    Strings and opaque tensors are left out. Memory: some blocks, whatever the size of a tensor.
     """
     blocks = Blocks.of(reader)
     rows, faults = blocks.tensors.rows(), reader.faults
     wanted = [rows[key] for key in keys if key in rows and key not in faults]
     numbers = [tensor for tensor in wanted if is_number(blocks.tensors.dtype(tensor))]
     small = [tensor for tensor in numbers if blocks.is_small(tensor)]
+    # Move: small tensors together, then large ones block by block.
     for batch in batches(blocks.nbytes, small):
         for tensor, found in zip(batch, blocks.read(batch), strict=True):
             yield blocks.tensors.keys[tensor], found if isinstance(found, ReadError) else statistics(found)
@@ -162,19 +167,20 @@ NUM_BINS = 24
 
 
 def bin_counts(array: Array, low: float, high: float, num_bins: int = NUM_BINS) -> Ints:
-    """[num_bins] how many finite elements lie in each of the equal parts of ``[low, high]``; the last holds ``high``.
+    """Return the numbers [num_bins] of finite elements in equal parts of ``[low, high]``; the last part holds ``high``.
 
-    Where all are the same, the first bin holds them.
+    If all elements are the same, the first bin holds them.
 
     >>> bin_counts(np.array([0.0, 1.0, 1.5, 4.0, np.nan]), 0.0, 4.0, 4).tolist()
     [1, 2, 0, 1]
     """
     values = reals(array)
-    # A quarter of each, so that the width of no range overflows.
+    # A quarter of each, so that the width cannot overflow: from -1.7e308 to 1.7e308 it is 3.4e308, beyond float64.
     floats = values[np.isfinite(values)].astype(np.float64) / 4 if values.dtype.kind == "f" else values / 4.0
     width = high / 4 - low / 4
     if width <= 0:
         return np.array([len(floats), *[0] * (num_bins - 1)], dtype=np.int64)
+    # The highest value falls behind the last bin: 4.0 in [0, 4] with 4 bins is floor(4.0) = 4, and the last bin is 3.
     place = np.clip(np.floor((floats - low / 4) / width * num_bins), 0, num_bins - 1)
     return np.bincount(place.astype(np.int64), minlength=num_bins)
 
@@ -182,7 +188,7 @@ def bin_counts(array: Array, low: float, high: float, num_bins: int = NUM_BINS) 
 def histograms(
     reader: Reader, measured: Mapping[str, Statistics | ReadError], progress: Progress = lambda _nbytes: None
 ) -> Iterator[tuple[str, Ints]]:
-    """The bin counts of each tensor whose statistics were taken and that has a finite element."""
+    """Yield the bin counts of each tensor whose statistics were taken and that has a finite element."""
     blocks = Blocks.of(reader)
     rows = blocks.tensors.rows()
     ranges = {
@@ -192,7 +198,7 @@ def histograms(
     }
     for batch in batches(blocks.nbytes, [row for row in ranges if blocks.is_small(row)]):
         for row, found in zip(batch, blocks.read(batch), strict=True):
-            if not isinstance(found, READ_ERRORS):  # told with the statistics, or the file changed since
+            if not isinstance(found, READ_ERRORS):  # reported with the statistics, or the file changed since
                 yield blocks.tensors.keys[row], bin_counts(found, *ranges[row])
             progress(int(blocks.nbytes[row]))
     for row, ends in ranges.items():

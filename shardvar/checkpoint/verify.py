@@ -64,6 +64,7 @@ def _report(found: Location, source: Source, progress: Progress) -> VerifyReport
     findings = _findings(source, damages)
     damages.extend(_damage_found(each) for each in findings if each.is_damage)
     damages.extend(_damage(error, key) for key, error in faults.items())
+    # Payloads are read of keys with holes or overlaps too: their places are known.
     readable = [_readable(unreadable, entries) for entries in tables]
     for entries in readable:
         errors = check_payloads(source, entries, progress)
@@ -186,6 +187,7 @@ def check_values(source: Source, entries: EntryTable, row: int) -> None:
         source.read_into(entries, row, 0, payload)
         strings.decode(payload, region.shape)
         return
+    # Bools: a block at a time, whatever the size of the tensor.
     for start, stop in block_ranges(0, nbytes):
         block = new_buffer(stop - start)
         source.read_into(entries, row, start, block)

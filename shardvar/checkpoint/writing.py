@@ -148,6 +148,7 @@ def carry_out(work: WritePlan, source: Source, generation: str | None, progress:
         # Check.
         check_may_write(work)
         # Plan: the places of all payloads in their files, and a task for each file.
+        # Without a digest of what is written, the token is random, and no file of an earlier run has it.
         token = generation or secrets.token_hex(8)
         sink = target.format.create(target.storage, target.name, work.assignment, work.metadata, token)
         tasks = file_tasks(work.plan, work.entries, work.assignment, sink, target.storage, token)

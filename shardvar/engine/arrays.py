@@ -29,12 +29,12 @@ class ArraySource:
     arrays: Sequence[npt.NDArray[Any] | bytes]
     """[m] the arrays; strings already encoded as payloads."""
     index: TableIndex
-    """One plain entry an array."""
+    """The table of contents: one plain entry for each array."""
     crc: Checksum | None = None
-    """Memory keeps no checksums."""
+    """None: arrays in memory have no checksums."""
 
     def payload(self, row: int) -> memoryview | None:
-        """The payload where it lies in memory as such, else None."""
+        """Return the payload if it lies in memory as such, else None."""
         array = self.arrays[row]
         if isinstance(array, bytes):
             return memoryview(array)
@@ -43,12 +43,12 @@ class ArraySource:
         return None
 
     def nbytes(self, row: int) -> int:
-        """The bytes of the payload."""
+        """Return the size of the payload in bytes."""
         array = self.arrays[row]
         return len(array) if isinstance(array, bytes) else array.nbytes
 
     def _small_payload(self, row: int) -> bytes | memoryview:
-        """The payload, copied where need be: for arrays that are small."""
+        """Return the payload of a small array, which may be copied."""
         array = self.arrays[row]
         if isinstance(array, bytes):
             return array
@@ -65,6 +65,8 @@ class ArraySource:
         array = self.arrays[file]
         if isinstance(array, bytes):
             raise UnsupportedError("Encoded strings lie in memory as they are.")
+        # The whole elements that hold the bytes: the bytes [6, 13) of a float32 array lie in its elements 1 to 3, from
+        # 2 bytes into the first one on.
         first, last = start // array.itemsize, -(-(start + len(buffer)) // array.itemsize)
         elements = array.flat[first:last]  # a copy, in C order whatever the strides are
         octets = elements.astype(array.dtype.newbyteorder("<"), copy=False).view(np.uint8)
@@ -87,23 +89,24 @@ class ArraySource:
                 self.read_span(row, start, into)
 
     def map(self, file: int) -> memoryview:
-        """The payload of one array."""
+        """Return the payload of one array."""
         payload = self.payload(file)
         if payload is None:
             raise UnsupportedError("An array that is not contiguous cannot be mapped.")
         return payload
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: arrays need not be closed."""
 
 
 _STRING_CODE = code(STRING)
 
 
 def array_source(slices: SliceTable, arrays: Sequence[npt.NDArray[Any]]) -> ArraySource:
-    """The source of arrays that hold these slices, row by row; strings are encoded, and their sizes filled in."""
+    """Return the source of arrays that hold these slices, row by row; strings are encoded, and their sizes set."""
     payloads: list[npt.NDArray[Any] | bytes] = list(arrays)
     nbytes: Ints = slices.nbytes.copy()
+    # The size of strings is known only once they are encoded.
     for row in np.flatnonzero(slices.codes() == _STRING_CODE).tolist():
         try:
             encoded = strings.encode(_as_bytes_objects(arrays[row]))
@@ -113,6 +116,7 @@ def array_source(slices: SliceTable, arrays: Sequence[npt.NDArray[Any]]) -> Arra
         nbytes[row] = len(encoded)
     table = replace(slices, nbytes=nbytes)
     count = len(table)
+    # Array i is file i, and its payload begins at byte 0.
     entries = EntryTable(
         table,
         np.arange(count),
@@ -124,7 +128,9 @@ def array_source(slices: SliceTable, arrays: Sequence[npt.NDArray[Any]]) -> Arra
 
 
 def is_little_endian(dtype: np.dtype[Any]) -> bool:
-    """True where the elements lie in memory as in a payload."""
+    """Return True if the elements lie in memory as in a payload."""
+    # "|" is a dtype without byte order, such as int8. "=" is the processor's order; NumPy writes "<" or ">" only for
+    # the other one.
     return dtype.byteorder in "<|" or (dtype.byteorder == "=" and sys.byteorder == "little")
 
 

@@ -26,7 +26,7 @@ _integer_info: Any = ml_dtypes.iinfo  # without types in its package
 _float_info: Any = ml_dtypes.finfo
 
 _NARROW = ("int2", "int4", "uint2", "uint4")
-"""Types that do not convert to each other but all to int8."""
+"""Types that NumPy does not convert to each other, but converts to int8."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class CastSource:
 
     @property
     def index(self) -> Index:
-        """The table of contents of the other source."""
+        """The table of contents of the inner source."""
         return self.inner.index
 
     @property
@@ -53,15 +53,15 @@ class CastSource:
         return self.inner.crc
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
-        """Bytes of a file, for entries that are not converted."""
+        """Fill ``buffer`` with bytes of a file, for entries that are not converted."""
         self.inner.read_span(file, start, buffer)
 
     def map(self, file: int) -> memoryview:
-        """A file as a map, for entries that are not converted."""
+        """Return a file as a memory map, for entries that are not converted."""
         return self.inner.map(file)
 
     def close(self) -> None:
-        """Close the other source."""
+        """Close the inner source."""
         self.inner.close()
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
@@ -70,10 +70,13 @@ class CastSource:
         if before == after:
             self.inner.read_into(self.stored, row, start, buffer)
             return
+        # Check. The lock is held while the payload is read: one thread verifies it, and the others wait for the answer.
         with self.lock:
             if row not in self.verified:
                 check_entry(self.inner, self.stored, row)
                 self.verified.add(row)
+        # Move. Bytes are converted by way of elements: byte 8 of a float32 payload is element 2, and that begins at
+        # byte 16 if it is stored as float64.
         source, target = numpy_dtype(before), numpy_dtype(after)
         count = len(buffer) // target.itemsize
         values = np.empty(count, source)
@@ -83,7 +86,7 @@ class CastSource:
 
 
 def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
-    """The entries with the dtypes of some keys replaced; those are no longer plain."""
+    """Return the entries with the dtypes of some keys replaced; those are no longer plain."""
     slices = entries.slices
     codes = slices.tensors.codes.copy()
     for row, key in enumerate(slices.tensors.keys):
@@ -92,17 +95,20 @@ def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
             if before != after and any(is_whole(name) or is_opaque(name) for name in (before, after)):
                 raise UnsupportedError(f"{key!r} cannot be cast from {before} to {after}.", "Cast numbers to numbers.")
             codes[row] = code(after)
+    # A converted payload lies in no file byte for byte, and the index has no checksum of it. ``inner`` compares the
+    # stored one.
     same = (codes == slices.tensors.codes)[slices.tensor]
     table = SliceTable.of(
         replace(slices.tensors, codes=codes), slices.tensor, slices.offset, slices.shape, slices.nbytes
     )
     checksum = np.where(same, entries.checksum, NO_CHECKSUM)
+    # Runs are one table for all entries, so one converted tensor drops them for all.
     runs = entries.runs if same.all() else None
     return replace(entries, slices=table, plain=entries.plain & same, checksum=checksum, runs=runs)
 
 
 def convert(values: npt.NDArray[Any], dtype: np.dtype[Any], key: str) -> npt.NDArray[Any]:
-    """The values in another dtype, rounded as NumPy rounds; ``UnsupportedError`` where more than precision is lost."""
+    """Return the values in another dtype, rounded as by NumPy; ``UnsupportedError`` if more than precision is lost."""
     lost = np.zeros(values.shape, np.bool)
     numbers = values
     if values.dtype.kind == "c" and dtype.kind != "c":
@@ -112,8 +118,11 @@ def convert(values: npt.NDArray[Any], dtype: np.dtype[Any], key: str) -> npt.NDA
     with np.errstate(all="ignore"):
         converted = numbers.astype(dtype)
         if _is_exact(numbers.dtype) or _is_exact(dtype):
+            # Integers must survive the way there and back. That alone is not enough: the uint8 200 is -56 as int8,
+            # which is 200 again as uint8. So signs are compared too.
             after = converted.real if dtype.kind == "c" else converted
             lost |= (after.astype(numbers.dtype) != numbers) | ((after < 0) != (numbers < 0))
+            # Rounding can hide a loss: 2**31 - 1 is 2**31 as float32, which some processors turn back into 2**31 - 1.
             lost |= _is_wrapped(numbers, after) | _is_wrapped(after, numbers)
         else:
             # Types without infinities, or without NaNs, put numbers in their place.
@@ -130,22 +139,27 @@ def convert(values: npt.NDArray[Any], dtype: np.dtype[Any], key: str) -> npt.NDA
 
 
 def _is_wrapped(fractions: npt.NDArray[Any], integers: npt.NDArray[Any]) -> npt.NDArray[np.bool]:
-    """True for floats past the largest integer, which some processors turn into it, and it into them."""
+    """Return True for floats beyond the largest integer, which some processors convert to it, and it to them."""
     if _is_exact(fractions.dtype) or not _is_exact(integers.dtype) or integers.dtype == np.bool:
         return np.zeros(fractions.shape, np.bool)
+    # The bound max + 1 is a power of two, which float64 holds exactly; max itself would be rounded, as 2**63 - 1 to
+    # 2**63.
     return np.asarray(fractions.astype(np.float64) >= float(int(_integer_info(integers.dtype).max) + 1))
 
 
 def _is_beyond(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool]:
-    """True for finite numbers that are beyond the largest of a real type by more than rounding can explain."""
+    """Return True for finite numbers that exceed the largest of a real type by more than rounding can explain."""
     if values.dtype.kind == "c":
         return np.zeros(values.shape, np.bool)
     kind = np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
     largest, eps = (float(getattr(_float_info(kind), name)) for name in ("max", "eps"))
+    # Half a step beyond the largest number; a smaller excess is rounded down to it. For float16 the limit is 65504 +
+    # 2**-10 * 2**15 / 2 = 65520.
     limit = largest + eps * 2.0 ** np.floor(np.log2(largest)) / 2
     return np.asarray(np.isfinite(values) & (np.abs(values.astype(np.float64)) >= limit))
 
 
 def _is_exact(dtype: np.dtype[Any]) -> bool:
-    """True for integers and bools, whose values may not change at all."""
+    """Return True for integers and bools, whose values must not change at all."""
+    # The integers of ml_dtypes, such as int4, have the kind "V", so their names tell.
     return dtype.kind in "biu" or dtype.name.startswith(("int", "uint"))

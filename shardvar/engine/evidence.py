@@ -108,6 +108,8 @@ class Evidence:
             self._fail(row, error)
             return
         if self.takes_checksums:
+            # Reads are noted and compared together, since NumPy takes about as long for one comparison as for 64. Each
+            # is four integers in ``_noted``.
             kind = self.source.crc
             crc = kind.compute(buffer) if kind is not None and self.is_guarded(row) else NO_CHECKSUM
             with self._lock:
@@ -119,6 +121,7 @@ class Evidence:
     def compare(self) -> None:
         """Compare what was read since the last time."""
         with self._lock:
+            # Copied under the lock and compared outside of it, so that other threads go on reading.
             noted = np.array(self._noted, dtype=np.int64)
             del self._noted[:]
         if len(noted):
@@ -201,8 +204,11 @@ class Evidence:
     def check(self) -> None:
         """Raise unless everything that was read is as the index promises; reads again what is still open."""
         parts = self.parts
+        # A run that was compared is settled. If a payload has an open part, all its parts are looked at again, because
+        # together they may tile it.
         settled = (self._promised(parts)[0] != NO_CHECKSUM) & (parts.checksum != NO_CHECKSUM)
         rows = np.flatnonzero(np.isin(parts.row, parts.row[~settled]))
+        # By row, and then by first byte as ``_tile`` needs it. The groups end where the row changes.
         order = rows[np.lexsort((parts.start[rows], parts.row[rows]))]
         for group in np.split(order, np.flatnonzero(np.diff(parts.row[order])) + 1) if len(order) else ():
             self._settle(parts.take(group), settled[group])
@@ -227,6 +233,8 @@ class Evidence:
         if entries.runs is not None:
             step = entries.runs.run_nbytes
             is_run = guarded & ~is_whole & (reads.start % step == 0) & (reads.nbytes > 0)
+            # Only the last run may be short: of 45 bytes in runs of 16, [32, 45) is a run of 13 bytes, but [16, 29) is
+            # not a run.
             at = np.flatnonzero(is_run & (reads.nbytes == np.minimum(step, sizes - reads.start)))
             promised[at] = entries.runs.values[entries.runs.first[rows[at]] + reads.start[at] // step]
         return promised, is_whole
@@ -237,6 +245,7 @@ class Evidence:
         if self.errors is not None and row in self.errors:
             return
         nbytes, guarded = int(self.entries.slices.nbytes[row]), bool(self.is_guarded(row))
+        # From cheap to expensive: combine the parts, read the runs that they touch again, read the payload again.
         if _tile(parts, nbytes) and not (guarded and (parts.checksum == NO_CHECKSUM).any()):
             if guarded:
                 self.add(ReadTable.of([row, 0, nbytes, self._combined(parts)]))
@@ -248,6 +257,7 @@ class Evidence:
 
     def _combined(self, parts: ReadTable) -> int:
         """The checksum of a payload from those of the parts that tile it."""
+        # The CRC of a + b follows from those of a and b and the length of b, so no byte is read again.
         sums, sizes, crc = parts.checksum.tolist(), parts.nbytes.tolist(), self.source.crc
         combined: int = sums[0]
         for value, nbytes in zip(sums[1:], sizes[1:], strict=True):
@@ -289,6 +299,7 @@ def check_entry(source: Source, entries: EntryTable, row: int) -> None:
 
 def _tile(parts: ReadTable, nbytes: int) -> bool:
     """Return True if the parts, sorted by first byte, follow each other from a payload's first byte to its last."""
+    # [0, 5) and [5, 9) tile 9 bytes: each start (0, 5) equals the stop before it (0, 5), and the last stop is 9.
     stops = np.append(0, parts.start + parts.nbytes)
     return bool((parts.start == stops[:-1]).all() and stops[-1] == nbytes)
 

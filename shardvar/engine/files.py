@@ -373,6 +373,7 @@ def _put_together(task: FileTask, units: list[Unit], sums: list[Sums]) -> FileCh
     payload = np.zeros(len(task.plan.targets), dtype=np.int64)
     crc = task.writer.crc
     for unit, values in zip(units, sums, strict=True):
+        # Units are sorted, so each block of a payload is combined with all the blocks before it.
         if unit.start and crc is not None:
             payload[unit.first] = crc.combine(int(payload[unit.first]), values.payload[0], unit.nbytes)
         else:

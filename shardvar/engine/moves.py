@@ -65,6 +65,7 @@ class MoveTable:
         skip = start - places
         zeros = np.zeros_like(self.target)
         clipped = type(self)(self.source, self.source_start + skip, zeros, start, stop - start)
+        # A move that lies outside the buffer has stop <= start. Until it is dropped here, its columns mean nothing.
         return clipped.where(stop > start)
 
 
@@ -78,9 +79,13 @@ def lower(plan: Plan) -> tuple[MoveTable, Bools]:
     in_a, start_a = _as_range(copies.offset, copies.shape, sources, copies.source)
     in_b, start_b = _as_range(copies.offset, copies.shape, targets, copies.target)
     is_range = np.ones(len(targets), dtype=np.bool)
+    # A target may have several copies, and all must be byte ranges. Plain indexing would keep the answer of the last
+    # one.
     np.logical_and.at(is_range, copies.target, in_a & in_b)
+    # An item size of 0 means strings or variants, whose bytes no shape tells. They are added below, whole.
     rows = np.flatnonzero((is_range & (itemsize > 0))[copies.target])
     size = itemsize[copies.target[rows]]
+    # Elements times item size: the rows [1:3] of a float32 [4, 6] begin at element 6, so at byte 24.
     moves = MoveTable(
         copies.source[rows],
         start_a[rows] * size,
@@ -101,6 +106,7 @@ def _with_whole(moves: MoveTable, plan: Plan, whole: Ints) -> MoveTable:
     """
     rows = plan.sources.tensors.rows()
     first = np.full(len(plan.sources.tensors), -1, dtype=np.int64)
+    # Written backwards, so that the first slice of a tensor is written last and stays: tensors 0, 0, 1 give 0 and 2.
     first[plan.sources.tensor[::-1]] = np.arange(len(plan.sources))[::-1]
     keys = plan.targets.tensors.keys
     source = np.array([first[rows[keys[tensor]]] for tensor in plan.targets.tensor[whole].tolist()], dtype=np.int64)
@@ -110,6 +116,7 @@ def _with_whole(moves: MoveTable, plan: Plan, whole: Ints) -> MoveTable:
     zero = np.zeros_like(whole)
     added = MoveTable(source, zero, whole, zero, plan.sources.nbytes[source])
     joined = MoveTable(*map(np.concatenate, zip(moves.columns(), added.columns(), strict=True)))
+    # ``MoveTable`` promises this order. lexsort takes its last key first, so targets come before places.
     return joined.take(np.lexsort((joined.target_start, joined.target)))
 
 
@@ -126,6 +133,8 @@ def _as_range(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tupl
     if rank > 1:
         strides[:, :-1] = np.cumprod(outer[:, :0:-1], axis=1)[:, ::-1]
     start = ((offset - widen(slices.offset[rows], rank, 0)) * strides).sum(axis=1)
+    # For [1:2, 2:4, 0:6] of (4, 5, 6), ``single`` is T, F, F and ``entire`` is F, F, T. So axis 1 has only single
+    # indices before it and only whole extents after it.
     single = np.logical_and.accumulate(shape == 1, axis=1)
     entire = np.logical_and.accumulate((shape == outer)[:, ::-1], axis=1)[:, ::-1]
     yes = np.ones((len(rows), 1), dtype=np.bool)

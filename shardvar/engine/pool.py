@@ -41,6 +41,7 @@ def block_ranges(start: int, stop: int, step: int | None = None) -> Iterator[tup
     [(3, 4), (4, 8), (8, 10)]
     """
     step = step or BLOCK_NBYTES
+    # From the last multiple at or before ``start``: for start 3 and step 4 that is 0, and the range is cut to [3, 4).
     for begin in range(start // step * step, stop, step):
         yield max(begin, start), min(begin + step, stop)
 
@@ -63,6 +64,8 @@ def run_all(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Don
                     done.append(pending.popleft().result())
             done.extend(future.result() for future in pending)
         finally:
+            # After an error, items that no thread has begun are dropped. The executor waits for the others, so no
+            # thread uses a buffer after this function has returned.
             for future in pending:
                 future.cancel()
     return done
@@ -80,6 +83,7 @@ def new_buffer(nbytes: int) -> memoryview:
 
 def thread_buffer(nbytes: int) -> memoryview:
     """The buffer that belongs to this thread; its next call reuses it, and its content is what was there."""
+    # One for each thread needs no lock, and is allocated once instead of for each block.
     buffer: bytearray | None = getattr(_local, "buffer", None)
     if buffer is None or len(buffer) < nbytes:
         buffer = _local.buffer = bytearray(nbytes)
@@ -101,4 +105,5 @@ def as_words(array: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
 
 def bytes_of(array: npt.NDArray[Any]) -> memoryview:
     """The memory of a contiguous array as bytes."""
+    # NumPy views an array as bytes along its last axis, and a scalar array has none, hence the reshape. No step copies.
     return array.reshape(-1).view(np.uint8).data

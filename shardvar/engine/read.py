@@ -73,6 +73,7 @@ def read_region(source: Source, entries: EntryTable, rows: Ints, wanted: Region,
     """A region of one tensor as a fresh array. ``rows`` are those of the tensor's entries; no others are looked at."""
     mine = entries.take(rows)
     one = mine.slices.tensors.take(mine.slices.tensor[:1])
+    # ``one`` has a single tensor, so every slice gets the tensor number 0.
     slices = SliceTable(one, np.zeros_like(rows), mine.slices.offset, mine.slices.shape, mine.slices.nbytes)
     target = SliceTable.of_region(one, wanted, slices.nbytes[:1])
     return read_arrays(plan_copies(slices, target), source, mine, is_verified=is_verified)[0]
@@ -91,6 +92,7 @@ def check_bool(array: Array, key: str, source: Source, entries: EntryTable) -> N
 
 def _can_be_cut_out(moves: MoveTable, targets: SliceTable, entries: EntryTable) -> Bools:
     """[k] True for moves that are a whole small payload and a whole target: their array is one copy from a span."""
+    # Equal sizes suffice: a move as long as its payload begins at byte 0.
     whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & (moves.nbytes == targets.nbytes[moves.target])
     can: Bools = entries.plain[moves.source] & whole & (moves.nbytes <= SMALL_NBYTES)
     return can
@@ -106,6 +108,7 @@ def _cut_out(targets: SliceTable, arrays: _Arrays) -> Receiver:
         codes = targets.codes()[rows].tolist()
         dtypes = {number: numpy_dtype(NAMES[number]) for number in set(codes)}
         for row, number, shape, rank, begin in zip(rows.tolist(), codes, shapes, ranks, begins, strict=True):
+            # Copied, since a view would keep the whole span in memory for a few of its bytes.
             arrays[row] = np.ndarray(shape[:rank], dtypes[number], span, begin).copy()
 
     return cut
@@ -121,6 +124,7 @@ def _allocate(targets: SliceTable, arrays: _Arrays) -> None:
 def _regions(plan: Plan, entries: EntryTable, is_wanted: Bools, arrays: _Arrays) -> Iterator[WantedRegion]:
     """The regions of the targets that moves do not fill, ordered by the payload that they are in."""
     rows = np.flatnonzero(is_wanted[plan.copies.target])
+    # By source, so that the regions of one payload come together; stable, so that they keep the order of the plan.
     for row in rows[np.argsort(plan.copies.source[rows], kind="stable")].tolist():
         copy = plan.copy(row)
         target = plan.targets.region(copy.target)

@@ -50,6 +50,7 @@ def file_tasks(
         rows = order[bounds[number] : bounds[number + 1]]
         mine = _ranges(copies[rows], copies[rows + 1])
         part = plan.copies.take(mine)
+        # Targets are numbered within the file: two targets with 2 copies and 1 copy give 0, 0, 1.
         target = np.repeat(np.arange(len(rows)), copies[rows + 1] - copies[rows])
         part = type(part)(part.source, target, part.offset, part.shape)
         tasks.append(
@@ -88,6 +89,8 @@ def write_checkpoint(
     except BaseException as error:
         # What was interrupted can be taken up again if it can be found again.
         if isinstance(error, Exception) or not resume:
+            # Any file may hold bytes of a damaged source, so all are removed. After other errors, only those of this
+            # run are.
             _remove_files(tasks if isinstance(error, CheckpointError) else begun)
         raise
     # Commit: from here on, only the sink can tell which files are in place, so an error removes no file.
@@ -129,6 +132,7 @@ def _ranges(first: Ints, last: Ints) -> Ints:
     counts = last - first
     stops = np.cumsum(counts)
     total = int(stops[-1]) if len(stops) else 0
+    # For [5, 7) and [9, 10): the counts are 2, 1 and the shifts 5 - 0, 9 - 2, so 0, 1, 2 become 5, 6, 9.
     return np.asarray(np.arange(total) + np.repeat(first - (stops - counts), counts))
 
 
@@ -155,6 +159,7 @@ def write_journal(task: FileTask, report: FileReport) -> None:
         "runs": report.checksums.runs.tolist(),
         "parts": report.parts.table().tolist(),
     }
+    # A crash may cut the journal short. It is not valid JSON then, and counts as absent.
     file = task.storage.create(task.name + JOURNAL)
     try:
         file.write(0, json.dumps(content).encode())
@@ -170,9 +175,11 @@ def read_journal(task: FileTask) -> FileReport | None:
             content = json.loads(journal.read(0, journal.size)) if journal.size <= _MAX_NBYTES else {}
         finally:
             journal.close()
+        # The cheap comparisons come first, so that a file that was changed since is not read.
         if content["id"] != task.id or content["stamp"] != _stamp(task):
             return None
         payload, runs = np.array(content["payload"], np.int64), np.array(content["runs"], np.uint32)
+        # The parts become indices into the columns of the entries, so their numbers are checked before use.
         parts = _check_parts(content["parts"], task.entries)
         found = read_checksums(task)
     except (CheckpointError, StorageError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -210,6 +217,7 @@ def _check_parts(parts: object, entries: EntryTable) -> ReadTable:
     row, start, nbytes = reads.row, reads.start, reads.nbytes
     if ((row < 0) | (row >= len(entries)) | (start < 0) | (nbytes < 0) | (reads.checksum < NO_CHECKSUM)).any():
         raise ValueError("A part of no payload.")
+    # Not start + nbytes > size, which may overflow: a journal can hold any 64-bit number.
     if (nbytes > entries.slices.nbytes[row] - start).any():
         raise ValueError("A part that reaches out of its payload.")
     return reads

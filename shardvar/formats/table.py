@@ -56,6 +56,7 @@ def format_named(name: str) -> Format:
     if name in _BUILT_IN:
         built_in: Format = import_module(_BUILT_IN[name].module).FORMAT
         return built_in
+    # Looked up only for other names, since this searches every installed package.
     for point in _added():
         if point.name == name:
             added: Format = point.load()
@@ -72,6 +73,7 @@ def _nearest(name: str) -> str:
 
 def all_formats() -> Iterator[Format]:
     """Every format, the built-in ones first."""
+    # Lazy: a caller that stops early imports no further format.
     return map(format_named, format_names())
 
 
@@ -123,6 +125,7 @@ def stem_of_name(name: str, format_name: str) -> str:
     ('model', 'model')
     """
     endings = [suffix for suffix in _suffixes(format_name) if name.endswith(suffix)]
+    # A name that is nothing but an ending, such as ".npz", stays as it is.
     return name.removesuffix(max(endings, key=len, default="")) or name
 
 
@@ -147,4 +150,5 @@ def _suffixes(format_name: str) -> tuple[str, ...]:
 
 def _added() -> list[EntryPoint]:
     """The entry points of other packages' formats."""
+    # A package must not replace a built-in format, so those names are left out.
     return [point for point in entry_points(group="shardvar.formats") if point.name not in _BUILT_IN]

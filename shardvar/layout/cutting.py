@@ -66,6 +66,7 @@ def read_cut(
         return _check_partition(cut, tuple(shape), rows_only)
     spec = _read_spec(cut, place)
     given = spec.splits if spec.partitions is None else spec.partitions
+    # ``rows_only`` counts as 0 or 1: with it, an empty list is refused, because it does not say how rows are cut.
     if given is None or not rows_only <= len(given) <= len(shape):
         raise LayoutError(f"{place}, which has {len(shape)} axes.", "Speak of its axes, from the first one on.")
     if spec.partitions is None:
@@ -78,6 +79,8 @@ def read_cut(
         raise LayoutError(f"{place}: an axis has at least one part.", "Give counts from 1 on.")
     if rows_only and any(count != 1 for count in counts[1:]):
         raise LayoutError(f"{place} along its first axis alone.", _ROWS)
+    # Axes without a count stay whole, so ``zip`` may stop early. An axis without indices keeps one empty part: min(3,
+    # max(0, 1)) is 1.
     clamped = [min(count, max(extent, 1)) for count, extent in zip(counts, shape, strict=False)]
     return PartitionSpec(partitions=clamped).sizes(shape)
 
@@ -135,9 +138,12 @@ def call_partitioner(partitioner: AnyPartitioner, shape: Sequence[int], dtype: A
         p for p in taken.parameters.values() if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     ]
     required = [p for p in positional if p.default is Parameter.empty]
+    # Three required arguments can only be RFC 002's. With defaults the number says too little, so the first name
+    # decides: p(num_shards, shape, dtype=None) has two required ones.
     is_of_three = len(required) >= 3 or bool(positional and positional[0].name == "num_shards")
     given = (num_shards, tuple(shape), dtype) if is_of_three else (tuple(shape), dtype)
     try:
+        # Bound before the call, so that a TypeError that the partitioner raises is not taken for a wrong signature.
         taken.bind(*given)
     except TypeError as error:
         raise ArgumentTypeError(

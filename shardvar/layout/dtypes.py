@@ -33,6 +33,7 @@ _EXTENDED = (
     "bfloat16 float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
     "float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn int2 int4 uint2 uint4"
 ).split()
+# Neither NumPy nor ml_dtypes has these types. The sizes are those of TensorFlow's payloads.
 _QUANTIZED = {"qint8": 1, "quint8": 1, "qint16": 2, "quint16": 2, "qint32": 4}
 
 STRING = "string"
@@ -81,6 +82,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     try:
         return _NUMPY[name]
     except KeyError:
+        # An unknown name gets the error of ``code``; a known one without a NumPy type gets the error below.
         code(name)
         raise UnsupportedError(
             f"The values of dtype {name} are not readable: NumPy has no such type.",
@@ -128,11 +130,14 @@ def slice_nbytes(codes: npt.NDArray[np.int64], shapes: npt.NDArray[np.int64]) ->
     array([208])
     """
     itemsizes = ITEMSIZES[codes]
+    # Shapes come from files, and a product of int64 wraps silently: 2**32 * 2**32 would be 0. Floats do not wrap, so
+    # they decide if the size is possible. Shapes with a 0 are set apart, because inf * 0 is NaN.
     with np.errstate(over="ignore", invalid="ignore"):
         estimate = np.where((shapes == 0).any(axis=1), 0, itemsizes * np.prod(shapes, axis=1, dtype=np.float64))
     if estimate.size and not estimate.max() <= MAX_NBYTES:
         row = int(np.argmax(estimate))
         raise LayoutError(f"A {NAMES[codes[row]]} slice of shape {_shape_text(shapes[row])} is too large to exist.")
+    # Exact now: the rounding of an estimate of at most 2**62 is far smaller than the way to 2**63.
     return np.asarray(itemsizes * np.prod(shapes, axis=1, dtype=np.int64))
 
 

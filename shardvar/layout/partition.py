@@ -34,6 +34,8 @@ def div(length: int, num_shards: int) -> tuple[Interval, ...]:
     """
     _check_counts(length, num_shards)
     small, larger = divmod(length, num_shards)
+    # ``shard < larger`` counts as 0 or 1. 13 ids over 5 shards: small is 2 and larger 3, so the sizes are 3, 3, 3, 2,
+    # 2.
     return _intervals(small + (shard < larger) for shard in range(num_shards))
 
 
@@ -47,6 +49,7 @@ def div_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, I
     """
     _check_counts(length, num_shards)
     array = np.asarray(ids)
+    # To NumPy an empty list is an array of floats, but it is a valid list of ids.
     if array.size == 0:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
@@ -54,6 +57,7 @@ def div_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, I
     outside = (array < 0) | (array >= length)
     if outside.any():
         raise ArgumentError(f"id {array[outside].flat[0]} is outside [0, {length}).", "Give ids of existing rows.")
+    # Only after the check: a uint64 id from 2**63 on would wrap to a negative row.
     rows = array.astype(np.int64)
     small, larger = divmod(length, num_shards)
     # The first `larger` shards hold small + 1 ids each; past them every shard holds `small`. Example: 13 ids over 5
@@ -61,6 +65,8 @@ def div_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, I
     # row 3 % 2.
     ids_in_larger = larger * (small + 1)
     early = rows < ids_in_larger
+    # ``np.where`` computes both sides for every id, so no divisor may be 0; ``small`` is 0 if there are more shards
+    # than ids.
     shard = np.where(early, rows // (small + 1), larger + (rows - ids_in_larger) // max(small, 1))
     row = np.where(early, rows % (small + 1), (rows - ids_in_larger) % max(small, 1))
     return shard, row
@@ -75,6 +81,7 @@ def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
     ((0, 2), (2, 4), (4, 6), (6, 6))
     """
     _check_counts(length, num_shards)
+    # The quotient rounded up: 13 ids over 5 shards are -(-13 // 5) = 3 each, so shard 4 begins at 12 and has one id.
     size = -(-length // num_shards)
     return tuple((min(i * size, length), min((i + 1) * size, length)) for i in range(num_shards))
 
@@ -111,6 +118,7 @@ class PartitionSpec:
             raise LayoutError(f"{self} has more axes than the shape {tuple(shape)}.", "Leave some out, from the end.")
         if self.splits is not None:
             return (*splits, *((extent,) for extent in shape[len(splits) :]))
+        # A count that is left out is 1, and div into one part is the whole axis.
         padded = (*counts, *(1 for _ in shape[len(counts) :]))
         return tuple(
             tuple(stop - start for start, stop in div(extent, count))
@@ -157,6 +165,7 @@ class Partition:
 
     def _repr_html_(self) -> str:
         """The parts as a drawing and a table, for notebooks."""
+        # Imported on use, so that programs outside notebooks do not pay for the drawings.
         from shardvar.pictures.drawings import partition_html
 
         return partition_html(self.shape, [(part.offset, part.shape) for part in self.parts])
@@ -182,6 +191,7 @@ def check_tiles(shape: Sequence[int], parts: Sequence[Region]) -> None:
 
 def columns_of(parts: Sequence[Region], rank: int) -> tuple[Ints, Ints]:
     """Offsets and shapes [parts, rank] of regions."""
+    # Without the reshape, an empty list of parts would be an array of shape [0] instead of [0, rank].
     offset = np.array([part.offset for part in parts], dtype=np.int64).reshape(len(parts), rank)
     shape = np.array([part.shape for part in parts], dtype=np.int64).reshape(len(parts), rank)
     return offset, shape
@@ -208,6 +218,7 @@ def _lists_of_integers(lists: Sequence[Sequence[int]]) -> tuple[tuple[int, ...],
 
 def _intervals(sizes: Iterable[int]) -> tuple[Interval, ...]:
     stops = list(accumulate(sizes))
+    # The starts are one number longer, so ``zip`` is not strict: sizes 3, 2 give (0, 3) and (3, 5).
     return tuple(zip([0, *stops], stops, strict=False))
 
 

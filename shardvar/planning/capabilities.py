@@ -74,12 +74,15 @@ def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
     rows = np.flatnonzero(keep)
     shape = np.where(joined[:, None], tensors.shapes[slices.tensor], slices.shape)[rows]
     offset = np.where(joined[:, None], 0, slices.offset)[rows]
+    # Sizes are computed again, since joined slices are larger. Those of strings are kept, because shapes do not tell
+    # them.
     table = SliceTable.of(tensors, slices.tensor[rows], offset, shape, slices.nbytes[rows])
     return table if slices.device is None else replace(table, device=slices.device[rows], devices=slices.devices)
 
 
 def _codes_of(names: frozenset[str]) -> Bools:
     """[number of dtypes] True at the codes of these dtypes, to be indexed by a column of codes."""
+    # A lookup table: one indexing answers for a whole column.
     held = np.zeros(len(NAMES), dtype=np.bool)
     held[[code(name) for name in names]] = True
     return held

@@ -16,6 +16,7 @@ from shardvar.errors import CheckpointError, UnknownKey
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.slices import SliceTable, TensorSlice, concatenate
 
+# A checksum has 32 bits and is not negative, so -1 cannot be one.
 NO_CHECKSUM = -1
 
 
@@ -134,6 +135,7 @@ class TableIndex:
 
     def find(self, key: str) -> EntryTable:
         """The entries of one key; ``UnknownKey`` if the index does not have it."""
+        # Made by the first lookup: a program that only scans does not pay for it.
         if not self._rows:
             self._rows.update(self.entries.slices.tensors.rows())
         if key not in self._rows:
@@ -153,6 +155,7 @@ def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
     """One table of all rows in order; ``InconsistentTensor`` if two tables disagree about a tensor."""
     if len(tables) == 1:
         return tables[0]
+    # Kept only if every table has them, because a row cannot say that it has no runs.
     runs = [table.runs for table in tables if table.runs is not None]
     merged = None
     # The checksums of all tables follow each other, so each table's positions move behind those before it.

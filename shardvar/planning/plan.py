@@ -126,6 +126,7 @@ class Plan:
 
     def bounds(self) -> Ints:
         """[m + 1] where the copies of each target begin in ``copies``."""
+        # Copies are sorted by target, so bisection finds the first one of each.
         return np.searchsorted(self.copies.target, np.arange(len(self.targets) + 1))
 
     def _repr_html_(self) -> str:
@@ -216,6 +217,7 @@ def _match(sources: TensorTable, targets: TensorTable) -> Ints:
         raise unknown_key(error.args[0], rows) from None
     rank = max(sources.shapes.shape[1], targets.shapes.shape[1])
     same = (widen(sources.shapes, rank, 1)[found] == widen(targets.shapes, rank, 1)).all(axis=1)
+    # Ranks too: padded with 1, the shapes (3,) and (3, 1) are equal.
     same &= (sources.codes[found] == targets.codes) & (sources.ranks[found] == targets.ranks)
     if not same.all():
         differences = [
@@ -246,8 +248,10 @@ def find_faults(slices: SliceTable) -> dict[str, CheckpointError]:
     bounds = _out_of_bounds(slices)
     if bounds:
         faults.update(bounds)
+        # The other laws add offsets and extents, which cannot overflow for slices within their tensors.
         good = np.flatnonzero(~np.isin(slices.tensor, list(bounds)))
         slices = slices.take(good)
+    # Overlaps first: where slices overlap, the sum of their sizes does not tell if there is a hole.
     for tensor, error in (*_overlaps(slices), *_holes(slices)):
         faults.setdefault(tensor, error)
     return {slices.tensors.keys[tensor]: error for tensor, error in sorted(faults.items())}
@@ -277,6 +281,7 @@ def _overlaps(slices: SliceTable) -> Iterator[tuple[int, CheckpointError]]:
     cut = slices.shape != slices.tensors.shapes[slices.tensor]
     axes = np.zeros((len(slices.tensors), cut.shape[1]), dtype=np.bool)
     np.logical_or.at(axes, slices.tensor, cut)
+    # A slice without elements overlaps with nothing, wherever it lies.
     filled = (slices.shape > 0).all(axis=1)
     one_axis = axes.sum(axis=1) <= 1
     yield from _overlaps_on_one_axis(slices, np.flatnonzero(filled & one_axis[slices.tensor]), axes)
@@ -299,6 +304,8 @@ def _overlaps_on_one_axis(slices: SliceTable, rows: Ints, axes: Bools) -> Iterat
         stop = start + slices.shape[rows, axis]
     order = np.lexsort((start, slices.tensor[rows]))
     rows, start, stop = rows[order], start[order], stop[order]
+    # If any two intervals overlap, then so do two neighbours: if one reaches beyond the start of a later one, it also
+    # reaches beyond the start of the next one. [0, 5), [1, 2), [3, 4) meet at the first two.
     meet = (slices.tensor[rows[1:]] == slices.tensor[rows[:-1]]) & (start[1:] < stop[:-1])
     seen: set[int] = set()
     for position in np.flatnonzero(meet).tolist():
@@ -325,7 +332,9 @@ def _holes(slices: SliceTable) -> Iterator[tuple[int, CheckpointError]]:
     for tensor in np.flatnonzero((np.diff(bounds) > 0) & (held != full)).tolist():
         regions = [slices.region(row) for row in order[bounds[tensor] : bounds[tensor + 1]].tolist()]
         whole = Region.whole(slices.tensors.shape(tensor))
+        # Python's integers are exact. A sum that is larger than the tensor would be an overlap, which is reported.
         if sum(region.size for region in regions) < whole.size:
+            # One budget for all tensors, so that an index with a hole in every tensor is reported in bounded time.
             subtracted += len(regions)
             named = regions if subtracted <= _SUBTRACTED else None
             yield tensor, _incomplete(slices.tensors.keys[tensor], whole, named)

@@ -168,6 +168,7 @@ class SliceTable:
             return np.zeros(len(self), dtype=np.int64), [task_of(LOCAL_DEVICE)]
         names = [task_of(self.devices[number]) for number in dict.fromkeys(self.device.tolist())]
         position = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        # -1 for a device without slices; no row refers to it.
         of_device = np.array([position.get(task_of(device), -1) for device in self.devices], dtype=np.int64)
         return of_device[self.device], list(position)
 
@@ -212,6 +213,7 @@ class SliceTable:
 
     def is_whole(self) -> Bools:
         """[m] True where the slice is its whole tensor."""
+        # Offsets need no look: a slice that has the full extents and lies within its tensor begins at 0.
         whole: Bools = (self.shape == self.tensors.shapes[self.tensor]).all(axis=1)
         return whole
 
@@ -247,6 +249,7 @@ def group_rows(column: Ints, count: int) -> tuple[Ints, Ints]:
 
 def _bounds(column: Ints, count: int) -> Ints:
     """[count + 1] the first row of each number below ``count`` in a sorted column, and the end."""
+    # A number that does not occur begins where the next one does, so its range is empty.
     return np.searchsorted(column, np.arange(count + 1))
 
 
@@ -256,6 +259,7 @@ def sum_by(column: Ints, values: Ints, count: int) -> Ints:
     >>> sum_by(np.array([2, 0, 2]), np.array([5, 1, 7]), 3)
     array([ 1,  0, 12])
     """
+    # bincount adds weights as float64, which turns 2**53 + 1 into 2**53.
     sums = np.zeros(count, dtype=np.int64)
     np.add.at(sums, column, values)
     return sums
@@ -277,6 +281,8 @@ def pad(shapes: Sequence[Sequence[int]], fill: int) -> tuple[Ints, Ints]:
     matrix = np.full((len(shapes), rank), fill, dtype=np.int64)
     flat = [extent for shape in shapes for extent in shape]
     try:
+        # The mask is True at the axes that each row has, in C order, so that one flat list fills all rows. Ranks 2 and
+        # 0 give [[T, T], [F, F]].
         matrix[np.arange(rank) < ranks[:, None]] = np.array(flat, dtype=np.int64)
     except OverflowError:
         raise MalformedCheckpoint("A shape has an extent that 64 bits cannot hold.") from None
@@ -325,6 +331,7 @@ def concatenate(tables: Sequence[SliceTable]) -> SliceTable:
     kept = np.fromiter(first.values(), np.int64, len(first))
     position = np.zeros(len(keys), dtype=np.int64)
     position[kept] = np.arange(len(kept))
+    # Tensors of a table are numbered behind those before it: tables of 2 and 3 tensors start at 0 and 2.
     starts = np.cumsum([0, *(len(table.tensors) for table in tables)])
     tensor = _stack([table.tensor + start for table, start in zip(tables, starts, strict=False)])
     return SliceTable(

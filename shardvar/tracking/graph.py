@@ -110,6 +110,8 @@ class _Walk:
 
     def number_of(self, node: Trackable) -> int:
         """Return the number of an object, which is new if it was not met before."""
+        # A new object gets the next number, a known one keeps its own. ``objects`` keeps them alive, so ids stay
+        # unique.
         number = self.position.setdefault(id(node), len(self.objects))
         if number == len(self.objects):
             self.objects.append(node)
@@ -142,6 +144,8 @@ class ContainerNode(Trackable):
     def __init__(self, items: Any, known: "dict[int, ContainerNode]") -> None:
         self._items = items
         self._known = known
+        # Known before its items are looked at, so that a list which contains itself ends. ``_items`` keeps the id
+        # taken.
         known[id(items)] = self
 
     @property

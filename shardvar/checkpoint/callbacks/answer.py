@@ -88,6 +88,7 @@ def read_answer(shards: Any, held: SliceSource, given: Sequence[ShardableTensor]
     described = _describe([item for _, item in others], held, description)
     check_items(description, held.slices.tensors, described)
     # Table.
+    # Backwards, so that the first slice of each key is written last and stays.
     first = {held.slices.key(row): row for row in range(len(held.slices) - 1, -1, -1)} if described else {}
     regions: dict[int, Region] = {}
     arrays: dict[int, Array] = {}
@@ -201,6 +202,7 @@ def _numbered(files: list[int]) -> tuple[Ints, int]:
     """The files numbered without gaps, and their count: at least one, as every checkpoint has."""
     if not files:
         return np.zeros(0, dtype=np.int64), 1
+    # The files 0, 2, 2, 5 get the numbers 0, 1, 1, 2.
     used, numbers = np.unique(np.array(files, dtype=np.int64), return_inverse=True)
     return numbers.astype(np.int64), len(used)
 

@@ -41,9 +41,11 @@ def ask_callback(
     if the answer breaks a restriction or is of another kind, or if the callback raises; its own error is the cause
     then.
     """
+    # Ask, and check the answer as that of any policy.
     answer, seconds = _call(policy, given)
     check_answer(given.slices, answer.assignment, capabilities)
     assignment, entries = answer.assignment, given.entries
+    # Plan.
     if answer.arrays:
         assignment, arrays = _substitute(assignment, answer.arrays)
         plan = _plan_substituted(entries, assignment.slices, arrays, np.array(sorted(answer.arrays), dtype=np.int64))
@@ -129,6 +131,7 @@ def overlay_entries(entries: EntryTable, arrays: ArraySource) -> EntryTable:
 def overlay(source: Source, entries: EntryTable, arrays: ArraySource) -> Source:
     """The source that reads the entries of ``overlay_entries``; arrays over arrays are one source of arrays."""
     count = len(arrays.arrays)
+    # The arrays come last, each as a file: behind 3 files, the last of 2 arrays is file 4, and 4 + 1 - 2 is 3.
     num_files = int(entries.file[-1]) + 1 - count
     if isinstance(source, ArraySource):
         values = [*source.arrays[:num_files], *arrays.arrays]

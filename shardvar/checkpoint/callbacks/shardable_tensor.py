@@ -189,6 +189,7 @@ class LazySlice(NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if any(isinstance(each, LazySlice) for each in options.get("out", ())):
+            # The result would have to be written into a lazy slice, which has no memory.
             return NotImplemented
         arrays = [np.asarray(each) if isinstance(each, LazySlice) else each for each in inputs]
         return getattr(ufunc, method)(*arrays, **options)
@@ -208,6 +209,7 @@ class LazySlice(NDArrayOperatorsMixin):
         offset = [start + low for start, (low, _, _) in zip(held.offset, spans, strict=True)]
         array = self._holder.read(self._row, Region(offset, [count for _, count, _ in spans]))
         picked = array[(*(pick for _, _, pick in spans), ...)]
+        # The reshape adds the axes that None made; they have the length 1.
         return picked.reshape(self.shape) if self.size else np.empty(self.shape, self.dtype)
 
 

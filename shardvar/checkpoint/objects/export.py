@@ -149,8 +149,10 @@ def load_exported(path: Path) -> Any:
     array([1., 2.], dtype=float32)
     """
     with open_checkpoint(path) as reader:
+        # Check: every stored value belongs to an object.
         nodes = graph_of(reader)
         _check_all_reached(reader, nodes)
+        # Move: each value is read when the variable that wants it is created.
         values = _StoredValues(reader, [node.key for node in nodes if node.key is not None])
         made = [_create(reader, node, values) for node in nodes]
     # Children may come before or after their parents, and graphs may have cycles: create all first, then connect.
@@ -251,6 +253,7 @@ def _create(reader: Reader, node: StoredNode, values: _StoredValues) -> Trackabl
 
 def _check_all_reached(reader: Reader, nodes: Sequence[StoredNode]) -> None:
     """Raise ``InvalidCheckpoint`` where a value belongs to no object: it would be dropped silently."""
+    # As ``_create`` reads them: a variable by its value alone, another object by its attributes.
     reached = {node.key for node in nodes} | {key for node in nodes if not node.key for key in node.states.values()}
     lost = [key for key in reader if key not in reached and not is_bookkeeping(key)]
     if lost:

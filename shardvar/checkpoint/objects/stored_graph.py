@@ -77,6 +77,7 @@ def nodes_of_keys(keys: Iterable[str]) -> list[StoredNode]:
         if found is not None:
             path, attribute = found
             tree.keys[tree.number_of(path)][attribute] = key
+    # The variable's value is taken out of the keys first; what is left are the other attributes.
     return [
         StoredNode(keys.pop(VARIABLE_VALUE, None), children or _NOTHING, keys or _NOTHING, slots or _NOTHING)
         for keys, children, slots in zip(tree.keys, tree.children, tree.slots, strict=True)
@@ -233,6 +234,7 @@ def _decode_value(message: bytes, start: int, stop: int, node: StoredNode, keys:
     if attribute == VARIABLE_VALUE:
         node.key, node.name = key, full_name
     else:
+        # A new dictionary, since the shared empty mapping cannot be written to.
         node.states = {**node.states, attribute: key}
 
 

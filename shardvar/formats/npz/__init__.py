@@ -38,6 +38,7 @@ class NpzFormat:
         names = storage.names()
         if not name:
             return [found for found in names if found.endswith(_FILE_SUFFIX)]
+        # The ending is believed. A file of any other name may be an archive too, so its first bytes decide.
         if name in names and (name.endswith(_FILE_SUFFIX) or _begins_with_array(storage, name)):
             return [name]
         return [name + _FILE_SUFFIX] if name + _FILE_SUFFIX in names else []
@@ -68,6 +69,7 @@ def _begins_with_array(storage: Storage, name: str) -> bool:
         file = storage.open(name)
         local = file.read(0, local_nbytes(file.read(0, LOCAL.size)))
     except (CheckpointError, StorageError):
+        # A file that cannot be read, or is too short, may be of another format: not an error when looking around.
         return False
     # The bytes 26 and 27 of a local header are the length of the name, which follows the 30 bytes of the header.
     return local[LOCAL.size :][: int.from_bytes(local[26:28], "little")].endswith(MEMBER_SUFFIX.encode())

@@ -67,6 +67,7 @@ _WINDOW_NBYTES = 1 << 16
 """The bytes of one read: many headers of small members at once, or one header of a large member."""
 _PEEK_NBYTES = 256
 """Bytes at the beginning of a member; nearly every npy header is shorter."""
+# 512 MiB, some million members. The file states the size, and the directory is read whole, so there is a bound.
 _MAX_DIRECTORY_NBYTES = 1 << 29
 
 
@@ -110,6 +111,8 @@ class _Window:
         """Return the bytes [start, start + nbytes) of the file."""
         begin = start - self.start
         if begin < 0 or begin + nbytes > len(self.data):
+            # Not past the end of the file, unless the caller asks for bytes there: only then is a lack of bytes an
+            # error.
             room = max(self.file.size - start, 0)
             self.data = self.file.read(start, max(min(room, _WINDOW_NBYTES), nbytes))
             self.start, begin = start, 0
@@ -142,6 +145,7 @@ def read_archive(storage: Storage, name: str) -> ArchiveContents:
     findings: list[Finding] = []
     faults: dict[str, ShardvarError] = {}
     window, headers = _Window(file), _Headers()
+    # In the order of the file, so that one window serves neighbours.
     for member in sorted(members, key=lambda member: member.start):
         key = member.name.removesuffix(MEMBER_SUFFIX)
         try:
@@ -165,6 +169,7 @@ def _key(array: StoredArray) -> str:
 
 def _find_directory(file: ReadableFile) -> DirectoryPlace:
     first = file.read(0, min(SNIFF_NBYTES, file.size))
+    # PK 3 4 begins a member, PK 5 6 the end record of an archive without members.
     if not first.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         raise foreign_file("an npz file", first, file.size, "it does not begin as a zip archive does")
     tail_nbytes = min(TAIL_NBYTES, file.size)
@@ -237,6 +242,7 @@ def _shared(place: str, members: Sequence[Member], arrays: Sequence[StoredArray]
         faults[_key(arrays[row])] = InvalidCheckpoint(cause, DISTRUST)
     keys = [member.name.removesuffix(MEMBER_SUFFIX) for member in members]
     if len(set(keys)) < len(keys):
+        # Reversed, so that the first member of each key is written last and stays.
         first = {key: row for row, key in reversed(list(enumerate(keys)))}
         for key in {key for row, key in enumerate(keys) if first[key] != row}:
             cause = f"{place}: {key!r}: Two members of the archive have this key."
@@ -251,6 +257,7 @@ def _table(arrays: Sequence[StoredArray], name: str, faults: Mapping[str, Shardv
     plain = np.array([array.member.method == STORED and array.header.is_plain for array in arrays], dtype=np.bool)
     start = np.array([array.start + array.header.data_start for array in arrays], dtype=np.int64)
     checksum = np.array([array.checksum for array in arrays], dtype=np.int64)
+    # The source decodes and checks what is not plain: it needs the position in ``arrays``, and no checksum here.
     entries = EntryTable(
         tensors.whole(),
         np.zeros(len(arrays), dtype=np.int64),

@@ -53,9 +53,11 @@ class NpzWriter:
         for (name, preamble), begin, nbytes, checksum in rows:
             # The CRC of a member is that of preamble and payload: the preamble's share (``contents``) plus the
             # payload's own.
+            # Equal preambles mean equal dtypes and shapes, so the sizes are equal too.
             if preamble not in shares:
                 shares[preamble] = CRC32.combine(CRC32.compute(preamble), 0, nbytes)
             crc, total = shares[preamble] ^ checksum, len(preamble) + nbytes
+            # The local header is padded, so that the payload begins at its planned place.
             parts.append((position, build_local(begin - position - len(preamble), name, crc, total) + preamble))
             directory.append(build_central(position, name, crc, total))
             position = begin + nbytes
@@ -81,6 +83,7 @@ class NpzSink:
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished file in place."""
         empty = None if checksums else build_end(0, 0, 0)  # without slices no file was written
+        # The rename is the commit. What earlier writers left is removed only after it.
         put_in_place(self.storage, [], (self.asides[0], self.name), empty)
         remove_unnamed(self.storage, lambda names: _asides(self.name, names))
 

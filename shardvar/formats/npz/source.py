@@ -157,6 +157,7 @@ class PayloadStream:
 
     def skip(self, nbytes: int) -> None:
         """Read and drop the next ``nbytes`` bytes."""
+        # Skipped bytes are read all the same: the CRC covers them, and deflate cannot jump.
         block = memoryview(bytearray(min(nbytes, _STREAM_NBYTES)))
         while nbytes:
             self.read_into(block[:nbytes])
@@ -165,6 +166,7 @@ class PayloadStream:
     def _read_elements(self, buffer: memoryview, unit: int) -> None:
         self._member.read_into(buffer)
         if unit > 1:
+            # As unsigned integers, whatever the elements are: only the order of their bytes changes.
             np.frombuffer(buffer, f"u{unit}").byteswap(inplace=True)
 
 
@@ -173,6 +175,7 @@ def read_transposed(file: ReadableFile, array: StoredArray) -> memoryview:
     header = array.header
     cause = f"It is in Fortran order, and transposing it takes {2 * header.nbytes} bytes of memory."
     remedy = "Save it again in C order, or without compression."
+    # The shape comes from the file: an archive of 1 MiB may claim any size, and is refused beyond 1 GiB.
     if header.nbytes > max(_MODEST_NBYTES, array.member.stored_nbytes * _MODEST_INFLATION):
         raise UnsupportedError(cause, remedy)
     try:
@@ -247,6 +250,7 @@ class NpzSource:
             stream = PayloadStream.of(self.contents.files.open(0), self.contents.arrays[number])
         stream.skip(start - stream.position)
         stream.read_into(buffer)
+        # A stream at its end has compared its CRC, and is dropped. Of the others, the one that was put back first goes.
         if stream.position < self.contents.arrays[number].header.nbytes:
             with self._lock:
                 self._streams[number] = stream
@@ -259,6 +263,7 @@ class NpzSource:
         with self._lock:
             payload = self._transposed.pop(number, None)
             if payload is None:
+                # One array at a time, since each takes as much memory as its payload.
                 self._transposed.clear()
                 payload = read_transposed(file, array)
             if start + len(buffer) < array.header.nbytes:

@@ -113,6 +113,7 @@ class ColumnarPolicy:
             each = shardable_tensors[given]
             part, spec = each.tensor, each.slice_spec
             if not kept[row]:
+                # Parts are in coordinates of the whole tensor; the value begins at the offset of the given slice.
                 part = part[parts.region(row).relative_to(slices.region(given)).slices]
             if not kept[row] or self.has_full_specs:
                 spec = _spec(parts, row, self.has_full_specs)
@@ -164,6 +165,7 @@ def tabulate(shardable_tensors: Sequence[Any]) -> SliceTable:
         if each.slice_spec:
             full_shape, region = parse_slice_spec(each.slice_spec, shape)
             offset = region.offset
+        # Remembered, since 100,000 tensors have a handful of dtypes.
         name = names.get(each.dtype) or names.setdefault(each.dtype, dtype_name(np.dtype(each.dtype)))
         if tensors.setdefault(key, (name, full_shape)) != (name, full_shape):
             raise InconsistentTensor(f"Slices of {key!r} disagree on its dtype or its full shape.")
@@ -199,6 +201,7 @@ def _payload_nbytes(tensor: Any) -> int:
 def _source_rows(slices: SliceTable, parts: SliceTable) -> Ints:
     """[n] the row of the slice that each part belongs to."""
     counts = np.bincount(slices.tensor, minlength=len(slices.tensors))
+    # Right at once for tensors with one slice, as most are. The parts of the others are looked up below.
     row_of = np.zeros(len(slices.tensors), dtype=np.int64)
     row_of[slices.tensor] = np.arange(len(slices))
     source: Ints = row_of[parts.tensor]

@@ -17,6 +17,8 @@ from shardvar.errors import ShardvarError
 MANY = 100
 """The most keys that are offered at once; of more, their folders are offered."""
 
+# bash inserts candidates as they are, so ``printf %q`` quotes spaces and patterns in keys. After a folder no space is
+# inserted (``nospace``), so that the next press of Tab goes on inside it.
 _BASH = """\
 _shardvar() {
     local line candidate
@@ -31,6 +33,7 @@ _shardvar() {
 complete -o default -F _shardvar shardvar
 """
 
+# zsh passes words as typed; ``(Q)`` removes their quotes. Folders are added apart, with an empty suffix (``-S ''``).
 _ZSH = """\
 #compdef shardvar
 _shardvar() {
@@ -58,6 +61,7 @@ else
 fi
 """
 
+# fish evaluates the condition first and keeps the answer; if that is empty, ``-f`` does not apply: files are offered.
 _FISH = """\
 function __shardvar_candidates
     set -g __shardvar_found (shardvar __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)
@@ -105,12 +109,14 @@ def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[st
     pending = None  # the option whose value comes next
     for each in before:
         if pending is None and each in options:
+            # Flags have ``nargs`` 0: no value follows them.
             pending = options[each] if options[each].nargs != 0 else None
         elif pending is not None:
             pending = None
         else:
             given.append(each)
     if pending is None and word.startswith("-"):
+        # Long names only: they say what the short ones mean.
         return (
             f"{name}\t{action.help}" for name, action in options.items() if name.startswith(word) and name[:2] == "--"
         )
@@ -125,9 +131,11 @@ def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[st
 
 def _keys(path: str, word: str) -> Iterator[str]:
     """Yield the keys of a checkpoint that begin with a word, or their folders; nothing where it cannot be read."""
+    # Imported for keys alone: the reader brings NumPy, whose import would delay every other press of Tab.
     from shardvar.checkpoint.reader import open_checkpoint
 
     with suppress(ShardvarError, OSError), open_checkpoint(path) as reader:
+        # A key with a newline would be taken for two candidates.
         found = [key for key in reader if key.startswith(word) and one_line(key) == key]
         if len(found) > MANY:
             found = list(dict.fromkeys(_folder(key, len(word)) for key in found))

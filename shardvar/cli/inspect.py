@@ -107,6 +107,7 @@ def execute(arguments: Namespace) -> int:
     if len(found) > 1:
         _print_choices(found, arguments.json)
         return 0
+    # Where nothing was found, the strict search raises the error that says what is there instead.
     one = found[0] if found else find_checkpoint(arguments.path)
     with Reader(one.path, one.format.name, one.open()) as reader:
         tensors = list_tensors(reader, arguments.filter)
@@ -203,10 +204,12 @@ def _heading(reader: Reader, tensors: Sequence[Tensor]) -> Iterator[str]:
 def _rows(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace) -> list[tuple[str, ...]]:
     """Return the rows of the table: branches and groups of like tensors at a terminal, every whole key in a pipe."""
     at_terminal = sys.stdout.isatty()
+    # Like tensors share a line only in an overview; these options ask about each tensor.
     in_brief = at_terminal and not (arguments.slices or arguments.filter or arguments.stats)
     kinds = [(tensor.dtype, tensor.shape, tensor.num_slices, tensor.mark) for tensor in tensors] if in_brief else None
     rows: list[tuple[str, ...]] = []
     for line in tree_lines([tensor.key for tensor in tensors], kinds):
+        # A guide has three characters for each level, and a pipe gets two spaces below the first: 6 // 3 - 1 = 1 step.
         indent = line.guide if at_terminal else "  " * (len(line.guide) // 3 - 1)
         if line.leaf is None:
             rows.append(_branch_row(indent, line, tensors))
@@ -221,6 +224,7 @@ def _rows(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace) -> li
 
 
 def _is_shared(line: Line) -> bool:
+    # Several leaves alone may be a key and the keys below it, such as ``a/`` and ``a/b``.
     return "{" in line.label and len(line.leaves) > 1
 
 
@@ -264,6 +268,7 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
     """Return the tensors whose keys match one of the globs, in the order of the index."""
     entries, faults = reader.entries(), reader.faults
     tensors, files = entries.slices.tensors, reader.index.files
+    # Lists, since taking single elements from NumPy arrays is slow, and a checkpoint may have 10^5 tensors.
     order_list, bounds = (column.tolist() for column in entries.slices.by_tensor())
     nbytes, file = entries.slices.nbytes.tolist(), entries.file.tolist()
     row_of = tensors.rows()
@@ -272,6 +277,7 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
         if globs and not any(fnmatchcase(key, glob) for glob in globs):
             continue
         row = row_of.get(key)
+        # A key whose entries could not be decoded is listed all the same, with its fault.
         if row is None:
             listed.append(Tensor(key, None, None, 0, 0, (), faults.get(key), ()))
             continue
@@ -280,6 +286,7 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
         total = sum(nbytes[entry] for entry in rows)
         dtype, shape = tensors.dtype(row), tensors.shape(row)
         listed.append(Tensor(key, dtype, shape, total, len(rows), names, faults.get(key), rows))
+    # In a checkpoint without tensors no pattern matches, which is not the user's mistake.
     if globs and not listed and reader.keys():
         raise ArgumentError(
             f"No tensor matches {' or '.join(globs)}.", "`shardvar inspect` without --filter lists all."
@@ -300,6 +307,7 @@ def slice_json(each: Slice) -> dict[str, Any]:
 
 def _slice(entries: EntryTable, files: Sequence[str], row: int) -> Slice:
     slices = entries.slices
+    # Offsets and shapes are padded to the highest rank of the checkpoint.
     rank = int(slices.tensors.ranks[slices.tensor[row]])
     checksum = int(entries.checksum[row])
     return Slice(

@@ -61,6 +61,7 @@ def progress(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], ob
     if not sys.stderr.isatty():
         yield lambda _nbytes: None
         return
+    # Rich is imported where it draws: pipes and scripts do without its start-up time.
     from rich import progress as bars
     from rich.console import Console
 
@@ -99,6 +100,8 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Se
     console = Console(width=width, height=height, highlight=False, markup=False, emoji=False)
     widths = [max(cell_len(line[column]) for line in [headers, *rows]) for column in range(len(headers))]
     widest = widths.index(max(widths))
+    # Cells left for the widest column, about three for each column's margins: of 80, two others of 10 and 8 leave
+    # 80 - 18 - 3 * 3 = 53.
     left = console.width - (sum(widths) - widths[widest]) - 3 * len(widths)
     if left < min(widths[widest], _NARROWEST):
         _print_stacked(headers, rows, console.width)
@@ -129,5 +132,6 @@ __all__ = ["count", "human_shape", "human_size", "one_line", "printable", "short
 
 def short_path(path: str) -> str:
     """Return a path as a person in the working directory would type it."""
+    # It ends in a separator, since /data/ab is not inside /data/a.
     inside = os.path.join(os.getcwd(), "")
     return printable(path.removeprefix(inside))

@@ -19,6 +19,7 @@ COMMANDS = ("inspect", "show", "view", "verify", "diff", "reshard", "vectors", "
 
 _PATH = "a checkpoint: prefix, index file, directory, or one of its data files"
 _UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--[^ =]+).*", re.DOTALL)
+# Such as -1 or -3:, which argparse would take for options.
 _NEGATIVE_INDEX = re.compile(r"-[0-9:][0-9:,. +-]*")
 
 
@@ -71,8 +72,10 @@ def parse_arguments(words: Sequence[str]) -> Namespace:
     """Return the parsed arguments; ``Usage`` where they are wrong or ask for help."""
     if not words:
         make_parser().print_help()
+        # Help was printed, but nothing was done: scripts must not take that for success.
         raise Usage(2)
     first = words[0]
+    # Checked before argparse does it, which suggests no spelling.
     if first not in COMMANDS and not first.startswith("-"):
         near = get_close_matches(first, COMMANDS, n=1, cutoff=0.5)
         listed = f"The commands are {', '.join(COMMANDS)}; `shardvar --help` describes them."
@@ -115,6 +118,7 @@ def _add_command(commands: "Commands[Parser]", name: str, text: str, examples: S
         description=text[:1].upper() + text[1:] + ".",
         epilog="examples:\n" + "\n".join(f"  shardvar {name} {example}" for example in examples),
         formatter_class=HelpText,
+        # An abbreviation in a script would become ambiguous when another option is added.
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, described in docs/cli.md")
@@ -272,8 +276,10 @@ def _options_first(words: list[str]) -> list[str]:
             others.extend(rest)
         elif word.startswith("-") and not _NEGATIVE_INDEX.fullmatch(word):
             options.append(word)
+            # The one option of ``show`` that takes a value; the value must stay behind it.
             if word == "--verify":
                 options.extend(islice(rest, 1))
         else:
             others.append(word)
+    # After ``--`` argparse takes every word for an argument, -1 too.
     return [words[0], *options, "--", *others]

@@ -48,6 +48,7 @@ def execute(arguments: Namespace) -> int:
         tensor, entries = reader[key], reader.find(key)
         axes = parse_index_text(arguments.index, tensor.shape)
         shape = tuple(len(axis) for axis in axes if isinstance(axis, range))
+        # Verify first, so that values which fail their checksum are never printed.
         is_checked = arguments.verify == "full" or int(entries.slices.nbytes.sum()) <= BLOCK_NBYTES
         if is_checked:
             for row in range(len(entries)):
@@ -89,6 +90,7 @@ def _print_json(reader: Reader, tensor: LazyTensor, axes: Axes, shape: tuple[int
 
 def _find_key(reader: Reader, typed: str) -> str:
     """Return the key that was typed, either as it is or with the escapes that ``inspect`` prints."""
+    # The key as typed comes first, so that a key which looks like an escape stays reachable.
     try:
         reader.find(typed)
     except UnknownKey:
@@ -119,6 +121,7 @@ def _as_text(reader: Reader, tensor: LazyTensor, axes: Axes) -> str:
         array = _excerpt(reader, tensor.key, axes)
     return np.array2string(
         array,
+        # An excerpt is smaller than the selection it stands for; 0 makes NumPy abbreviate it all the same.
         threshold=_PRINTED if size <= _PRINTED else 0,
         edgeitems=_EDGE,
         max_line_width=line_width(),
@@ -145,6 +148,7 @@ def _excerpt(reader: Reader, key: str, axes: Axes) -> Array:
         else:
             ends.append([(axis[:_EDGE], slice(0, _EDGE)), (axis[-_EDGE:], slice(_EDGE + 1, None))])
             shape.append(2 * _EDGE + 1)
+    # Two ends for each long axis: 2**8 = 256 corners are eight long axes.
     if prod(map(len, ends)) > _MOST_CORNERS:
         raise ArgumentError("The selection has too many long axes to show.", "Give an INDEX that selects fewer.")
     excerpt: Array | None = None
@@ -168,6 +172,7 @@ def _as_json(array: Array, dtype: str) -> Any:
         return _mapped(array.tolist(), lambda value: value.decode("utf-8", "surrogateescape"))
     if array.dtype.kind == "c":
         return _mapped(array.tolist(), lambda value: [json_number(value.real), json_number(value.imag)])
+    # Integers and bools are JSON as they are; floats may be NaN or infinite, which JSON lacks.
     if array.dtype.kind in "iub":
         return array.tolist()
     return _mapped(widen_numbers(array).tolist(), json_number)

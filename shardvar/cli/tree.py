@@ -14,6 +14,7 @@ _MOST_LEVELS = 32
 _FEWEST_ALIKE = 4
 """The fewest numbered siblings that share a line; fewer are shown one by one."""
 
+# At most nine digits, since ``int`` refuses texts of more than 4,300 digits, which a hostile key may hold.
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -59,6 +60,7 @@ def _labels(key: str) -> list[str]:
     separator = "/" if "/" in key else "."
     words = key.split(separator, _MOST_LEVELS)
     labels = [word + separator for word in words[:-1]]
+    # A key that ends in its separator has no further label: ``a/`` is one label and not two.
     return labels + words[-1:] if words[-1] or not labels else labels
 
 
@@ -82,6 +84,7 @@ def _groups(node: _Node, kinds: Sequence[Hashable] | None) -> list[tuple[str, _N
         return [(label, child, [child]) for label, child in node.children.items()]
     alike: dict[Hashable, list[tuple[str, _Node]]] = {}
     for label, child in node.children.items():
+        # A tuple for numbered labels and a text for others, so that a ``#`` in a key is never taken for a number.
         shape: Hashable = (_NUMBER.sub("#", label, count=1), _kind(child, kinds)) if _NUMBER.search(label) else label
         alike.setdefault(shape, []).append((label, child))
     groups: list[tuple[str, _Node, list[_Node]]] = []
@@ -95,6 +98,7 @@ def _groups(node: _Node, kinds: Sequence[Hashable] | None) -> list[tuple[str, _N
 
 def _range_label(labels: Sequence[str]) -> str:
     """Return ``layer_{0..11}/`` for labels that differ in their first number."""
+    # Gaps do not show: layers 0, 1, 5 and 6 are {0..6}, and only the number of tensors says that some are missing.
     numbers = [int(found.group()) for label in labels if (found := _NUMBER.search(label))]
     return _NUMBER.sub(f"{{{min(numbers)}..{max(numbers)}}}", labels[0], count=1)
 

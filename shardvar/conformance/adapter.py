@@ -121,6 +121,7 @@ def load_adapter(spec: str) -> Any:
     if not hasattr(module, name):
         raise ArgumentError(f"The module {module_name!r} has no {name!r}.", "Give the name of the adapter's class.")
     made = getattr(module, name)
+    # An instance is taken as it is: a module may construct its adapter with arguments and give it a name.
     return made() if callable(made) else made
 
 
@@ -133,10 +134,12 @@ def methods_of(adapter: Any) -> frozenset[str]:
     >>> sorted(methods_of(Little()))
     ['div']
     """
+    # ``callable``, so that a subclass can withdraw a method of its base by setting it to None.
     return frozenset(name for name in METHODS if callable(getattr(adapter, name, None)))
 
 
 def strangers_of(adapter: Any) -> list[str]:
     """Return the public methods of an adapter that no rule needs: helpers, or misspelt names."""
+    # A misspelt name, such as look_up for lookup, would otherwise only make a rule "not claimed".
     public = {name for name in dir(adapter) if not name.startswith("_") and callable(getattr(adapter, name, None))}
     return sorted(public - METHODS)

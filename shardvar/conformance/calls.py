@@ -82,6 +82,7 @@ class Calls:
         """Call a method that may raise; return its answer, or ``REFUSED``. A process that died has not refused."""
         try:
             return self._call(name, *arguments)
+        # Both are Exceptions, and neither is a refusal: the case was declined, or the process is gone.
         except (NotClaimed, ProcessDied):
             raise
         except Exception:  # noqa: BLE001 - which exception it is, is the implementation's business
@@ -89,15 +90,18 @@ class Calls:
 
     def _call(self, name: str, *arguments: Any) -> Any:
         call = f"adapter.{name}({', '.join(self._named(argument) for argument in arguments)})"
+        # Recorded before it is made, so that a call that raises is the last line of the counterexample.
         self.lines.append(call)
         try:
             answer = getattr(self._adapter, name)(*arguments)
         except NotImplementedError as error:
             raise NotClaimed(f"{name}: {error}" if str(error) else name) from error
+        # Ctrl-C must end the session and not become a broken rule.
         except (Exception, KeyboardInterrupt):
             raise
         except BaseException as error:  # a panic of Rust code derives from BaseException alone
             raise Panic(f"{type(error).__name__}: {error}") from error
+        # Changed in place: the rule goes on with the handle that it has, which keeps its name.
         if name in WRITES and answer is None:
             return arguments[0]
         if name.startswith("create") or name in WRITES:
@@ -107,6 +111,7 @@ class Calls:
         return answer
 
     def _named(self, value: Any) -> str:
+        # By identity, since two handles may hold equal arrays; the last name is the one that the program assigned last.
         names = [name for known, name in self._names if known is value]
         return names[-1] if names else text(value)
 
@@ -140,7 +145,9 @@ def text(value: object) -> str:
             short = _pattern(array)
             if short:
                 return short
+        # float64 holds every value of bfloat16 and its like exactly; the dtype is written beside the numbers.
         plain = array if array.dtype.kind in "biufc" else array.astype(np.float64)
+        # ``repr`` writes nan and inf, which Python does not know as names.
         numbers = repr(plain.tolist()).replace("nan", "np.nan").replace("inf", "np.inf")
         return f"np.array({numbers}, {str(array.dtype)!r})"
     if isinstance(value, dict):
@@ -159,8 +166,10 @@ def text(value: object) -> str:
 def _pattern(array: np.ndarray[Any, Any]) -> str:
     """Return the expression of an array that counts from 1 or repeats one value; an empty text for others."""
     dtype, shape = str(array.dtype), array.shape
+    # The templates of a restore repeat one value of junk.
     if np.array_equal(array, np.full(shape, array.flat[0])):
         return f"np.full({shape}, {array.flat[0].item()}, {dtype!r})"
+    # Most tables come from ``counting``: the 960 numbers of a (60, 16) table become one ``np.arange``.
     for sign in ("", "-"):
         counted = np.arange(1, array.size + 1).reshape(shape)
         if np.array_equal(array, -counted if sign else counted):
@@ -217,10 +226,12 @@ class Isolated:
             pipe.send((name, arguments))
             verdict, value = pipe.recv() if pipe.poll(patience) else ("hung", None)
         except (EOFError, OSError) as error:
+            # The pipe breaks a moment before the process is gone, and only then is there an exit code to report.
             self._process.join(5)
             code = self._process.exitcode
             self.close()
             raise ProcessDied(f"{name} ended the process that it ran in, with exit code {code}.") from error
+        # The framework is imported now, so later calls are quick; ``close`` restores the patience for the next process.
         self._patience = PATIENCE
         if verdict == "hung":
             self.close()
@@ -233,10 +244,12 @@ class Isolated:
 
     def _connect(self) -> Connection:
         if self._pipe is None:
+            # Not a fork: threads and locks of a framework that this process has imported do not survive one.
             context = multiprocessing.get_context("spawn")
             self._pipe, there = context.Pipe()
             self._process = context.Process(target=serve, args=(there, self._spec), daemon=True)
             self._process.start()
+            # While this process holds that end open too, ``recv`` would not notice that the other one died.
             there.close()
         return self._pipe
 
@@ -253,6 +266,7 @@ def serve(pipe: Connection, spec: str) -> None:
             answer: tuple[str, Any] = ("returned", getattr(adapter, name)(*arguments))
         except NotImplementedError as error:
             answer = ("unclaimed", str(error))
+        # Ctrl-C reaches both processes; the parent reports it.
         except KeyboardInterrupt:
             return
         except BaseException as error:  # noqa: BLE001 - sent to the other side, a panic of Rust code too

@@ -54,6 +54,7 @@ def remark(verdict: Verdict) -> str:
     """Return the remark beside an outcome: the reason, and the share of cases that were not claimed."""
     parts = [verdict.reason] if verdict.reason else []
     if verdict.unclaimed_cases and verdict.outcome != NOT_CLAIMED:
+        # Three reasons fit on a line; the JSON report has all of them.
         reasons = f": {'; '.join(verdict.unclaimed[:3])}" if verdict.unclaimed else ""
         total = verdict.cases + verdict.unclaimed_cases
         parts.append(f"{verdict.unclaimed_cases} of {total} cases not claimed{reasons}")
@@ -89,6 +90,7 @@ def table_lines(report: Report, width: int | None) -> Iterator[tuple[str, str]]:
 def details(rule: Rule, verdict: Verdict, spec: str) -> str:
     """Return the reason why a rule is not kept, with a program that shows it."""
     head = f'{rule.id} (RFC {rule.rfc}, level {rule.level}): "{rule.sentence}"\n{rule.law}.\n'
+    # Only an unexpected pass fails without a counterexample.
     if verdict.counterexample is None:
         return f"{head}\nIt was declared as an expected failure ({verdict.reason}), and is kept: take it off the list."
     return f"{head}\nThe smallest counterexample:\n\n{program(verdict, spec)}"
@@ -102,6 +104,7 @@ def program(verdict: Verdict, spec: str) -> str:
     module, _, name = spec.partition(":")
     calls = "\n".join(example.calls)
     imports = ["import numpy as np", f"from {module} import {name}"]
+    # Importing ml_dtypes registers these names with NumPy, which then accepts them as texts.
     if any(word in calls for word in ("bfloat16", "float8", "float4", "int4", "int2'")):
         imports.insert(0, "import ml_dtypes  # dtypes that NumPy has not")
     lines = [*imports, "", f"adapter = {name}()", *example.calls, f"# {example.came}", f"# {example.must}"]
@@ -160,6 +163,7 @@ def _html_row(rule: Rule, verdict: Verdict, spec: str) -> str:
     return f'<tr class="{css}" id="{rule.id}"><td>{rule.id}<td>{verdict.outcome}<td>{text}'
 
 
+# Braces are doubled because ``str.format`` puts the title in.
 _HEAD = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>
 body {{ font: 15px/1.4 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em }}
 table {{ border-collapse: collapse; width: 100% }}

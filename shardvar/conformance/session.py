@@ -50,6 +50,7 @@ def add_options(parser: pytest.Parser) -> None:
 def start(config: pytest.Config) -> None:
     """Register the kit with pytest; ``UsageError`` for an invalid option."""
     if config.getoption("adapter") is None:
+        # With --pyargs the user asked for a verdict; without it, a path of the package may be named for another reason.
         if config.known_args_namespace.pyargs and not config.getoption("help"):
             raise pytest.UsageError(
                 f"{PACKAGE} judges an adapter, and none was given. Add --adapter package.module:Name; "
@@ -71,6 +72,7 @@ def levels_of(text: str | None) -> range:
     first, dash, last = (text or str(max(LEVELS))).partition("-")
     if not dash:
         first, last = "1", first
+    # Compared as texts, since ``int`` would also take '+3' and '3_0'.
     if not (first in map(str, LEVELS) and last in map(str, LEVELS) and int(first) <= int(last)):
         raise ArgumentError(f"Invalid --level {text!r}.", "Give a level from 1 to 8, or a range such as 6-8.")
     return range(int(first), int(last) + 1)
@@ -83,6 +85,8 @@ class Conformance:
         self.config = config
         self.spec = str(config.getoption("adapter"))
         self.levels = levels_of(config.getoption("level"))
+        # The declarations come first: a mistake in them shows before the adapter's module is imported, which may take
+        # seconds.
         path = config.getoption("expected_failures")
         text = Path(path).read_text(encoding="utf-8") if path else ""
         self.expected = read_expected(text, {rule.id for rule in all_rules()})
@@ -93,6 +97,7 @@ class Conformance:
         self.adapter = load_adapter(self.spec)
         self.isolated = Isolated(self.adapter, self.spec)
         self.verdicts: dict[str, Verdict] = {}
+        # Checked at the start, not after a run of minutes whose report would be lost.
         for option in ("conformance_json", "conformance_html"):
             target = config.getoption(option)
             if target and not Path(target).absolute().parent.is_dir():
@@ -110,6 +115,7 @@ class Conformance:
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """Collect the rules where pytest comes to the registry, and nothing elsewhere."""
+        # One file stands for the whole kit, so that each rule is collected once.
         if file_path != HERE / "registry.py":
             return None
         rules: Rules = Rules.from_parent(parent, path=file_path, nodeid=PACKAGE, kit=self)
@@ -117,6 +123,7 @@ class Conformance:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the verdicts, which come from other processes under pytest-xdist."""
+        # pytest-xdist sends reports as plain data, which is why a verdict travels as a dict.
         for name, value in report.user_properties:
             if name == PROPERTY and isinstance(value, dict):
                 verdict = verdict_of(value)
@@ -129,6 +136,7 @@ class Conformance:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the table, rule by rule."""
         terminalreporter.write_sep("=", f"conformance of {self.spec}")
+        # Lines are cut at a terminal only; a log keeps each reason in full.
         width = get_terminal_size().columns if terminalreporter.isatty else None
         for line, style in table_lines(self.report(), width):
             terminalreporter.write_line(line, **({style: True} if style else {}))
@@ -136,6 +144,7 @@ class Conformance:
     def pytest_sessionfinish(self) -> None:
         """Write the reports that were asked for, and end the process that restored damaged checkpoints."""
         self.isolated.close()
+        # A worker of pytest-xdist sees some of the verdicts; only the controller has all of them and writes.
         if hasattr(self.config, "workerinput"):
             return
         report = self.report()
@@ -175,6 +184,7 @@ class RuleItem(pytest.Item):
     def runtest(self) -> None:
         """Judge the rule, and skip, xfail or fail accordingly."""
         verdict = self.kit.judge(self.rule)
+        # Recorded first, since each outcome but "kept" leaves this function by an exception.
         self.user_properties.append((PROPERTY, verdict.as_json()))
         if verdict.outcome == NOT_CLAIMED:
             pytest.skip(f"not claimed: {verdict.reason}")

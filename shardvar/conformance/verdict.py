@@ -92,6 +92,7 @@ def read_expected(text: str, known: Collection[str]) -> dict[str, Expected]:
     """
     expected: dict[str, Expected] = {}
     for number, line in enumerate(text.splitlines(), 1):
+        # A reason therefore cannot hold a ``#``, as in the number of an issue; a link to the issue can be given.
         content = line.partition("#")[0].strip()
         if not content:
             continue
@@ -125,6 +126,7 @@ def judge(rule: Rule, adapter: Any, *, max_examples: int = 100, expected: Expect
     found = _Findings()
     _search(rule, adapter, max_examples, found)
     seen = (found.held, found.refused, list(found.reasons))
+    # The adapter declined every case, so nothing was checked: "kept" would claim what was never seen.
     if found.example is None and not found.held:
         return Verdict(rule.id, NOT_CLAIMED, "; ".join(found.reasons), *seen)
     reason = "" if expected is None else expected.reason
@@ -135,6 +137,7 @@ def _outcome(broken: bool, expected: Expected | None) -> str:
     """Return the outcome of a rule, given the result of the search and the declaration."""
     if expected is None:
         return BROKEN if broken else KEPT
+    # Both results were declared, so neither can fail the run.
     if expected.sometimes:
         return BROKEN_SOMETIMES
     return EXPECTED_FAILURE if broken else UNEXPECTED_PASS
@@ -153,10 +156,13 @@ class _Findings:
 
     held: int = 0
     refused: int = 0
+    # A dict as an ordered set: each text once, in the order of appearance.
     reasons: dict[str, None] = field(default_factory=dict)
     example: Counterexample | None = None
 
 
+# Reasons of the settings: importing or compiling a framework takes longer than any deadline or health check allows. A
+# rule has one law, so one failure is enough. Without a database there are no earlier failures to replay.
 def _search(rule: Rule, adapter: Any, max_examples: int, found: _Findings) -> None:
     @settings(
         max_examples=max_examples,
@@ -204,6 +210,7 @@ def _example(calls: Calls, error: Exception) -> Counterexample:
         return Counterexample(calls.lines, str(error), "It must return or raise.")
     if isinstance(error, Broken):
         return Counterexample(calls.lines, error.came, error.must)
+    # Some frameworks put a whole stack trace into a message; its beginning says what is wrong.
     told = " ".join(str(error).split())
     shortened = told if len(told) < 400 else told[:400] + " …"
     return Counterexample(calls.lines, f"It raised {type(error).__name__}: {shortened}", "It must not raise.")

@@ -137,6 +137,7 @@ def _span(rectangle: Rectangle, axes: Sequence[int], whole: int, pixels: int) ->
     if not axes:
         return 0.0, float(pixels)
     (axis,) = axes
+    # A shape without rows is drawn as one with a row, since its extent divides.
     scale = pixels / max(whole, 1)
     return round(rectangle[0][axis] * scale, 2), round(rectangle[1][axis] * scale, 2)
 
@@ -144,10 +145,12 @@ def _span(rectangle: Rectangle, axes: Sequence[int], whole: int, pixels: int) ->
 def _numbered(number: int, x: tuple[float, float], y: tuple[float, float]) -> str:
     if not x[1] or not y[1]:
         return ""  # a part without elements
+    # A white edge would cover a rectangle that is hardly wider than the edge.
     drawn = (
         f'<rect x="{x[0]}" y="{y[0]}" width="{x[1]}" height="{y[1]}" fill="{colour(number)}" '
         f'stroke="#fff" stroke-width="{1 if min(x[1], y[1]) > 4 else 0}"/>'
     )
+    # Room for three digits of 11 pixels; in less, the number would run into the next rectangle.
     if x[1] > 22 and y[1] > 13:
         drawn += f'<text x="{x[0] + 5}" y="{y[0] + 12.5}" font-size="11" fill="#fff">{number}</text>'
     return drawn
@@ -186,6 +189,7 @@ def _column(
 ) -> list[str]:
     drawn = []
     for number, ((label, size), top) in enumerate(zip(slices, tops, strict=True)):
+        # Half a pixel, so that a slice of few bytes beside large ones does not vanish.
         height = max(size * scale, 0.5)
         fill = colour(number) if is_source else "rgba(128,128,128,.34)"
         drawn.append(f'<rect x="{x}" y="{top:.2f}" width="{_COLUMN}" height="{height:.2f}" fill="{fill}"/>')

@@ -57,6 +57,7 @@ def html_block(title: object, about: Sequence[object], *parts: Markup) -> str:
 
 def bar(part: int, whole: int) -> Markup:
     """Return a bar whose length is ``part`` of ``whole``."""
+    # At least one pixel for a part above 0: 1 of 10^6 would be 0.0001 of the 96 pixels wide.
     width = max(round(96 * part / whole, 1), 1.0) if part and whole else 0.0
     return Markup(
         f'<svg width="96" height="9" role="img" aria-label="{100 * part / whole if whole else 0:.0f} %" '

@@ -12,6 +12,7 @@ def printable(text: str) -> str:
     >>> print(printable("a\\nb"), printable("\\udcff"), printable("é"))
     a\\x0ab \\xff é
     """
+    # Nearly all names are plain, and this test is one pass in C.
     if text.isprintable() and "\\" not in text:
         return text
     return "".join(map(_escaped, text))
@@ -62,6 +63,7 @@ def _escaped(character: str) -> str:
     if character.isprintable():
         return character
     number = ord(character)
+    # Python decodes a byte that is not UTF-8 as a surrogate: 0xff is U+DCFF, and 0xDCFF - 0xDC00 = 0xff.
     if 0xDC80 <= number <= 0xDCFF:
         return f"\\x{number - 0xDC00:02x}"  # a byte that is not UTF-8
     if number < 0x80:

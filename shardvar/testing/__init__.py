@@ -20,6 +20,7 @@ from importlib.util import find_spec
 
 from shardvar.errors import MissingExtra
 
+# Asked before the imports below, whose error would name the module and not the extra to install.
 if find_spec("hypothesis") is None:
     raise MissingExtra(
         "shardvar.testing needs Hypothesis, which is not installed.", 'Run: pip install "shardvar[testing]"'

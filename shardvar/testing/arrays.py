@@ -35,9 +35,11 @@ def values(dtype: np.dtype[Any], count: int) -> st.SearchStrategy[Array]:
     """Return ``count`` elements of any bits that the dtype allows, including NaNs with payloads."""
     if dtype == np.bool:
         return st.lists(st.booleans(), min_size=count, max_size=count).map(lambda v: np.array(v, np.bool))
+    # ml_dtypes stores such an integer in a whole byte; random bytes would set bits that its values do not have.
     if dtype.name in ("int4", "uint4", "int2", "uint2"):
         low, high = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}[dtype.name]
         return st.lists(st.integers(low, high), min_size=count, max_size=count).map(lambda v: np.array(v).astype(dtype))
+    # A float4 is the lower half of a byte.
     bits = 4 if dtype.name.startswith("float4") else 8
     # One seed instead of one draw a byte: Hypothesis is slow with long lists, and shrinking single bits gains nothing.
     octets = st.integers(0, 2**32 - 1).map(np.random.default_rng)
@@ -62,6 +64,7 @@ def arrays(draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_rank: in
         wide = np.zeros((*shape[:-1], 2 * shape[-1]), dtype)
         wide[..., ::2] = array
         return wide[..., ::2]
+    # Dtypes of ml_dtypes (``isbuiltin`` 2) have one byte order only.
     if manner == "swapped" and dtype.isbuiltin == 1:
         return array.astype(dtype.newbyteorder(">"))
     if manner == "transposed":
@@ -77,6 +80,7 @@ def string_arrays(draw: st.DrawFn, max_rank: int = 2, max_extent: int = 3) -> Ar
     """Draw object arrays of bytes: empty texts, NULs at their ends, 0-d arrays; they shrink to ``b""``."""
     shape = draw(shapes(max_rank, max_extent))
     array = np.empty(shape, object)
+    # The length 300 does not fit in one byte, and 0xff is not UTF-8.
     element = st.one_of(st.sampled_from([b"", b"\0", b"a\0", b"\xff" * 300]), st.binary(max_size=9))
     for index in np.ndindex(shape):
         array[index] = draw(element)

@@ -11,6 +11,7 @@ from shardvar.testing.arrays import NUMBERS, arrays, string_arrays
 
 Policy = AllInOnePolicy | BalancedPolicy | MaxShardSizePolicy
 
+# ``a`` comes first, since ``sampled_from`` shrinks to its first element. ``a`` and ``A`` may be one file.
 ODD_KEYS = (
     "a", "b", "w/b", "w/.ATTRIBUTES/VARIABLE_VALUE", "layer.0.weight", "é", "日本", "a b", "..", "../x", "/a", "a\\b",
     "A", "a.npy", ".", "-", "*", "[x]", "x" * 200, "\u0001", "🙂", "~", "key:0", "a/", "%s", "'", '"',

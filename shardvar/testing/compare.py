@@ -58,7 +58,9 @@ def _equal(a: Array, b: Array, ulps: int) -> npt.NDArray[np.bool]:
     with np.errstate(all="ignore"):
         # float4 and its like have no comparison of their own in every release: as float32 they are exact.
         wide = (np.float32 if a.dtype.kind == "V" else a.dtype) if not ulps else a.dtype
+        # ``a != a`` is True for NaN alone, and works for dtypes that ``isnan`` does not take.
         same = np.asarray((a.astype(wide) == b.astype(wide)) | ((a != a) & (b != b)), np.bool)
         if ulps and a.dtype.kind in "fc":
+            # ``spacing`` is one unit in the last place: 1.2e-7 for the float32 1.0, and 2.4e-7 for 2.0.
             same |= np.abs(a - b) <= ulps * np.maximum(np.spacing(np.abs(a)), np.spacing(np.abs(b)))
     return same

@@ -28,6 +28,7 @@ def tilings(draw: st.DrawFn, shape: Sequence[int], max_cuts: int = 6) -> list[Re
 
     Cuts may be at an end, which makes empty regions; most such tilings are not grids. They shrink to the whole.
     """
+    # Cuts in two do not reach every tiling: a pinwheel of five rectangles has no cut from end to end.
     parts = [Region.whole(shape)]
     if shape:
         for _ in range(draw(st.integers(0, max_cuts))):

@@ -105,6 +105,7 @@ class ShardedVariableMachine(RuleBasedStateMachine):
     def start(self, sizes: list[int], row_shape: tuple[int, ...]) -> None:
         """Make the variable and the array."""
         self.full = counting((sum(sizes), *row_shape), self.dtype)
+        # A copy, since an implementation that writes into the array it was given would change the oracle too.
         self.variable = self.make(self.full.copy(), sizes)
 
     @precondition(lambda self: self.variable is not None)
@@ -136,6 +137,7 @@ class ShardedVariableMachine(RuleBasedStateMachine):
             replacement = self.write(update)
         except NotImplementedError:
             return
+        # Both sides change only now: an operation that is not implemented leaves them equal.
         self.variable = self.variable if replacement is None else replacement
         self.full = updated(self.full, update)
 

@@ -34,6 +34,7 @@ def ids(length: int, max_size: int = 12, max_rank: int = 1) -> st.SearchStrategy
 
     With ``max_rank`` above 1 some have several axes. They shrink to fewer and smaller ids.
     """
+    # Without rows the range would be 0 to -1, which Hypothesis refuses.
     flat = st.lists(st.integers(0, length - 1), max_size=max_size) if length else st.just([])
     one = flat.map(lambda some: np.array(some, np.int64))
     if max_rank < 2:
@@ -67,6 +68,7 @@ def slices(draw: st.DrawFn, shape: tuple[int, ...], new_axes: bool = False) -> K
         bound = st.none() | st.integers(-extent - 3, extent + 3)
         step = st.none() | st.sampled_from([1, 2, 3, -1, -2, -3])
         some: st.SearchStrategy[Any] = st.builds(slice, bound, bound, step)
+        # An axis without elements has slices, but no valid integer.
         key.append(draw(some | st.integers(-extent, extent - 1) if extent else some))
     if len(key) == len(shape) and draw(st.booleans()):
         key.insert(draw(st.integers(0, len(key))), ...)
@@ -121,6 +123,7 @@ def updated(full: Array, update: Update) -> Array:
         dense = {"assign": update.values, "add": full + update.values, "sub": full - update.values}[update.op]
         return np.asarray(dense).astype(full.dtype)
     after = full.copy()
+    # Division by zero and overflow are results to be compared, so NumPy must not warn about them.
     with np.errstate(all="ignore"):
         for row, value in zip(update.ids.tolist(), update.values, strict=True):
             after[row] = _combined(update.op, after[row], value)

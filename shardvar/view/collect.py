@@ -125,6 +125,7 @@ def bar_heights(counts: Ints) -> str:
 def _size(storage: Storage, name: str) -> int | None:
     try:
         file = storage.open(name)
+    # The page shows that a file is lost; the rest of the checkpoint is still worth a look.
     except (CheckpointError, MissingFile, StorageError):
         return None
     try:
@@ -140,6 +141,7 @@ def _slices_of(entries: EntryTable, rows: Sequence[int]) -> tuple[Ints, list[int
     bounds = ends.tolist()
     ranges = [(bounds[row], bounds[row + 1]) if row >= 0 else (0, 0) for row in rows]
     parts = [order[start:stop] for start, stop in ranges if start < stop]
+    # The empty array gives a result, and its dtype, where no tensor has entries.
     return np.concatenate([np.zeros(0, np.int64), *parts]), [stop - start for start, stop in ranges]
 
 
@@ -191,4 +193,5 @@ def _value_difference(values: Any) -> list[Any]:
 
 
 def _exact(numbers: Sequence[int]) -> list[int | str]:
+    # JavaScript reads 2**53 + 1 as 2**53, so such numbers travel as text.
     return [number if -_EXACT < number < _EXACT else str(number) for number in numbers]

@@ -34,6 +34,8 @@ def make_page(checkpoints: Sequence[Columns], diff: Columns | None = None) -> st
     style, script = _asset("page.css"), "\n".join(["'use strict';", *map(_asset, _SCRIPTS)])
     data = embedded_json({"schema": SCHEMA, "checkpoints": list(checkpoints), "diff": diff})
     title = " and ".join(printable(each["path"].rstrip("/").rpartition("/")[2]) for each in checkpoints)
+    # The policy lets only this script and this style run, by their hashes, and loads nothing: a name in a hostile
+    # checkpoint cannot add code even if its escaping failed.
     filled = {
         "title": escape(title),
         "policy": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; "
@@ -60,6 +62,7 @@ def embedded_json(value: Any) -> str:
     >>> embedded_json(["</script><!--", "\\u2028"])
     '["\\\\u003c/script\\\\u003e\\\\u003c!--","\\\\u2028"]'
     """
+    # A browser ends a script element at ``</script`` even inside a JSON string.
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -69,4 +72,5 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
+    # The single quotes belong to the syntax of Content-Security-Policy.
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

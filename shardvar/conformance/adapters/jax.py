@@ -15,7 +15,10 @@ from shardvar.layout.dtypes import Array
 
 _Gradient = Array | tuple[Array, Array]
 
+# Sixteen devices, for a grid of 4 x 4 parts, the largest that a rule asks for. Without optimization, since compiling
+# takes much longer than computing with such small arrays.
 _XLA_FLAGS = "--xla_force_host_platform_device_count=16 --xla_backend_optimization_level=0"
+# JAX's names of operations on ``.at[ids]``, where they differ from the kit's.
 _SCATTERS = {"sub": "subtract", "mul": "multiply", "div": "divide", "update": "set"}
 
 
@@ -29,6 +32,7 @@ class Adapter:
         import jax.example_libraries.optimizers
 
         jax.config.update("jax_platforms", "cpu")
+        # Without x64 JAX computes in 32 bits, so float64 tables and int64 ids would come back in other dtypes.
         jax.config.update("jax_enable_x64", True)
         return jax
 
@@ -68,6 +72,7 @@ class Adapter:
         return regions
 
     def _indices(self, shape: tuple[int, ...], sharding: Any) -> list[Any]:
+        # The map is keyed by device; the order of the shards is that of the mesh.
         places = sharding.devices_indices_map(shape)
         return [places[device] for device in sharding.mesh.devices.flat]
 
@@ -91,6 +96,7 @@ class Adapter:
         return np.asarray(left @ handle)
 
     def lookup(self, handle: Any, ids: Array) -> Array:
+        # ``take`` and indexing do not raise for rows outside. The adapter adds no check, since the kit judges JAX.
         return np.asarray(self._jax.numpy.take(handle, ids, axis=0))
 
     def sparse_read(self, handle: Any, ids: Array) -> Array:
@@ -101,6 +107,7 @@ class Adapter:
             raise NotImplementedError(f"segments combined by {combiner}")
         rows = self._jax.numpy.take(handle, np.concatenate(bags), axis=0)
         if weights is not None:
+            # Python's floats would make float64 rows in x64 mode.
             rows = rows * np.concatenate(weights).astype(np.float32)[:, None]
         segments = np.repeat(np.arange(len(bags)), [len(bag) for bag in bags])
         return np.asarray(self._jax.ops.segment_sum(rows, segments, len(bags)))
@@ -122,6 +129,7 @@ class Adapter:
         draws: dict[str, Callable[..., Any]] = {
             "zeros": jax.nn.initializers.zeros,
             "ones": jax.nn.initializers.ones,
+            # ``jax.nn.initializers.uniform`` draws from 0 upwards; the kit's range lies around 0.
             "random_uniform": partial(jax.random.uniform, minval=-0.05, maxval=0.05),
             "random_normal": jax.nn.initializers.normal(),
             "truncated_normal": jax.nn.initializers.truncated_normal(),
@@ -157,6 +165,7 @@ class Adapter:
         made = {
             "sgd": lambda: library.sgd(0.1),
             "momentum": lambda: library.momentum(0.1, 0.9),
+            # This library's adagrad has momentum 0.9 by default; the kit's kind has none.
             "adagrad": lambda: library.adagrad(0.1, momentum=0.0),
             "adam": lambda: library.adam(0.1),
         }
@@ -176,6 +185,7 @@ class Adapter:
     def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
         if any(value.dtype == object for value in tensors.values()):
             raise NotImplementedError("strings")
+        # JAX has no dtypes of the other byte order.
         native = {key: value.astype(value.dtype.newbyteorder("="), copy=False) for key, value in tensors.items()}
         arrays = {key: self._jax.device_put(one, self._placed(one.shape, num_shards)) for key, one in native.items()}
         self._checkpointer.save(path, args=self._orbax.args.StandardSave(arrays))

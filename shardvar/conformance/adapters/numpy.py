@@ -28,16 +28,19 @@ class Adapter:
 
     def owner(self, ids: Array, length: int, num_shards: int) -> tuple[Array, Array]:
         starts = np.array([start for start, stop in self.div(length, num_shards) if start < stop])
+        # The shard is the last whose start is not above the id: starts 0 and 3 and id 4 give shard 1, row 4 - 3 = 1.
         shard = np.searchsorted(starts, ids, side="right") - 1
         return shard, ids - starts[shard]
 
     def create(self, value: Array, num_shards: int) -> _Shards:
+        # ``array_split`` returns views, through which a later change of the caller's array would show.
         return [part.copy() for part in np.array_split(value, num_shards)]
 
     def create_uneven(self, value: Array, sizes: Sequence[int]) -> _Shards:
         return [part.copy() for part in np.split(value, np.cumsum(sizes)[:-1])]
 
     def read(self, handle: _Shards) -> Array:
+        # A copy, so that a value that was read stays as it is when the variable is written (R-READ-2).
         return np.concatenate(handle)
 
     def shards(self, handle: _Shards) -> _Shards:
@@ -61,6 +64,7 @@ class Adapter:
         return self.lookup(handle, ids)
 
     def assign(self, handle: _Shards, value: Array) -> _Shards:
+        # ``np.split`` at the ends of the old shards would put surplus rows into the last shard without an error.
         if sum(map(len, handle)) != len(value):
             raise ValueError(f"A value of {len(value)} rows does not fit {sum(map(len, handle))} rows.")
         return np.split(value.copy(), np.cumsum([len(shard) for shard in handle])[:-1])
@@ -77,6 +81,7 @@ class Adapter:
         if op == "update":
             whole[ids] = rows
         else:
+            # ``whole[ids] += rows`` would count a repeated id once; ``ufunc.at`` applies every operand.
             _SCATTERS[op].at(whole, ids, rows)
         return self.assign(handle, whole)
 
@@ -86,6 +91,7 @@ class Adapter:
         shards = []
         for start, stop in self.div(shape[0], num_shards):
             part = (stop - start, *shape[1:])
+            # The first row is part of the seed, so shards differ (R-INIT-5) and a second call gives the same values.
             drawn = np.random.default_rng([seed, start]).uniform(-0.05, 0.05, part)
             shards.append(np.full(part, {"zeros": 0, "ones": 1}.get(kind, drawn), dtype))
         return shards
@@ -109,6 +115,7 @@ class Adapter:
     def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
         shards: dict[str, Any] = {}
         for key, value in tensors.items():
+            # An npz holds objects by pickle only, and bfloat16 and its like as raw bytes without their name.
             if value.dtype.kind in "OV":
                 raise NotImplementedError(f"{value.dtype} in an npz")
             parts = np.array_split(value, num_shards) if value.ndim else [value]
@@ -119,6 +126,7 @@ class Adapter:
         restored = {}
         with open(path + ".npz", "rb") as file, np.load(file) as saved:
             for key, template in templates.items():
+                # ``rpartition``, since a key may hold a ``#`` itself. Parts come in the order of writing.
                 parts = [saved[name] for name in saved.files if name.rpartition("#")[0] == key]
                 value = np.concatenate(parts) if template.ndim else parts[0]
                 if value.shape != template.shape or value.dtype != template.dtype:

@@ -93,6 +93,7 @@ class Adapter:
         return handle.numpy()
 
     def shards(self, handle: Any) -> list[Array]:
+        # One part makes a normal variable (R-CREATE-2), which has no ``variables``.
         return [shard.numpy() for shard in getattr(handle, "variables", [handle])]
 
     def index(self, handle: Any, key: Any) -> Any:
@@ -135,6 +136,7 @@ class Adapter:
         return self.shards(create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype))
 
     def initialize_whole(self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int) -> list[Array]:
+        # Without a parameter ``partition`` the library calls it for the whole value and slices that (R-INIT-2).
         def initial(shape: Any = tuple(shape), dtype: Any = dtype) -> Any:
             return function(shape, dtype)
 
@@ -163,9 +165,11 @@ class Adapter:
         with sv.open_checkpoint(path) as checkpoint:
             for key, template in templates.items():
                 saved = checkpoint[key]
+                # A lazy tensor is read as it was saved; the caller refuses other shapes and dtypes.
                 if (saved.shape, saved.dtype) != (template.shape, dtype_name(template.dtype)):
                     raise ValueError(f"{key} is saved as {saved.dtype}{list(saved.shape)}.")
                 if saved.shape:
+                    # One read for each target shard, as an elastic restore makes, whichever slices hold the rows.
                     restored[key] = np.concatenate([saved[a:b] for a, b in sv.div(len(saved), num_shards)])
                 else:
                     restored[key] = saved[()]
@@ -193,6 +197,7 @@ class Adapter:
     def file_nbytes(self, path: str) -> list[int]:
         with sv.open_checkpoint(path) as checkpoint:
             entries = checkpoint.entries()
+            # ``bincount`` sums the slices of each file in float64, which is exact below 2**53 bytes.
             return [int(n) for n in np.bincount(entries.file, weights=entries.slices.nbytes)]
 
     def save_by_callback(self, path: str, tensors: Mapping[str, Array], callback: Any, description: str) -> None:

@@ -42,6 +42,7 @@ class Adapter:
 
     @cached_property
     def _tf(self) -> Any:
+        # Level 3 hides the log of the C++ runtime, which would drown the table. It is read when TensorFlow is imported.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         import tensorflow
 
@@ -54,6 +55,8 @@ class Adapter:
         self._servers = []
         for job in ("worker", "ps", "ps"):
             task = len(addresses[job])
+            # The port is unknown until the server has started at port 0 and names its address in ``target``. So each
+            # server knows only those that started before it, and the strategy gets the whole list.
             alone = {name: [*some, *(["localhost:0"] if name == job else [])] for name, some in addresses.items()}
             server = tf.distribute.Server({job: alone[job]}, job_name=job, task_index=task, protocol="grpc")
             addresses[job].append(server.target.removeprefix("grpc://"))
@@ -77,6 +80,7 @@ class Adapter:
         return self._tf.distribute.experimental.partitioners.FixedShardsPartitioner(num_shards)
 
     def div(self, length: int, num_shards: int) -> list[tuple[int, int]]:
+        # TensorFlow's partitioner answers with fewer shards then, so the pairs would be too few.
         if length < num_shards:
             raise NotImplementedError("shards without rows")
         stops = np.cumsum([len(shard) for shard in self.shards(self.create(np.zeros(length), num_shards))]).tolist()
@@ -87,6 +91,7 @@ class Adapter:
             raise NotImplementedError("only the first axis is cut")
         shapes = [shard.shape for shard in self.shards(self.create_partitioned(np.zeros(shape), counts))]
         starts = np.cumsum([0, *(rows for rows, *_ in shapes)]).tolist()
+        # The last of ``starts`` is the number of rows, where no part begins; ``zip`` drops it.
         return [([start, *[0] * (len(shape) - 1)], part) for start, part in zip(starts, shapes, strict=False)]
 
     def fixed_shards(self, shape: Sequence[int], dtype: Any, num_shards: int) -> Any:
@@ -141,6 +146,7 @@ class Adapter:
         given = None
         if weights is not None:
             flat = np.array([item for bag in weights for item in bag], np.float32)
+            # The lookup wants weights with the same indices as the ids.
             given = tf.SparseTensor(sparse.indices, flat, sparse.dense_shape)
         return tf.nn.embedding_lookup_sparse(handle, sparse, given, combiner=combiner).numpy()
 
@@ -180,12 +186,14 @@ class Adapter:
         _, optimizer = self._trained(kind, value, num_shards, gradients)
         slots: dict[str, list[Array]] = {}
         for variable in optimizer.variables:
+            # Keras lists its step counter and its rate among the variables; the others are slots.
             if variable.path.rpartition("/")[2] not in ("iteration", "learning_rate"):
                 slots.setdefault(variable.path.rpartition("_")[2], []).append(np.asarray(variable))
         return slots
 
     def _trained(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> tuple[Any, Any]:
         tf, handle, optimizer = self._tf, self.create(value, num_shards), _OPTIMIZERS[kind](self._tf)
+        # Keras's optimizers know no sharded variables, so they get the shards (R-OPT-5).
         components = getattr(handle, "variables", [handle])
         for gradient in gradients:
             with tf.GradientTape() as tape:
@@ -199,10 +207,12 @@ class Adapter:
     def save(self, path: str, tensors: Mapping[str, Array], num_shards: int, callback: Any = None) -> None:
         variables = {key: self.create(value, num_shards) for key, value in tensors.items()}
         options = self._tf.train.CheckpointOptions(experimental_sharding_callback=callback)
+        # ``write`` uses the path as it is; ``save`` would append a number.
         self._tf.train.Checkpoint(**variables).write(path, options)
 
     def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
         variables = {key: self.create(value, num_shards) for key, value in templates.items()}
+        # Without the assertion a variable that the checkpoint lacks would silently keep its junk.
         self._tf.train.Checkpoint(**variables).read(path).assert_existing_objects_matched()
         return {key: self.read(variable) for key, variable in variables.items()}
 
@@ -216,10 +226,12 @@ class Adapter:
         }
 
     def read_rows(self, path: str, key: str, start: int, stop: int) -> Any:
+        # Dots first, since the escape of a slash brings a dot: a.b/c becomes a..b/c and then a..b.Sc.
         name = key.replace(".", "..").replace("/", ".S") + _SUFFIX
         return self._tf.train.load_variable(path, name)[start:stop]
 
     def save_parts(self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]) -> None:
+        # The zeros only announce the shape and dtype; the values come from the callback.
         rows = [(key, offset[0], part) for offset, part in parts]
         self.save_by_callback(path, {key: np.zeros(shape, dtype)}, lambda _tensors: [rows], "the given parts")
 
@@ -233,6 +245,7 @@ class Adapter:
             entries = checkpoint.entries()
             for row, file in enumerate(entries.file.tolist()):
                 stored = entries.slices[row]
+                # Times 0 for the object graph: its file is listed, though it holds no payload.
                 nbytes[file] += stored.nbytes * stored.key.endswith(_SUFFIX)
         return list(nbytes.values())
 
@@ -261,6 +274,7 @@ def _callback(tf: Any, callback: Callable[[dict[str, Array]], _Files], descripti
             file: dict[str, dict[Any, Any]] = {}
             for key, row, part in parts:
                 given = variables[key]
+                # The slice cuts the row off again for a scalar, which has no axes.
                 offsets = [row, *[0] * (part.ndim - 1)][: part.ndim]
                 slice_spec = tf.Variable.SaveSliceInfo(
                     full_name=given.checkpoint_key,
@@ -268,10 +282,12 @@ def _callback(tf: Any, callback: Callable[[dict[str, Array]], _Files], descripti
                     var_offset=offsets,
                     var_shape=list(part.shape),
                 ).spec
+                # An empty text is TensorFlow's slice spec of a whole tensor.
                 is_whole = part.shape == tuple(given.shape)
                 file.setdefault(given.checkpoint_key, {})["" if is_whole else slice_spec] = tf.constant(part)
             yield file
 
+    # Defined here, since its base class exists only once TensorFlow is imported.
     class Callback(tf.train.experimental.ShardingCallback):  # type: ignore[misc]
         @property
         def description(self) -> str:

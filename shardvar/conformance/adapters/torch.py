@@ -22,6 +22,7 @@ _Gradient = Array | tuple[Array, Array]
 _Parts = Mapping[str, Sequence[tuple[tuple[int, ...], Any]]]
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+# More ranks than any rule asks for; R-DIV-1 draws up to 9 shards.
 _MOST_RANKS = 32
 _REDUCTIONS = {"mul": "prod", "min": "amin", "max": "amax"}
 
@@ -38,6 +39,7 @@ class Adapter:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         warnings.filterwarnings("ignore", module=r"torch\.distributed")
+        # A DeviceMesh wants a process group; the fake one answers without a network.
         if not torch.distributed.is_initialized():
             torch.distributed.init_process_group("fake", rank=0, world_size=_MOST_RANKS, store=FakeStore())
         self._simulation = LocalTensorMode
@@ -77,12 +79,14 @@ class Adapter:
         return self._torch.distributed.tensor.distribute_tensor(value, handle.device_mesh, handle.placements)
 
     def div(self, length: int, num_shards: int) -> list[tuple[int, int]]:
+        # One byte a row, since only the number of rows matters.
         shards = self.shards(self.create(np.zeros(length, np.int8), num_shards))
         stops = np.cumsum([len(shard) for shard in shards]).tolist()
         return list(zip([0, *stops[:-1]], stops, strict=True))
 
     def create(self, value: Array, num_shards: int) -> Any:
         if num_shards == 1:
+            # ``_tensor`` shares the caller's memory, and a later change there must not show.
             return _tensor(self._torch, value).clone()
         return self._sharded(value, (num_shards,))
 
@@ -105,6 +109,7 @@ class Adapter:
             return _array(self._torch, tensor.detach().clone())
         whole = tensor.detach().full_tensor()
         try:
+            # ``reconcile`` asserts that all ranks hold the same values.
             return _array(self._torch, whole.reconcile())
         except AssertionError:
             found = "; ".join(str(one.tolist()) for one in whole._local_tensors.values())
@@ -119,6 +124,7 @@ class Adapter:
         return [_array(self._torch, tensors[rank]) for rank in sorted(tensors)]
 
     def index(self, handle: Any, key: Any) -> Array:
+        # PyTorch refuses negative steps for plain tensors too.
         if any(isinstance(one, slice) and (one.step or 1) < 0 for one in key):
             raise NotImplementedError("negative steps")
         with self._ranks(handle):
@@ -211,6 +217,7 @@ class Adapter:
 
     def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> dict[str, list[Array]]:
         parameter, optimizer = self._trained(kind, value, num_shards, gradients)
+        # The step counter of Adam is a scalar in the state, and not a slot.
         return {name: self.shards(slot) for name, slot in optimizer.state[parameter].items() if slot.ndim}
 
     def _trained(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> tuple[Any, Any]:
@@ -267,6 +274,7 @@ class Adapter:
 def _tensor(torch: Any, value: Array) -> Any:
     """Return an array as a tensor, on the same memory where PyTorch supports its strides and byte order."""
     array = np.asarray(value)
+    # ``from_numpy`` refuses other byte orders and negative strides.
     array = array.astype(array.dtype.newbyteorder("="), copy=any(stride < 0 for stride in array.strides))
     if array.dtype == _BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
@@ -280,6 +288,7 @@ def _value(torch: Any, value: Array) -> Any:
 
 def _array(torch: Any, value: Any) -> Array:
     if isinstance(value, list):
+        # A fixed-width array of bytes would drop the NULs at the ends of strings.
         array = np.empty(len(value), object)
         array[:] = value
         return array
@@ -298,6 +307,7 @@ def _slices_of(tensor: Any, num_shards: int) -> list[tuple[tuple[int, ...], Any]
     """Return the slices of a tensor in ``num_shards`` shards, by the rule of DTensor; they are views of it."""
     if not tensor.ndim or not len(tensor):
         return [((0,) * tensor.ndim, tensor)]
+    # All slices but the last have the same rows: 5 rows in 3 are 2, 2, 1, which begin at 0, 2, 4.
     slices = tensor.chunk(num_shards)
     return [((number * len(slices[0]), *[0] * (tensor.ndim - 1)), one) for number, one in enumerate(slices)]
 
@@ -306,6 +316,7 @@ def _save_slices(path: str, state: Mapping[str, Any], parts: _Parts) -> None:
     """Write a checkpoint of slices."""
     from torch.distributed.checkpoint import FileSystemWriter, save
 
+    # With one file a rank, this single process would write all slices into one file.
     writer = FileSystemWriter(path, single_file_per_rank=False)
     save(dict(state), storage_writer=writer, planner=_save_planner()(parts), no_dist=True)
 

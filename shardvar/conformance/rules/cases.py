@@ -13,6 +13,7 @@ from shardvar.testing import counting
 
 TableCase = tuple[Array, int]
 
+# Tables of one, two and three axes: implementations often assume two.
 ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3,), (2, 2))
 
 FULL = "With above, users' model code doesn't need to change w.r.t whether the variable is sharded or not."
@@ -30,6 +31,7 @@ def tables(
 ) -> TableCase:
     """An array and a number of shards that is not above its number of rows."""
     num_shards = draw(st.integers(min_shards, max_shards))
+    # A row for each shard at least. Empty shards have separate rules, so that their lack breaks only those.
     rows = num_shards + draw(st.integers(0, max_more))
     return counting((rows, *draw(st.sampled_from(list(row_shapes)))), dtype), num_shards
 
@@ -45,6 +47,7 @@ def few_rows(draw: st.DrawFn, max_shards: int = 4) -> TableCase:
 def pairs(value: Any) -> list[tuple[int, int]]:
     """Return the pairs that an adapter answered as plain integers; ``Broken`` for other values."""
     try:
+        # None or triples are a wrong answer of the adapter, and not an exception that it raised.
         return [(int(start), int(stop)) for start, stop in value]
     except (TypeError, ValueError) as error:
         raise Broken(f"It gave {value!r}.", "It must give pairs of integers.") from error

@@ -36,6 +36,7 @@ NUMBERS = "bool int8 uint8 int16 int32 int64 float16 float32 float64 complex64 b
 @contextmanager
 def checkpoint_path(adapter: Calls) -> Iterator[str]:
     """A path in an empty directory, called ``path`` in what is written down."""
+    # The program of a counterexample makes another directory, since this one is removed at the end.
     adapter.note('path = __import__("tempfile").mkdtemp() + "/model"')
     with tempfile.TemporaryDirectory(prefix="conformance-") as directory:
         yield adapter.name(str(Path(directory) / "model"), "path")
@@ -52,6 +53,7 @@ def junk(array: Array) -> Array:
         filled = np.empty(array.shape, object)
         filled[...] = b"junk"
         return filled
+    # 85 is exact in every dtype of NUMBERS, int8 and bfloat16 included; zeros would look like a hole.
     return np.full(array.shape, 1 if array.dtype == np.bool else 85, array.dtype.newbyteorder("="))
 
 
@@ -69,6 +71,7 @@ def _expect_bits(key: str, came: Array, must: Array) -> None:
     if is_same and wanted.dtype == object:
         is_same = came.ravel().tolist() == wanted.ravel().tolist()
     elif is_same:
+        # Bytes and not values: NaN differs from itself, and -0.0 equals 0.0.
         is_same = came.tobytes() == wanted.tobytes()
     if not is_same:
         raise Broken(f"It gave {text(came)} as {key!r}.", f"It must give {text(wanted)}.")
@@ -89,10 +92,12 @@ shards = st.integers(1, 4)
 def elastic(draw: st.DrawFn) -> SavedCase:
     """One or two tables, a number of shards to save in and one to restore into."""
     before, after = draw(shards), draw(shards)
+    # Fewer rows than shards are the subject of R-CKPT-1-few.
     rows = draw(st.integers(max(before, after), 8))
     first = counting((rows, *draw(st.sampled_from([(), (2,), (2, 2)]))))
     tensors = {"w": first}
     if draw(st.booleans()):
+        # A slash in the key, which a naive writer takes for a directory; negative, so that mixed-up tensors show.
         tensors["dense/bias"] = -counting((max(before, after) + 1,))
     return tensors, before, after
 
@@ -163,6 +168,7 @@ def a_second_save_replaces(adapter: Calls, case: SavedCase) -> None:
     second = {key: array * 2 for key, array in tensors.items()}
     with checkpoint_path(adapter) as path:
         adapter.save(path, tensors, before)
+        # Mostly in another number of shards, so that files that the first save left behind would be found.
         refused = adapter.attempt("save", path, second, after) is REFUSED
         expect_tensors(adapter.restore(path, templates_of(tensors), before), tensors if refused else second)
 
@@ -185,6 +191,7 @@ def other_shapes_are_refused(adapter: Calls, case: tuple[SavedCase, int]) -> Non
     """Restoring into a variable with more or fewer rows is refused, not cropped and not padded."""
     (tensors, before, _), more = case
     w = tensors["w"]
+    # From a single row, one fewer would leave an empty variable: 1 - 1 + 2 = 2 rows are asked for instead.
     other = counting((len(w) + more + (len(w) < 2) * 2, *w.shape[1:]))
     _refuses_restore(adapter, (tensors, before, 1), templates_of(tensors) | {"w": other})
 
@@ -194,6 +201,7 @@ def other_shapes_are_refused(adapter: Calls, case: tuple[SavedCase, int]) -> Non
 def other_dtypes_are_refused(adapter: Calls, case: tuple[SavedCase, str]) -> None:
     """Restoring into a variable of another dtype is refused, or gives the dtype that was saved: no silent cast."""
     (tensors, before, after), name = case
+    # Halves, so that a silent cast to int32 would change the values too.
     fraction = {"w": tensors["w"] + np.float32(0.5)}
     with checkpoint_path(adapter) as path:
         adapter.save(path, fraction, before)
@@ -235,6 +243,7 @@ def _parts_of(cuts: Callable[[int, int], list[tuple[int, int]]]) -> st.SearchStr
 
 def _save_parts(adapter: Calls, path: str, case: SavedParts, bias: float = 0) -> Any:
     value, ranges = case
+    # Part n is shifted by ``bias * n``, so overlapping parts disagree and no order of writing is right.
     parts = [((a, 0), value[a:b] + np.float32(bias * n)) for n, (a, b) in enumerate(ranges)]
     return adapter.attempt("save_parts", path, "w", value.shape, value.dtype, parts)
 

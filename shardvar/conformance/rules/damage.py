@@ -17,6 +17,7 @@ from shardvar.conformance.registry import rule
 from shardvar.conformance.rules.checkpoints import PRESENT, NamedArrays, checkpoint_path, expect_tensors, templates_of
 from shardvar.testing import counting
 
+# Places are fractions of a length: in another run a file may be some bytes longer or shorter.
 PLACES = 10_000
 WORK = "add or reduce the number of parameter servers without losing previous training work"
 
@@ -42,6 +43,7 @@ def files_of(directory: str) -> list[Path]:
 def flip(directory: str, file: int, place: int, extra: int) -> None:
     """Flip one bit."""
     path, data, at = _opened(directory, file, place)
+    # ``%`` binds before ``<<``, so this is one of the eight bits of the byte.
     data[at] ^= 1 << extra % 8
     path.write_bytes(data)
 
@@ -55,6 +57,7 @@ def truncate(directory: str, file: int, place: int, _extra: int) -> None:
 def zero(directory: str, file: int, place: int, extra: int) -> None:
     """Overwrite up to 64 bytes with zeros, as a lost sector does."""
     path, data, at = _opened(directory, file, place)
+    # Not beyond the end: at position 5 of 8 bytes, at most 3.
     count = min(1 + extra % 64, len(data) - at)
     data[at : at + count] = bytes(count)
     path.write_bytes(data)
@@ -69,6 +72,7 @@ def remove(directory: str, file: int, _place: int, _extra: int) -> None:
 def swap(directory: str, file: int, _place: int, extra: int) -> None:
     """Exchange the contents of two files."""
     files = files_of(directory)
+    # Both may be the same file; then nothing is damaged, and the values must come back.
     one, other = files[file % len(files)], files[extra % len(files)]
     data = one.read_bytes()
     one.write_bytes(other.read_bytes())
@@ -79,12 +83,14 @@ def _opened(directory: str, file: int, place: int) -> tuple[Path, bytearray, int
     files = files_of(directory)
     path = files[file % len(files)]
     data = bytearray(path.read_bytes())
+    # Always inside the file: the highest place in 3 bytes is 9,999 * 3 // 10,000 = 2.
     return path, data, place * len(data) // PLACES
 
 
 DamageCase = tuple[NamedArrays, int, FileDamage]
 
 damages = st.builds(FileDamage, st.integers(0, 9), st.integers(0, PLACES - 1), st.integers(0, 63))
+# Payloads of 96 and of 3,840 bytes: damage hits mostly headers and indexes in the one, mostly values in the other.
 cases = st.tuples(
     st.sampled_from([(6, 4), (60, 16)]).map(lambda shape: {"w": counting(shape), "b": -counting((5,))}),
     st.integers(1, 3),
@@ -95,12 +101,15 @@ cases = st.tuples(
 def check_damage(adapter: Calls, case: DamageCase, harm: Callable[[str, int, int, int], None]) -> None:
     tensors, num_shards, damage = case
     with checkpoint_path(adapter) as path:
+        # Save. In one to three shards, in whatever files the format makes of them.
         adapter.save(path, tensors, num_shards)
         directory = str(Path(path).parent)
         expect(bool(files_of(directory)), "It wrote no files.", "It must write the checkpoint under its path.")
+        # Damage. The program repeats it: the function can be imported, and it finds files by number, not by name.
         adapter.note(f"from shardvar.conformance.rules.damage import {harm.__name__}")
         adapter.note(f'{harm.__name__}(path[: -len("/model")], {damage.file}, {damage.place}, {damage.extra})')
         harm(directory, damage.file, damage.place, damage.extra)
+        # Restore. In two shards, so that the slices of one and of three shards are divided anew.
         came = adapter.attempt("restore", path, templates_of(tensors), 2)
         if came is not REFUSED:
             expect_tensors(came, tensors)

@@ -24,6 +24,7 @@ NOT_WHOLE = "being able to initialize sharded variable without needing to create
 RANDOM = ("random_uniform", "random_normal", "truncated_normal", "glorot_uniform")
 FLOAT32 = np.dtype(np.float32)
 
+# The functions ``whole`` and ``part`` below as text, which the program of a counterexample defines.
 WHOLE_SOURCE = """
 calls = []
 def whole(shape, dtype=np.float32):
@@ -44,6 +45,7 @@ InitialCase = tuple[str, tuple[int, ...], np.dtype[Any], int, int]
 def draws(draw: st.DrawFn, kinds: tuple[str, ...] = RANDOM, min_shards: int = 1) -> InitialCase:
     """A kind of initializer, a shape, its dtype, a number of shards, a seed."""
     num_shards = draw(st.integers(min_shards, 4))
+    # Two rows of two columns for each shard at least: four random floats do not coincide by chance.
     rows = num_shards * draw(st.integers(2, 4)) + draw(st.integers(0, num_shards - 1))
     return draw(st.sampled_from(kinds)), (rows, draw(st.integers(2, 4))), FLOAT32, num_shards, draw(st.integers(0, 99))
 
@@ -54,6 +56,7 @@ def shards_differ(adapter: Calls, case: InitialCase) -> None:
     shards = [np.asarray(shard) for shard in adapter.initialize(*case)]
     for number, shard in enumerate(shards):
         for earlier, other in enumerate(shards[:number]):
+            # Shards may differ by one row; a seed that is used twice shows in the rows that both have.
             rows = min(len(shard), len(other))
             same = rows > 0 and np.array_equal(shard[:rows], other[:rows])
             expect(not same, f"Shards {earlier} and {number} both hold {shard[:rows].tolist()}.", "They must differ.")
@@ -98,6 +101,8 @@ def fans_are_of_the_whole(adapter: Calls, case: tuple[int, int, int]) -> None:
     """Glorot's limit, sqrt(6 / (rows + columns)), is that of the whole shape, however many shards there are."""
     num_shards, rows, seed = case
     value = concatenated(adapter.initialize("glorot_uniform", (rows, 32), FLOAT32, num_shards, seed))
+    # At least 64 * 32 = 2,048 values: the chance that all lie below 0.9 of the limit is 0.9**2048, under 1e-93. The
+    # mistake, the fans of one shard, shows: two shards of 32 rows give sqrt(6 / 64), 22 % above sqrt(6 / 96).
     limit, came = float(np.sqrt(6 / (rows + 32))), float(np.abs(value).max())
     expect(
         0.9 * limit < came <= limit * (1 + 1e-6),
@@ -124,12 +129,14 @@ def the_whole_is_sliced(adapter: Calls, case: Shaped) -> None:
 
     def whole(shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         calls.append(tuple(map(int, shape)))
+        # Each call adds another 1,000, so that shards which come from different calls do not fit together.
         value: Array = counting(calls[-1], dtype) + np.asarray(1000 * (len(calls) - 1), dtype)
         return value
 
     _define(adapter, whole, WHOLE_SOURCE)
     value = concatenated(adapter.initialize_whole(whole, shape, FLOAT32, num_shards))
     expect(value.shape == shape, f"It gave the shape {value.shape}.", f"It must give {shape}.")
+    # Any one call may be the one that is used: 2,001 // 1,000 = 2 names it, and its offset is taken off.
     expect_equal(value - 1000 * (value.flat[0] // 1000), counting(shape))
 
 

@@ -21,6 +21,7 @@ StepsCase = tuple[Array, int, list[_Gradient]]
 
 def expect_close(came: Any, must: Array) -> None:
     """``Broken`` unless two arrays agree to 1e-5: libraries order and fuse the same arithmetic differently."""
+    # The absolute tolerance is for values near 0, where a relative one would demand more than float32 has.
     array = np.asarray(came)
     if array.shape != must.shape or not np.allclose(array, must, rtol=1e-5, atol=1e-6):
         raise Broken(f"It gave {text(array)}.", f"It must give {text(must)}.")
@@ -30,6 +31,7 @@ def expect_close(came: Any, must: Array) -> None:
 def steps(draw: st.DrawFn, min_shards: int = 1) -> StepsCase:
     """A table and one to three dense gradients."""
     value, num_shards = draw(tables(row_shapes=((), (2,)), max_more=3, min_shards=min_shards))
+    # Quarters are exact in float32, and the steps differ, so that momentum and averages matter.
     quarters = counting(value.shape) / np.float32(4)
     return value, num_shards, [quarters * np.float32(n + 1) - np.float32(1) for n in range(draw(st.integers(1, 3)))]
 
@@ -53,9 +55,10 @@ def dense(gradient: _Gradient, shape: tuple[int, ...]) -> Array:
 
 def _register_kinds() -> None:
     for kind in ("sgd", "momentum", "adagrad", "adam"):
-
+        # ``kind`` is bound as a default; else all four checks would use the last kind of the loop.
         def sharded(adapter: Calls, case: StepsCase, kind: str = kind) -> None:
             value, num_shards, gradients = case
+            # The oracle is the implementation on one shard, since frameworks differ in epsilons and initial values.
             must = np.asarray(adapter.optimize(kind, value, 1, gradients))
             expect_close(adapter.optimize(kind, value, num_shards, gradients), must)
 
@@ -70,6 +73,7 @@ _register_kinds()
 def sgd_subtracts(adapter: Calls, case: StepsCase) -> None:
     """Each step of sgd subtracts 0.1 times the gradient."""
     value, num_shards, gradients = case
+    # In float64, so that the rounding of the oracle stays far below the tolerance.
     must = value.astype(np.float64)
     for gradient in gradients:
         must = must - 0.1 * dense(gradient, value.shape)
@@ -88,6 +92,7 @@ def sparse_is_dense(adapter: Calls, case: StepsCase) -> None:
 def duplicates_are_summed(adapter: Calls, case: StepsCase) -> None:
     """In a sparse step of adagrad a row that comes several times is summed before it is squared."""
     value, num_shards, gradients = case
+    # Row by row, gradients 1 and 2 add 1**2 + 2**2 = 5 to the accumulator; summed first, (1 + 2)**2 = 9.
     rows = np.unique(gradients[0][0])
     once: list[_Gradient] = [(rows, dense(gradients[0], value.shape)[rows])]
     must = np.asarray(adapter.optimize("adagrad", value, num_shards, once))

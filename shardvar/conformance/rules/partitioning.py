@@ -18,6 +18,7 @@ SIGNATURE = "`num_partitions` is a list/tuple representing the number of partiti
 AT_LEAST = "Create a partitioner that allocates at least 64MB for each partition."
 AT_MOST = "The max number of such partitions (upper bound) is the 10."
 
+# Small, yet with every remainder, and with fewer rows than shards.
 lengths = st.integers(0, 40)
 counts = st.integers(1, 9)
 _shapes = st.lists(st.integers(1, 30), min_size=1, max_size=3).map(tuple)
@@ -28,6 +29,7 @@ _dtypes: st.SearchStrategy[np.dtype[Any]] = st.sampled_from(
 
 def by_division(length: int, num_shards: int) -> list[tuple[int, int]]:
     """The definition, by NumPy's own rule for dividing an array."""
+    # The first shards take the remainder: 10 rows in 4 shards are 3, 3, 2, 2.
     sizes = [len(part) for part in np.array_split(np.arange(length), num_shards)]
     stops = np.cumsum(sizes).tolist()
     return [(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
@@ -52,6 +54,7 @@ def ids_have_owners(adapter: Calls, case: tuple[list[int], int, int]) -> None:
     """`owner` gives for every id the shard of the div rule and the row there."""
     ids, length, num_shards = case
     shards, rows = adapter.owner(np.array(ids, np.int64), length, num_shards)
+    # ``pairs`` consumes the zip, so arrays of different lengths become ``Broken`` there.
     came = pairs(zip(np.asarray(shards).tolist(), np.asarray(rows).tolist(), strict=True))
     bounds = by_division(length, num_shards)
     must = [next((s, i - a) for s, (a, b) in enumerate(bounds) if a <= i < b) for i in ids]
@@ -104,6 +107,7 @@ Sized = tuple[tuple[int, ...], np.dtype[Any], int, int]
 
 def row_nbytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     """The bytes of a row."""
+    # Without the dtype the product over no axes would be the float 1.0.
     return int(np.prod(shape[1:], dtype=int)) * dtype.itemsize
 
 
@@ -112,6 +116,7 @@ def no_part_is_smaller(adapter: Calls, case: Sized) -> None:
     """`min_size` answers with parts of at least the minimum, or with one part."""
     shape, dtype, minimum, _ = case
     parts = rows_only(adapter.min_size(*case), shape)
+    # The last part is the smallest: 10 rows in 4 parts leave it 10 // 4 = 2.
     smallest = shape[0] // parts * row_nbytes(shape, dtype)
     expect(
         parts == 1 or smallest >= minimum,
@@ -126,6 +131,7 @@ def no_more_parts(adapter: Calls, case: Sized) -> None:
     shape, dtype, minimum, most = case
     parts = rows_only(adapter.min_size(*case), shape)
     expect(parts <= most, f"It gave {parts} parts.", f"It must give at most {most}.")
+    # Otherwise a partitioner that always answers 1 would keep the rule.
     more = parts + 1
     possible = more <= min(most, shape[0]) and shape[0] // more * row_nbytes(shape, dtype) >= minimum
     expect(not possible, f"It gave {parts} parts.", f"{more} parts would hold {minimum} bytes each.")
@@ -139,6 +145,7 @@ def no_part_is_larger(adapter: Calls, case: Sized) -> None:
     """`max_size` answers with parts of at most the maximum, except at one row a part or at the most parts."""
     shape, dtype, maximum, most = case
     parts = rows_only(adapter.max_size(*case), shape)
+    # The first part is the largest, rounded up: 10 rows in 4 parts give it -(-10 // 4) = 3.
     largest = -(-shape[0] // parts) * row_nbytes(shape, dtype)
     expect(parts <= most, f"It gave {parts} parts.", f"It must give at most {most}.")
     expect(

@@ -26,6 +26,7 @@ Limited = tuple[NamedArrays, int, int]
 @st.composite
 def models(draw: st.DrawFn) -> NamedArrays:
     """A few tensors."""
+    # At least two rows of ``w``, so that a callback can drop one and keep one.
     tensors = {"w": counting((draw(st.integers(2, 9)), 2)), "bias": -counting((draw(st.integers(1, 4)),))}
     if draw(st.booleans()):
         tensors["step"] = np.array(7, np.int64)
@@ -39,6 +40,7 @@ def check_limited(adapter: Calls, case: Limited) -> None:
         expect_tensors(adapter.restore(path, templates_of(tensors), 1), tensors)
 
 
+# From 16 bytes on every limit can be kept: a row of ``w`` takes 8 bytes, and so does ``step``.
 @rule("R-POLICY-4", 7, "001", LIMIT, "save_limited restore", st.tuples(models(), st.just(1), st.integers(16, 100)))
 def limited_files_hold_everything(adapter: Calls, case: Limited) -> None:
     """A checkpoint saved in files of limited size is restored bit for bit."""
@@ -52,6 +54,7 @@ def slices_are_sliced_again(adapter: Calls, case: Limited) -> None:
     check_limited(adapter, case)
 
 
+# In another process, since an implementation that cuts until every slice fits never returns.
 @rule("R-POLICY-4-tiny", 7, "001", LIMIT, "save_limited restore",
       st.tuples(models(), st.just(1), st.integers(1, 8)), isolated=True)  # fmt: skip
 def tiny_limits_end(adapter: Calls, case: Limited) -> None:
@@ -71,6 +74,7 @@ def limits_are_kept(adapter: Calls, case: Limited) -> None:
         adapter.save_limited(path, tensors, num_shards, limit)
         came = [int(nbytes) for nbytes in adapter.file_nbytes(path)]
         expect(max(came, default=0) <= limit, f"Files hold {came} bytes.", f"None must hold more than {limit}.")
+        # A list that leaves out files would keep any limit.
         total = sum(array.nbytes for array in tensors.values())
         expect(sum(came) >= total, f"Files hold {came} bytes.", f"Together they must hold {total}.")
 
@@ -115,6 +119,7 @@ def cast(tensors: NamedArrays) -> Files:
 
 
 def _save(adapter: Calls, path: str, tensors: NamedArrays, callback: Callable[[NamedArrays], Files]) -> Any:
+    # Callbacks are functions of this module, so that the program can import them.
     adapter.note(f"from shardvar.conformance.rules.policies import {callback.__name__}")
     return adapter.attempt("save_by_callback", path, tensors, callback, "By the kit.")
 

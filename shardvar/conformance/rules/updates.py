@@ -48,6 +48,7 @@ def lookups_keep_the_order(adapter: Calls, case: Lookup) -> None:
 def square_lookups(draw: st.DrawFn) -> Lookup:
     """Ids of two axes."""
     value, num_shards = draw(tables())
+    # Its second line is the first one reversed, so that flattening in another order shows.
     wanted = draw(ids(len(value), max_size=6).filter(len))
     return value, num_shards, np.stack([wanted, wanted[::-1]])
 
@@ -69,6 +70,7 @@ def ids_outside(draw: st.DrawFn) -> Lookup:
     """Ids of which one is not there."""
     value, num_shards = draw(tables())
     good = draw(ids(len(value), max_size=3)).tolist()
+    # Just past the end, further past it, and negative ids, which Python would count from the end.
     bad = draw(st.sampled_from([len(value), len(value) + 2, -1, -len(value)]))
     good.insert(draw(st.integers(0, len(good))), bad)
     return value, num_shards, np.array(good, np.int64)
@@ -96,8 +98,11 @@ def norms_are_clipped(adapter: Calls, case: tuple[Lookup, float]) -> None:
     """A row whose l2 norm exceeds `max_norm` is scaled to it, and others are as they are."""
     (value, num_shards, wanted), most = case
     rows = value[wanted].astype(np.float64)
+    # A row of a table of one axis is a number: the sum over no axes makes its norm the absolute value.
     norms = np.sqrt((rows * rows).sum(axis=tuple(range(1, rows.ndim)), keepdims=True))
+    # The maximum only avoids a division by 0 in rows that are not clipped.
     must = np.where(norms > most, rows * (most / np.maximum(norms, most)), rows).astype(np.float32)
+    # 16 ulps: libraries sum the squares, and scale the rows, in different orders.
     expect_equal(adapter.lookup_clipped(adapter.create(value, num_shards), wanted, most), must, ulps=16)
 
 
@@ -105,6 +110,7 @@ def norms_are_clipped(adapter: Calls, case: tuple[Lookup, float]) -> None:
 def bags(draw: st.DrawFn) -> tuple[Array, int, SparseIds, str]:
     """A table and bags of ids, none empty."""
     value, num_shards = draw(tables(row_shapes=((2,),)))
+    # The sentence says nothing about empty bags.
     some = draw(sparse_ids(len(value)).filter(lambda drawn: bool(drawn.bags) and all(drawn.bags)))
     return value, num_shards, some, draw(st.sampled_from(["sum", "mean", "sqrtn"]))
 
@@ -131,6 +137,7 @@ DenseCase = tuple[Array, int, Array]
 def dense_writes(draw: st.DrawFn) -> DenseCase:
     """A table and another value of its shape."""
     value, num_shards = draw(tables())
+    # Reversed, so that rows which go to the wrong shard show.
     return value, num_shards, (value[::-1] * 2).copy()
 
 
@@ -158,6 +165,7 @@ def subtractions_subtract(adapter: Calls, case: DenseCase) -> None:
 def check_refused_assignment(adapter: Calls, case: tuple[TableCase, int]) -> None:
     (value, num_shards), more = case
     handle = adapter.create(value, num_shards)
+    # The old values stay below 100, so a shard that was written before the refusal can be seen.
     adapter.refuses("assign", handle, counting((len(value) + more, *value.shape[1:])) + np.float32(100))
     must_be_unchanged(adapter, handle, value)
 
@@ -182,6 +190,7 @@ def reads_are_snapshots(adapter: Calls, case: TableCase) -> None:
     value, num_shards = case
     handle = adapter.create(value, num_shards)
     before = adapter.name(adapter.read(handle), "before")
+    # ``read`` does not make a handle, so its line gets the name here.
     adapter.lines[-1] = f"before = {adapter.lines[-1]}"
     adapter.assign_add(handle, np.ones_like(value))
     adapter.note("before")
@@ -197,10 +206,12 @@ def scatters(draw: st.DrawFn, op: str) -> Scatter:
     value, num_shards = draw(tables())
     rows = draw(ids(len(value), max_size=6))
     if op == "update":
+        # Each id once, in the order of first appearance, since either of two operands might win: 3, 1, 3 becomes 3, 1.
         rows = rows[np.sort(np.unique(rows, return_index=True)[1])]
     shape = (len(rows), *value.shape[1:])
     powers = np.array([2.0, 4.0, 0.5, 8.0], np.float32)
     operands = powers[np.arange(np.prod(shape, dtype=int)) % 4].reshape(shape) if op in ("mul", "div") else None
+    # 3 n - 7 is -4, -1, 2, 5: operands of both signs, for min and max.
     return value, num_shards, Update(op, rows, counting(shape) * 3 - 7 if operands is None else operands)
 
 
@@ -250,6 +261,7 @@ def sequences(draw: st.DrawFn) -> tuple[Array, int, list[Update]]:
         op = draw(st.sampled_from(["assign", "add", "sub", "scatter add", "scatter update"]))
         rows = draw(ids(len(value), max_size=4, max_rank=1)) if op.startswith("scatter") else None
         if rows is not None:
+            # Repeated ids are the subject of the rules for single operations.
             rows = np.unique(rows)
         shape = value.shape if rows is None else (len(rows), *value.shape[1:])
         writes.append(Update(op.removeprefix("scatter "), rows, counting(shape)))
@@ -264,6 +276,7 @@ def writes_follow_one_another(adapter: Calls, case: tuple[Array, int, list[Updat
     for write in writes:
         dense = {"assign": "assign", "add": "assign_add", "sub": "assign_sub"}
         method = dense[write.op] if write.ids is None else "scatter"
+        # ``needs`` cannot list these methods, which differ from case to case.
         if not adapter.has(method):
             raise NotClaimed(f"no {method}")
         if write.ids is None:

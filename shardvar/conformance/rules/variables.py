@@ -139,6 +139,7 @@ def inner_slices(draw: st.DrawFn, steps: tuple[int | None, ...]) -> Indexed:
         step = draw(st.sampled_from(steps))
         low, high = sorted((draw(st.integers(0, extent)), draw(st.integers(0, extent))))
         backwards = step is not None and step < 0
+        # Backwards from the last row of the range, without ``low``: 1 and 4 become 3:1:-1, which is rows 3 and 2.
         start, stop = (max(high - 1, 0), low) if backwards else (min(low, extent - 1), high)
         key.append(slice(draw(st.none() | st.just(start)), draw(st.none() | st.just(stop)), step))
     return value, num_shards, tuple(key)
@@ -178,6 +179,7 @@ def with_ellipsis(draw: st.DrawFn) -> Indexed:
     value, num_shards = draw(tables(row_shapes=((2,), (2, 2))))
     one = st.sampled_from([0, -1, slice(None), slice(1, None)])
     key: list[Any] = [draw(one) for _ in range(draw(st.integers(0, value.ndim)))]
+    # Where integers and slices name every axis, the ellipsis stands for nothing, which NumPy allows.
     key.insert(draw(st.integers(0, len(key))), ...)
     return value, num_shards, tuple(key)
 
@@ -225,5 +227,6 @@ def rows_outside_are_refused(adapter: Calls, case: Indexed) -> None:
 def products_are_of_the_whole(adapter: Calls, case: TableCase) -> None:
     """A product with the variable is the product with the whole."""
     value, num_shards = case
+    # Small integers: every product and sum is exact in float32, in whatever order shards are multiplied.
     left = counting((2, len(value)))
     expect_equal(adapter.matmul(left, adapter.create(value, num_shards)), left @ value)

@@ -1,4 +1,4 @@
-"""Arguments: check the types of what callers pass to the verbs, and convert them, so that a slip is a shardvar error.
+"""Arguments: check and convert the arguments of the verbs, so that a wrong type is an error of shardvar.
 
 Types are checked here alone. What a value means is checked where it is used.
 """

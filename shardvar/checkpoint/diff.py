@@ -1,8 +1,8 @@
 """Diff: compare the tensors of two checkpoints, whatever their formats and slices are.
 
-Keys that only one of them has, dtypes, shapes, and then values: both are walked through block by block in the same
-order (``checkpoint.blocks``), so that neither is ever held whole, and every checksum on the way is compared. A tensor
-that cannot be read is named with its error, and hides no other.
+It compares keys, dtypes, shapes, and then values. Both checkpoints are walked through block by block in the same order
+(``checkpoint.blocks``), so that neither is ever held whole, and every checksum on the way is compared. A tensor that
+cannot be read is named with its error, and hides no other.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Locate: from a path that a person has at hand to the one checkpoint that it means.
+"""Locate: find the one checkpoint that a path means.
 
     path --split--> directory, name --formats_of--> formats to ask --locate--> locations
 

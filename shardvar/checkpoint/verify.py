@@ -1,12 +1,13 @@
 """Verify: read every payload, compare every checksum, and check that every tensor is covered exactly once.
 
-1. Open. What is wrong with the index itself is damage like any other, and then often the only one that can be told.
-2. Laws. Keys that cannot be read; slices that reach out, overlap or leave a hole; what is odd about the files.
-3. Payloads. All of them are read, those that lie in a file as they are in many threads, small neighbours in one read.
+1. Open. A damaged index is reported like any other damage. Often nothing else can be checked then.
+2. Laws. Report keys that cannot be read, slices that overlap, leave a hole or reach out of their tensor, and oddities
+   of the files.
+3. Payloads. Read all of them: plain ones by several threads, small neighbours in one read.
 4. Values. Bools must be 0 or 1, and strings must be as long as they say, or a load would refuse them.
 
-Each step goes on after what it finds: one damaged tensor hides no other. Formats without checksums are read all the
-same, which proves that the bytes are there and nothing else; the report says how many bytes nothing guards.
+Each step continues after a finding, so one damaged tensor hides no other. Formats without checksums are read too. That
+proves only that the bytes are there, and the report says how many bytes nothing guards.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -30,7 +31,7 @@ from shardvar.wire import strings
 
 
 def verify(path: Path, progress: Progress = lambda _nbytes: None) -> VerifyReport:
-    """Check a checkpoint from end to end; a report of everything that is wrong with it.
+    """Check a checkpoint from end to end and return a report of every problem.
 
     Damage is reported, never raised, in the index too. ``CheckpointNotFound``, ``AmbiguousPath``, ``UnsupportedError``
     and ``StorageError`` are raised: they say nothing about the checkpoint. ``progress`` is called with the payload

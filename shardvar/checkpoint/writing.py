@@ -1,10 +1,10 @@
-"""Writing: from slices at hand to a committed checkpoint, the second half of ``save`` and of ``reshard``.
+"""Writing: turn slices into a committed checkpoint, the second half of ``save`` and of ``reshard``.
 
     slices --plan_checkpoint--> WritePlan --carry_out--> files aside --commit--> checkpoint
 
 ``plan_checkpoint`` decides everything and touches nothing: the cut, the policy's answer, and which region of which
-source fills which slice of which file. ``carry_out`` checks that nothing is replaced unasked and that the disk has
-room, lets the engine write one task a file, and commits, the index last.
+source fills which slice of which file. ``carry_out`` checks that no checkpoint is replaced unasked and that the disk
+has room, lets the engine write one task a file, and commits, the index last.
 """
 
 import logging

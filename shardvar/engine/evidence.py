@@ -20,7 +20,7 @@ which are not: a value that is not the one that was saved is never returned.
 """
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Self
@@ -143,7 +143,7 @@ class Evidence:
             for row in rows.tolist():
                 self.read_whole(row)
             return begins
-        self._take(rows, starts, nbytes, [span[a : a + n] for a, n in zip(begins, nbytes.tolist(), strict=True)])
+        self._take(rows, starts, nbytes, span, begins)
         return begins
 
     def read_runs(self, row: int, start: int, stop: int, new_buffer: Callable[[int], memoryview]) -> memoryview:
@@ -159,8 +159,7 @@ class Evidence:
         block = new_buffer(end - begin)
         self.source.read_into(self.entries, row, begin, block)
         starts = np.arange(begin, end, step)
-        blocks = [block[at : at + step] for at in range(0, end - begin, step)]
-        self._take(np.full(len(starts), row), starts, np.minimum(step, end - starts), blocks)
+        self._take(np.full(len(starts), row), starts, np.minimum(step, end - starts), block, (starts - begin).tolist())
         return block[start - begin : stop - begin]
 
     def read_whole(self, row: int) -> None:
@@ -213,15 +212,19 @@ class Evidence:
         for group in np.split(order, np.flatnonzero(np.diff(parts.row[order])) + 1) if len(order) else ():
             self._settle(parts.take(group), settled[group])
 
-    def _take(self, rows: Ints, starts: Ints, nbytes: Ints, blocks: Sequence[memoryview]) -> None:
+    def _take(self, rows: Ints, starts: Ints, nbytes: Ints, buffer: memoryview, begins: list[int]) -> None:
         """Take the checksums of ranges that were just read, while their bytes are in the cache, and add them."""
         if not self.takes_checksums:
             return
         checksum = np.full(len(rows), NO_CHECKSUM)
-        guarded = np.flatnonzero(self.is_guarded(rows))
-        if len(guarded) and self.source.crc is not None:
-            compute = self.source.crc.compute
-            checksum[guarded] = [compute(blocks[at]) for at in guarded.tolist()]
+        if self.source.crc is not None:
+            compute, ranges = self.source.crc.compute, zip(begins, nbytes.tolist(), strict=True)
+            # Views of the buffer are made one at a time: thousands that live at once would start the garbage collector.
+            guarded = self.is_guarded(rows).tolist()
+            checksum[:] = [
+                compute(buffer[begin : begin + count]) if is_guarded else NO_CHECKSUM
+                for (begin, count), is_guarded in zip(ranges, guarded, strict=True)
+            ]
         self.add(ReadTable(rows, starts, nbytes, checksum))
 
     def _promised(self, reads: ReadTable) -> tuple[Ints, Bools]:

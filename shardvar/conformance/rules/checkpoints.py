@@ -139,7 +139,7 @@ def typed(draw: st.DrawFn, names: list[str]) -> SavedCase:
 
 @rule("R-CKPT-1-dtypes", 6, "000", ELASTIC, "save restore", typed(NUMBERS))
 def dtypes_are_saved(adapter: Calls, case: SavedCase) -> None:
-    """NamedArrays of every dtype are restored bit for bit, NaNs and their payloads included."""
+    """Tensors of every dtype are restored bit for bit, NaNs and their payloads included."""
     check_elastic(adapter, case)
 
 

@@ -13,30 +13,7 @@ import shardvar as sv
 from shardvar.errors import StorageError
 from shardvar.planning.policies import BalancedPolicy
 from spec_tests.helpers.faulty_storage import FORMATS, Fault, Killed, failing, full
-
-
-class Clock:
-    """A clock that stands still until it is set."""
-
-    def __init__(self, now: float = 1e9) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def build(directory: Path, most: int | None = 2, value: float = 0.0, **options: Any) -> sv.CheckpointManager:
-    w = [sv.Variable(np.full((2, 3), value + number, np.float32)) for number in range(3)]
-    return sv.CheckpointManager(sv.Checkpoint(w=w), directory, most, **options)
-
-
-def names(paths: list[str]) -> list[str]:
-    return [os.path.basename(path) for path in paths]
-
-
-def stems(directory: Path) -> set[str]:
-    """The numbered checkpoints of which any file is there."""
-    return {name.split(".")[0].split("-0")[0] for name in os.listdir(directory) if name.startswith("ckpt-")}
+from spec_tests.helpers.managed_checkpoints import Clock, build, names, stems
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_type_checkers_see_the_names_that_python_sees() -> None:
 
 
 def test_the_stub_holds_imports_and_nothing_else() -> None:
-    """What a type checker reads there and ``_read_stub`` does not would be a name that Python does not have."""
+    """A name that type checkers read in the stub and ``_read_stub`` does not would be missing at run time."""
     body = ast.parse(STUB.read_text(encoding="utf-8")).body
     assert [ast.unparse(node) for node in body if not isinstance(node, ast.ImportFrom)] == []
 

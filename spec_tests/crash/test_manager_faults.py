@@ -13,7 +13,7 @@ import shardvar as sv
 from shardvar.errors import StorageError
 from shardvar.planning.policies import BalancedPolicy
 from spec_tests.helpers.faulty_storage import FORMATS, Fault, Killed, failing, full
-from spec_tests.helpers.managed_checkpoints import Clock, build, names, stems
+from spec_tests.helpers.managed_checkpoints import Clock, build, names, stems, value_of
 
 
 @pytest.fixture
@@ -26,20 +26,6 @@ def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
 def options_of(form: str) -> dict[str, Any]:
     name, _, files = FORMATS[form]
     return {"format": name, "policy": BalancedPolicy(files) if files > 1 else None}
-
-
-def value_of(directory: Path) -> float:
-    """What the newest checkpoint holds, whole: every value of every variable is compared."""
-    manager = build(directory, None, -1.0)
-    path = manager.restore_or_initialize()
-    assert path is not None
-    assert path == sv.latest_checkpoint(directory)
-    assert sv.verify(path).ok
-    nodes: Any = manager.checkpoint.children["w"].children
-    first = float(nodes["0"].numpy()[0, 0])
-    for number in range(3):
-        np.testing.assert_array_equal(nodes[str(number)].numpy(), np.full((2, 3), first + number, np.float32))
-    return first
 
 
 def rotated(directory: Path, form: str, clock: Clock) -> sv.CheckpointManager:

@@ -33,3 +33,17 @@ def names(paths: list[str]) -> list[str]:
 def stems(directory: Path) -> set[str]:
     """Return the numbered checkpoints of which any file is there."""
     return {name.split(".")[0].split("-0")[0] for name in os.listdir(directory) if name.startswith("ckpt-")}
+
+
+def value_of(directory: Path) -> float:
+    """Return the first value of the newest checkpoint, after every value of every variable was compared."""
+    manager = build(directory, None, -1.0)
+    path = manager.restore_or_initialize()
+    assert path is not None
+    assert path == sv.latest_checkpoint(directory)
+    assert sv.verify(path).ok
+    nodes: Any = manager.checkpoint.children["w"].children
+    first = float(nodes["0"].numpy()[0, 0])
+    for number in range(3):
+        np.testing.assert_array_equal(nodes[str(number)].numpy(), np.full((2, 3), first + number, np.float32))
+    return first

@@ -25,7 +25,7 @@ from shardvar.errors import (
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
 from shardvar.variables import MirroredVariable, create_sharded_variable
-from spec_tests.helpers.managed_checkpoints import Clock, build, names, stems
+from spec_tests.helpers.managed_checkpoints import Clock, build, names, stems, value_of
 
 HOUR = 3600.0
 
@@ -253,20 +253,6 @@ def test_a_checkpoint_of_another_format_is_removed_in_its_own(tmp_path: Path) ->
 
 
 # Others
-
-
-def value_of(directory: Path) -> float:
-    """What the newest checkpoint holds, whole: every value of every variable is compared."""
-    manager = build(directory, None, -1.0)
-    path = manager.restore_or_initialize()
-    assert path is not None
-    assert path == sv.latest_checkpoint(directory)
-    assert sv.verify(path).ok
-    nodes: Any = manager.checkpoint.children["w"].children
-    first = float(nodes["0"].numpy()[0, 0])
-    for number in range(3):
-        np.testing.assert_array_equal(nodes[str(number)].numpy(), np.full((2, 3), first + number, np.float32))
-    return first
 
 
 def test_what_cannot_be_removed_is_told_and_removed_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,196 @@
+"""The table of contents of a distributed checkpoint.
+
+``.metadata`` is read when the checkpoint is opened. It says which item holds each slice, but not where in the item the
+elements lie. So an item's frame is read when its slice is asked for, by ``find``, ``scan`` or a look-up in ``faults``,
+and once only. Frames are read in the order of the files, many small ones at a time.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import cast
+
+import numpy as np
+
+from shardvar.errors import CheckpointError, InvalidCheckpoint, ShardvarError, StorageError, UnsupportedError
+from shardvar.formats.files import DataFiles
+from shardvar.formats.torch.frames import Frames
+from shardvar.formats.torch.items import View
+from shardvar.formats.torch.metadata import Items
+from shardvar.layout.dtypes import STRING, Ints
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, unknown_key
+from shardvar.planning.slices import SliceTable
+from shardvar.wire.damage import COPY_AGAIN
+
+
+@dataclass(slots=True, eq=False)
+class DcpIndex:
+    """A checkpoint's table of contents; safe to use from several threads."""
+
+    items: Items
+    """The contents of ``.metadata``."""
+    data: DataFiles
+    """The data files."""
+    slices: SliceTable
+    """All slices; the sizes of objects are 0 until their items were read."""
+    file: Ints
+    """[m] the number of the file of each item."""
+    broken: dict[str, ShardvarError]
+    """Keys that cannot be read, as far as ``.metadata`` tells."""
+    views: dict[int, View] = field(default_factory=dict)
+    """The tensors whose items were read, by row."""
+    payloads: dict[int, bytes] = field(default_factory=dict)
+    """The objects whose items were read, by row."""
+    errors: dict[int, ShardvarError] = field(default_factory=dict)
+    """The rows whose items cannot be read."""
+    _rows: dict[str, int] = field(init=False, default_factory=dict)
+    _bounds: tuple[Ints, Ints] | None = field(init=False, default=None)
+    _lock: RLock = field(init=False, default_factory=RLock)
+
+    @property
+    def files(self) -> list[str]:
+        """The names of the data files."""
+        return [*self.data.names]
+
+    @property
+    def metadata(self) -> Metadata:
+        """Nothing: torch stores only the path of the machine that wrote."""
+        return Metadata()
+
+    @property
+    def faults(self) -> "DcpFaults":
+        """Keys that cannot be read, each with its error; computed on demand."""
+        return DcpFaults(self)
+
+    def find(self, key: str) -> EntryTable:
+        """Return the entries of one key, or raise its error; ``UnknownKey`` if the checkpoint does not have it."""
+        fault = self.fault_of(key)
+        if fault is not None:
+            raise fault
+        with self._lock:
+            if key not in self._position():
+                raise unknown_key(key, self._position())
+            tensor = self._position()[key]
+        slices = self.slices.take(self._rows_of(tensor))
+        alone = SliceTable(
+            slices.tensors.take(np.array([tensor])),
+            np.zeros_like(slices.tensor),
+            slices.offset,
+            slices.shape,
+            slices.nbytes,
+        )
+        return self._entries(self._rows_of(tensor), alone)
+
+    def scan(self) -> Iterator[EntryTable]:
+        """Yield all entries of the keys that can be read, in one table."""
+        faults = self.all_faults()
+        tensors = self.slices.tensors
+        good = np.array([key not in faults for key in tensors.keys], np.bool)
+        kept = np.flatnonzero(good)
+        rows = np.flatnonzero(good[self.slices.tensor])
+        slices = self.slices.take(rows)
+        position = np.cumsum(good) - 1
+        table = SliceTable(tensors.take(kept), position[slices.tensor], slices.offset, slices.shape, slices.nbytes)
+        yield self._entries(rows, table)
+
+    def fault_of(self, key: str) -> ShardvarError | None:
+        """Return the error of a key, or None; the items of the key are read."""
+        if key in self.broken:
+            return self.broken[key]
+        if key not in self._position():
+            return None
+        rows = self._rows_of(self._position()[key])
+        self._resolve(rows)
+        return next((self.errors[row] for row in rows.tolist() if row in self.errors), None)
+
+    def all_faults(self) -> dict[str, ShardvarError]:
+        """Return every key that cannot be read with its error; all items are read."""
+        # The items of keys that are refused already may lie anywhere, and none of them is read.
+        good = np.array([key not in self.broken for key in self.slices.tensors.keys], np.bool)
+        self._resolve(np.flatnonzero(good[self.slices.tensor]))
+        faults = dict(self.broken)
+        for row, error in sorted(self.errors.items()):
+            faults.setdefault(self.slices.key(row), error)
+        return faults
+
+    def _position(self) -> dict[str, int]:
+        if not self._rows:
+            self._rows.update(self.slices.tensors.rows())
+        return self._rows
+
+    def _rows_of(self, tensor: int) -> Ints:
+        """Return the rows of one tensor."""
+        with self._lock:
+            if self._bounds is None:
+                self._bounds = self.slices.by_tensor()
+        order, bounds = self._bounds
+        return order[bounds[tensor] : bounds[tensor + 1]]
+
+    def _entries(self, rows: Ints, slices: SliceTable) -> EntryTable:
+        """Return the entries of rows whose items were read; ``start`` of one that is not plain is its row."""
+        start, plain, checksum = rows.copy(), np.zeros(len(rows), np.bool), np.full(len(rows), NO_CHECKSUM)
+        nbytes = slices.nbytes.copy()
+        for position, row in enumerate(rows.tolist()):
+            view = self.views.get(row)
+            if view is None:
+                nbytes[position] = len(self.payloads[row])
+            elif view.is_plain:
+                start[position], plain[position], checksum[position] = view.start, True, view.checksum
+        sized = SliceTable(slices.tensors, slices.tensor, slices.offset, slices.shape, nbytes)
+        return EntryTable(sized, self.file[rows], start, checksum, plain)
+
+    def _resolve(self, rows: Ints) -> None:
+        """Read the items of rows that were not read yet."""
+        with self._lock:
+            known = self.views.keys() | self.payloads.keys() | self.errors.keys()
+            left = np.array([row for row in rows.tolist() if row not in known], np.int64)
+            starts = np.array([self.items.start[row] for row in left.tolist()], np.int64)
+            files = self.file[left]
+            frames = Frames(self.data)
+            # In the order of the files, so that one read brings many small items.
+            for position in np.lexsort((starts, files)).tolist():
+                row = int(left[position])
+                try:
+                    self._read_item(row, frames)
+                except (CheckpointError, StorageError, UnsupportedError) as error:
+                    self.errors[row] = self._placed(row, error)
+
+    def _read_item(self, row: int, frames: Frames) -> None:
+        """Read the item of one row, and compare it with what ``.metadata`` says."""
+        place = int(self.file[row]), self.items.start[row], self.items.nbytes[row]
+        if self.slices.dtype(row) == STRING:
+            self.payloads[row] = frames.read_object(*place)
+            return
+        shape, dtype = self.items.shape[row], self.slices.dtype(row)
+        view = frames.read_tensor(*place, (dtype, shape))
+        if (view.tensor.dtype, view.tensor.shape) != (dtype, shape):
+            found = f"{view.tensor.dtype}{list(view.tensor.shape)}"
+            cause = f"The item at offset {place[1]} holds {found}, but the index says {dtype}{list(shape)}."
+            raise InvalidCheckpoint(cause, COPY_AGAIN)
+        self.views[row] = view
+
+    def _placed(self, row: int, error: ShardvarError) -> ShardvarError:
+        """Return an error that names the file and the key."""
+        name, key = self.data.names[self.file[row]], self.slices.key(row)
+        cause = error.cause if name in error.cause else f"{name}: {error.cause}"
+        return type(error)(f"{key!r}: {cause}", error.remedy)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DcpFaults(Mapping[str, CheckpointError]):
+    """The keys that cannot be read, as a mapping: a look-up reads the items of one key, iteration all items."""
+
+    index: DcpIndex
+    """The index that has the keys."""
+
+    def __getitem__(self, key: str) -> CheckpointError:
+        fault = self.index.fault_of(key)
+        if fault is None:
+            raise KeyError(key)
+        return cast(CheckpointError, fault)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.index.all_faults())
+
+    def __len__(self) -> int:
+        return len(self.index.all_faults())

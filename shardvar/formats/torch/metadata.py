@@ -1,0 +1,223 @@
+"""``.metadata``, the index of a distributed checkpoint: a pickle of one ``Metadata``, read as columns.
+
+    state_dict_metadata   key -> TensorStorageMetadata: dtype, full shape, and the region of each slice ("chunk"),
+                          or BytesStorageMetadata: an object
+    storage_data          MetadataIndex (key, offset of the slice) -> _StorageInfo: file, offset, length
+    planner_data, storage_meta, version and unknown attributes say nothing about bytes
+
+A slice without elements may have the offset of another one, or that of the end of its axis, and nothing is read of it.
+A key of which a field has another type than it must is a fault, and the others are read. Names of classes are compared
+whole with ``_CLASSES``; a pickle that names any other would run code in Python, and is refused whole.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from shardvar.errors import (
+    CheckpointError,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    ShardvarError,
+    UnsupportedError,
+)
+from shardvar.formats.torch.dtypes import dtype_of
+from shardvar.layout.dtypes import STRING, numpy_dtype
+from shardvar.limits import MAX_NBYTES, MAX_RANK
+from shardvar.wire.damage import COPY_AGAIN, DISTRUST, WRITE_AGAIN, check_key_nbytes, malformed
+from shardvar.wire.inert import Global, Node
+from shardvar.wire.pickle import parse_pickle
+
+_DCP = "torch.distributed.checkpoint."
+_METADATA = f"{_DCP}metadata.Metadata"
+_TENSOR, _OBJECT = f"{_DCP}metadata.TensorStorageMetadata", f"{_DCP}metadata.BytesStorageMetadata"
+
+Coordinates = tuple[int, ...]
+_Place = tuple[str, int, int]
+_AN_OBJECT: tuple[str, Coordinates, list[tuple[Coordinates, Coordinates]]] = (STRING, (), [((), ())])
+
+
+@dataclass(slots=True, eq=False)
+class Items:
+    """The slices and objects of a checkpoint, and the place of each, column by column."""
+
+    keys: list[str] = field(default_factory=list)
+    """[n] the keys, tensors and objects, sorted."""
+    dtypes: list[str] = field(default_factory=list)
+    """[n] the dtype of each key; ``string`` for an object."""
+    shapes: list[Coordinates] = field(default_factory=list)
+    """[n] full shapes."""
+    tensor: list[int] = field(default_factory=list)
+    """[m] the key of each slice, as a position in ``keys``."""
+    offset: list[Coordinates] = field(default_factory=list)
+    """[m] the first indices of each slice in its tensor."""
+    shape: list[Coordinates] = field(default_factory=list)
+    """[m] the extents of each slice."""
+    file: list[str] = field(default_factory=list)
+    """[m] the name of the file of each item."""
+    start: list[int] = field(default_factory=list)
+    """[m] the first byte of each item, in bytes of its file."""
+    nbytes: list[int] = field(default_factory=list)
+    """[m] the size of each item."""
+    faults: dict[str, ShardvarError] = field(default_factory=dict)
+    """The keys that cannot be read, with the reason."""
+    strays: list[str] = field(default_factory=list)
+    """Keys that have items and are not among ``keys``."""
+    rest_nbytes: int = 0
+    """Bytes after the pickle, which torch ignores."""
+    places: list[_Place] = field(default_factory=list)
+    """File, first byte and size of every item, also of those that are not read."""
+
+
+def parse_metadata(data: bytes) -> Items:
+    """Return the items of a checkpoint, from the bytes of ``.metadata``."""
+    root, stop = parse_pickle(data, check=_check_name)
+    if type(root) is not Node or root.name != _METADATA or type(root.state) is not dict:
+        raise MalformedCheckpoint("The file is a pickle of something else than the index of a checkpoint.", COPY_AGAIN)
+    described, stored = root.state.get("state_dict_metadata"), root.state.get("storage_data")
+    if type(described) is not dict or type(stored) is not dict:
+        raise malformed("The index lacks the dict of its tensors or that of their places.")
+    items = Items(rest_nbytes=len(data) - stop)
+    places = _places(items, stored)
+    for key in sorted(filter(_is_text, described)):
+        try:
+            _add(items, key, described[key], places)
+        except (CheckpointError, UnsupportedError) as error:
+            items.faults.setdefault(key, type(error)(f"{key!r}: {error.cause}", error.remedy))
+    if not all(map(_is_text, described)):
+        raise malformed("A key of the index is not text.")
+    check_key_nbytes(max((len(key.encode("utf-8", "surrogatepass")) for key in items.keys), default=0))
+    items.places = [*places.values()]
+    items.strays = sorted({key for key, _ in places if key not in described} | items.faults.keys() - described.keys())
+    return items
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _places(items: Items, stored: Mapping[Any, Any]) -> dict[tuple[str, Coordinates], _Place]:
+    """Return file, offset and length of each item, by key and offset of the slice; collect faults."""
+    places: dict[tuple[str, Coordinates], _Place] = {}
+    for index, info in stored.items():
+        name, place = index.state, info.state
+        try:
+            key, offset = name["fqn"], name.get("offset")
+            found = place["relative_path"], place["offset"], place["length"]
+        except (AttributeError, KeyError, TypeError):
+            raise malformed("An entry of the index lacks its key or its place.") from None
+        offset = () if offset is None else offset
+        if type(key) is not str or type(offset) is not tuple or not all(type(each) is int for each in offset):
+            raise malformed("The key of an entry of the index is not text, or its offset not a tuple of integers.")
+        file, start, nbytes = found
+        if type(file) is not str or type(start) is not int or type(nbytes) is not int:
+            items.faults.setdefault(key, _fault(key, "The place of an item is not a file, an offset and a length."))
+        elif not (0 <= start <= MAX_NBYTES and 0 <= nbytes <= MAX_NBYTES):
+            cause = f"An item of {nbytes} bytes begins at offset {start}."
+            items.faults.setdefault(key, _fault(key, cause))
+        elif place.get("transform_descriptors"):
+            cause = f"{key!r}: Its items were transformed by an extension of torch, such as a compression."
+            items.faults.setdefault(key, UnsupportedError(cause, "Save it without extensions."))
+        elif places.setdefault((key, offset), found) != found:
+            items.faults.setdefault(key, _fault(key, f"Two items begin at the index {offset}."))
+    return places
+
+
+def _fault(key: str, cause: str) -> InvalidCheckpoint:
+    return InvalidCheckpoint(f"{key!r}: {cause}", WRITE_AGAIN)
+
+
+def _add(items: Items, key: str, node: Any, places: Mapping[tuple[str, Coordinates], _Place]) -> None:
+    """Add a key with its slices, or raise what is wrong with it."""
+    kind = node.name if type(node) is Node else None
+    if kind == _OBJECT:
+        dtype, full, slices = _AN_OBJECT
+    elif kind == _TENSOR:
+        dtype, full, slices = _tensor(node.state)
+    else:
+        raise MalformedCheckpoint("The index describes neither a tensor nor an object.", WRITE_AGAIN)
+    if key in items.faults:
+        return
+    found = []
+    for offset, shape in slices:
+        place = places.get((key, offset))
+        # torch forgets which of two slices was meant, if an empty one has the offset of another.
+        if place is None and 0 not in shape:
+            cause = f"The index has no place for the slice at {offset}."
+            raise IncompleteCheckpoint(cause, "Copy the index again, or save the checkpoint again.")
+        if place is not None and (0 not in shape or len(slices) == 1):
+            found.append((offset, shape, place))
+    row = len(items.keys)
+    items.keys.append(key)
+    items.dtypes.append(dtype)
+    items.shapes.append(full)
+    for offset, shape, (file, start, nbytes) in found:
+        items.tensor.append(row)
+        items.offset.append(offset)
+        items.shape.append(shape)
+        items.file.append(file)
+        items.start.append(start)
+        items.nbytes.append(nbytes)
+
+
+def _is_shape(extents: Coordinates) -> bool:
+    """Return True for a tuple of sizes."""
+    if not extents or len(extents) > MAX_RANK:
+        return not extents
+    return {*map(type, extents)} == {int} and min(extents) >= 0 and max(extents) <= MAX_NBYTES
+
+
+def _tensor(state: Any) -> tuple[str, Coordinates, list[tuple[Coordinates, Coordinates]]]:
+    """Return the dtype, the full shape, and offset and shape of each slice."""
+    try:
+        properties, full, chunks = state["properties"].state, state["size"], state["chunks"]
+        slices = [(each.state["offsets"], each.state["sizes"]) for each in chunks]
+        dtype = properties[0] if type(properties) is tuple else properties["dtype"]
+    except (AttributeError, KeyError, TypeError, IndexError):
+        raise MalformedCheckpoint("The index lacks its dtype, its shape or its slices.", WRITE_AGAIN) from None
+    rank = len(full) if type(full) is tuple else MAX_RANK + 1
+    for extents in (full, *(extents for pair in slices for extents in pair)):
+        if type(extents) is not tuple or len(extents) != rank or not _is_shape(extents):
+            raise MalformedCheckpoint("Its shape, or the region of a slice, is not a tuple of sizes.", WRITE_AGAIN)
+    if type(dtype) is not Global:
+        raise MalformedCheckpoint("Its dtype is not one of torch's.", WRITE_AGAIN)
+    name = dtype_of(dtype.name)
+    most = MAX_NBYTES // numpy_dtype(name).itemsize
+    if max(map(prod, (full, *(shape for _, shape in slices)))) > most:
+        raise InvalidCheckpoint(f"Its shape {full}, or that of a slice, is too large to exist.", DISTRUST)
+    return name, full, slices
+
+
+_DTYPE_WORDS = ("torch.float", "torch.int", "torch.uint", "torch.bfloat", "torch.complex", "torch.bool", "torch.q")
+"""The beginnings of the names of torch's dtypes begin; of later releases too."""
+_OLD_METADATA = "torch.distributed._shard.sharded_tensor.metadata."
+_CLASSES = frozenset(
+    [
+        f"{_DCP}metadata.{name}"
+        for name in (
+            "Metadata TensorStorageMetadata TensorProperties ChunkStorageMetadata BytesStorageMetadata MetadataIndex "
+            "StorageMeta _MEM_FORMAT_ENCODING"
+        ).split()
+    ]
+    + [f"{_DCP}filesystem._StorageInfo"]
+    # Megatron-core adds the plans of its ranks, which say nothing that the index does not say.
+    + [f"{_DCP}planner.{name}" for name in "SavePlan WriteItem WriteItemType TensorWriteData".split()]
+    + [f"{_OLD_METADATA}{name}" for name in ("TensorProperties", "MEM_FORMAT_ENCODING")]
+    + ["torch.Size", "torch.serialization._get_layout", "torch.device", "collections.OrderedDict"]
+    + [
+        f"{module}.{name}"
+        for module in ("pathlib", "pathlib._local")
+        for name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
+    ]
+)
+"""Every name that an index may have, apart from dtypes."""
+
+
+def _check_name(name: str) -> None:
+    """Raise if a name is none of those that torch writes into an index."""
+    is_dtype = name.startswith(_DTYPE_WORDS) and name.count(".") == 1
+    if name not in _CLASSES and not is_dtype:
+        cause = f"The index names {name[:200]}, which Python would import or call; nothing was run."
+        raise InvalidCheckpoint(cause, DISTRUST)

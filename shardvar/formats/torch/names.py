@@ -1,0 +1,96 @@
+"""The file names of torch's checkpoints, and the names that a person may type for one.
+
+    a distributed checkpoint   a folder with .metadata, and __0_0.distcp, __1_0.distcp, … or files of other names
+    of single ranks            the same with __0.metadata, __1.metadata, … instead: nothing joins them
+    a file of torch.save       model.pt, model.pth, model.bin, model.ckpt, or any other name
+    a set of such files        pytorch_model.bin.index.json, and pytorch_model-00001-of-00002.bin, …
+
+The endings .bin and .ckpt are those of other files too, so that the first bytes of such a file decide.
+"""
+
+import re
+
+from shardvar.errors import CheckpointError, StorageError
+from shardvar.storage.protocol import Storage
+from shardvar.wire.zip import LOCAL, local_nbytes
+
+METADATA = ".metadata"
+DATA_SUFFIX = ".distcp"
+_RANK_METADATA = re.compile(r"__\d+\.metadata")
+
+
+def find_dcp(names: list[str], name: str) -> list[str]:
+    """Return the index of the distributed checkpoint that a name may mean in a folder with the files ``names``.
+
+    >>> find_dcp([".metadata", "__0_0.distcp"], "__0_0.distcp"), find_dcp(["model.pt"], "")
+    (['.metadata'], [])
+    """
+    # A folder has one checkpoint. An index that is missing is found by its data files, so that opening it says so.
+    has_index = METADATA in names or any(map(_RANK_METADATA.fullmatch, names))
+    is_named = name in names and (name.endswith(DATA_SUFFIX) or name == METADATA or _RANK_METADATA.fullmatch(name))
+    if is_named or (not name and (has_index or any(each.endswith(DATA_SUFFIX) for each in names))):
+        return [METADATA]
+    return []
+
+
+def rank_indexes(names: list[str]) -> list[str]:
+    """Return the indexes of single ranks."""
+    return list(filter(_RANK_METADATA.fullmatch, names))
+
+
+def is_bare(name: str) -> bool:
+    """Return True if a name is that of a file in the folder, on every system."""
+    return name not in ("", ".", "..") and not set(name) & set("/\\\0")
+
+
+SET_INDEX_SUFFIX = ".bin.index.json"
+SAVE_SUFFIXES = (".pt", ".pth")
+"""The endings of files that are torch's, whatever they hold."""
+_SHARED_SUFFIXES = (".bin", ".ckpt")
+_PART = re.compile(r"(.*)-\d{5,}-of-\d{5,}\.bin", re.DOTALL)
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""The first bytes of a file of torch before 1.6: a pickle of the number 0x1950a86a20f9469cfc6c."""
+_PICKLE_RECORD = b"/data.pkl"
+
+
+def find_saved(storage: Storage, name: str) -> list[str]:
+    """Return the files of torch.save, and the indexes of sets, that a name may mean."""
+    names = storage.names()
+    indexes = [each for each in names if each.endswith(SET_INDEX_SUFFIX)]
+    if not name:
+        # An index speaks for its folder: the files beside it belong to it.
+        return indexes or [each for each in names if _is_saved(storage, each)]
+    part = _PART.fullmatch(name)
+    if part and part[1] + SET_INDEX_SUFFIX in indexes:
+        return [part[1] + SET_INDEX_SUFFIX]
+    if name in names:
+        if name in indexes or _is_saved(storage, name):
+            return [name]
+        # Items of distributed checkpoints are archives too.
+        is_other = name.endswith(DATA_SUFFIX)
+        return [name] if not is_other and _begins_as_saved(storage, name, (LEGACY_MAGIC,)) else []
+    endings = (*SAVE_SUFFIXES, *_SHARED_SUFFIXES, SET_INDEX_SUFFIX)
+    return [name + each for each in endings if name + each in names and find_saved(storage, name + each)]
+
+
+def _is_saved(storage: Storage, name: str) -> bool:
+    """Return True if a file is torch's by its name, or by its name and its first bytes."""
+    return name.endswith(SAVE_SUFFIXES) or (
+        name.endswith(_SHARED_SUFFIXES) and _begins_as_saved(storage, name, _PICKLES)
+    )
+
+
+def _begins_as_saved(storage: Storage, name: str, pickles: tuple[bytes, ...]) -> bool:
+    """Return True if a file begins as one of the pickles, or is an archive whose first record is a pickle."""
+    try:
+        file = storage.open(name)
+        first = file.read(0, min(LOCAL.size, file.size))
+        if first.startswith(pickles):
+            return True
+        local = file.read(0, local_nbytes(first)) if len(first) == LOCAL.size else b""
+    except (CheckpointError, StorageError):
+        # A file that cannot be read, or is too short, may be of another format: not an error when looking around.
+        return False
+    # The bytes 26 and 27 of a local header are the length of the name, which follows the 30 bytes of the header.
+    return local[LOCAL.size :][: int.from_bytes(local[26:28], "little")].endswith(_PICKLE_RECORD)

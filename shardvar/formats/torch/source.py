@@ -1,0 +1,59 @@
+"""The payloads of an open checkpoint of torch, of either kind."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shardvar.errors import prefix_errors
+from shardvar.formats.files import DataFiles
+from shardvar.formats.protocol import Finding
+from shardvar.formats.torch.items import View, read_view
+from shardvar.planning.index import EntryTable, Index
+from shardvar.wire.crc import CRC32, Checksum
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TorchSource:
+    """An open checkpoint."""
+
+    index: Index
+    """The table of contents; ``start`` of an entry that is not plain is its number in one of the next two."""
+    data: DataFiles
+    """The data files, open."""
+    views: Mapping[int, View]
+    """The tensors."""
+    payloads: Mapping[int, bytes]
+    """The objects."""
+    look: Callable[[], Iterable[Finding]]
+    """Finds the oddities of the files."""
+
+    @property
+    def crc(self) -> Checksum:
+        """The kind of checksum that guards plain entries."""
+        return CRC32
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
+        file, begin = int(entries.file[row]), int(entries.start[row])
+        if entries.plain[row]:
+            self.read_span(file, begin + start, buffer)
+        elif begin in self.payloads:
+            buffer[:] = self.payloads[begin][start : start + len(buffer)]
+        else:
+            with prefix_errors(f"{self.data.names[file]}: {entries.slices.key(row)!r}"):
+                read_view(self.views[begin], self.map(file), start, buffer)
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
+        self.data.open(file).read_into(start, buffer)
+
+    def map(self, file: int) -> memoryview:
+        """Return a data file as a read-only memory map."""
+        return self.data.map(file)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.data.close()
+
+    def findings(self) -> Sequence[Finding]:
+        """Return the oddities of the files."""
+        return [*self.look()]

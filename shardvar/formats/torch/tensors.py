@@ -1,0 +1,258 @@
+"""Tensors and objects, from the inert nodes of a pickle.
+
+A tensor is a view of a storage: an offset, a shape and strides, all in elements. The pickle makes it by one of these
+calls, whose names are compared whole; a storage is a reference ("storage", class, record, location, size):
+
+    torch._utils._rebuild_tensor_v2(storage, offset, shape, strides, requires_grad, hooks[, flags])
+    torch._utils._rebuild_tensor_v3(storage, offset, shape, strides, requires_grad, hooks, dtype[, flags])
+    torch._utils._rebuild_parameter(tensor, requires_grad, hooks)
+    torch._tensor._rebuild_from_type_v2(function, type, arguments, state)
+
+``flags`` may say that the tensor is the conjugate, or the negative, of what is stored. The size of a typed storage
+counts elements, that of an untyped one bytes. The location, such as "cuda:3", says where the tensor was.
+
+An object is anything else. Plain ones (None, numbers, text, bytes, and lists, tuples, dicts and sets of them) become
+their Python literal; an object of any other class is refused, and the error names the class.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardvar.errors import CheckpointError, InvalidCheckpoint, MalformedCheckpoint, OutOfBounds, UnsupportedError
+from shardvar.formats.torch.dtypes import DTYPES, STORAGES, UNTYPED_STORAGE, dtype_of
+from shardvar.layout.dtypes import numpy_dtype
+from shardvar.limits import MAX_NBYTES, MAX_RANK
+from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
+from shardvar.wire.inert import Global, Node, Reference
+
+_UTILS = "torch._utils."
+_TENSOR_V1, _TENSOR_V2, _TENSOR_V3 = (f"{_UTILS}_rebuild_tensor{suffix}" for suffix in ("", "_v2", "_v3"))
+_TENSORS = (_TENSOR_V1, _TENSOR_V2, _TENSOR_V3)
+_WRAPPED = {f"{_UTILS}_rebuild_parameter", f"{_UTILS}_rebuild_parameter_with_state"}
+_FROM_TYPE = "torch._tensor._rebuild_from_type_v2"
+_TYPES = {"torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer"}
+_CALLS = (*_TENSORS, *_WRAPPED, _FROM_TYPE)
+
+_SAVE_STATE = "Save its state dict instead: `torch.save(module.state_dict(), path)`."
+_RUNNING = frozenset(
+    "__builtin__ builtins bdb cProfile code codeop commands ctypes ftplib functools http importlib io marshal "
+    "multiprocessing nt operator os pdb pickle pip posix pty pydoc runpy shelve shutil socket subprocess sys tempfile "
+    "timeit types urllib webbrowser _pickle".split()
+)
+"""Modules of Python whose functions a pickle calls only to do harm; nothing of them is data."""
+_MAX_TEXT, _MAX_DEPTH = 1 << 20, 64
+"""Bounds of the literal of an object: characters, and lists within lists."""
+
+
+_PLAIN_CALLS = {
+    f"{module}.{name}"
+    for module in ("builtins", "__builtin__")
+    for name in ("set", "frozenset", "complex", "bytearray")
+}
+"""Calls that are part of a literal; protocol 2 has the names of Python 2."""
+_BRACKETS: dict[Any, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), dict: ("{", "}")}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor as a view of a record; offset, shape and strides count elements."""
+
+    dtype: str
+    """The name of the element type."""
+    shape: tuple[int, ...]
+    """The extents."""
+    strides: tuple[int, ...]
+    """The way from an element to the next one on each axis."""
+    offset: int
+    """The first element."""
+    record: str
+    """The name of the storage's record."""
+    storage_nbytes: int
+    """The size of the storage."""
+    is_conjugate: bool
+    """True if the elements are the conjugates of those that are stored."""
+    is_negative: bool
+    """True if the elements are the negatives of those that are stored."""
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element."""
+        return numpy_dtype(self.dtype).itemsize
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Return True if the elements lie in C order without gaps, as they are."""
+        if self.is_conjugate or self.is_negative:
+            return False
+        step = 1
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            # The stride of an axis of one element is never taken.
+            if extent != 1 and stride != step:
+                return not self.count
+            step *= extent
+        return True
+
+
+def is_tensor(value: Any) -> bool:
+    """Return True if a value is a call that makes a tensor, of whatever kind."""
+    return type(value) is Node and type(value.name) is str and (value.name in _CALLS or "_rebuild_" in value.name)
+
+
+def tensor_of(value: Node) -> StoredTensor:
+    """Return the tensor that a call would make; ``UnsupportedError`` names what kind of tensor is not read."""
+    # Wrappers hold one another at most as deep as the pickle has bytes; a loop unwraps them.
+    while value.name not in _TENSORS:
+        if type(value.args) is tuple and value.name in _WRAPPED and value.args and type(value.args[0]) is Node:
+            value = value.args[0]
+        elif type(value.args) is tuple and value.name == _FROM_TYPE and len(value.args) == 4:
+            value = _unwrapped(*value.args[:3])
+        else:
+            raise unsupported(value)
+    return _tensor(value)
+
+
+def _unwrapped(function: Any, kind: Any, args: Any) -> Node:
+    name, type_name = getattr(function, "name", None), getattr(kind, "name", None)
+    if type(function) is not Global or name not in _CALLS or type_name not in _TYPES:
+        raise UnsupportedError(f"It is a tensor of the class {type_name}.", "Save it as a plain tensor.")
+    return Node(name, args)
+
+
+def _tensor(node: Node) -> StoredTensor:
+    has_dtype = node.name == _TENSOR_V3
+    args = node.args if type(node.args) is tuple else ()
+    if not 4 <= len(args) <= 7 + has_dtype or (has_dtype and len(args) < 7):
+        raise MalformedCheckpoint(f"Its description has {len(args)} arguments.", WRITE_AGAIN)
+    storage, offset, shape, strides = args[:4]
+    flags = args[6 + has_dtype] if len(args) > 6 + has_dtype else {}
+    dtype, record, nbytes = _storage(storage, args[6] if has_dtype else None)
+    numbers = (offset, *shape, *strides) if type(shape) is type(strides) is tuple else (None,)
+    if any(type(number) is not int or not 0 <= number <= MAX_NBYTES for number in numbers):
+        raise MalformedCheckpoint("Its offset, shape or strides are not numbers of elements.", WRITE_AGAIN)
+    if len(shape) != len(strides) or len(shape) > MAX_RANK:
+        raise MalformedCheckpoint(f"It has {len(shape)} axes and {len(strides)} strides.", WRITE_AGAIN)
+    if type(flags) is not dict or not all(type(key) is str for key in flags):
+        raise MalformedCheckpoint("Its flags are not a dict.", WRITE_AGAIN)
+    unknown = flags.keys() - {"conj", "neg"}
+    if unknown:
+        raise UnsupportedError(f"It has the flags {sorted(unknown)!r}.", "Save it as a plain tensor.")
+    is_conjugate, is_negative = flags.get("conj") is True and "complex" in dtype, flags.get("neg") is True
+    tensor = StoredTensor(dtype, shape, strides, offset, record, nbytes, is_conjugate, is_negative)
+    _check_bounds(tensor)
+    return tensor
+
+
+def _storage(reference: Any, dtype: Any) -> tuple[str, str, int]:
+    """Return dtype, record and bytes of the storage that a reference means."""
+    fields = reference.value if type(reference) is Reference else None
+    if type(fields) is not tuple or len(fields) < 5 or fields[0] != "storage" or type(fields[1]) is not Global:
+        raise MalformedCheckpoint("It has no storage.", WRITE_AGAIN)
+    _, kind, record, _, size = fields[:5]
+    if type(record) is not str or type(size) is not int or not 0 <= size <= MAX_NBYTES:
+        raise MalformedCheckpoint("Its storage has no name or no size.", WRITE_AGAIN)
+    if dtype is None:
+        name = STORAGES.get(kind.name)
+        if name is None:
+            raise UnsupportedError(f"Its storage is of the class {kind.name}.", "Save it as a plain tensor.")
+        return name, f"data/{record}", size * numpy_dtype(name).itemsize
+    if type(dtype) is not Global or kind.name != UNTYPED_STORAGE:
+        raise MalformedCheckpoint("Its dtype or its storage is not one of torch's.", WRITE_AGAIN)
+    return dtype_of(dtype.name), f"data/{record}", size
+
+
+def _check_bounds(tensor: StoredTensor) -> None:
+    """Raise ``OutOfBounds`` if an element lies beyond the storage."""
+    if not tensor.count:
+        return
+    steps = zip(tensor.shape, tensor.strides, strict=True)
+    last = tensor.offset + sum((extent - 1) * stride for extent, stride in steps)
+    if (last + 1) * tensor.itemsize > tensor.storage_nbytes:
+        cause = f"Its last element is number {last} of a storage of {tensor.storage_nbytes // tensor.itemsize}."
+        raise OutOfBounds(cause, WRITE_AGAIN)
+
+
+def unsupported(value: Any) -> CheckpointError | UnsupportedError:
+    """Return the error for an object that is not read, which names its class or what it would call."""
+    name = getattr(value, "name", None)
+    while type(name) is not str and name is not None:  # the result of a call that would be called again
+        name = getattr(name, "name", None)
+    if name is None:
+        return MalformedCheckpoint("It refers to a storage, and is not a tensor.", WRITE_AGAIN)
+    name = name[:200]
+    if name.partition(".")[0] in _RUNNING:
+        return InvalidCheckpoint(f"It would call {name} when it is loaded by Python; nothing was run.", DISTRUST)
+    if "_rebuild_" in name or name in DTYPES:
+        return UnsupportedError(f"It is made by {name}, which shardvar does not read.", "Save it as a dense tensor.")
+    return UnsupportedError(f"It is an object of the class {name}, which shardvar does not make.", _SAVE_STATE)
+
+
+def literal_of(value: Any) -> str:
+    """Return the Python literal of a plain object; raise the error for the first part that is not plain.
+
+    >>> literal_of({"betas": (0.9, 0.99), "tags": ["a", b"b", None]})
+    "{'betas': (0.9, 0.99), 'tags': ['a', b'b', None]}"
+    """
+    parts: list[str] = []
+    length = 0
+    # What is left to write, last first: a text as it is, or a value with its depth. Nothing recurses.
+    left: list[tuple[Any, int]] = [(value, 0)]
+    while left:
+        item, depth = left.pop()
+        if depth < 0:
+            parts.append(item)
+        else:
+            parts.append(_written(item, depth, left))
+        length += len(parts[-1])
+        if length > _MAX_TEXT or depth > _MAX_DEPTH:
+            cause = f"It is an object of more than {_MAX_TEXT} characters, or nested deeper than {_MAX_DEPTH}."
+            raise UnsupportedError(cause, "Save large data as tensors.")
+    return "".join(parts)
+
+
+def _written(item: Any, depth: int, left: list[tuple[Any, int]]) -> str:
+    """Return the beginning of a value's literal, and push the rest."""
+    kind = type(item)
+    if item is None or kind in (bool, float, str, bytes):
+        return repr(item)
+    if kind is int:
+        if item.bit_length() > 4096:  # Python refuses to write longer ones
+            raise UnsupportedError(f"It is an integer of {item.bit_length()} bits.", "Save it as bytes.")
+        return repr(item)
+    if kind is Node and item.name in _PLAIN_CALLS:
+        return _written_call(item, depth, left)
+    if kind not in (list, tuple, dict):
+        raise unsupported(item)
+    if len(left) + len(item) > _MAX_TEXT:
+        raise UnsupportedError(f"It is an object of more than {_MAX_TEXT} characters.", "Save large data as tensors.")
+    begin, end = _BRACKETS[kind]
+    flat: list[tuple[Any, int]] = []
+    for position, each in enumerate(item):
+        flat.append((", " if position else "", -1))
+        flat.append((each, depth + 1))
+        if kind is dict:
+            flat += [(": ", -1), (item[each], depth + 1)]
+    flat.append(("," + end if kind is tuple and len(item) == 1 else end, -1))
+    left += reversed(flat)
+    return begin
+
+
+def _written_call(item: Node, depth: int, left: list[tuple[Any, int]]) -> str:
+    """Write a set, a complex number or a bytearray as a call: ``set([1, 2])``."""
+    args = item.args if type(item.args) is tuple else ()
+    if item.items:
+        args = (*args, item.items)
+    if item.state is not None or len(args) > 2:
+        raise unsupported(item)
+    left.append((")", -1))
+    for position, each in reversed(list(enumerate(args))):
+        left.append((each, depth + 1))
+        left.append((", " if position else "", -1))
+    return f"{item.name.rpartition('.')[2]}("

@@ -1,0 +1,116 @@
+"""Names and calls of a pickle, as values that do nothing.
+
+    Global      a name
+    Node        a call of a name, with its arguments, its state, and what would be appended to it
+    Reference   an object outside of the pickle, such as a storage
+
+Three calls have no effect but a plain value, and are made at once: ``torch.Size`` becomes a tuple,
+``collections.OrderedDict`` a dict, and ``_codecs.encode``, with which protocol 2 writes bytes, bytes.
+
+Lists, dicts and nodes may be nested without bounds, may be shared and may contain themselves. So nothing here recurses,
+and nothing that gets them may: not ``repr``, not ``==``, not ``hash``.
+"""
+
+from typing import Any
+
+SIZE, ORDERED_DICT, ENCODE = "torch.Size", "collections.OrderedDict", "_codecs.encode"
+"""The calls that become plain values."""
+
+_KEY_ITEMS = 64
+"""The longest tuple that may be the key of a dict."""
+_PLAIN = (str, int, float, bool, bytes, type(None))
+
+
+_BYTES = ("__builtin__.bytes", "builtins.bytes")
+"""The class whose call makes no bytes; the first is the name of Python 2, which protocol 2 uses."""
+
+
+class Global:
+    """A name that the pickle would import."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Global({self.name!r})"
+
+
+class Node:
+    """An object that the pickle would make by calling a name; its parts are data."""
+
+    __slots__ = ("args", "items", "name", "state")
+
+    def __init__(self, name: Any, args: Any, state: Any = None) -> None:
+        self.name = name
+        """The name that would be called; a ``Node`` where the result of another call would be."""
+        self.args = args
+        """The arguments, usually a tuple."""
+        self.state = state
+        """The state that BUILD would set; None if there is none."""
+        self.items: list[Any] | None = None
+        """Items that would be appended to it or set in it, flat; None if nothing."""
+
+    def __repr__(self) -> str:
+        return f"Node({self.name!r})"  # not its parts, which may be nested without bounds
+
+
+class Reference:
+    """An object outside of the pickle, such as the storage of a tensor."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        """The description that the pickle gives of it."""
+
+
+def name_of(called: Any) -> Any:
+    return called.name if type(called) is Global else called
+
+
+def call(called: Any, args: Any) -> Any:
+    """Return what a call gives: a plain value where the result is known, else a node."""
+    name = called.name if type(called) is Global else None
+    values = args if type(args) is tuple else ()
+    if name == SIZE and len(values) == 1 and type(values[0]) in (tuple, list):
+        return tuple(values[0])
+    if name == ORDERED_DICT and (not values or (len(values) == 1 and type(values[0]) is list)):
+        # The items are set afterwards; Python 2 gave them as pairs.
+        made: dict[Any, Any] = {}
+        for key, value in values[0] if values else ():
+            set_items(made, [key, value])
+        return made
+    if name in _BYTES and args == ():
+        return b""
+    if name == ENCODE and len(values) == 2 and type(values[0]) is str and values[1] == "latin1":
+        return values[0].encode("latin1")
+    return Node(name or called, args)
+
+
+def extend(target: Any, values: list[Any]) -> None:
+    if type(target) is Node:
+        target.items = [*(target.items or ()), *values]
+    elif type(target) is list:
+        target += values
+    else:
+        raise TypeError
+
+
+def set_items(target: Any, items: list[Any]) -> None:
+    """Set keys and values, which follow each other in ``items``."""
+    keys, values = items[::2], items[1::2]
+    if type(target) is Node:
+        target.items = [*(target.items or ()), *items]
+    elif type(target) is dict and all(map(_is_key, keys)):
+        target.update(zip(keys, values, strict=True))
+    else:
+        raise TypeError
+
+
+def _is_key(value: Any) -> bool:
+    """Return True if a value may be a key: hashing it is quick, and goes no deeper than one tuple."""
+    if type(value) is tuple:
+        return len(value) <= _KEY_ITEMS and all(type(item) in _PLAIN for item in value)
+    return type(value) in _PLAIN or type(value) is Node

@@ -1,0 +1,199 @@
+"""torch's checkpoints: the golden ones by torch, whole, damaged and hostile, through the verbs; and the parts alone."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import ShardvarError, UnsupportedError
+from shardvar.formats.files import DataFiles
+from shardvar.formats.torch.dcp import open_dcp
+from shardvar.formats.torch.frames import Frames
+from shardvar.formats.torch.leaves import leaves_of
+from shardvar.formats.torch.tensors import literal_of
+from shardvar.storage.local import LocalStorage
+from shardvar.wire.inert import Node
+from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases
+
+CASES = [(kind, case) for kind in ("torch_dcp", "torch_pt") for case in golden_cases(kind)]
+
+
+def read_all(path: Path) -> tuple[dict[str, Any], dict[str, ShardvarError]]:
+    """Every tensor and object that can be read, and the error of every other key, or of "" for the whole."""
+    arrays: dict[str, Any] = {}
+    errors: dict[str, ShardvarError] = {}
+    try:
+        with sv.open_checkpoint(path) as reader:
+            for key in reader:
+                try:
+                    arrays[key] = reader.read(key)
+                except ShardvarError as error:
+                    errors[key] = error
+    except ShardvarError as error:
+        errors["the checkpoint"] = error
+    return arrays, errors
+
+
+def verdict_of(path: Path) -> str:
+    """Return "ok", "damaged" or "unsupported": the answer of verify."""
+    try:
+        return "ok" if sv.verify(path).ok else "damaged"
+    except UnsupportedError:
+        return "unsupported"
+
+
+@pytest.mark.parametrize(("kind", "case"), CASES, ids=[f"{kind}-{case}" for kind, case in CASES])
+def test_a_golden_checkpoint_is_read_as_a_careful_reader_does(
+    kind: str, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-DAMAGE-1 (RFC 001)"""
+    monkeypatch.chdir(tmp_path)
+    expected = expectation(kind, case)
+    tensors, objects = expected.get("tensors") or {}, expected.get("objects") or {}
+    for path in (expected["open"], *expected.get("open_also", ())):
+        arrays, errors = read_all(GOLDEN / kind / case / path)
+        verified = verdict_of(GOLDEN / kind / case / path)
+        for key, array in arrays.items():
+            if array.dtype == object:
+                assert array[()].decode().startswith(objects[key]["repr"][:200] if key in objects else "")
+            else:
+                assert described(array, tensors[key]).items() <= tensors[key].items(), key
+        assert arrays.keys().isdisjoint(expected.get("bad_keys", ()))
+        missing = tensors.keys() - arrays.keys()
+        match expected["verdict"]:
+            case "accept":
+                assert (missing, errors, verified) == (set(), {}, "ok")
+            case "accept_or_unsupported":
+                assert all(isinstance(error, UnsupportedError) for error in errors.values())
+                assert missing <= set(expected["may_be_unsupported"])
+            case "refuse":
+                assert errors and verified != "ok"
+            case "either":
+                assert errors.keys() | arrays.keys() >= tensors.keys() or "the checkpoint" in errors
+            case other:
+                raise AssertionError(f"no such verdict: {other}")
+    assert list(tmp_path.iterdir()) == [], "something was run"
+
+
+def test_objects_are_shown_as_python_literals() -> None:
+    path = GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt"
+    loaded = sv.load(path, ["epoch", "name", "raw", "optim.groups.0.betas", "nothing", "big"])
+    assert {key: value[()].decode() for key, value in loaded.items()} == {
+        "epoch": "3",
+        "name": "'naïve ✓'",
+        "raw": r"b'\x00\xff'",
+        "optim.groups.0.betas": "(0.9, 0.99)",
+        "nothing": "None",
+        "big": str(2**70),
+    }
+
+
+def test_contiguous_payloads_are_read_in_place_and_mapped() -> None:
+    for path in (GOLDEN / "torch_dcp" / "rows9_ranks2" / "ckpt", GOLDEN / "torch_pt" / "module_state_dict" / "x.pt"):
+        with sv.open_checkpoint(path) as reader:
+            assert reader.entries().plain.all()
+        mapped, loaded = sv.load(path, mmap=True), sv.load(path)
+        assert all(np.array_equal(mapped[key], loaded[key]) for key in loaded)
+
+
+def test_parts_of_views_are_parts_of_their_values() -> None:
+    """Any range of bytes of a payload that has to be decoded."""
+    path = GOLDEN / "torch_dcp" / "views_and_strides" / "ckpt"
+    source = open_dcp(LocalStorage(str(path)), ".metadata")
+    (entries,) = source.index.scan()
+    assert not entries.plain.all()
+    for row in range(len(entries)):
+        nbytes = int(entries.slices.nbytes[row])
+        whole = bytearray(nbytes)
+        source.read_into(entries, row, 0, memoryview(whole))
+        for start, stop in ((1, 2), (3, nbytes - 1), (nbytes // 2, nbytes)):
+            if start < stop:
+                part = bytearray(stop - start)
+                source.read_into(entries, row, start, memoryview(part))
+                assert part == whole[start:stop]
+    source.close()
+
+
+def test_opening_reads_no_item_and_a_key_reads_its_own() -> None:
+    source = open_dcp(LocalStorage(str(GOLDEN / "torch_dcp" / "base" / "ckpt")), ".metadata")
+    index = source.index
+    assert not index.views and not index.payloads  # type: ignore[attr-defined]
+    index.find("v")
+    assert len(index.views) == 1 and not index.payloads  # type: ignore[attr-defined]
+    source.close()
+
+
+@pytest.mark.parametrize("case", ["rows9_ranks2", "fsdp2_adamw_bf16_3_ranks", "bit_in_values", "item_rezipped"])
+def test_a_frame_that_is_like_another_is_read_like_one_that_is_not(case: str) -> None:
+    """The template of a frame skips work whose result is known, and changes nothing."""
+    storage = LocalStorage(str(GOLDEN / "torch_dcp" / case / "ckpt"))
+    source = open_dcp(storage, ".metadata")
+    index: Any = source.index
+    data = DataFiles(storage, index.files)
+    fast, plain = Frames(data), Frames(data, uses_templates=False)
+    for row, (start, nbytes) in enumerate(zip(index.items.start, index.items.nbytes, strict=True)):
+        if index.slices.dtype(row) != "string":
+            place = int(index.file[row]), start, nbytes, (index.slices.dtype(row), index.items.shape[row])
+            assert fast.read_tensor(*place) == plain.read_tensor(*place)
+    source.close()
+
+
+def test_one_changed_byte_anywhere_is_never_another_value(tmp_path: Path) -> None:
+    """Of a checkpoint with a repeated frame: each byte of a data file in turn, with one bit changed."""
+    shutil.copytree(GOLDEN / "torch_dcp" / "rows9_ranks2" / "ckpt", tmp_path / "ck")
+    right = sv.load(tmp_path / "ck")
+    path = tmp_path / "ck" / "__0_0.distcp"
+    octets = path.read_bytes()
+    for position in range(0, len(octets), 7):
+        changed = bytearray(octets)
+        changed[position] ^= 1 << position % 8
+        path.write_bytes(changed)
+        arrays, _ = read_all(tmp_path / "ck")
+        assert all(np.array_equal(array, right[key]) for key, array in arrays.items()), position
+
+
+def test_keys_are_those_of_torch() -> None:
+    tensor = Node("torch._utils._rebuild_tensor_v2", ())
+    leaves, clashes = leaves_of({"a": [tensor, 1], "b": {0: 1, "0": 2}, "c": [1, [2, [3]]], "d": [{}, []], "e": {}})
+    assert list(leaves) == ["a.0", "a.1", "b.0", "c", "d.1"] and clashes == {"b.0"}
+
+
+def test_a_cycle_or_a_laugh_is_refused_and_not_followed() -> None:
+    cycle: list[Any] = [{}]
+    cycle.append(cycle)
+    with pytest.raises(ShardvarError, match="levels"):
+        leaves_of(cycle)
+    laugh: Any = {"a": 1}
+    for _ in range(60):
+        laugh = {"a": laugh, "b": laugh}
+    with pytest.raises(ShardvarError, match="more than"):
+        leaves_of(laugh)
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(UnsupportedError, match="nested deeper"):
+        literal_of(nested)
+    wide: list[Any] = [1] * 1000
+    for _ in range(40):
+        wide = [wide] * 1000
+    with pytest.raises(UnsupportedError):
+        literal_of(wide)
+
+
+def test_a_folder_of_a_trainer_means_its_model(tmp_path: Path) -> None:
+    """Files of torch.save beside another checkpoint are read by their own paths."""
+    sv.save(tmp_path / "model.safetensors", {"t": np.arange(3)})
+    shutil.copy(GOLDEN / "torch_pt" / "tied_weights" / "x.pt", tmp_path / "optimizer.pt")
+    assert list(sv.load(tmp_path)) == ["t"]
+    assert "emb.weight" in sv.load(tmp_path / "optimizer.pt")
+    shutil.copy(tmp_path / "optimizer.pt", tmp_path / "of another name")
+    assert "emb.weight" in sv.load(tmp_path / "of another name")
+
+
+def test_a_distributed_checkpoint_becomes_safetensors(tmp_path: Path) -> None:
+    source = GOLDEN / "torch_dcp" / "rows11_ranks3" / "ckpt"
+    sv.reshard(source, tmp_path / "model.safetensors")
+    assert sv.diff(source, tmp_path / "model.safetensors").equal

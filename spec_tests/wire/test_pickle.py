@@ -1,0 +1,197 @@
+"""Pickles read as inert nodes: the same values as Python's reader gives, and nothing run, whatever a pickle says."""
+
+import collections
+import os
+import pickle
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardvar.errors import MalformedCheckpoint, ShardvarError
+from shardvar.wire.inert import Global, Node, Reference
+from shardvar.wire.pickle import parse_pickle
+from spec_tests.helpers.paths import GOLDEN
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=5).map(tuple)
+        | st.dictionaries(st.text() | st.integers() | st.tuples(st.text(), st.integers()), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@given(VALUES, st.integers(2, 5))
+def test_plain_values_are_what_python_reads(value: Any, protocol: int) -> None:
+    data = pickle.dumps(value, protocol)
+    assert parse_pickle(data) == (value, len(data))
+
+
+class Slice:
+    """Stands for the classes of an index: an instance has a dict of a few attributes."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+class Size(tuple[int, ...]):
+    """Stands for ``torch.Size``."""
+
+    def __reduce__(self) -> Any:
+        return (Size, (tuple(self),))
+
+
+NUMBERS = st.integers(0, 300) | st.integers(-5, 2**47)
+FIELDS = NUMBERS | st.text(max_size=3) | st.just("é\x94") | st.lists(NUMBERS, max_size=5).map(Size) | st.none()
+INSTANCES = st.dictionaries(st.sampled_from(["fqn", "offset", "length", "x\x94"]), FIELDS, max_size=4).map(Slice)
+
+
+def as_torch(data: bytes) -> bytes:
+    """A pickle in which the stand-in for ``torch.Size`` has its name."""
+    module, name = __name__.encode(), b"Size"
+    return data.replace(
+        b"\x8c" + bytes([len(module)]) + module + b"\x94\x8c\x04" + name, b"\x8c\x05torch\x94\x8c\x04Size"
+    )
+
+
+def shown(value: Any) -> Any:
+    """A tree of nodes as plain values, with the names and the parts of each."""
+    if isinstance(value, Node):
+        return ("node", value.name, shown(value.args), shown(value.state), shown(value.items))
+    if isinstance(value, Global):
+        return ("global", value.name)
+    if isinstance(value, Reference):
+        return ("reference", shown(value.value))
+    if isinstance(value, dict):
+        return ("dict", [(shown(key), shown(each)) for key, each in value.items()])
+    if isinstance(value, list | tuple):
+        return type(value)(map(shown, value))
+    return type(value), value
+
+
+@given(st.lists(INSTANCES, max_size=8), st.integers(2, 5))
+def test_the_fast_path_gives_what_the_opcodes_give(instances: list[Slice], protocol: int) -> None:
+    """Repeated, so that classes, names and sizes are references to the memo, as in an index."""
+    data = pickle.dumps([*instances, *instances[:2], [vars(each) for each in instances]], protocol)
+    if protocol > 2 and data[2:3] == b"\x95":  # the frame's length changes with the name
+        data = data[:2] + as_torch(data[11:])
+    fast, slow = parse_pickle(data), parse_pickle(data, fast=False)
+    assert shown(fast[0]) == shown(slow[0]) and fast[1] == slow[1]
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("torch_dcp/*/ckpt/.metadata")), ids=lambda path: path.parts[-3])
+def test_an_index_by_torch_is_read_alike_by_both_paths(path: Path) -> None:
+    data = path.read_bytes()
+
+    def outcome(fast: bool) -> Any:
+        try:
+            return shown(parse_pickle(data, fast=fast)[0])
+        except MalformedCheckpoint as error:
+            return error.cause
+
+    assert outcome(True) == outcome(False)
+
+
+@given(st.sampled_from(sorted(GOLDEN.glob("torch_dcp/*/ckpt/.metadata"))), st.data())
+def test_a_changed_index_is_read_alike_by_both_paths_or_refused(path: Path, data: st.DataObject) -> None:
+    """No error but shardvar's own, whatever byte changes."""
+    octets = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        octets[data.draw(st.integers(0, len(octets) - 1))] = data.draw(st.integers(0, 255))
+    found = []
+    for fast in (True, False):
+        try:
+            found.append(shown(parse_pickle(bytes(octets), fast=fast)[0]))
+        except (ShardvarError, RecursionError) as error:
+            found.append(type(error))
+    assert repr(found[0]) == repr(found[1])  # as text, since NaN is not equal to itself
+
+
+def test_what_would_be_called_is_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    class Runs:
+        def __reduce__(self) -> Any:
+            return (os.system, ("touch SHARDVAR_MARKER",))
+
+    for protocol in range(2, 6):
+        (node,), _ = parse_pickle(pickle.dumps([Runs()], protocol))
+        assert isinstance(node, Node) and str(node.name).endswith(".system") and node.args == ("touch SHARDVAR_MARKER",)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_may_be_refused_before_it_is_a_node() -> None:
+    seen: list[str] = []
+    parse_pickle(pickle.dumps([collections.OrderedDict, os.getcwd], 4), check=seen.append)
+    assert seen == ["collections.OrderedDict", f"{os.getcwd.__module__}.getcwd"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x80\x04",
+        b"\x80\x04.",
+        b"\x80\x00N.",
+        b"\x80\x04NN.",
+        b"\x80\x04(N.",
+        b"\x80\x04\x95" + struct.pack("<Q", 2**60) + b"N.",
+        b"\x80\x04\x8d" + struct.pack("<Q", 2**60) + b".",
+        b"\x80\x04\x8e" + struct.pack("<Q", 2**60) + b".",
+        b"\x80\x04\x8b" + struct.pack("<I", 2**31 - 1) + b".",
+        b"\x80\x02Nr" + struct.pack("<I", 2**31 - 1) + b".",
+        b"\x80\x02Nq\x05.",
+        b"\x80\x04h\x00.",
+        b"\x80\x04\x94N.",
+        b"\x80\x04N\x85\x85\x86.",
+        b"\x80\x04Nb.",
+        b"\x80\x04N}\x94(b.",
+        b"\x80\x04]Nu.",
+        b"\x80\x04}(Nu.",
+        b"\x80\x04}(]Nu.",
+        b"\x80\x04}((((tttNu.",
+        b"\x80\x04\x8c\x02\xff\xff.",
+        b"\x80\x04K\x01K\x02\x93.",
+        b"\x80\x04cposix\nsystem",
+        b"\x80\x02(cposix\nsystem\nX\x00\x00\x00\x00o.",
+        b"\x80\x02(iposix\nsystem\n.",
+        b"\x80\x02\x82\x01.",
+        b"\x80\x02P0\n.",
+        b"\x80\x02I1\n.",
+    ],
+)
+def test_a_damaged_or_unusual_pickle_is_refused(data: bytes) -> None:
+    for fast in (True, False):
+        with pytest.raises(MalformedCheckpoint):
+            parse_pickle(data, fast=fast)
+
+
+def test_a_state_is_set_once() -> None:
+    once = b"\x80\x04cm\nC\n)\x81}b"
+    assert isinstance(parse_pickle(once + b".")[0], Node)
+    with pytest.raises(MalformedCheckpoint):
+        parse_pickle(once + b"}b.")
+
+
+@pytest.mark.parametrize("opening", [b"(", b"(]", b"]\x94", b"N\x85", b"]a"])
+def test_depth_is_no_danger(opening: bytes) -> None:
+    """200,000 levels: read or refused, and given back without a recursion."""
+    with suppress(MalformedCheckpoint):
+        parse_pickle(b"\x80\x04N" + opening * 200_000 + b".")
+
+
+def test_laughs_cost_nothing() -> None:
+    """Fifty lists, each of which holds the one before it ten times."""
+    data = b"\x80\x02]q\x00"
+    for number in range(1, 50):
+        data += b"](" + b"h" + bytes([number - 1]) + (b"h" + bytes([number - 1])) * 9 + b"eq" + bytes([number])
+    value, _ = parse_pickle(b"\x80\x02(" + data[2:] + b"l.")
+    assert isinstance(value, list)

@@ -57,6 +57,13 @@ docs: .venv-docs/installed ## build the site in build/docs; warnings are errors,
 mutants: .venv/installed ## break shardvar in known ways, and print which tests and rules of the kit see each
 	JOBS=$(JOBS) $(DEV) -m spec_tests.mutants
 
+SEED      ?= 1
+PER_LAYER ?= 40
+
+.PHONY: mutation
+mutation: .venv/installed ## change PER_LAYER random lines of each layer (LAYER=wire: of one), and see what notices each
+	JOBS=$(JOBS) $(DEV) -m spec_tests.mutation --seed $(SEED) --per-layer $(PER_LAYER) $(if $(LAYER),--layer $(LAYER))
+
 FUZZ := .venv-fuzz/bin/python
 
 fuzz: .venv-fuzz/installed ## fuzz every reader, FUZZ_SECONDS each (60)

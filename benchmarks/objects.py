@@ -5,6 +5,7 @@ all that some of them know; shardvar matches a module and an optimizer by its gr
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from benchmarks.places import Place, emptied
 from benchmarks.setting import Setting, skipped
 from benchmarks.sizes import MIB
 from benchmarks.timing import Run, compare
+from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, decode_graph
 
 PEERS = ("TensorFlow", "DCP", "Orbax")
 AHEAD = 1.0
@@ -30,6 +32,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
     """The figures of both models."""
     yield from _large(setting)
     yield from _many(setting)
+    yield _decoded(setting)
 
 
 def large_model(count: int) -> sv.Checkpoint:
@@ -61,6 +64,23 @@ def our_restore(place: Place, checkpoint: sv.Checkpoint) -> Run:
     room = place.room("ours")
     checkpoint.write(room / "model")
     return Run(lambda: checkpoint.read(room / "model").assert_consumed())
+
+
+def _decoded(setting: Setting) -> Figure:
+    """Decode the object graph of many variables, and five times that of a fifth of them."""
+    count, place = setting.sizes.variable_count, setting.quiet
+    many, few = (_decoding(place, number) for number in (count, count // 5))
+    found = compare(many, _five_times(few), setting.sizes.seconds)
+    subject = f"decode the graph of {count} variables"
+    return Figure(subject, f"5 x {count // 5} variables", place.name, found.ratio, "x", LINEAR, str(found))
+
+
+def _decoding(place: Place, count: int) -> Run:
+    path = place.room(f"graph of {count}") / "model"
+    small_model(count).write(path, format="tensorflow")
+    with sv.open_checkpoint(path) as reader:
+        message, keys = reader.read(GRAPH_KEY).item(), dict.fromkeys(reader.keys())
+    return Run(partial(decode_graph, message, keys))
 
 
 def _large(setting: Setting) -> Iterator[Figure]:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from shardvar.planning.policies import BalancedPolicy
 
 COPY_TARGET = 1.5
 PEAK_TARGET = 256.0
+COLUMN_TARGET = 2.0
+NUM_COLUMN_PARTS = 1024
 SAME = 1.1
 """What "the same" memory is taken to mean."""
 
@@ -34,6 +37,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
             yield _beside_copy(setting, subject, place, nbytes)
         else:
             yield skipped(subject, "cp", f"no room for {2 * nbytes / GIB:g} GiB in {place.name}")
+    yield from _columns_beside_rows(setting)
     peaks = []
     for size in (nbytes, setting.sizes.reshard_large_nbytes):
         room = setting.disk.room("reshard")
@@ -59,6 +63,26 @@ def _beside_copy(setting: Setting, subject: str, place: Place, nbytes: int) -> F
     figure = setting.ratio(subject, "cp and fsync", place, ours, Run(copy, emptied(target)), COPY_TARGET)
     place.room("source"), place.room("target")
     return figure
+
+
+def _columns_beside_rows(setting: Setting) -> Iterator[Figure]:
+    """Cutting a table into many columns of a few bytes, and joining them, against as many rows of the same bytes."""
+    place = setting.places[0]
+    room = place.room("columns")
+    sv.save(room / "whole", {"table": np.random.default_rng(0).standard_normal((NUM_COLUMN_PARTS, 4096), np.float32)})
+    cuts = {"columns": [1, NUM_COLUMN_PARTS], "rows": [NUM_COLUMN_PARTS, 1]}
+    for name, cut in cuts.items():
+        sv.reshard(room / "whole", room / name, partition=cut)
+    for verb in ("cut into", "join"):
+        runs = []
+        for name, cut in cuts.items():
+            source, partition = ("whole", cut) if verb == "cut into" else (name, 1)
+            target = place.room(f"{name} again")
+            runs.append(Run(partial(sv.reshard, room / source, target / "t", partition=partition), emptied(target)))
+        subject = f"reshard 16 MiB: {verb} {NUM_COLUMN_PARTS} columns of 16 bytes"
+        yield setting.ratio(subject, f"{NUM_COLUMN_PARTS} rows", place, *runs, COLUMN_TARGET)
+    for name in ("columns", *(f"{name} again" for name in cuts)):
+        place.room(name)
 
 
 def reshard(source: Path, target: Path) -> None:

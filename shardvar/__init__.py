@@ -50,7 +50,10 @@ def __getattr__(name: str) -> object:
     """Import the module that holds ``name``, and remember what it is."""
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(_HOME_OF[name])
+    from shardvar.forks import unforked  # not above: that would load modules before a name is used
+
+    with unforked:  # a child that is forked within an import by another thread could never import the same module
+        home = import_module(_HOME_OF[name])
     value = home if home.__name__ == f"{__name__}.{name}" else getattr(home, name)
     globals()[name] = value
     return value

@@ -45,12 +45,17 @@ Code that knows an offset and not the file raises without it; the caller that kn
     Traceback (most recent call last):
     shardvar.errors.CorruptCheckpoint: ck.svindex: The footer has another CRC32C. Copy the file again.
 
+Control characters in either sentence are escaped, and the middle of a long key is left out
+(``pictures.words.message``).
+
 To add an error, add it to the drawing above, and derive it from the branch of the party that can mend it and from a
 builtin.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from shardvar.pictures.words import message
 
 
 class ShardvarError(Exception):
@@ -60,9 +65,10 @@ class ShardvarError(Exception):
     remedy: str
 
     def __init__(self, cause: str, remedy: str = "") -> None:
-        self.cause = cause
-        self.remedy = remedy
-        self.args = (cause, remedy)
+        # Names in untrusted files are part of many causes. So every error is safe to print and of bounded length.
+        self.cause = message(cause)
+        self.remedy = message(remedy)
+        self.args = (self.cause, self.remedy)
 
     def __str__(self) -> str:
         return f"{self.cause} {self.remedy}".rstrip()
@@ -179,8 +185,8 @@ READ_ERRORS = (CheckpointError, UnsupportedError)
 
 @contextmanager
 def prefix_errors(place: str) -> Iterator[None]:
-    """Put ``place`` (a file, a table block) in front of the cause of a ``CheckpointError`` that is raised inside."""
+    """Put ``place`` (a file, a table block) in front of the cause of an error of reading that is raised inside."""
     try:
         yield
-    except CheckpointError as error:
+    except READ_ERRORS as error:
         raise type(error)(f"{place}: {error.cause}", error.remedy) from error

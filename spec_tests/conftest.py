@@ -1,12 +1,15 @@
-"""Hypothesis's profiles, and the folders that need more than the developer's tools.
+"""Hypothesis's profiles, the folders that need more than the developer's tools, and the state that tests share.
 
 `default` is for the desk. `ci` draws the same examples on every run. `laws` (`make laws`) looks for rare
 counterexamples. `mutants` does not shrink the counterexamples that it finds. No test has a time limit.
 """
 
+import locale
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -22,3 +25,29 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 # peers`), the notebook (`make tour`), the pages in a browser (`make browser`).
 _NEEDS = {"peers": "tensorflow", "notebook": "nbclient", "browser": "selenium"}
 collect_ignore = [folder for folder, package in _NEEDS.items() if not find_spec(package)]
+
+# What the terminal and the user have set changes no outcome: the width and the colours of a terminal, and permissions
+# of new files. A test that is about one of these sets it.
+_UNSET = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "SHARDVAR_TRACEBACK")
+for _name in _UNSET:
+    os.environ.pop(_name, None)
+os.umask(0o022)
+
+
+@pytest.fixture(autouse=True)
+def leaves_the_process_as_it_was() -> Iterator[None]:
+    """Let no test change what those after it start with, so that their order and their number of processes is free."""
+    before = _shared_state()
+    yield
+    assert _shared_state() == before
+
+
+def _shared_state() -> tuple[object, ...]:
+    """Return the state of the process: its directory, user, umask and locale, and variables that others read.
+
+    Other variables may change: frameworks set their own when they are imported.
+    """
+    mask = os.umask(0o022)
+    os.umask(mask)
+    environment = [os.environ.get(name) for name in (*_UNSET, "TERM", "HOME", "PATH", "PYTHONPATH", "TMPDIR")]
+    return os.getcwd(), os.geteuid(), mask, locale.setlocale(locale.LC_ALL), environment

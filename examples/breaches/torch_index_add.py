@@ -1,4 +1,8 @@
-"""R-SV-3, R-SV-3-scatter-add, R-SV-3-scatter-sub, R-SV-3-scatter-update: index_add_ on a sharded DTensor undoes it."""
+"""index_add_ and index_copy_ on a sharded DTensor make a replicated one of it, whose ranks differ.
+
+R-SV-3, R-SV-3-few-rows, R-SV-3-many, R-SV-3-scatter-add, R-SV-3-scatter-sub, R-SV-3-scatter-update,
+R-SV-3-scatter-few-rows, R-SV-3-scatter-many, R-SV-3-scatter-dtypes.
+"""
 
 import sys
 import tempfile

@@ -137,16 +137,6 @@ def check_string(value: Any, what: str) -> None:
         raise ArgumentTypeError(f"{value!r} is a {type(value).__name__}, and the {what} are strings.", "Give a string.")
 
 
-def name_of_dtype(dtype: Any) -> str:
-    """Return the name of a dtype that is given by name or as a NumPy dtype."""
-    if isinstance(dtype, str):
-        return dtype
-    try:
-        return dtype_name(np.dtype(dtype))
-    except TypeError:
-        raise ArgumentTypeError(f"{dtype!r} is not a dtype.", "Give its name, such as 'bfloat16'.") from None
-
-
 # TensorFlow's options for writing a checkpoint of objects, as far as they mean something here.
 
 

@@ -19,9 +19,10 @@ import numpy as np
 from shardvar.checkpoint.reader import Reader
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import lower
-from shardvar.engine.pieces import Reading, read_moves, read_regions, wanted_regions
-from shardvar.engine.pool import BLOCK_NBYTES, as_words, block_ranges, bytes_of
+from shardvar.engine.pieces import Reading, read_moves
+from shardvar.engine.pool import BLOCK_NBYTES, block_ranges, bytes_of
 from shardvar.engine.read import check_bool, read_arrays
+from shardvar.engine.regions import read_regions, wanted_regions
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Array, Ints, code, is_opaque, numpy_dtype
@@ -163,9 +164,8 @@ def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence)
         if is_range[target]:
             read_moves(reading, moves.slice(int(first[target]), int(first[target + 1])), {target: bytes_of(array)})
         else:
-            mine = map(plan.copy, range(copies[target], copies[target + 1]))
-            wanted = wanted_regions(entries, region, mine, as_words(array, region.shape))
-            read_regions(reading, sorted(wanted, key=lambda each: each.row))
+            mine = plan.copies.take(np.arange(copies[target], copies[target + 1]))
+            read_regions(reading, wanted_regions(entries, plan.targets, mine), {target: bytes_of(array)})
         wrong = wrong or _bool_fault(array, tensors.keys[0], source, entries)
         yield array
     if wrong is not None:

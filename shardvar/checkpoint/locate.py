@@ -17,10 +17,12 @@ from shardvar.formats.table import (
     format_names,
     format_of_name,
     formats_of,
+    is_side,
     name_of_target,
     names_of_target,
     stem_of_name,
 )
+from shardvar.pictures.words import similar
 from shardvar.storage.local import LocalStorage, split_path
 
 Path = str | os.PathLike[str]
@@ -64,8 +66,22 @@ def find_checkpoints(path: Path) -> list[Location]:
 
 def _locate(storage: LocalStorage, name: str) -> list[Location]:
     """The checkpoints of all formats that a name may mean in a directory."""
-    forms = formats_of(storage.names(), name)
-    return [Location(form, storage, each) for form in forms for each in form.locate(storage, name)]
+    sides: list[Format] = []
+    found: list[Location] = []
+    for form in formats_of(storage.names(), name):
+        if not name and is_side(form.name):
+            sides.append(form)
+        else:
+            found += [Location(form, storage, each) for each in form.locate(storage, name)]
+    found = found or [Location(form, storage, each) for form in sides for each in form.locate(storage, name)]
+    # The ending is believed: another format may know the same file by its bytes, and yields, unless it has an index.
+    own = next((each for each in found if each.name == name and each.format.name == format_of_name(name)), None)
+    return [each for each in found if own in (None, each) or each.name != name or _has_index(each)]
+
+
+def _has_index(found: Location) -> bool:
+    """Return True if a checkpoint's name is a prefix, by the file of its index."""
+    return not set(names_of_target(found.name, found.format.name)[1:]).isdisjoint(found.storage.names())
 
 
 def find_checkpoint(path: Path) -> Location:
@@ -91,14 +107,10 @@ def find_checkpoint(path: Path) -> Location:
 
 def _nearest(path: Path) -> str | None:
     """The checkpoint whose name is nearest to a misspelt path, as a remedy."""
-    from difflib import get_close_matches  # only a mistake pays for it
-
     storage, name = split_path(path)
-    there = {
-        os.path.join(os.path.dirname(os.fspath(path)), each.name) for each in find_checkpoints(storage.path + os.sep)
-    }
-    near = get_close_matches(os.fspath(path), sorted(there), n=1) if name else []
-    return f"Did you mean {near[0]}?" if near else None
+    there = {each.name for each in find_checkpoints(storage.path + os.sep)}
+    near = similar(name, sorted(there)) if name else []
+    return f"Did you mean {os.path.join(os.path.dirname(os.fspath(path)), near[0])}?" if near else None
 
 
 def find_target(path: Path, format_name: str | None, otherwise: str) -> Location:

@@ -25,6 +25,7 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.indexing import Pick, cut_steps, plan_region
 from shardvar.layout.region import Region
+from shardvar.pictures.words import count, human_shape, human_size
 from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries
 from shardvar.planning.plan import find_faults
 
@@ -249,7 +250,6 @@ _MOST_ROWS = 24
 def _as_html(reader: Reader) -> str:
     """Return a table of the first tensors, with the faults of those that cannot be read."""
     from shardvar.pictures.table import Markup, bad, bar, html_block, html_table
-    from shardvar.pictures.words import count, human_shape, human_size
 
     entries, faults = reader.entries(), reader.faults
     tensors = entries.slices.tensors

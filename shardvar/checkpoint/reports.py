@@ -1,7 +1,8 @@
 """Reports: what each verb did or found, as values with stable JSON and a table for notebooks.
 
     WriteReport    save, reshard (with ``dry_run`` what they would do)
-    VerifyReport   verify: one ``Damage`` for each thing that is wrong
+    VerifyReport   verify: one ``Damage`` for each thing that is wrong, one ``Unverified`` for each tensor of which
+                   nothing is known, and the outcome of each tensor
     DiffReport     diff: one ``TensorDifference`` for each tensor that is not the same
 
 A report holds numbers, texts and other reports, and knows nothing of open checkpoints. Its JSON changes its meaning
@@ -12,11 +13,12 @@ R-POLICY-16 (RFC 001): "Other metrics will give a summary of the shards collecti
 description)."
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shardvar.checkpoint.numbers import Number, json_number
+from shardvar.pictures.words import count, human_shape, human_size
 from shardvar.planning.policies.policy import Exceeding
 
 SCHEMA = 1
@@ -96,6 +98,24 @@ class Damage:
     """The cause and the remedy."""
 
 
+OK, DAMAGED, NOT_VERIFIABLE = "ok", "damaged", "not verifiable"
+"""The outcomes of a tensor: every byte was compared with a checksum and is right; it is wrong; neither is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unverified:
+    """A tensor that is not verifiable, and why."""
+
+    key: str
+    """The tensor."""
+    guarded: bool
+    """True if the format keeps checksums of all its bytes, so that another reader may verify it."""
+    kind: str | None
+    """The name of the error's class; None if it was read, and has no checksum."""
+    message: str
+    """The reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
     """Report of ``verify``."""
@@ -115,19 +135,39 @@ class VerifyReport:
     num_files: int = 0
     """Data files that the index names."""
     read_nbytes: int = 0
-    """Payload bytes that were read, but for those of keys that the index itself cannot read."""
+    """Payload bytes that were read."""
     unguarded_nbytes: int = 0
     """Those of them that no checksum guards, so that only their being there is proven."""
+    unverified: tuple[Unverified, ...] = ()
+    """The tensors that are not verifiable."""
+    outcomes: Mapping[str, str] = field(default_factory=dict)
+    """By key: ``"ok"``, ``"damaged"`` or ``"not verifiable"``."""
 
     @property
     def ok(self) -> bool:
-        """True where nothing is wrong."""
-        return not self.damages
+        """True if nothing is wrong, and all that the format guards was compared."""
+        return not (self.damages or self.uncompared)
+
+    @property
+    def uncompared(self) -> list[Unverified]:
+        """The tensors that the format guards, and that could not be read or compared."""
+        return [each for each in self.unverified if each.guarded]
+
+    @property
+    def unguarded(self) -> list[Unverified]:
+        """The tensors of which the format keeps no checksums."""
+        return [each for each in self.unverified if not each.guarded]
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object with stable keys."""
-        lists = {"damages": [asdict(damage) for damage in self.damages], "notes": list(self.notes)}
-        return {"schema": SCHEMA, "ok": self.ok, **asdict(self), **lists}
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        lists = {
+            "damages": [asdict(damage) for damage in self.damages],
+            "notes": list(self.notes),
+            "unverified": [asdict(each) for each in self.unverified],
+            "outcomes": dict(self.outcomes),
+        }
+        return {"schema": SCHEMA, "ok": self.ok, **fields, **lists}
 
     def _repr_html_(self) -> str:
         """The report as a table, for notebooks."""
@@ -247,7 +287,6 @@ _MOST_ROWS = 24
 def _write_html(report: WriteReport) -> str:
     """A table of the files and their bytes."""
     from shardvar.pictures.table import Markup, bar, html_block, html_table
-    from shardvar.pictures.words import count, human_size
 
     about = [
         f"{report.format} format", count(report.num_tensors, "tensor"), count(report.num_slices, "slice"),
@@ -267,23 +306,22 @@ def _write_html(report: WriteReport) -> str:
 def _verify_html(report: VerifyReport) -> str:
     """A table of the damage, if any."""
     from shardvar.pictures.table import bad, html_block, html_table
-    from shardvar.pictures.words import count, human_size
 
     about = [count(report.num_tensors, "tensor"), count(report.num_slices, "slice"), count(report.num_files, "file")]
     about.append(f"{human_size(report.read_nbytes)} read")
-    if report.unguarded_nbytes:
-        about.append(f"{human_size(report.unguarded_nbytes)} that no checksum guards")
-    if report.ok:
+    if report.unguarded:
+        about.append(f"{count(len(report.unguarded), 'tensor')} without a checksum: structure only")
+    rows = [(each.key or each.file or "", bad(each.kind), each.message) for each in report.damages]
+    rows += [(each.key, bad("not verifiable"), each.message) for each in report.uncompared]
+    if not rows:
         return html_block(f"ok: {report.path}", about)
-    rows = [(each.key or each.file or "", bad(each.kind), each.message) for each in report.damages[:_MOST_ROWS]]
-    table = html_table(("where", "damage", "what it is"), rows, more=len(report.damages) - len(rows))
-    return html_block(f"damaged: {report.path}", about, table)
+    table = html_table(("where", "problem", "what it is"), rows[:_MOST_ROWS], more=max(0, len(rows) - _MOST_ROWS))
+    return html_block(f"{'damaged' if report.damages else 'not verified'}: {report.path}", about, table)
 
 
 def _diff_html(report: DiffReport) -> str:
     """A table of the differences, tensor by tensor."""
     from shardvar.pictures.table import Markup, html_block, html_table
-    from shardvar.pictures.words import count
 
     about = [f"A: {report.path_a}", f"B: {report.path_b}", f"{report.num_equal:,} equal"]
     rows = list(_differences(report))
@@ -294,7 +332,6 @@ def _diff_html(report: DiffReport) -> str:
 
 def _differences(report: DiffReport) -> Iterator[tuple[object, object, object]]:
     from shardvar.pictures.table import bad
-    from shardvar.pictures.words import count, human_shape
 
     for broken in report.unreadable:
         yield broken.key, bad(f"unreadable in {broken.side.upper()}"), broken.message

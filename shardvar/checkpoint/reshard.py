@@ -14,16 +14,17 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from shardvar.checkpoint.arguments import check_mapping, check_policy, name_of_dtype, strings_of
+from shardvar.checkpoint.arguments import check_mapping, check_policy, strings_of
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint, find_target, is_same
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.save import WRITER, check_keys
-from shardvar.checkpoint.writing import Partitions, WritePlan, carry_out, check_may_write, plan_checkpoint, report_of
+from shardvar.checkpoint.writing import Partitions, WritePlan, carry_out, check_may_write, plan_checkpoint, preview
 from shardvar.engine.cast import CastSource, cast_entries
 from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import parse_dtype
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.policies import Policy
 from shardvar.planning.slices import SliceTable
@@ -63,12 +64,12 @@ def reshard(
         work = plan_checkpoint(
             goal, entries, policy=policy, partition=partition, metadata=about, force=force, source=payloads
         )
-        # Check, once here for a preview; a write checks again under its lock.
-        check_may_write(work)
+        generation = _generation(found, reader, payloads, work)
         if dry_run:
-            return report_of(work, goal.storage.free_nbytes())
-        # Move and commit.
-        return carry_out(work, payloads, _generation(found, reader, work) if work.may_resume else None, progress)
+            return preview(work, generation)
+        # Check, before a directory is made; a write checks again under its lock. Move and commit.
+        check_may_write(work)
+        return carry_out(work, payloads, generation, progress)
 
 
 def _find(source: Path, target: Path, format: str | None) -> tuple[Location, Location]:
@@ -149,7 +150,7 @@ def _cast(source: Source, stored: EntryTable, globs: Mapping[str, str]) -> tuple
         return stored, source
     dtypes: dict[str, str] = {}
     for glob, given in globs.items():
-        dtype = name_of_dtype(given)
+        dtype = parse_dtype(given)
         hits = [key for key in stored.slices.tensors.keys if fnmatchcase(key, glob)]
         if not hits:
             raise ArgumentError(f"No tensor matches {glob!r}, so none is cast to {dtype}.")
@@ -157,24 +158,32 @@ def _cast(source: Source, stored: EntryTable, globs: Mapping[str, str]) -> tuple
     return cast_entries(stored, dtypes), CastSource(source, stored)
 
 
-def _generation(found: Location, reader: Reader, work: WritePlan) -> str:
-    """A digest of the source as it is now, the plan and the writer: the same reshard again has the same."""
+def _generation(found: Location, reader: Reader, payloads: Source, work: WritePlan) -> str | None:
+    """A digest of the source as it is now, the plan and the writer: the same reshard again has the same.
+
+    None where the plan does not say all that is written.
+    """
+    if not work.may_resume:
+        return None
+    # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype they are stored in.
+    stored = payloads.stored if isinstance(payloads, CastSource) else work.entries
     digest = hashlib.sha256(f"{WRITER} {found.path} {found.format.name} {work.target.format.name}".encode())
     digest.update(repr((work.assignment.num_files, work.metadata)).encode("utf-8", "surrogateescape"))
     files = reader.index.files
-    for number in np.unique(work.entries.file).tolist():  # a file that is not needed may be missing
+    for number in np.unique(stored.file).tolist():  # a file that is not needed may be missing
         name = files[number]
         file = found.storage.open(name)
         try:
             digest.update(f"{name} {file.stamp}".encode("utf-8", "surrogateescape"))
         finally:
             file.close()
-    slices, entries = work.assignment.slices, work.entries
+    slices = work.assignment.slices
     # Separated by NUL: without it, the keys "ab", "c" and "a", "bc" would give one digest.
-    for keys in (slices.tensors.keys, entries.slices.tensors.keys):
+    for keys in (slices.tensors.keys, stored.slices.tensors.keys):
         digest.update("\0".join(keys).encode("utf-8", "surrogateescape"))
     for column in (
-        *(entries.file, entries.start, entries.checksum, entries.slices.offset, entries.slices.shape),
+        *(stored.file, stored.start, stored.checksum, stored.slices.offset, stored.slices.shape),
+        *(stored.slices.codes(), stored.slices.nbytes, stored.slices.tensor),
         *(slices.tensors.codes, slices.tensor, slices.offset, slices.shape, slices.nbytes, work.assignment.file),
     ):
         digest.update(np.ascontiguousarray(column, dtype=np.int64).tobytes())

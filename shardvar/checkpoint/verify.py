@@ -6,25 +6,40 @@
 3. Payloads. Read all of them: plain ones by several threads, small neighbours in one read.
 4. Values. Bools must be 0 or 1, and strings must be as long as they say, or a load would refuse them.
 
-Each step continues after a finding, so one damaged tensor hides no other. Formats without checksums are read too. That
-proves only that the bytes are there, and the report says how many bytes nothing guards.
+Each step continues after a finding, so one damaged tensor hides no other. Each tensor has one of three outcomes:
+
+    ok               every byte was compared with a checksum, and is right
+    damaged          a checksum, a law of the format or the values are wrong
+    not verifiable   it was read and the format has no checksum of it; or it could not be read, though it may be whole
+
+The format says which keys its checksums cover (``formats.protocol``). A tensor that is covered and could not be
+compared keeps the report from being ``ok``; one that nothing covers does not, and is named.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint
-from shardvar.checkpoint.reports import Damage, VerifyReport
+from shardvar.checkpoint.reports import DAMAGED, NOT_VERIFIABLE, OK, Damage, Unverified, VerifyReport
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable
 from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import Progress, block_ranges, new_buffer
 from shardvar.engine.read import check_bool
-from shardvar.errors import READ_ERRORS, CheckpointError, CheckpointNotFound, ReadError, UnsupportedError
+from shardvar.errors import (
+    READ_ERRORS,
+    CheckpointError,
+    CheckpointNotFound,
+    IncompleteCheckpoint,
+    MalformedCheckpoint,
+    OutOfBounds,
+    ReadError,
+    UnsupportedError,
+)
 from shardvar.formats.protocol import Finding, Source
 from shardvar.layout.dtypes import STRING, code
-from shardvar.planning.index import EntryTable
+from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import concatenate
 from shardvar.wire import strings
@@ -50,41 +65,113 @@ def verify(path: Path, progress: Progress = lambda _nbytes: None) -> VerifyRepor
     except CheckpointNotFound:
         raise
     except CheckpointError as error:
-        return VerifyReport(found.path, found.format.name, (_damage(error),), ())
+        return VerifyReport(found.path, found.format.name, (_damage(None, None, error),), ())
     try:
         return _report(found, source, progress)
     finally:
         source.close()
 
 
+_NO_CHECKSUM = "The format keeps no checksum of it: only its structure was verified."
+_UNREAD = (UnsupportedError, IncompleteCheckpoint, MalformedCheckpoint, OutOfBounds)
+"""Errors of payloads that were not read to their end."""
+
+
 def _report(found: Location, source: Source, progress: Progress) -> VerifyReport:
+    # Laws.
     tables, damages = _scan(source)
     # An index that cannot be read to its end cannot be asked for its faults either.
     unreadable: dict[str, ReadError] = {} if damages else dict(source.index.faults)
     faults = unreadable if damages else _faults(unreadable, tables, damages)
     findings = _findings(source, damages)
-    damages.extend(_damage_found(each) for each in findings if each.is_damage)
-    damages.extend(_damage(error, key) for key, error in faults.items())
-    # Payloads are read of keys with holes or overlaps too: their places are known.
-    readable = [_readable(unreadable, entries) for entries in tables]
-    for entries in readable:
+    # A missing file is the fault of its keys: it is not told once more.
+    causes = {error.cause for error in faults.values()}
+    damages.extend(_damage_found(each) for each in findings if each.is_damage and each.message not in causes)
+    problems: list[tuple[str, str | None, ReadError]]
+    problems = [(key, None, _compare_bytes(source, key, error)) for key, error in faults.items()]
+
+    # Payloads, also of keys with holes or overlaps: their places are known.
+    guarded = _guarded(source, tables, faults)
+    read_nbytes = unguarded_nbytes = 0
+    for entries in (_readable(unreadable, entries) for entries in tables):
         errors = check_payloads(source, entries, progress)
-        damages.extend(_damage_of(source, entries, row, error) for row, error in sorted(errors.items()))
-    # What this release cannot read may well be whole.
-    unsupported = [damage for damage in damages if damage.kind == UnsupportedError.__name__]
-    notes = [f"{damage.key}: not verified. {damage.message}" for damage in unsupported]
-    notes.extend(_sentence(each) for each in findings if not each.is_damage)
+        problems += [(entries.slices.key(row), _file(source, entries, row), errors[row]) for row in sorted(errors)]
+        nbytes = _read_nbytes(entries, errors)
+        read_nbytes += sum(nbytes.values())
+        unguarded_nbytes += sum(count for key, count in nbytes.items() if not guarded[key])
+
+    # Outcomes.
+    damages += [_damage(*each) for each in problems if not isinstance(each[2], UnsupportedError)]
+    damaged = {damage.key for damage in damages}
+    unverified = _unverified(guarded, problems, damaged)
     return VerifyReport(
         path=found.path,
         format=found.format.name,
-        damages=tuple(damage for damage in damages if damage not in unsupported),
-        notes=tuple(notes),
-        num_tensors=len({key for entries in tables for key in entries.slices.tensors.keys} | faults.keys()),
+        damages=tuple(damages),
+        notes=tuple(_sentence(each) for each in findings if not each.is_damage),
+        unverified=tuple(unverified),
+        outcomes=_outcomes(guarded, unverified, damaged),
+        num_tensors=len(guarded),
         num_slices=sum(len(entries) for entries in tables),
         num_files=len(source.index.files),
-        read_nbytes=sum(int(entries.slices.nbytes.sum()) for entries in readable),
-        unguarded_nbytes=sum(_unguarded(source, entries) for entries in readable),
+        read_nbytes=read_nbytes,
+        unguarded_nbytes=unguarded_nbytes,
     )
+
+
+def _guarded(source: Source, tables: Sequence[EntryTable], faults: Collection[str]) -> dict[str, bool]:
+    """Every key of the index, with True if checksums cover all its bytes."""
+    ask: Callable[[str], bool] | None = getattr(source, "is_guarded", None)
+    guarded: dict[str, bool] = {}
+    for entries in tables:
+        covered = np.full(len(entries.slices.tensors), source.crc is not None)
+        covered[entries.slices.tensor[entries.plain & (entries.checksum == NO_CHECKSUM)]] = False
+        guarded |= zip(entries.slices.tensors.keys, covered.tolist(), strict=True)
+    for key in faults:
+        guarded.setdefault(key, source.crc is not None)
+    return guarded if ask is None else {key: ask(key) for key in guarded}
+
+
+def _compare_bytes(source: Source, key: str, error: ReadError) -> ReadError:
+    """The error of a key that cannot be read; where it is only not supported, after its bytes were compared."""
+    compare: Callable[[str], bool] | None = getattr(source, "compare_bytes", None)
+    if compare is None or not isinstance(error, UnsupportedError):
+        return error
+    try:
+        if not compare(key):
+            return error
+    except CheckpointError as damage:
+        return damage
+    return UnsupportedError(f"{error.cause} Its bytes agree with their checksum.", error.remedy)
+
+
+def _read_nbytes(entries: EntryTable, errors: Mapping[int, ReadError]) -> dict[str, int]:
+    """The payload bytes of each key that were read."""
+    nbytes = entries.slices.nbytes.copy()
+    nbytes[[row for row, error in errors.items() if isinstance(error, _UNREAD)]] = 0
+    # Sums of integers: as floats, ``bincount`` with weights would round beyond 2**53.
+    totals = np.zeros(len(entries.slices.tensors), np.int64)
+    np.add.at(totals, entries.slices.tensor, nbytes)
+    return dict(zip(entries.slices.tensors.keys, totals.tolist(), strict=True))
+
+
+def _unverified(
+    guarded: Mapping[str, bool], problems: Iterable[tuple[str, str | None, ReadError]], damaged: Collection[str | None]
+) -> list[Unverified]:
+    """The tensors that are not damaged and could not be read, or have no checksum."""
+    reasons = {key: error for key, _, error in problems if isinstance(error, UnsupportedError)}
+    unverified = []
+    for key, is_guarded in guarded.items():
+        if key in reasons and key not in damaged:
+            unverified.append(Unverified(key, is_guarded, type(reasons[key]).__name__, str(reasons[key])))
+        elif not is_guarded and key not in damaged:
+            unverified.append(Unverified(key, is_guarded, None, _NO_CHECKSUM))
+    return unverified
+
+
+def _outcomes(keys: Iterable[str], unverified: Sequence[Unverified], damaged: Collection[str | None]) -> dict[str, str]:
+    outcomes = dict.fromkeys(keys, OK) | {each.key: NOT_VERIFIABLE for each in unverified}
+    return outcomes | {key: DAMAGED for key in damaged if key is not None}
 
 
 def _scan(source: Source) -> tuple[list[EntryTable], list[Damage]]:
@@ -94,7 +181,7 @@ def _scan(source: Source) -> tuple[list[EntryTable], list[Damage]]:
         for entries in source.index.scan():
             tables.append(entries)  # noqa: PERF402  # what was read before an error is kept
     except CheckpointError as error:
-        return tables, [_damage(error)]
+        return tables, [_damage(None, None, error)]
     return tables, []
 
 
@@ -105,7 +192,7 @@ def _faults(
     try:
         return {**find_faults(concatenate([entries.slices for entries in tables])), **unreadable}
     except CheckpointError as error:
-        damages.append(_damage(error))
+        damages.append(_damage(None, None, error))
         return unreadable
 
 
@@ -117,7 +204,7 @@ def _findings(source: Source, damages: list[Damage]) -> Sequence[Finding]:
     try:
         return look()
     except CheckpointError as error:
-        damages.append(_damage(error))
+        damages.append(_damage(None, None, error))
         return ()
 
 
@@ -129,18 +216,12 @@ def _readable(faults: Collection[str], entries: EntryTable) -> EntryTable:
     return entries.take(np.flatnonzero(keep[entries.slices.tensor]))
 
 
-def _unguarded(source: Source, entries: EntryTable) -> int:
-    bare = entries.plain & ~Evidence(source, entries).is_guarded(np.arange(len(entries)))
-    return int(entries.slices.nbytes[bare].sum())
+def _damage(key: str | None, file: str | None, error: ReadError) -> Damage:
+    return Damage(type(error).__name__, key, file, str(error))
 
 
-def _damage(error: ReadError, key: str | None = None) -> Damage:
-    return Damage(type(error).__name__, key, None, str(error))
-
-
-def _damage_of(source: Source, entries: EntryTable, row: int, error: ReadError) -> Damage:
-    file = source.index.files[int(entries.file[row])]
-    return Damage(type(error).__name__, entries.slices.key(row), file, str(error))
+def _file(source: Source, entries: EntryTable, row: int) -> str | None:
+    return source.index.files[int(entries.file[row])]
 
 
 def _damage_found(finding: Finding) -> Damage:
@@ -182,14 +263,18 @@ def check_payloads(
 
 def check_values(source: Source, entries: EntryTable, row: int) -> None:
     """Raise where a bool or a string tensor holds bytes that are not valid, though their checksum is right."""
+    # The bytes are read once more, so their checksum is compared once more.
+    evidence = Evidence(source, entries)
     nbytes, region = int(entries.slices.nbytes[row]), entries.slices.region(row)
     if entries.slices.dtype(row) == STRING:
         payload = new_buffer(nbytes)
-        source.read_into(entries, row, 0, payload)
+        evidence.read(row, 0, payload)
+        evidence.check()
         strings.decode(payload, region.shape)
         return
     # Bools: a block at a time, whatever the size of the tensor.
     for start, stop in block_ranges(0, nbytes):
         block = new_buffer(stop - start)
-        source.read_into(entries, row, start, block)
+        evidence.read(row, start, block)
         check_bool(np.frombuffer(block, np.bool), entries.slices.key(row), source, entries)
+    evidence.check()

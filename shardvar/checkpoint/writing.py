@@ -30,9 +30,10 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
 )
-from shardvar.formats.protocol import Format, Source
+from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.layout.cutting import Cut
+from shardvar.pictures.words import message
 from shardvar.planning.capabilities import check_holds, join_whole
 from shardvar.planning.decision import Decision, cut_slices, decide
 from shardvar.planning.index import EntryTable, Metadata
@@ -138,31 +139,51 @@ def carry_out(work: WritePlan, source: Source, generation: str | None, progress:
     """Write and commit. A ``generation`` that says what is written lets a second run go on where a first was killed."""
     target = work.target
     for each in work.decision.exceeding:
-        _LOG.warning("%s: %s", target.path, each)
+        _LOG.warning("%s", message(f"{target.path}: {each}"))
     if work.substitutes is not None:
         source = overlay(source, work.entries, work.substitutes)
     target.storage.make()
     free = target.storage.free_nbytes()
     # The lock comes first: until it is held, another writer may put a checkpoint here between the check and the commit.
     with target.storage.lock(target.stem):
-        # Check.
-        check_may_write(work)
-        # Plan: the places of all payloads in their files, and a task for each file.
-        # Without a digest of what is written, the token is random, and no file of an earlier run has it.
-        token = generation or secrets.token_hex(8)
-        sink = target.format.create(target.storage, target.name, work.assignment, work.metadata, token)
-        tasks = file_tasks(work.plan, work.entries, work.assignment, sink, target.storage, token)
-        _check_room(target, tasks, free)
+        # Check, and plan.
+        sink, tasks = _prepare(work, generation, free)
         # Move, and commit.
         summary = write_checkpoint(tasks, source, sink, resume=generation is not None, progress=progress)
     return replace(report_of(work, free), reused_files=summary.reused, dry_run=False)
+
+
+def preview(work: WritePlan, generation: str | None) -> WriteReport:
+    """Return the report of a write, after the checks that it would go through before its first byte."""
+    target = work.target
+    target.storage.check_writable(target.stem)
+    free = target.storage.free_nbytes()
+    _prepare(work, generation, free)
+    return report_of(work, free)
+
+
+def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, list[FileTask]]:
+    """Check that the write is allowed, possible and has room; plan the places of all payloads, and a task each file."""
+    target, storage = work.target, work.target.storage
+    check_may_write(work)
+    # Without a digest of what is written, the token is random, and no file of an earlier run has it.
+    token = generation or secrets.token_hex(8)
+    sink = target.format.create(storage, target.name, work.assignment, work.metadata, token)
+    # The index has the format's ending; the longer of two is that of a set's index.
+    indexes = names_of_target(target.stem, target.format.name)[1:]
+    last = (max if work.assignment.num_files > 1 else min)(indexes, key=len, default=target.name)
+    storage.check_names([last, *(name + JOURNAL for name in sink.asides)])
+    tasks = file_tasks(work.plan, work.entries, work.assignment, sink, storage, token)
+    _check_room(target, tasks, free)
+    return sink, tasks
 
 
 def _check_room(target: Location, tasks: list[FileTask], free: int) -> None:
     """Raise ``StorageError`` before anything is written that the disk has no room for; finished files have theirs."""
     finished = {name.removesuffix(JOURNAL) for name in target.storage.names() if name.endswith(JOURNAL)}
     needed = sum(int(task.plan.targets.nbytes.sum()) for task in tasks if task.name not in finished)
-    if needed > free:
+    # The index and the frames around the payloads take some bytes more, so a full disk has no room for nothing either.
+    if needed > free or not free:
         raise StorageError(
             f"{target.path} needs {needed} bytes and {target.storage.path} has {free} free.", "Make room first."
         )

@@ -6,7 +6,7 @@ from math import prod
 
 from shardvar.checkpoint.diff import diff
 from shardvar.checkpoint.reports import DiffReport, TensorDifference, ValueDifference
-from shardvar.cli.output import count, human_shape, note, one_line, print_json, printable, progress, short_path
+from shardvar.cli.output import count, human_shape, note, one_line, print_json, progress, short_name, short_path
 from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.view import check_target, write_diff_page
 
@@ -35,13 +35,14 @@ def execute(arguments: Namespace) -> int:
 
 def _lines(report: DiffReport) -> Iterator[str]:
     for key in report.only_in_a:
-        yield f"only in A: {printable(key)}"
+        yield f"only in A: {short_name(key)}"
     for key in report.only_in_b:
-        yield f"only in B: {printable(key)}"
+        yield f"only in B: {short_name(key)}"
     for each in report.differences:
-        yield f"differs: {printable(each.key)}: {'; '.join(_reasons(each))}"
+        yield f"differs: {short_name(each.key)}: {'; '.join(_reasons(each))}"
     for broken in report.unreadable:
-        yield f"unreadable in {broken.side.upper()}: {printable(broken.key)}: {broken.kind}: {one_line(broken.message)}"
+        place = f"unreadable in {broken.side.upper()}: {short_name(broken.key)}"
+        yield f"{place}: {broken.kind}: {one_line(broken.message)}"
     if report.equal:
         yield f"equal: {count(report.num_equal, 'tensor')} in both"
         return

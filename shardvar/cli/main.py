@@ -13,9 +13,8 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import suppress
 
-from shardvar.cli.output import note, one_line, print_json
+from shardvar.cli.output import drop_output, note, one_line, print_json, replace_closed_streams
 from shardvar.cli.parser import Usage, parse_arguments
 from shardvar.errors import ArgumentError, ShardvarError, TargetExists, UnknownKey, UnsupportedError
 
@@ -30,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     ``argv`` holds the arguments without the name of the program; None means those of ``sys.argv``.
     """
+    replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A locale that lacks a character of a key must not end the command with an encoding error.
@@ -37,22 +37,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
     try:
-        if words[:1] == ["__complete"]:
-            return _complete(words[1:])
-        code = execute(parse_arguments(words))
+        code = _run(words, as_json)
         sys.stdout.flush()
-    except Usage as usage:
-        return _say(usage.error, WRONG_USAGE, as_json) if usage.error else usage.code
     except ShardvarError as error:
         return _say(error, exit_code(error), as_json)
     except KeyboardInterrupt:
         note("interrupted")
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        return _leave_pipe()
+        drop_output()
+        return 128 + signal.SIGPIPE
     except MemoryError:
         return _say(ShardvarError("Out of memory.", "Select less: --filter, or an INDEX."), UNUSABLE, as_json)
     except OSError as error:
+        drop_output()
         cause = f"Cannot write the output: {error.strerror or error}."
         return _say(ShardvarError(cause, "Check the file or the pipe that receives it."), UNUSABLE, as_json=False)
     except Exception as error:
@@ -62,6 +60,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         cause = f"This is a bug in shardvar: {type(error).__name__}: {error}."
         return _say(ShardvarError(cause, f"Set {_TRACEBACK}=1 to see where, and report it."), UNUSABLE, as_json)
     return code
+
+
+def _run(words: Sequence[str], as_json: bool) -> int:
+    """Parse the words and execute the command."""
+    if words[:1] == ["__complete"]:
+        return _complete(words[1:])
+    try:
+        arguments = parse_arguments(words)
+    except Usage as usage:
+        return _say(usage.error, WRONG_USAGE, as_json) if usage.error else usage.code
+    return execute(arguments)
 
 
 def execute(arguments: Namespace) -> int:
@@ -107,18 +116,11 @@ def _say(error: ShardvarError, code: int, as_json: bool) -> int:
     remedy = error.remedy or "`shardvar --help` lists the commands."
     if as_json:
         fields = {"kind": type(error).__name__, "cause": error.cause, "remedy": remedy}
-        print_json({"schema": _SCHEMA, "error": fields})
+        try:
+            print_json({"schema": _SCHEMA, "error": fields})
+            sys.stdout.flush()
+        except OSError:
+            drop_output()  # the code and the lines below say what happened
     note(f"error: {one_line(error.cause)}")
     note(f"hint: {one_line(remedy)}")
     return code
-
-
-def _leave_pipe() -> int:
-    """Return the exit code after the reader of the output has closed its pipe.
-
-    Python flushes standard output once more when it exits, and would print an error then; so the output is led to the
-    null device first.
-    """
-    with suppress(OSError, ValueError):  # standard output may not be a file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 128 + signal.SIGPIPE

@@ -5,16 +5,18 @@ each row becomes a block of lines. No text is ever cut. A pipe gets plain column
 ``printable`` already; rich interprets no markup.
 """
 
+import errno
+import io
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, Literal
 
-from shardvar.pictures.words import count, human_shape, human_size, one_line, printable
+from shardvar.pictures.words import count, human_shape, human_size, one_line, printable, short_name
 
 _MOST_PRETTY = 2000
 """Rows beyond which a table is plain at a terminal too; rich would take seconds to lay out more."""
@@ -48,8 +50,48 @@ def line_width() -> int:
 
 
 def note(text: str) -> None:
-    """Print a line for people on standard error."""
-    print(text, file=sys.stderr)
+    """Print a line for people on standard error; where that is closed or full, the line is lost."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)
+
+
+class _ClosedOutput(io.TextIOBase):
+    """Standard output that the caller has closed: writing fails, as it does on a full disk."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EBADF, "standard output is closed")
+
+
+class _ClosedNotes(io.TextIOBase):
+    """Standard error that the caller has closed: what is written is dropped."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def replace_closed_streams() -> None:
+    """Put something in the place of standard streams that the caller has closed, as cron jobs and daemons do.
+
+    Python makes them None then. A result that cannot be printed must be an error, and a note may be lost.
+    """
+    if sys.stdout is None or sys.stderr is None:
+        # A file that is opened gets the lowest free number. If it were 1 or 2, what libraries print would go into it.
+        for descriptor in range(3):
+            try:
+                os.fstat(descriptor)
+            except OSError:
+                os.open(os.devnull, os.O_RDWR)
+        sys.stdout = sys.stdout or _ClosedOutput()
+        sys.stderr = sys.stderr or _ClosedNotes()
+
+
+def drop_output() -> None:
+    """Lead standard output to the null device after an error in writing it.
+
+    Python flushes it once more when it exits, and would print an error then.
+    """
+    with suppress(OSError, ValueError):  # standard output may not be a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
@@ -127,7 +169,7 @@ def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width:
             print("    " + line.replace("\0", " "))
 
 
-__all__ = ["count", "human_shape", "human_size", "one_line", "printable", "short_path"]
+__all__ = ["count", "human_shape", "human_size", "one_line", "printable", "short_name", "short_path"]
 
 
 def short_path(path: str) -> str:

@@ -89,7 +89,7 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="shardvar",
         description="Inspect, verify, compare and reshard checkpoints of sharded tensors (shardvar, TensorFlow, "
-        "safetensors, npz) without the framework that wrote them.",
+        "safetensors, npz, PyTorch) without the framework that wrote them.",
         epilog="examples:\n"
         "  shardvar inspect runs/ckpt-1200\n"
         "  shardvar verify model.safetensors\n"
@@ -182,6 +182,7 @@ def _add_verify(commands: "Commands[Parser]") -> None:
         ["model", "runs/7/ckpt-1200.index", "model.safetensors --json"],
     )
     parser.add_argument("path", metavar="PATH", help=_PATH)
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a tensor has no checksum in its format")
 
 
 def _add_diff(commands: "Commands[Parser]") -> None:

@@ -6,14 +6,14 @@ from shardvar.checkpoint.reports import VerifyReport, WriteReport
 from shardvar.checkpoint.reshard import reshard
 from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_path
 from shardvar.cli.usage import parse_count, parse_pairs, parse_shards, parse_size
-from shardvar.cli.verify import payload_nbytes, print_report, verify_with_progress
+from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, verify_with_progress
 from shardvar.errors import ArgumentError, UnsupportedError
-from shardvar.layout.dtypes import code
+from shardvar.layout.dtypes import parse_dtype
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, TablePolicy
 
 
 def execute(arguments: Namespace) -> int:
-    """Write the checkpoint. Return 0, or 1 where ``--verify`` finds damage in what was written."""
+    """Write the checkpoint. Return 0, or what ``--verify`` makes of what was written."""
     policy = _policy(arguments)
     partition = parse_shards(arguments.shards or ())
     rename = parse_pairs(arguments.rename or (), "--rename", "OLD=NEW")
@@ -37,7 +37,7 @@ def execute(arguments: Namespace) -> int:
         print_json(report.to_json() | {"verified": verified and verified.ok})
     else:
         _print_report(report, verified)
-    return 0 if verified is None or verified.ok else 1
+    return 0 if verified is None else code_of_report(verified)
 
 
 def _policy(arguments: Namespace) -> TablePolicy | None:
@@ -48,13 +48,11 @@ def _policy(arguments: Namespace) -> TablePolicy | None:
 
 def _casts(arguments: Namespace) -> dict[str, str]:
     casts = parse_pairs(arguments.cast or (), "--cast", "GLOB=DTYPE")
-    for dtype in casts.values():
-        try:
-            code(dtype)
-        except UnsupportedError as error:
-            # The dtype was typed and not read from a checkpoint, so the fault is the caller's.
-            raise ArgumentError(error.cause, error.remedy) from None
-    return casts
+    try:
+        return {glob: parse_dtype(dtype) for glob, dtype in casts.items()}
+    except UnsupportedError as error:
+        # The dtype was typed and not read from a checkpoint, so the fault is the caller's.
+        raise ArgumentError(error.cause, error.remedy) from None
 
 
 def _print_report(report: WriteReport, verified: VerifyReport | None) -> None:

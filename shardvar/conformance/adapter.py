@@ -53,7 +53,8 @@ except where a method says otherwise.
                                                             are lists like the bags, or None
 ``assign(handle, value)``                                   the variable holds ``value``
 ``assign_add(handle, value)``, ``assign_sub(…)``            the variable holds the sum, the difference
-``scatter(handle, op, ids, rows)``                          op: add, sub, mul, div, min, max, update
+``scatter(handle, op, ids, rows)``                          op: add, sub, mul, div, min, max, update; operands of one
+                                                            row are applied in the order of the ids
 4 initialization
 ``initialize(kind, shape, dtype, num_shards, seed)``        the values of the shards; kind: zeros, ones, random_uniform,
                                                             random_normal, truncated_normal, glorot_uniform
@@ -63,6 +64,9 @@ except where a method says otherwise.
 5 optimizers
 ``optimize(kind, value, num_shards, gradients)``            the value after a step a gradient: an array, or (ids, rows);
                                                             kind: sgd, momentum (0.9), adagrad, adam; the rate is 0.1
+                                                            without Nesterov's momentum, Adam's betas 0.9 and 0.999,
+                                                            any epsilon of at most 1e-7
+``optimize_uneven(kind, value, sizes, gradients)``          the same, in shards of ``sizes`` rows
 ``slots(kind, value, num_shards, gradients)``               after them: {slot: the values of its shards}
 6 checkpoint save and elastic restore
 ``save(path, tensors, num_shards)``                         write {key: array}, each in so many slices, under a new
@@ -70,6 +74,7 @@ except where a method says otherwise.
                                                             a file, a directory or a prefix, but nothing beside it
 ``restore(path, templates, num_shards)``                    {key: array} into variables of so many shards; templates are
                                                             arrays of the right shape and dtype, filled with junk
+``restore_uneven(path, templates, sizes)``                  the same, into variables in shards of ``sizes`` rows
 ``list_tensors(path)``                                      {key: (shape, dtype's name)}
 ``read_rows(path, key, start, stop)``                       some rows of a tensor
 ``save_parts(path, key, shape, dtype, parts)``              write one tensor from parts: (offset, array) pairs
@@ -93,8 +98,8 @@ from shardvar.errors import ArgumentError
 METHODS = frozenset(
     "div owner regions fixed_shards min_size max_size create create_uneven create_partitioned read shards index matmul "
     "lookup sparse_read lookup_clipped lookup_bags assign assign_add assign_sub scatter initialize initialize_whole "
-    "initialize_parts optimize slots save restore list_tensors read_rows save_parts save_limited file_nbytes "
-    "save_by_callback description".split()
+    "initialize_parts optimize optimize_uneven slots save restore restore_uneven list_tensors read_rows save_parts "
+    "save_limited file_nbytes save_by_callback description".split()
 )
 """The names of the table above."""
 

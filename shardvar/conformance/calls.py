@@ -54,6 +54,9 @@ class Calls:
     def __init__(self, adapter: Any) -> None:
         self._adapter = adapter
         self._names: list[tuple[Any, str]] = []
+        # The last answer as it came. A report shows it where a rule goes on with another value: None of a write that
+        # changed its handle in place.
+        self._returned: Any = None
         self.lines: list[str] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -74,9 +77,8 @@ class Calls:
 
     def refuses(self, name: str, *arguments: Any) -> None:
         """Call a method that must raise; ``Broken`` where it returns."""
-        answer = self.attempt(name, *arguments)
-        if answer is not REFUSED:
-            raise Broken(f"It returned {text(answer)}.", "It must raise an exception.")
+        if self.attempt(name, *arguments) is not REFUSED:
+            raise Broken(f"It returned {text(self._returned)}.", "It must raise an exception.")
 
     def attempt(self, name: str, *arguments: Any) -> Any:
         """Call a method that may raise; return its answer, or ``REFUSED``. A process that died has not refused."""
@@ -101,6 +103,7 @@ class Calls:
             raise
         except BaseException as error:  # a panic of Rust code derives from BaseException alone
             raise Panic(f"{type(error).__name__}: {error}") from error
+        self._returned = answer
         # Changed in place: the rule goes on with the handle that it has, which keeps its name.
         if name in WRITES and answer is None:
             return arguments[0]

@@ -25,9 +25,11 @@ LEVELS = {
     7: "policies",
     8: "robustness against damaged checkpoints",
 }
-"""The subject of each level; the rules of a level are in one module of ``rules``."""
+"""The subject of each level; the modules of ``rules`` say of which levels they are."""
 
-_MODULES = "partitioning variables updates initialization optimizers checkpoints policies damage".split()
+_MODULES = (
+    "partitioning variables updates snapshots layouts initialization optimizers checkpoints policies damage".split()
+)
 _RULES: dict[str, "Rule"] = {}
 _ID = re.compile(r"(R-[A-Z]+-\d+)[a-z-]*")
 

@@ -21,12 +21,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import RLock
 from typing import Self
 
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull
+from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Array
 
 # Every part of a full name may be missing: "/job:ps/task:3", "/device:GPU:0" and "/GPU:0" are names too.
@@ -45,7 +46,7 @@ class _Memory:
 
     used: int = 0
     peak: int = 0
-    lock: Lock = field(default_factory=Lock)
+    lock: RLock = field(default_factory=new_lock)
     released: deque[int] = field(default_factory=deque)
 
     def drain(self) -> int:
@@ -270,6 +271,8 @@ def make_cluster(
     """
     counts = {"num_ps": num_ps, "num_workers": num_workers, "replicas_per_worker": replicas_per_worker}
     for name, count in counts.items():
+        if isinstance(count, bool) or not hasattr(count, "__index__"):
+            raise ArgumentTypeError(f"{name} is {count!r}.", "Give a count of zero or more.")
         if count < 0:
             raise ArgumentError(f"{name} is {count}.", "Give a count of zero or more.")
     devices = [Device(f"ps:{task}", ps_memory_limit) for task in range(num_ps)]

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import RLock
 
 from shardvar.devices.device import Device
+from shardvar.forks import new_lock
 
 _Route = tuple[str, str, str]
 
@@ -61,7 +62,7 @@ class Ledger:
 
     _nbytes: Counter[_Route] = field(init=False, repr=False, default_factory=Counter)
     _messages: Counter[_Route] = field(init=False, repr=False, default_factory=Counter)
-    _lock: Lock = field(init=False, repr=False, default_factory=Lock)
+    _lock: RLock = field(init=False, repr=False, default_factory=new_lock)
 
     @property
     def transfers(self) -> tuple[Transfer, ...]:
@@ -97,7 +98,7 @@ class Ledger:
 
 
 _open: list[Ledger] = []
-_open_lock = Lock()
+_open_lock = new_lock()
 _own: ContextVar[tuple[Ledger, ...]] = ContextVar("ledgers", default=())
 _operation: ContextVar[str | None] = ContextVar("operation", default=None)
 

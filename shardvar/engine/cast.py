@@ -6,7 +6,7 @@ an integer that does not fit, a fraction that becomes an integer, an imaginary p
 """
 
 from dataclasses import dataclass, field, replace
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from shardvar.engine.evidence import check_entry
 from shardvar.engine.pool import bytes_of
 from shardvar.errors import UnsupportedError
+from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import code, is_opaque, is_whole, numpy_dtype
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
@@ -39,7 +40,7 @@ class CastSource:
     """The entries as they are stored."""
     verified: set[int] = field(default_factory=set)
     """The rows whose payload was verified."""
-    lock: Lock = field(default_factory=Lock)
+    lock: RLock = field(default_factory=new_lock)
     """Guards ``verified``."""
 
     @property

@@ -22,7 +22,7 @@ which are not: a value that is not the one that was saved is never returned.
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import RLock
 from typing import Any, Self
 
 import numpy as np
@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from shardvar.engine.pool import BLOCK_NBYTES, block_ranges, new_buffer
 from shardvar.errors import READ_ERRORS, ArgumentError, CorruptCheckpoint, ReadError
+from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
@@ -84,7 +85,7 @@ class Evidence:
     """Reads that are not compared yet, four integers each: as columns, many are compared in the time of one."""
     _parts: "array[int]" = field(default_factory=lambda: array("q"))
     """The reads that are only parts of payloads, likewise: a hundred thousand of them take a few MiB."""
-    _lock: Lock = field(default_factory=Lock)
+    _lock: RLock = field(default_factory=new_lock)
 
     @property
     def parts(self) -> ReadTable:
@@ -207,10 +208,10 @@ class Evidence:
         # together they may tile it.
         settled = (self._promised(parts)[0] != NO_CHECKSUM) & (parts.checksum != NO_CHECKSUM)
         rows = np.flatnonzero(np.isin(parts.row, parts.row[~settled]))
-        # By row, and then by first byte as ``_tile`` needs it. The groups end where the row changes.
+        # By row, and then by first byte, so that the parts of a payload follow each other.
         order = rows[np.lexsort((parts.start[rows], parts.row[rows]))]
-        for group in np.split(order, np.flatnonzero(np.diff(parts.row[order])) + 1) if len(order) else ():
-            self._settle(parts.take(group), settled[group])
+        if len(order):
+            self._settle_all(parts.take(order), settled[order])
 
     def _take(self, rows: Ints, starts: Ints, nbytes: Ints, buffer: memoryview, begins: list[int]) -> None:
         """Take the checksums of ranges that were just read, while their bytes are in the cache, and add them."""
@@ -242,30 +243,44 @@ class Evidence:
             promised[at] = entries.runs.values[entries.runs.first[rows[at]] + reads.start[at] // step]
         return promised, is_whole
 
-    def _settle(self, parts: ReadTable, settled: Bools) -> None:
-        """Decide about one payload from its parts, in the order of their first bytes."""
-        row = int(parts.row[0])
+    def _settle_all(self, parts: ReadTable, settled: Bools) -> None:
+        """Decide about payloads from their parts, by row and in the order of their first bytes."""
+        first = np.flatnonzero(np.diff(parts.row, prepend=-1))
+        rows, bounds = parts.row[first], np.append(first, len(parts))
+        guarded = self.is_guarded(rows)
+        # From cheap to expensive: combine the parts, read the runs that they touch again, read the payload again.
+        is_tiled = _tile(parts, first, self.entries.slices.nbytes[rows])
+        is_tiled &= ~guarded | np.logical_and.reduceat(parts.checksum != NO_CHECKSUM, first)
+        combined = np.flatnonzero(is_tiled & guarded)
+        checksums = self._combined(parts, bounds[combined].tolist(), bounds[combined + 1].tolist())
+        nbytes = self.entries.slices.nbytes[rows[combined]]
+        self.add(ReadTable(rows[combined], np.zeros_like(combined), nbytes, np.array(checksums, dtype=np.int64)))
+        for group in np.flatnonzero(~is_tiled).tolist():
+            mine = np.arange(bounds[group], bounds[group + 1])
+            self._settle(parts.take(mine[~settled[mine]]), int(rows[group]), bool(guarded[group]))
+
+    def _settle(self, parts: ReadTable, row: int, guarded: bool) -> None:
+        """Decide about a payload by reading again; ``parts`` are those that are not settled yet."""
         if self.errors is not None and row in self.errors:
             return
-        nbytes, guarded = int(self.entries.slices.nbytes[row]), bool(self.is_guarded(row))
-        # From cheap to expensive: combine the parts, read the runs that they touch again, read the payload again.
-        if _tile(parts, nbytes) and not (guarded and (parts.checksum == NO_CHECKSUM).any()):
-            if guarded:
-                self.add(ReadTable.of([row, 0, nbytes, self._combined(parts)]))
-        elif guarded and self.entries.runs is not None:
-            for start, stop in _touched_runs(parts.take(np.flatnonzero(~settled)), self.entries.runs.run_nbytes):
+        if guarded and self.entries.runs is not None:
+            nbytes = int(self.entries.slices.nbytes[row])
+            for start, stop in _touched_runs(parts, self.entries.runs.run_nbytes):
                 self._read_again(row, start, min(stop, nbytes))
         else:
             self.read_whole(row)
 
-    def _combined(self, parts: ReadTable) -> int:
-        """The checksum of a payload from those of the parts that tile it."""
+    def _combined(self, parts: ReadTable, firsts: list[int], lasts: list[int]) -> list[int]:
+        """The checksum of each payload from those of the parts ``[first, last)`` that tile it."""
         # The CRC of a + b follows from those of a and b and the length of b, so no byte is read again.
         sums, sizes, crc = parts.checksum.tolist(), parts.nbytes.tolist(), self.source.crc
-        combined: int = sums[0]
-        for value, nbytes in zip(sums[1:], sizes[1:], strict=True):
-            combined = NO_CHECKSUM if crc is None else crc.combine(combined, value, nbytes)
-        return combined
+        found = []
+        for first, last in zip(firsts, lasts, strict=True):
+            combined: int = sums[first]
+            for part in range(first + 1, last):
+                combined = NO_CHECKSUM if crc is None else crc.combine(combined, sums[part], sizes[part])
+            found.append(combined)
+        return found
 
     def _read_again(self, row: int, start: int, stop: int) -> None:
         """Compare the runs that hold the bytes ``[start, stop)`` of a payload, a block of them at a time."""
@@ -300,11 +315,18 @@ def check_entry(source: Source, entries: EntryTable, row: int) -> None:
     Evidence(source, entries).read_whole(row)
 
 
-def _tile(parts: ReadTable, nbytes: int) -> bool:
-    """Return True if the parts, sorted by first byte, follow each other from a payload's first byte to its last."""
+def _tile(parts: ReadTable, first: Ints, nbytes: Ints) -> Bools:
+    """[g] True for payloads whose parts follow each other from the first byte to the last.
+
+    ``first`` are the rows at which the parts of each payload begin, sorted by first byte, and ``nbytes`` their sizes.
+    """
     # [0, 5) and [5, 9) tile 9 bytes: each start (0, 5) equals the stop before it (0, 5), and the last stop is 9.
-    stops = np.append(0, parts.start + parts.nbytes)
-    return bool((parts.start == stops[:-1]).all() and stops[-1] == nbytes)
+    stops = parts.start + parts.nbytes
+    before = np.append(0, stops[:-1])
+    before[first] = 0
+    last = np.append(first[1:], len(parts)) - 1
+    tiles: Bools = np.logical_and.reduceat(parts.start == before, first) & (stops[last] == nbytes)
+    return tiles
 
 
 def _touched_runs(parts: ReadTable, run_nbytes: int) -> Iterator[tuple[int, int]]:

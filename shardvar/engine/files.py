@@ -13,15 +13,16 @@ they come. Units that regions fill need what their neighbours need, too: they ar
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardvar.engine.arrays import ArraySource
 from shardvar.engine.evidence import Evidence, ReadTable
 from shardvar.engine.moves import MoveTable, lower
-from shardvar.engine.pieces import Reading, WantedRegion, read_moves, read_regions, wanted_in_range
+from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import BLOCK_NBYTES, SMALL_NBYTES, Progress, block_ranges, run_all, thread_buffer
+from shardvar.engine.regions import RegionTable, copies_in_range, join_regions, read_regions, wanted_regions
 from shardvar.formats.protocol import FileChecksums, FileWriter, Source
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.index import EntryTable
@@ -235,13 +236,15 @@ def _write_units(work: FileWork, units: Sequence[Unit]) -> list[Sums]:
     blocks = [buffer[stop - unit.nbytes : stop] for unit, stop in zip(units, stops, strict=True)]
     # Move: byte ranges unit by unit, and the regions of all units together.
     moves: list[MoveTable | None] = []
-    wanted: list[WantedRegion] = []
-    for unit, block in zip(units, blocks, strict=True):
+    wanted: list[RegionTable] = []
+    for unit, block, stop in zip(units, blocks, stops, strict=True):
         if unit.nbytes != int(work.task.plan.targets.nbytes[unit.first : unit.last].sum()):
             np.frombuffer(block, np.uint8)[:] = 0  # the gaps between payloads
         moves.append(_fill(work, unit, block))
-        wanted.extend(_wanted(work, unit, block))
-    read_regions(work.reading, sorted(wanted, key=lambda each: each.row))
+        if not work.is_range[unit.first : unit.last].all():
+            wanted.append(_wanted(work, unit, stop - unit.nbytes))
+    if wanted:
+        read_regions(work.reading, join_regions(wanted), {0: buffer})
     return [_finish(work, *each) for each in zip(units, blocks, moves, strict=True)]
 
 
@@ -307,30 +310,19 @@ def _are_checksums_shared(work: FileWork, unit: Unit, moves: MoveTable, num_met:
     return bool((ITEMSIZES[targets.codes()[unit.first : unit.last]] > 0).all())
 
 
-def _wanted(work: FileWork, unit: Unit, block: memoryview) -> Iterator[WantedRegion]:
-    """The regions that fill the targets in the block that moves do not fill."""
-    for target in (np.flatnonzero(~work.is_range[unit.first : unit.last]) + unit.first).tolist():
-        yield from _wanted_of_target(work, unit, target, block)
-
-
-def _wanted_of_target(work: FileWork, unit: Unit, target: int, block: memoryview) -> Iterator[WantedRegion]:
-    """The regions that fill a target's bytes in the block: those of the copies that meet them."""
+def _wanted(work: FileWork, unit: Unit, place: int) -> RegionTable:
+    """The regions that fill the targets in a unit that moves do not fill; the unit is at byte ``place`` of buffer 0."""
     plan, start = work.task.plan, work.task.start
-    itemsize = int(ITEMSIZES[plan.targets.codes()[target]])
-    place = int(start[target]) - int(start[unit.first]) - unit.start
-    begin, end = max(place, 0), min(place + int(plan.targets.nbytes[target]), unit.nbytes)
-    first, last = (begin - place) // itemsize, (end - place) // itemsize
-    rows = np.arange(work.copies[target], work.copies[target + 1])
-    rank = plan.targets.shape.shape[1]  # the sources may have tensors of more axes, and the copies their columns
-    shape, offset = plan.copies.shape[rows, :rank], plan.copies.offset[rows, :rank] - plan.targets.offset[target]
-    # A copy meets the elements [first, last) only if its own first and last element lie around them in C order. That is
-    # necessary and not sufficient; it spares most of a million copies the exact test.
-    strides = np.append(np.cumprod(plan.targets.shape[target, :0:-1])[::-1], 1)
-    begins = (offset * strides).sum(axis=1)
-    ends = ((offset + shape - 1) * strides).sum(axis=1)
-    copies = [plan.copy(row) for row in rows[(begins < last) & (ends >= first)].tolist()]
-    region = plan.targets.region(target)
-    return wanted_in_range(work.task.entries, region, copies, begin - place, block[begin:end], itemsize)
+    copies = plan.copies.take(np.arange(work.copies[unit.first], work.copies[unit.last]))
+    copies = copies.take(np.flatnonzero(~work.is_range[copies.target]))
+    if unit.last - unit.first == 1 and unit.nbytes < plan.targets.nbytes[unit.first]:
+        itemsize = int(ITEMSIZES[plan.targets.codes()[unit.first]])
+        first, last = unit.start // itemsize, (unit.start + unit.nbytes) // itemsize
+        copies = copies_in_range(plan.targets, copies, first, last)
+    wanted = wanted_regions(work.task.entries, plan.targets, copies)
+    # From the coordinates of each target's payload to those of the buffer.
+    shift = start[wanted.target] - (int(start[unit.first]) + unit.start) + place
+    return replace(wanted, target=np.zeros_like(wanted.target), target_start=wanted.target_start + shift)
 
 
 def take_checksums(writer: FileWriter, targets: SliceTable, places: Ints, unit: Unit, block: memoryview) -> Sums:

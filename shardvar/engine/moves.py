@@ -3,7 +3,7 @@
 A copy says which region of elements goes from a source slice to a target slice. Where that region is contiguous in
 both payloads, as it is for whole tensors and for cuts along the first axis, it is one byte range, and what reads or
 writes it needs no geometry. ``lower`` finds these copies, all at once, and leaves the others to
-``pieces.read_regions``.
+``regions.read_regions``.
 
     copy                                         in the source [4, 6]   in the target [2, 6]
     [1:3, 0:6] of a tensor, stored whole         bytes of rows 1 and 2  the whole payload      -> one move
@@ -128,11 +128,7 @@ def _as_range(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tupl
     """
     rank = shape.shape[1]
     outer = widen(slices.shape[rows], rank, 1)
-    # Elements from one index to the next: the products of the extents to the right, (30, 6, 1) for (4, 5, 6).
-    strides = np.ones_like(outer)
-    if rank > 1:
-        strides[:, :-1] = np.cumprod(outer[:, :0:-1], axis=1)[:, ::-1]
-    start = ((offset - widen(slices.offset[rows], rank, 0)) * strides).sum(axis=1)
+    start = ((offset - widen(slices.offset[rows], rank, 0)) * strides_of(outer)).sum(axis=1)
     # For [1:2, 2:4, 0:6] of (4, 5, 6), ``single`` is T, F, F and ``entire`` is F, F, T. So axis 1 has only single
     # indices before it and only whole extents after it.
     single = np.logical_and.accumulate(shape == 1, axis=1)
@@ -144,3 +140,29 @@ def _as_range(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tupl
     for axis in range(rank):
         contiguous |= before[:, axis] & after[:, axis + 1]
     return contiguous, start
+
+
+def strides_of(shapes: Ints) -> Ints:
+    """[k, rank] elements from one index to the next in the C order of shapes [k, rank].
+
+    These are the products of the extents to the right:
+
+    >>> strides_of(np.array([[4, 5, 6]]))
+    array([[30,  6,  1]])
+    """
+    strides = np.ones_like(shapes)
+    if shapes.shape[1] > 1:
+        strides[:, :-1] = np.cumprod(shapes[:, :0:-1], axis=1)[:, ::-1]
+    return strides
+
+
+def integers_of_ranges(first: Ints, last: Ints) -> Ints:
+    """The integers of the ranges ``[first[i], last[i])``, one range after the other: [5, 6, 9] for [5, 7) and [9, 10).
+
+    Position p of the result lies in range i and is first[i] plus p less the lengths of the ranges before.
+    """
+    counts = last - first
+    stops = np.cumsum(counts)
+    total = int(stops[-1]) if len(stops) else 0
+    # For [5, 7) and [9, 10): the counts are 2, 1 and the shifts 5 - 0, 9 - 2, so 0, 1, 2 become 5, 6, 9.
+    return np.asarray(np.arange(total) + np.repeat(first - (stops - counts), counts))

@@ -7,7 +7,7 @@ ahead. So memory is a matter of ``WORKERS`` and ``BLOCK_NBYTES``, and not of the
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -96,11 +96,6 @@ _WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np
 def word_of(itemsize: int) -> np.dtype[Any]:
     """The dtype that elements of this size are moved as; NumPy moves integers several times faster than raw bytes."""
     return _WORDS.get(itemsize, np.dtype((np.void, itemsize)))
-
-
-def as_words(array: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
-    """The memory of a contiguous array as [*shape] words of its item size, whatever its dtype is."""
-    return np.ndarray(shape, word_of(array.itemsize), bytes_of(array))
 
 
 def bytes_of(array: npt.NDArray[Any]) -> memoryview:

@@ -9,14 +9,13 @@ is a question for ``engine.pieces``, whether they are right one for ``engine.evi
 everything that was read is verified.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable, lower
-from shardvar.engine.pieces import Reading, Receiver, WantedRegion, read_moves, read_regions, read_small, wanted_regions
-from shardvar.engine.pool import SMALL_NBYTES, Progress, as_words, bytes_of, new_buffer
+from shardvar.engine.pieces import Reading, Receiver, read_moves, read_small
+from shardvar.engine.pool import SMALL_NBYTES, Progress, bytes_of, new_buffer
+from shardvar.engine.regions import read_regions, wanted_regions
 from shardvar.errors import InvalidCheckpoint
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import NAMES, STRING, Array, Bools, Ints, code, numpy_dtype
@@ -56,9 +55,11 @@ def read_arrays(
     read_small(reading, moves.where(is_cut_out), _cut_out(targets, arrays))
     _allocate(targets, arrays)
     rest = moves.where(~is_cut_out & ~is_string)
-    buffers = {row: bytes_of(arrays[row]) for row in set(rest.target.tolist())}
+    regions = plan.copies.take(np.flatnonzero(~is_range[plan.copies.target]))
+    buffers = {row: bytes_of(arrays[row]) for row in {*rest.target.tolist(), *regions.target.tolist()}}
     read_moves(reading, rest, buffers, by_runs=True)
-    read_regions(reading, _regions(plan, entries, ~is_range, arrays))
+    if len(regions):
+        read_regions(reading, wanted_regions(entries, targets, regions), buffers)
     _read_strings(reading, moves.where(is_string), targets, arrays)
 
     # Commit: what was read is as the index promises, and what NumPy can hold.
@@ -119,16 +120,6 @@ def _allocate(targets: SliceTable, arrays: _Arrays) -> None:
     for row in range(len(targets)):
         if row not in arrays and targets.dtype(row) != STRING:
             arrays[row] = np.empty(targets.region(row).shape, numpy_dtype(targets.dtype(row)))
-
-
-def _regions(plan: Plan, entries: EntryTable, is_wanted: Bools, arrays: _Arrays) -> Iterator[WantedRegion]:
-    """The regions of the targets that moves do not fill, ordered by the payload that they are in."""
-    rows = np.flatnonzero(is_wanted[plan.copies.target])
-    # By source, so that the regions of one payload come together; stable, so that they keep the order of the plan.
-    for row in rows[np.argsort(plan.copies.source[rows], kind="stable")].tolist():
-        copy = plan.copy(row)
-        target = plan.targets.region(copy.target)
-        yield from wanted_regions(entries, target, [copy], as_words(arrays[copy.target], target.shape))
 
 
 def _read_strings(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Arrays) -> None:

@@ -18,10 +18,10 @@ import numpy as np
 
 from shardvar.engine.evidence import Evidence, ReadTable
 from shardvar.engine.files import FileReport, FileTask, read_checksums, run_task
+from shardvar.engine.moves import integers_of_ranges
 from shardvar.engine.pool import Progress
 from shardvar.errors import CheckpointError, StorageError
 from shardvar.formats.protocol import Sink, Source
-from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.storage.protocol import Storage
@@ -48,7 +48,7 @@ def file_tasks(
     tasks = []
     for number in range(assignment.num_files):
         rows = order[bounds[number] : bounds[number + 1]]
-        mine = _ranges(copies[rows], copies[rows + 1])
+        mine = integers_of_ranges(copies[rows], copies[rows + 1])
         part = plan.copies.take(mine)
         # Targets are numbered within the file: two targets with 2 copies and 1 copy give 0, 0, 1.
         target = np.repeat(np.arange(len(rows)), copies[rows + 1] - copies[rows])
@@ -72,11 +72,12 @@ def write_checkpoint(
     source: Source,
     sink: Sink,
     *,
-    resume: bool = False,
+    resume: bool,
     progress: Progress = lambda _: None,
 ) -> WriteSummary:
     """Run the tasks, verify what was read, and commit. With ``resume`` finished files are kept and reused."""
     begun: list[FileTask] = []
+    is_written = False
     try:
         # Move.
         reports = _write_files(tasks, source, resume, progress, begun)
@@ -86,18 +87,18 @@ def write_checkpoint(
             for report in reports:
                 evidence.add(report.parts)
             evidence.check()
+        # Commit: from here on, only the sink can tell which files are in place.
+        is_written = True
+        sink.commit([report.checksums for report in reports])
     except BaseException as error:
+        if is_written:
+            sink.withdraw()
+            _remove_journals(tasks)
         # What was interrupted can be taken up again if it can be found again.
-        if isinstance(error, Exception) or not resume:
+        elif isinstance(error, Exception) or not resume:
             # Any file may hold bytes of a damaged source, so all are removed. After other errors, only those of this
             # run are.
             _remove_files(tasks if isinstance(error, CheckpointError) else begun)
-        raise
-    # Commit: from here on, only the sink can tell which files are in place, so an error removes no file.
-    try:
-        sink.commit([report.checksums for report in reports])
-    except Exception:
-        _remove_journals(tasks)
         raise
     _remove_journals(tasks)
     return WriteSummary(len(tasks), len(tasks) - len(begun), sum(report.nbytes for report in reports))
@@ -122,18 +123,6 @@ def _write_files(
             progress(report.nbytes)
         reports.append(report)
     return reports
-
-
-def _ranges(first: Ints, last: Ints) -> Ints:
-    """The integers of the ranges ``[first[i], last[i])``, one range after the other: [5, 6, 9] for [5, 7) and [9, 10).
-
-    Position p of the result lies in range i and is first[i] plus p less the lengths of the ranges before.
-    """
-    counts = last - first
-    stops = np.cumsum(counts)
-    total = int(stops[-1]) if len(stops) else 0
-    # For [5, 7) and [9, 10): the counts are 2, 1 and the shifts 5 - 0, 9 - 2, so 0, 1, 2 become 5, 6, 9.
-    return np.asarray(np.arange(total) + np.repeat(first - (stops - counts), counts))
 
 
 # The journal beside a finished file says what a second run must know to keep the file instead of writing it again.

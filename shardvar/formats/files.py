@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Event, Lock
+from threading import RLock
 
 from shardvar.errors import (
     ArgumentError,
@@ -29,6 +29,7 @@ from shardvar.errors import (
     MissingFile,
     StorageError,
 )
+from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import COPY_AGAIN
@@ -76,13 +77,13 @@ class DataFiles:
     _stamps: dict[int, str] = field(init=False, default_factory=dict)
     _maps: dict[int, memoryview] = field(init=False, default_factory=dict)
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
-    _closed: Event = field(init=False, default_factory=Event)
-    _lock: Lock = field(init=False, default_factory=Lock)
+    _closed: list[bool] = field(init=False, default_factory=lambda: [False])
+    _lock: RLock = field(init=False, default_factory=new_lock)
 
     def open(self, number: int) -> ReadableFile:
         """Return a file, open; ``CorruptCheckpoint`` if another has taken its place since it was opened first."""
         with self._lock:
-            if self._closed.is_set():
+            if self._closed[0]:
                 raise ArgumentError("The checkpoint was closed.", "Open it again.")
             file = self._open.get(number)
             if file is None:
@@ -128,7 +129,7 @@ class DataFiles:
     def close(self) -> None:
         """Close all files. Maps that were handed out stay valid."""
         with self._lock:
-            self._closed.set()
+            self._closed[0] = True
             for file in self._open.values():
                 file.close()
             self._open.clear()
@@ -154,47 +155,47 @@ def put_in_place(
     last: tuple[str, str],
     content: bytes | None = None,
     retired: Sequence[str] = (),
+    tidy: Callable[[], None] = lambda: None,
 ) -> None:
     """Rename data files, then the ``last`` file, from the names under which they were written to their final names.
 
-    ``content`` is what the last file has to contain, if it is not written yet. A data file whose two names are the same
-    stays where it is. ``retired`` are files of the old checkpoint that are removed before any data file is renamed, for
-    formats whose new files have the names of old ones.
+    ``content`` is that of the last file, if it is not written yet. ``retired`` are old files to remove
+    first, where new files have the names of old ones. ``tidy`` removes what the new checkpoint leaves unnamed.
 
-    On an error, either the new checkpoint is in place whole or all its files are removed.
+    On an error or an interrupt, either the new checkpoint is in place whole or all its files are removed.
     """
-    aside, final = last
+    (aside, final), moved, is_committing = last, list[str](), False
     try:
-        # Prepare: the index is written under a temporary name. Closing it forces its bytes to the disk, so that the
-        # final name never leads to a file of which a part is missing. The data files were closed before.
+        # Prepare: closing the index forces its bytes to the disk, so that its final name never leads to a part of them.
         if content is not None:
             write_file(storage, aside, content)
         # Retire: only for formats that cannot replace a checkpoint in one step. From here on the old one is gone.
-        for name in retired:
-            storage.remove(name)
-        # Move: no index names these files yet, so their order does not matter. Each rename syncs the directory.
-        for old, new in renames:
-            if old != new:
-                storage.rename(old, new)
-    except BaseException:
-        _withdraw(storage, renames, aside)
-        raise
-    try:
+        _retire(storage, retired)
+        # Move: no index names these files yet, so their order does not matter. The commit syncs them all at once.
+        for old, new in ((old, new) for old, new in renames if old != new):
+            moved.append(new)  # before the move, which an interrupt may follow
+            storage.move(old, new)
         # Commit: this rename makes the new checkpoint visible. It syncs the directory before (the names of the data
-        # files must be on the disk before an index that names them) and after (the caller removes the old files next).
+        # files must be on the disk before an index that names them) and after (the old files are removed next).
+        is_committing = True
         storage.rename(aside, final)
+        tidy()
     except BaseException:
-        # The rename may have succeeded and only the sync after it have failed: then the new checkpoint is there.
-        if aside in storage.names():
-            _withdraw(storage, renames, aside)
+        with suppress(StorageError):  # all files stay as long as it is unknown which checkpoint is in place
+            # The rename may have succeeded and only what follows have failed: then it is the new one.
+            if is_committing and aside not in storage.names():
+                tidy()
+            else:
+                discard_files(storage, (aside, *(old for old, _ in renames), *moved))
         raise
 
 
-def _withdraw(storage: Storage, renames: Sequence[tuple[str, str]], aside: str) -> None:
-    """Remove the new files, each of which is under one of its two names."""
-    with suppress(StorageError):
-        there = set(storage.names())
-        discard_files(storage, (aside, *(old if old in there else new for old, new in renames)))
+def _retire(storage: Storage, names: Sequence[str]) -> None:
+    """Remove old files, on the disk too: an index that a power cut brought back would name the new data files."""
+    for name in names:
+        storage.remove(name)
+    if names:
+        storage.sync()
 
 
 def write_file(storage: Storage, name: str, content: bytes) -> None:

@@ -11,8 +11,16 @@ engine reads payloads through it, by rows of the entry tables that the source's 
     all other entries  (deflated, byte-swapped, encoded strings) are decoded by ``Source.read_into``, which compares
                        their checksums itself, at the latest when the payload's last byte is read
 
-A source may also have a method ``findings() -> Sequence[Finding]``: everything that is odd about the files and that no
-single key shows, such as sizes and files left over. It reads no payload, and ``verify`` calls it if it exists.
+A source may also have these methods, which ``verify`` calls if they exist:
+
+    findings() -> Sequence[Finding]   everything that is odd about the files and that no single key shows, such as sizes
+                                      and files left over; reads the payload of no key
+    is_guarded(key) -> bool           True if checksums cover every byte of the key; the engine or the source compares
+                                      them. A format that guards some keys and not others has this method. Without it, a
+                                      ``crc`` guards all keys
+    compare_bytes(key) -> bool        compares the checksums of a key that cannot be read, since its dtype cannot be
+                                      held. Raises ``CheckpointError`` if its bytes are damaged; returns False if they
+                                      could not be compared
 
 Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. The engine writes every payload at its
 place in a file that has a temporary name, then the bytes that frame the payloads, and syncs the file. Once all files
@@ -29,6 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.layout.dtypes import Ints
+from shardvar.pictures.words import message
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import EntryTable, Index, Metadata
 from shardvar.planning.plan import Assignment
@@ -47,6 +56,9 @@ class Finding:
     """One sentence."""
     is_damage: bool
     """True if ``verify`` counts it as a problem, False if it is only worth knowing."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", message(self.message))  # as of an error: it may name keys of the file
 
 
 class Source(Protocol):
@@ -119,7 +131,13 @@ class Sink(Protocol):
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished files in place, the index last, and remove the files that no index names any more.
 
-        If it raises, the new checkpoint is in place whole, or nothing of it is left (``formats.files``).
+        If it raises, the new checkpoint is in place whole, or ``withdraw`` leaves nothing of it (``formats.files``).
+        """
+
+    def withdraw(self) -> None:
+        """Remove what was written, as far as the disk allows, unless the commit has put it in place.
+
+        Called after an error or an interrupt, at any time; it does not raise ``StorageError``.
         """
 
 
@@ -132,7 +150,7 @@ class Format(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The dtypes, slices and files that it can hold."""
+        """The dtypes, slices and files that it can hold; a format that is only read can hold no dtype."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         """Return the checkpoints in the directory that ``name`` may mean, each as the name that ``open`` takes.

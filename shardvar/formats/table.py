@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Format
+from shardvar.pictures.words import similar
 
 
 class _BuiltIn(NamedTuple):
@@ -28,6 +29,9 @@ class _BuiltIn(NamedTuple):
     """The endings of a target's name that mean this format."""
     mark: re.Pattern[str]
     """Matches the text after the checkpoint's name in the names of its files."""
+    is_side: bool = False
+    """True if such files often lie beside another checkpoint, such as the ``optimizer.pt`` of a trainer: a directory
+    means them only if it means nothing else."""
 
 
 _BUILT_IN = {
@@ -39,6 +43,13 @@ _BUILT_IN = {
         re.compile(r"\.safetensors|-\d{5,}-of-"),
     ),
     "npz": _BuiltIn("shardvar.formats.npz", (".npz",), re.compile(r"\.npz")),
+    "torch": _BuiltIn("shardvar.formats.torch", (".metadata",), re.compile(r"\.metadata|\.distcp")),
+    "pt": _BuiltIn(
+        "shardvar.formats.torch.saved",
+        (".pt", ".pth", ".bin.index.json"),
+        re.compile(r"\.pth?|\.bin|\.ckpt|-\d{5,}-of-"),
+        is_side=True,
+    ),
 }
 """In the order in which a path is offered to them."""
 
@@ -66,9 +77,7 @@ def format_named(name: str) -> Format:
 
 def _nearest(name: str) -> str:
     """A sentence that proposes the known name nearest to a misspelt one."""
-    from difflib import get_close_matches  # only a mistake pays for this import
-
-    return "".join(f"Did you mean {near!r}? " for near in get_close_matches(name, format_names(), n=1))
+    return "".join(f"Did you mean {near!r}? " for near in similar(name, format_names()))
 
 
 def all_formats() -> Iterator[Format]:
@@ -107,6 +116,11 @@ def _has_mark(names: Sequence[str], name: str, mark: re.Pattern[str]) -> bool:
     first = mark.search(name)
     prefix = name[: first.start()] if first else name
     return any(file.startswith(prefix) and mark.match(file, len(prefix)) for file in names)
+
+
+def is_side(name: str) -> bool:
+    """Return True if a directory means the checkpoints of a format only if it means no others."""
+    return name in _BUILT_IN and _BUILT_IN[name].is_side
 
 
 def format_of_name(name: str) -> str | None:

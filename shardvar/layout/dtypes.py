@@ -1,7 +1,8 @@
 """The element types that a payload may have, by the names that NumPy, ``ml_dtypes`` and TensorFlow share.
 
-A dtype crosses the layers as its name (``"float32"``, ``"bfloat16"``, ``"string"``). Three kinds differ in what may be
-done with them:
+A dtype crosses the layers as its name (``"float32"``, ``"bfloat16"``, ``"string"``). ``parse_dtype`` is the one
+function that reads what a caller gives as a dtype, in every spelling of NumPy. Three kinds differ in what may be done
+with them:
 
     plain      has a NumPy dtype; elements have a fixed size; slices may be cut anywhere
     string     a NumPy object array of ``bytes``; the payload tells its own size; never cut
@@ -17,7 +18,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.errors import LayoutError, UnsupportedError
+from shardvar.errors import ArgumentTypeError, LayoutError, UnsupportedError
+from shardvar.limits import MAX_NBYTES
 
 Array = npt.NDArray[Any]
 """An array of any dtype."""
@@ -51,12 +53,6 @@ ITEMSIZES = np.array(
     [_NUMPY[name].itemsize if name in _NUMPY else _QUANTIZED.get(name, 0) for name in NAMES], dtype=np.int64
 )
 """Bytes of one element by code; 0 where the payload tells its own size (strings, variants)."""
-
-MAX_RANK = 64
-"""NumPy's own limit on the number of axes."""
-
-MAX_NBYTES = 2**62
-"""No payload is larger, so that sums of two sizes fit in 64 bits."""
 
 
 def code(name: str) -> int:
@@ -105,6 +101,33 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
         return STRING
     remedy = "Encode it as an object array of bytes." if dtype.kind in "UT" else "Convert it to a numeric dtype first."
     raise UnsupportedError(f"Arrays of NumPy dtype {dtype} cannot be stored.", remedy)
+
+
+def parse_dtype(given: Any) -> str:
+    """Return the name of the dtype that a caller gives: a name, any code or type of NumPy, a NumPy dtype.
+
+    A byte order is not part of a dtype: ``">f4"`` is float32, because values have the machine's order in memory, and
+    each format its own on disk. ``UnsupportedError`` for dtypes that shardvar does not know, ``ArgumentTypeError`` for
+    what is not a dtype.
+
+    >>> [parse_dtype(given) for given in ("bfloat16", "f4", ">i8", "half", float, bool, np.dtype("d"), bytes)]
+    ['bfloat16', 'float32', 'int64', 'float16', 'float64', 'bool', 'float64', 'string']
+    """
+    # Own names first: NumPy has no "string", and knows "bfloat16" only once ml_dtypes is imported.
+    if isinstance(given, str) and given in _CODES:
+        return given
+    # NumPy takes None for float64. Here None means that the dtype was forgotten.
+    dtype = None
+    if given is not None:
+        try:
+            dtype = np.dtype(given)
+        except (TypeError, ValueError):
+            if isinstance(given, str):
+                code(given)  # raises the error of an unknown name
+    if dtype is None:
+        raise ArgumentTypeError(f"Invalid dtype {given!r}.", "Give a name such as 'float32', or a NumPy dtype.")
+    # A type of text means strings: texts become bytes, and strings have no fixed width.
+    return STRING if dtype.kind == "U" else dtype_name(dtype)
 
 
 def is_whole(name: str) -> bool:

@@ -8,7 +8,7 @@ makes partitions of everything that a caller may give.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -86,9 +86,19 @@ def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
     return tuple((min(i * size, length), min((i + 1) * size, length)) for i in range(num_shards))
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionSpec:
+class _SpecFields(NamedTuple):
+    """The fields of ``PartitionSpec``."""
+
+    partitions: tuple[int, ...] | None
+    """The number of parts along each axis, cut by div."""
+    splits: tuple[tuple[int, ...], ...] | None
+    """The sizes of the parts along each axis; axes that are left out stay whole."""
+
+
+class PartitionSpec(_SpecFields):
     """RFC 002's answer of a partitioner: counts per axis, or for uneven parts their sizes per axis; not both.
+
+    A named tuple, as in RFC 002: ``partitions, splits = spec``.
 
     >>> PartitionSpec(partitions=[3, 1]).sizes((13, 4))
     ((5, 4, 4), (4,))
@@ -96,20 +106,24 @@ class PartitionSpec:
     ((1, 8, 4), (4,))
     """
 
-    partitions: tuple[int, ...] | None
-    """The number of parts along each axis, cut by div."""
-    splits: tuple[tuple[int, ...], ...] | None
-    """The sizes of the parts along each axis; axes that are left out stay whole."""
+    __slots__ = ()
 
-    # By hand, for the same reason as Region's: any sequence may be given, and tuples are kept.
-    def __init__(self, partitions: Sequence[int] | None = None, splits: Sequence[Sequence[int]] | None = None) -> None:
+    def __new__(cls, partitions: Sequence[int] | None = None, splits: Sequence[Sequence[int]] | None = None) -> Self:
         # R-SPEC-1 (RFC 002): "either partitions or splits", "but not both".
         if (partitions is None) == (splits is None):
             raise ArgumentError(
                 f"PartitionSpec got partitions={partitions} and splits={splits}.", "Give exactly one of them."
             )
-        object.__setattr__(self, "partitions", None if partitions is None else _integers(partitions))
-        object.__setattr__(self, "splits", None if splits is None else _lists_of_integers(splits))
+        return super().__new__(
+            cls,
+            None if partitions is None else _integers(partitions),
+            None if splits is None else _lists_of_integers(splits),
+        )
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]  # of any other named tuple
+        """Check what ``_replace`` makes, too, which a named tuple would not."""
+        return cls(*iterable)
 
     def sizes(self, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         """The sizes of the parts along every axis of ``shape``; ``LayoutError`` if the spec has more axes."""

@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal, Protocol, get_args
 
-import numpy as np
-
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
-from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, code, dtype_name
+from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, code, parse_dtype
 
 Shape = Sequence[int | None]
 Rounding = Literal["floor", "ceil"]
@@ -202,7 +200,7 @@ def element_nbytes(dtype: Any, bytes_per_string: int) -> int:
     """
     if isinstance(dtype, str) and dtype in ("resource", VARIANT):
         return 0
-    name = dtype if isinstance(dtype, str) else dtype_name(np.dtype(dtype))
+    name = parse_dtype(dtype)
     return bytes_per_string if name == STRING else int(ITEMSIZES[code(name)])
 
 

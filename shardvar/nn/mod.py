@@ -94,7 +94,8 @@ def _firsts(start: int, num_shards: int) -> Iterator[int]:
 def _check_mod(variables: Sequence[Variable]) -> Sequence[Variable]:
     if not variables or not isinstance(variables, list | tuple):
         raise ArgumentError(f"{variables!r} is not a list of shards.", "Give the shards in their order.")
-    if not all(isinstance(variable, Variable) and variable.shape for variable in variables):
+    kinds = [isinstance(variable, Variable) and not isinstance(variable, ShardedVariable) for variable in variables]
+    if not all(kinds) or not all(variable.shape for variable in variables):
         raise ArgumentTypeError("Not all shards are variables with rows.", "Give a list of variables.")
     if len({(variable.shape[1:], variable.dtype) for variable in variables}) > 1:
         raise LayoutError("The shards have rows of several shapes or dtypes.", "Give the shards of one table.")

@@ -11,50 +11,53 @@ R-BALANCE-2 (RFC 000): "recommend users to mitigate hotspot issues via other mea
 1. ``plan_balanced_rows`` or ``plan_shuffled_rows`` gives the mapping: ``rows[id]`` is the row of the table for the id.
 2. ``permute_rows`` moves the rows of a table that is filled already; the rows of a new one need not be moved.
 3. ``RebalancedEmbedding`` keeps table and mapping together, so that both are saved, and looks up through the mapping.
+
+The layer does all three: ``sv.layers.Embedding(..., rebalance=True, frequencies=...)``.
 """
 
-from heapq import heapify, heappop, heappush
+from collections.abc import Mapping
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardvar.devices import operation_scope
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, OutOfRange
+from shardvar.layout.cutting import plan_rows
 from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.partition import Partition
 from shardvar.nn.lookup import check_table, embedding_lookup, row_layout_of
 from shardvar.random import stateless_uniform
 from shardvar.tracking import Trackable
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
+from shardvar.variables.mirrored import AggregatingVariable, MirroredVariable
 from shardvar.variables.row_layout import RowLayout, check_rows
 from shardvar.variables.variable import Variable
 
+Frequencies = npt.ArrayLike | Mapping[int, float]
+"""The number of reads of each id: a list with one for each, or a map from ids."""
 
-def plan_balanced_rows(frequencies: npt.ArrayLike, layout: RowLayout) -> Ints:
+
+def plan_balanced_rows(frequencies: Frequencies, layout: Partition | RowLayout | VariableInterface) -> Ints:
     """Return the row of each id, such that shards are read about equally often.
 
-    Ids are dealt from the most frequent to the least, each to the shard with the smallest load so far that has room;
-    of equal shards to the first. The sizes of the shards stay.
+    ``layout`` says which shard holds which rows: a table, or the ``Partition`` of its rows. Ids are dealt from the most
+    frequent to the least, each to the shard with the smallest load so far that has room; of equal shards to the first.
+    The sizes of the shards stay.
 
-    >>> plan_balanced_rows([8, 4, 4, 1, 1, 1], RowLayout.of_sizes([3, 3])).tolist()
+    >>> plan_balanced_rows([8, 4, 4, 1, 1, 1], Partition.from_counts((6, 2), (2, 1))).tolist()
     [0, 3, 4, 1, 5, 2]
     """
-    try:
-        counts = np.asarray(frequencies, np.float64)
-    except (TypeError, ValueError):
-        raise ArgumentError("Frequencies are not numbers.", "Give a number of at least 0 for each id.") from None
-    if counts.shape != (layout.num_rows,) or not np.all(np.isfinite(counts) & (counts >= 0)):
-        raise ArgumentError(
-            f"Frequencies of shape {counts.shape} do not fit {layout.num_rows} rows, or are not counts.",
-            "Give a number of at least 0 for each id.",
-        )
-    starts, stops = layout.bounds[:-1], layout.bounds[1:]
-    # A heap of (load, shard, next free row). For counts 8, 4, 4, 1, 1, 1 and two shards of 3 rows: 8 goes to shard 0,
-    # then 4 and 4 to shard 1, whose load is then 8 too; the ones go to shard 0 (9), to shard 1 (9, now full), and to
-    # shard 0. Greedy is not optimal: as long as no shard is full, the largest load is at most 4/3 of the best (Graham).
+    bounds = _bounds_of(layout)
+    counts = read_frequencies(frequencies, bounds[-1])
+    starts, stops = bounds[:-1], bounds[1:]
+    # A heap of (load, shard, next free row); it begins sorted, which a heap may be. For counts 8, 4, 4, 1, 1, 1 and two
+    # shards of 3 rows: 8 goes to shard 0, then 4 and 4 to shard 1, whose load is then 8 too; the ones go to shard 0
+    # (9), to shard 1 (9, now full), and to shard 0. Greedy is not optimal: as long as no shard is full, the largest
+    # load is at most 4/3 of the best (Graham).
     queue = [(0.0, shard, start) for shard, start in enumerate(starts) if start < stops[shard]]
-    heapify(queue)
     rows = np.empty(len(counts), np.int64)
     for chosen in np.argsort(-counts, kind="stable").tolist():
         load, shard, row = heappop(queue)
@@ -62,6 +65,45 @@ def plan_balanced_rows(frequencies: npt.ArrayLike, layout: RowLayout) -> Ints:
         if row + 1 < stops[shard]:  # a full shard leaves the heap
             heappush(queue, (load + counts[chosen], shard, row + 1))
     return rows
+
+
+def read_frequencies(frequencies: Frequencies, num_rows: int) -> Array:
+    """Return the number of reads of each id, as float64, from a list or from a map, in which ids may be missing.
+
+    >>> read_frequencies({2: 8, 0: 1}, 4).tolist()
+    [1.0, 0.0, 8.0, 0.0]
+    """
+    remedy = f"Give a number of at least 0 for each of {num_rows} ids, or a map from ids to such numbers."
+    try:
+        if isinstance(frequencies, Mapping):
+            counts = np.zeros(num_rows, np.float64)
+            ids = check_rows(list(frequencies), num_rows, rank=1)
+            counts[ids] = np.asarray([frequencies[one] for one in frequencies], np.float64)
+        else:
+            counts = np.asarray(frequencies, np.float64)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, OutOfRange):
+            raise
+        raise ArgumentError("Frequencies are not numbers.", remedy) from None
+    if counts.shape != (num_rows,) or not np.all(np.isfinite(counts) & (counts >= 0)):
+        raise ArgumentError(
+            f"Frequencies of shape {counts.shape} do not fit {num_rows} rows, or are not counts.", remedy
+        )
+    return counts
+
+
+def _bounds_of(layout: Partition | RowLayout | VariableInterface) -> tuple[int, ...]:
+    """Return the first row of each shard, and the number of rows."""
+    if isinstance(layout, RowLayout):
+        return layout.bounds
+    if isinstance(layout, Partition):
+        if not layout.shape:
+            raise ArgumentError("A partition of a scalar has no rows.", "Give the partition of a table.")
+        return RowLayout.of_sizes([part.shape[0] for part in plan_rows(layout, layout.shape, None)]).bounds
+    # A copy of a mirrored table has the rows of each of its shards where every other copy has them.
+    while isinstance(layout, MirroredVariable | AggregatingVariable):
+        layout = layout.copies[0] if isinstance(layout, MirroredVariable) else layout.variable
+    return row_layout_of(check_table(layout)).bounds
 
 
 def plan_shuffled_rows(num_rows: int, seed: int) -> Ints:
@@ -116,10 +158,10 @@ class RebalancedEmbedding(Trackable):
         self.mapping = self.track("mapping", Variable(targets, trainable=False, name="row_of_id"))
 
     @classmethod
-    def by_frequency(cls, params: Any, frequencies: npt.ArrayLike) -> "RebalancedEmbedding":
+    def by_frequency(cls, params: Any, frequencies: Frequencies) -> "RebalancedEmbedding":
         """Rebalance a table that is filled: plan, move its rows, and remember the mapping."""
         table = check_table(params)
-        return cls._moved(table, plan_balanced_rows(frequencies, row_layout_of(table)))
+        return cls._moved(table, plan_balanced_rows(frequencies, table))
 
     @classmethod
     def shuffled(cls, params: Any, seed: int) -> "RebalancedEmbedding":

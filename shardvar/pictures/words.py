@@ -1,6 +1,14 @@
 """Text that is safe to print, and numbers for people."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
+
+from shardvar.limits import MAX_MESSAGE_LENGTH, MAX_NAMED, MAX_SUGGESTED_LENGTH, MAX_WORD_LENGTH
+
+_LONG_WORD = re.compile(rf"\S{{{MAX_WORD_LENGTH + 1},}}")
+_MOST_CANDIDATES = 10_000
+"""Names that a misspelled one is compared with."""
 
 
 def printable(text: str) -> str:
@@ -18,9 +26,57 @@ def printable(text: str) -> str:
     return "".join(map(_escaped, text))
 
 
+def short_name(text: str) -> str:
+    """Return a key for a line of a report: ``printable``, and the middle of a long one is left out."""
+    return _shortened(printable(text), MAX_WORD_LENGTH)
+
+
 def one_line(text: str) -> str:
     """Return a message on one line: ``printable``, except that backslashes stay, names in it are quoted already."""
     return "".join(character if character == "\\" else _escaped(character) for character in text)
+
+
+def message(text: str) -> str:
+    """Return a sentence of an error, a finding or a log that is safe to print and of a length that a person reads.
+
+    It is ``one_line``; in words of more than ``MAX_WORD_LENGTH`` characters, which are mostly keys of files, and in a
+    text of more than ``MAX_MESSAGE_LENGTH`` the middle is left out, and counted. A message of a message is the same.
+
+    >>> text = message("No tensor " + 1000 * "a" + "\\x1b.")
+    >>> len(text), text[-20:]
+    (305, 'aaaaaaaaaaaaaaa\\\\x1b.')
+    """
+    # Nearly all messages are short and plain: these two tests are a pass each in C.
+    if len(text) > MAX_WORD_LENGTH:
+        text = _LONG_WORD.sub(lambda word: _shortened(word[0], MAX_WORD_LENGTH), text)
+        text = _shortened(text, MAX_MESSAGE_LENGTH)
+    if text.isprintable():
+        return text
+    # Escapes are up to ten characters long, so the text is cut once more.
+    return _shortened(one_line(text), MAX_MESSAGE_LENGTH)
+
+
+def named(names: Collection[str]) -> str:
+    """Return names in quotation marks for a message: the first ``MAX_NAMED``, and the number of the others.
+
+    >>> named([f"w{number}" for number in range(10)])
+    "'w0', 'w1', 'w2', 'w3', 'w4', 'w5', 'w6', 'w7' and 2 more"
+    """
+    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(_shortened(repr(name), MAX_WORD_LENGTH) for name in islice(names, MAX_NAMED)) + more
+
+
+def similar(name: str, names: Iterable[str], count: int = 1) -> list[str]:
+    """Return up to ``count`` of the names that are spelled most like ``name``, the nearest first.
+
+    The time of a comparison grows with the square of the length, so long names are not compared.
+    """
+    from difflib import get_close_matches  # only a mistake pays for this import
+
+    if len(name) > MAX_SUGGESTED_LENGTH:
+        return []
+    short = [each for each in islice(names, _MOST_CANDIDATES) if len(each) <= MAX_SUGGESTED_LENGTH]
+    return get_close_matches(name, short, n=count)
 
 
 def human_size(nbytes: int) -> str:
@@ -55,6 +111,19 @@ def count(number: int, noun: str) -> str:
     ('1 tensor', '20,000 slices')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _shortened(text: str, length: int) -> str:
+    """Return at most ``length`` characters of a text: all, or two thirds from its beginning and the rest from its end.
+
+    >>> _shortened(100 * "a" + 100 * "b", 60)
+    'aaaaaaaaaaaaaaaaaaaa...(170 characters)...bbbbbbbbbb'
+    """
+    if len(text) <= length:
+        return text
+    kept = length - 30  # room for the note with a number of up to 11 digits
+    tail = kept // 3
+    return f"{text[: kept - tail]}...({len(text) - kept} characters)...{text[len(text) - tail :]}"
 
 
 def _escaped(character: str) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 
 from shardvar.errors import UnsupportedError
 from shardvar.layout.dtypes import NAMES, Bools, code
+from shardvar.limits import MAX_KEY_NBYTES
 from shardvar.planning.slices import SliceTable
 
 _NAMED = 8
@@ -31,7 +32,15 @@ class Capabilities:
 
 
 def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str) -> None:
-    """Raise ``UnsupportedError``, naming keys and dtypes, unless the format can hold every tensor."""
+    """Raise ``UnsupportedError``, naming keys and dtypes, unless the format can hold every tensor.
+
+    No format holds a key that is longer than readers accept.
+    """
+    for key in slices.tensors.keys:
+        # A character has at most four bytes: only long keys are encoded to be measured.
+        if len(key) > MAX_KEY_NBYTES // 4 and (nbytes := len(key.encode("utf-8", "surrogatepass"))) > MAX_KEY_NBYTES:
+            cause = f"The key {key!r} has {nbytes} bytes, which is beyond the limit of {MAX_KEY_NBYTES}"
+            raise UnsupportedError(f"{cause} (MAX_KEY_NBYTES).", "Choose a shorter key.")
     refused = np.flatnonzero(~_codes_of(capabilities.dtypes)[slices.tensors.codes])
     if len(refused):
         named = ", ".join(

@@ -14,10 +14,15 @@ import numpy.typing as npt
 
 from shardvar.errors import CheckpointError, UnknownKey
 from shardvar.layout.dtypes import Ints
+from shardvar.limits import MAX_PAYLOAD_EXPANSION
+from shardvar.pictures.words import similar
 from shardvar.planning.slices import SliceTable, TensorSlice, concatenate
 
 # A checksum has 32 bits and is not negative, so -1 cannot be one.
 NO_CHECKSUM = -1
+
+_FREE_NBYTES = 1 << 20
+"""Bytes that the payloads of a file may have, however small it is: 1 MiB costs nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +137,20 @@ class TableIndex:
     faults: Mapping[str, CheckpointError] = field(default_factory=dict)
     """Keys that cannot be read, with the reason."""
     _rows: dict[str, int] = field(init=False, default_factory=dict)
+    _grouped: list[tuple[Ints, Ints]] = field(init=False, default_factory=list)
+    """The rows of entries grouped by tensor, as the only item, once a key was looked up."""
 
     def find(self, key: str) -> EntryTable:
         """The entries of one key; ``UnknownKey`` if the index does not have it."""
         # Made by the first lookup: a program that only scans does not pay for it.
         if not self._rows:
+            self._grouped.append(self.entries.slices.by_tensor())
             self._rows.update(self.entries.slices.tensors.rows())
         if key not in self._rows:
             raise unknown_key(key, self._rows)
         row = self._rows[key]
-        found = self.entries.take(np.flatnonzero(self.entries.slices.tensor == row))
+        order, bounds = self._grouped[0]
+        found = self.entries.take(order[bounds[row] : bounds[row + 1]])
         # Only the one tensor, so that the cost of an answer does not grow with the names and shapes of all others.
         tensors = found.slices.tensors.take(np.array([row]))
         return replace(found, slices=replace(found.slices, tensors=tensors, tensor=np.zeros_like(found.slices.tensor)))
@@ -149,6 +158,28 @@ class TableIndex:
     def scan(self) -> Iterator[EntryTable]:
         """All entries in one table."""
         yield self.entries
+
+
+def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
+    """[m] True for payloads that share bytes with others, in files of which too many do; ``file_nbytes`` are the sizes.
+
+    The same bytes may have several names. But all payloads of a file have at most ``MAX_PAYLOAD_EXPANSION`` times its
+    bytes, or ``_FREE_NBYTES``: otherwise a small file could become many large arrays.
+    """
+    total = np.bincount(entries.file, entries.slices.nbytes, len(file_nbytes))  # floats, which do not overflow
+    allowed = np.maximum(MAX_PAYLOAD_EXPANSION * file_nbytes.astype(np.float64), _FREE_NBYTES)
+    is_suspect = (total > allowed)[entries.file] & (entries.slices.nbytes > 0)
+    # Sorted by file and start, a payload that shares bytes with any later one shares some with the next one. Those that
+    # are left are apart from each other, and so together not larger than their file.
+    rows = np.flatnonzero(is_suspect)
+    file, start, nbytes = entries.file[rows], entries.start[rows], entries.slices.nbytes[rows]
+    order = np.lexsort((start, file))
+    file, start, nbytes = file[order], start[order], nbytes[order]
+    meet = (file[1:] == file[:-1]) & (start[1:] - start[:-1] < nbytes[:-1])
+    shared = np.zeros(len(entries), np.bool)
+    shared[rows[order[1:][meet]]] = True
+    shared[rows[order[:-1][meet]]] = True
+    return shared
 
 
 def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
@@ -172,8 +203,6 @@ def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
 
 def unknown_key(key: str, keys: Iterable[str]) -> UnknownKey:
     """The error for an unknown key, with the keys that are spelled most alike."""
-    from difflib import get_close_matches  # only a mistake pays for it
-
-    near = get_close_matches(key, list(keys)[:10_000], n=3)
+    near = similar(key, keys, 3)
     remedy = f"Did you mean {' or '.join(map(repr, near))}?" if near else "`shardvar inspect` lists the keys."
     return UnknownKey(f"There is no tensor {key!r}.", remedy)

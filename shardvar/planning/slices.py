@@ -18,8 +18,9 @@ from typing import Self
 import numpy as np
 
 from shardvar.errors import InconsistentTensor, MalformedCheckpoint
-from shardvar.layout.dtypes import ITEMSIZES, MAX_RANK, NAMES, Array, Bools, Ints, code, slice_nbytes
+from shardvar.layout.dtypes import ITEMSIZES, NAMES, Array, Bools, Ints, code, slice_nbytes
 from shardvar.layout.region import Region
+from shardvar.limits import MAX_RANK
 
 LOCAL_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 """The device of arrays that were not put on any."""

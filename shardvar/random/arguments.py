@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import Array, dtype_name, numpy_dtype
+from shardvar.layout.dtypes import Array, numpy_dtype, parse_dtype
 
 FLOATS = "float16", "bfloat16", "float32", "float64"
 INTEGERS = "int32", "int64", "uint32", "uint64"
@@ -24,10 +24,7 @@ def read_dtype(dtype: npt.DTypeLike, allowed: Sequence[str]) -> np.dtype[Any]:
     >>> read_dtype("bfloat16", FLOATS), read_dtype(np.float32, FLOATS)
     (dtype(bfloat16), dtype('float32'))
     """
-    try:
-        name = dtype_name(np.dtype(dtype))
-    except TypeError:
-        raise ArgumentTypeError(f"Invalid dtype {dtype!r}.", f"Give one of {', '.join(allowed)}.") from None
+    name = parse_dtype(dtype)
     if name not in allowed:
         raise ArgumentError(f"Values of dtype {name} cannot be drawn here.", f"Draw one of {', '.join(allowed)}.")
     return numpy_dtype(name)

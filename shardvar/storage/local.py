@@ -6,6 +6,7 @@ Symbolic links are followed in reading (caches of downloaded checkpoints consist
 
 import errno
 import os
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
@@ -66,6 +67,17 @@ class LocalStorage:
             # are wrong if a power cut can still undo the rename.
             _sync_directory(self.path)
 
+    def move(self, old: str, new: str) -> None:
+        """Rename ``old`` to ``new``, replacing it, in one step that the next ``sync`` or ``rename`` forces."""
+        source, target = self._join(old), self._join(new)
+        with writing(target):
+            os.replace(source, target)
+
+    def sync(self) -> None:
+        """Force all changes of names so far to the disk."""
+        with writing(self.path):
+            _sync_directory(self.path)
+
     def remove(self, name: str) -> None:
         """Delete a file; does nothing if it does not exist."""
         path = self._join(name)
@@ -88,6 +100,20 @@ class LocalStorage:
                 os.makedirs(path, exist_ok=True)  # another writer may have been faster
                 # The files in a directory are lost with it if the directory's name is not on the disk.
                 _sync_directory(os.path.dirname(path) or os.curdir)
+
+    def check_writable(self, name: str) -> None:
+        """Raise what ``make`` and ``lock`` would raise, as far as it can be known; nothing is changed."""
+        from shardvar.storage.preview import check_directory, check_unlocked  # only a dry run needs them
+
+        check_directory(self.path)
+        check_unlocked(self._join(f".{name}.lock"), self._join(name))
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raise if one of the names cannot be that of a new file: it is not bare, too long, or a directory's."""
+        for name in names:
+            path = self._join(name)
+            if os.path.isdir(path):
+                raise StorageError(f"{path} is a directory.", "Choose another name, or move the directory away.")
 
     def free_nbytes(self) -> int:
         """Return the free bytes of the disk of the directory, or of the nearest directory above it that exists."""

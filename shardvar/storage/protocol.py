@@ -70,7 +70,13 @@ class Storage(Protocol):
         """Return the names of the files in the directory, sorted."""
 
     def rename(self, old: str, new: str) -> None:
-        """Rename ``old`` to ``new``, replacing it, in one step, and force that step to the disk."""
+        """Rename ``old`` to ``new``, replacing it, in one step; force the steps before, and then it, to the disk."""
+
+    def move(self, old: str, new: str) -> None:
+        """Rename ``old`` to ``new`` in one step that the next ``sync`` or ``rename`` forces to the disk."""
+
+    def sync(self) -> None:
+        """Force all changes of names so far to the disk."""
 
     def remove(self, name: str) -> None:
         """Delete a file; does nothing if it does not exist."""

@@ -26,32 +26,50 @@ if find_spec("hypothesis") is None:
         "shardvar.testing needs Hypothesis, which is not installed.", 'Run: pip install "shardvar[testing]"'
     )
 
-from shardvar.testing.arrays import arrays, counting, shapes, string_arrays
-from shardvar.testing.checkpoints import Policy, checkpoints, keys, policies
+from shardvar.testing.arrays import arrays, bits, counting, shapes, string_arrays
+from shardvar.testing.checkpoints import Policy, checkpoints, keys, policies, sharded_checkpoints
 from shardvar.testing.compare import assert_matches_oracle, difference
 from shardvar.testing.geometry import layouts, partitioners, partitions, regions, regions_in, tilings
 from shardvar.testing.machine import ShardedVariableMachine, sharded_of, sharded_variables
-from shardvar.testing.operations import SparseIds, Update, ids, slices, sparse_ids, update_sequences, updated
+from shardvar.testing.operations import (
+    Snapshot,
+    SparseIds,
+    Update,
+    clipped,
+    ids,
+    max_norms,
+    refused_updates,
+    slices,
+    sparse_ids,
+    update_sequences,
+    updated,
+)
 
 __all__ = [
     "Policy",
     "ShardedVariableMachine",
+    "Snapshot",
     "SparseIds",
     "Update",
     "arrays",
     "assert_matches_oracle",
+    "bits",
     "checkpoints",
+    "clipped",
     "counting",
     "difference",
     "ids",
     "keys",
     "layouts",
+    "max_norms",
     "partitioners",
     "partitions",
     "policies",
+    "refused_updates",
     "regions",
     "regions_in",
     "shapes",
+    "sharded_checkpoints",
     "sharded_of",
     "sharded_variables",
     "slices",

@@ -46,6 +46,31 @@ def values(dtype: np.dtype[Any], count: int) -> st.SearchStrategy[Array]:
     return octets.map(lambda rng: rng.integers(0, 1 << bits, count * dtype.itemsize, dtype=np.uint8).view(dtype))
 
 
+def bits(dtype: np.dtype[Any], shape: Sequence[int]) -> st.SearchStrategy[Array]:
+    """Return arrays of a dtype and a shape: 1, 2, 3 and so on, with one odd element, or of any bits.
+
+    They shrink to the first. The odd element is a NaN with a sign and a payload, or the largest integer.
+    """
+    count = int(np.prod(shape, dtype=np.int64))
+    counted = counting((count,), dtype)
+    # Not every bit is the value's in a bool, and in the dtypes of ml_dtypes that are narrower than a byte.
+    if not count or dtype.kind == "b" or dtype.name.startswith(("int4", "uint4", "int2", "uint2", "float4")):
+        return values(dtype, count).map(lambda array: array.reshape(shape))
+    odd = st.integers(0, count - 1).map(lambda at: _with_odd(counted, at))
+    return st.one_of(st.just(counted), odd, values(dtype, count)).map(lambda array: array.reshape(shape))
+
+
+def _with_odd(array: Array, at: int) -> Array:
+    """Return an array in which one element has ones for bits, but for the sign of an integer."""
+    changed = array.copy()
+    element = changed[at : at + 1].view(np.uint8)
+    element[:] = 255
+    if array.dtype.kind == "i":
+        # The highest byte of a little-endian integer: 0x7f and ones are the largest, and lose it in fewer bits.
+        element[-1] = 127
+    return changed
+
+
 @st.composite
 def arrays(draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_rank: int = 3, max_extent: int = 6) -> Array:
     """Draw arrays of any dtype, byte order and strides: transposed, reversed, spread out, read-only, 0-d, empty.

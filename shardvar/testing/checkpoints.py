@@ -6,8 +6,10 @@ from typing import Any
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.policies import AllInOnePolicy, BalancedPolicy, MaxShardSizePolicy
-from shardvar.testing.arrays import NUMBERS, arrays, string_arrays
+from shardvar.testing.arrays import NUMBERS, arrays, bits, string_arrays
+from shardvar.testing.geometry import layouts
 
 Policy = AllInOnePolicy | BalancedPolicy | MaxShardSizePolicy
 
@@ -37,6 +39,22 @@ def checkpoints(
     """
     each = st.one_of(arrays(dtypes), string_arrays()) if strings else arrays(dtypes)
     return st.dictionaries(names or keys(), each, max_size=max_size)
+
+
+@st.composite
+def sharded_checkpoints(
+    draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_shards: int = 13
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, list[int]]]:
+    """Draw named arrays and the rows of the shards of each, by ``layouts``: uneven, empty, more than ten.
+
+    They shrink to one array without rows.
+    """
+    tensors, sizes = {}, {}
+    for key in draw(st.lists(keys(), min_size=1, max_size=3, unique=True)):
+        sizes[key] = draw(layouts(max_shards))
+        shape = (sum(sizes[key]), *draw(st.sampled_from([(), (2,), (0,)])))
+        tensors[key] = draw(bits(numpy_dtype(draw(st.sampled_from(list(dtypes)))), shape))
+    return tensors, sizes
 
 
 def policies(max_nbytes: int = 200, max_files: int = 5) -> st.SearchStrategy[Policy]:

@@ -52,9 +52,17 @@ def partitions(shape: Sequence[int]) -> st.SearchStrategy[Partition]:
     return tilings(shape).map(lambda parts: Partition(tuple(shape), tuple(parts)))
 
 
-def layouts(max_shards: int = 5, max_rows: int = 4) -> st.SearchStrategy[list[int]]:
-    """Return the rows of each shard: uneven numbers, including zero; they shrink to one shard without rows."""
-    return st.lists(st.integers(0, max_rows), min_size=1, max_size=max_shards)
+def layouts(max_shards: int = 13, max_rows: int = 4) -> st.SearchStrategy[list[int]]:
+    """Return the rows of each shard: uneven numbers, including zero; they shrink to one shard without rows.
+
+    Where ``max_shards`` is above ten, some have more than ten: sorted as text, shard 10 comes before shard 2.
+    """
+    rows = st.integers(0, max_rows)
+    few = st.lists(rows, min_size=1, max_size=min(max_shards, 5))
+    if max_shards <= 5:
+        return few
+    # Long lists are rare where short ones are allowed, so they are asked for.
+    return few | st.lists(rows, min_size=min(max_shards, 11), max_size=max_shards)
 
 
 def partitioners(max_shards: int = 9, max_nbytes: int = 200) -> st.SearchStrategy[Partitioner]:

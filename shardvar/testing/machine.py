@@ -27,7 +27,7 @@ from shardvar.layout.dtypes import Array
 from shardvar.testing.arrays import counting
 from shardvar.testing.compare import assert_matches_oracle
 from shardvar.testing.geometry import layouts
-from shardvar.testing.operations import Ids, Key, Update, ids, slices, updated, updates
+from shardvar.testing.operations import Ids, Key, Snapshot, Update, ids, refused_updates, slices, updated, updates
 from shardvar.variables import IndexedSlices, ShardedVariable, Variable
 
 ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (3, 2), (0,))
@@ -55,9 +55,9 @@ def sharded_variables(
     draw: st.DrawFn,
     dtype: npt.DTypeLike = np.float32,
     row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES,
-    max_shards: int = 5,
+    max_shards: int = 13,
 ) -> tuple[ShardedVariable, Array]:
-    """Draw a sharded variable and its array: uneven rows a shard, with empty shards.
+    """Draw a sharded variable and its array: uneven rows a shard, with empty shards, some in more than ten.
 
     Values count 1, 2, 3 and so on, so that a wrong row shows its origin. They shrink to one shard without rows.
     """
@@ -76,6 +76,7 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         super().__init__()
         self.full: Array = np.empty(0)
         self.variable: Any = None
+        self.snapshots: list[Snapshot] = []
 
     def make(self, full: Array, sizes: list[int]) -> Any:
         """Return a sharded variable that holds ``full``, in shards of ``sizes`` rows or similar ones."""
@@ -114,9 +115,11 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         """A lookup gives the rows of the ids, in their order."""
         rows = data.draw(ids(len(self.full)))
         try:
-            assert_matches_oracle(self.lookup(rows), self.full[rows], what="The lookup")
+            found = self.lookup(rows)
         except NotImplementedError:
             return
+        assert_matches_oracle(found, self.full[rows], what="The lookup")
+        self.snapshots.append(Snapshot.of(found))
 
     @precondition(lambda self: self.variable is not None)
     @rule(data=st.data())
@@ -124,9 +127,11 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         """Indexing gives what NumPy gives on the whole array."""
         key = data.draw(slices(self.full.shape))
         try:
-            assert_matches_oracle(self.index(key), self.full[key], what="What stands at the index")
+            found = self.index(key)
         except NotImplementedError:
             return
+        assert_matches_oracle(found, self.full[key], what="What stands at the index")
+        self.snapshots.append(Snapshot.of(found))
 
     @precondition(lambda self: self.variable is not None)
     @rule(data=st.data())
@@ -140,6 +145,37 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         # Both sides change only now: an operation that is not implemented leaves them equal.
         self.variable = self.variable if replacement is None else replacement
         self.full = updated(self.full, update)
+
+    @precondition(lambda self: self.variable is not None)
+    @rule(data=st.data())
+    def refuses(self, data: st.DataObject) -> None:
+        """A write of rows that are not there, or of another shape, raises an exception and changes nothing."""
+        update = data.draw(refused_updates(self.full.shape, self.dtype))
+        try:
+            self.write(update)
+        except NotImplementedError:
+            return
+        except Exception:  # noqa: BLE001 - which exception it is, is the implementation's business
+            return
+        raise AssertionError(f"The write {update} must be refused.")
+
+    @precondition(lambda self: self.variable is not None)
+    @rule()
+    def reads_the_whole(self) -> None:
+        """A value that was read is a snapshot: later writes do not change it."""
+        self.snapshots.append(Snapshot.of(self.read()))
+
+    @precondition(lambda self: bool(self.snapshots))
+    @rule(data=st.data())
+    def scribbles(self, data: st.DataObject) -> None:
+        """A value that was read is not a view: overwriting it does not change the variable."""
+        data.draw(st.sampled_from(self.snapshots)).scribble()
+
+    @invariant()
+    def snapshots_stay(self) -> None:
+        """Every value that was read is as it was."""
+        for snapshot in self.snapshots:
+            assert_matches_oracle(snapshot.value, snapshot.copy, what="What was read before")
 
     @invariant()
     def is_the_whole(self) -> None:

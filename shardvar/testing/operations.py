@@ -98,13 +98,14 @@ class Update:
 def updates(draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike = np.float32, op: str = "") -> Update:
     """Draw one write of a variable of this shape; with ``op``, a sparse one of that kind.
 
-    Operands are powers of two, so that no order of adding or multiplying them rounds.
+    Operands are the numbers 1, 2, 3 and so on, or powers of two, and those of ``mul`` and ``div`` always powers of two:
+    on a variable of small integers no order of the operands of one write rounds.
     """
     sparse = bool(op) or draw(st.booleans())
     name = op or draw(st.sampled_from(SPARSE if sparse else DENSE))
     rows = draw(ids(shape[0], max_size=6)) if sparse else None
     count = tuple(shape) if rows is None else (len(rows), *shape[1:])
-    if draw(st.booleans()):
+    if name not in ("mul", "div") and draw(st.booleans()):
         return Update(name, rows, counting(count, dtype))
     powers = st.lists(st.integers(-2, 3), min_size=(n := int(np.prod(count))), max_size=n)
     return Update(name, rows, (2.0 ** np.array(draw(powers), np.float64)).reshape(count).astype(dtype))
@@ -115,6 +116,84 @@ def update_sequences(
 ) -> st.SearchStrategy[list[Update]]:
     """Return sequences of writes, dense and sparse; they shrink to fewer."""
     return st.lists(updates(shape, dtype), max_size=max_size)
+
+
+@st.composite
+def refused_updates(draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Update:
+    """Draw one write that must be refused, and leave a variable of this shape as it was.
+
+    One of the ids is negative or too large (by one, or so that 32 bits of it are a row), or there are more or fewer
+    operands than ids; or a value for the whole has more or fewer rows, or another number of columns. They shrink to
+    ids that are too large by one.
+    """
+    length, row_shape = shape[0], tuple(shape[1:])
+    way = draw(st.sampled_from(["ids", "operands", "rows", "columns"] if row_shape else ["ids", "operands", "rows"]))
+    if way in ("ids", "operands"):
+        rows = draw(ids(length, max_size=3)).tolist()
+        if way == "ids":
+            bad = draw(st.sampled_from([length, length + 2, -1, -length - 1, 2**32]))
+            rows.insert(draw(st.integers(0, len(rows))), bad)
+        # Two operands more, since one alone might be broadcast to every id.
+        count = len(rows) + (2 if way == "operands" else 0)
+        op = draw(st.sampled_from(SPARSE))
+        return Update(op, np.array(rows, np.int64), counting((count, *row_shape), dtype))
+    # Two rows fewer at least leave none or several; a single row would be broadcast to all of them.
+    other = length + draw(st.sampled_from([1, 3])) if way == "rows" else length
+    columns = row_shape if way == "rows" else (row_shape[0] + 1, *row_shape[1:])
+    return Update(draw(st.sampled_from(DENSE)), None, counting((other, *columns), dtype))
+
+
+def max_norms(rows: Array) -> st.SearchStrategy[float]:
+    """Return limits of the l2 norm of a row: below, exactly at and above the norms of these rows; all are above 0."""
+    norms = sorted({float(norm) for norm in norms_of(rows).ravel() if norm > 0}) or [1.0]
+    # A half and twice are exact, so that a norm meets its limit to the last bit, or misses it by far.
+    return st.sampled_from(norms).flatmap(lambda norm: st.sampled_from([norm, norm / 2, norm * 2]))
+
+
+def norms_of(rows: Array) -> Array:
+    """Return the l2 norm of each row in float64, with axes of extent 1 for those of a row.
+
+    >>> norms_of(np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)).ravel().tolist()
+    [5.0, 0.0]
+    """
+    wide = rows.astype(np.float64)
+    return np.asarray(np.sqrt((wide * wide).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)))
+
+
+def clipped(rows: Array, max_norm: float) -> Array:
+    """Return rows scaled to a norm of ``max_norm`` where theirs is larger, by definition; others are as they are.
+
+    >>> clipped(np.array([[3.0, 4.0], [0.0, 1.0]], np.float32), 2.5).tolist()
+    [[1.5, 2.0], [0.0, 1.0]]
+    """
+    norms = norms_of(rows)
+    # The maximum only avoids a division by 0 in rows that are not clipped.
+    scaled = np.where(norms > max_norm, rows * (max_norm / np.maximum(norms, max_norm)), rows)
+    return np.asarray(scaled.astype(rows.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A value that was read, which no later write may change."""
+
+    value: Array
+    """The value as it came: perhaps a view of the variable's memory."""
+    copy: Array
+    """A copy, made when it was read."""
+
+    @classmethod
+    def of(cls, value: Any) -> "Snapshot":
+        """Return the snapshot of a value that has just been read."""
+        array = np.asarray(value)
+        return cls(array, array.copy())
+
+    def scribble(self) -> bool:
+        """Overwrite what was read, and then no variable may differ; return False for what cannot be written."""
+        if not self.value.flags.writeable or not self.value.size:
+            return False
+        self.value[...] = np.zeros((), self.value.dtype)
+        self.copy[...] = self.value
+        return True
 
 
 def updated(full: Array, update: Update) -> Array:

@@ -10,7 +10,7 @@ is a child like any other.
 Plain dictionaries, lists and tuples become nodes through ``node_of``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from itertools import count
 from types import MappingProxyType
@@ -57,9 +57,9 @@ class ObjectGraph:
     """The slots beside objects of the graph."""
 
     @classmethod
-    def of(cls, root: Trackable) -> Self:
-        """Return the graph of now."""
-        walk = _Walk(root)
+    def of(cls, root: Trackable, added: Mapping[str, Trackable] = MappingProxyType({})) -> Self:
+        """Return the graph of now; ``added`` are further children of the root, in this graph alone."""
+        walk = _Walk(root, added)
         walk.visit_new()
         slots = []
         # Slots come after all children: only now is it known which variables are in the graph. A slot may bring new
@@ -101,7 +101,8 @@ class ObjectGraph:
 class _Walk:
     """A walk over the objects under a root, which numbers them as it meets them."""
 
-    def __init__(self, root: Trackable) -> None:
+    def __init__(self, root: Trackable, added: Mapping[str, Trackable]) -> None:
+        self.added = added
         self.objects = [root]
         self.position = {id(root): 0}
         self.edges: list[list[tuple[str, int]]] = []
@@ -124,9 +125,9 @@ class _Walk:
             if number == len(objects):  # ``objects`` grows while it is walked
                 return
             parent = objects[number]
-            slots = parent.child_slots
+            slots, children = parent.child_slots, parent.children
             row = []
-            for name, child in parent.children.items():
+            for name, child in (children if number else {**children, **self.added}).items():
                 if name in slots:
                     self.delayed.append((number, name, child, slots[name]))
                 else:
@@ -141,12 +142,18 @@ class ContainerNode(Trackable):
     later is found when the graph is walked again.
     """
 
-    def __init__(self, items: Any, known: "dict[int, ContainerNode]") -> None:
+    def __init__(self, items: Any, known: "MutableMapping[int, ContainerNode]") -> None:
         self._items = items
         self._known = known
+        self._inner: tuple[ContainerNode, ...] = ()
         # Known before its items are looked at, so that a list which contains itself ends. ``_items`` keeps the id
         # taken.
         known[id(items)] = self
+
+    @property
+    def items(self) -> Any:
+        """The container."""
+        return self._items
 
     @property
     def children(self) -> Mapping[str, Trackable]:
@@ -158,13 +165,16 @@ class ContainerNode(Trackable):
             if str(name) in nodes:
                 raise ArgumentError(f"Two items of a dictionary have keys that read {str(name)!r}.", "Rename one.")
             nodes[str(name)] = node
+        # ``_known`` may be weak, so each node keeps those inside of it, and they are the same at the next walk.
+        self._inner = tuple(node for node in nodes.values() if isinstance(node, ContainerNode) and node is not self)
         return MappingProxyType(nodes)
 
 
-def node_of(value: Any, known: dict[int, ContainerNode]) -> Trackable | None:
+def node_of(value: Any, known: MutableMapping[int, ContainerNode]) -> Trackable | None:
     """Return the node of a value, or None for a value without state.
 
-    ``known`` keeps one node a container, so that a container which contains itself ends.
+    ``known`` keeps one node a container, so that a container which contains itself ends. It may be a
+    ``WeakValueDictionary``, which forms no cycle with the nodes.
     """
     if isinstance(value, Trackable):
         return value

@@ -2,8 +2,9 @@
 
 A restore may come before the objects that it restores. It leaves a hook on the parent, and ``track`` calls the hook
 with each child that appears; the hook may leave another one on that child. So a variable is restored when it is
-attached, before other code can read it, and this layer need not know what restoring is. The hook belongs to the object,
-not to the process: restores of two models never meet.
+attached, before other code can read it, and this layer need not know what restoring is. Several restores may wait for
+the children of one object, so it may have several hooks. They belong to the object, not to the process: restores of two
+models never meet.
 
 The state of a variable is its value, and that of most objects the state of their children. ``Stateful`` is for the rest
 (a vocabulary, the position in an input, a schedule): such an object names arrays to save, and takes them back. Each
@@ -43,7 +44,7 @@ class Trackable:
 
     _children: dict[str, "Trackable"]
     _child_slots: dict[str, Slot]
-    _child_hook: ChildHook | None
+    _child_hooks: tuple[ChildHook, ...]
 
     other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Names of children and slots in other libraries, by their names here. Checkpoints are read and written under
@@ -66,13 +67,12 @@ class Trackable:
         return self.track(name, child)
 
     def track(self, name: str, child: _T) -> _T:
-        """Make ``child`` the child of that name, call the hook, and return it; a child of the same name is replaced."""
+        """Make ``child`` the child of that name, in the place of an older one, call the hooks, and return it."""
         if not isinstance(child, Trackable):
             raise ArgumentTypeError(f"The child {name!r} is {child!r}.", "Track objects that are Trackable.")
-        # The child is in the table before the hook runs, so that the hook may walk the graph from here.
+        # The child is in the table before a hook runs, so that the hook may walk the graph from here.
         self.__dict__.setdefault("_children", {})[name] = child
-        hook: ChildHook | None = self.__dict__.get("_child_hook")
-        if hook is not None:
+        for hook in self.child_hooks:
             hook(self, name, child)
         return child
 
@@ -81,9 +81,15 @@ class Trackable:
         self.__dict__.get("_children", {}).pop(name, None)
         self.__dict__.get("_child_slots", {}).pop(name, None)
 
-    def await_children(self, hook: ChildHook | None) -> None:
-        """Set the hook for children that appear from now on; None removes it."""
-        self.__dict__["_child_hook"] = hook
+    @property
+    def child_hooks(self) -> tuple[ChildHook, ...]:
+        """The hooks for children that appear, in the order in which they are called."""
+        hooks: tuple[ChildHook, ...] = self.__dict__.get("_child_hooks", ())
+        return hooks
+
+    def await_children(self, *hooks: ChildHook) -> None:
+        """Set the hooks for children that appear from now on, in the place of those before."""
+        self.__dict__["_child_hooks"] = hooks
 
 
 class Stateful(Trackable, ABC):

@@ -16,9 +16,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import Array
-from shardvar.nn import embedding_lookup, matmul, vjp
+from shardvar.layout.dtypes import Array, Ints
+from shardvar.nn import embedding_lookup, matmul, permute_rows, plan_balanced_rows, plan_shuffled_rows, vjp
 from shardvar.nn.gradients import Gradient, check_upstream, dense_gradients
+from shardvar.nn.rebalance import Frequencies, read_frequencies
 from shardvar.training.module import Module
 from shardvar.training.serialization import check_config, deserialize, serializable, serialize
 from shardvar.training.strategies.scope import current_scope
@@ -206,10 +207,18 @@ class Embedding(Layer):
     R-LAYER-1 (RFC 000): the table is created by ``sv.Variable``, and "the model can be used in unmodified training
     code": the scope decides whether it is sharded.  ``input_dim`` and ``output_dim`` are Keras's names of the sizes.
 
+    With ``rebalance``, shards are read about equally often: R-BALANCE-1 (RFC 002): "we can rebalance embeddings in the
+    Keras Embedding layer, optionally given a frequency map/list, and remember the mapping in a variable". The variable
+    is ``row_of_id``. Without ``frequencies`` the rows are shuffled. Each id begins with the vector that it has without
+    rebalancing, so the rows of a new table move once, which takes the memory of one copy of it.
+
     >>> table = Embedding(4, 2, embeddings_initializer="ones")
     >>> table([[3, 0]]).tolist()
     [[[1.0, 1.0], [1.0, 1.0]]]
     """
+
+    embeddings: VariableInterface
+    row_of_id: VariableInterface
 
     other_names: ClassVar[Mapping[str, str]] = {"embeddings": "_embeddings"}
 
@@ -220,6 +229,8 @@ class Embedding(Layer):
         embeddings_initializer: Any = "uniform",
         *,
         max_norm: float | None = None,
+        rebalance: bool = False,
+        frequencies: Frequencies | None = None,
         dtype: Any = "float32",
         name: str | None = None,
         input_dim: int | None = None,
@@ -229,17 +240,27 @@ class Embedding(Layer):
         self.vocab_size = _one_of(vocab_size=vocab_size, input_dim=input_dim)
         self.embedding_size = _one_of(embedding_size=embedding_size, output_dim=output_dim)
         self.max_norm = max_norm
+        self.rebalance = bool(rebalance) or frequencies is not None
+        self._frequencies = None if frequencies is None else read_frequencies(frequencies, self.vocab_size)
         self._initializer = read_initializer(embeddings_initializer)
         shape = (self.vocab_size, self.embedding_size)
         with self.building():
             self.embeddings = Variable(self._initializer, name="embeddings", shape=shape, dtype=as_dtype(dtype))
+            if self.rebalance:
+                rows = self._plan_rows()
+                permute_rows(self.embeddings, rows)
+                self.row_of_id = Variable(rows, trainable=False, name="row_of_id")
+
+    def rows_of(self, ids: Any) -> Any:
+        """Return the rows of the table that hold the vectors of ids: the ids themselves unless it is rebalanced."""
+        return embedding_lookup(self.row_of_id, ids, name="row_of_id") if self.rebalance else ids
 
     def __call__(self, inputs: Any) -> Array:
         # Without the pullback, which would keep the rows that were read alive.
-        return embedding_lookup(self.embeddings, inputs, self.max_norm)
+        return embedding_lookup(self.embeddings, self.rows_of(inputs), self.max_norm)
 
     def vjp(self, inputs: Any) -> tuple[Array, LayerPullback]:
-        value, pullback = vjp(embedding_lookup, self.embeddings, inputs, self.max_norm)
+        value, pullback = vjp(embedding_lookup, self.embeddings, self.rows_of(inputs), self.max_norm)
 
         def pull(upstream: Any) -> tuple[GradientPairs, None]:
             return list(pullback(upstream)[0]), None
@@ -252,9 +273,16 @@ class Embedding(Layer):
             "embedding_size": self.embedding_size,
             "embeddings_initializer": serialize(self._initializer),
             "max_norm": self.max_norm,
+            "rebalance": self.rebalance,
+            "frequencies": None if self._frequencies is None else self._frequencies.tolist(),
             "dtype": np.dtype(self.embeddings.dtype).name,
             "name": self.name,
         }
+
+    def _plan_rows(self) -> Ints:
+        if self._frequencies is None:
+            return plan_shuffled_rows(self.vocab_size, seed=0)
+        return plan_balanced_rows(self._frequencies, self.embeddings)
 
 
 def _one_of(**sizes: int | None) -> int:

@@ -28,7 +28,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.tracking import Trackable
 from shardvar.variables import ShardedVariable, Variable
 
-_UNTRACKED = ("_children", "_child_slots", "_child_hook")
+_UNTRACKED = ("_children", "_child_slots", "_child_hooks")
 
 
 class Module(Trackable):

@@ -31,6 +31,7 @@ from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
 from shardvar.layout.region import Region
 from shardvar.variables.initializers import joined
+from shardvar.variables.initializers.base import InitialPart
 from shardvar.variables.values import as_dtype, as_value, cast_value, check_shape
 
 _SPELLINGS = (("partition",), ("partition_shape", "partition_offset"), ("shard_info",), ("layout",))
@@ -159,13 +160,14 @@ def makes_new_arrays(function: Any) -> bool:
 
 
 def _partition(given: _Signature, region: Region, device: Device) -> dict[str, Any]:
-    # A Region has RFC 000's fields `shape` and `offset`, and TensorFlow's ShardInfo has the same ones.
+    # R-INIT-8 (RFC 000): '"partition" is a namedtuple of two fields: shape and offset.' So is TensorFlow's ShardInfo.
+    part = InitialPart.of(region)
     spelling = given.partition_arguments or ()
     values = {
-        "partition": region,
-        "partition_shape": region.shape,
-        "partition_offset": region.offset,
-        "shard_info": region,
-        "layout": {device.name: region},
+        "partition": part,
+        "partition_shape": part.shape,
+        "partition_offset": part.offset,
+        "shard_info": part,
+        "layout": {device.name: part},
     }
     return {name: values[name] for name in spelling}

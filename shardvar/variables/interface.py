@@ -13,16 +13,8 @@ variable that consists of others (shards, copies) plans by asking each of them a
 
 R-ASSIGN-3 (RFC 003): "Instead of having free functions which access internal state of variables, reading from and
 writing to variables will be done via methods."
-
-``NumpyProtocol``, the base class, makes variables work in NumPy expressions. R-CONCAT-1 (RFC 000): a "tensor conversion
-function that concats shards to the full value. This allows any Python op to accept sharded variable objects." The
-conversion is ``__array__``. Ufuncs, the other functions of NumPy and Python's operators convert their arguments with it
-and continue with plain arrays. Results are arrays. Nothing is written through ``out=``, because only the methods of a
-variable write to it.
 """
 
-from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -33,124 +25,12 @@ from shardvar.layout.dtypes import Array, Ints
 from shardvar.tracking import Trackable
 from shardvar.variables.index import Rows, plan_gather_nd, read_index
 from shardvar.variables.indexed_slices import IndexedSlices
+from shardvar.variables.numpy_protocol import NumpyProtocol
 from shardvar.variables.row_layout import check_rows
 from shardvar.variables.scatter import ascending
 from shardvar.variables.updates import ADD, DIV, MAX, MIN, MUL, REPLACE, SUB, UpdateKind, check_update
-from shardvar.variables.values import as_dtype, cast_value, check_shape
+from shardvar.variables.values import cast_value, check_shape
 from shardvar.variables.writes import Resource, Write, commit, holding
-
-_Operator = Callable[[Any, Any], Any]
-
-
-def _binary(ufunc: np.ufunc) -> _Operator:
-    def operator(self: Any, other: Any) -> Any:
-        if getattr(other, "__array_ufunc__", True) is None:
-            # NumPy's protocol: the other operand computes the result by its own reflected operator.
-            return NotImplemented
-        return ufunc(self, other)
-
-    return operator
-
-
-def _reflected(ufunc: np.ufunc) -> _Operator:
-    def operator(self: Any, other: Any) -> Any:
-        return ufunc(other, self)
-
-    return operator
-
-
-def _unary(ufunc: np.ufunc) -> Callable[[Any], Any]:
-    def operator(self: Any) -> Any:
-        return ufunc(self)
-
-    return operator
-
-
-class NumpyProtocol:
-    """The operators and conversions of an array, all derived from ``read_value``.
-
-    In-place operators are left out: ``variable += 1`` binds the name to a new array, as in TensorFlow.
-    """
-
-    def read_value(self) -> Array:
-        """Return the value as a new array."""
-        raise NotImplementedError
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        # The value is always a new array, so a request without a copy cannot be met. NumPy makes it in np.asarray(x,
-        # copy=False), and expects an error where that is so.
-        if copy is False:
-            raise ArgumentError("A variable's value is always a copy.", "Ask for it without copy=False.")
-        value = self.read_value()
-        return value if dtype is None else value.astype(dtype, copy=False)
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        # np.add.at(variable, ...) and out=variable would write past the mutex and the ledger.
-        if method == "at" or any(isinstance(target, NumpyProtocol) for target in kwargs.get("out", ())):
-            raise ArgumentTypeError(
-                f"{ufunc.__name__} would write to a variable.", "Use its assign and scatter methods."
-            )
-        return getattr(ufunc, method)(*map(_plain, inputs), **{name: _plain(value) for name, value in kwargs.items()})
-
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if isinstance(kwargs.get("out"), NumpyProtocol) or (func in _WRITERS and isinstance(args[0], NumpyProtocol)):
-            raise ArgumentTypeError(
-                f"{func.__name__} would write to a variable.", "Use its assign and scatter methods."
-            )
-        # np.shape and its like need no value: nothing is read or moved.
-        if func in _METADATA and len(args) == 1 and not kwargs:
-            return _METADATA[func](args[0])
-        return func(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()})
-
-    __add__, __radd__ = _binary(np.add), _reflected(np.add)
-    __sub__, __rsub__ = _binary(np.subtract), _reflected(np.subtract)
-    __mul__, __rmul__ = _binary(np.multiply), _reflected(np.multiply)
-    __truediv__, __rtruediv__ = _binary(np.true_divide), _reflected(np.true_divide)
-    __floordiv__, __rfloordiv__ = _binary(np.floor_divide), _reflected(np.floor_divide)
-    __mod__, __rmod__ = _binary(np.remainder), _reflected(np.remainder)
-    __divmod__, __rdivmod__ = _binary(np.divmod), _reflected(np.divmod)
-    __pow__, __rpow__ = _binary(np.power), _reflected(np.power)
-    __matmul__, __rmatmul__ = _binary(np.matmul), _reflected(np.matmul)
-    __and__, __rand__ = _binary(np.bitwise_and), _reflected(np.bitwise_and)
-    __or__, __ror__ = _binary(np.bitwise_or), _reflected(np.bitwise_or)
-    __xor__, __rxor__ = _binary(np.bitwise_xor), _reflected(np.bitwise_xor)
-    __lshift__, __rlshift__ = _binary(np.left_shift), _reflected(np.left_shift)
-    __rshift__, __rrshift__ = _binary(np.right_shift), _reflected(np.right_shift)
-    __lt__, __le__ = _binary(np.less), _binary(np.less_equal)
-    __gt__, __ge__ = _binary(np.greater), _binary(np.greater_equal)
-    __neg__, __pos__ = _unary(np.negative), _unary(np.positive)
-    __abs__, __invert__ = _unary(np.absolute), _unary(np.invert)
-
-    def __eq__(self, other: object) -> Any:
-        # R-SV-EQ: elementwise, as for arrays and TensorFlow's variables; `is` compares identities.
-        return self.read_value() == _plain(other)
-
-    def __ne__(self, other: object) -> Any:
-        return self.read_value() != _plain(other)
-
-    __hash__ = object.__hash__
-
-    def astype(self, dtype: Any) -> Array:
-        """Return the value converted to ``dtype``."""
-        return self.read_value().astype(as_dtype(dtype))
-
-
-_WRITERS = {np.copyto, np.put, np.put_along_axis, np.place, np.putmask, np.fill_diagonal}
-_METADATA: dict[Any, Callable[[Any], Any]] = {
-    np.shape: lambda variable: variable.shape,
-    np.ndim: lambda variable: len(variable.shape),
-    np.size: lambda variable: prod(variable.shape),
-}
-"""Functions that a variable answers from its shape, without moving its value."""
-
-
-def _plain(value: Any) -> Any:
-    """Return ``value`` with arrays in place of variables, also inside lists and tuples."""
-    if isinstance(value, NumpyProtocol):
-        return np.asarray(value)
-    if type(value) in (tuple, list):
-        return type(value)(map(_plain, value))
-    return value
 
 
 class VariableInterface(NumpyProtocol, Trackable):

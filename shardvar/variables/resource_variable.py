@@ -142,7 +142,7 @@ class ResourceVariable(Variable):
         memo[id(self)] = twin
         twin.__dict__.update(self.__dict__)
         # What is tracked beside the variable, and the sharded variable that it is a shard of, refer to the original.
-        for name in ("_children", "_child_slots", "_child_hook", "_container"):
+        for name in ("_children", "_child_slots", "_child_hooks", "_container"):
             twin.__dict__.pop(name, None)
         # On its own device a read moves nothing, so the ledger does not count the copy.
         with device_scope(self.device):

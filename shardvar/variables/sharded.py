@@ -1,15 +1,16 @@
 """ShardedVariable: a container of variables that compose a larger one along the first axis.
 
 R-SV-1 (RFC 000): "ShardedVariable is a container of a list of variables that are placed on different devices, and that
-list of variables compose a larger variable." It has the interface of a variable without being a ``Variable``: where a
-plain one is expected (a gradient, a module's list of variables), its shards take its place.
+list of variables compose a larger variable." R-VAR-9 (RFC 003): "Implement PartitionedVariable as a subclass of the
+tf.Variable interface". Where one variable is expected (a gradient, a module's list of variables), its shards take its
+place.
 
-Python's protocols follow TensorFlow: iterating gives the shards, ``==`` compares elements, the hash is the identity,
-and ``len`` is left out.
+Python's protocols are those of a plain variable: iterating gives the rows, ``==`` compares elements, the hash is the
+identity, and ``len`` is left out. The shards are ``variables``.
 """
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from itertools import pairwise
 from typing import Any, Self
@@ -22,7 +23,6 @@ from shardvar.layout.dtypes import Array, Ints, dtype_name
 from shardvar.layout.partition import Partition
 from shardvar.layout.region import Region
 from shardvar.variables.index import Rows
-from shardvar.variables.interface import VariableInterface
 from shardvar.variables.row_access import ShardGroup
 from shardvar.variables.row_layout import RowLayout
 from shardvar.variables.updates import UpdateKind
@@ -30,7 +30,7 @@ from shardvar.variables.variable import Variable
 from shardvar.variables.writes import Resource, Write
 
 
-class ShardedVariable(VariableInterface):
+class ShardedVariable(Variable):
     """Variables that follow one another along the first axis, as one variable.
 
     The shards may have any number of rows, 0 included. The other axes, the dtype and ``trainable`` must agree, and a
@@ -76,6 +76,11 @@ class ShardedVariable(VariableInterface):
         return self._shards.variables[0].trainable
 
     @property
+    def device(self) -> Device:
+        """The device of the first shard, on which variables that are colocated with this one are created."""
+        return self._shards.variables[0].device
+
+    @property
     def devices(self) -> tuple[Device, ...]:
         """The device of each shard."""
         return tuple(shard.device for shard in self._shards.variables)
@@ -116,9 +121,6 @@ class ShardedVariable(VariableInterface):
         # R-ASSIGN-2: as TensorFlow, every write returns the container itself, whatever read_value says.
         return self
 
-    def __iter__(self) -> Iterator[Variable]:
-        return iter(self._shards.variables)
-
     def __copy__(self) -> Self:
         """Return another container of the same shards, whose ``container`` stays the first one."""
         twin = object.__new__(type(self))
@@ -142,11 +144,17 @@ def check_shards(variables: Any) -> list[Variable]:
     R-SV-4 (RFC 000): they "compose a larger variable": equal dtypes, equal shapes but for the first axis.
     """
     is_list = isinstance(variables, Sequence) and not isinstance(variables, str | bytes)
-    if not is_list or not len(variables) or not all(isinstance(shard, Variable) for shard in variables):
+    if not is_list or not len(variables):
         raise ArgumentTypeError(
             f"ShardedVariable is given {type(variables).__name__} {_excerpt(variables)}.",
             "Give a non-empty list of variables.",
         )
+    for number, shard in enumerate(variables):
+        if not isinstance(shard, Variable) or isinstance(shard, ShardedVariable):
+            raise ArgumentTypeError(
+                f"Shard {number} is {type(shard).__name__} {_excerpt(shard)}.",
+                "Give a variable that is not sharded for each shard.",
+            )
     # Scalars are found before shapes are compared, because the shape of a scalar behind the first axis is that of a
     # vector: ().
     shards: list[Variable] = list(variables)

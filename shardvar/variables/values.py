@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout.dtypes import STRING, Array, dtype_name, numpy_dtype
+from shardvar.layout.dtypes import STRING, Array, dtype_name, numpy_dtype, parse_dtype
 
 _KINDS = (("bool",), ("int", "uint"), ("float", "bfloat"), ("complex",))
 """Prefixes of dtype names, by rank: a value may be cast to its own rank or a later one."""
@@ -56,19 +56,12 @@ def cast_value(value: Any, dtype: np.dtype[Any], what: str) -> Array:
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return the NumPy dtype that a name, a type or a dtype means.
+    """Return the NumPy dtype that a name, a code, a type or a dtype means.
 
-    >>> as_dtype("bfloat16"), as_dtype(np.float32), as_dtype("string")
-    (dtype(bfloat16), dtype('float32'), dtype('O'))
+    >>> as_dtype("bfloat16"), as_dtype(np.float32), as_dtype("string"), as_dtype(">f4")
+    (dtype(bfloat16), dtype('float32'), dtype('O'), dtype('float32'))
     """
-    if isinstance(dtype, str):
-        return numpy_dtype(dtype)
-    try:
-        return numpy_dtype(dtype_name(np.dtype(dtype)))
-    except TypeError:
-        raise ArgumentTypeError(
-            f"Invalid dtype {dtype!r}.", "Give a name such as 'float32', or a NumPy dtype."
-        ) from None
+    return numpy_dtype(parse_dtype(dtype))
 
 
 def check_shape(shape: tuple[int, ...], expected: tuple[int | None, ...], what: str) -> None:

@@ -143,23 +143,6 @@ class Variable(VariableInterface, metaclass=_Factory):
         # R-ASSIGN-1 (RFC 003): "Implement the subclass to be returned from tf.assign*".
         return UnreadVariable(self) if read_value else None
 
-    # Conversions of a variable with one element, as of an array.
-
-    def __bool__(self) -> bool:
-        return bool(self.read_value())
-
-    def __int__(self) -> int:
-        return int(self.read_value())
-
-    def __float__(self) -> float:
-        return float(self.read_value())
-
-    def __complex__(self) -> complex:
-        return complex(self.read_value())
-
-    def __index__(self) -> int:
-        return self.read_value().__index__()
-
     def __repr__(self) -> str:
         return f"<sv.{type(self).__name__} {self.name!r} shape={self.shape} dtype={self.dtype} value={self.numpy()!r}>"
 

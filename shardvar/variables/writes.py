@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
-from threading import RLock
 from typing import Any
 
 import numpy as np
 
 from shardvar.devices import Buffer, Device, adopt, place
+from shardvar.forks import new_lock, unforked
 from shardvar.layout.dtypes import Array
 
 _serials = count()
@@ -38,7 +38,7 @@ class Resource:
         self.buffer: Buffer = adopt(value, device) if owns_value else place(value, device, source=source)
         """The tensor. Writes change it in place, and replace it only where its size changes."""
         # Reentrant: a kind of variable may read and assign its own resources inside a commit that holds them.
-        self.mutex = RLock()
+        self.mutex = new_lock()
         """Held by a thread while it reads or writes the buffer."""
         self.serial = next(_serials)
         """The place in the order in which all threads take mutexes, so that two writers never wait for each other."""
@@ -87,7 +87,8 @@ def holding(resources: Sequence[Resource]) -> Iterator[None]:
 def commit(writes: Sequence[Write]) -> None:
     """Perform all the writes; no other thread reads or writes their resources in between."""
     # Floating-point errors are ignored. If the caller has NumPy raise them, an overflow in the second write would leave
-    # the first one done.
-    with holding([resource for write in writes for resource in write.resources]), np.errstate(all="ignore"):
+    # the first one done. A process that another thread forked meanwhile would have parts of the writes.
+    resources = [resource for write in writes for resource in write.resources]
+    with holding(resources), np.errstate(all="ignore"), unforked:
         for write in writes:
             write.apply()

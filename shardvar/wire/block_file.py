@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardvar.errors import ArgumentError, InvalidCheckpoint, MalformedCheckpoint, UnsupportedError, prefix_errors
+from shardvar.limits import MAX_BLOCK_NBYTES, MAX_NAMES, MAX_TABLE_NBYTES
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import corrupt, invalid, malformed
 
@@ -47,15 +48,6 @@ INDEX_VERSION = 1
 
 _FOOTER = struct.Struct("<QQIIII8s")
 _GUARDED_NBYTES = 28  # the footer up to its own checksum: 8 + 8 + 4 + 4 + 4
-
-MAX_NAMES = 64
-"""Names of an index block. msgpack decodes maps nested a thousand deep before any check; this bounds the cost."""
-
-MAX_BLOCK_NBYTES = 1 << 26
-"""The largest block of entries, and the largest metadata, that a reader takes into memory."""
-
-MAX_TABLE_NBYTES = 1 << 28
-"""The largest table: at 50 bytes a block, that of more than a terabyte of blocks."""
 
 _TAIL_NBYTES = 1 << 16
 """The bytes that are read from the end of the file at once: the footer, and mostly the table and the metadata too."""

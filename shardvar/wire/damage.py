@@ -4,10 +4,14 @@ A codec knows offsets and not files; its caller names the file with ``errors.pre
 be decoded, *invalid* ones can be decoded and break a law of their format, *corrupt* ones disagree with their checksum.
 
 A file that has the wrong name altogether is refused by ``foreign_file``, which recognises common kinds of files by
-their first bytes, so that the error can say what the file is instead.
+their first bytes, so that the error can say what the file is instead; a zip archive by ``foreign_archive``, which knows
+the names of members.
 """
 
+from collections.abc import Collection
+
 from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint, MalformedCheckpoint
+from shardvar.limits import LIMITS, MAX_KEY_NBYTES
 
 COPY_AGAIN = "Copy the file again from where it was written, or use another checkpoint."
 WRITE_AGAIN = "The program that wrote the file is at fault: write the checkpoint again with another program."
@@ -31,6 +35,11 @@ _KNOWN = (
     (b"<!DOCTYPE", "a web page", _DOWNLOAD),
     (b"<html", "a web page", _DOWNLOAD),
 )
+_KNOWN_MEMBERS = (
+    ("data.pkl", "an archive of torch.save", "Give it its own name (.pt), or use numpy.savez."),
+    ("model.weights.h5", "an archive of Keras", "Give it its own name (.keras), or use numpy.savez."),
+)
+"""Names of members by which the zip archives of other programs are known, in the archive or in a folder of it."""
 
 
 def malformed(cause: str) -> MalformedCheckpoint:
@@ -48,6 +57,21 @@ def corrupt(cause: str) -> CorruptCheckpoint:
     return CorruptCheckpoint(cause, COPY_AGAIN)
 
 
+def past_limit(what: str, name: str) -> InvalidCheckpoint:
+    """Return the error for something that passes the limit of that name.
+
+    >>> past_limit("A key has 70000 bytes", "MAX_KEY_NBYTES").cause
+    'A key has 70000 bytes, which is beyond the limit of 65535 (MAX_KEY_NBYTES).'
+    """
+    return InvalidCheckpoint(f"{what}, which is beyond the limit of {LIMITS[name]} ({name}).", DISTRUST)
+
+
+def check_key_nbytes(nbytes: int) -> None:
+    """Raise if the longest key of a file, of ``nbytes`` bytes, is longer than any reader accepts."""
+    if nbytes > MAX_KEY_NBYTES:
+        raise past_limit(f"A key has {nbytes} bytes", "MAX_KEY_NBYTES")
+
+
 def foreign_file(expected: str, first: bytes, size: int, why: str) -> MalformedCheckpoint:
     """Return the error for a file of ``size`` bytes that begins with ``first`` and is not ``expected``.
 
@@ -62,3 +86,25 @@ def foreign_file(expected: str, first: bytes, size: int, why: str) -> MalformedC
         if first.startswith(magic):
             return MalformedCheckpoint(f"The file is {what}, not {expected}.", remedy)
     return MalformedCheckpoint(f"The file is not {expected}: {why}.", COPY_AGAIN)
+
+
+def is_known_archive(names: Collection[str]) -> bool:
+    """Return True if a zip archive of members with these names is of a program that ``foreign_archive`` names."""
+    return any(_has_member(names, known) for known, _, _ in _KNOWN_MEMBERS)
+
+
+def foreign_archive(expected: str, names: Collection[str]) -> MalformedCheckpoint:
+    """Return the error for a zip archive of members with these names, which is not ``expected``.
+
+    >>> foreign_archive("an npz file", ["m/data.pkl", "m/data/0"]).cause
+    'The file is an archive of torch.save, not an npz file.'
+    """
+    for known, what, remedy in _KNOWN_MEMBERS:
+        if _has_member(names, known):
+            return MalformedCheckpoint(f"The file is {what}, not {expected}.", remedy)
+    cause = f"The file is a zip archive in which none of {len(names)} members is an array, not {expected}."
+    return MalformedCheckpoint(cause, "Name the file that holds the tensors.")
+
+
+def _has_member(names: Collection[str], known: str) -> bool:
+    return any(name == known or name.endswith("/" + known) for name in names)

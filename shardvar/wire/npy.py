@@ -20,16 +20,13 @@ from dataclasses import dataclass
 from math import prod
 
 from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
+from shardvar.limits import MAX_NBYTES, MAX_NPY_HEADER_NBYTES, MAX_RANK
 from shardvar.wire.damage import COPY_AGAIN, invalid, malformed
 
 NPY_MAGIC = b"\x93NUMPY"
-MAX_NPY_HEADER_NBYTES = 10_000
-"""NumPy's own limit: 64 axes of 20 digits need a tenth of it."""
 _ALIGNMENT = 64
 """Bytes: since NumPy 1.14 the elements begin at a multiple of this."""
 
-_MAX_RANK = 64
-_MAX_NBYTES = 2**62
 _VERSIONS = {b"\x01\x00": (2, "latin-1"), b"\x02\x00": (4, "latin-1"), b"\x03\x00": (4, "utf-8")}
 _KEYS = frozenset(("descr", "fortran_order", "shape"))
 
@@ -129,10 +126,10 @@ def parse_preamble(preamble: bytes) -> NpyHeader:
     except UnicodeDecodeError as error:
         raise malformed(f"The npy header is not {encoding} at offset {8 + width + error.start}.") from None
     dtype, itemsize, swap_nbytes = _parse_descr(descr)
-    if len(shape) > _MAX_RANK:
-        raise invalid(f"The shape in the npy header has {len(shape)} axes; NumPy has at most {_MAX_RANK}.")
+    if len(shape) > MAX_RANK:
+        raise invalid(f"The shape in the npy header has {len(shape)} axes; NumPy has at most {MAX_RANK}.")
     # Extents of 0 do not make a shape harmless: NumPy cannot hold (2**62, 2**62, 0).
-    if prod(filter(None, shape)) * itemsize > _MAX_NBYTES:
+    if prod(filter(None, shape)) * itemsize > MAX_NBYTES:
         raise invalid(f"The shape {shape} of {dtype} in the npy header is too large to exist.")
     # Both orders are the same in an array without elements, and if at most one axis is longer than 1: (1, 5, 1).
     is_fortran &= 0 not in shape and sum(extent > 1 for extent in shape) > 1

@@ -28,13 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
+from shardvar.limits import MAX_HEADER_NBYTES, MAX_NBYTES, MAX_RANK
 from shardvar.wire import strict_json
-from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN, foreign_file, invalid
+from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN, check_key_nbytes, foreign_file, invalid, past_limit
 
 _Ints = NDArray[np.int64]
 
 PREAMBLE_NBYTES = 8
-MAX_HEADER_NBYTES = 100_000_000
 METADATA = "__metadata__"
 HEADER_ALIGNMENT = 64
 """Bytes: a cache line, so that a mapped payload can be used without a copy."""
@@ -44,7 +44,6 @@ _LISTS = {"shape": "extents", "data_offsets": "offsets"}
 """The fields that are lists of numbers, and what messages call their numbers."""
 _MAX_DEPTH = 3
 """The header, a tensor in it, a list in the tensor."""
-_MAX_NBYTES = 2**62
 
 STORED_DTYPES: dict[str, tuple[str, int]] = {
     "BOOL": ("bool", 8),
@@ -124,6 +123,7 @@ def parse_header(header: bytes, file_nbytes: int) -> Header:
     metadata = tensors.pop(METADATA, {})
     if type(metadata) is not dict or not set(map(type, metadata.values())) <= {str}:
         raise invalid(f"{METADATA} is not a map from text to text.")
+    check_key_nbytes(max(map(len, tensors), default=0))
     keys = sorted(tensors)
     infos = [tensors[key] for key in keys]
     _check_types(keys, infos)
@@ -208,14 +208,32 @@ def _are_naturals(numbers: Sequence[Any]) -> bool:
 
 def _sizes(keys: Sequence[str], shapes: Sequence[Sequence[int]], bits: Sequence[int]) -> _Ints:
     """Return [n] the bytes that dtypes and shapes need; Python's integers do not overflow."""
-    sizes = list(map(int.__mul__, map(prod, shapes), bits))
-    for key, shape, width, size in zip(keys, shapes, bits, sizes, strict=True):
+    sizes = []
+    for key, shape, width in zip(keys, shapes, bits, strict=True):
+        size = _product(shape) * width
+        # An extent of 0 does not make the others harmless: NumPy cannot hold an array of shape (2**62, 2**62, 0).
+        if (size or _product([*filter(None, shape)]) * width) > 8 * MAX_NBYTES:
+            raise past_limit(f"The tensor {key!r} of shape {shape[:8]} is too large to exist: its size", "MAX_NBYTES")
         if size % 8:
             raise invalid(f"The tensor {key!r} ends within a byte.")
-        # An extent of 0 does not make the others harmless: NumPy cannot hold an array of shape (2**62, 2**62, 0).
-        if (size or prod(filter(None, shape)) * width) > 8 * _MAX_NBYTES:
-            raise invalid(f"The tensor {key!r} of shape {shape[:8]} is too large to exist.")
-    return np.array([size // 8 for size in sizes], dtype=np.int64)
+        sizes.append(size // 8)
+    return np.array(sizes, dtype=np.int64)
+
+
+def _product(shape: Sequence[int]) -> int:
+    """Return the product of extents, as far as it is possible: of larger ones, some number above ``8 * MAX_NBYTES``.
+
+    The time of a product of big numbers grows with the square of their digits, and a header may have a million extents,
+    of thousands of digits each.
+    """
+    if len(shape) <= MAX_RANK and max(shape, default=0) <= MAX_NBYTES:
+        return prod(shape)
+    product = 1
+    for extent in sorted(shape):  # zeros first
+        product *= min(extent, 2 * MAX_NBYTES)
+        if not product or product > 8 * MAX_NBYTES:
+            break
+    return product
 
 
 def _offsets(keys: Sequence[str], pairs: Sequence[Sequence[int]]) -> tuple[_Ints, _Ints]:

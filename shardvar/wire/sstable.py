@@ -14,7 +14,8 @@ whole table. The table index has one entry for each table block: a *separator*, 
 last one and below the next block's first one, and the block's handle as the value.
 
 Reading. Whole blocks are decoded, for which no restarts are needed; they are checked, because other readers search by
-them. The metaindex is empty and never read.
+them. The metaindex is empty and never read. What is decoded is at most ``MAX_KEY_EXPANSION``
+times as large as the blocks, and blocks do not share bytes.
 
 Writing. The bytes are those that TensorFlow writes for a tensor bundle's index: a block is closed once it has
 ``TABLE_BLOCK_NBYTES`` bytes, its restarts included, or before an entry of twice that size. Every 16th key of a table
@@ -30,8 +31,9 @@ from operator import lt
 import numpy as np
 
 from shardvar.errors import prefix_errors
+from shardvar.limits import MAX_KEY_EXPANSION, MAX_SNAPPY_RATIO
 from shardvar.wire.crc import CRC32C, mask
-from shardvar.wire.damage import SNIFF_NBYTES, corrupt, foreign_file, invalid, malformed
+from shardvar.wire.damage import SNIFF_NBYTES, corrupt, foreign_file, invalid, malformed, past_limit
 from shardvar.wire.varint import decode_varint, encode_varint
 
 _Read = Callable[[int, int], bytes]
@@ -63,8 +65,14 @@ class SortedTable:
 
     def blocks(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """The keys and the values of each table block in turn; ``InvalidCheckpoint`` if keys do not rise."""
-        floor = None
+        floor, end = None, 0
         for number, separator in enumerate(self.separators):
+            # Without this, a block could hold the next one as a value, which holds the next one: together they are far
+            # larger than the file.
+            offset, nbytes, _ = decode_handle(self.handles[number], 0)
+            if offset < end:
+                raise invalid(f"Table block {number} begins at offset {offset}, and the one before it ends at {end}.")
+            end = offset + nbytes + TRAILER_NBYTES
             keys, values = self._read(number)
             if keys and ((floor is not None and keys[0] <= floor) or keys[-1] > separator):
                 raise invalid(f"The keys of table block {number} are not between its separators in the table index.")
@@ -136,6 +144,7 @@ def decode_table_block(block: bytes, offset: int) -> tuple[list[bytes], list[byt
     keys: list[bytes] = []
     values: list[bytes] = []
     key, position = b"", 0
+    room = MAX_KEY_EXPANSION * len(block)  # bytes that the keys may still have
     while position < stop:
         # Almost every length fits in one byte, and then no bit 7 is set in the three. Three bytes can be read at any
         # position before ``stop``, because a restart and the number of restarts, 8 bytes, follow the last entry.
@@ -151,6 +160,11 @@ def decode_table_block(block: bytes, offset: int) -> tuple[list[bytes], list[byt
             raise malformed(
                 f"The entry at offset {position} of the block at offset {offset} uses bytes that do not exist."
             )
+        # Compared before the key is made: a key of a few bytes may repeat all of the one before it.
+        room -= shared + unshared
+        if room < 0:
+            what = f"The keys up to offset {position} of the block at offset {offset} are {MAX_KEY_EXPANSION} times as "
+            raise past_limit(what + f"large as its {len(block)} bytes", "MAX_KEY_EXPANSION")
         key = key[:shared] + block[start:middle]
         keys.append(key)
         values.append(block[middle:end])
@@ -314,9 +328,6 @@ def _successor(last: bytes) -> bytes:
 #
 # A copy of n bytes may start fewer than n bytes back and then repeats its own output: after "ab", a copy of 5 bytes
 # from 2 bytes back appends "ababa".
-
-MAX_SNAPPY_RATIO = 22
-"""A 3-byte copy puts out 64 bytes, more than any other element for its size; a larger claim is refused at once."""
 
 
 def decompress_snappy(data: bytes) -> bytes:

@@ -28,14 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardvar.errors import InvalidCheckpoint, UnsupportedError
+from shardvar.limits import MAX_INFLATION
 from shardvar.wire.damage import DISTRUST, invalid, malformed
 
 _Ints = NDArray[np.int64]
 
 STORED = 0
 DEFLATED = 8
-MAX_INFLATION = 1032
-"""The most bytes that one byte of a deflate stream becomes: its 8 bits are four pairs of one-bit codes, each of 258."""
 
 LOCAL = struct.Struct("<4s5HLLLHH")  # signature, version, flags, method, time, date, crc, stored, size, name, extra
 CENTRAL = struct.Struct("<4s6HLLL5HLL")
@@ -52,12 +51,10 @@ TAIL_NBYTES = END64.size + LOCATOR.size + END.size + ONES_16
 """The bytes at the end of a file in which the end records lie: their sizes, and the longest comment after them."""
 
 FLAG_STREAMED, FLAG_UTF8 = 1 << 3, 1 << 11
-_REFUSED_FLAGS = {
-    1: "encrypted",
-    1 << 5: "a patch to be applied to another archive",
-    1 << 6: "strongly encrypted",
-    1 << 13: "described by an encrypted directory",
-}
+_FLAG_MASKED = 1 << 13
+"""The local header has neither name nor sizes; only the directory, which is encrypted, has them."""
+_FLAG_PATCH = 1 << 5
+_ENCRYPTED_FLAGS = 1 | 1 << 6 | _FLAG_MASKED
 _METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
 
 
@@ -153,15 +150,14 @@ def parse_directory(directory: bytes, count: int) -> list[Member]:
 
 
 def check_member(member: Member) -> None:
-    """Raise if what the directory says of a member shows that it cannot be read."""
-    refused = next((what for flag, what in _REFUSED_FLAGS.items() if member.flags & flag), None)
-    if refused:
-        raise InvalidCheckpoint(f"It is {refused}.", "Write the archive again without that.")
-    if member.method not in (STORED, DEFLATED):
-        cause = f"It is compressed by method {member.method} ({_METHODS.get(member.method, 'unknown')})."
-        raise UnsupportedError(cause, "Stored and deflated members are read: write the archive again.")
+    """Raise ``InvalidCheckpoint`` if what the directory says of a member contradicts itself."""
     if "\0" in member.name or not member.name:
         raise invalid("Its name is empty or contains a NUL, where other readers cut it.")
+    if member.flags & _FLAG_PATCH:
+        raise InvalidCheckpoint("It is a patch to be applied to another archive.", "Write the archive again whole.")
+    # The sizes of encrypted members, and of methods that are not known, follow other laws.
+    if member.flags & _ENCRYPTED_FLAGS or member.method not in (STORED, DEFLATED):
+        return
     if member.method == STORED and member.stored_nbytes != member.nbytes:
         raise invalid(
             f"It is not compressed, but has {member.stored_nbytes} bytes in the archive and {member.nbytes} outside."
@@ -169,6 +165,18 @@ def check_member(member: Member) -> None:
     if member.nbytes > member.stored_nbytes * MAX_INFLATION:
         cause = f"It claims {member.nbytes} bytes, more than {member.stored_nbytes} compressed ones can become."
         raise InvalidCheckpoint(cause, DISTRUST)
+
+
+def check_supported(member: Member) -> None:
+    """Raise ``UnsupportedError`` if a member is encrypted, or compressed by another method than deflate.
+
+    Call ``check_local`` first: where the two descriptions of a member disagree, it is damaged and not unsupported.
+    """
+    if member.flags & _ENCRYPTED_FLAGS:
+        raise UnsupportedError("It is encrypted.", "Write the archive again without encryption.")
+    if member.method not in (STORED, DEFLATED):
+        cause = f"It is compressed by method {member.method} ({_METHODS.get(member.method, 'unknown')})."
+        raise UnsupportedError(cause, "Stored and deflated members are read: write the archive again.")
 
 
 def local_nbytes(fixed: bytes) -> int:
@@ -185,10 +193,12 @@ def check_local(local: bytes, member: Member) -> None:
     extra_start = LOCAL.size + name_nbytes
     if ONES_32 in (stored, nbytes):
         nbytes, stored = _widen(local[extra_start:], (nbytes, stored))
-    if local[LOCAL.size : extra_start] != member.raw_name:
+    if local[LOCAL.size : extra_start] != member.raw_name and not flags & member.flags & _FLAG_MASKED:
         raise invalid(f"Its local header has another name: {local[LOCAL.size : extra_start]!r}.")
     if (flags, method) != (member.flags, member.method):
         raise invalid("Its local header and the central directory disagree on its flags or its method.")
+    if flags & _FLAG_MASKED:
+        return
     # A stream's writer did not know these three when it wrote the header, and left zeros.
     is_streamed = flags & FLAG_STREAMED and not (crc or stored or nbytes)
     if not is_streamed and (crc, stored, nbytes) != (member.crc, member.stored_nbytes, member.nbytes):

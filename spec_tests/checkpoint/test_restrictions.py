@@ -64,6 +64,15 @@ def test_tensors_must_not_be_removed_nor_any_element(answer: Any, loss: str, tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_slice_without_elements_is_stored_as_often_as_it_was_given(tmp_path: Path) -> None:
+    """R-POLICY-1 (RFC 001): it overlaps with nothing, so that nothing else would notice that there are two."""
+    empty = sv.Variable(X[:0])
+    with pytest.raises(PolicyError, match=r"stored .* of 'x/.*' once more"):
+        write(tmp_path, Callback(lambda tensors: [one_file(tensors), {KEY: {"0 2 0,0:0,2": X[:0]}}]), x=empty)
+    assert list(tmp_path.iterdir()) == []
+    assert write(tmp_path, Callback(lambda tensors: [one_file(tensors)]), x=empty).num_tensors == 2
+
+
 @pytest.mark.parametrize("value", [X.T, X.reshape(-1), X[:, :1]])
 def test_tensors_must_not_be_reshaped(value: Any, tmp_path: Path) -> None:
     """R-POLICY-2 (RFC 001): "Tensors must not be reshaped." """

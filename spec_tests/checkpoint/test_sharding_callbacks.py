@@ -16,7 +16,7 @@ from shardvar.checkpoint.callbacks.shardable_tensor import LazySlice
 from shardvar.checkpoint.callbacks.slice_source import SliceSource
 from shardvar.checkpoint.save import source_of
 from shardvar.devices import Device, device_scope
-from shardvar.errors import ArgumentError, IncompleteCheckpoint, PolicyError, UnknownKey
+from shardvar.errors import ArgumentError, ArgumentTypeError, IncompleteCheckpoint, PolicyError, UnknownKey
 from shardvar.planning.policies import ColumnarPolicy
 from shardvar.planning.policies.policy import HOLDS_ALL
 from shardvar.planning.slices import SliceTable
@@ -361,3 +361,29 @@ def test_a_composition_is_the_inner_policy_in_each_file_of_the_outer(tmp_path: P
     assert sv.save(tmp_path / "m", tensors, policy=inner).file_nbytes == (48, 48)
     with pytest.raises(ArgumentError, match="policy"):
         sv.compose(outer, None)  # type: ignore[arg-type]
+
+
+def test_a_composition_asks_its_inner_callback_about_a_key_that_the_outer_added(tmp_path: Path) -> None:
+    """With what the value says of itself: it was given by nobody. What both make of it is refused like any answer."""
+    seen: list[Any] = []
+    outer = Answering(changed(lambda shard: shard.update(new={" 2 0,2 ": np.zeros(2, np.int16)})))
+    inner = Answering(lambda given: seen.extend(given) or [all_in_one(given)])
+    with pytest.raises(PolicyError, match="added 'new', which it was not given"):
+        sv.save(tmp_path / "m", {"a": np.arange(4.0)}, policy=sv.compose(outer, inner))
+    (added,) = [each for each in seen if each.checkpoint_key == "new"]
+    assert (added.dtype, added.shape, added.slice_spec, added.device) == (np.int16, (2,), "2 0,2", "")
+
+
+def test_a_lazy_scalar_has_no_length(tmp_path: Path) -> None:
+    lengths: list[Any] = []
+
+    def answer(tensors: Any) -> Any:
+        for each in tensors:
+            try:
+                lengths.append(len(each.tensor))
+            except ArgumentTypeError as error:
+                lengths.append(error.cause)
+        return [all_in_one(tensors)]
+
+    sv.save(tmp_path / "m", {"a": np.zeros((3, 2)), "b": np.float32(1)}, policy=Answering(answer))
+    assert lengths[0] == 3 and lengths[1].endswith("has no axes and therefore no length.")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.checkpoint import blocks, stats
-from shardvar.checkpoint.stats import Statistics, measure, statistics
+from shardvar.checkpoint.stats import Statistics, histograms, measure, statistics
 from shardvar.errors import CorruptCheckpoint
 from spec_tests.helpers.hypothesis_strategies import arrays, tensor_dicts
 
@@ -105,6 +105,33 @@ def test_a_damaged_tensor_has_an_error_in_place_of_statistics(tmp_path: Path, ro
         found = dict(measure(reader, reader.keys()))
     assert isinstance(found["bad"], CorruptCheckpoint)
     assert found["good"] == Statistics(2, 2, 0, 0, 0, 1.0, 1.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("rows", [3, 2_000_000])
+def test_progress_counts_each_byte_once(tmp_path: Path, rows: int) -> None:
+    """Of statistics and of histograms; strings, which have neither, are not counted."""
+    tensors = {"large": np.arange(rows), "small": np.ones(2, np.float32), "words": np.array([b"a"], object)}
+    sv.save(tmp_path / "a", tensors, partition={"large": 2, "*": 1})
+    counted: list[int] = []
+    with sv.open_checkpoint(tmp_path / "a") as reader:
+        measured = dict(measure(reader, reader.keys(), counted.append))
+        assert sum(counted) == 8 * rows + 8
+        counted.clear()
+        bins = dict(histograms(reader, measured, counted.append))
+    assert sum(counted) == 8 * rows + 8
+    assert {key: int(counts.sum()) for key, counts in bins.items()} == {"large": rows, "small": 2}
+
+
+def test_a_file_that_is_damaged_after_its_statistics_has_no_histogram(tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", {"bad": np.arange(3.0), "good": np.arange(2.0)})
+    data = next(path for path in tmp_path.iterdir() if "svdata" in path.name)
+    with sv.open_checkpoint(tmp_path / "a") as reader:
+        measured, start = dict(measure(reader, reader.keys())), int(reader.find("bad").start[0])
+    octets = bytearray(data.read_bytes())
+    octets[start] ^= 1
+    data.write_bytes(octets)
+    with sv.open_checkpoint(tmp_path / "a") as reader:
+        assert [key for key, _ in histograms(reader, measured)] == ["good"]
 
 
 def test_statistics_are_json_with_stable_keys() -> None:

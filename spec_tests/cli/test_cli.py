@@ -21,7 +21,7 @@ from shardvar.cli.parser import COMMANDS
 from shardvar.cli.tree import tree_lines
 from shardvar.cli.usage import parse_index_text, parse_shards, parse_size
 from spec_tests.helpers import paths
-from spec_tests.helpers.command_line import FORMATS, Run, run, saved, tensors
+from spec_tests.helpers.command_line import FORMATS, Run, run, saved, tensors, terminal
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS, keys
 
 __all__ = ["run"]  # the fixture
@@ -240,8 +240,10 @@ def test_verify_finds_damage_and_says_structure_only_where_nothing_guards(tmp_pa
     outcome = run("verify", path)
     assert outcome.code == 1 and "damaged: dense/bias: CorruptCheckpoint: " in outcome.out
     assert run("verify", path, "--json").json["ok"] is False
+    assert run("verify", saved(tmp_path / "whole"), "--strict").code == 0
     bare = run("verify", saved(tmp_path, "safetensors"))
     assert bare.code == 0 and "structure only" in bare.out
+    assert run("verify", saved(tmp_path, "safetensors"), "--strict").code == 1
 
 
 def test_diff_says_what_differs_and_where(tmp_path: Path, run: Run) -> None:
@@ -278,6 +280,14 @@ def test_reshard_takes_every_option(tmp_path: Path, run: Run) -> None:
         assert sorted(reader.keys()) == ["head/bias", "head/kernel", "step"]
         assert reader["step"].dtype == "int32"
         assert len(reader.find("head/kernel")) >= 2
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [("f2", "float16"), ("half", "float16"), (">i8", "int64"), ("d", "float64")]
+)
+def test_a_dtype_is_written_as_in_numpy(tmp_path: Path, run: Run, given: str, name: str) -> None:
+    assert run("reshard", saved(tmp_path), tmp_path / "out", "--filter", "step", "--cast", f"step={given}").code == 0
+    assert sv.load(tmp_path / "out")["step"].dtype == name
 
 
 def test_a_dry_run_writes_nothing_and_tells_all(tmp_path: Path, run: Run) -> None:
@@ -354,7 +364,7 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
         ("inspect", path): "schema path format writer description metadata num_tensors num_slices nbytes files tensors",
         ("show", path, "step"): "schema key dtype full_shape shape verified values",
         ("verify", path): "schema ok path format damages notes num_tensors num_slices num_files read_nbytes "
-        "unguarded_nbytes",
+        "unguarded_nbytes unverified outcomes",
         ("diff", path, path): "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal",
         ("reshard", path, tmp_path / "x", "--dry-run"): "schema path format description num_tensors num_slices nbytes "
         "file_nbytes num_copies read_nbytes peak_nbytes free_nbytes callback_seconds num_empty_files "
@@ -401,8 +411,7 @@ def test_help_is_filled_to_a_narrow_terminal(command: str | None, run: Run) -> N
 def test_a_narrow_terminal_breaks_no_word_and_loses_nothing(columns: int, tmp_path: Path, run: Run) -> None:
     """Each cell is found whole, and no line is longer than the terminal."""
     path = saved(tmp_path, partition=3)
-    environment = {"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
-    with patch("sys.stdout.isatty", return_value=True), patch.dict(os.environ, environment):
+    with terminal(columns):
         out = run("inspect", path).out
     table = out.partition("\n\n")[2]
     for cell in ("kernel", "bias", "step", "empty", "float32", "int64", "[8, 5]", "[0, 3]", "160 B", "12 B"):
@@ -421,8 +430,7 @@ def test_a_pipe_knows_no_width(tmp_path: Path, run: Run) -> None:
 def test_no_color_is_none(tmp_path: Path, run: Run) -> None:
     """At a terminal too: bold is no colour, and the one thing that may remain."""
     path = saved(tmp_path)
-    environment = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "xterm-256color"}
-    with patch("sys.stdout.isatty", return_value=True), patch.dict(os.environ, environment):
+    with terminal(100, "xterm-256color"):
         out = run("inspect", path, "--stats").out
     assert set(re.findall(r"\x1b\[([0-9;]*)m", out)) <= {"0", "1"}
 
@@ -448,7 +456,7 @@ def test_what_is_printed_is_printable_and_tells_names_apart(one: str, other: str
 
 def test_at_a_terminal_there_is_a_tree_that_loses_no_name(tmp_path: Path, run: Run) -> None:
     sv.save(tmp_path / "model", {key: np.ones(1) for key in HOSTILE} | tensors())
-    with patch("sys.stdout.isatty", return_value=True), patch.dict(os.environ, {"COLUMNS": "1000", "NO_COLOR": "1"}):
+    with terminal(1000):
         out = run("inspect", tmp_path / "model").out
     assert "├─ dense/" in out and "│  └─ kernel" in out
     assert "\x1b[31mred" not in out

@@ -129,8 +129,8 @@ def run_shell(shell: str, options: list[str], script: str) -> "subprocess.Comple
 def test_a_file_that_is_no_checkpoint_is_not_said_to_be_absent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "model.pt").write_bytes(b"PK\x03\x04 of another kind")
-    assert main(["inspect", str(tmp_path / "model.pt")]) == 3
+    (tmp_path / "model.onnx").write_bytes(b"PK\x03\x04 of another kind")
+    assert main(["inspect", str(tmp_path / "model.onnx")]) == 3
     told = capsys.readouterr().err
     assert "is of no format that shardvar reads" in told and "hint: The formats are shardvar, tensorflow" in told
 

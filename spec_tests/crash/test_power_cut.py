@@ -147,6 +147,19 @@ def test_a_power_cut_in_a_save_of_objects_leaves_what_the_state_file_names_whole
         shutil.rmtree(directory)
 
 
+@pytest.mark.parametrize(("is_there", "count"), [(False, 2), (True, 3)])
+def test_a_set_syncs_its_directory_once_for_all_its_files(
+    is_there: bool, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then once for its index; a set that has the names of the old one also syncs that the old index is gone."""
+    if is_there:
+        save(tmp_path, "safetensors set", OLD)
+    syncs: list[str] = []
+    monkeypatch.setattr("shardvar.storage.local._sync_directory", syncs.append)
+    save(tmp_path, "safetensors set", NEW, force=True)
+    assert len(syncs) == count
+
+
 def test_each_sync_is_needed(tmp_path: Path) -> None:
     """Where any one line of the library does not sync, some power cut loses a checkpoint."""
     losses: dict[str, str] = {}
@@ -161,4 +174,4 @@ def test_each_sync_is_needed(tmp_path: Path) -> None:
         for site in sorted({event.site for event in events if event.site}):
             kept = [event for event in events if event.site != site]
             losses[site] = losses.get(site) or find_loss(place, before, kept, form, inner=inner)
-    assert len(losses) == 4 and all(losses.values()), losses
+    assert len(losses) == 5 and all(losses.values()), losses

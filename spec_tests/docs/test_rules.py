@@ -11,22 +11,26 @@ import pytest
 from shardvar.conformance.registry import all_rules
 from spec_tests.helpers import paths
 from spec_tests.helpers.programs import ENVIRONMENT, command_of
-from spec_tests.rules import extract, kept, mentions
+from spec_tests.rules import extract, kept, mentions, status
 from spec_tests.rules.complete import faults_of
-from spec_tests.rules.extract import is_normative, plain, sentences
+from spec_tests.rules.extract import is_normative, sentences
 from spec_tests.rules.kept import joined
 from spec_tests.rules.mentions import Mention, mentions_of, quotes
 from spec_tests.rules.page import PAGE, page
 from spec_tests.rules.sentences import Document, Sentence, documents, sentences_by_rule
+from spec_tests.rules.status import (
+    FEWEST_WORDS,
+    KEPT,
+    NOT_TESTED,
+    RULE_KEPT,
+    running_names,
+    running_tests,
+    spoken,
+    status_of,
+)
 
 ROOT = paths.ROOT
 MARKS = re.compile("[`'\"\u201c\u201d]")
-FEWEST_WORDS = 3  # what is shorter is a name in quotation marks
-
-
-def spoken(text: str) -> str:
-    """A text without marks and without the stop at its end: what must be equal where one quotes another."""
-    return MARKS.sub("", plain(text)).strip(" .,:;").lower()
 
 
 def quoted_wrongly(places: tuple[Mention, ...]) -> list[str]:
@@ -50,8 +54,60 @@ def test_every_rule_has_a_function_that_obeys_it() -> None:
 
 
 def test_every_rule_has_a_test_that_holds_it() -> None:
-    """One that runs here: those that need another framework, and the kit's, come on top."""
-    assert sentences_by_rule().keys() - {place.rule for place in mentions.tests() if place.is_test} == set()
+    """One that runs here, and that nothing can skip: those that need another framework, and the kit's, come on top."""
+    assert sentences_by_rule().keys() - {place.rule for place in running_tests()} == set()
+
+
+def test_a_sentence_is_kept_only_where_a_test_of_it_runs() -> None:
+    """Its test quotes it, or it is all that the rule says; a test that may be skipped, or of the rule, is less."""
+    rule, (_, first), *_ = next([r, *found] for r, found in sentences_by_rule().items() if len(found) > 1)
+    quoting = Mention(rule, "spec_tests/a/test_a.py", 1, "test_a", (first.text,))
+    silent = Mention(rule, "spec_tests/a/test_a.py", 1, "test_a", ("something else entirely", "two words"))
+    assert status_of(first, [quoting]) == status_of(first, [silent, quoting]) == KEPT
+    assert status_of(first, [silent]) == RULE_KEPT and status_of(first, []) == NOT_TESTED
+    alone = next([r, *found] for r, found in sentences_by_rule().items() if len(found) == 1)
+    test = Mention(alone[0], "spec_tests/a/test_a.py", 1, "test_a", ())
+    assert status_of(alone[1][1], [test]) == KEPT and status_of(alone[1][1], []) == NOT_TESTED
+
+
+def test_the_page_calls_a_sentence_kept_only_where_a_test_of_it_runs() -> None:
+    """Read from the page itself: each row that ends in "kept" quotes a sentence that a running test quotes."""
+    kept_texts = {
+        spoken(row.split("| ")[2].replace("\\|", "|").replace("\\*", "*").replace("&lt;", "<"))
+        for row in page().splitlines()
+        if re.search(r"\| kept(:[^|]*)? \|$", row) and "the same sentence" not in row and " \\| " not in row
+    }
+    by_rule = sentences_by_rule()
+    tested = {
+        spoken(sentence.text)
+        for test in running_tests()
+        for _, sentence in by_rule[test.rule]
+        if len(by_rule[test.rule]) == 1 or any(spoken(quote) in spoken(sentence.text) for quote in test.quotes)
+    }
+    assert len(kept_texts) > 60 and kept_texts - tested == set()
+
+
+@pytest.mark.parametrize("rule", ["R-INIT-8", "R-BALANCE-1", "R-VAR-9", "R-VAR-1"])
+def test_sentences_that_the_page_once_called_kept_without_a_test_have_one(rule: str) -> None:
+    found = {status_of(sentence, running_tests()) for _, sentence in sentences_by_rule()[rule]}
+    assert KEPT in found and NOT_TESTED not in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@pytest.mark.skip\ndef test_a(): pass",
+        "@pytest.mark.skipif(True, reason='x')\ndef test_a(): pass",
+        "@pytest.mark.xfail(reason='x')\ndef test_a(): pass",
+        "pytestmark = pytest.mark.skipif(NODE is None)\ndef test_a(): pass",
+        "pytestmark = [pytest.mark.slow, pytest.mark.skip]\ndef test_a(): pass",
+        "def test_a():\n    if x:\n        pytest.skip('not here')",
+        "def test_a():\n    pytest.importorskip('torch')",
+    ],
+)
+def test_a_test_that_may_be_skipped_keeps_nothing(text: str) -> None:
+    assert running_names(f"{text}\ndef helper(): pass") == set()
+    assert running_names("@pytest.mark.parametrize('skip', [1])\ndef test_a(skip): skip + 1") == {"test_a"}
 
 
 def test_every_id_in_the_code_is_in_the_table() -> None:
@@ -124,7 +180,7 @@ def test_the_phrases_of_refusals_and_promises_are_seen(phrase: str) -> None:
     assert is_normative(f"These {phrase}.")
 
 
-@pytest.mark.parametrize("module", [extract, kept, mentions])
+@pytest.mark.parametrize("module", [extract, kept, mentions, status])
 def test_the_examples_of_the_rules_own_functions_hold(module: ModuleType) -> None:
     failed, tried = doctest.testmod(module)
     assert tried and not failed

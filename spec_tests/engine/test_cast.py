@@ -64,6 +64,16 @@ def test_what_a_type_can_say_is_never_refused(name: str) -> None:
             assert convert(array, numpy_dtype(target), "k").astype(np.complex128) == value
 
 
+@pytest.mark.parametrize("source", [name for name in EXACT if name != "bool"])
+@pytest.mark.parametrize("target", [name for name in EXACT if name != "bool"])
+def test_the_largest_and_the_smallest_integer_of_two_types_go_from_one_to_the_other(source: str, target: str) -> None:
+    """Up to 2**63 - 1 and 2**64 - 1, which no float64 has."""
+    ranges = [ml_dtypes.iinfo(numpy_dtype(name)) for name in (source, target)]
+    for value in (min(int(each.max) for each in ranges), max(int(each.min) for each in ranges)):
+        converted = convert(np.array([value]).astype(numpy_dtype(source)), numpy_dtype(target), "k")
+        assert converted.dtype == numpy_dtype(target) and int(converted[0]) == value
+
+
 @pytest.mark.parametrize(
     ("value", "source", "target"),
     [

@@ -5,7 +5,9 @@ are there for large ones: blocks, runs, boxes that are halved, batches that are 
 """
 
 import pkgutil
+import tracemalloc
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from types import ModuleType
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 import shardvar.engine
 from shardvar.checkpoint.save import source_of
 from shardvar.engine.evidence import Evidence, ReadTable, check_entry
+from shardvar.engine.files import Unit, _place
 from shardvar.engine.moves import lower
 from shardvar.engine.pool import WORKERS, run_all
 from shardvar.errors import CheckpointError, CorruptCheckpoint, IncompleteCheckpoint, InvalidCheckpoint, StorageError
@@ -39,6 +42,7 @@ from spec_tests.helpers.hypothesis_strategies import (
 from spec_tests.helpers.memory_format import (
     Array,
     Ints,
+    MemoryFile,
     MemorySource,
     MemoryStorage,
     MemoryWriter,
@@ -321,7 +325,7 @@ def test_a_part_of_rows_reads_its_own_bytes_and_two_runs_more(start: int, count:
         assert source.nbytes_read <= count * 64 + 2 * run_nbytes
 
 
-@pytest.mark.parametrize("after", range(8))
+@pytest.mark.parametrize("after", range(7))
 @pytest.mark.parametrize("failure", [StorageError("The disk is gone."), IncompleteCheckpoint("It ends.")])
 def test_a_read_that_fails_in_any_thread_is_the_error_and_nothing_is_left(after: int, failure: Exception) -> None:
     source = small_checkpoint(MemoryWriter())
@@ -516,9 +520,58 @@ def test_a_plan_between_tables_of_different_rank_is_carried_out() -> None:
     np.testing.assert_array_equal(load(source, narrow.whole())[0], named["t"])
 
 
+@given(regions_in((4, 5, 6)).filter(lambda region: region.size > 0), st.data())
+def test_a_unit_begins_where_its_first_element_lies_in_the_whole_tensor(region: Region, data: st.DataObject) -> None:
+    """By this place units are sorted, so that those whose sources lie side by side are read together."""
+    targets = table_of(TensorTable.of([("t", "int16", (4, 5, 6))]), [(0, region)])
+    first = data.draw(st.integers(0, region.size - 1))
+    numbers = np.arange(4 * 5 * 6).reshape(4, 5, 6)[region.slices].ravel()
+    assert _place(targets, Unit(0, 1, 2 * first, 2)) == (0, numbers[first])
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptedStorage(MemoryStorage):
+    """A storage at which the program is interrupted when it creates one file more than these."""
+
+    most: int = 2
+
+    def create(self, name: str) -> MemoryFile:
+        if len(self.files) == self.most:
+            raise KeyboardInterrupt
+        return MemoryStorage.create(self, name)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_file_that_an_interrupted_run_had_finished_is_reused_if_both_runs_resume(resume: bool) -> None:
+    source, targets = small_checkpoint(MemoryWriter()), grids(2, 2)
+    file, storage = np.arange(len(targets)) % 2, InterruptedStorage(most=1 + resume)
+    with pytest.raises(KeyboardInterrupt):
+        write(source, source.index.entries, targets, file, MemoryWriter(), storage=storage, resume=resume)
+    left = dict(storage.files)
+    assert len(left) == (2 if resume else 0), "a file and its journal"
+    again = MemoryStorage(storage.files)
+    found, summary, _ = write(source, source.index.entries, targets, file, MemoryWriter(), storage=again, resume=resume)
+    assert (summary.num_files, summary.reused) == (2, int(resume))
+    for array, expected in zip(load(found), table().values(), strict=True):
+        assert same(array, expected)
+
+
 def test_any_error_of_a_checkpoint_is_one_of_the_tree() -> None:
     source = small_checkpoint(MemoryWriter())
     for file in source.files:
         del file[20:]
     with pytest.raises(CheckpointError):
         load(source)
+
+
+def test_a_part_of_a_strided_array_is_copied_and_no_more() -> None:
+    """Its elements have other places in memory than in the payload, so they are copied; the array is never copied."""
+    whole = np.arange(1 << 20, dtype=np.float64).reshape(1024, 1024)
+    source, expected = source_of({"t": whole.T}), whole.T.tobytes()
+    buffer = bytearray(100_001)
+    tracemalloc.start()
+    source.read_span(0, 4003, memoryview(buffer))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert buffer == expected[4003:104_004]
+    assert peak < 4 * len(buffer)

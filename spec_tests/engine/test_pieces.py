@@ -4,6 +4,7 @@ Ranges side by side in one span, long ranges in blocks, parts by the runs that h
 arrays in memory, regions alone and interleaved: all against ``plain``, with sizes so small that each way is taken.
 """
 
+import cProfile
 import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,10 +20,12 @@ from hypothesis import strategies as st
 import shardvar as sv
 import shardvar.engine
 from shardvar.checkpoint.save import source_of
+from shardvar.engine import pieces
 from shardvar.engine.evidence import Evidence
-from shardvar.engine.moves import MoveTable
-from shardvar.engine.pieces import Reading, WantedRegion, read_moves, read_regions, read_small
-from shardvar.engine.pool import word_of
+from shardvar.engine.moves import MoveTable, strides_of
+from shardvar.engine.pieces import Reading, read_moves, read_small
+from shardvar.engine.pool import bytes_of, run_in_order, word_of
+from shardvar.engine.regions import RegionTable, read_regions
 from shardvar.errors import CorruptCheckpoint
 from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable
@@ -170,6 +173,10 @@ class Counted:
     crc: Any = None
     reads: list[int] = field(default_factory=list)
 
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        self.reads.append(len(buffer))
+        self.source.read_span(file, start, buffer)
+
     def read_into(self, entries: Any, row: int, start: int, buffer: memoryview) -> None:
         self.reads.append(len(buffer))
         self.source.read_into(entries, row, start, buffer)
@@ -182,6 +189,23 @@ def several_regions(draw: st.DrawFn) -> tuple[np.dtype[Any], tuple[int, ...], li
     region = st.tuples(*ranges).map(lambda pairs: Region((a for a, _ in pairs), (n for _, n in pairs)))
     dtype = draw(st.sampled_from(["i1", "i2", "f4", "f8", "c16"]))
     return np.dtype(dtype), shape, draw(st.lists(st.tuples(st.integers(0, 1), region), min_size=1, max_size=8))
+
+
+def wanted_by(entries: Any, regions: list[tuple[int, Region]], outs: list[Any]) -> RegionTable:
+    """The regions of entries of one shape, each to its own array."""
+    shape, itemsize = entries.slices.shape[:1], outs[0].itemsize
+    count = len(regions)
+    columns = (
+        [row for row, _ in regions],
+        [region.offset for _, region in regions],
+        [region.shape for _, region in regions],
+        strides_of(shape).repeat(count, axis=0) * itemsize,
+        [itemsize] * count,
+        range(count),
+        [0] * count,
+        [out.strides for out in outs],
+    )
+    return RegionTable(*(np.array(column, np.int64) for column in columns))
 
 
 @given(several_regions(), st.sampled_from([16, 64, 256]), st.sampled_from([1, 32]), st.booleans())
@@ -197,12 +221,41 @@ def test_regions_read_together_are_the_regions(given: Any, block: int, small: in
     with pytest.MonkeyPatch.context() as patch:
         set_sizes(patch, BLOCK_NBYTES=block, SMALL_NBYTES=small)
         counted = Counted(source)
-        wanted = [WantedRegion(row, region, out) for (row, region), out in zip(regions, outs, strict=True)]
-        read_regions(Reading(Evidence(counted, source.index.entries)), wanted)
+        wanted = wanted_by(source.index.entries, regions, outs)
+        told: list[int] = []
+        buffers = {number: bytes_of(out.T if turned else out) for number, out in enumerate(outs)}
+        read_regions(Reading(Evidence(counted, source.index.entries), told.append), wanted, buffers)
+    assert sum(told) == sum(out.nbytes for out in outs)
     for (row, region), out in zip(regions, outs, strict=True):
         expected = tables[str(row)][region.slices]
         assert np.ascontiguousarray(out).tobytes() == np.ascontiguousarray(expected).tobytes()
     assert max(counted.reads) <= max(block, small, dtype.itemsize)
+
+
+def reads_of(shape: tuple[int, ...], regions: list[Region], block: int, small: int) -> list[int]:
+    """The bytes of each read by which regions of a float32 table are read together."""
+    table = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
+    source = source_of({"t": table})
+    counted = Counted(source)
+    outs = [np.zeros(region.shape, word_of(4)) for region in regions]
+    with pytest.MonkeyPatch.context() as patch:
+        set_sizes(patch, BLOCK_NBYTES=block, SMALL_NBYTES=small)
+        wanted = wanted_by(source.index.entries, [(0, region) for region in regions], outs)
+        buffers = {number: bytes_of(out) for number, out in enumerate(outs)}
+        read_regions(Reading(Evidence(counted, source.index.entries)), wanted, buffers)
+    for region, out in zip(regions, outs, strict=True):
+        assert out.tobytes() == table[region.slices].tobytes()
+    return counted.reads
+
+
+def test_a_block_that_regions_want_to_its_last_byte_is_read_once() -> None:
+    """Two halves of a table of 256 bytes."""
+    assert reads_of((8, 8), [Region((0, 0), (4, 8)), Region((4, 0), (4, 8))], 256, 1) == [256]
+
+
+def test_of_a_block_of_which_little_is_wanted_no_more_than_that_is_read() -> None:
+    """Two times eight of 400 columns: 4 stretches of 32 bytes each, out of 6400."""
+    assert reads_of((4, 400), [Region((0, 0), (4, 8)), Region((0, 8), (4, 8))], 6400, 256) == [32] * 8
 
 
 @pytest.fixture
@@ -235,3 +288,37 @@ def test_columns_are_cut_in_a_few_readings_however_many_they_are(
     sv.reshard(tmp_path / "columns", tmp_path / "again", partition=5)
     assert sum(read_nbytes) <= 4 * table.nbytes
     assert sv.diff(tmp_path / "rows", tmp_path / "again").equal
+
+
+@pytest.mark.parametrize("shape", [(256, 1024), (1024, 256)], ids=str)
+def test_many_columns_take_no_more_steps_of_python_than_many_rows(
+    shape: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Function calls are counted, cutting and joining 256 parts: NumPy moves the elements of a few bytes."""
+    set_sizes(monkeypatch, BLOCK_NBYTES=1 << 18, BATCH_NBYTES=3 << 18, SMALL_NBYTES=1 << 14, _GAP_NBYTES=4096)
+    monkeypatch.setattr("shardvar.engine.files.run_all", run_in_order)  # the profiler sees one thread
+    sv.save(tmp_path / "whole", {"w": np.arange(1 << 18, dtype=np.int32).reshape(shape)})
+
+    def calls(source: str, target: str, partition: Any) -> int:
+        profile = cProfile.Profile()
+        profile.runcall(sv.reshard, tmp_path / source, tmp_path / target, partition=partition)
+        return sum(each.callcount for each in profile.getstats())
+
+    calls("whole", "warm", 2)
+    cut = {name: calls("whole", name, cut) for name, cut in (("rows", (256, 1)), ("columns", (1, 256)))}
+    joined = {name: calls(name, f"{name} joined", 1) for name in cut}
+    for counts in (cut, joined):
+        assert counts["columns"] < 2 * counts["rows"]
+    assert sv.diff(tmp_path / "whole", tmp_path / "columns joined").equal
+
+
+def test_a_task_that_is_one_of_several_threads_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs its items itself, in their order, so that its buffer is its own; alone, it lets a pool run them."""
+    source = source_of({"t": np.zeros(3)})
+    evidence = Evidence(source, source.index.entries)
+    pooled = []
+    monkeypatch.setattr(pieces, "run_all", lambda function, items: pooled.append(list(items)))
+    assert Reading(evidence, in_threads=False).run(lambda item: -item, [1, 2, 3]) == [-1, -2, -3]
+    assert pooled == []
+    Reading(evidence).run(abs, [1, 2, 3])
+    assert pooled == [[1, 2, 3]]

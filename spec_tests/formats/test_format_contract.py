@@ -28,8 +28,9 @@ from shardvar.errors import (
 )
 from shardvar.formats.protocol import FileChecksums, Format, Sink, Source
 from shardvar.formats.table import all_formats, format_named, format_names, formats_of
-from shardvar.layout.dtypes import ITEMSIZES, MAX_RANK, NAMES, STRING, VARIANT, code, is_opaque
+from shardvar.layout.dtypes import ITEMSIZES, NAMES, STRING, VARIANT, code, is_opaque
 from shardvar.layout.region import Region
+from shardvar.limits import MAX_RANK
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.local import LocalStorage
@@ -42,7 +43,11 @@ Payloads = dict[tuple[str, Region], tuple[str, tuple[int, ...], bytes]]
 DAMAGED = (CorruptCheckpoint, IncompleteCheckpoint, InvalidCheckpoint, MalformedCheckpoint)
 
 
-@pytest.fixture(params=format_names())
+WRITTEN = [name for name in format_names() if format_named(name).capabilities.dtypes]
+READ_ONLY = sorted({*format_names()}.difference(WRITTEN))
+
+
+@pytest.fixture(params=WRITTEN)
 def form(request: pytest.FixtureRequest) -> Format:
     return format_named(request.param)
 
@@ -171,6 +176,16 @@ def outcome(source: Source, key: str) -> bytes | Exception:
         return read_payload(source, source.index.find(key), 0)
     except CheckpointError as error:
         return error
+
+
+@pytest.mark.parametrize("name", READ_ONLY)
+def test_a_format_that_is_only_read_refuses_to_write_and_to_remove(name: str, storage: LocalStorage) -> None:
+    form = format_named(name)
+    with pytest.raises(UnsupportedError, match=name):
+        form.create(storage, "ck", assignment_of([whole("t", np.arange(3))]), Metadata(), "g1")
+    with pytest.raises(UnsupportedError, match=name):
+        form.remove(storage, "ck")
+    assert storage.names() == []
 
 
 def test_what_is_written_is_read(form: Format, storage: LocalStorage) -> None:

@@ -78,7 +78,7 @@ def test_verify_reports_the_same_as_damage(case: Case, reports: dict[str, Report
     """But for what is whole and not supported."""
     verified = reports[case.name]["verify"]
     if case.error == "UnsupportedError":
-        assert verified["ok"] and verified["notes"]
+        assert not verified["damages"] and verified["unverified"]
     else:
         assert not verified["ok"] and case.error in {damage["kind"] for damage in verified["damages"]}, verified
 
@@ -102,7 +102,8 @@ def test_the_command_line_prints_no_traceback(case: Case, reports: dict[str, Rep
         assert ran["code"] in (0, 1, 2, 3), (command, ran)
         assert "Traceback" not in ran["out"] + ran["err"] and "bug in shardvar" not in ran["err"], (command, ran)
     assert reports[case.name]["shardvar reshard"]["code"] != 0
-    assert reports[case.name]["shardvar verify"]["code"] == (0 if case.error == "UnsupportedError" else 1)
+    # 3: some bytes were not compared, since this release cannot read them.
+    assert reports[case.name]["shardvar verify"]["code"] in ((0, 3) if case.error == "UnsupportedError" else (1,))
 
 
 def test_a_real_command_line_gives_an_exit_code_and_no_traceback(tmp_path: Path) -> None:

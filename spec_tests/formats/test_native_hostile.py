@@ -21,10 +21,10 @@ from shardvar.errors import (
 from shardvar.formats.native import FORMAT
 from shardvar.formats.native.entries import Overview
 from shardvar.formats.native.source import NativeSource
+from shardvar.limits import MAX_NAMES
 from shardvar.planning.index import Metadata
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.block_file import (
-    MAX_NAMES,
     IndexBlock,
     decode_index_block,
     encode_block_file,
@@ -289,6 +289,15 @@ def blocks_of(*changes: dict[str, Any]) -> list[tuple[bytes, bytes]]:
     return [(block["key"], encode_index_block(block)) for block in ({**base, **change} for change in changes)]
 
 
+def two_keys(first: bytes, last: bytes) -> bytes:
+    """A block of two tensors without elements, with these keys."""
+    zeros, ones = u64(0, 0), u32(1, 1)
+    columns = {"key": first + last, "key_nbytes": u32(len(first), len(last)), "count": ones, "file": u32(0, 0)}
+    columns |= dict.fromkeys(("shape", "offset", "extent", "start", "nbytes"), zeros)
+    columns |= {"dtype": np.zeros(2, "u1"), "rank": np.ones(2, "u1"), "crc": u32(0, 0)}
+    return encode_index_block({**decode_index_block(hand_block()).values, **columns})
+
+
 def test_blocks_must_be_as_the_table_says(tmp_path: Path) -> None:
     """First keys that fall, that are not the blocks', or a block that reaches into the next one's keys."""
     a, b, c = blocks_of({"key": b"a"}, {"key": b"b"}, {"key": b"c"})
@@ -297,6 +306,8 @@ def test_blocks_must_be_as_the_table_says(tmp_path: Path) -> None:
         ([a, (b"b", c[1])], "not those that the table gives"),
         ([a, (b"a", b[1])], "not those that the table gives"),
         ([(b"a", b[1]), b], "not those that the table gives"),
+        # The first key is right, and the last one would never be found: it is beyond the next block's first key.
+        ([(b"a", two_keys(b"a", b"c")), b], "not those that the table gives"),
     ):
         place(tmp_path, hand_made(blocks=blocks))
         with pytest.raises(InvalidCheckpoint, match=message):

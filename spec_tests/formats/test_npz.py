@@ -243,9 +243,12 @@ def change_both(position: int, mask: int) -> Callable[[bytearray], None]:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (change_both(6, 1), InvalidCheckpoint),  # encrypted
+        (change_both(6, 1), UnsupportedError),  # encrypted
+        (change_local(6, 1), InvalidCheckpoint),
+        (change_local(6, 1 << 1), InvalidCheckpoint),  # a flag that changes nothing for stored members
         (change_both(6, 1 << 5), InvalidCheckpoint),  # patched
-        (change_both(7, 1 << 5), InvalidCheckpoint),  # encrypted directory
+        (change_both(7, 1 << 5), UnsupportedError),  # encrypted directory
+        (change_central(10, 12), InvalidCheckpoint),  # bzip2, says the directory alone
         (change_both(8, 12), UnsupportedError),  # bzip2
         (change_both(8, 8), MalformedCheckpoint),  # stored bytes that claim to be deflated
         (change_local(8, 8), InvalidCheckpoint),
@@ -383,6 +386,34 @@ def test_a_small_file_does_not_ask_for_much_memory_by_claiming_fortran_order(tmp
     assert source.index.find("x").slices[0].full_shape == (200000, 1000)
     with pytest.raises(UnsupportedError, match="3200000000 bytes of memory"):
         source.read_into(source.index.find("x"), 0, 0, memoryview(bytearray(8)))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_the_crc_of_an_array_without_elements_is_compared(method: int, tmp_path: Path) -> None:
+    """Its payload is never read, but its header may be that of another array."""
+    data = archive({"b.npy": npy(GOOD), "x.npy": npy(np.zeros((0, 3), np.int32))}, method)
+    change_both(14, 1)(data)  # the CRC
+    source = opened(data, tmp_path)
+    assert {key: type(error) for key, error in source.index.faults.items()} == {"x": CorruptCheckpoint}
+    assert_same(read_whole(source)[0], {"b": GOOD})
+
+
+@pytest.mark.parametrize("tail", [b"\0", b"other bytes", b"\x03\0"])
+def test_bytes_after_the_end_of_a_deflate_stream_refuse_the_member(tail: bytes, tmp_path: Path) -> None:
+    """Its CRC is right and its sizes agree, but another reader might take the bytes for a part of it."""
+    member = npy(GOOD)
+    deflated = zlib.compress(member, wbits=-15) + tail
+    frames = [
+        bytearray(build_local(64, b"x.npy", zlib.crc32(member), len(member))),
+        bytearray(build_central(0, b"x.npy", zlib.crc32(member), len(member))),
+    ]
+    for frame, at in zip(frames, (8, 10), strict=True):
+        frame[at : at + 2] = (8).to_bytes(2, "little")
+        frame[at + 10 : at + 14] = len(deflated).to_bytes(4, "little")
+    end = build_end(len(frames[0]) + len(deflated), len(frames[1]), 1)
+    _, errors = read_whole(opened(bytes(frames[0]) + deflated + bytes(frames[1]) + end, tmp_path))
+    assert {key: type(error) for key, error in errors.items()} == {"x": MalformedCheckpoint}
+    assert "followed by others" in errors["x"].cause
 
 
 def test_many_streams_are_read_by_turns(tmp_path: Path) -> None:

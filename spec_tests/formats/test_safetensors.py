@@ -416,6 +416,13 @@ class DyingStorage:
         self._live()
         self.inner.rename(old, new)
 
+    def move(self, old: str, new: str) -> None:
+        self._live()
+        self.inner.move(old, new)
+
+    def sync(self) -> None:
+        self.inner.sync()
+
     def remove(self, name: str) -> None:
         self._live()
         self.inner.remove(name)

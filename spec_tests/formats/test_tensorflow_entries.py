@@ -265,7 +265,8 @@ def test_big_endian_elements_are_turned_round_and_checked(dtype: str) -> None:
     good.read_into(good.index.find("t"), 0, 0, memoryview(buffer))
     assert buffer == b"".join(data[i : i + unit][::-1] for i in range(16, 48, unit))
     bad = FORMAT.open(bundle({b"t": entry._replace(crc=1)}, data, header), "ck")
-    with pytest.raises(CorruptCheckpoint, match="'t': .*offset 16"):
+    found = f"offset 16 have the checksum {CRC32C.compute(data[16:48]):08x}, but the index gives "
+    with pytest.raises(CorruptCheckpoint, match=f"'t': .*{found}"):
         bad.read_into(bad.index.find("t"), 0, 0, memoryview(buffer))
 
 

@@ -138,6 +138,10 @@ class DyingStorage(LocalStorage):
         self._count()
         LocalStorage.rename(self, old, new)
 
+    def move(self, old: str, new: str) -> None:
+        self._count()
+        LocalStorage.move(self, old, new)
+
     def remove(self, name: str) -> None:
         self._count()
         LocalStorage.remove(self, name)

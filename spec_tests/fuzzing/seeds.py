@@ -105,6 +105,12 @@ def graphs() -> Iterator[bytes]:
             continue
 
 
+def costs() -> Iterator[bytes]:
+    """The smallest seeds of every other target, behind the number of the target."""
+    for number, name in enumerate(each for each in _SEEDS if each != "cost"):
+        yield from (bytes([number]) + seed for seed in seeds_of(name)[:4])
+
+
 def texts(*lines: str) -> list[bytes]:
     return [line.encode() for line in lines]
 
@@ -115,6 +121,9 @@ _SEEDS = {
     "safetensors": lambda: contents(".safetensors"),
     "safetensors_set": sets,
     "npz": lambda: contents(".npz"),
+    "torch_index": lambda: contents(".metadata"),
+    "torch_saved": lambda: contents(".pt"),
+    "pickle": lambda: contents(".metadata"),
     "npy": npy,
     "safetensors_header": headers,
     "sstable": lambda: contents(".index"),
@@ -139,5 +148,6 @@ _SEEDS = {
     "slice_text": lambda: texts(
         "13 4 3,3:-", "13 4 3,3:0,4", "5 -", "0 -", "1 2 3 0,1:0,2:0,3", " ", "9223372036854775807 -"
     ),
+    "cost": costs,
     "index_expression": lambda: texts("3:7, 0", "..., ::-1", "[1]", "-1,:,0:9:2", "64MiB", "1.5 kB", ""),
 }

@@ -4,10 +4,11 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from shardvar.checkpoint.objects.series import SeriesState
+from shardvar.checkpoint.objects.state_file import SeriesState
 from shardvar.checkpoint.objects.stored_graph import decode_graph
 from shardvar.checkpoint.reader import Reader
 from shardvar.cli.usage import parse_index_text, parse_size
@@ -18,8 +19,10 @@ from shardvar.layout.region import format_slice_text, parse_slice_text
 from shardvar.wire import ordered_code, strings
 from shardvar.wire.block_file import decode_index_block
 from shardvar.wire.npy import build_preamble, parse_preamble, preamble_nbytes
+from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.safetensors_header import parse_header
 from shardvar.wire.sstable import decompress_snappy, open_table
+from spec_tests.fuzzing.cost import read_within_budget
 from spec_tests.fuzzing.memory import MemoryStorage
 
 
@@ -165,11 +168,14 @@ def read_table(data: bytes) -> None:
 
 _SAFETENSORS = {"safetensors": "ck.safetensors", "safetensors_set": "ck.safetensors.index.json"}
 
-TARGETS = [
+_READERS = [
     Target("native", reader_of("shardvar", "ck", "ck.svindex")),
     Target("tensorflow", reader_of("tensorflow", "ck", "ck.index")),
     *(Target(name, reader_of("safetensors", file, file)) for name, file in _SAFETENSORS.items()),
     Target("npz", reader_of("npz", "ck.npz", "ck.npz")),
+    Target("torch_index", reader_of("torch", ".metadata", ".metadata")),
+    Target("torch_saved", reader_of("pt", "ck.pt", "ck.pt")),
+    Target("pickle", parse_pickle),
     Target("npy", read_npy),
     Target("safetensors_header", read_safetensors_header),
     Target("sstable", read_table),
@@ -182,4 +188,9 @@ TARGETS = [
     Target("state", read_state),
     Target("slice_text", read_slice_text),
     Target("index_expression", read_index_expression),
+]
+
+TARGETS = [
+    *_READERS,
+    Target("cost", partial(read_within_budget, [target.read for target in _READERS])),
 ]

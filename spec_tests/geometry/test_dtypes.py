@@ -1,6 +1,8 @@
 """The names of element types, and the one function that computes the bytes of a slice."""
 
 import warnings
+from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -8,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import LayoutError, UnsupportedError
+import shardvar as sv
+from shardvar.errors import ArgumentTypeError, LayoutError, UnsupportedError
 from shardvar.layout import dtypes
 from spec_tests.helpers.hypothesis_strategies import NUMBERS, shapes
 
@@ -101,3 +104,61 @@ def test_sizes_that_64_bits_cannot_hold_are_refused_without_a_warning(name: str,
 def test_an_empty_slice_of_wide_extents_is_empty() -> None:
     for shape in ((2**40, 2**40, 0), (0, *(2**62,) * 63), (*(2**62,) * 63, 0)):
         assert dtypes.slice_nbytes(np.array([dtypes.code("float32")]), np.array([shape])).tolist() == [0]
+
+
+SPELLINGS: dict[str, list[Any]] = {
+    "bool": ["bool", "?", "bool_", bool, np.bool],
+    "int8": ["int8", "i1", "b", "byte", np.int8],
+    "int32": ["int32", "i4", "<i4", ">i4", "=i4", np.int32, np.dtype(">i4")],
+    "int64": ["int64", "i8", "<i8", ">i8", "int", int, np.int64],
+    "uint8": ["uint8", "u1", "B", np.uint8],
+    "float16": ["float16", "f2", "e", "half", np.half],
+    "float32": ["float32", "f4", "f", "<f4", ">f4", "single", np.float32, np.dtype(">f4")],
+    "float64": ["float64", "f8", "d", "float", "double", float, np.float64],
+    "complex64": ["complex64", "c8", "F", np.complex64],
+    "complex128": ["complex128", "c16", "D", "complex", complex],
+    "bfloat16": ["bfloat16", ml_dtypes.bfloat16, np.dtype(ml_dtypes.bfloat16)],
+    "string": ["string", "S", "S5", "O", "object", "bytes", "str", "U3", bytes, str, object],
+}
+
+
+@pytest.mark.parametrize(("name", "given"), [(name, given) for name, all_of in SPELLINGS.items() for given in all_of])
+def test_every_spelling_of_a_dtype_in_numpy_means_it_wherever_a_dtype_is_taken(name: str, given: Any) -> None:
+    """Big-endian codes too: a byte order is not part of a dtype, and the value is in the machine's."""
+    assert dtypes.parse_dtype(given) == name
+    expected = dtypes.numpy_dtype(name)
+    value = b"a" if name == "string" else True if name == "bool" else 1
+    variable = sv.Variable(value, dtype=given)
+    assert variable.dtype == expected and variable.numpy().dtype == expected
+    assert variable.astype(given).dtype == expected
+    # Partitioners estimate the bytes of a string, and know those of a number.
+    assert sv.MaxSizePartitioner(64)((1000,), given) == sv.MaxSizePartitioner(64)((1000,), name)
+    if name != "string":
+        assert sv.initializers.Ones()((2,), given).dtype == expected
+    if name in ("float16", "float32", "float64", "bfloat16"):
+        assert sv.random.stateless_uniform([2], [1, 2], dtype=given).dtype == expected
+        assert sv.layers.Dense(1, dtype=given, input_dim=1).kernel.dtype == expected
+        assert sv.layers.Embedding(2, 1, dtype=given).embeddings.dtype == expected
+
+
+NUMERIC = [(name, given) for name, all_of in SPELLINGS.items() for given in all_of if name != "string"]
+
+
+@pytest.mark.parametrize(("name", "given"), NUMERIC)
+def test_a_reshard_casts_to_every_spelling(tmp_path: Path, name: str, given: Any) -> None:
+    sv.save(tmp_path / "a", {"x": np.zeros(3, np.int8)})
+    sv.reshard(tmp_path / "a", tmp_path / "b", cast={"*": given})
+    assert sv.load(tmp_path / "b")["x"].dtype == dtypes.numpy_dtype(name)
+
+
+@pytest.mark.parametrize("given", [None, 3, True, [], {}, (), object(), 1.5])
+def test_what_is_not_a_dtype_is_refused(given: Any) -> None:
+    with pytest.raises((ArgumentTypeError, UnsupportedError)) as caught:
+        dtypes.parse_dtype(given)
+    assert caught.value.cause and caught.value.remedy
+
+
+@pytest.mark.parametrize("given", ["", "float33", "f3", "i4,f4", "(2,)f4", "M8[s]", "V8", "g", "(2", "f4\0"])
+def test_codes_of_dtypes_that_are_not_known_are_refused(given: str) -> None:
+    with pytest.raises(UnsupportedError):
+        dtypes.parse_dtype(given)

@@ -1,5 +1,7 @@
 """How tensors are cut: the div and chunk rules exhaustively, and partitions that are proven when they are made."""
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -179,6 +181,23 @@ def test_a_spec_has_partitions_or_splits_but_not_both() -> None:
             PartitionSpec(**arguments)  # type: ignore[arg-type]
     with pytest.raises(LayoutError, match="more axes"):
         PartitionSpec(partitions=[1, 1]).sizes((3,))
+
+
+def test_a_spec_is_a_named_tuple() -> None:
+    """R-SPEC-1 (RFC 002): a ``collections.namedtuple`` of ``partitions`` and ``splits``, which stays checked."""
+    spec = PartitionSpec(splits=[[1, 8, 4]])
+    partitions, splits = spec
+    assert (partitions, splits) == (None, ((1, 8, 4),)) == (spec.partitions, spec.splits)
+    assert spec._fields == ("partitions", "splits") and spec._asdict() == {"partitions": None, "splits": ((1, 8, 4),)}
+    assert isinstance(spec, tuple) and spec == PartitionSpec(None, [[1, 8, 4]]) == (None, ((1, 8, 4),))
+    assert spec._replace(splits=[[13]]) == PartitionSpec(splits=[[13]])
+    assert pickle.loads(pickle.dumps(spec)) == copy.deepcopy(spec) == spec
+    assert repr(spec) == "PartitionSpec(partitions=None, splits=((1, 8, 4),))"
+    for replace in ({"partitions": [2]}, {"splits": None}, {"splits": [["a"]]}):
+        with pytest.raises(ArgumentError):
+            spec._replace(**replace)
+    with pytest.raises(AttributeError):
+        spec.splits = ((13,),)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

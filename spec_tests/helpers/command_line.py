@@ -1,10 +1,13 @@
 """The command line in the process of a test: its exit code and its output, and a checkpoint to try it on."""
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -45,6 +48,14 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         return Outcome(code, captured.out, captured.err)
 
     return run_one
+
+
+@contextmanager
+def terminal(columns: int, kind: str = "dumb") -> Iterator[None]:
+    """Let the standard output be a terminal so many columns wide, whatever the tests themselves write to."""
+    environment = {"COLUMNS": str(columns), "LINES": "50", "NO_COLOR": "1", "TERM": kind}
+    with patch("sys.stdout.isatty", return_value=True), patch.dict(os.environ, environment):
+        yield
 
 
 def tensors() -> dict[str, Any]:

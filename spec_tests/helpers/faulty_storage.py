@@ -8,7 +8,7 @@ refused, and the lock file stays. ``python faulty.py`` does the same with a real
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,6 +139,12 @@ class FaultyStorage:
     def rename(self, old: str, new: str) -> None:
         self.fault.step(f"rename {old} {new}", lambda: self.inner.rename(old, new))
 
+    def move(self, old: str, new: str) -> None:
+        self.fault.step(f"move {old} {new}", lambda: self.inner.move(old, new))
+
+    def sync(self) -> None:
+        self.fault.step("sync", self.inner.sync)
+
     def remove(self, name: str) -> None:
         self.fault.step(f"remove {name}", lambda: self.inner.remove(name))
 
@@ -152,6 +158,9 @@ class FaultyStorage:
 
     def make(self) -> None:
         self.inner.make()
+
+    def check_names(self, names: Iterable[str]) -> None:
+        self.inner.check_names(names)
 
     def free_nbytes(self) -> int:
         return self.inner.free_nbytes()

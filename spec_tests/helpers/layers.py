@@ -1,27 +1,38 @@
 """The table of layers: which layer may import which, as docs/design.md draws it."""
 
-_MEMORY = ("errors", "layout", "tracking", "devices", "random", "variables", "nn")
-_DISK = ("errors", "layout", "planning", "wire", "storage", "formats", "engine")
-_BELOW_ROOF = (*_MEMORY, "training", *_DISK[2:], "checkpoint")
+_MEMORY = ("errors", "forks", "layout", "tracking", "devices", "random", "variables", "nn")
+_DISK = ("errors", "forks", "layout", "planning", "wire", "storage", "formats", "engine")
+_BELOW_ROOF = (*_MEMORY, "training", *_DISK[3:], "checkpoint")
 
 # layer -> what its modules may import besides themselves; a dotted name allows that one module of a layer
 ALLOWED: dict[str, tuple[str, ...]] = {
     "_version": (),
-    "errors": (),
-    "pictures": (),
-    "layout": ("errors", "pictures"),
+    "limits": (),
+    "pictures": ("limits",),
+    "errors": ("pictures",),
+    "forks": (),
+    "layout": ("errors", "limits", "pictures"),
     "tracking": ("errors",),
-    "devices": ("errors", "layout"),
+    "devices": ("errors", "forks", "layout"),
     "random": ("errors", "layout"),
-    "variables": ("errors", "layout", "tracking", "devices", "random"),
+    "variables": ("errors", "forks", "layout", "tracking", "devices", "random"),
     "nn": ("errors", "layout", "tracking", "devices", "random", "variables"),
     "training": _MEMORY,
-    "planning": ("errors", "layout", "pictures"),
-    "wire": ("errors",),
-    "storage": ("errors",),
-    "formats": ("errors", "layout", "planning", "wire", "storage"),
-    "engine": ("errors", "layout", "planning", "formats.protocol", "storage.protocol", "wire.crc", "wire.strings"),
-    "checkpoint": (*_MEMORY, *_DISK[2:], "pictures", "_version"),
+    "planning": ("errors", "limits", "layout", "pictures"),
+    "wire": ("errors", "limits"),
+    "storage": ("errors", "forks"),
+    "formats": ("errors", "forks", "limits", "pictures", "layout", "planning", "wire", "storage"),
+    "engine": (
+        "errors",
+        "forks",
+        "layout",
+        "planning",
+        "formats.protocol",
+        "storage.protocol",
+        "wire.crc",
+        "wire.strings",
+    ),
+    "checkpoint": (*_MEMORY, *_DISK[3:], "limits", "pictures", "_version"),
     "view": ("errors", "layout", "planning", "pictures", "storage.protocol", "checkpoint"),
     "vectors": ("errors",),
     "cli": (*_BELOW_ROOF, "pictures", "view", "vectors"),

@@ -91,6 +91,11 @@ class MemoryStorage:
     def rename(self, old: str, new: str) -> None:
         self.files[new] = self.files.pop(old)
 
+    move = rename
+
+    def sync(self) -> None:
+        pass
+
     def remove(self, name: str) -> None:
         self.files.pop(name, None)
 
@@ -187,6 +192,9 @@ class MemorySink:
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         self.committed = list(checksums)
+
+    def withdraw(self) -> None:
+        """Nothing is in a place where it could be found."""
 
 
 def checkpoint_of(

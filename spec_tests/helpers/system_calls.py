@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-PATHS = ("open", "unlink", "replace", "makedirs", "scandir", "statvfs")
+PATHS = ("open", "unlink", "replace", "makedirs", "scandir", "statvfs", "stat")
 """Calls of ``os`` that take a path first."""
-DESCRIPTORS = ("fsync", "pwrite", "pread", "preadv")
+DESCRIPTORS = ("fsync", "pwrite", "pread", "preadv", "fstat")
 """Calls of ``os`` that take a descriptor first."""
 WRITING = {"pwrite", "fsync", "replace", "makedirs", "create"}
 """Calls that a full or broken disk refuses; files can still be removed and read."""
@@ -65,6 +65,8 @@ class Disk:
     """The number of bytes that a failing write has written, from the number that it was to write."""
     stays: bool = False
     """True if all writing fails from then on."""
+    after: bool = False
+    """True if the call takes effect before it fails, as where an interrupt comes at its end."""
     taken: int = 0
     """Calls so far."""
     log: list[str] = field(default_factory=list)
@@ -110,6 +112,10 @@ class Disk:
                     self.events.append(Event("write", path, start=rest[1], octets=bytes(rest[0][:done])))
                     return done
                 raise error
+            if self.after:
+                result = real(first, *rest, **options)
+                if hasattr(result, "close"):  # of scandir
+                    result.close()
             raise self.fault()
         result = None if name == "fsync" else real(first, *rest, **options)  # nobody cuts the power in earnest
         self._record(what, path, bool(is_new), rest, result)

@@ -58,7 +58,7 @@ class Mod(NumpyAdapter):
         return [whole[number :: len(handle)] for number in range(len(handle))]
 
 
-@breaks("R-READ-1")
+@breaks("R-READ-1", "R-READ-1-dtypes")
 class Unstitched(NumpyAdapter):
     """A sparse read gives rows in the order of the shards."""
 

@@ -70,12 +70,45 @@ def test_the_counterexample_is_the_smallest_and_runs() -> None:
     assert verdict.counterexample.must == "It must give np.array([2.0, 1.0], 'float32')."
 
 
+def test_a_counterexample_of_dtypes_is_one_element() -> None:
+    """A dtype that is lost shows in one element, and needs no others."""
+
+    class Floats(NumpyAdapter):
+        def save(self, path: str, tensors: Any, num_shards: int) -> None:
+            super().save(path, {key: value.astype(np.float32) for key, value in tensors.items()}, num_shards)
+
+    verdict = judge(RULES["R-CKPT-1-dtypes"], Floats())
+    assert verdict.counterexample is not None
+    assert any("adapter.save(path, {'w': np.array([" in line for line in verdict.counterexample.calls)
+    assert verdict.counterexample.calls[-1].endswith("'bool')}, 1)") and ", " not in saved_values(verdict)
+
+
+def saved_values(verdict: Any) -> str:
+    """The text of the values in the call of ``save``."""
+    line = next(line for line in verdict.counterexample.calls if line.startswith("adapter.save"))
+    return str(line.partition("np.array([")[2].partition("]")[0])
+
+
+def test_a_write_in_place_that_ought_to_be_refused_is_said_to_have_returned_none() -> None:
+    """The rule goes on with the handle; the report says what came."""
+
+    class InPlace(NumpyAdapter):
+        def assign(self, handle: Any, value: Any) -> Any:
+            handle[:] = np.array_split(value, len(handle))
+
+    verdict = judge(RULES["R-VAR-2-large"], InPlace())
+    assert verdict.outcome == BROKEN and verdict.counterexample is not None
+    assert verdict.counterexample.came == "It returned None."
+    assert judge(RULES["R-VAR-2-large"], wrong_adapters.Cropped()).counterexample.came.startswith("It returned [np.")
+
+
 def test_an_adapter_of_three_methods_claims_nothing_else() -> None:
     adapter = wrong_adapters.Three()
     verdicts = {rule.id: judge(rule, adapter, max_examples=EXAMPLES) for rule in RULES.values()}
     kept = {name for name, verdict in verdicts.items() if verdict.outcome == KEPT}
     assert {name for name, verdict in verdicts.items() if verdict.outcome == BROKEN} == set()
-    assert kept == {"R-CONCAT-1", "R-CONCAT-1-few", "R-CONCAT-1-dtypes", "R-LOOKUP-2", "R-LOOKUP-2-axes", "R-ID-1"}
+    lookups = {"R-LOOKUP-2", "R-LOOKUP-2-axes", "R-LOOKUP-2-dtypes", "R-LOOKUP-2-few-rows", "R-LOOKUP-2-many"}
+    assert kept == {"R-CONCAT-1", "R-CONCAT-1-few", "R-CONCAT-1-dtypes", "R-ID-1"} | lookups
     assert all(verdict.outcome == NOT_CLAIMED for name, verdict in verdicts.items() if name not in kept)
     assert verdicts["R-SV-1"].reason == "no shards"
     assert protocol.strangers_of(adapter) == ["lokup_bags"]

@@ -1,5 +1,6 @@
 """``shardvar.testing``: what is drawn is what it says, small cases are found, and the machine catches a wrong twin."""
 
+import glob
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,11 @@ from hypothesis.stateful import run_state_machine_as_test
 import shardvar as sv
 import shardvar.testing as t
 from shardvar.layout import Partition
+from spec_tests.helpers.programs import ENVIRONMENT
 
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+FINDING = settings(QUICK, max_examples=500, derandomize=True, database=None, phases=[Phase.generate])
+"""Without shrinking: that a mistake is found is enough, and takes a tenth of the time."""
 
 
 def test_every_public_name_has_a_docstring() -> None:
@@ -84,6 +88,78 @@ def test_updates_are_what_a_sharded_variable_does(data: st.DataObject) -> None:
         t.assert_matches_oracle(sharded, full)
 
 
+@given(st.data())
+def test_what_must_be_refused_is_refused_and_changes_nothing(data: st.DataObject) -> None:
+    sharded, full = data.draw(t.sharded_variables())
+    update = data.draw(t.refused_updates(full.shape))
+    with pytest.raises(sv.errors.ShardvarError):
+        if update.ids is None:
+            getattr(sharded, update.op if update.op == "assign" else f"assign_{update.op}")(update.values)
+        else:
+            getattr(sharded, f"scatter_{update.op}")(sv.IndexedSlices(update.values, update.ids))
+    t.assert_matches_oracle(sharded, full)
+
+
+@given(st.data())
+def test_limits_of_norms_are_below_at_and_above(data: st.DataObject) -> None:
+    sharded, full = data.draw(t.sharded_variables(row_shapes=((2,), (3, 2))))
+    limit, rows = data.draw(t.max_norms(full)), data.draw(t.ids(len(full)))
+    assert limit > 0
+    t.assert_matches_oracle(sv.nn.embedding_lookup(sharded, rows, limit), t.clipped(full[rows], limit), ulps=4)
+
+
+@QUICK
+@given(t.sharded_checkpoints())
+def test_checkpoints_of_many_shards_are_saved_and_loaded(
+    tmp_path_factory: pytest.TempPathFactory, drawn: tuple[dict[str, Any], dict[str, list[int]]]
+) -> None:
+    tensors, sizes = drawn
+    path = tmp_path_factory.mktemp("c") / "model"
+    cuts = {key: sv.PartitionSpec(splits=[some, *([n] for n in tensors[key].shape[1:])]) for key, some in sizes.items()}
+    sv.save(path, tensors, partition={glob.escape(key): cut for key, cut in cuts.items()})
+    for key, value in sv.load(path).items():
+        t.assert_matches_oracle(value, tensors[key])
+
+
+def test_layouts_have_more_than_ten_shards_and_empty_ones() -> None:
+    looked = settings(phases=[Phase.generate, Phase.shrink], database=None, derandomize=True, max_examples=100)
+    assert len(find(t.layouts(), lambda sizes: len(sizes) > 10, settings=looked)) == 11
+    assert find(t.layouts(), lambda sizes: 0 in sizes[:-1] and sizes[-1] > 0, settings=looked) == [0, 1]
+
+
+def test_a_snapshot_shows_a_later_write_and_what_is_overwritten() -> None:
+    memory = np.array([1.0, 2.0])
+    view, copy = t.Snapshot.of(memory[:1]), t.Snapshot.of(memory[:1].copy())
+    memory += 1
+    assert (view.value != view.copy).all() and (copy.value == copy.copy).all()
+    assert view.scribble() and memory[0] == 0
+    memory.flags.writeable = False
+    assert not t.Snapshot.of(memory[:1]).scribble()
+
+
+FAILS = """
+from shardvar.testing import assert_matches_oracle
+def test_fails():
+    assert_matches_oracle([1.0, 2.0], [1.0, 3.0])
+"""
+
+
+def test_a_failure_shows_the_line_of_the_test_and_nothing_of_the_comparison(tmp_path: Path) -> None:
+    (tmp_path / "test_fails.py").write_text(FAILS, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_fails.py"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "assert_matches_oracle([1.0, 2.0], [1.0, 3.0])" in done.stdout
+    assert "The answer is 2.0 at [1], where the oracle says 3.0." in done.stdout
+    assert "compare.py" not in done.stdout and ">>>" not in done.stdout
+
+
 @pytest.mark.parametrize(
     ("actual", "expected", "told"),
     [
@@ -125,7 +201,17 @@ class Lossy(t.ShardedVariableMachine):
     def index(self, key: Any) -> Any:
         raise NotImplementedError
 
+    def check(self, update: t.Update) -> None:
+        """``ValueError`` for a write that does not fit."""
+        full = self.read()
+        rows = full if update.ids is None else np.empty((len(update.ids), *full.shape[1:]))
+        if update.values.shape != rows.shape:
+            raise ValueError("another shape")
+        if update.ids is not None and ((update.ids < 0) | (update.ids >= len(full))).any():
+            raise ValueError("no such row")
+
     def write(self, update: t.Update) -> Any:
+        self.check(update)
         if update.ids is None or update.op != "add":
             return [t.updated(self.read(), update)]
         whole = self.read()
@@ -136,7 +222,39 @@ class Lossy(t.ShardedVariableMachine):
 def test_the_machine_passes_shardvar_and_catches_a_lost_row() -> None:
     run_state_machine_as_test(t.ShardedVariableMachine, settings=settings(QUICK, stateful_step_count=8))
     with pytest.raises(AssertionError, match="The variable is"):
-        run_state_machine_as_test(Lossy, settings=settings(QUICK, max_examples=500, derandomize=True, database=None))
+        run_state_machine_as_test(Lossy, settings=FINDING)
+
+
+class Views(Lossy):
+    """A list of arrays whose single shard is read as it lies in memory."""
+
+    def read(self) -> Any:
+        return self.variable[0] if len(self.variable) == 1 else np.concatenate(self.variable)
+
+    def write(self, update: t.Update) -> Any:
+        self.check(update)
+        whole = t.updated(self.read(), update)
+        for shard, part in zip(
+            self.variable, np.split(whole, np.cumsum(list(map(len, self.variable)))[:-1]), strict=True
+        ):
+            shard[...] = part
+        return None
+
+
+class Lenient(Lossy):
+    """A list of arrays that drops rows which are not there."""
+
+    def write(self, update: t.Update) -> Any:
+        if update.ids is not None:
+            inside = (update.ids >= 0) & (update.ids < len(self.read()))
+            update = t.Update(update.op, update.ids[inside], update.values[: len(inside)][inside])
+        return [t.updated(self.read(), update)]
+
+
+@pytest.mark.parametrize(("machine", "told"), [(Views, "is"), (Lenient, "must be refused")])
+def test_the_machine_catches_views_and_writes_that_ought_to_be_refused(machine: Any, told: str) -> None:
+    with pytest.raises(Exception, match=told):
+        run_state_machine_as_test(machine, settings=FINDING)
 
 
 WITHOUT = """

@@ -106,7 +106,7 @@ MUTANTS = [
         "half-a-write",
         "A write to many shards is committed shard by shard: who reads in between sees a half of it.",
         "variables/writes.py",
-        '    with holding([resource for write in writes for resource in write.resources]), np.errstate(all="ignore"):\n'
+        '    with holding(resources), np.errstate(all="ignore"), unforked:\n'
         "        for write in writes:\n"
         "            write.apply()",
         "    for write in writes:\n"
@@ -149,6 +149,22 @@ MUTANTS = [
         "        if not given.partition_arguments and known_shape is not None",
         "variable_creation sharded_devices",
         "4",
+    ),
+    mutant(
+        "subtract-from-every-copy",
+        "Every copy of a variable that is read as a sum is subtracted from: the sum changes several times.",
+        "variables/sync_on_read.py",
+        "if update in (ADD, SUB) and",
+        "if update in (ADD,) and",
+        "sync_on_read",
+    ),
+    mutant(
+        "rows-beyond-the-bits",
+        "A row number and its place are packed into one integer that they do not fit.",
+        "variables/scatter.py",
+        "1 << (63 - bits):",
+        "1 << (64 - bits):",
+        "sharded_scatter",
     ),
     mutant(
         "seven-rounds",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shardvar import nn
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.nn import SparseTensor, gradient, vjp
+from shardvar.nn.gradients import dense_gradients
 from shardvar.variables import IndexedSlices, ShardedVariable, Variable
 from spec_tests.helpers.embedding_tables import Table, ids_for, shard, tables
 
@@ -161,3 +162,11 @@ def test_a_row_as_long_as_max_norm_has_the_gradient_of_longer_rows() -> None:
         _, pullback = nn.vjp(nn.embedding_lookup, Variable(rows, dtype="float64"), [0], limit)
         ((found, _),) = pullback(np.array([[1.0, 0.0]]))[0]
         np.testing.assert_allclose(found.values, np.array(wanted) * (4 if limit else 1), rtol=1e-12)
+
+
+def test_the_gradient_of_a_scalar_is_one_part() -> None:
+    """It has no rows to cut; a table has a part for each shard."""
+    scalar, table = Variable(1.0), shard(np.zeros((5, 2), np.float32), [2, 3])
+    assert [(part.tolist(), source) for part, source in dense_gradients(scalar, np.array(2.0))] == [(2.0, scalar)]
+    parts = dense_gradients(table, np.arange(10.0).reshape(5, 2))
+    assert [part.shape for part, _ in parts] == [(2, 2), (3, 2)]

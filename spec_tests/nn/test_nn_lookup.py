@@ -1,6 +1,7 @@
 """embedding_lookup is NumPy's ``full[ids]`` whatever the layout, moves the rows that it returns and no others."""
 
 import inspect
+from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
@@ -115,8 +116,25 @@ def test_a_list_of_shards_is_refused_since_it_does_not_say_how_rows_are_numbered
     """R-LOOKUP-1 (RFC 002): "a tf.Variable or a ShardedVariable rather than a list of variables"."""
     with pytest.raises(ArgumentTypeError, match="mod_to_div"):
         embedding_lookup([Variable([1.0]), Variable([2.0])], [0])
-    with pytest.raises(ArgumentError, match="scalar"):
+    with pytest.raises(ArgumentError, match="is a scalar and has no rows"):
         embedding_lookup(Variable(1.0), [0])
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [
+        lambda table: embedding_lookup(table, [0]),
+        lambda table: sv.nn.embedding_lookup_sparse(table, [[0]], None),
+        lambda table: sv.nn.safe_embedding_lookup_sparse(table, [[0]]),
+        lambda table: sv.nn.plan_balanced_rows([1], table),
+    ],
+)
+def test_every_lookup_asks_for_a_table_with_an_axis(look_up: Callable[[Variable], object]) -> None:
+    """Before anything is read: the remedy is that of a lookup, not of a read."""
+    with pytest.raises(ArgumentError) as refused:
+        look_up(Variable(1.0, name="w"))
+    assert refused.value.cause == "w is a scalar and has no rows."
+    assert refused.value.remedy == "Give a variable with at least one axis."
 
 
 @pytest.mark.parametrize("ids", [[0.5], ["a"], [None], [True], [[0], [0, 0]], "abc", object()])
@@ -156,6 +174,20 @@ def test_shards_that_were_not_cut_by_mod_are_refused() -> None:
         mod_to_div([])
     with pytest.raises(ArgumentTypeError):
         mod_to_div([Variable(1.0)])
+
+
+def test_ids_that_no_shard_by_mod_holds_are_refused() -> None:
+    """As many shards as rows, and the last id, are within the bounds."""
+    assert [each.tolist() for each in mod_owner([12], 13, 13)] == [[12], [0]]
+    assert mod_sizes(3, 1) == (3,)
+    for ids in ([13], [-1], [0, 13]):
+        with pytest.raises(OutOfRange, match=r"outside \[0, 13\)"):
+            mod_owner(ids, 13, 5)
+    with pytest.raises(ArgumentTypeError, match="float64"):
+        mod_owner([0.0], 13, 5)
+    for num_shards in (0, -1):
+        with pytest.raises(ArgumentError, match="not a layout"):
+            mod_sizes(13, num_shards)
 
 
 def test_shards_of_one_row_each_are_the_same_by_mod_and_by_div() -> None:

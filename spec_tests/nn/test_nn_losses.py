@@ -11,6 +11,7 @@ from shardvar.devices import track_transfers
 from shardvar.errors import ArgumentError, OutOfRange
 from shardvar.nn import SampledValues, log_uniform_sampler, nce_loss, sampled_softmax_loss
 from shardvar.nn.losses import expected_count
+from shardvar.random import stateless_uniform
 from shardvar.variables import Variable
 from spec_tests.helpers.embedding_tables import shard, sizes
 
@@ -140,3 +141,16 @@ def test_what_cannot_be_meant_is_refused() -> None:
         nce_loss(weights, biases, [[0]], x, 2, 4, sampled_values=[1, 2])
     with pytest.raises(ArgumentError, match="sampled_expected_count"):
         SampledValues.of(([1, 2], np.ones((1, 1)), np.ones(3)), (1, 1))
+
+
+def test_many_classes_are_drawn_batch_by_batch() -> None:
+    """Each batch of 65,536 uniform values has a seed of its own, so that the memory is bounded and the draws agree."""
+    count, range_max, seed = 20_000, 30_000, 3
+    found: dict[int, None] = {}
+    batch = 0
+    while len(found) < count:
+        uniform = stateless_uniform([1 << 16], [seed, batch], dtype="float64")
+        found |= dict.fromkeys((np.exp(uniform * np.log(range_max + 1)) - 1).astype(np.int64).tolist())
+        batch += 1
+    candidates = log_uniform_sampler([[0]], count, range_max, seed).sampled_candidates.tolist()
+    assert batch > 1 and candidates == list(found)[:count]

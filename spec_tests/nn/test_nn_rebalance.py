@@ -1,5 +1,7 @@
 """Rows that stand elsewhere than their ids say: balanced by frequency or shuffled, and always found again."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -8,9 +10,10 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array, Ints
+from shardvar.layout.partition import Partition
 from shardvar.nn import RebalancedEmbedding, embedding_lookup, permute_rows, plan_balanced_rows, plan_shuffled_rows
 from shardvar.tracking import ObjectGraph
-from shardvar.variables import Variable
+from shardvar.variables import AggregatingVariable, MirroredVariable, ShardedVariable, Variable
 from shardvar.variables.row_layout import RowLayout
 from spec_tests.helpers.embedding_tables import Table, ids_for, sizes, tables
 
@@ -43,6 +46,25 @@ def test_balanced_rows_are_a_permutation(counts: list[int], seed: int) -> None:
     layout = RowLayout.of_sizes(counts)
     rows = plan_balanced_rows(np.random.default_rng(seed).integers(0, 9, layout.num_rows), layout)
     assert sorted(rows.tolist()) == list(range(layout.num_rows))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.data())
+def test_each_id_goes_to_the_shard_with_room_whose_load_is_least(counts: list[int], data: st.DataObject) -> None:
+    """A plain twin: the most frequent first, and of equal loads the first shard."""
+    total = sum(counts)
+    frequencies = data.draw(st.lists(st.integers(0, 9), min_size=total, max_size=total))
+    loads, rows = [0] * len(counts), [-1] * total
+    free = [list(range(sum(counts[:shard]), sum(counts[: shard + 1]))) for shard in range(len(counts))]
+    for one in sorted(range(total), key=lambda one: -frequencies[one]):
+        least = min((shard for shard in range(len(counts)) if free[shard]), key=lambda shard: (loads[shard], shard))
+        rows[one] = free[least].pop(0)
+        loads[least] += frequencies[one]
+    assert plan_balanced_rows(frequencies, RowLayout.of_sizes(counts)).tolist() == rows
+
+
+def test_loads_are_sums_of_frequencies_and_not_counts_of_ids() -> None:
+    assert plan_balanced_rows([8, 4, 4, 1, 1, 1], RowLayout.of_sizes([3, 3])).tolist() == [0, 3, 4, 1, 5, 2]
 
 
 @settings(deadline=None)
@@ -97,3 +119,22 @@ def test_rows_that_are_no_permutation_are_refused(rows: list[float]) -> None:
 def test_frequencies_that_are_no_counts_are_refused(frequencies: list[float]) -> None:
     with pytest.raises(ArgumentError, match="Frequencies"):
         plan_balanced_rows(frequencies, RowLayout.of_sizes([1, 1]))
+
+
+def test_a_table_or_its_partition_says_which_shard_holds_which_rows() -> None:
+    frequencies = [8, 4, 4, 1, 1, 1]
+    table = ShardedVariable([Variable(np.zeros((rows, 2))) for rows in (2, 0, 4)])
+    wanted = plan_balanced_rows(frequencies, RowLayout.of_sizes([2, 0, 4])).tolist()
+    mirrored = MirroredVariable([ShardedVariable([Variable(np.zeros((rows, 2))) for rows in (2, 0, 4)]) for _ in "ab"])
+    for layout in (table, table.partition, mirrored, AggregatingVariable(table, "SUM")):
+        assert plan_balanced_rows(frequencies, layout).tolist() == wanted
+    assert plan_balanced_rows(frequencies, Variable(np.zeros((6, 2)))).tolist() == list(range(6))
+    assert plan_balanced_rows({0: 8, 2: 4, 1: 4, 3: 1, 5: 1, 4: 1}, table).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    "layout", [Partition.from_counts((6, 2), (1, 2)), Partition.from_counts((), ()), "ab", 3, None]
+)
+def test_what_does_not_say_which_shard_holds_which_rows_is_refused(layout: Any) -> None:
+    with pytest.raises(ArgumentError):
+        plan_balanced_rows([1.0] * 6, layout)

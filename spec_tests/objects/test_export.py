@@ -222,7 +222,7 @@ def test_wrong_usage_has_one_clear_error_and_writes_nothing(tmp_path: Path) -> N
         sv.load_exported(tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
     sv.save(tmp_path / "arrays", {"w": table()})
-    with pytest.raises(InvalidCheckpoint, match="no object: w"):
+    with pytest.raises(InvalidCheckpoint, match="no object: 'w'"):
         sv.load_exported(tmp_path / "arrays")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.checkpoint.objects.manager import Retention, plan_rotation
-from shardvar.checkpoint.objects.series import SeriesState, write_state
+from shardvar.checkpoint.objects.state_file import SeriesState, write_state
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint.objects.series import SeriesState, read_state
+from shardvar.checkpoint.objects.state_file import SeriesState, read_state
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -24,6 +24,7 @@ from shardvar.storage.local import LocalStorage
 from shardvar.training.module import Module
 from shardvar.variables import create_sharded_variable
 from spec_tests.helpers import paths
+from spec_tests.helpers.permissions import bound_by_permissions
 
 COUNTER = "save_counter/.ATTRIBUTES/VARIABLE_VALUE"
 FORMATS = ["shardvar", "tensorflow", "safetensors", "npz"]
@@ -61,8 +62,9 @@ def test_counting_goes_on_where_the_restored_checkpoint_was(tmp_path: Path) -> N
     other = sv.Checkpoint(w=sv.Variable([0.0]))
     other.restore(tmp_path / "model-2").assert_consumed()
     assert int(other.save_counter) == 2
-    assert other.save(tmp_path / "model").path.endswith("model-3")
-    assert int(other.save_counter) == 3
+    assert other.save(tmp_path / "model").path.endswith("model-4"), "model-3 exists, and is not overwritten"
+    assert int(other.save_counter) == 4
+    assert other.save(tmp_path / "elsewhere" / "model").path.endswith("model-5")
 
 
 def test_write_makes_no_counter_and_restore_none_where_none_was_saved(tmp_path: Path) -> None:
@@ -88,8 +90,6 @@ def test_a_root_has_the_counter_beside_its_own_children(tmp_path: Path) -> None:
 
 
 def test_a_root_without_room_for_a_counter_is_refused_before_a_byte_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="is a variable"):
-        sv.Checkpoint(sv.Variable(1.0)).save(tmp_path / "model")
     module = Module()
     module.save_counter = sv.Variable(1)
     with pytest.raises(ArgumentError, match="another child named 'save_counter'"):
@@ -184,11 +184,13 @@ def test_a_name_that_no_file_holds_is_one_error_and_the_checkpoint_before_stays(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == there
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_directory_that_may_not_be_written_is_a_storage_error(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(StorageError, match="permission is denied"):
-        sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "model")
+def test_a_directory_that_may_not_be_written_is_a_storage_error() -> None:
+    checkpoint = sv.Checkpoint(w=sv.Variable(1.0))
+    with bound_by_permissions() as place:
+        checkpoint.save(place / "model")
+        place.chmod(0o500)
+        with pytest.raises(StorageError, match="permission is denied"):
+            checkpoint.save(place / "model")
 
 
 def test_objects_that_say_what_they_save_are_saved_with_the_rest(tmp_path: Path) -> None:
@@ -299,16 +301,13 @@ def test_a_long_state_is_read_in_the_time_of_its_length() -> None:
     assert SeriesState.decode(state.encode()) == state
 
 
-@pytest.mark.parametrize("stated", ["../out", "/out", "..", ".", "", "inner/../../out", "link/out", "a\0b", "x" * 300])
+@pytest.mark.parametrize("stated", ["../out", "/out", "..", ".", "inner/../../out", "link/out", "a\0b", "x" * 300])
 def test_a_state_file_leads_nowhere_outside_of_its_directory(tmp_path: Path, stated: str) -> None:
     home = tmp_path / "home"
     (home / "inner").mkdir(parents=True)
     (home / "link").symlink_to(tmp_path)
     sv.save(tmp_path / "out", {"a": np.zeros(1)})
     (home / "checkpoint").write_bytes(SeriesState(stated.replace("/out", f"{tmp_path}/out", stated == "/out")).encode())
-    if not stated:
-        assert sv.latest_checkpoint(home) is None
-        return
     with pytest.raises(InvalidCheckpoint, match="not in that directory"):
         sv.latest_checkpoint(home)
 

@@ -31,9 +31,30 @@ def test_a_hook_is_told_of_each_child_after_it_stands_in_the_table() -> None:
     root.await_children(lambda parent, name, child: seen.append((parent.children[name] is child, name)))
     root.track("late", late)
     assert seen == [(True, "late")]
-    root.await_children(None)
+    root.await_children()
     root.track("unseen", Trackable())
     assert len(seen) == 1
+
+
+def test_an_object_may_have_several_hooks_which_are_called_in_order() -> None:
+    root, seen = Trackable(), []
+    hooks = [lambda parent, name, child, number=number: seen.append(number) for number in range(3)]
+    root.await_children(*hooks)
+    assert root.child_hooks == tuple(hooks)
+    root.track("child", Trackable())
+    assert seen == [0, 1, 2]
+    root.await_children(hooks[2])
+    root.track("child", Trackable())
+    assert seen == [0, 1, 2, 2]
+
+
+def test_children_that_are_added_to_the_root_are_in_the_graph_alone() -> None:
+    root, own, added = Trackable(), Trackable(), Trackable()
+    root.track("own", own).track("up", root)
+    graph = ObjectGraph.of(root, {"added": added, "same": own})
+    assert graph.objects == (root, own, added)
+    assert graph.edges == ((("own", 1), ("added", 2), ("same", 1)), (("up", 0),), ())
+    assert list(root.children) == ["own"]
 
 
 def test_a_hook_may_leave_itself_on_the_child_so_that_grandchildren_are_seen() -> None:

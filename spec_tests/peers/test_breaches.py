@@ -55,10 +55,11 @@ def test_a_script_shows_its_breach_and_the_version(script: Path, runs: Runs) -> 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=NAMES)
 def test_a_script_is_about_the_framework_alone(script: Path) -> None:
-    """It imports no shardvar, and is as short as half a screen."""
+    """It imports no shardvar, and below its docstring, which names the rules, it is as short as half a screen."""
     text = script.read_text(encoding="utf-8")
-    nodes = list(ast.walk(ast.parse(text)))
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
     modules = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     modules |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     assert not [module for module in modules if module.partition(".")[0] == "shardvar"]
-    assert len(text.splitlines()) <= 30
+    assert len(text.splitlines()) - (tree.body[0].end_lineno or 0) <= 30

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.checkpoint.objects.series import SeriesState
+from shardvar.checkpoint.objects.state_file import SeriesState
 from shardvar.variables import create_sharded_variable
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")

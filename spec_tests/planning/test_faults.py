@@ -4,11 +4,12 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardvar.errors import IncompleteCheckpoint, OutOfBounds, OverlappingSlices
 from shardvar.layout import Region
+from shardvar.layout.region import subtract_all
 from shardvar.planning import plan
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable
@@ -67,6 +68,34 @@ def test_tilings_have_no_fault(slices: SliceTable) -> None:
     assert find_faults(slices) == {}
 
 
+@pytest.fixture
+def nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tensor that is cut along several axes is treated as one of many slices."""
+    monkeypatch.setattr(plan, "_SEARCHED", 0)
+
+
+@pytest.mark.usefixtures("nothing_is_searched")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(damaged_tables())
+def test_many_slices_have_the_same_faults_as_few(slices: SliceTable) -> None:
+    """The same keys are at fault, with an error that is true: of a hole and an overlap, either may be named."""
+    expected, found = twin(slices), find_faults(slices)
+    assert found.keys() == expected.keys()
+    for key, error in found.items():
+        tensor = list(slices.tensors.keys).index(key)
+        if type(error) is not expected[key]:
+            assert (type(error), expected[key]) == (IncompleteCheckpoint, OverlappingSlices)
+            stored = [slices.region(row) for row in range(len(slices)) if slices.tensor[row] == tensor]
+            assert subtract_all(Region.whole(slices.tensors.shape(tensor)), stored)
+
+
+@pytest.mark.usefixtures("nothing_is_searched")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(slice_tables())
+def test_tilings_of_many_slices_have_no_fault(slices: SliceTable) -> None:
+    assert find_faults(slices) == {}
+
+
 @given(damaged_tables())
 def test_every_error_names_its_key_and_says_what_to_do(slices: SliceTable) -> None:
     for key, error in find_faults(slices).items():
@@ -120,6 +149,22 @@ def test_more_slices_than_are_subtracted_are_still_called_incomplete(monkeypatch
     assert error.cause == "'w/b' lacks some of the 40 elements of [0:40]."
 
 
+@pytest.mark.parametrize(("count", "words"), [(1024, "[{0}:{1}]"), (1025, "some of the {1} elements of [0:{1}]")])
+def test_a_hole_among_1024_slices_is_named(count: int, words: str) -> None:
+    error = find_faults(of((count + 1,), *(((row,), (1,)) for row in range(count))))["w/b"]
+    assert error.cause == f"'w/b' lacks {words.format(count, count + 1)}."
+
+
+def test_all_tensors_share_one_budget_of_slices_that_are_subtracted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index with a hole in every tensor is reported in bounded time: the first holes are named, the others not."""
+    monkeypatch.setattr(plan, "_SUBTRACTED", 4)
+    tensors = TensorTable.of([(f"t{number}", "int8", (6,)) for number in range(3)])
+    held = [(tensor, Region((start,), (2,))) for tensor in range(3) for start in (0, 4)]
+    causes = [error.cause for error in find_faults(table_of(tensors, held)).values()]
+    unnamed = "'t2' lacks some of the 6 elements of [0:6]."
+    assert causes == ["'t0' lacks [2:4].", "'t1' lacks [2:4].", unnamed]
+
+
 @pytest.mark.parametrize(
     ("full", "offset", "shape"),
     [
@@ -149,6 +194,15 @@ def test_a_tensor_of_more_elements_than_numbers_can_count_is_incomplete_without_
         error = find_faults(slices)["t"]
     assert isinstance(error, IncompleteCheckpoint)
     assert len(str(error)) < 100_000
+
+
+def test_a_tensor_without_elements_and_with_long_axes_is_whole_without_a_warning() -> None:
+    """The product of its other extents is beyond any float, and infinity times zero is not a number."""
+    shape = (2**62,) * 20 + (0,)
+    slices = table_of(TensorTable.of([("t", "int8", shape)]), [(0, Region.whole(shape))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert find_faults(slices) == {}
 
 
 def test_a_hundred_thousand_slices_on_one_axis_are_looked_at_once() -> None:

@@ -20,7 +20,13 @@ from shardvar.checkpoint.callbacks.slice_source import SliceSource
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import parse_slice_text
 from shardvar.planning.index import EntryTable
-from shardvar.planning.policies.max_shard_size import OBJECT_GRAPH_KEY, WeighedSlices, fewest_files, weights_of
+from shardvar.planning.policies.max_shard_size import (
+    OBJECT_GRAPH_KEY,
+    WeighedSlices,
+    fewest_files,
+    strings_nbytes,
+    weights_of,
+)
 from shardvar.planning.policies.policy import HOLDS_ALL, tabulate
 from shardvar.planning.slices import TensorTable
 from spec_tests.helpers import paths
@@ -189,3 +195,24 @@ def test_compat_with_nothing_known_is_refused() -> None:
             sv.MaxShardSizePolicy(limit)  # type: ignore[arg-type]
     with pytest.raises(sv.errors.ArgumentError, match="compat='torch'"):
         sv.MaxShardSizePolicy(8, compat="torch")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("compat", [None, "tensorflow"])
+@pytest.mark.parametrize("spec", ["10 3 2,4:0,3", "2 3 0,1:0,3", "6 0,6"])
+def test_a_tensor_of_another_shape_than_its_slice_spec_is_refused(spec: str, compat: Any) -> None:
+    given = [sv.ShardableTensor(np.zeros((2, 3), np.float32), np.float32, "", "w", (2, 3), spec, "w")]
+    with pytest.raises(sv.errors.LayoutError, match="'w' has shape"):
+        sv.MaxShardSizePolicy(16, compat=compat)(given)
+
+
+@given(st.integers(0, 1 << 22), st.integers(1, 50))
+def test_strings_count_with_their_own_bytes(length: int, count: int) -> None:
+    """Exactly for one string of any length, and for several of the same one: a varint has 7 bits a byte."""
+    digits = max(1, -(-length.bit_length() // 7))
+    assert strings_nbytes(4 + count * (digits + length), count) == count * length
+
+
+@pytest.mark.parametrize("length", [0, 127, 128, 129, (1 << 14) - 1, 1 << 14, (1 << 21) - 1, 1 << 21])
+def test_a_string_counts_with_its_own_bytes_where_a_digit_more_begins(length: int) -> None:
+    digits = max(1, -(-length.bit_length() // 7))
+    assert strings_nbytes(4 + digits + length, 1) == length

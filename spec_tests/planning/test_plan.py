@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import IncompleteCheckpoint, InconsistentTensor, UnknownKey
+from shardvar.errors import IncompleteCheckpoint, InconsistentTensor, OverlappingSlices, UnknownKey
 from shardvar.layout import Region
 from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
@@ -187,3 +187,11 @@ def test_two_hundred_thousand_slices_become_a_hundred_thousand() -> None:
         return SliceTable.of(tensors, np.zeros(count, np.int64), offset, shape)
 
     assert len(plan_copies(rows(200_000), rows(100_000)).copies) == 200_000
+
+
+@pytest.mark.parametrize("second", [Region((2,), (2,)), Region((0,), (4,)), Region((3,), (1,))])
+def test_sources_that_overlap_are_named_as_such_and_not_as_a_hole(second: Region) -> None:
+    tensors = TensorTable.of([("w", "float32", (4,))])
+    sources = table_of(tensors, [(0, Region((0,), (4,))), (0, second)])
+    with pytest.raises(OverlappingSlices, match="'w' hold the same elements"):
+        plan_copies(sources, table_of(tensors, [(0, Region((0,), (4,)))]))

@@ -11,8 +11,9 @@ from shardvar.layout import Region
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.plan import Assignment, find_faults
-from shardvar.planning.policies import AllInOnePolicy, BalancedPolicy, MaxShardSizePolicy, TablePolicy
+from shardvar.planning.policies import AllInOnePolicy, BalancedPolicy, ColumnarPolicy, MaxShardSizePolicy, TablePolicy
 from shardvar.planning.policies.max_shard_size import weights_of
+from shardvar.planning.policies.policy import HOLDS_ALL
 from shardvar.planning.slices import SliceTable, TensorTable
 from spec_tests.helpers.hypothesis_strategies import slice_tables, table_of
 
@@ -228,3 +229,12 @@ def test_nothing_is_assigned_to_one_file() -> None:
     for policy in (AllInOnePolicy(), MaxShardSizePolicy(10), BalancedPolicy(3)):
         answer = policy.assign(nothing, CUTS_NUMBERS)
         assert (len(answer.slices), answer.num_files) == (0, 1)
+
+
+def test_a_columnar_policy_must_say_what_it_does_and_decide() -> None:
+    """The base class answers neither, so that a policy that forgot one fails instead of writing nothing."""
+    slices = TensorTable.of([("a", "int8", (2,))]).whole()
+    with pytest.raises(NotImplementedError):
+        _ = ColumnarPolicy().description
+    with pytest.raises(NotImplementedError):
+        ColumnarPolicy().assign(slices, HOLDS_ALL)

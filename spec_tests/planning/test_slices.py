@@ -130,3 +130,17 @@ def test_tables_are_values_that_can_be_carried_elsewhere(slices: SliceTable, key
     one = TensorSlice(key, "float32", (2,), Region((0,), (1,)), 4)
     assert pickle.loads(pickle.dumps(one)) == one
     assert not one.is_whole
+
+
+@given(slice_tables())
+def test_rows_of_a_tensor_keep_their_order_unless_offsets_are_asked_for(slices: SliceTable) -> None:
+    """Grouped by tensor: ascending rows, or the regions in C order."""
+    for by_offset in (False, True):
+        order, bounds = slices.by_tensor(by_offset=by_offset)
+        assert slices.by_tensor()[0].tolist() == slices.by_tensor(by_offset=False)[0].tolist()
+        assert bounds[0] == 0 and bounds[-1] == len(slices) == len(set(order.tolist()))
+        for tensor in range(len(slices.tensors)):
+            rows = order[bounds[tensor] : bounds[tensor + 1]].tolist()
+            assert all(slices.tensor[row] == tensor for row in rows)
+            places = [slices.region(row).offset for row in rows]
+            assert places == sorted(places) if by_offset else rows == sorted(rows)

@@ -2,6 +2,7 @@
 
 import operator
 import random
+import time
 import zlib
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from shardvar.errors import MalformedCheckpoint
 from shardvar.wire.crc import CRC32, CRC32C
 from spec_tests.fuzzing.amnesty import amnesty
+from spec_tests.fuzzing.cost import read_within_budget
 from spec_tests.fuzzing.seeds import MAX_NBYTES, seeds_of
 from spec_tests.fuzzing.targets import TARGETS, Target
 
@@ -69,3 +71,19 @@ def test_inside_of_an_amnesty_no_checksum_is_wrong_and_after_it_they_are_what_th
             assert all((found.__eq__(other), not found.__ne__(other), operator.eq(int(other), found)))
         assert CRC32.combine(1, 2, 3) == 9
     assert CRC32C.compute(data) == right and CRC32C.compute(data) != 7
+
+
+def test_the_oracle_of_cost_finds_what_takes_the_square_of_an_input() -> None:
+    """In time, and in memory; what takes its input a few times passes."""
+    content = b"\x00" + bytes(1 << 12)
+
+    def slow(data: bytes) -> None:
+        stop = time.process_time() + len(data) ** 2 * 5e-8
+        while time.process_time() < stop:
+            pass
+
+    read_within_budget([bytes.hex], content)
+    with pytest.raises(AssertionError, match="s of CPU"):
+        read_within_budget([slow], content)
+    with pytest.raises(AssertionError, match="bytes of memory"):
+        read_within_budget([lambda data: data * len(data)], content)

@@ -1,5 +1,6 @@
 """Generate docs/rules.md: for each sentence of the RFCs, its code, its tests, and the implementations that keep it."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
@@ -8,6 +9,7 @@ from spec_tests.rules import mentions
 from spec_tests.rules.kept import checks, kept_by
 from spec_tests.rules.mentions import Mention
 from spec_tests.rules.sentences import Document, Sentence, documents, sentences_by_rule
+from spec_tests.rules.status import KEPT, NOT_TESTED, RULE_KEPT, running_tests, status_of
 
 PAGE = paths.DOCS / "rules.md"
 
@@ -22,8 +24,9 @@ code or test, or if a quotation is not exact.
 - *implemented by*: the functions, classes or modules whose documentation or comments name the rule.
 - *tested by*: the tests that fail if the rule is broken; `kit` lists the corresponding checks of the conformance kit.
 - *kept by*: the kit's results for each implementation, or `not in the kit` if the kit has no such check.
-- *status*: `kept`, possibly with a note; `unlike`, if shardvar deliberately differs (see also
-  [deviations.md](deviations.md)); or `out of scope`. The last two give a reason.
+- *status*, derived from the tests that nothing can skip: `kept` if one of them quotes this sentence, or its rule comes
+  from it alone; `rule kept` if tests of its rule run and quote other sentences, or none; `not tested`. Or `unlike`, if
+  shardvar deliberately differs (see also [deviations.md](deviations.md)), or `out of scope`, both with a reason.
 
 If a rule comes from several sentences, its functions and tests are listed with the first one.
 """
@@ -45,12 +48,13 @@ def page() -> str:
 
 
 def _summary() -> Iterator[str]:
-    yield "| document | sentences | kept | unlike | out of scope |"
-    yield "|---|---|---|---|---|"
+    yield "| document | sentences | kept | rule kept | not tested | unlike | out of scope |"
+    yield "|---|---|---|---|---|---|---|"
     for document in documents():
         every = document.sentences
-        counts = [len(every), sum(bool(each.rules) for each in every), sum(bool(each.unlike) for each in every)]
-        counts.append(sum(bool(each.out_of_scope) for each in every))
+        found = Counter(status_of(each, running_tests()) for each in every if each.rules)
+        counts = [len(every), found[KEPT], found[RULE_KEPT], found[NOT_TESTED]]
+        counts += [sum(bool(each.unlike) for each in every), sum(bool(each.out_of_scope) for each in every)]
         yield f"| RFC {document.number} | {' | '.join(map(str, counts))} |"
     yield ""
     yield f"{len(sentences_by_rule())} rules, of which the kit checks {len(checks())}."
@@ -62,7 +66,8 @@ def _rows(document: Document, sentence: Sentence, shown: set[str]) -> Iterator[s
     if not sentence.rules:
         why = f"unlike: {sentence.unlike}" if sentence.unlike else f"out of scope: {sentence.out_of_scope}"
         yield f"| | {text} | | | | {_cell(why)} |"
-    status = f"kept: {_cell(sentence.note)}" if sentence.note else "kept"
+    status = status_of(sentence, running_tests()) if sentence.rules else ""
+    status += f": {_cell(sentence.note)}" if sentence.note else ""
     for rule in sentence.rules:
         if rule in shown:
             yield f"| [{rule}](#{rule.lower()}) | {text} | see {rule} | | | {status} |"

@@ -28,6 +28,7 @@ from shardvar.errors import (
 from shardvar.storage import posix
 from shardvar.storage.local import LocalStorage, split_path
 from shardvar.storage.posix import reading, writing
+from spec_tests.helpers.permissions import bound_by_permissions
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 
@@ -259,12 +260,13 @@ def test_a_full_disk_is_a_storage_error(monkeypatch: pytest.MonkeyPatch, storage
         file.write(0, b"x")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may do anything")
-def test_denied_permission_is_a_storage_error(storage: LocalStorage) -> None:
-    written(storage, "f", b"x")
-    os.chmod(Path(storage.path) / "f", 0)
-    with pytest.raises(StorageError, match="permission is denied"):
-        storage.open("f")
+def test_denied_permission_is_a_storage_error() -> None:
+    with bound_by_permissions() as place:
+        storage = LocalStorage(str(place))
+        written(storage, "f", b"x")
+        os.chmod(place / "f", 0)
+        with pytest.raises(StorageError, match="permission is denied"):
+            storage.open("f")
 
 
 def test_writing_into_an_absent_directory_is_a_storage_error(storage: LocalStorage) -> None:
@@ -355,6 +357,23 @@ def test_many_writers_never_hold_a_prefix_together(storage: LocalStorage) -> Non
     for thread in threads:
         thread.join()
     assert most == 1 and refused < 800 and storage.names() == []
+
+
+def test_a_lock_file_is_removed_while_the_lock_is_held(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Released first, it could be locked by the next writer, whose file would then be removed under its lock."""
+    unlink, tries = os.unlink, []
+
+    def lock_and_unlink(path: str) -> None:
+        with pytest.raises(StorageError, match="being written"), storage.lock("ck"):
+            pass
+        tries.append(path)
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", lock_and_unlink)
+        with storage.lock("ck"):
+            pass
+    assert len(tries) == 1 and storage.names() == []
 
 
 def test_split_tells_directories_from_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

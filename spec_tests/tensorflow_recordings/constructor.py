@@ -99,6 +99,7 @@ OF_THE_INTERFACE = {
     "__array_ufunc__",
     "__copy__",
     "__deepcopy__",
+    "device",
     "gather_nd",
     "read_value",
     "trainable",

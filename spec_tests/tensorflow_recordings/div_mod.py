@@ -89,15 +89,8 @@ def _not_cut_by_mod(case: Mapping[str, Any], outcome: Outcome) -> bool:
     return tuple(sizes) != mod_sizes(sum(sizes), len(sizes)) and isinstance(outcome.error, LayoutError)
 
 
-def _no_strategies(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """RFC 002: "we will remove partition_strategy from all v2 symbols": there is no argument to get wrong."""
-    strategy = case["inputs"].get("partition_strategy", "div")
-    return not strategy.startswith(("div", "mod")) and isinstance(outcome.error, Skipped)
-
-
 RULES = [
     Rule("D-LAYOUT-1", _any_layout),
     Rule("D-LAYOUT-2", _not_cut_by_mod),
-    Rule("D-LAYOUT-3", _no_strategies),
     *lookups.RULES,
 ]

@@ -8,12 +8,14 @@ import numpy as np
 from shardvar import nn
 from shardvar.variables import Variable
 from spec_tests.tensorflow_recordings.building import sharded
-from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode
+from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped, decode
 
 
 def table(inputs: Mapping[str, Any], key: str = "shards") -> Any:
     """The table of a case. A list that TensorFlow reads by mod is converted by ``mod_to_div``, as a user would."""
     kind, strategy = inputs.get("params_kind", "list"), inputs.get("partition_strategy") or "div"
+    if not strategy.startswith(("div", "mod")):
+        raise Skipped(strategy)
     if kind in ("single", "dense"):
         return Variable(np.concatenate([decode(array) for array in inputs[key]]))
     params = sharded(inputs[key])
@@ -51,6 +53,15 @@ def by_its_own_layout(run: Any, key: str = "shards") -> Rule:
         return equal(outcome.value, run({**inputs, "params_kind": "single"}))
 
     return Rule("D-NN-1", covers)
+
+
+def _no_strategies(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """RFC 002: "we will remove partition_strategy from all v2 symbols": there is no argument to get wrong."""
+    strategy = case["inputs"].get("partition_strategy") or "div"
+    return not strategy.startswith(("div", "mod")) and isinstance(outcome.error, Skipped)
+
+
+NO_STRATEGIES = Rule("D-LAYOUT-3", _no_strategies)
 
 
 def equal(first: Any, second: Any) -> bool:

@@ -14,6 +14,8 @@ from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode, differ
 from spec_tests.tensorflow_recordings.constructor import OF_THE_INTERFACE
 from spec_tests.tensorflow_recordings.tf_names import namespace
 
+_ITERATION = re.compile(r"\b(list|tuple|iter|sum|zip|enumerate|sorted|max|min|map)\((.*, )?\*?s\b|\bin s\b|\*s\b")
+
 
 class _Shape(tuple[int, ...]):
     """With the names of TensorFlow's shapes."""
@@ -158,6 +160,25 @@ def _rounds_as_numpy(case: Mapping[str, Any], outcome: Outcome) -> bool:
     return same_kind and bool(np.allclose(outcome.value, theirs, rtol=1e-5, atol=1e-6, equal_nan=True))
 
 
+def _iterates_over_rows(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """RFC 000: code "doesn't need to change w.r.t whether the variable is sharded or not": iteration gives rows."""
+    text = case["inputs"].get("expr", "")
+    if not _ITERATION.search(text) or outcome.error is not None:
+        return False
+    if "_variables" not in text:
+        return bool(outcome.value == _plain(_numpys(case)))
+    return outcome.value == [_names(case["inputs"])["s"].shape[0], False]  # as many as rows, and the first no shard
+
+
+def _is_a_variable(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """RFC 003: "Implement PartitionedVariable as a subclass of the tf.Variable interface"."""
+    return case["inputs"].get("expr") == "isinstance(s, tf.Variable)" and outcome.value is True
+
+
+def _has_the_truth_of_an_array(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    return case["inputs"].get("expr") in ("bool(s)", "not s") and outcome.refused
+
+
 def _encoded(array: np.ndarray[Any, Any]) -> dict[str, Any]:
     return {"dtype": dtype_name(array.dtype), "shape": list(array.shape), "data": array.tolist()}
 
@@ -170,5 +191,8 @@ RULES = [
     Rule("D-OP-5", _arrays_may_come_first),
     Rule("D-OP-6", _rounds_as_numpy),
     Rule("D-OP-7", _none_is_an_operand),
+    Rule("D-OP-8", _iterates_over_rows),
+    Rule("D-OP-9", _has_the_truth_of_an_array),
     Rule("D-SV-1", _has_what_the_interface_has),
+    Rule("D-SV-8", _is_a_variable),
 ]

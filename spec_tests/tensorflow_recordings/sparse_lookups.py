@@ -8,7 +8,7 @@ import numpy as np
 
 from shardvar import nn
 from spec_tests.tensorflow_recordings.cases import Allowance, Outcome, Rule, decode, difference
-from spec_tests.tensorflow_recordings.nn_tables import by_its_own_layout, equal, sparse, table
+from spec_tests.tensorflow_recordings.nn_tables import NO_STRATEGIES, by_its_own_layout, equal, sparse, table
 
 
 def _sparse(inputs: Mapping[str, Any], **more: Any) -> Any:
@@ -65,6 +65,7 @@ def _rows_of_any_rank(case: Mapping[str, Any], outcome: Outcome) -> bool:
 
 OPS = {"embedding_lookup_sparse": _sparse, "safe_embedding_lookup_sparse": _safe}
 RULES = [
+    NO_STRATEGIES,
     Rule("D-NN-2", _keeps_last_rows),
     Rule("D-NN-6", _rows_of_any_rank),
     by_its_own_layout(_safe),

@@ -1,6 +1,8 @@
 """Layers: values and gradients against NumPy and finite differences, plain form, RFC 000's model in few lines."""
 
 import json
+from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardvar.checkpoint.objects import Checkpoint
 from shardvar.devices import track_transfers
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout.partition import PartitionSpec
 from shardvar.layout.shard_counts import FixedShardsPartitioner, min_max_variable_partitioner
 from shardvar.training import Module, deserialize, layers, serialize
+from shardvar.training.optimizers import Adam
 from shardvar.training.strategies import MirroredStrategy, ParameterServerStrategy
 from shardvar.variables import IndexedSlices, ShardedVariable, initializers, variable_creator_scope
 from spec_tests.helpers.distribution_strategies import arange, places
@@ -161,6 +165,21 @@ def test_a_layer_is_rebuilt_from_what_json_holds(layer: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", [layers.Dense, layers.Embedding])
+def test_a_config_has_every_argument_of_the_layer(kind: Any) -> None:
+    """But Keras's other names of two sizes: what is left out would be the default in the copy."""
+    arguments = {"units": 2, "input_dim": 3} if kind is layers.Dense else {"vocab_size": 3, "embedding_size": 2}
+    aliases = set() if kind is layers.Dense else {"input_dim", "output_dim"}
+    assert kind(**arguments).get_config().keys() == signature(kind).parameters.keys() - aliases
+
+
+def test_the_limit_of_a_norm_is_rebuilt() -> None:
+    layer = layers.Embedding(2, 2, initializers.Constant([3.0, 4.0, 0.0, 1.0]), max_norm=1.0)
+    again = deserialize(json.loads(json.dumps(serialize(layer))))
+    assert again.max_norm == 1.0 and again([0, 1]).tolist() == layer([0, 1]).tolist()
+    assert np.allclose(again([0]), [[0.6, 0.8]])
+
+
 def test_an_embedding_is_rebuilt_with_another_number_of_servers() -> None:
     """R-SERIAL-2: the same plain data, two servers or five; with seed_mode="global" the same values too."""
     strategy = ParameterServerStrategy(2, FixedShardsPartitioner(5))
@@ -175,6 +194,90 @@ def test_an_embedding_is_rebuilt_with_another_number_of_servers() -> None:
     assert again.name == "table" and np.array_equal(layer.embeddings, again.embeddings)
     with MirroredStrategy(["GPU:0", "GPU:1"]).scope():
         assert np.array_equal(deserialize(data[1]).embeddings, layer.embeddings)
+
+
+# Rebalancing, in the layer.
+
+
+SHUFFLED: dict[str, Any] = {"rebalance": True}
+BALANCED: dict[str, Any] = {"frequencies": [1, 1, 1, 1, 5, 5, 9]}
+BY_MAP: dict[str, Any] = {"rebalance": True, "frequencies": {6: 9, 4: 5, 5: 5}}
+
+
+def made_of(strategy: Any, **more: Any) -> Any:
+    """The layer of a strategy, whose draws do not depend on its shards."""
+    with strategy.scope():
+        draw = initializers.RandomUniform(seed=5, seed_mode="global")
+        return layers.Embedding(7, 2, draw, max_norm=0.06, name="table", **more)
+
+
+STRATEGIES: dict[str, Any] = {
+    "two servers": lambda: ParameterServerStrategy(2, FixedShardsPartitioner(2)),
+    "uneven": lambda: ParameterServerStrategy(2, lambda shape, dtype: PartitionSpec(splits=[[1, 0, 4, 2]])),
+    "one server": lambda: ParameterServerStrategy(1),
+    "mirrored": lambda: MirroredStrategy(["GPU:0", "GPU:1"]),
+}
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@pytest.mark.parametrize("how", [SHUFFLED, BALANCED, BY_MAP], ids=["shuffled", "balanced", "by a map"])
+def test_a_rebalanced_embedding_answers_and_learns_as_one_that_is_not(strategy: str, how: Any) -> None:
+    """R-BALANCE-1 (RFC 002): "remember the mapping in a variable": an id finds its vector, wherever its row is."""
+    plain, balanced = made_of(STRATEGIES[strategy]()), made_of(STRATEGIES[strategy](), **how)
+    ids = np.arange(7)
+    rows = np.asarray(balanced.rows_of(ids))
+    assert sorted(rows.tolist()) == list(range(7)) and rows.tolist() != ids.tolist()
+    assert np.asarray(plain.rows_of(ids)).tolist() == ids.tolist()
+    assert np.array_equal(np.asarray(balanced.embeddings)[rows], np.asarray(plain.embeddings))
+    optimizers = Adam(0.1), Adam(0.1)
+    for batch in ([[0, 6], [3, 3]], [[2, 2], [2, 5]]):
+        for layer, optimizer in zip((plain, balanced), optimizers, strict=True):
+            value, pull = layer.vjp(batch)
+            assert np.array_equal(value, layer(batch))
+            optimizer.apply_gradients(pull(np.ones_like(value))[0])
+        assert np.array_equal(plain(ids), balanced(ids))
+    assert np.asarray(balanced.rows_of(ids)).tolist() == rows.tolist(), "the mapping is not trained"
+    assert {variable.name.split("/")[1] for variable in balanced.non_trainable_variables} == {"row_of_id"}
+
+
+def test_shards_are_read_about_equally_often_where_the_frequencies_are_known() -> None:
+    """R-BALANCE-1 (RFC 002): "optionally given a frequency map/list"."""
+    frequencies = (1000 / np.arange(4, 44)).astype(int)
+    loads = {}
+    for name, how in {"div": {}, "shuffled": SHUFFLED, "balanced": {"frequencies": frequencies}}.items():
+        with ParameterServerStrategy(4, FixedShardsPartitioner(4)).scope():
+            layer = layers.Embedding(40, 1, **how)
+        loads[name] = np.bincount(np.asarray(layer.rows_of(np.arange(40))) // 10, frequencies)
+    assert loads["balanced"].max() < 1.06 * loads["balanced"].mean()
+    assert loads["balanced"].max() < loads["shuffled"].max() < loads["div"].max()
+
+
+def test_the_mapping_is_saved_with_the_table_and_restored_to_another_number_of_shards(tmp_path: Path) -> None:
+    layer = made_of(STRATEGIES["two servers"](), **BALANCED)
+    wanted = layer(np.arange(7))
+    Checkpoint(model=layer).write(tmp_path / "model")
+    for name in sorted(STRATEGIES):
+        other = made_of(STRATEGIES[name](), rebalance=True)
+        Checkpoint(model=other).read(tmp_path / "model").assert_consumed()
+        assert np.array_equal(other(np.arange(7)), wanted)
+
+
+@pytest.mark.parametrize("how", [SHUFFLED, BALANCED, BY_MAP], ids=["shuffled", "balanced", "by a map"])
+def test_a_rebalanced_layer_is_rebuilt_from_what_json_holds(how: Any) -> None:
+    layer = made_of(STRATEGIES["uneven"](), **how)
+    data = json.loads(json.dumps(serialize(layer)))
+    with STRATEGIES["uneven"]().scope():
+        again = deserialize(data)
+    assert serialize(again) == data and again.rebalance
+    assert np.array_equal(again.rows_of(np.arange(7)), layer.rows_of(np.arange(7)))
+
+
+@pytest.mark.parametrize(
+    "frequencies", [[1.0], [1, 1, 1, 1, 1, 1, -1], {7: 1}, {-1: 1}, {"a": 1}, {0: "x"}, "abc", {0: np.nan}, 3]
+)
+def test_frequencies_that_do_not_belong_to_the_ids_are_refused(frequencies: Any) -> None:
+    with pytest.raises(ArgumentError):
+        layers.Embedding(7, 2, frequencies=frequencies)
 
 
 def test_initializers_are_named_as_in_keras() -> None:
@@ -209,3 +312,11 @@ def test_initializers_are_named_as_in_keras() -> None:
 def test_what_cannot_be_meant_is_refused(attempt: Any) -> None:
     with pytest.raises((ArgumentError, LayoutError)):
         attempt()
+
+
+def test_a_layer_must_define_its_value_and_its_arguments() -> None:
+    layer = layers.Layer()
+    with pytest.raises(NotImplementedError):
+        layer.vjp(np.ones(2))
+    with pytest.raises(NotImplementedError):
+        layer.get_config()

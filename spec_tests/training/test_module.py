@@ -98,7 +98,8 @@ def forms() -> dict[tuple[str, str], list[Any]]:
 def test_the_table_of_rfc_000_row_by_row(row: str) -> None:
     """R-FORM-1: folded is one object, a sharded variable where there are shards; expanded is a list of variables."""
     where, when, form = (cell.strip() for cell in row.strip("|").split("|"))
-    found = forms()[where, when]
+    every = forms()  # kept: a shard's container lives as long as something else refers to it
+    found = every[where, when]
     if form.lower() == "expanded form":
         assert len(found) == 3 and all(isinstance(one, Variable) and one.container is not None for one in found)
     else:
@@ -303,3 +304,12 @@ def test_a_propertys_setter_keeps_the_value_under_its_own_name() -> None:
     module = Wrapper()
     module.weight = Variable(0.0, name="w")
     assert list(module.children) == ["_weight"] and names(module.variables) == ["w"]
+
+
+def test_setdefault_of_a_tracked_dictionary_returns_what_it_holds() -> None:
+    """As a plain one does: what was there, or what it puts there."""
+    module = Module()
+    module.d = {"a": 1}
+    assert module.d.setdefault("a", 2) == 1
+    assert module.d.setdefault("b", 3) == 3 == module.d["b"]
+    assert module.d.setdefault("c") is None and "c" in module.d

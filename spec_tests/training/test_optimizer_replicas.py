@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shardvar.devices import Device, track_transfers
 from shardvar.errors import ArgumentError
-from shardvar.training.optimizers import SGD, Adagrad
+from shardvar.training.optimizers import SGD, Adagrad, step
 from shardvar.variables import (
     AggregatingVariable,
     IndexedSlices,
@@ -18,6 +18,7 @@ from shardvar.variables import (
     ShardedVariable,
     Variable,
 )
+from shardvar.variables.scatter import sum_sorted
 from spec_tests.helpers.embedding_tables import Table, tables
 from spec_tests.helpers.optimizer_steps import COMPATS, MAKERS, gradients
 
@@ -77,6 +78,27 @@ def test_a_variable_that_aggregates_for_a_sharded_one_has_its_slots_and_its_step
     with track_transfers() as ledger:
         optimizer.apply_gradients([(rows, variable)])
     assert ledger.nbytes == 2 * 2 * 4
+
+
+@pytest.mark.parametrize("sizes", [None, [2, 0, 3], [1] * 5])
+@pytest.mark.parametrize("name", sorted(MAKERS))
+@pytest.mark.parametrize("compat", COMPATS)
+def test_a_step_sums_the_rows_of_a_gradient_once_for_all_copies_and_shards(
+    sizes: list[int] | None, name: str, compat: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of the sums does not grow with the replicas; Keras 3's sums of squares are one more."""
+    summed = []
+
+    def counted(rows: Any, values: Any, order: Any) -> Any:
+        summed.append(len(rows))
+        return sum_sorted(rows, values, order)
+
+    monkeypatch.setattr(step, "sum_sorted", counted)
+    for variable in (mirrored(np.ones((5, 2), np.float32), sizes=sizes), Variable(np.ones((5, 2), np.float32))):
+        gradient = IndexedSlices(np.ones((6, 2), np.float32), [4, 0, 4, 2, 4, 0], (5, 2))
+        MAKERS[name](compat).apply_gradients([(gradient, variable)])
+        assert summed == [6] * (2 if compat == "keras3" else 1)
+        summed.clear()
 
 
 def test_of_a_sparse_step_on_mirrored_rows_only_its_rows_cross() -> None:

@@ -361,3 +361,21 @@ def test_keras_3_squares_rows_that_come_twice_before_it_sums_them_in_every_dtype
     first, share = {"adagrad": (0.1, 1.0), "adam": (0.0, 0.001), "rmsprop": (0.0, 0.1)}[name]
     assert np.allclose(slot.numpy()[1].astype(np.float32), first + 18 * share, rtol=1e-2)
     assert np.all(variable.numpy() == 1)
+
+
+def test_two_lists_instead_of_pairs_are_refused_with_the_pairs_that_are_meant() -> None:
+    """As RFC 000 writes it, ``optimizer.apply_gradients((gradients, sharded_variable.variables))``."""
+    for sizes in ([2], [2, 1], [1, 1], [1, 1, 1]):
+        table = shard(np.ones((sum(sizes), 2), np.float32), sizes)
+        gradients = [np.ones(shard.shape, np.float32) for shard in table.variables]
+        for lists in ((gradients, table.variables), [gradients, table.variables]):
+            with pytest.raises(ArgumentTypeError, match=r"Give pairs .* zip\(gradients, variables\)"):
+                SGD(0.1).apply_gradients(lists)
+        assert (table.numpy() == 1).all()
+
+
+def test_a_gradient_of_another_shape_is_the_one_that_is_named() -> None:
+    variable = Variable(np.zeros((4, 2), np.float32))
+    wrong = IndexedSlices(np.ones((1, 2), np.float32), [0], (3, 2))
+    with pytest.raises(ArgumentError, match=r"The gradient has shape \(3, 2\)\. Expected \(4, 2\)"):
+        SGD(0.1).apply_gradients([(wrong, variable)])

@@ -17,9 +17,12 @@ from shardvar.layout.shard_counts import FixedShardsPartitioner, min_max_variabl
 from shardvar.training.strategies import (
     CollectiveAllReduceStrategy,
     HybridStrategy,
+    MirroredStrategy,
     ParameterServerStrategy,
     Strategy,
 )
+from shardvar.training.strategies.hints import Workload
+from shardvar.training.strategies.strategy import check_devices
 from shardvar.variables import (
     AggregatingVariable,
     MirroredVariable,
@@ -30,6 +33,7 @@ from shardvar.variables import (
     initializers,
     variable_creator_scope,
 )
+from shardvar.variables.interface import VariableInterface
 from spec_tests.helpers.distribution_strategies import arange, places, two_gpus
 
 
@@ -315,6 +319,17 @@ def test_create_sharded_variable_uses_the_strategys_partitioner_or_what_is_given
         strategy.experimental_create_sharded_variable("t", (7, 2), "float32", [1, 2])
 
 
+def test_what_a_creator_makes_that_is_no_variable_of_this_package_is_not_wrapped() -> None:
+    """A shard is an ``sv.Variable``; another kind of interface may be sharded in its own way, and is given as it is."""
+
+    class Elsewhere(VariableInterface):
+        shape = (7, 2)
+
+    made = Elsewhere()
+    with variable_creator_scope(lambda next_creator, **kwargs: made):
+        assert ParameterServerStrategy(1).experimental_create_sharded_variable("t", (7, 2), "float32") is made
+
+
 # Hybrid.
 def test_a_hybrid_asks_its_chooser_once_a_variable_with_name_shape_and_dtype() -> None:
     """R-HYBRID-1: "takes variable name, variable shape and variable dtype and returns which strategy to apply"."""
@@ -343,3 +358,43 @@ def test_a_hybrid_asks_its_chooser_once_a_variable_with_name_shape_and_dtype() -
     undecided = HybridStrategy(replicas, servers, lambda *_: "the second")  # type: ignore[arg-type,return-value]
     with undecided.scope(), pytest.raises(ArgumentError, match="'the second'"):
         Variable(arange(3))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MirroredStrategy(2),
+        lambda: MirroredStrategy(None),
+        lambda: MirroredStrategy(2.5),
+        lambda: MirroredStrategy([2]),
+        lambda: CollectiveAllReduceStrategy(2.5),
+        lambda: CollectiveAllReduceStrategy(None),
+        lambda: CollectiveAllReduceStrategy(2, "a"),
+        lambda: ParameterServerStrategy(None),
+    ],
+)
+def test_a_strategy_of_what_is_not_devices_or_a_number_is_refused(make: Any) -> None:
+    with pytest.raises(ArgumentTypeError) as caught:
+        make()
+    assert caught.value.remedy
+
+
+def test_replicas_that_give_a_value_and_nothing_are_refused() -> None:
+    strategy = two_gpus()
+    none = strategy.reduce("SUM", PerReplica([None, None]))
+    assert none is None
+    with pytest.raises(ArgumentError, match="Some replicas give a value and some give none"):
+        strategy.reduce("SUM", PerReplica([np.ones(2), None]))
+
+
+def test_one_name_is_not_a_list_of_devices() -> None:
+    """Its letters are not names either."""
+    with pytest.raises(ArgumentTypeError, match="'GPU:0' is not a list of devices"):
+        check_devices("GPU:0")
+
+
+@pytest.mark.parametrize(("rows", "nbytes"), [(1, 16), (2, 8), (0, 0)])
+def test_a_step_moves_the_rows_that_it_touches(rows: int, nbytes: int) -> None:
+    """Of a variable of 16 bytes, one row of it: a row of half of them where there are two."""
+    workload = Workload(shape=(rows, 4 // max(1, rows)), dtype="float32", num_replicas=1, rows_a_step=1)
+    assert workload.step_nbytes == nbytes

@@ -3,6 +3,7 @@
 import copy
 import gc
 import inspect
+import operator as op
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,27 @@ def test_shards_compose_a_larger_variable(pair: tuple[Array, sv.ShardedVariable]
     assert all(a is b for a, b in zip(sharded.get_variable_list(), sharded.variables, strict=True)), "R-SV-2"
 
 
-@pytest.mark.parametrize("variables", [None, [], (), "ab", 3, ["a"], [Variable([1.0]), "b"], {1: 2}])
+@pytest.mark.parametrize("variables", [None, [], (), "ab", 3, {1: 2}])
 def test_what_is_no_list_of_variables_is_refused(variables: Any) -> None:
     with pytest.raises(ArgumentTypeError, match="Give a non-empty list of variables"):
         sv.ShardedVariable(variables)
+
+
+@pytest.mark.parametrize(
+    "culprit", ["x", None, 3.0, np.zeros(3), [1, 2], {"a": 1}], ids=lambda value: type(value).__name__
+)
+@pytest.mark.parametrize("place", [0, 2, 40])
+def test_the_first_item_that_is_not_a_variable_is_named_with_its_place(culprit: Any, place: int) -> None:
+    given = [*(Variable(np.zeros((5, 9)), name=f"a_long_name_{i}") for i in range(place)), culprit, Variable([1.0])]
+    with pytest.raises(ArgumentTypeError, match=rf"^Shard {place} is {type(culprit).__name__} ") as caught:
+        sv.ShardedVariable(given)
+    assert repr(culprit)[:20] in str(caught.value)
+
+
+def test_a_sharded_variable_is_not_a_shard_of_another() -> None:
+    sharded = sharded_of(counting((3, 2)), [1, 2])
+    with pytest.raises(ArgumentTypeError, match="Shard 1 is ShardedVariable"):
+        sv.ShardedVariable([Variable(np.zeros((1, 2), np.float32)), sharded])
 
 
 def test_a_generator_and_a_sharded_variable_are_no_shards() -> None:
@@ -90,12 +108,96 @@ def test_no_two_shards_share_a_buffer() -> None:
     assert not any(np.shares_memory(a, b) for a in buffers for b in [*buffers, array] if a is not b)
 
 
-def test_iteration_gives_shards_and_there_is_no_length() -> None:
-    sharded = sharded_of(counting((3, 2)), [1, 2])
-    assert [shard.shape for shard in sharded] == [(1, 2), (2, 2)]
+@given(sharded_arrays())
+def test_iteration_gives_the_rows_of_a_plain_variable(pair: tuple[Array, sv.ShardedVariable]) -> None:
+    """R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is sharded or not"."""
+    array, sharded = pair
+    plain = Variable(array)
+    for variable in (plain, sharded):
+        rows = list(variable)
+        assert len(rows) == len(array)
+        for row, wanted, (number, again) in zip(rows, array, enumerate(variable), strict=True):
+            np.testing.assert_array_equal(row, wanted)
+            np.testing.assert_array_equal(again, variable[number])
+
+
+def test_functions_of_iterables_answer_as_for_a_plain_variable() -> None:
+    """R-VAR-1: they stepped over shards once, and the sum of a table of [3, 2] was one of [2, 2], by broadcasting."""
+    array = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], np.float32)
+    for variable in (Variable(array), sharded_of(array, [2, 1]), sharded_of(array, [0, 1, 2])):
+        assert sum(variable).tolist() == [9.0, 12.0]
+        assert np.stack(list(variable)).tolist() == array.tolist()
+        assert [row.tolist() for row, _ in zip(variable, "ab", strict=False)] == array[:2].tolist()
+        assert max(variable[:, 0]) == 5.0 and [*variable][2].tolist() == [5.0, 6.0]
+        first, *rest = variable
+        assert first.tolist() == [1.0, 2.0] and len(rest) == 2
+    flat = sharded_of(np.array([3, 1, 2], np.int32), [1, 2])
+    assert (max(flat), sorted(flat), 2 in flat, 5 in flat) == (3, [1, 2, 3], True, False)
+
+
+def test_iteration_is_over_a_snapshot_that_nothing_else_holds() -> None:
+    sharded = sharded_of(np.zeros((3, 2), np.float32), [1, 2])
+    for row in sharded:
+        row += 1
+        sharded.assign_add(np.ones((3, 2), np.float32))
+        assert row.tolist() == [1, 1]
+    assert sharded.numpy().tolist() == [[3, 3]] * 3
+
+
+def test_what_has_no_rows_is_not_iterated_over() -> None:
+    """As an array without axes, which is a TypeError; an empty list would be a wrong answer."""
+    for variable in (Variable(3.0), sv.Variable(3.0, name="w").assign(4.0)):
+        with pytest.raises(ArgumentTypeError, match="no rows to iterate"):
+            list(variable)
+
+
+def test_there_is_no_length() -> None:
     with pytest.raises(TypeError, match="no len"):
-        len(sharded)  # type: ignore[arg-type]
-    assert bool(sharded_of(np.zeros(1), [1])) is True
+        len(sharded_of(counting((3, 2)), [1, 2]))  # type: ignore[arg-type]
+
+
+def test_one_element_is_converted_as_that_of_a_plain_variable_and_several_are_refused() -> None:
+    for value in (0.0, 2.0):
+        for one in (Variable([value]), sharded_of(np.array([value], np.float32), [0, 1])):
+            assert bool(one) == bool(value)
+    for several in (Variable(np.ones(3)), sharded_of(np.ones(3), [1, 2])):
+        for convert in (bool, int, float, complex):
+            with pytest.raises(ArgumentError, match="an array"):
+                convert(several)
+
+
+OPERATORS_OF_INTEGERS = [op.and_, op.or_, op.xor, op.lshift, op.rshift]
+
+
+@pytest.mark.parametrize("operator", OPERATORS_OF_INTEGERS, ids=lambda each: each.__name__)
+def test_an_operator_that_numpy_refuses_is_an_error_of_the_tree(operator: Any) -> None:
+    """A TypeError as NumPy's, and a ValueError where TensorFlow's is an InvalidArgumentError."""
+    array = np.ones((3, 2), np.float32)
+    for variable in (Variable(array), sharded_of(array, [1, 2])):
+        for pair in ((variable, variable), (variable, array), (array, variable), (variable, "x"), (variable, None)):
+            with pytest.raises(ArgumentTypeError) as caught:
+                operator(*pair)
+            assert isinstance(caught.value, ValueError) and caught.value.cause and caught.value.remedy
+        with pytest.raises(ArgumentTypeError):
+            ~variable  # noqa: B018
+
+
+@pytest.mark.parametrize("operator", [op.add, op.sub, op.mul, op.matmul, op.lt, op.eq, op.ne, op.floordiv, np.maximum])
+def test_shapes_that_do_not_combine_are_an_error_of_the_tree(operator: Any) -> None:
+    for variable in (Variable(np.ones((3, 2))), sharded_of(np.ones((3, 2)), [1, 2])):
+        for pair in ((variable, np.ones((4, 5))), (np.ones((4, 5)), variable)):
+            with pytest.raises(ArgumentError, match=r"\(4, 5\)"):
+                operator(*pair)
+
+
+def test_functions_of_numpy_on_variables_raise_errors_of_the_tree() -> None:
+    sharded = sharded_of(np.ones((3, 2), np.float32), [1, 2])
+    with pytest.raises(OutOfRange, match="axis 5"):
+        np.sum(sharded, axis=5)
+    with pytest.raises(ArgumentError, match="reshape"):
+        np.reshape(sharded, (4, 4))
+    with pytest.raises(ArgumentError, match="add"):
+        sharded_of(np.ones(3, np.int8), [1, 2]) + 1000
 
 
 def test_equality_is_elementwise_and_the_hash_is_identity() -> None:
@@ -119,9 +221,12 @@ def test_every_public_method_of_a_variable_is_one_of_a_sharded_variable_with_the
         assert isinstance(inspect.getattr_static(sv.ShardedVariable, name), property)
 
 
-def test_it_is_no_variable_itself() -> None:
+def test_it_is_a_variable() -> None:
+    """R-VAR-9 (RFC 003): "Implement PartitionedVariable as a subclass of the tf.Variable interface"."""
     sharded = sharded_of(counting((3,)), [1, 2])
-    assert not isinstance(sharded, sv.Variable) and isinstance(sharded, sv.Trackable)
+    assert isinstance(sharded, sv.Variable) and isinstance(sharded, sv.Trackable)
+    assert issubclass(sv.ShardedVariable, sv.Variable) and sharded.container is None
+    assert sharded.device is sharded.devices[0]
     for absent in ("ref", "handle", "save_slice_info", "scatter_nd_update", "get_shape", "op", "initializer"):
         assert not hasattr(sharded, absent)
 
@@ -132,7 +237,7 @@ def test_copies() -> None:
     sharded.assign_add(np.ones((3, 2), np.float32))
     assert shallow.numpy().tolist() == sharded.numpy().tolist() and shallow.variables[0] is sharded.variables[0]
     assert deep.numpy().tolist() == counting((3, 2)).tolist() and deep.devices == sharded.devices
-    assert [shard.name for shard in deep] == ["w/part_0", "w/part_1"] and deep.variables[0].container is deep
+    assert [shard.name for shard in deep.variables] == ["w/part_0", "w/part_1"] and deep.variables[0].container is deep
     held = copy.deepcopy({"a": sharded, "b": sharded})
     assert held["a"] is held["b"]
 

@@ -88,6 +88,26 @@ def test_moves_are_counted_under_the_operation_that_the_user_called() -> None:
     assert list(ledger.operations) == ["create", "mine", "getitem", "read_value"]
 
 
+@pytest.mark.parametrize("kind", ["add", "sub", "mul", "div", "min", "max", "update"])
+def test_a_sparse_write_is_counted_under_its_name_or_the_one_that_it_is_given(kind: str) -> None:
+    sharded = table()
+    write = getattr(sharded, f"scatter_{kind}")
+    with device_scope(Device("worker:0")), track_transfers() as ledger:
+        write(slices(0))
+        write(slices(0), name="mine")
+    assert list(ledger.operations) == [f"scatter_{kind}", "mine"]
+
+
+@pytest.mark.parametrize("kind", ["assign", "assign_add", "assign_sub"])
+def test_a_dense_write_is_counted_under_its_name_or_the_one_that_it_is_given(kind: str) -> None:
+    sharded = table()
+    write = getattr(sharded, kind)
+    with device_scope(Device("worker:0")), track_transfers() as ledger:
+        write(np.ones(sharded.shape, np.float32), name=None)
+        write(np.ones(sharded.shape, np.float32), name="mine")
+    assert list(ledger.operations) == [kind, "mine"]
+
+
 def test_the_concatenated_value_must_fit_where_it_is_asked_for() -> None:
     worker = Device("worker:0", memory_limit=10 * ROW - 1)
     sharded = table()

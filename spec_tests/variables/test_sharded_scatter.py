@@ -217,6 +217,24 @@ def test_concurrent_writers_of_many_shards_lose_nothing_and_never_wait_for_each_
     assert (sharded.numpy() == 6 * 30 * 2).all() and (backwards.numpy() == 6 * 30).all() and torn == []
 
 
+@given(st.integers(1, 40), st.data())
+def test_rows_are_sorted_stably_up_to_the_largest_number(count: int, data: st.DataObject) -> None:
+    """Row and place share 64 bits where both fit; at the limit, where they do not, rows are sorted without that."""
+    limit = 1 << (63 - count.bit_length())
+    near = st.integers(-2, 2).map(lambda step: limit + step)
+    drawn = data.draw(st.lists(near | st.integers(0, 3) | st.just(2**63 - 1), min_size=count, max_size=count))
+    rows = np.array(drawn, np.int64)
+    ascending, order = sort_rows(rows)
+    assert order.tolist() == np.argsort(rows, kind="stable").tolist() and ascending.tolist() == sorted(drawn)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 8])
+def test_the_first_row_that_does_not_fit_beside_its_place_is_sorted_too(count: int) -> None:
+    limit = 1 << (63 - count.bit_length())
+    ascending, order = sort_rows(np.array([limit] * (count - 1) + [0], np.int64))
+    assert ascending.tolist() == [0] + [limit] * (count - 1) and order.tolist() == [count - 1, *range(count - 1)]
+
+
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=14), st.data())
 def test_the_layout_says_which_shard_holds_each_row(sizes: list[int], data: st.DataObject) -> None:
     """``pieces`` and ``owner`` are the definition, few shards or many."""

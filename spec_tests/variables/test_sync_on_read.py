@@ -69,6 +69,7 @@ def test_what_does_not_say_which_copy_it_means_is_refused_and_changes_none() -> 
     _, summed = created("SUM", np.ones(2, np.float32))
     for refused in (
         lambda: summed.assign_add([1.0, 1.0]),
+        lambda: summed.assign_sub([1.0, 1.0]),
         lambda: summed.scatter_add(sv.IndexedSlices([1.0], [0])),
         lambda: summed.assign(PerReplica([[1.0, 1.0]])),
         lambda: summed.assign([1.0]),

@@ -118,3 +118,13 @@ def test_a_case_that_cannot_be_read_fails_alone() -> None:
     assert judge({"id": "x-0", "op": "x", "inputs": {}, "expected": unknown}, module).why.startswith("cannot be judged")
     assert judge({"id": "x-1", "op": "x", "inputs": {}, "expected": 4}, module).kind == "failed"
     assert judge({"id": "x-2", "op": "x", "inputs": {}, "expected": 3}, module).kind == "passed"
+
+
+@pytest.mark.parametrize("group", ["div_mod", "losses", "sparse_lookups"])
+def test_an_unknown_strategy_is_an_argument_that_does_not_exist_and_not_one_that_is_ignored(group: str) -> None:
+    document = json.loads((RECORDINGS / f"{group}.json").read_text(encoding="utf-8"))
+    lookups = [each for each in document["cases"] if each["inputs"].get("partition_strategy") == "div"]
+    for case in lookups[:3]:
+        wrong = {key: value for key, value in case.items() if key != "expected"}
+        wrong |= {"inputs": case["inputs"] | {"partition_strategy": "foo"}, "error": {"class": "ValueError"}}
+        assert judge(wrong, group_module(group)).why == "D-LAYOUT-3"

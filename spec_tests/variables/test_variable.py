@@ -15,8 +15,10 @@ import shardvar as sv
 from shardvar.devices import Device, device_scope, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, OutOfRange, ScopeError
 from shardvar.variables import ResourceVariable, UnreadVariable, Variable, variable_operations
+from shardvar.variables.interface import VariableInterface
 from shardvar.variables.updates import ADD, REPLACE
-from shardvar.variables.writes import Write, commit
+from shardvar.variables.variable import VariableSynchronization
+from shardvar.variables.writes import Resource, Write, commit
 from spec_tests.helpers.sharded_variables import counting
 
 WRITES = {
@@ -563,3 +565,39 @@ def test_nobody_reads_in_between_the_writes_of_one_commit() -> None:
     commit([*first.plan_writes(REPLACE, np.ones(1, np.float32)), Write(second.resources, write_second)])
     reader.join()
     assert seen == [["written"], [1.0]]
+
+
+def test_unsigned_integers_are_divided_with_every_digit() -> None:
+    """A division in float64 would round what has more than 53 bits."""
+    large = Variable(np.array([2**64 - 1, 2**63 + 1], np.uint64))
+    large.scatter_div(sv.IndexedSlices(np.array([1, 1], np.uint64), [0, 1]))
+    assert large.numpy().tolist() == [2**64 - 1, 2**63 + 1]
+
+
+def test_a_resource_copies_a_value_unless_it_owns_it() -> None:
+    """An initial value that was made for the variable is its buffer: to copy it would take its size twice."""
+    value = np.arange(3.0)
+    assert np.shares_memory(Resource(value, owns_value=True).buffer.array, value)
+    assert not np.shares_memory(Resource(value).buffer.array, value)
+
+
+def test_the_numbers_of_synchronizations_and_aggregations_are_tensorflows() -> None:
+    """They are in the configurations that it stores."""
+    assert [each.value for each in VariableSynchronization] == [0, 1, 2, 3]
+    assert [each.name for each in VariableSynchronization] == ["AUTO", "NONE", "ON_WRITE", "ON_READ"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda variable: variable.plan_writes(REPLACE, np.zeros(1)),
+        lambda variable: variable.plan_row_writes(REPLACE, np.array([0]), np.zeros((1, 1))),
+        lambda variable: variable.read_value(),
+        lambda variable: variable.shape,
+        lambda variable: variable.dtype,
+    ],
+)
+def test_a_kind_of_variable_must_define_what_the_interface_asks(call: Any) -> None:
+    """A method that was forgotten fails; without the error a write would change nothing."""
+    with pytest.raises(NotImplementedError):
+        call(object.__new__(VariableInterface))

@@ -111,7 +111,7 @@ class Recording:
         self.calls: list[Any] = []
 
     def __call__(self, shape: Any, dtype: Any = None, partition: Any = None) -> Any:
-        self.calls.append((tuple(shape), partition and (partition.shape, partition.offset)))
+        self.calls.append((tuple(shape), partition and (partition.shape, tuple(partition.offset))))
         full = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
         if partition is None:
             return full
@@ -176,6 +176,41 @@ def test_the_other_spellings_of_a_partition() -> None:
     for function in (by_layout, by_two, by_info):
         variable = create_sharded_variable(function, 2, [Device("ps:0"), Device("ps:1")], shape=(3,), dtype="int64")
         assert variable.numpy().tolist() == [0, 0, 2]
+
+
+@pytest.mark.parametrize("spelling", ["partition", "shard_info", "layout"])
+def test_a_partition_is_a_named_tuple_that_unpacks(spelling: str) -> None:
+    """R-INIT-8 (RFC 000): '"partition" is a namedtuple of two fields: shape and offset.' The offset "is a list"."""
+    seen: list[Any] = []
+
+    def take(given: Any) -> Any:
+        part = next(iter(given.values())) if spelling == "layout" else given
+        seen.append(part)
+        shape, offset = part
+        made = counting((5, 2))[part.slices]
+        assert (shape, offset) == (part.shape, part.offset) == tuple(part) and made.shape == shape
+        return dict.fromkeys(given, made) if spelling == "layout" else made
+
+    def by_partition(partition: Any) -> Any:
+        return take(partition)
+
+    def by_info(shard_info: Any) -> Any:
+        return take(shard_info)
+
+    def by_layout(layout: Any) -> Any:
+        return take(layout)
+
+    functions: dict[str, Any] = {"partition": by_partition, "shard_info": by_info, "layout": by_layout}
+    variable = create_sharded_variable(functions[spelling], 2, shape=(5, 2), dtype="float32")
+    assert (variable.numpy() == counting((5, 2))).all()
+    assert seen == [((3, 2), [0, 0]), ((2, 2), [3, 0])]
+    for part in seen:
+        assert isinstance(part, tuple) and part._fields == ("shape", "offset") and type(part.offset) is list
+        assert part._asdict() == {"shape": part.shape, "offset": part.offset}
+        # Initializers take it as they gave it, and a Region, which has the same fields.
+        region = sv.Region(part.offset, part.shape)
+        draw = sv.initializers.RandomUniform(seed=3)
+        assert np.array_equal(draw((5, 2), partition=part), draw((5, 2), partition=region))
 
 
 def test_what_an_initializer_raises_is_never_swallowed() -> None:
@@ -322,5 +357,5 @@ def test_a_callable_of_any_keywords_does_not_say_that_it_makes_parts() -> None:
     assert calls == [{}] and (variable.numpy() == counting((5, 2))).all()
     calls.clear()
     variable = create_sharded_variable(named, 2, shape=(5, 2), dtype="float32")
-    assert [call["partition"].offset for call in calls] == [(0, 0), (3, 0)]
+    assert [call["partition"].offset for call in calls] == [[0, 0], [3, 0]]
     assert (variable.numpy() == counting((5, 2))).all()

@@ -79,3 +79,8 @@ def test_a_creator_may_make_ref_variables() -> None:
     """R-REF-1 (RFC 003): "RefVariable will be kept in tf.compat.v1"; here whoever wants it asks for it."""
     with sv.variable_creator_scope(lambda next_creator, **kwargs: RefVariable(**kwargs)):
         assert type(sv.Variable(1.0)) is RefVariable
+
+
+@pytest.mark.parametrize(("trainable", "expected"), [(None, True), (True, True), (False, False)])
+def test_a_ref_variable_is_trainable_unless_it_is_told_otherwise(trainable: bool | None, expected: bool) -> None:
+    assert RefVariable(1.0, trainable=trainable).trainable is expected

@@ -13,6 +13,7 @@ from shardvar.devices import Device, device_scope, track_transfers
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, OutOfRange
 from shardvar.variables import AggregatingVariable, MirroredVariable, PerReplica, Variable, VariableAggregation
 from shardvar.variables.mirrored import aggregate
+from shardvar.variables.variable import DelegatingVariable
 from spec_tests.helpers.sharded_variables import counting, sharded_of
 
 REPLICAS = [Device("GPU:0"), Device("GPU:1")]
@@ -168,3 +169,40 @@ def test_copies_are_alike_and_each_its_own() -> None:
             MirroredVariable(wrong)
     with pytest.raises(ArgumentTypeError, match="AggregatingVariable is given"):
         AggregatingVariable(3, "SUM")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "mean"), [(2**60 + 2, 2**60 + 5, 2**60 + 3), (-(2**60), -(2**60) - 1, -(2**60))]
+)
+def test_the_mean_of_large_integers_keeps_every_digit(one: int, other: int, mean: int) -> None:
+    """It is rounded towards zero; float64 has 53 bits and would round it before."""
+    found = aggregate(PerReplica([np.array([one]), np.array([other])]), VariableAggregation.MEAN)
+    assert found.tolist() == [mean] and found.dtype == np.int64
+
+
+def test_a_replica_whose_value_has_another_shape_is_the_one_that_is_named() -> None:
+    values = PerReplica([np.zeros(3), np.zeros(3), np.zeros(1)])
+    with pytest.raises(ArgumentError, match=r"value of a replica has shape \(1,\)\. Expected \(3,\)"):
+        aggregate(values, VariableAggregation.SUM)
+
+
+def test_the_name_is_that_of_the_first_copy() -> None:
+    assert MirroredVariable([Variable(1.0, name="first"), Variable(1.0, name="second")]).name == "first"
+
+
+def test_of_variables_that_hold_its_value_a_variable_is_described_by_the_first() -> None:
+    """What a kind of variable does that only says which variables hold its value."""
+
+    class Pair(DelegatingVariable):
+        def __init__(self, *targets: Variable) -> None:
+            self._pair = targets
+
+        @property
+        def _targets(self) -> tuple[Variable, ...]:
+            return self._pair
+
+    first, second = Variable([1.0, 2.0], name="first", trainable=False), Variable([1.0, 2.0], name="second")
+    pair = Pair(first, second)
+    assert (pair.name, pair.trainable, pair.shape) == ("first", False, (2,))
+    pair.assign([3.0, 4.0])
+    assert first.numpy().tolist() == second.numpy().tolist() == pair.numpy().tolist() == [3, 4]

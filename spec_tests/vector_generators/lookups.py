@@ -10,6 +10,12 @@ from spec_tests.vector_generators.case import Acceptable, Case, Group, numbered
 from spec_tests.vector_generators.encoding import array, real
 
 _SHARDS = [3, 3, 3, 2, 2]
+_LAYOUTS: dict[str, tuple[list[int], str]] = {
+    "uneven": ([1, 7, 2, 3], "Shards are found by the div rule, whatever their sizes."),
+    "empty": ([0, 3, 0, 0, 8, 2, 0], "A row is sought in the first shard that begins there, be it empty."),
+    "many": ([1, 1, 2, *[1] * 9], "Shards are put in the order of their names: 0, 1, 10, 11, 2."),
+}
+"""Layouts that the div rule does not give, and the mistake that each is there to catch."""
 _TABLE = np.array([[row + 0.5, -row * 2.0, 2.0 ** (row % 5)] for row in range(13)], np.float32)
 _FLAT = np.array([[3.0, 4.0], [0.0, 0.0], [0.3, -0.4], [6.0, 8.0], [0.0, -2.0]], np.float32)
 
@@ -70,6 +76,25 @@ def _lookup_cases() -> Iterator[Case]:
         yield Case(f"lookup-norm-{max_norm:g}", "R-LOOKUP-4", "embedding_lookup", inputs, bug, expected, ulps=4)
 
 
+def _lookups_in_layouts() -> Iterator[Case]:
+    for layout, (shards, bug) in _LAYOUTS.items():
+        ids_of: dict[str, Any] = {"all": list(range(13)), "shuffled": [12, 0, 7, 3, 10, 3], "matrix": [[11, 1], [2, 8]]}
+        for name, ids in ids_of.items():
+            inputs = {"table": array(_TABLE), "shards": shards, "ids": array(ids, "int64"), "max_norm": None}
+            expected = array(_TABLE[np.array(ids, np.int64)])
+            yield Case(f"lookup-{layout}-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, bug, expected)
+        for name, ids in {"past": [0, 13], "negative": [-1]}.items():
+            inputs = {"table": array(_TABLE), "shards": shards, "ids": array(ids, "int64"), "max_norm": None}
+            outside = "An id that no shard holds is looked up in an empty shard, or in the last."
+            yield Case(
+                f"lookup-{layout}-bad-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, outside, error="OutOfRange"
+            )
+        ids = [12, 0, 3, 4]
+        inputs = {"table": array(_TABLE), "shards": shards, "ids": array(ids, "int64"), "max_norm": 4.0}
+        expected = array(np.array([clipped(_TABLE[each].tolist(), 4.0) for each in ids], np.float32))
+        yield Case(f"lookup-{layout}-norm", "R-LOOKUP-4", "embedding_lookup", inputs, bug, expected, ulps=4)
+
+
 _BAGS: list[tuple[str, list[Entry], int, str]] = [
     ("plain", [(0, 12, None), (0, 3, None), (1, 7, None)], 2, "A bag's rows in several shards are not summed."),
     (
@@ -91,6 +116,10 @@ def _sparse_cases() -> Iterator[Case]:
             yield _sparse_case(f"bags-{name}-{combiner}", entries, rows, combiner, bug)
     bug = "The sum is clipped in place of each row, or after its weight."
     yield _sparse_case("bags-norm", _BAGS[1][1], 2, "sum", bug, max_norm=3.0)
+    for layout, (shards, bug) in _LAYOUTS.items():
+        for combiner in ("sum", "mean", "sqrtn"):
+            entries = [(0, 12, 2.0), (0, 3, 0.5), (1, 0, -1.0), (1, 7, 3.0), (1, 7, 1.0), (3, 10, 0.25)]
+            yield _sparse_case(f"bags-{layout}-{combiner}", entries, 4, combiner, bug, shards=shards)
     inputs = _sparse_inputs([(0, 13, None)], 1, "sum", None)
     bug = "An id that no shard holds adds nothing."
     yield Case("bags-bad-id", "R-LOOKUP-3", "embedding_lookup_sparse", inputs, bug, error="OutOfRange")
@@ -99,7 +128,9 @@ def _sparse_cases() -> Iterator[Case]:
     yield Case("bags-bad-combiner", "R-VAR-1", "embedding_lookup_sparse", inputs, bug, error="ArgumentError")
 
 
-def _sparse_inputs(entries: Sequence[Entry], rows: int, combiner: str, max_norm: float | None) -> dict[str, Any]:
+def _sparse_inputs(
+    entries: Sequence[Entry], rows: int, combiner: str, max_norm: float | None, shards: Sequence[int] = _SHARDS
+) -> dict[str, Any]:
     columns: dict[int, int] = {}
     indices = []
     for row, _, _ in entries:
@@ -108,7 +139,7 @@ def _sparse_inputs(entries: Sequence[Entry], rows: int, combiner: str, max_norm:
     has_weights = entries[0][2] is not None
     return {
         "table": array(_TABLE),
-        "shards": _SHARDS,
+        "shards": list(shards),
         "indices": indices,
         "ids": array([each for _, each, _ in entries], "int64"),
         "weights": array([weight or 0.0 for _, _, weight in entries], "float32") if has_weights else None,
@@ -119,10 +150,16 @@ def _sparse_inputs(entries: Sequence[Entry], rows: int, combiner: str, max_norm:
 
 
 def _sparse_case(
-    name: str, entries: Sequence[Entry], rows: int, combiner: str, bug: str, max_norm: float | None = None
+    name: str,
+    entries: Sequence[Entry],
+    rows: int,
+    combiner: str,
+    bug: str,
+    max_norm: float | None = None,
+    shards: Sequence[int] = _SHARDS,
 ) -> Case:
     expected = combined(_TABLE, entries, rows, combiner, max_norm)
-    inputs = _sparse_inputs(entries, rows, combiner, max_norm)
+    inputs = _sparse_inputs(entries, rows, combiner, max_norm, shards)
     last = max(row for row, _, _ in entries) + 1
     also = []
     if last < rows:
@@ -136,5 +173,5 @@ GROUP = Group(
     "lookups",
     "Rows of a sharded table by ids, and bags of ids combined by sum, mean or sqrtn.",
     "NumPy's rows of the whole table; of a bag the sums are exact, and are rounded once divided.",
-    numbered([*_lookup_cases(), *_sparse_cases()]),
+    numbered([*_lookup_cases(), *_lookups_in_layouts(), *_sparse_cases()]),
 )

@@ -20,6 +20,12 @@ _OPS: dict[str, Callable[[Any, Any], Any]] = {
     "scatter_update": lambda old, new: new,
 }
 _SHARDS = [3, 2, 2]
+_LAYOUTS: dict[str, tuple[list[int], str]] = {
+    "uneven": ([1, 7, 2, 3], "Shards are found by the div rule, whatever their sizes."),
+    "empty": ([0, 3, 0, 0, 8, 2, 0], "A row is sought in the first shard that begins there, be it empty."),
+    "many": ([1, 1, 2, *[1] * 9], "Shards are put in the order of their names: 0, 1, 10, 11, 2."),
+}
+"""Layouts of 13 rows that the div rule does not give, and the mistake that each is there to catch."""
 _ROWS: list[tuple[str, list[int], str]] = [
     ("once", [6, 0, 3], "Rows are those of the shard, not of the variable."),
     ("twice", [4, 1, 4, 4], "Of a row that comes several times only one update counts."),
@@ -76,6 +82,29 @@ def _scatter_cases() -> Iterator[Case]:
         yield Case(f"bad-{name}", "R-SV-3", "scatter_add", inputs, bug, error="ArgumentError")
 
 
+def _cases_in_layouts() -> Iterator[Case]:
+    value = (np.arange(26).reshape(13, 2) - 9).astype(np.float32)
+    rows = [12, 3, 0, 11, 3, 2]
+    updates = np.array([[2, 4], [0.5, 2], [4, 1], [1, 8], [2, 0.5], [8, 2]], np.float32)
+    for layout, (shards, bug) in _LAYOUTS.items():
+        for op in _OPS:
+            inputs = {"value": array(value), "shards": shards, "indices": array(rows, "int64")}
+            after = array(scattered(value, rows, updates, op))
+            yield Case(f"{op}-{layout}", "R-SV-3", op, {**inputs, "updates": array(updates)}, bug, after)
+        for row in (13, -1):
+            inputs = {"value": array(value), "shards": shards, "indices": array([0, row], "int64")}
+            inputs["updates"] = array(np.ones((2, 2), np.float32))
+            outside = "Row 0 is written before the row that no shard holds is noticed."
+            yield Case(f"bad-{layout}-{row}", "R-SV-3", "scatter_add", inputs, outside, error="ArgumentError")
+        other = value[::-1].copy()
+        for op, after in (("assign", other), ("assign_add", value + other), ("assign_sub", value - other)):
+            inputs = {"value": array(value), "shards": shards, "other": array(other)}
+            yield Case(f"{op}-{layout}", "R-SV-3", op, inputs, bug, array(after))
+        yield Case(
+            f"read-{layout}", "R-SV-1", "read_value", {"value": array(value), "shards": shards}, bug, array(value)
+        )
+
+
 def _assign_cases() -> Iterator[Case]:
     value, other = np.zeros((7, 2), np.float32), np.arange(14, dtype=np.float32).reshape(7, 2)
     for op, after in (("assign", other), ("assign_add", value + other), ("assign_sub", value - other)):
@@ -94,5 +123,5 @@ GROUP = Group(
     "updates",
     "The whole value of a sharded variable after a write. After an error it is what it was.",
     "One row after the other on the whole array; of each element one operation of IEEE 754.",
-    numbered([*_scatter_cases(), *_assign_cases()]),
+    numbered([*_scatter_cases(), *_cases_in_layouts(), *_assign_cases()]),
 )

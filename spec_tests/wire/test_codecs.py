@@ -109,6 +109,19 @@ def test_a_varint_that_does_not_end_or_passes_64_bits_is_malformed(data: bytes) 
         decode_varint(data, 0)
 
 
+@pytest.mark.parametrize("tenth", range(256))
+def test_the_tenth_byte_of_a_varint_has_one_bit(tenth: int) -> None:
+    """64 bits are nine digits of seven, and one more: any other bit of the tenth byte is beyond them."""
+    data = b"\x85" + b"\x80" * 8 + bytes([tenth]) + bytes(3)
+    if tenth > 1:
+        for decode in (lambda: decode_varint(data, 0), lambda: decode_varints(data, 2)):
+            with pytest.raises(MalformedCheckpoint):
+                decode()
+    else:
+        assert decode_varint(data, 0) == (5 + (tenth << 63), 10)
+        assert decode_varints(data, 2)[0].tolist() == [5 + (tenth << 63), 0]
+
+
 def test_a_varint_does_not_reach_over_its_stop() -> None:
     assert decode_varint(b"\x80\x01\x07", 0, 2) == (128, 2)
     with pytest.raises(MalformedCheckpoint, match="offset 0 runs over the end"):
@@ -135,6 +148,38 @@ WRITERS: dict[int, Any] = {
 def test_fields_come_back_in_order(fields: list[tuple[int, int, Any]]) -> None:
     message = b"".join(WRITERS[wire_type](number, value) for number, wire_type, value in fields)
     assert [(field.number, field.wire_type, field.value) for field in protobuf.decode_fields(message)] == fields
+
+
+def spans_of(data: bytes, start: int, stop: int) -> list[tuple[int, Any]]:
+    """The numbers and bytes that are found without copying."""
+    return [
+        (number, first if last < 0 else data[first:last])
+        for number, first, last in protobuf.decode_spans(data, start, stop)
+    ]
+
+
+@given(FIELDS, st.binary(max_size=3), st.binary(max_size=3))
+def test_spans_are_the_fields_without_fixed_words(
+    fields: list[tuple[int, int, Any]], before: bytes, after: bytes
+) -> None:
+    """Wherever the message is, and whatever follows it."""
+    message = b"".join(WRITERS[wire_type](number, value) for number, wire_type, value in fields)
+    expected = [
+        (number, value) for number, wire_type, value in fields if wire_type in (protobuf.VARINT, protobuf.BYTES)
+    ]
+    assert spans_of(before + message + after, len(before), len(before) + len(message)) == expected
+
+
+@given(st.binary(max_size=40) | st.lists(st.sampled_from(b"\0\1\x08\x0a\x0d\x09\x80\x81"), max_size=12).map(bytes))
+def test_spans_of_any_bytes_are_the_fields_or_malformed(junk: bytes) -> None:
+    try:
+        fields = list(protobuf.decode_fields(junk))
+    except MalformedCheckpoint:
+        with pytest.raises(MalformedCheckpoint):
+            spans_of(junk, 0, len(junk))
+    else:
+        read = [(each.number, each.value) for each in fields if each.wire_type in (protobuf.VARINT, protobuf.BYTES)]
+        assert spans_of(junk, 0, len(junk)) == read
 
 
 def test_a_zero_is_omitted_and_an_empty_message_is_not() -> None:

@@ -16,9 +16,9 @@ from shardvar.errors import (
     MalformedCheckpoint,
     UnsupportedError,
 )
+from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.wire.safetensors_header import (
     HEADER_ALIGNMENT,
-    MAX_HEADER_NBYTES,
     METADATA,
     SAFETENSORS_DTYPES,
     STORED_DTYPES,
@@ -226,3 +226,9 @@ def test_names_that_the_format_cannot_hold_are_refused_in_writing() -> None:
     for key in (METADATA, "\udc80"):
         with pytest.raises(UnsupportedError):
             build_header([(key, "float32", (1,))], {})
+
+
+@pytest.mark.parametrize("header", [b"[]", b"1", b'"a"', b"null", b"true"])
+def test_a_header_that_is_no_json_object_is_invalid(header: bytes) -> None:
+    with pytest.raises(InvalidCheckpoint, match="not a JSON object"):
+        parse_header(header, 8 + len(header))

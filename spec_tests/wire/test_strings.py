@@ -149,3 +149,9 @@ def test_every_flipped_bit_changes_the_checksum_or_is_refused(elements: list[byt
         assert strings.bundle_checksum(bytes(damaged), len(elements)) != checksum
     except MalformedCheckpoint as error:
         assert "length" in error.cause or "varint" in error.cause
+
+
+@pytest.mark.parametrize(("count", "payload"), [(1, b""), (6, b"12345"), (2**62, b"1")])
+def test_more_variants_than_bytes_are_refused_before_the_first_is_read(count: int, payload: bytes) -> None:
+    with pytest.raises(MalformedCheckpoint, match=f"{count} variants cannot be in {len(payload)} bytes"):
+        strings.variant_checksum(payload, count)

@@ -229,7 +229,7 @@ class ShardingCallback(ABC):
     """R-POLICY-18 (RFC 001): "Checkpoint sharding callback function, along with a text description."
 
     A base to derive from; any callable with a text ``description`` works too. Arguments of the callback are those of
-    its constructor (RFC 001, kwargs).
+    its constructor (RFC 001, kwargs). Callbacks of one class whose fields are equal are equal.
 
     >>> class OneFileEach(ShardingCallback):
     ...     description = "A file for each tensor."
@@ -256,6 +256,31 @@ class ShardingCallback(ABC):
         anew, and values may change. A mapping without tensors makes no file. The callback is called once for each save,
         before anything is written.
         """
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        mine, others = _fields(self), _fields(other)
+        return mine.keys() == others.keys() and all(np.array_equal(mine[name], others[name]) for name in mine)
+
+    def __hash__(self) -> int:
+        # Fields that cannot be hashed, such as lists and arrays, still tell unequal callbacks apart in ``__eq__``.
+        hashable = {name: value for name, value in _fields(self).items() if _is_hashable(value)}
+        return hash((type(self), frozenset(hashable.items())))
+
+
+def _fields(callback: object) -> dict[str, Any]:
+    """Return the fields of a callback by name, those in slots too."""
+    slots = [name for kind in type(callback).__mro__ for name in vars(kind).get("__slots__", ())]
+    return {**getattr(callback, "__dict__", {}), **{name: getattr(callback, name, None) for name in slots}}
+
+
+def _is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 ShardingCallback.register(ColumnarPolicy)

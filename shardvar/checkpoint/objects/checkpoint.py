@@ -3,20 +3,17 @@
 R-CKPT-1 (RFC 000): "being able to save sharded variable to a checkpoint, and restore it to possibly a different number
 of shards": a sharded variable is one key, and its shards are slices of it.
 
-``write`` and ``read`` are for one checkpoint; ``save`` and ``restore`` are for a numbered series, and count. A save in
-the background writes in another thread, which is not a daemon: the interpreter waits for it at exit. An error is raised
-where the save is joined. If a save is never joined, its error is logged, once its handle is gone or at exit.
+``write`` and ``read`` are for one checkpoint; ``save`` and ``restore`` are for a numbered series, and count.
+
+The root object is the root of the graph, also if other objects are named beside it: in the graph they are its children.
 """
 
-import logging
-import threading
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from copy import deepcopy
 from functools import partial
-from threading import Lock
 from types import MappingProxyType
-from typing import Any, Literal, overload
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 
@@ -24,88 +21,25 @@ from shardvar.checkpoint.arguments import CheckpointOptions, policy_of, texts_of
 from shardvar.checkpoint.locate import Location, Path, find_target
 from shardvar.checkpoint.objects.image import Image, SaveOptions, hold_image, take_image
 from shardvar.checkpoint.objects.keys import SAVE_COUNTER, key_of
-from shardvar.checkpoint.objects.restoration import RestoreStatus, open_restoration
-from shardvar.checkpoint.objects.series import SaveSteps, find_series, record_newest, target_of
+from shardvar.checkpoint.objects.restoration import open_restoration
+from shardvar.checkpoint.objects.series import SaveSteps, find_series, next_number, record_newest, target_of
+from shardvar.checkpoint.objects.status import RestoreStatus
+from shardvar.checkpoint.objects.turn import PendingSave, Turn, start_save
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import WriteReport
-from shardvar.errors import ArgumentError, ArgumentTypeError, StillSaving
+from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.planning.policies import Policy
-from shardvar.tracking import ChildHook, ObjectGraph, Stateful, Trackable
+from shardvar.tracking import ObjectGraph, Trackable
 from shardvar.tracking.graph import ContainerNode, node_of
-from shardvar.variables import ResourceVariable, Variable, VariableInterface
-
-_LOG = logging.getLogger("shardvar.checkpoint")
-
-
-class PendingSave:
-    """A save in progress: ``done()`` says if it has ended, ``join()`` waits and returns its report."""
-
-    def __init__(self, path: str, future: "Future[WriteReport]") -> None:
-        self._path = path
-        self._future = future
-        self._finalizer = weakref.finalize(self, future.add_done_callback, partial(_log_failure, path))
-
-    @property
-    def path(self) -> str:
-        """The checkpoint that is being written; it does not exist before the save is done."""
-        return self._path
-
-    def done(self) -> bool:
-        """Return True if the save has ended, by success or by an error."""
-        return self._future.done()
-
-    def join(self, timeout: float | None = None) -> WriteReport:
-        """Wait for ``timeout`` seconds at most and return the report, or raise the error of the save, at each call.
-
-        ``StillSaving`` where the time was too short; the save goes on.
-        """
-        wait([self._future], timeout)
-        if not self._future.done():
-            raise StillSaving(f"{self._path} is still being written.", "Join it again, or give it more time.")
-        self._finalizer.detach()  # the caller sees the error, so it need not be logged
-        return self._future.result()
-
-
-def start_save(path: str, work: Callable[[], WriteReport], release: Callable[[], None]) -> PendingSave:
-    """Do the work in a new thread. ``release`` is called once it has ended, or if the thread cannot start."""
-    future: Future[WriteReport] = Future()
-    thread = threading.Thread(target=_work, args=(work, release, future), name=f"save {path}", daemon=False)
-    try:
-        thread.start()
-    except BaseException:
-        release()
-        raise
-    return PendingSave(path, future)
-
-
-def _work(work: Callable[[], WriteReport], release: Callable[[], None], future: "Future[WriteReport]") -> None:
-    # Release first: a thread that joined may save again at once, and must find the checkpoint free.
-    try:
-        report = work()
-    except BaseException as error:  # noqa: BLE001 - every error goes to the thread that joins
-        release()
-        future.set_exception(error)
-    else:
-        release()
-        future.set_result(report)
-
-
-def _log_failure(path: str, future: "Future[WriteReport]") -> None:
-    """Log the error of a save that can no longer be joined."""
-    error = future.exception()
-    if error is not None:
-        _LOG.error("%s was not saved: %s", path, error, exc_info=error)
-
-
-_CHILDLESS = (VariableInterface, Stateful)
-"""Kinds of roots that have a value themselves, and cannot have other objects beside it."""
+from shardvar.variables import ResourceVariable, Variable
 
 
 class Checkpoint(Trackable):
     """The objects to write and read: ``root`` with its children, and the objects given by name.
 
     Objects are modules, variables, sharded ones, other trackable objects, and dictionaries, lists and tuples of these.
-    An attribute that is set later is one more object.
+    An attribute that is set later is one more object. A ``weakref.ref`` of the root is kept as it is, so that the root
+    may own its checkpoint.
 
     >>> import os, tempfile
     >>> from shardvar.variables import Variable, create_sharded_variable
@@ -117,24 +51,45 @@ class Checkpoint(Trackable):
     array([1., 2., 3., 4.], dtype=float32)
     """
 
-    _root: Trackable | None
-    _known: dict[int, ContainerNode]
-    _turn: Lock
+    _known: "weakref.WeakValueDictionary[int, ContainerNode]"
+    _turn: Turn
+    _held_root: "Trackable | weakref.ref[Trackable] | None"
 
     def __init__(self, root: Any = None, **objects: Any) -> None:
-        # Past ``__setattr__``, for which every attribute is an object to save.
-        self.__dict__["_known"] = {}
-        self.__dict__["_turn"] = Lock()
-        self.__dict__["_root"] = None if root is None else self._node("root", root)
+        self._begin(root)
         for name in sorted(objects):
             setattr(self, name, objects[name])
+
+    def _begin(self, root: Any) -> None:
+        # Past ``__setattr__``, for which every attribute is an object to save.
+        self.__dict__["_known"] = weakref.WeakValueDictionary()
+        self.__dict__["_turn"] = Turn()
+        if isinstance(root, weakref.ref):
+            self.__dict__["_held_root"] = root
+            self._node("root", self._root)
+        else:
+            self.__dict__["_held_root"] = None if root is None else self._node("root", root)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a checkpoint of copies of the objects; one with a weak reference to its root refers to the same."""
+        twin = object.__new__(type(self))
+        memo[id(self)] = twin
+        held = self._held_root
+        twin._begin(deepcopy(held.items if isinstance(held, ContainerNode) else held, memo))
+        for name, node in super().children.items():
+            if name in self.__dict__:
+                setattr(twin, name, deepcopy(self.__dict__[name], memo))
+            else:  # the counter, and what was tracked without an attribute
+                twin.track(name, deepcopy(node, memo))
+        return twin
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_") or hasattr(type(self), name):
             raise ArgumentError(f"A checkpoint has no place for an object named {name!r}.", "Choose another name.")
         node = self._node(name, value)
         # A child of the root may be named once more, under its name there: Checkpoint(model, w=model.w).
-        if self._root is None or self._root.children.get(name) is not node:
+        root = self._root
+        if root is None or root.children.get(name) is not node:
             self._check_has_place(name)
         super().__setattr__(name, value)
         self.track(name, node)
@@ -142,21 +97,14 @@ class Checkpoint(Trackable):
     @property
     def children(self) -> Mapping[str, Trackable]:
         """The children of the root, and then the objects that are named."""
-        root = {} if self._root is None else self._root.children
-        return MappingProxyType({**root, **super().children})
-
-    def await_children(self, hook: ChildHook | None) -> None:
-        super().await_children(hook)
-        if self._root is not None:
-            self._root.await_children(hook)
+        root = self._root
+        return MappingProxyType({**({} if root is None else root.children), **super().children})
 
     @property
     def save_counter(self) -> Variable:
         """The number of numbered checkpoints that were saved: an int64 variable, created when it is first needed."""
-        counter: Variable | None = self.__dict__.get("_counter")
-        if counter is None:
-            counter = self.__dict__["_counter"] = self._new_counter()
-        return counter
+        counter: Any = super().children.get(SAVE_COUNTER)
+        return self._new_counter() if counter is None else counter
 
     def write(
         self,
@@ -178,7 +126,7 @@ class Checkpoint(Trackable):
         """
         target = find_target(path, format, otherwise="shardvar")
         save_options = SaveOptions(policy_of(policy, options), texts_of(metadata), force)
-        with self._turn, hold_image(self._graph(), target, save_options) as image:
+        with self._turn.taken(target.path), hold_image(self._graph(), target, save_options) as image:
             return image.write()
 
     @overload
@@ -218,8 +166,9 @@ class Checkpoint(Trackable):
     ) -> WriteReport | PendingSave:
         """Write the next checkpoint of a series, ``file_prefix-1``, ``file_prefix-2``; return a report with its path.
 
-        The number is that of ``save_counter``, which is saved too and counts once the checkpoint is committed. The file
-        ``checkpoint`` in the same directory names the newest one, for ``sv.latest_checkpoint`` and for TensorFlow.
+        The number is the first above ``save_counter`` that no checkpoint of that prefix has, in any format. The counter
+        is saved too, and becomes that number once the checkpoint is committed. The file ``checkpoint`` in the same
+        directory names the newest one, for ``sv.latest_checkpoint`` and for TensorFlow.
 
         With ``background`` the values are copied, and another thread does the rest. The call returns a ``PendingSave``
         at once, to be joined for the report. Values that are assigned after the call are not in the checkpoint. Another
@@ -232,74 +181,98 @@ class Checkpoint(Trackable):
         """
         series = find_series(file_prefix, format)
         save_options = SaveOptions(policy_of(policy, options), texts_of(metadata), force)
-        return self.save_numbered(lambda number: target_of(series, number), record_newest, save_options, background)
+
+        def choose(count: int) -> tuple[int, Location]:
+            number = next_number(series, count)
+            return number, target_of(series, number)
+
+        return self.save_numbered(choose, record_newest, save_options, background)
 
     def save_numbered(
-        self, target_for: Callable[[int], Location], steps: SaveSteps, save_options: SaveOptions, background: bool
+        self,
+        choose: Callable[[int], tuple[int, Location]],
+        steps: SaveSteps,
+        save_options: SaveOptions,
+        background: bool,
     ) -> WriteReport | PendingSave:
         """Take the values and write them by ``steps``, for ``save`` and ``CheckpointManager.save``.
 
-        ``target_for`` returns the target of a number.
+        ``choose`` returns, for the counter's value, the value that it gets, and the checkpoint to write.
         """
-        counter = self.save_counter
 
-        def write(image: Image, number: int) -> WriteReport:
+        def write(image: Image, counter: Variable, number: int) -> WriteReport:
             report = image.write()
             counter.assign(number)  # only now: a save that fails is tried again under the same number
             return report
 
         # In the foreground: lock the variables, and write their memory.
         if not background:
-            with self._turn:
-                number = int(counter) + 1
-                with hold_image(self._graph(), target_for(number), save_options, (counter, number)) as locked:
-                    return steps(locked.target, lambda: write(locked, number))
-        # In the background: copy the values, then write the copies. The thread that writes releases ``_turn``.
-        self._turn.acquire()
+            with self._turn.taken():
+                counter = self.save_counter
+                number, target = choose(int(counter))
+                self._turn.name(target.path)
+                with hold_image(self._graph(), target, save_options, (counter, number)) as locked:
+                    return steps(locked.target, lambda: write(locked, counter, number))
+        # In the background: copy the values, then write the copies. The thread that writes gives the turn back.
+        self._turn.take()
         try:
-            number = int(counter) + 1
-            image = take_image(self._graph(), target_for(number), save_options, (counter, number))
+            counter = self.save_counter
+            number, target = choose(int(counter))
+            self._turn.name(target.path)
+            image = take_image(self._graph(), target, save_options, (counter, number))
         except BaseException:
-            self._turn.release()
+            self._turn.give_back()
             raise
-        work = partial(steps, image.target, lambda: write(image, number))
-        return start_save(image.target.path, work, self._turn.release)
+        work = partial(steps, image.target, lambda: write(image, counter, number))
+        return start_save(image.target.path, work, self._turn)
 
-    def read(self, path: Path, options: CheckpointOptions | None = None) -> RestoreStatus:
+    def read(self, path: Path | None, options: CheckpointOptions | None = None) -> RestoreStatus:
         """Restore what the checkpoint and the objects both have, and later what appears; return what did not match.
 
         All existing variables get their values, or none does: ``InconsistentTensor`` where dtype or full shape differ,
         and the errors of ``sv.load``. The number of shards is never an error: shards take the rows that they hold. The
         ``options`` do not concern reading; the argument exists because TensorFlow has it.
+
+        Where ``path`` is None nothing is restored, as in ``restore(sv.latest_checkpoint(directory))`` at the first run.
+        Then the status, on which every assertion fails, says so.
         """
         policy_of(None, options)  # checked, though nothing uses it
-        with self._turn:
-            return self._read(path, is_numbered=False)
+        return self._read(path, is_numbered=False)
 
-    def restore(self, path: Path, options: CheckpointOptions | None = None) -> RestoreStatus:
-        """``read`` a checkpoint that may be one of a numbered series: the next ``save`` has the number after it."""
+    def restore(self, path: Path | None, options: CheckpointOptions | None = None) -> RestoreStatus:
+        """``read`` a checkpoint that may be one of a numbered series: the next ``save`` has a number after it."""
         policy_of(None, options)
-        with self._turn:
-            return self._read(path, is_numbered=True)
+        return self._read(path, is_numbered=True)
 
-    def _read(self, path: Path, is_numbered: bool) -> RestoreStatus:
-        counter = key_of([SAVE_COUNTER])
-        # A variable as the root cannot have a counter beside it here. TensorFlow saves one, which is not missed.
-        ignored = (counter,) if is_numbered and isinstance(self._root, _CHILDLESS) else ()
-        restoration = open_restoration(open_checkpoint(path), ignored)
-        if is_numbered and counter in restoration.unmatched.keys and SAVE_COUNTER not in self.children:
-            _ = self.save_counter  # created by being read, so that it takes the stored number
-        top = self._top
-        restoration.restore(top, 0)
-        # Where the root object is the top, objects may still be named beside it; they appear as children of this one.
-        if top is not self:
-            super().await_children(restoration.hook(0))
+    def _read(self, path: Path | None, is_numbered: bool) -> RestoreStatus:
+        if path is None:
+            return RestoreStatus(None, self._graph)
+        with self._turn.taken():
+            restoration = open_restoration(open_checkpoint(path))
+            self._turn.name(restoration.path)
+            has_counter = key_of([SAVE_COUNTER]) in restoration.unmatched.keys
+            if is_numbered and has_counter and SAVE_COUNTER not in self.children:
+                _ = self.save_counter  # created by being read, so that it takes the stored number
+            root = self._root
+            if root is None:
+                restoration.restore(self, 0)
+            else:
+                # The objects that are named beside the root are its children there. Those that are named later appear
+                # as children of this checkpoint.
+                restoration.restore(root, 0, super().children)
+                restoration.wait(self, 0)
         return RestoreStatus(restoration, self._graph)
 
     @property
-    def _top(self) -> Trackable:
-        """The root of the graph: ``root`` if no other object is named, else this checkpoint."""
-        return self if self._root is None or super().children else self._root
+    def _root(self) -> Trackable | None:
+        """The root that was given, None without one; ``ArgumentError`` if it was given weakly and is gone."""
+        held = self._held_root
+        if not isinstance(held, weakref.ref):
+            return held
+        root = held()
+        if root is None:
+            raise ArgumentError("The root of a checkpoint, a weak reference, is gone.", "Keep the root elsewhere.")
+        return root
 
     def _new_counter(self) -> Variable:
         self._check_has_place(SAVE_COUNTER)
@@ -309,14 +282,13 @@ class Checkpoint(Trackable):
 
     def _check_has_place(self, name: str) -> None:
         """Raise ``ArgumentError`` where the root cannot have one more child of that name beside its own."""
-        if self._root is not None and name in self._root.children:
+        root = self._root
+        if root is not None and name in root.children:
             raise ArgumentError(f"The root has another child named {name!r}.", "Choose another name.")
-        if isinstance(self._root, _CHILDLESS):
-            kind = "is a variable" if isinstance(self._root, VariableInterface) else "has its own state"
-            raise ArgumentError(f"The root {kind}, and has no child {name!r}.", "Give it a name too.")
 
     def _graph(self) -> ObjectGraph:
-        return ObjectGraph.of(self._top)
+        root = self._root
+        return ObjectGraph.of(self) if root is None else ObjectGraph.of(root, super().children)
 
     def _node(self, name: str, value: Any) -> Trackable:
         node = node_of(value, self._known)

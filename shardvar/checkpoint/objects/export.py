@@ -18,6 +18,7 @@ preserved here either.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from shardvar.checkpoint.reports import WriteReport
 from shardvar.engine.read import read_arrays
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnknownKey
 from shardvar.layout.dtypes import Array
+from shardvar.pictures.words import named
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.policies import Policy
 from shardvar.tracking import ObjectGraph, Stateful, Trackable
@@ -71,7 +73,7 @@ def export(
     """
     if not isinstance(as_shards, bool):
         raise ArgumentTypeError(f"as_shards is {as_shards!r}.", "Give True or False.")
-    root = node_of(obj, {})
+    root = node_of(obj, WeakValueDictionary())
     if root is None:
         raise ArgumentTypeError(f"A {type(obj).__name__} has no variables.", "Give a module, or another trackable.")
     chosen = policy_of(policy, options)
@@ -257,4 +259,4 @@ def _check_all_reached(reader: Reader, nodes: Sequence[StoredNode]) -> None:
     reached = {node.key for node in nodes} | {key for node in nodes if not node.key for key in node.states.values()}
     lost = [key for key in reader if key not in reached and not is_bookkeeping(key)]
     if lost:
-        raise invalid(f"{reader.path} has values that belong to no object: {', '.join(lost)}.")
+        raise invalid(f"{reader.path} has values that belong to no object: {named(lost)}.")

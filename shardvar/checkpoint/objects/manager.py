@@ -32,21 +32,23 @@ from typing import Any
 
 from shardvar.checkpoint.arguments import CheckpointOptions, check_string, policy_of, texts_of
 from shardvar.checkpoint.locate import Location, Path, find_target
-from shardvar.checkpoint.objects.checkpoint import Checkpoint, PendingSave
+from shardvar.checkpoint.objects.checkpoint import Checkpoint
 from shardvar.checkpoint.objects.image import SaveOptions
-from shardvar.checkpoint.objects.series import (
+from shardvar.checkpoint.objects.series import check_is_new, check_state_file, next_number, target_of
+from shardvar.checkpoint.objects.state_file import (
     STATE_FILE,
     SeriesState,
-    check_state_file,
     read_state,
+    read_state_file,
     resolve,
-    target_of,
     write_state,
 )
+from shardvar.checkpoint.objects.turn import PendingSave
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, StorageError
 from shardvar.formats.files import take_away
-from shardvar.formats.table import all_formats
+from shardvar.formats.table import formats_of
+from shardvar.pictures.words import message
 from shardvar.planning.policies import Policy
 from shardvar.storage.protocol import Storage
 from shardvar.variables import VariableInterface
@@ -65,7 +67,7 @@ _LOG = logging.getLogger("shardvar.checkpoint")
 
 def read_note(storage: Storage, state: SeriesState | None) -> list[str]:
     """Return the names in the note that are not checkpoints of the state."""
-    note = read_state(storage, _NOTE)
+    note = read_state_file(storage, _NOTE)
     newest = "" if state is None else state.newest
     if note is None or newest not in (note.newest, *note.kept):  # without a note, or with a void one
         return []
@@ -95,17 +97,18 @@ def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:
             with target.storage.lock(target.stem):
                 target.format.remove(target.storage, target.name)
         except ShardvarError as error:
-            _LOG.warning("%s could not be removed: %s", name, error)
+            _LOG.warning("%s", message(f"{name} could not be removed: {error}"))
             left.append(name)
     return left
 
 
 def _locate(series: Location, name: str) -> Location:
     """Return the checkpoint of a name: in the format of the series, or in the only other one that has files of it."""
-    formats = [form for form in all_formats() if form.locate(series.storage, name)]
+    storage = series.storage
+    formats = [form for form in formats_of(storage.names(), name) if form.locate(storage, name)]
     if len(formats) != 1 or series.format.name in [form.name for form in formats]:
         formats = [series.format]
-    return Location(formats[0], series.storage, name)
+    return Location(formats[0], storage, name)
 
 
 # Rotation: the newest checkpoints stay, and one every so many hours.
@@ -213,7 +216,7 @@ class CheckpointManager:
         check_string(checkpoint_name, "names of checkpoints")
         storage = self._series().storage
         self._own = re.compile(re.escape(checkpoint_name) + r"-\d+", re.DOTALL | re.ASCII)
-        self._state = _take_over(read_state(storage), self._own, clock())
+        self._state = _take_over(read_state(storage), self._own, clock(), self._directory)
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -232,9 +235,17 @@ class CheckpointManager:
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """The path of the newest checkpoint, None without one."""
+        """The path of the newest checkpoint, None without one.
+
+        ``MissingFile``, which names them, where the directory has checkpoints of this name and no state file: None
+        would mean that training has not begun.
+        """
         newest = self._state.newest
-        return resolve(self._directory, newest) if newest else None
+        if newest:
+            return resolve(self._directory, newest)
+        series = self._series()
+        check_is_new(series, self._unfinished(series.storage, None))
+        return None
 
     @property
     def checkpoints(self) -> list[str]:
@@ -251,8 +262,9 @@ class CheckpointManager:
     ) -> WriteReport | PendingSave | None:
         """Save a checkpoint, remove those beyond the limit, and return its report; None if it is not yet time.
 
-        The number is ``checkpoint_number``, an integer or a variable of one, or else that of the checkpoint's
-        ``save_counter``, which counts in either case. Without ``check_interval``, it is time at every new step.
+        The number is ``checkpoint_number``, an integer or a variable of one, whose checkpoint is replaced if it exists.
+        Otherwise it is the next of the checkpoint's ``save_counter`` that no checkpoint has. The counter counts in
+        either case. Without ``check_interval``, it is time at every new step.
         ``background`` is that of ``Checkpoint.save``: with it, a ``PendingSave`` is returned, and checkpoints are
         removed once the new one is committed.
         """
@@ -266,15 +278,25 @@ class CheckpointManager:
         def steps(target: Location, write: Callable[[], WriteReport]) -> WriteReport:
             return self._rotate(series, target, write, step)
 
+        def choose(count: int) -> tuple[int, Location]:
+            if number is not None:
+                return count + 1, target_of(series, number)
+            ended = self._unfinished(series.storage, read_state(series.storage))
+            chosen = next_number(series, count, ended)
+            return chosen, target_of(series, chosen)
+
         return self._checkpoint.save_numbered(
-            lambda count: target_of(series, count if number is None else number),
+            choose,
             steps,
             replace(self._save_options, policy=policy),
             background,
         )
 
     def restore_or_initialize(self) -> str | None:
-        """Restore the newest checkpoint and return its path; without one, call ``init_fn`` and return None."""
+        """Restore the newest checkpoint and return its path; without one, call ``init_fn`` and return None.
+
+        The errors are those of ``latest_checkpoint`` and ``Checkpoint.restore``; after one, nothing is initialized.
+        """
         newest = self.latest_checkpoint
         if newest is not None:
             self._checkpoint.restore(newest)
@@ -290,6 +312,10 @@ class CheckpointManager:
         if os.sep in self._name:
             raise ArgumentError(f"checkpoint_name={self._name!r} leads to another directory.", "Give a bare name.")
         return replace(example, name=self._name)
+
+    def _unfinished(self, storage: Storage, state: SeriesState | None) -> list[str]:
+        """Return the checkpoints that a killed save of this series left unfinished, in a directory of that state."""
+        return list(filter(self._own.fullmatch, read_note(storage, state)))
 
     def _is_time(self, step: int | None, check_interval: bool) -> bool:
         # The same step is never saved twice. With an interval of 100 and the last save at step 250, the next is at 350.
@@ -309,7 +335,7 @@ class CheckpointManager:
             there = read_state(storage)
             # Plan: the names that go. What an earlier save left is removed first, to make room for the new one.
             state, gone = plan_rotation(self._state, target.name, self._clock(), self._retention)
-            left = remove_checkpoints(series, filter(self._own.fullmatch, read_note(storage, there)))
+            left = remove_checkpoints(series, self._unfinished(storage, there))
             # Note. A checkpoint that is overwritten exists already, and stays if the save fails.
             is_new = there is None or target.name not in (there.newest, *there.kept)
             write_note(storage, there, [*left, *gone, *([target.name] if is_new else [])])
@@ -324,7 +350,7 @@ class CheckpointManager:
         return report
 
 
-def _take_over(state: SeriesState | None, own: re.Pattern[str], now: float) -> SeriesState:
+def _take_over(state: SeriesState | None, own: re.Pattern[str], now: float, directory: str) -> SeriesState:
     """Return the part of a state file that a manager saved under the names ``own``; the newest checkpoint in any case.
 
     As in TensorFlow: a manager gives times, ``Checkpoint.save`` does not; no time is later than now; and a checkpoint
@@ -334,6 +360,10 @@ def _take_over(state: SeriesState | None, own: re.Pattern[str], now: float) -> S
         return SeriesState("", (), (), now - 1.0)
     # If the clock was set back, the file has times in the future, which would block preserving for long: cut to now.
     # Without times, all checkpoints count as preserved, and none of them is ever removed.
+    if state.preserved > now:
+        behind = state.preserved - now
+        what = f"{directory}: the clock is {behind:.0f} seconds behind the last preserved checkpoint."
+        _LOG.warning("%s", message(what))
     preserved = min(state.preserved, now)
     times = state.times or (preserved,) * len(state.kept)
     kept = [

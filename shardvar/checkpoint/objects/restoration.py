@@ -10,194 +10,47 @@ An object that met a stored one keeps a hook for children that the checkpoint ha
 child appears, the same three steps restore it, and what hangs on it, before other code can see it. As long as there are
 values that no object took, the checkpoint stays open for that. It may be replaced or removed meanwhile, as a manager
 removes old ones, and what appears still gets the values of then. Open files are kept, but no values.
+
+Two rules are TensorFlow's. Where several restores have a value for one object, the restore that was called last
+determines it, whichever attached the object. Two stored objects may meet in one object, which then has the children of
+both; if both have a value for it, it takes the first, breadth first, and the other stays unmatched.
+
+An object refers to a restoration by its hooks, and the restoration to objects by weak references alone: there is no
+cycle, so a model is freed when it is dropped.
 """
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Self
+from itertools import count
+from typing import Any
 
 import numpy.typing as npt
 
 from shardvar.checkpoint.arguments import as_array
+from shardvar.checkpoint.objects.matching import NO_OBJECTS, Matches, Matching
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, StoredNode, decode_graph, nodes_of_keys
 from shardvar.checkpoint.objects.values import Keyed, read_writes
 from shardvar.checkpoint.reader import Reader
-from shardvar.errors import UnmatchedObjects
-from shardvar.tracking import ChildHook, ObjectGraph, Slot, Stateful, Trackable
+from shardvar.pictures.words import message, named
+from shardvar.tracking import ChildHook, Stateful, Trackable
 from shardvar.variables import VariableInterface
 from shardvar.variables.writes import commit
 from shardvar.wire.damage import invalid
 
-Matches = list[tuple[Trackable, int]]
-"""Objects, each with the number of the stored object that it met."""
 States = Sequence[tuple[Stateful, Mapping[str, str]]]
 """Stateful objects, each with the keys of its arrays by their names."""
 _State = tuple[Stateful, Mapping[str, npt.NDArray[Any]]]
 """An object, and the arrays that it takes."""
-_WaitingSlot = tuple[Trackable, int, str, Slot]
-"""A slot: its owner, the number of the owner, its name as a child, and its role."""
 
 _LOG = logging.getLogger("shardvar.checkpoint")
 _IGNORED = "/.ATTRIBUTES/OBJECT_CONFIG_JSON"
 """The end of keys that Keras 2 wrote beside each layer. As in TensorFlow, objects need not take them."""
-
-
-class RestoreStatus:
-    """The result of one restore, as of when it is asked: what appears later is restored later."""
-
-    def __init__(self, restoration: "Restoration", graph: Callable[[], ObjectGraph]) -> None:
-        self._restoration = restoration
-        self._graph = graph
-
-    @property
-    def unmatched_keys(self) -> list[str]:
-        """The keys of the checkpoint whose values no object took."""
-        return sorted(self._restoration.unmatched.keys)
-
-    @property
-    def unmatched_objects(self) -> list[str]:
-        """The paths of variables and objects with state of their own that took no value."""
-        graph = self._graph()  # of now: objects may have appeared, and taken their values, since the restore
-        return [
-            "/".join(path) or "the root"
-            for node, path in zip(graph.objects, graph.paths(), strict=True)
-            if not self._restoration.is_restored(node) and _has_values(node)
-        ]
-
-    def assert_consumed(self) -> Self:
-        """Raise ``UnmatchedObjects``, naming all, unless every value found its variable and the other way round."""
-        self._check(self.unmatched_objects, self.unmatched_keys)
-        return self
-
-    def assert_existing_objects_matched(self) -> Self:
-        """Raise ``UnmatchedObjects``, naming all, unless every existing variable took a value."""
-        self._check(self.unmatched_objects, [])
-        return self
-
-    def assert_nontrivial_match(self) -> Self:
-        """Raise ``UnmatchedObjects`` where no object but the root met a stored one."""
-        if self._restoration.num_met <= 1:
-            self._check(self.unmatched_objects or ["all but the root"], self.unmatched_keys)
-        return self
-
-    def expect_partial(self) -> Self:
-        """Declare that unmatched values are intended, so that they are not logged."""
-        self._restoration.unmatched.is_expected = True
-        return self
-
-    def _check(self, objects: list[str], keys: list[str]) -> None:
-        unmatched = []
-        if objects:
-            unmatched.append(f"objects without a value: {', '.join(objects)}")
-        if keys:
-            unmatched.append(f"values without an object: {', '.join(keys)}")
-        if unmatched:
-            restoration = self._restoration
-            raise UnmatchedObjects(
-                f"{restoration.path} and the objects do not match; {'; '.join(unmatched)}.",
-                "Name the objects as they were when it was written, or do not assert this. "
-                f"{restoration.reader.policy_sentence}".rstrip(),
-            )
-
-
-def _has_values(node: Trackable) -> bool:
-    return isinstance(node, VariableInterface) or (isinstance(node, Stateful) and bool(node.state()))
-
-
-# Match: which object is which stored one.
-
-
-@dataclass(slots=True, eq=False)
-class Matching:
-    """The objects and stored objects that met so far.
-
-    They meet once, and stay together. The first object under a name, breadth first, is the stored object. A slot may
-    come before the variable that it belongs to, and then waits for that.
-    """
-
-    nodes: list[StoredNode]
-    """The stored objects; the first is the root."""
-    objects: dict[int, Trackable] = field(default_factory=dict)
-    """The object of each stored one, by its number; kept alive, so that no other object gets its identity."""
-    numbers: dict[int, int] = field(default_factory=dict)
-    """The number of the stored object of each object, by its identity."""
-    _waiting: dict[int, list[_WaitingSlot]] = field(default_factory=dict)
-    """Slots of variables that have not been met, by the variable's identity."""
-
-    def find(self, root: Trackable, number: int) -> Matches:
-        """Return the matches that are new where the root is the stored object of that number."""
-        pairs: Matches = [(root, number)]
-        met, taken, delayed = {id(root): number}, {number}, list(self._waiting.get(id(root), ()))
-
-        def meet(child: Trackable, target: int | None) -> None:
-            identity = id(child)
-            if target is None or target in taken or target in self.objects:
-                return
-            if identity not in met and identity not in self.numbers:
-                pairs.append((child, target))
-                met[identity] = target
-                taken.add(target)
-                delayed.extend(self._waiting.get(identity, ()))
-
-        for parent, node in pairs:  # grows while it is walked
-            stored = self.nodes[node]
-            if not stored.children and not stored.slots:
-                continue
-            for name, child in parent.children.items():
-                slot = parent.child_slots.get(name)
-                if slot is None:
-                    meet(child, _child(stored, parent, name))
-                else:
-                    delayed.append((parent, node, name, slot))
-        # Slots after children: a slot is found by its variable, which may be reached later than the optimizer. Where
-        # the variable has no match yet, the slot waits until the variable appears.
-        for owner, node, name, slot in delayed:
-            beside = met.get(id(slot.beside), self.numbers.get(id(slot.beside)))
-            target = _slot(self.nodes[node], owner, name, slot, beside)
-            if target is None and beside is None:
-                self._waiting.setdefault(id(slot.beside), []).append((owner, node, name, slot))
-            meet(owner.children[name], target)
-        return pairs
-
-    def find_child(self, number: int, parent: Trackable, name: str) -> int | None:
-        """Return the number of the stored object of a child that just appeared; None without one, or with a match."""
-        stored, slot = self.nodes[number], parent.child_slots.get(name)
-        if slot is None:
-            target = _child(stored, parent, name)
-        else:
-            beside = self.numbers.get(id(slot.beside))
-            target = _slot(stored, parent, name, slot, beside)
-            if target is None and beside is None:
-                self._waiting.setdefault(id(slot.beside), []).append((parent, number, name, slot))
-        is_new = target not in self.objects and id(parent.children[name]) not in self.numbers
-        return target if is_new else None
-
-    def accept(self, pairs: Matches) -> None:
-        """Remember that these met."""
-        for each, number in pairs:
-            self.objects[number] = each
-            self.numbers[id(each)] = number
-
-
-def _child(stored: StoredNode, parent: Trackable, name: str) -> int | None:
-    """Return the child of that name, or of its name in other libraries."""
-    number = stored.children.get(name)
-    if number is None and name in parent.other_names:
-        number = stored.children.get(parent.other_names[name])
-    return number
-
-
-def _slot(stored: StoredNode, owner: Trackable, name: str, slot: Slot, beside: int | None) -> int | None:
-    """Return the slot beside a stored object; without one it is a child like any other."""
-    number = None
-    if stored.slots and beside is not None:
-        number = stored.slots.get((beside, slot.name))
-        if number is None and slot.name in owner.other_names:
-            number = stored.slots.get((beside, owner.other_names[slot.name]))
-    return stored.children.get(name) if number is None else number
+_TURN = "_restore_turn"
+"""The attribute of an object with the turn of the restore whose value it has."""
+_turns = count(1)
 
 
 # Restore.
@@ -217,7 +70,8 @@ class UnmatchedKeys:
     def log(self) -> None:
         """Log a warning with the keys, unless they are expected."""
         if self.keys and not self.is_expected:
-            _LOG.warning("%s has values that no object took: %s.", self.path, ", ".join(sorted(self.keys)))
+            what = f"{self.path} has values that no object took: {named(sorted(self.keys))}. If that is intended, call "
+            _LOG.warning("%s", message(what + "expect_partial() on the status of the restore."))
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -230,24 +84,34 @@ class Restoration:
     """Its graph, and the objects that met in it."""
     unmatched: UnmatchedKeys
     """The values that no object took yet."""
+    turn: int = field(default_factory=_turns.__next__)
+    """The place of this restore among all: a later one has a greater number."""
     _restored: set[int] = field(default_factory=set)
-    """The identities of the objects that took a value."""
+    """The numbers of the stored objects whose objects took a value, each object's first."""
+    _covered: dict[int, bool] = field(default_factory=dict)
+    """By the turns of older restores: True if this checkpoint has all values that they had left."""
 
     @property
     def path(self) -> str:
         """The path of the checkpoint."""
         return self.unmatched.path
 
-    def restore(self, root: Trackable, number: int) -> None:
-        """Restore an object from the stored object of that number, and everything that hangs on both."""
+    def restore(self, root: Trackable, number: int, added: Mapping[str, Trackable] = NO_OBJECTS) -> None:
+        """Restore an object from the stored object of that number, and everything that hangs on both.
+
+        ``added`` are further children of the root, as in ``ObjectGraph.of``.
+        """
         # Check and plan. Nothing has changed until all values are read; a first restore that fails closes the files.
-        pairs = self.matching.find(root, number)
+        pairs = self.matching.find(root, number, added)
         variables, states = self._wanted(pairs)
+        # What a later restore has given a value keeps it, and counts as restored here too.
+        late_variables = [(key, each) for key, each in variables if _turn_of(each) < self.turn]
+        late_states = [(each, keys) for each, keys in states if _turn_of(each) < self.turn]
         is_first = not self.matching.objects
         try:
             with self.reader.explain_policy():
-                writes = read_writes(self.reader, variables)
-                values = read_states(self.reader, states)
+                writes = read_writes(self.reader, late_variables)
+                values = read_states(self.reader, late_states)
             # Commit. Objects may refuse their state, variables cannot: so the variables come last.
             take_states(values)
             commit(writes)
@@ -258,34 +122,37 @@ class Restoration:
         if is_first:  # a first restore that failed has raised, and need not warn as well
             weakref.finalize(self, self.unmatched.log).atexit = False
         # Remember, and wait for what the checkpoint still has.
-        self._restored.update([id(each) for _, each in variables], [id(each) for each, _ in states])
-        self.unmatched.keys.difference_update(
-            [key for key, _ in variables], [key for _, keys in states for key in keys.values()]
-        )
-        # Only objects for which the checkpoint has more children get a hook; an older hook of the others is removed.
         self.matching.accept(pairs)
+        self._remember(variables, states)
         for each, node in pairs:
-            stored = self.matching.nodes[node]
-            each.await_children(self.hook(node) if stored.children or stored.slots else None)
+            self.wait(each, node)
         if self.unmatched.keys:  # the files stay open for what may appear, but the tables of entries need not stay
             self.reader.drop_tables()
         else:
             self.reader.close()
 
-    def hook(self, number: int) -> ChildHook:
-        """Return a hook that restores the children of a stored object as they appear."""
-
-        # The hook keeps this restoration alive, and so the files open, as long as the parent lives.
-        def appear(parent: Trackable, name: str, child: Trackable) -> None:
-            node = self.matching.find_child(number, parent, name)
-            if node is not None:
-                self.restore(child, node)
-
-        return appear
+    def wait(self, each: Trackable, number: int) -> None:
+        """Leave a hook on an object for the children that the stored object of that number still has."""
+        stored = self.matching.nodes[number]
+        older = each.child_hooks
+        if not older and not (stored.children or stored.slots):
+            return
+        # The restore that was called last comes first, so that the others find its values there; of one restore, the
+        # stored object that this object met first.
+        hook = _Waiting(self, number)
+        hooks: list[ChildHook] = [*(other for other in older if not _replaces(hook, other)), hook]
+        each.await_children(*sorted(hooks, key=_turn_of_hook, reverse=True))
 
     def is_restored(self, each: Trackable) -> bool:
         """Return True if the object took a value."""
-        return id(each) in self._restored
+        return self.matching.number_of(each) in self._restored
+
+    def covers(self, older: "Restoration") -> bool:
+        """Return True if this checkpoint has every value that an older restore has left."""
+        if older.turn not in self._covered:
+            there = {key for node in self.matching.nodes for key in (node.key, *node.states.values())}
+            self._covered[older.turn] = older.unmatched.keys <= there
+        return self._covered[older.turn]
 
     @property
     def num_met(self) -> int:
@@ -293,16 +160,82 @@ class Restoration:
         return len(self.matching.objects)
 
     def _wanted(self, pairs: Matches) -> tuple[Keyed, States]:
-        """Return the variables that met a value, and the objects that met their own state."""
+        """Return the variables that met a value, and the objects that met their own state, each with the first."""
         variables: list[tuple[str, VariableInterface]] = []
         states: list[tuple[Stateful, Mapping[str, str]]] = []
+        taken: set[int] = set()
         for each, number in pairs:
             node = self.matching.nodes[number]
+            has_key = node.key is not None and isinstance(each, VariableInterface)
+            has_state = bool(node.states) and isinstance(each, Stateful)
+            if not (has_key or has_state) or id(each) in taken or self.is_restored(each):
+                continue
+            taken.add(id(each))
             if node.key is not None and isinstance(each, VariableInterface):
                 variables.append((node.key, each))
             if node.states and isinstance(each, Stateful):
                 states.append((each, node.states))
         return variables, states
+
+    def _remember(self, variables: Keyed, states: States) -> None:
+        """Remember that these objects took their values, here or by a later restore."""
+        number_of = self.matching.number_of
+        for each in (*(each for _, each in variables), *(each for each, _ in states)):
+            number = number_of(each)
+            if number is not None:
+                self._restored.add(number)
+            each.__dict__[_TURN] = max(self.turn, _turn_of(each))
+        self.unmatched.keys.difference_update(
+            [key for key, _ in variables], [key for _, keys in states for key in keys.values()]
+        )
+
+
+def _turn_of(each: Trackable) -> int:
+    """Return the turn of the restore whose value an object has; 0 without one."""
+    turn: int = each.__dict__.get(_TURN, 0)
+    return turn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """A hook that restores the children of a stored object as they appear.
+
+    It keeps the restoration alive, and so the files open, as long as the parent lives.
+    """
+
+    restoration: Restoration
+    """The restoration."""
+    number: int
+    """The number of the stored object."""
+
+    def __call__(self, parent: Trackable, name: str, child: Trackable) -> None:
+        node = self.restoration.matching.find_child(self.number, parent, name)
+        if node is not None:
+            self.restoration.restore(child, node)
+
+    def __deepcopy__(self, memo: object) -> "_Waiting":
+        return self  # a copy of an object waits for the same checkpoint
+
+
+def _turn_of_hook(hook: ChildHook) -> int:
+    return hook.restoration.turn if isinstance(hook, _Waiting) else 0
+
+
+def _replaces(hook: _Waiting, other: ChildHook) -> bool:
+    """Return True if an object does not need an older hook beside a newer one.
+
+    Without this, a program that restores one checkpoint after the other into a part of its objects would keep all of
+    them open.
+    """
+    if not isinstance(other, _Waiting):
+        return False
+    older, newer = other.restoration, hook.restoration
+    if older is newer:
+        return other.number == hook.number
+    if not older.unmatched.keys:
+        return True
+    is_same = older.matching.nodes[other.number] == newer.matching.nodes[hook.number]
+    return older.turn < newer.turn and is_same and newer.covers(older)
 
 
 def read_states(reader: Reader, wanted: States) -> list[_State]:

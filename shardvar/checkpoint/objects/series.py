@@ -1,252 +1,45 @@
 """Numbered checkpoints: ``ckpt-1``, ``ckpt-2``, and a state file in their directory that names the newest.
 
 The number of the next one is a variable, so that it is saved and restored with everything else. It counts checkpoints
-that are committed: a save that failed is tried again under the same name, and the files that it left are removed.
-
-The state file is TensorFlow's file ``checkpoint``, a ``CheckpointState`` message in protobuf's text form, so that
-either library finds the checkpoints of the other, whatever their format:
-
-    model_checkpoint_path: "ckpt-12"                     the newest; relative to the directory
-    all_model_checkpoint_paths: "ckpt-11"                those that are kept, oldest first
-    all_model_checkpoint_paths: "ckpt-12"
-    all_model_checkpoint_timestamps: 1700000000.5        when each was saved, in seconds since the Epoch; optional
-    all_model_checkpoint_timestamps: 1700000060.5
-    last_preserved_timestamp: 1699999000.0               when the last one was saved that is kept for good
-
-The file may come from an untrusted program. It is read with bounds, and no name in it leads out of its directory.
+that are committed: a save that failed is tried again under the same name, and the files that it left are removed. A
+number whose checkpoint exists, in whatever format, is left out, even if the state file was lost.
 """
 
-import math
+import logging
 import os
 import re
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from shardvar.checkpoint.locate import Location, Path, find_checkpoints, find_target
+from shardvar.checkpoint.objects.state_file import (
+    NUMBER,
+    STATE_FILE,
+    SeriesState,
+    checkpoints_in,
+    listed,
+    read_state,
+    remedy_of,
+    resolve,
+    write_state,
+)
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
     CheckpointNotFound,
-    InvalidCheckpoint,
-    LockHeld,
-    MalformedCheckpoint,
+    MissingFile,
+    StorageError,
     TargetExists,
-    prefix_errors,
 )
-from shardvar.formats.files import put_in_place
-from shardvar.formats.table import format_of_name
+from shardvar.formats.table import format_of_name, formats_of, names_of_target, stem_of_name
+from shardvar.pictures.words import message
 from shardvar.storage.local import split_path
 from shardvar.storage.protocol import Storage
 
-STATE_FILE = "checkpoint"
-"""The name of the state file."""
-_MAX_NBYTES = 1 << 26
-"""The largest state file that is read, 64 MiB: a hundred thousand checkpoints with long names."""
-_NAME_NBYTES = 255
-"""The longest file name that common file systems allow."""
-_LOCK_SECONDS = 5.0
-"""Time to wait for another writer of the state file, which has only a few lines to write."""
-_ATTEMPT_SECONDS = 0.01
-"""Time between two attempts to lock the state file."""
+_LOG = logging.getLogger("shardvar.checkpoint")
 SaveSteps = Callable[[Location, Callable[[], WriteReport]], WriteReport]
 """``steps(target, write)`` calls ``write()``, which writes the checkpoint, and does the work around it."""
-
-# White space and comments, then one field or the end. Possessive quantifiers (*+) never give back what they matched, so
-# a hostile file costs linear time.
-_FIELD = re.compile(
-    r"""(?: \s | \#[^\n]*\n )*+
-    (?: (?P<name>\w+) \s*+ : \s*+
-        (?: (?P<number>[-+.\w]+) | (?P<quote>["']) (?P<text>(?:\\.|(?!(?P=quote))[^\\\n])*+) (?P=quote) )
-      | \Z )""",
-    re.VERBOSE | re.ASCII,
-)
-_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
-_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"} | {
-    each: each for each in "\\'\"?"
-}
-_PATHS = ("model_checkpoint_path", "all_model_checkpoint_paths")
-_TIMES = ("all_model_checkpoint_timestamps", "last_preserved_timestamp")
-
-
-@dataclass(frozen=True, slots=True)
-class SeriesState:
-    """The content of a state file.
-
-    >>> SeriesState.decode(SeriesState("ckpt-2", ("ckpt-1", "ckpt-2")).encode())
-    SeriesState(newest='ckpt-2', kept=('ckpt-1', 'ckpt-2'), times=(), preserved=0.0)
-    """
-
-    newest: str
-    """The newest checkpoint; a path relative to the directory, or an absolute one."""
-    kept: tuple[str, ...] = ()
-    """The checkpoints that are kept, oldest first."""
-    times: tuple[float, ...] = ()
-    """The time when each was saved, in seconds since the Epoch; empty if the file has none."""
-    preserved: float = 0.0
-    """The time when the last checkpoint was saved that is kept for good."""
-
-    def encode(self) -> bytes:
-        """Return the content of the file."""
-        paths = [(_PATHS[0], self.newest), *((_PATHS[1], path) for path in self.kept)]
-        times = [*((_TIMES[0], time) for time in self.times), *[(_TIMES[1], self.preserved)][: bool(self.preserved)]]
-        lines = [f'{name}: "{_escape(path)}"\n' for name, path in paths] + [
-            f"{name}: {time!r}\n" for name, time in times
-        ]
-        return "".join(lines).encode("utf-8")
-
-    @classmethod
-    def decode(cls, content: bytes) -> "SeriesState":
-        """Parse the content of a file; ``MalformedCheckpoint`` for any other text."""
-        found: dict[str, list[str]] = {name: [] for name in (*_PATHS, *_TIMES)}
-        for name, value in _fields(content.decode("utf-8", "surrogateescape")):
-            found[name].append(value)
-        newest, kept, times, preserved = (found[name] for name in (*_PATHS, *_TIMES))
-        # TensorFlow's ``Checkpoint.save`` writes no times, its manager one for each checkpoint. With any other number
-        # it would be unclear which time belongs to which checkpoint.
-        if len(times) not in (0, len(kept)):
-            raise _malformed(f"it has {len(kept)} checkpoints and {len(times)} times")
-        if len(newest) > 1 or len(preserved) > 1:
-            raise _malformed("it has a field twice that may come once")
-        last = _seconds(preserved[0]) if preserved else 0.0
-        return cls("".join(newest), tuple(kept), tuple(map(_seconds, times)), last)
-
-
-def read_state(storage: Storage, name: str = STATE_FILE) -> SeriesState | None:
-    """Return the state of a directory, None without a state file; ``MalformedCheckpoint``."""
-    if name not in storage.names():
-        return None
-    file = storage.open(name)
-    try:
-        with prefix_errors(file.name):
-            if file.size > _MAX_NBYTES:
-                raise _malformed(f"it has {file.size} bytes")
-            return SeriesState.decode(file.read(0, file.size))
-    finally:
-        file.close()
-
-
-def write_state(storage: Storage, state: SeriesState, name: str = STATE_FILE) -> None:
-    """Replace the state of a directory in one step."""
-    with _locked(storage, name):
-        put_in_place(storage, [], (f"{name}.tmp", name), state.encode())
-
-
-def resolve(directory: str, stated: str) -> str:
-    """Return the path of a checkpoint that a state file names; ``InvalidCheckpoint`` outside of the directory."""
-    path = os.path.join(directory, stated)
-    if not _is_within(directory, path):
-        raise InvalidCheckpoint(
-            f"{os.path.join(directory, STATE_FILE)} names {stated!r}, which is not in that directory.",
-            "Give the path of the checkpoint itself, if you trust it; after a move, write its bare name in that file.",
-        )
-    return path
-
-
-def _is_within(directory: str, path: str) -> bool:
-    """Return True if a path is that of a checkpoint in the directory, or below it, after links are followed."""
-    # The last component is the checkpoint's name, a prefix of file names, and so no link itself.
-    head, name = os.path.split(path)
-    if "\0" in path or name in ("", os.curdir, os.pardir) or len(os.fsencode(name)) > _NAME_NBYTES:
-        return False
-    home = os.path.realpath(directory)
-    return os.path.commonpath([home, os.path.realpath(head)]) == home
-
-
-def newest_of(storage: Storage, directory: str, name: str = STATE_FILE) -> str | None:
-    """Return the path of the newest checkpoint of a directory; None where no state file names one."""
-    state = read_state(storage, name)
-    while state is not None and state.newest:
-        path = resolve(directory, state.newest)
-        if find_checkpoints(path):
-            return path
-        # Between the two reads a manager may have saved a newer checkpoint and removed this one. Then the state has
-        # changed, and the newer one is looked for; a state that stays the same names a checkpoint that is missing.
-        before, state = state, read_state(storage, name)
-        if state == before:
-            raise CheckpointNotFound(
-                f"{os.path.join(directory, name)} names {path}, which does not exist.",
-                "Restore its files, or remove the state file to start a new series.",
-            )
-    return None
-
-
-@contextmanager
-def _locked(storage: Storage, name: str) -> Iterator[None]:
-    """Hold the lock of the state file; wait for another writer, which holds it for a moment only."""
-    # The lock is entered by hand, since only the attempt to lock is repeated, and not the work inside. The clock is
-    # monotonic, because the wall clock may be set back while this waits.
-    deadline = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            lock = storage.lock(name)
-            lock.__enter__()
-            break
-        except LockHeld:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(_ATTEMPT_SECONDS)
-    try:
-        yield
-    finally:
-        lock.__exit__(None, None, None)
-
-
-def _fields(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the fields of the file, (name, value), with texts unescaped."""
-    text, position = text + "\n", 0  # a comment may end with the file
-    while True:
-        match = _FIELD.match(text, position)
-        if match is None:
-            raise _malformed(f"no field begins at character {position}")
-        if match["name"] is None:
-            return
-        position = match.end()
-        is_text = match["text"] is not None
-        if match["name"] not in (_PATHS if is_text else _TIMES):
-            raise _malformed(f"it has a field {match['name']!r} of another kind")
-        yield match["name"], _unescape(match["text"]) if is_text else match["number"]
-
-
-def _escape(path: str) -> str:
-    """Return a path as it is quoted: unprintable characters, and bytes that are not UTF-8, in octal."""
-    return "".join(f"\\{each}" if each in '\\"' else each if each.isprintable() else _octal(each) for each in path)
-
-
-def _octal(character: str) -> str:
-    return "".join(f"\\{octet:03o}" for octet in character.encode("utf-8", "surrogateescape"))
-
-
-def _unescape(text: str) -> str:
-    # An escape stands for one byte, and several bytes may make one character: "\303\251" is "é". So escapes become
-    # surrogates first, and then the whole text is decoded as UTF-8; bytes that are not UTF-8 stay surrogates.
-    def octets(match: re.Match[str]) -> str:
-        octal, hexadecimal, other = match.groups()
-        code = int(octal, 8) if octal else int(hexadecimal, 16) if hexadecimal else ord(_ESCAPED.get(other, "\u0100"))
-        if code > 255:
-            raise _malformed(f"it has an escape {match[0]}")
-        return chr(code) if code < 128 else bytes([code]).decode("utf-8", "surrogateescape")
-
-    return _ESCAPE.sub(octets, text).encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not math.isfinite(seconds):
-        raise _malformed(f"it has {text!r} for a number")
-    return seconds
-
-
-def _malformed(cause: str) -> MalformedCheckpoint:
-    return MalformedCheckpoint(
-        f"Invalid state file of a directory of checkpoints: {cause}.",
-        "Give the path of a checkpoint itself, or remove the state file.",
-    )
 
 
 # Numbers.
@@ -269,6 +62,40 @@ def target_of(series: Location, number: int) -> Location:
     return find_target(os.path.join(series.storage.path, f"{series.name}-{number}"), series.format.name, "shardvar")
 
 
+def numbers_in(storage: Storage, name: str) -> list[int]:
+    """Return the numbers of the checkpoints of a series that exist in a directory, in any built-in format, sorted.
+
+    The name of an index, or of an only file, tells. Data files alone are what an unfinished save left.
+    """
+    head, numbers = f"{name}-", set()
+    for file in storage.names():
+        form = format_of_name(file) if file.startswith(head) else None
+        number = "" if form is None else stem_of_name(file, form).removeprefix(head)
+        if NUMBER.fullmatch(number):
+            numbers.add(int(number))
+    return sorted(numbers)
+
+
+def next_number(series: Location, count: int, ended: Collection[str] = ()) -> int:
+    """Return the first number above ``count`` that no checkpoint of the series has, in whatever format.
+
+    A save overwrites no checkpoint that the user did not name: not if an older one was restored, and not if the
+    state file was lost. The numbers of the checkpoints ``ended`` may be used again.
+    """
+    taken = set(numbers_in(series.storage, series.name))
+    number = count + 1
+    while f"{series.name}-{number}" not in ended and (number in taken or _is_in_added_format(series, number)):
+        number += 1
+    return number
+
+
+def _is_in_added_format(series: Location, number: int) -> bool:
+    """Return True if another package's format, whose endings are not known here, has a checkpoint of that number."""
+    storage, name = series.storage, f"{series.name}-{number}"
+    forms = (form for form in formats_of(storage.names(), name) if len(names_of_target(name, form.name)) == 1)
+    return any(form.locate(storage, name) for form in forms)
+
+
 def record_newest(target: Location, write: Callable[[], WriteReport]) -> WriteReport:
     """Write a checkpoint, then a state file that names it alone, as TensorFlow's ``Checkpoint.save`` does."""
     # Check. A state file that cannot be written must be known before the checkpoint is.
@@ -276,7 +103,21 @@ def record_newest(target: Location, write: Callable[[], WriteReport]) -> WriteRe
     # Commit the checkpoint, then its name: the state file never names a checkpoint that does not exist yet.
     report = write()
     write_state(target.storage, SeriesState(target.name, (target.name,)))
+    _remove_dead_locks(target)
     return report
+
+
+def _remove_dead_locks(target: Location) -> None:
+    """Remove the lock files that killed processes left for lower numbers of the series of ``target``."""
+    head, _, number = target.stem.rpartition("-")
+    pattern = re.compile(rf"\.({re.escape(head)}-({NUMBER.pattern}))\.lock", re.DOTALL)
+    with suppress(StorageError):
+        for found in filter(None, map(pattern.fullmatch, target.storage.names())):
+            # A lock that can be taken has no holder, and its file goes when it is released. Higher numbers are left
+            # alone: another process may be about to lock one.
+            if int(found[2]) < int(number):
+                with suppress(StorageError), target.storage.lock(found[1]):
+                    pass
 
 
 def check_state_file(target: Location) -> None:
@@ -288,12 +129,41 @@ def check_state_file(target: Location) -> None:
         )
 
 
+def newest_of(storage: Storage, directory: str, name: str = STATE_FILE) -> str | None:
+    """Return the path of the newest checkpoint of a directory; None where no state file names one."""
+    state = read_state(storage, name)
+    while state is not None:
+        path = resolve(directory, state.newest)
+        if find_checkpoints(path):
+            return path
+        # Between the two reads a manager may have saved a newer checkpoint and removed this one. Then the state has
+        # changed, and the newer one is looked for; a state that stays the same names a checkpoint that is missing.
+        before, state = state, read_state(storage, name)
+        if state == before:
+            there = checkpoints_in(storage)
+            raise CheckpointNotFound(
+                f"{os.path.join(directory, name)} names {path}, which does not exist; {listed(there)}.",
+                remedy_of(there),
+            )
+    return None
+
+
+def check_is_new(series: Location, ended: Collection[str] = ()) -> None:
+    """Raise ``MissingFile`` where a series has no state file, and checkpoints other than those ``ended``."""
+    numbers = numbers_in(series.storage, series.name)
+    there = [name for name in (f"{series.name}-{number}" for number in numbers) if name not in ended]
+    if there and STATE_FILE not in series.storage.names():
+        path = os.path.join(series.storage.path, STATE_FILE)
+        raise MissingFile(f"{path} is missing; {listed(there)}.", remedy_of(there))
+
+
 def latest_checkpoint(directory: Path, latest_filename: str | None = None) -> str | None:
     """Return the path of the newest checkpoint of a directory, from its state file; None without a state file.
 
     The file is TensorFlow's ``checkpoint``, or the one named by ``latest_filename``. ``MalformedCheckpoint`` where it
-    cannot be decoded; ``InvalidCheckpoint`` where it names a checkpoint outside of the directory;
-    ``CheckpointNotFound`` where it names one that does not exist.
+    cannot be decoded, is empty, or names no newest checkpoint; ``InvalidCheckpoint`` where it names a checkpoint
+    outside of the directory; ``CheckpointNotFound`` where it names one that does not exist. These errors name the
+    checkpoints that lie beside it. A state file that is missing beside numbered checkpoints is logged.
 
     >>> import tempfile
     >>> latest_checkpoint(tempfile.mkdtemp()) is None
@@ -305,4 +175,9 @@ def latest_checkpoint(directory: Path, latest_filename: str | None = None) -> st
     except TypeError:
         raise ArgumentTypeError(f"{directory!r} is not a path.", "Give the path of a directory.") from None
     storage, name = split_path(path)
-    return newest_of(storage, home, name) if name else None
+    newest = newest_of(storage, home, name) if name else None
+    if newest is None:
+        there = [each for each in checkpoints_in(storage) if NUMBER.fullmatch(each.rpartition("-")[2])]
+        if there:
+            _LOG.warning("%s", message(f"{path} is missing, so there is no newest checkpoint; {listed(there)}."))
+    return newest

@@ -24,10 +24,12 @@ from types import MappingProxyType
 from typing import Any
 
 from shardvar.checkpoint.objects.keys import VARIABLE_VALUE, key_of, split_key
+from shardvar.limits import MAX_NODES
 from shardvar.tracking import SLOT, ObjectGraph, Trackable
 from shardvar.variables import VariableInterface
-from shardvar.wire.damage import invalid, malformed
+from shardvar.wire.damage import invalid, malformed, past_limit
 from shardvar.wire.protobuf import decode_spans, encode_bytes_field, encode_varint_field
+from shardvar.wire.varint import decode_varint
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """The key of the message, a string tensor of rank 0."""
@@ -175,52 +177,76 @@ def _encode_value(attribute: str, full_name: str, key: str) -> bytes:
 
 def decode_graph(message: bytes, keys: Collection[str]) -> list[StoredNode]:
     """Return the nodes of a message; a value whose key is not among ``keys`` is not stored, and is ignored."""
-    nodes = []
+    nodes: list[StoredNode] = []
     for number, start, stop in decode_spans(message, 0, len(message)):
         if number == 1:
+            if len(nodes) == MAX_NODES:
+                raise past_limit("The graph has more objects", "MAX_NODES")
             nodes.append(_decode_node(message, start, _stop(stop), keys))
     if not nodes:
         raise malformed("The graph of objects has no root.")
     # Nodes refer to each other by number, in either direction, so the numbers are checked once all nodes are known.
     for number, node in enumerate(nodes):
-        for name, child in node.children.items():
-            _check_number(child, len(nodes), f"Child {name!r} of object {number}")
-        for (beside, name), slot in node.slots.items():
-            _check_number(beside, len(nodes), f"The variable of slot {name!r} of object {number}")
-            _check_number(slot, len(nodes), f"Slot {name!r} of object {number}")
+        if node.children or node.slots:
+            _check_numbers(number, node, len(nodes))
     # After the check, since the lists of a Keras 3 optimizer are found by following numbers.
+    compared: set[int] = set()
     for node in nodes:
         if _TRAINABLE in node.children:
-            _find_slots_of_keras(node, nodes)
+            _find_slots_of_keras(node, nodes, compared)
     return nodes
 
 
-def _check_number(number: int, count: int, what: str) -> None:
-    if not 0 <= number < count:
-        raise invalid(f"{what} is object {number}, and there are {count}.")
+def _check_numbers(number: int, node: StoredNode, count: int) -> None:
+    """Raise ``InvalidCheckpoint`` where a node refers to an object that is not among the ``count`` of the graph."""
+    for name, child in node.children.items():
+        if not 0 <= child < count:
+            raise invalid(f"Child {name!r} of object {number} is object {child}, and there are {count}.")
+    for (beside, name), slot in node.slots.items():
+        if not (0 <= beside < count and 0 <= slot < count):
+            raise invalid(f"Slot {name!r} of object {number} is {slot}, of {beside}, and there are {count} objects.")
 
 
 def _decode_node(message: bytes, start: int, stop: int, keys: Collection[str]) -> StoredNode:
-    node = StoredNode()
+    own: str | None = None
+    full_name, is_trainable = "", True
     children: dict[str, int] = {}
+    states: dict[str, str] = {}
     slots: dict[tuple[int, str], int] = {}
     for number, first, last in decode_spans(message, start, stop):
         if number == 1:
             child, name, _ = _decode_link(message, first, _stop(last))
             children[name] = child
         elif number == 2:
-            _decode_value(message, first, _stop(last), node, keys)
+            attribute, text, key = _decode_value(message, first, _stop(last))
+            if key not in keys:
+                pass  # the graph may list more than the file holds: a reshard can drop optimizer slots
+            elif attribute == VARIABLE_VALUE:
+                own, full_name = key, text
+            else:
+                states[attribute] = key
         elif number == 3:
             beside, name, slot = _decode_link(message, first, _stop(last))
             slots[beside, name] = slot
         elif number == _UNTRAINABLE:
-            node.is_trainable = not first
-    node.children, node.slots = children or _NOTHING, slots or _NOTHING
-    return node
+            is_trainable = not first
+    # The shared empty mapping cannot be written to, and dictionaries are as large as nodes.
+    return StoredNode(own, children or _NOTHING, states or _NOTHING, slots or _NOTHING, full_name, is_trainable)
 
 
-def _decode_value(message: bytes, start: int, stop: int, node: StoredNode, keys: Collection[str]) -> None:
-    """Give the node the key of an attribute, if it is stored."""
+def _decode_value(message: bytes, start: int, stop: int) -> tuple[str, str, str]:
+    """Return the name of an attribute, the full name, and the key of its value."""
+    # Nearly all are of a variable, with fields 1, 2 and 3 in this order, the last two of at most 127 bytes:
+    #
+    #     0a 0e "VARIABLE_VALUE" 12 03 "m/w" 1a 1e "m/w/.ATTRIBUTES/VARIABLE_VALUE"
+    #
+    # ``middle`` is the offset of the tag 1a. Any other form takes the long way.
+    name = start + len(_VALUE_FIELD) + 2
+    if name < stop and message[name - 2] == 0x12 and message.startswith(_VALUE_FIELD, start):
+        middle = name + message[name - 1]
+        is_short = middle + 1 < stop and (message[name - 1] | message[middle + 1]) < 0x80
+        if is_short and message[middle] == 0x1A and middle + 2 + message[middle + 1] == stop:
+            return VARIABLE_VALUE, _text(message[name:middle]), _text(message[middle + 2 : stop])
     attribute = key = full_name = ""
     for part, first, last in decode_spans(message, start, stop):
         if part == 1:
@@ -229,28 +255,35 @@ def _decode_value(message: bytes, start: int, stop: int, node: StoredNode, keys:
             full_name = _text(message[first : _stop(last)])
         elif part == 3:
             key = _text(message[first : _stop(last)])
-    if key not in keys:  # the graph may list more than the file holds: a reshard can drop optimizer slots
-        return
-    if attribute == VARIABLE_VALUE:
-        node.key, node.name = key, full_name
-    else:
-        # A new dictionary, since the shared empty mapping cannot be written to.
-        node.states = {**node.states, attribute: key}
+    return attribute, full_name, key
 
 
 def _decode_link(message: bytes, start: int, stop: int) -> tuple[int, str, int]:
     """Return fields 1 and 3, which are numbers of objects, with field 2 between them, a name."""
-    numbers, name = {1: 0, 3: 0}, ""
+    # Nearly all are a child with a short name, such as ``08 05 12 01 "w"``. Any other form takes the long way.
+    if stop - start > 3 and message[start] == 0x08:
+        number, at = message[start + 1], start + 2
+        if number >= 0x80:
+            number, at = decode_varint(message, start + 1, stop)
+        is_child = at + 1 < stop and message[at] == 0x12 and at + 2 + message[at + 1] == stop
+        if is_child and message[at + 1] < 0x80 and not number >> 63:
+            return number, _text(message[at + 2 : stop]), 0
+    first_number = second_number = 0
+    name = ""
     for part, first, last in decode_spans(message, start, stop):
         if part == 2:
             name = _text(message[first : _stop(last)])
-        elif part in numbers:
+        elif part in (1, 3):
             if last >= 0:
                 raise malformed(f"Field {part} at offset {first} holds bytes where a number belongs.")
             # The fields are int32, of which protobuf writes negative values as 64 bits in two's complement: -1 comes
             # as 2^64 - 1. ``_check_number`` then refuses it as -1.
-            numbers[part] = first - (1 << 64) if first >> 63 else first
-    return numbers[1], name, numbers[3]
+            number = first - (1 << 64) if first >> 63 else first
+            if part == 1:
+                first_number = number
+            else:
+                second_number = number
+    return first_number, name, second_number
 
 
 def _stop(stop: int) -> int:
@@ -260,8 +293,11 @@ def _stop(stop: int) -> int:
     return stop
 
 
-def _find_slots_of_keras(node: StoredNode, nodes: list[StoredNode]) -> None:
+def _find_slots_of_keras(node: StoredNode, nodes: list[StoredNode], compared: set[int]) -> None:
     """Add the slots of a Keras 3 optimizer, which has a list of each kind of slot, in the order of its variables.
+
+    ``compared`` are the lists that were compared with some optimizer's variables. Each is compared once: Keras keeps a
+    list under one name of one optimizer, and a message could name one long list a thousand times.
 
     With variables {"0": 7, "1": 9} and a child "_momentums" with the children {"0": 12, "1": 15}, object 12 is the slot
     "_momentums" of variable 7.
@@ -270,7 +306,10 @@ def _find_slots_of_keras(node: StoredNode, nodes: list[StoredNode]) -> None:
     slots = dict(node.slots)
     for name, number in node.children.items():
         row = nodes[number].children
-        if name != _TRAINABLE and row.keys() == variables.keys():
+        if name == _TRAINABLE or len(row) != len(variables) or number in compared:
+            continue
+        compared.add(number)
+        if row.keys() == variables.keys():
             slots.update({(variables[at], name): slot for at, slot in row.items()})
     node.slots = slots
 

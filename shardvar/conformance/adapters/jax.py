@@ -105,7 +105,7 @@ class Adapter:
     def lookup_bags(self, handle: Any, bags: Any, weights: Any, combiner: str) -> Array:
         if combiner != "sum":
             raise NotImplementedError(f"segments combined by {combiner}")
-        rows = self._jax.numpy.take(handle, np.concatenate(bags), axis=0)
+        rows = self._jax.numpy.take(handle, np.concatenate(bags).astype(np.int64), axis=0)
         if weights is not None:
             # Python's floats would make float64 rows in x64 mode.
             rows = rows * np.concatenate(weights).astype(np.float32)[:, None]
@@ -122,6 +122,9 @@ class Adapter:
         return handle.at[...].subtract(value)
 
     def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+        # JAX's documentation leaves open which operand of a repeated index is set.
+        if op == "update" and len(np.unique(ids)) < len(ids):
+            raise NotImplementedError("at[...].set of repeated rows")
         return getattr(handle.at[ids], _SCATTERS.get(op, op))(rows)
 
     def initialize(self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int) -> list[Array]:

@@ -65,8 +65,9 @@ class Adapter:
 
     def assign(self, handle: _Shards, value: Array) -> _Shards:
         # ``np.split`` at the ends of the old shards would put surplus rows into the last shard without an error.
-        if sum(map(len, handle)) != len(value):
-            raise ValueError(f"A value of {len(value)} rows does not fit {sum(map(len, handle))} rows.")
+        shape = (sum(map(len, handle)), *handle[0].shape[1:])
+        if value.shape != shape:
+            raise ValueError(f"A value of the shape {value.shape} does not fit {shape}.")
         return np.split(value.copy(), np.cumsum([len(shard) for shard in handle])[:-1])
 
     def assign_add(self, handle: _Shards, value: Array) -> _Shards:
@@ -102,9 +103,14 @@ class Adapter:
         return np.array_split(function(shape, dtype), num_shards)
 
     def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]) -> Array:
+        return self._trained(kind, self.create(value, num_shards), gradients)
+
+    def optimize_uneven(self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[Any]) -> Array:
+        return self._trained(kind, self.create_uneven(value, sizes), gradients)
+
+    def _trained(self, kind: str, handle: _Shards, gradients: Sequence[Any]) -> Array:
         if kind != "sgd":
             raise NotImplementedError(kind)
-        handle = self.create(value, num_shards)
         for gradient in gradients:
             if isinstance(gradient, tuple):
                 handle = self.scatter(handle, "sub", gradient[0], np.float32(0.1) * gradient[1])
@@ -123,6 +129,14 @@ class Adapter:
         np.savez(path + ".npz", allow_pickle=False, **shards)
 
     def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
+        return self._restored(path, templates, lambda value: self.create(value, num_shards))
+
+    def restore_uneven(self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]) -> dict[str, Array]:
+        return self._restored(path, templates, lambda value: self.create_uneven(value, sizes))
+
+    def _restored(
+        self, path: str, templates: Mapping[str, Array], create: Callable[[Array], _Shards]
+    ) -> dict[str, Array]:
         restored = {}
         with open(path + ".npz", "rb") as file, np.load(file) as saved:
             for key, template in templates.items():
@@ -131,7 +145,7 @@ class Adapter:
                 value = np.concatenate(parts) if template.ndim else parts[0]
                 if value.shape != template.shape or value.dtype != template.dtype:
                     raise ValueError(f"{key} is saved as {value.dtype}{list(value.shape)}.")
-                restored[key] = np.concatenate(np.array_split(value, num_shards)) if value.ndim else value
+                restored[key] = self.read(create(value)) if value.ndim else value
         return restored
 
 

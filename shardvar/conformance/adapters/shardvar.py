@@ -151,16 +151,28 @@ class Adapter:
         return self.shards(create_sharded_variable(initial, num_shards, shape=tuple(shape), dtype=dtype))
 
     def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> Any:
-        return self._trained(kind, value, num_shards, gradients)[0].numpy()
+        return self._trained(kind, self.create(value, num_shards), gradients)[0].numpy()
+
+    def optimize_uneven(self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[_Gradient]) -> Any:
+        return self._trained(kind, self.create_uneven(value, sizes), gradients)[0].numpy()
 
     def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> dict[str, list[Array]]:
-        variable, optimizer = self._trained(kind, value, num_shards, gradients)
+        variable, optimizer = self._trained(kind, self.create(value, num_shards), gradients)
         return {name: self.shards(optimizer.get_slot(variable, name)) for name in optimizer.get_slot_names()}
 
     def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
         sv.save(path, tensors, partition=num_shards)
 
     def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
+        return self._restored(path, templates, lambda rows: sv.div(rows, num_shards))
+
+    def restore_uneven(self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]) -> dict[str, Array]:
+        stops = np.cumsum(sizes).tolist()
+        return self._restored(path, templates, lambda _rows: list(zip([0, *stops[:-1]], stops, strict=True)))
+
+    def _restored(
+        self, path: str, templates: Mapping[str, Array], intervals: Callable[[int], Sequence[tuple[int, int]]]
+    ) -> dict[str, Array]:
         restored = {}
         with sv.open_checkpoint(path) as checkpoint:
             for key, template in templates.items():
@@ -170,7 +182,7 @@ class Adapter:
                     raise ValueError(f"{key} is saved as {saved.dtype}{list(saved.shape)}.")
                 if saved.shape:
                     # One read for each target shard, as an elastic restore makes, whichever slices hold the rows.
-                    restored[key] = np.concatenate([saved[a:b] for a, b in sv.div(len(saved), num_shards)])
+                    restored[key] = np.concatenate([saved[a:b] for a, b in intervals(len(saved))])
                 else:
                     restored[key] = saved[()]
         return restored
@@ -207,10 +219,8 @@ class Adapter:
         with sv.open_checkpoint(path) as checkpoint:
             return checkpoint.metadata.description
 
-    def _trained(
-        self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]
-    ) -> tuple[Any, Optimizer]:
-        variable, optimizer = self.create(value, num_shards), _OPTIMIZERS[kind]()
+    def _trained(self, kind: str, variable: Any, gradients: Sequence[_Gradient]) -> tuple[Any, Optimizer]:
+        optimizer = _OPTIMIZERS[kind]()
         for gradient in gradients:
             if isinstance(gradient, tuple):
                 optimizer.apply_gradients(sparse_gradients(variable, *gradient))

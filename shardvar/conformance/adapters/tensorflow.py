@@ -180,10 +180,13 @@ class Adapter:
         return self.shards(self._variable(initial, self._fixed(num_shards), shape=tuple(shape), dtype=dtype))
 
     def optimize(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> Any:
-        return self.read(self._trained(kind, value, num_shards, gradients)[0])
+        return self.read(self._trained(kind, self.create(value, num_shards), gradients)[0])
+
+    def optimize_uneven(self, kind: str, value: Array, sizes: Sequence[int], gradients: Sequence[_Gradient]) -> Any:
+        return self.read(self._trained(kind, self.create_uneven(value, sizes), gradients)[0])
 
     def slots(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> dict[str, list[Array]]:
-        _, optimizer = self._trained(kind, value, num_shards, gradients)
+        _, optimizer = self._trained(kind, self.create(value, num_shards), gradients)
         slots: dict[str, list[Array]] = {}
         for variable in optimizer.variables:
             # Keras lists its step counter and its rate among the variables; the others are slots.
@@ -191,8 +194,8 @@ class Adapter:
                 slots.setdefault(variable.path.rpartition("_")[2], []).append(np.asarray(variable))
         return slots
 
-    def _trained(self, kind: str, value: Array, num_shards: int, gradients: Sequence[_Gradient]) -> tuple[Any, Any]:
-        tf, handle, optimizer = self._tf, self.create(value, num_shards), _OPTIMIZERS[kind](self._tf)
+    def _trained(self, kind: str, handle: Any, gradients: Sequence[_Gradient]) -> tuple[Any, Any]:
+        tf, optimizer = self._tf, _OPTIMIZERS[kind](self._tf)
         # Keras's optimizers know no sharded variables, so they get the shards (R-OPT-5).
         components = getattr(handle, "variables", [handle])
         for gradient in gradients:
@@ -211,7 +214,12 @@ class Adapter:
         self._tf.train.Checkpoint(**variables).write(path, options)
 
     def restore(self, path: str, templates: Mapping[str, Array], num_shards: int) -> dict[str, Array]:
-        variables = {key: self.create(value, num_shards) for key, value in templates.items()}
+        return self._restored(path, {key: self.create(value, num_shards) for key, value in templates.items()})
+
+    def restore_uneven(self, path: str, templates: Mapping[str, Array], sizes: Sequence[int]) -> dict[str, Array]:
+        return self._restored(path, {key: self.create_uneven(value, sizes) for key, value in templates.items()})
+
+    def _restored(self, path: str, variables: dict[str, Any]) -> dict[str, Array]:
         # Without the assertion a variable that the checkpoint lacks would silently keep its junk.
         self._tf.train.Checkpoint(**variables).read(path).assert_existing_objects_matched()
         return {key: self.read(variable) for key, variable in variables.items()}

@@ -11,7 +11,11 @@ from shardvar.conformance.calls import Broken, Calls
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 
+Layout = int | list[int]
+"""The cut of a variable: into a number of shards, or into shards of these rows."""
+
 TableCase = tuple[Array, int]
+LaidOutCase = tuple[Array, Layout]
 
 # Tables of one, two and three axes: implementations often assume two.
 ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3,), (2, 2))
@@ -37,11 +41,43 @@ def tables(
 
 
 @st.composite
-def few_rows(draw: st.DrawFn, max_shards: int = 4) -> TableCase:
+def few_rows(draw: st.DrawFn, row_shapes: Sequence[tuple[int, ...]] = ((), (2,)), min_rows: int = 0) -> TableCase:
     """An array with fewer rows than there are shards, perhaps none."""
-    num_shards = draw(st.integers(1, max_shards))
-    rows = draw(st.integers(0, num_shards - 1))
-    return counting((rows, *draw(st.sampled_from([(), (2,)])))), num_shards
+    num_shards = draw(st.integers(min_rows + 1, 4))
+    rows = draw(st.integers(min_rows, num_shards - 1))
+    return counting((rows, *draw(st.sampled_from(list(row_shapes))))), num_shards
+
+
+@st.composite
+def uneven_tables(
+    draw: st.DrawFn, row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES, min_shards: int = 1
+) -> tuple[Array, list[int]]:
+    """An array and the rows of each shard, at least one."""
+    sizes = draw(st.lists(st.integers(1, 4), min_size=min_shards, max_size=4))
+    return counting((sum(sizes), *draw(st.sampled_from(list(row_shapes))))), sizes
+
+
+@st.composite
+def hollow_tables(draw: st.DrawFn, row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES) -> tuple[Array, list[int]]:
+    """An array and the rows of each shard, of which the first, the last or some between have none."""
+    value, sizes = draw(uneven_tables(row_shapes))
+    for _ in range(draw(st.integers(1, 3))):
+        sizes.insert(draw(st.integers(0, len(sizes))), 0)
+    return value, sizes
+
+
+ORDINARY = tables()
+"""The tables of ordinary cases."""
+
+
+def many_shards(row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES) -> st.SearchStrategy[TableCase]:
+    """Return arrays in more than ten shards: sorted as text, the name of shard 10 comes before that of shard 2."""
+    return tables(13, row_shapes, 11, 3)
+
+
+def made(adapter: Calls, value: Array, layout: Layout) -> Any:
+    """Return the handle of a variable in this layout."""
+    return adapter.create_uneven(value, layout) if isinstance(layout, list) else adapter.create(value, layout)
 
 
 def pairs(value: Any) -> list[tuple[int, int]]:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Broken, Calls, expect, expect_equal, text
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.cases import few_rows, tables
+from shardvar.conformance.rules.cases import few_rows, hollow_tables, many_shards, tables, uneven_tables
 from shardvar.layout.dtypes import Array
 from shardvar.testing import arrays, counting
-from shardvar.testing.arrays import values
+from shardvar.testing.arrays import bits
 
 ELASTIC = "being able to save sharded variable to a checkpoint, and restore it to possibly a different number of shards"
 PRESENT = (
@@ -108,6 +108,48 @@ def any_number_restores_into_any(adapter: Calls, case: SavedCase) -> None:
     check_elastic(adapter, case)
 
 
+@st.composite
+def elastic_many(draw: st.DrawFn) -> SavedCase:
+    """A table, more than ten shards to save in, and a number of shards to restore into."""
+    value, before = draw(many_shards())
+    return {"w": value}, before, draw(st.integers(1, 4) | st.integers(11, len(value)))
+
+
+@rule("R-CKPT-1-many", 6, "000", ELASTIC, "save restore", elastic_many())
+def many_shards_are_saved(adapter: Calls, case: SavedCase) -> None:
+    """A tensor saved in more than ten shards is restored; the name of shard 10 sorts before that of shard 2."""
+    check_elastic(adapter, case)
+
+
+def check_uneven(adapter: Calls, case: tuple[tuple[Array, list[int]], int]) -> None:
+    """Save in a number of shards, restore into shards of given sizes."""
+    (value, sizes), before = case
+    with checkpoint_path(adapter) as path:
+        adapter.save(path, {"w": value}, before)
+        expect_tensors(adapter.restore_uneven(path, templates_of({"w": value}), sizes), {"w": value})
+
+
+@rule(
+    "R-CKPT-1-uneven",
+    6,
+    "000",
+    ELASTIC,
+    "save restore_uneven",
+    st.tuples(uneven_tables(((), (2,)), 2), st.just(1) | st.just(2)),
+)
+def uneven_shards_are_restored(adapter: Calls, case: tuple[tuple[Array, list[int]], int]) -> None:
+    """A saved tensor is restored into a variable in shards of uneven sizes."""
+    check_uneven(adapter, case)
+
+
+@rule(
+    "R-CKPT-1-empty-shards", 6, "000", ELASTIC, "save restore_uneven", st.tuples(hollow_tables(((), (2,))), st.just(1))
+)
+def empty_shards_are_restored(adapter: Calls, case: tuple[tuple[Array, list[int]], int]) -> None:
+    """A saved tensor is restored into a variable of whose shards some are empty."""
+    check_uneven(adapter, case)
+
+
 @rule("R-CKPT-1-few", 6, "000", ELASTIC, "save restore",
       st.tuples(few_rows(), shards).map(lambda drawn: ({"w": drawn[0][0]}, drawn[0][1], drawn[1])))  # fmt: skip
 def few_rows_are_saved(adapter: Calls, case: SavedCase) -> None:
@@ -132,9 +174,11 @@ def scalars_are_kept(adapter: Calls, case: SavedCase) -> None:
 
 @st.composite
 def typed(draw: st.DrawFn, names: list[str]) -> SavedCase:
-    """A tensor of any bits of some dtype."""
+    """A tensor of any bits of some dtype, with a row a shard at least."""
     dtype = np.dtype(draw(st.sampled_from(names)))
-    return {"w": draw(values(dtype, 8)).reshape(4, 2)}, draw(shards), draw(shards)
+    before, after = draw(shards), draw(shards)
+    rows = max(before, after) + draw(st.integers(0, 3))
+    return {"w": draw(bits(dtype, draw(st.sampled_from([(rows,), (rows, 2)]))))}, before, after
 
 
 @rule("R-CKPT-1-dtypes", 6, "000", ELASTIC, "save restore", typed(NUMBERS))
@@ -255,6 +299,28 @@ def parts_are_joined(adapter: Calls, case: SavedParts) -> None:
     with checkpoint_path(adapter) as path:
         expect(_save_parts(adapter, path, case) is not REFUSED, "It refused to save.", "It must save.")
         expect_tensors(adapter.restore(path, templates_of({"w": case[0]}), 1), {"w": case[0]})
+
+
+def check_parts(adapter: Calls, case: tuple[Array, list[int]]) -> None:
+    """Save in shards of given sizes, restore into two."""
+    value, sizes = case
+    stops = np.cumsum(sizes).tolist()
+    ranges = list(zip([0, *stops[:-1]], stops, strict=True))
+    with checkpoint_path(adapter) as path:
+        expect(_save_parts(adapter, path, (value, ranges)) is not REFUSED, "It refused to save.", "It must save.")
+        expect_tensors(adapter.restore(path, templates_of({"w": value}), min(2, len(value))), {"w": value})
+
+
+@rule("R-POLICY-7-uneven", 6, "001", RESLICING, "save_parts restore", uneven_tables(((2,),), 2))
+def uneven_parts_are_joined(adapter: Calls, case: tuple[Array, list[int]]) -> None:
+    """A tensor that is saved in parts of uneven sizes is restored into equal shards."""
+    check_parts(adapter, case)
+
+
+@rule("R-POLICY-7-empty-shards", 6, "001", RESLICING, "save_parts restore", hollow_tables(((2,),)))
+def empty_parts_are_joined(adapter: Calls, case: tuple[Array, list[int]]) -> None:
+    """A tensor that is saved in parts, of which some are empty, is restored."""
+    check_parts(adapter, case)
 
 
 def _never_made_up(adapter: Calls, case: SavedParts, bias: float = 0) -> None:

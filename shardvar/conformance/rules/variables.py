@@ -7,15 +7,28 @@ from hypothesis import strategies as st
 
 from shardvar.conformance.calls import REFUSED, Calls, expect, expect_equal
 from shardvar.conformance.registry import rule
-from shardvar.conformance.rules.cases import FULL, TableCase, concatenated, few_rows, tables
+from shardvar.conformance.rules.cases import (
+    FULL,
+    ORDINARY,
+    LaidOutCase,
+    Layout,
+    TableCase,
+    concatenated,
+    few_rows,
+    hollow_tables,
+    made,
+    tables,
+    uneven_tables,
+)
 from shardvar.conformance.rules.partitioning import by_division
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 
 CONCAT = "ShardedVariable will register a tensor conversion function that concats shards to the full value."
 LIST = "that list of variables compose a larger variable"
+PRODUCT = "For example, `tf.matmul` will concat the sharded variable and then do the multiplication."
 LAYOUT = "Exception will raised if the partitioner returns an unsupported partitioning layout."
-Indexed = tuple[Array, int, tuple[Any, ...]]
+Indexed = tuple[Array, Layout, tuple[Any, ...]]
 
 
 @rule("R-CONCAT-1", 2, "000", CONCAT, "create read", tables())
@@ -60,15 +73,8 @@ def shards_are_divided(adapter: Calls, case: TableCase) -> None:
     expect(came == must, f"The shards have {came} rows.", f"They must have {must}.")
 
 
-@st.composite
-def uneven(draw: st.DrawFn) -> tuple[Array, list[int]]:
-    """An array and rows of each shard, at least one."""
-    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-    return counting((sum(sizes), *draw(st.sampled_from([(), (2,)])))), sizes
-
-
 @rule("R-SPEC-1", 2, "002", "indicating how each dimension can be splitted, allowing uneven sharding",
-      "create_uneven shards read", uneven())  # fmt: skip
+      "create_uneven shards read", uneven_tables(((), (2,))))  # fmt: skip
 def sizes_are_obeyed(adapter: Calls, case: tuple[Array, list[int]]) -> None:
     """A variable in shards of given sizes has these shards, and reads as the whole."""
     value, sizes = case
@@ -76,6 +82,13 @@ def sizes_are_obeyed(adapter: Calls, case: tuple[Array, list[int]]) -> None:
     came = [len(np.asarray(shard)) for shard in adapter.shards(handle)]
     expect(came == sizes, f"The shards have {came} rows.", f"They must have {sizes}.")
     expect_equal(adapter.read(handle), value)
+
+
+@rule("R-SPEC-1-empty-shards", 2, "002", "indicating how each dimension can be splitted, allowing uneven sharding",
+      "create_uneven shards read", hollow_tables(((), (2,))))  # fmt: skip
+def empty_shards_are_obeyed(adapter: Calls, case: tuple[Array, list[int]]) -> None:
+    """A variable in shards of given sizes, of which some are zero, has these shards, and reads as the whole."""
+    sizes_are_obeyed(adapter, case)
 
 
 @rule("R-CREATE-2", 2, "000", "We will fall back to creating normal variables when there are less than two partitions.",
@@ -112,8 +125,8 @@ def other_axes_are_refused_or_right(adapter: Calls, case: list[int]) -> None:
 
 def check_index(adapter: Calls, case: Indexed) -> None:
     """``variable[key]`` is NumPy's on the whole."""
-    value, num_shards, key = case
-    expect_equal(adapter.index(adapter.create(value, num_shards), key), value[key])
+    value, layout, key = case
+    expect_equal(adapter.index(made(adapter, value, layout), key), value[key])
 
 
 @st.composite
@@ -131,18 +144,20 @@ def integers_index(adapter: Calls, case: Indexed) -> None:
 
 
 @st.composite
-def inner_slices(draw: st.DrawFn, steps: tuple[int | None, ...]) -> Indexed:
+def inner_slices(
+    draw: st.DrawFn, steps: tuple[int | None, ...], start: st.SearchStrategy[LaidOutCase] = ORDINARY
+) -> Indexed:
     """Slices whose bounds lie within the axes."""
-    value, num_shards = draw(tables())
+    value, layout = draw(start)
     key = []
     for extent in value.shape[: draw(st.integers(1, value.ndim))]:
         step = draw(st.sampled_from(steps))
         low, high = sorted((draw(st.integers(0, extent)), draw(st.integers(0, extent))))
         backwards = step is not None and step < 0
         # Backwards from the last row of the range, without ``low``: 1 and 4 become 3:1:-1, which is rows 3 and 2.
-        start, stop = (max(high - 1, 0), low) if backwards else (min(low, extent - 1), high)
-        key.append(slice(draw(st.none() | st.just(start)), draw(st.none() | st.just(stop)), step))
-    return value, num_shards, tuple(key)
+        first, stop = (max(high - 1, 0), low) if backwards else (min(low, extent - 1), high)
+        key.append(slice(draw(st.none() | st.just(first)), draw(st.none() | st.just(stop)), step))
+    return value, layout, tuple(key)
 
 
 @rule("R-VAR-1-slices", 2, "000", FULL, "create index", inner_slices((None, 1)))
@@ -216,17 +231,15 @@ def outside(draw: st.DrawFn) -> Indexed:
 @rule("R-VAR-1-outside", 2, "000", FULL, "create index", outside())
 def rows_outside_are_refused(adapter: Calls, case: Indexed) -> None:
     """Indexing by a row that is not there is refused."""
-    value, num_shards, key = case
-    handle = adapter.create(value, num_shards)
+    value, layout, key = case
+    handle = made(adapter, value, layout)
     adapter.refuses("index", handle, key)
 
 
-@rule("R-MATMUL-1", 2, "000",
-      "For example, `tf.matmul` will concat the sharded variable and then do the multiplication.",
-      "create matmul", tables(row_shapes=((1,), (3,))))  # fmt: skip
-def products_are_of_the_whole(adapter: Calls, case: TableCase) -> None:
+@rule("R-MATMUL-1", 2, "000", PRODUCT, "create matmul", tables(row_shapes=((1,), (3,))))
+def products_are_of_the_whole(adapter: Calls, case: LaidOutCase) -> None:
     """A product with the variable is the product with the whole."""
-    value, num_shards = case
+    value, layout = case
     # Small integers: every product and sum is exact in float32, in whatever order shards are multiplied.
     left = counting((2, len(value)))
-    expect_equal(adapter.matmul(left, adapter.create(value, num_shards)), left @ value)
+    expect_equal(adapter.matmul(left, made(adapter, value, layout)), left @ value)

@@ -35,21 +35,16 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, CheckpointError, InvalidCheckpoint, OutOfBounds, UnsupportedError
-from shardvar.formats.native.names import MAX_FILES, is_generation
-from shardvar.layout.dtypes import ITEMSIZES, MAX_NBYTES, MAX_RANK, NAMES, Ints, code
+from shardvar.formats.native.names import is_generation
+from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints, code
+from shardvar.limits import MAX_FILES, MAX_KEY_NBYTES, MAX_NBYTES, MAX_RANK, MAX_RUN_NBYTES, MAX_SHARED_NBYTES
 from shardvar.planning.index import EntryTable, Metadata, RunChecksums
 from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.wire.block_file import IndexBlock, encode_index_block, pack_strings
-from shardvar.wire.damage import WRITE_AGAIN, invalid
+from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid
 
 RUN_NBYTES = 1 << 18
 """The run of this writer: a 2.4 MB slice reads at most half a MiB more, and 4 bytes guard each 256 KiB."""
-
-MAX_RUN_NBYTES = 1 << 30
-"""The largest run that a reader accepts: it reads that much to verify one byte."""
-
-MAX_SHARED_NBYTES = 1 << 20
-"""A larger block holds one entry: a row may take 1.5 KiB of columns in memory, however small it is on disk."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,6 +182,8 @@ def _read_keys(block: IndexBlock) -> tuple[list[str], bytes, bytes]:
     octets, bounds = block.octets("key"), block.bounds("key").tolist()
     if len(bounds) < 2:
         raise invalid("A block has no entries.")
+    if len(octets) > MAX_KEY_NBYTES:
+        check_key_nbytes(max(stop - start for start, stop in pairwise(bounds)))
     first, last = octets[: bounds[1]], octets[bounds[-2] :]
     if octets.isascii():
         # One character is one byte, so the text is decoded once and cut and compared at the same offsets.

@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from shardvar.errors import ArgumentError
 
 _INDEX_SUFFIX = ".svindex"
-MAX_FILES = 99_999
-"""Data files of one checkpoint: as many as five digits can number."""
 
 _GENERATION = re.compile(r"[A-Za-z0-9]{1,64}")
 _DATA = re.compile(r"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}", re.DOTALL)

@@ -10,23 +10,18 @@ name are removed after it, by this writer or, if it dies before, by the next.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-from shardvar.errors import ArgumentError, CheckpointError, UnsupportedError, prefix_errors
-from shardvar.formats.files import put_in_place, remove_unnamed
+from shardvar.errors import ArgumentError, CheckpointError, StorageError, UnsupportedError, prefix_errors
+from shardvar.formats.files import discard_files, put_in_place, remove_unnamed
 from shardvar.formats.native.entries import RUN_NBYTES, Overview, encode_text
-from shardvar.formats.native.names import (
-    MAX_FILES,
-    aside_name,
-    check_generation,
-    data_names,
-    leftovers,
-    native_index_name,
-)
+from shardvar.formats.native.names import aside_name, check_generation, data_names, leftovers, native_index_name
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
+from shardvar.limits import MAX_FILES
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
@@ -34,9 +29,6 @@ from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.block_file import IndexValue, encode_block_file, encode_index_block, open_block_file, pack_strings
 from shardvar.wire.crc import CRC32C, Checksum
-
-MAX_KEY_NBYTES = (1 << 16) - 1
-"""The longest key, so that a block with it is not much larger than others."""
 
 MAX_SLICE_NBYTES = 1 << 41
 """The largest slice: the checksums of its runs take half of the largest block that readers accept."""
@@ -112,10 +104,22 @@ class NativeSink:
         # Plan: the index, whole, in memory.
         rows = _sort_rows(self.assignment, self.keys, self.start, checksums)
         octets = b"".join(encode_block_file(_encode_rows(rows), self.overview.encode()))
-        aside = aside_name(self.prefix, self.overview.generation)
+        last = self._index_aside, native_index_name(self.prefix)
         data = [(name, name) for name in self.asides]
         # Commit, then remove: before the rename, the old index still names the old files.
-        put_in_place(self.storage, data, (aside, native_index_name(self.prefix)), octets)
+        put_in_place(self.storage, data, last, octets, tidy=self._tidy)
+
+    def withdraw(self) -> None:
+        """Remove the files, unless the index in place names them; without an answer to that they stay."""
+        with suppress(StorageError):
+            if _generation_of(self.storage, self.prefix) != self.overview.generation:
+                discard_files(self.storage, [*self.asides, self._index_aside])
+
+    @property
+    def _index_aside(self) -> str:
+        return aside_name(self.prefix, self.overview.generation)
+
+    def _tidy(self) -> None:
         remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self.asides))
 
 
@@ -127,9 +131,6 @@ def create_native(
         check_generation(name)
     _check_holds(assignment)
     keys = [encode_text(key) for key in assignment.slices.tensors.keys]
-    longest = max(map(len, keys), default=0)
-    if longest > MAX_KEY_NBYTES:
-        raise UnsupportedError(f"A key has {longest} bytes, more than {MAX_KEY_NBYTES}.", "Choose a shorter key.")
     start, sizes = plan_places(assignment)
     description = metadata.description or assignment.description
     metadata = Metadata(description, metadata.writer, metadata.user)
@@ -160,16 +161,20 @@ def _fresh(storage: Storage, prefix: str, generation: str) -> str:
 
     Writing these files again would break the old checkpoint before the new one is there.
     """
+    return generation + _OTHER if _generation_of(storage, prefix) == generation else generation
+
+
+def _generation_of(storage: Storage, prefix: str) -> str | None:
+    """Return the generation that the index in place names; None for no index, or one that cannot be decoded."""
     try:
         file = storage.open(native_index_name(prefix))
         try:
             with prefix_errors(file.name):
-                old = Overview.decode(open_block_file(file.read, file.size).metadata).generation
+                return Overview.decode(open_block_file(file.read, file.size).metadata).generation
         finally:
             file.close()
     except (CheckpointError, UnsupportedError):
-        return generation  # no index, or one that cannot be read and so cannot be broken
-    return generation + _OTHER if old == generation else generation
+        return None
 
 
 def plan_places(assignment: Assignment) -> tuple[Ints, Ints]:

@@ -13,21 +13,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import RLock
 
 import numpy as np
 
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, UnsupportedError, prefix_errors
+from shardvar.forks import new_lock
 from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced_error
 from shardvar.formats.native.entries import Entries, Overview, decode_entries, encode_text, select_entries
 from shardvar.formats.native.names import data_names, leftovers, native_index_name
 from shardvar.formats.protocol import Finding
-from shardvar.planning.index import EntryTable, Metadata, concatenate_entries, unknown_key
+from shardvar.planning.index import EntryTable, Metadata, concatenate_entries, find_shared, unknown_key
 from shardvar.planning.plan import find_faults
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.block_file import BlockFile, open_block_file
 from shardvar.wire.crc import CRC32C, Checksum
-from shardvar.wire.damage import invalid
+from shardvar.wire.damage import invalid, past_limit
 
 _KEPT_BLOCKS = 16
 """Decoded blocks that are kept: those of an index of some 40,000 entries, about 16 MiB."""
@@ -52,7 +53,7 @@ class NativeIndex:
     """The broken tensors of all blocks that were decoded so far."""
     _faults: list[dict[str, CheckpointError]] = field(init=False, default_factory=list)
     """All faults, as the only item, once they have been computed."""
-    _lock: Lock = field(init=False, default_factory=Lock)
+    _lock: RLock = field(init=False, default_factory=new_lock)
 
     @property
     def metadata(self) -> Metadata:
@@ -116,20 +117,36 @@ class NativeIndex:
         """Return every key that cannot be read with its error; computed once, by a full scan."""
         if not self._faults:
             found: dict[str, CheckpointError] = {}
-            for table in self.scan():
+            tables = list(self.scan())
+            for table in tables:
                 found |= self.faults_in(table)
-            self._faults.append(found | self._broken)
+            self._faults.append(self._shared(tables) | found | self._broken)
         return self._faults[0]
+
+    def _shared(self, tables: Sequence[EntryTable]) -> dict[str, CheckpointError]:
+        """Return the keys whose payloads share too many bytes with others, which only a full scan can tell."""
+        if not tables:
+            return {}
+        entries = concatenate_entries(tables)
+        faults: dict[str, CheckpointError] = {}
+        for row in np.flatnonzero(find_shared(entries, self.overview.file_nbytes)).tolist():
+            key = entries.slices.key(row)
+            what = (
+                f"{self.name}: {key!r}: Its bytes at offset {entries.start[row]} also belong to other slices, and the "
+                "payloads of the file are many times its size"
+            )
+            faults.setdefault(key, past_limit(what, "MAX_PAYLOAD_EXPANSION"))
+        return faults
 
     def faults_in(self, table: EntryTable) -> dict[str, CheckpointError]:
         """Return the keys of a table that break a law, or whose data file cannot be read."""
         faults = find_faults(table.slices)
         rows = np.flatnonzero(table.slices.nbytes > 0)
-        for file in np.unique(table.file[rows]).tolist():
-            fault = self.file_fault(file)
-            if fault is not None:
-                for row in rows[table.file[rows] == file].tolist():
-                    faults.setdefault(table.slices.key(row), fault)
+        files, which = np.unique(table.file[rows], return_inverse=True)
+        missing = {number: fault for number, file in enumerate(files.tolist()) if (fault := self.file_fault(file))}
+        for number, row in zip(which.tolist(), rows.tolist(), strict=True) if missing else ():
+            if number in missing:
+                faults.setdefault(table.slices.key(row), missing[number])
         return faults
 
     def _entries(self, number: int) -> Entries:
@@ -140,8 +157,9 @@ class NativeIndex:
         if entries is None:
             with prefix_errors(self.name):
                 entries = self._decode(number)
+            with self._lock:
+                self._broken.update(entries.broken)  # once for each decoding: a block may have very many of them
         with self._lock:
-            self._broken.update(entries.broken)
             self._kept[number] = entries
             self._kept.move_to_end(number)
             while len(self._kept) > _KEPT_BLOCKS:

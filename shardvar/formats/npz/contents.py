@@ -2,7 +2,11 @@
 
 The key is the member's name without one ``.npy`` at its end. A fault of a member is a fault of its key and leaves the
 others readable. Two members of one key are both refused, because readers disagree on which of them counts. A member of
-another name that does not begin as an array does was added by hand: it is a finding, and not a key.
+another name that does not begin as an array does was added by hand: it is a finding, and not a key. An archive of
+such members alone was written by another program, and is refused.
+
+An array whose dtype cannot be held (text, dates, fields) is a fault of its key. Its member is kept, so that ``verify``
+can compare the CRC: that needs no dtype.
 
 The CRC of a zip covers header and elements. The CRC of the elements alone follows from it, because a CRC is linear:
 
@@ -15,7 +19,7 @@ the same dtype and shape have the same header, and the first term, its *share*, 
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -30,8 +34,9 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.files import DataFiles
-from shardvar.formats.protocol import Finding
+from shardvar.formats.window import Window
 from shardvar.layout.dtypes import code
+from shardvar.limits import MAX_DIRECTORY_NBYTES
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import TensorTable, pad
 from shardvar.storage.protocol import ReadableFile, Storage
@@ -41,8 +46,10 @@ from shardvar.wire.damage import (
     DISTRUST,
     SNIFF_NBYTES,
     WRITE_AGAIN,
+    foreign_archive,
     foreign_file,
     invalid,
+    is_known_archive,
     malformed,
 )
 from shardvar.wire.npy import NPY_MAGIC, NpyHeader, parse_preamble, preamble_nbytes
@@ -54,6 +61,7 @@ from shardvar.wire.zip import (
     Member,
     check_local,
     check_member,
+    check_supported,
     find_directory,
     local_nbytes,
     overlapping,
@@ -63,22 +71,32 @@ from shardvar.wire.zip import (
 MEMBER_SUFFIX = ".npy"
 """Appended to a key by NumPy to make a member's name."""
 
-_WINDOW_NBYTES = 1 << 16
-"""The bytes of one read: many headers of small members at once, or one header of a large member."""
 _PEEK_NBYTES = 256
 """Bytes at the beginning of a member; nearly every npy header is shorter."""
-# 512 MiB, some million members. The file states the size, and the directory is read whole, so there is a bound.
-_MAX_DIRECTORY_NBYTES = 1 << 29
+_MODEST_NBYTES, _MODEST_INFLATION = 1 << 30, 64
+"""The memory that an array in Fortran order may take: this size, or this multiple of its size in the file."""
+
+
+class PlacedMember(NamedTuple):
+    """A member that both of its descriptions describe alike, and its place."""
+
+    member: Member
+    """Its entry in the zip's directory."""
+    start: int
+    """Its first byte, after its local header, in bytes of the file."""
+
+    @property
+    def key(self) -> str:
+        """The key of the array that it may be."""
+        return self.member.name.removesuffix(MEMBER_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
     """One array that can be read."""
 
-    member: Member
-    """Its entry in the zip's directory."""
-    start: int
-    """The first byte of the member, after its local header, in bytes of the file."""
+    place: PlacedMember
+    """Its member."""
     header: NpyHeader
     """Its npy header."""
     checksum: int
@@ -95,28 +113,10 @@ class ArchiveContents:
     """The arrays that can be read, sorted by key."""
     files: DataFiles
     """The archive, open."""
-    findings: Sequence[Finding]
+    unsupported: Mapping[str, PlacedMember]
+    """The members of those faults that are arrays of a dtype that cannot be held, by key."""
+    others: Sequence[PlacedMember]
     """Members that are not arrays."""
-
-
-@dataclass(slots=True)
-class _Window:
-    """A file that is read mostly forwards, a few bytes at a time."""
-
-    file: ReadableFile
-    start: int = 0
-    data: bytes = b""
-
-    def read(self, start: int, nbytes: int) -> bytes:
-        """Return the bytes [start, start + nbytes) of the file."""
-        begin = start - self.start
-        if begin < 0 or begin + nbytes > len(self.data):
-            # Not past the end of the file, unless the caller asks for bytes there: only then is a lack of bytes an
-            # error.
-            room = max(self.file.size - start, 0)
-            self.data = self.file.read(start, max(min(room, _WINDOW_NBYTES), nbytes))
-            self.start, begin = start, 0
-        return self.data[begin : begin + nbytes]
 
 
 @dataclass(slots=True)
@@ -141,30 +141,61 @@ def read_archive(storage: Storage, name: str) -> ArchiveContents:
     with prefix_errors(file.name):
         place = _find_directory(file)
         members = parse_directory(file.read(place.start, place.nbytes), place.count)
-    arrays: list[StoredArray] = []
-    findings: list[Finding] = []
-    faults: dict[str, ShardvarError] = {}
-    window, headers = _Window(file), _Headers()
+        # The archive of another program is refused by the names of its members; none of them is read.
+        names = [member.name for member in members]
+        if not any(each.endswith(MEMBER_SUFFIX) for each in names) and is_known_archive(names):
+            raise foreign_archive("an npz file", names)
+        found = _find_members(file, members, place.start)
+        if members and not (found.arrays or found.faults):
+            raise foreign_archive("an npz file", names)
+    faults = found.faults | _shared(file.name, members, found.places)
+    # An array that is too large to be transposed is listed all the same.
+    arrays = [each for each in found.arrays if isinstance(faults.get(each.place.key), UnsupportedError | None)]
+    arrays.sort(key=lambda each: each.place.key)
+    return ArchiveContents(
+        _table(arrays, name, faults),
+        arrays,
+        files,
+        {place.key: place for place in found.unsupported if isinstance(faults[place.key], UnsupportedError)},
+        [place for place in found.others if place.key not in faults],
+    )
+
+
+@dataclass(slots=True)
+class _Members:
+    """The members of an archive, by what they are."""
+
+    places: list[PlacedMember] = field(default_factory=list)
+    """All whose place is known."""
+    arrays: list[StoredArray] = field(default_factory=list)
+    unsupported: list[PlacedMember] = field(default_factory=list)
+    others: list[PlacedMember] = field(default_factory=list)
+    faults: dict[str, ShardvarError] = field(default_factory=dict)
+
+
+def _find_members(file: ReadableFile, members: Sequence[Member], stop: int) -> _Members:
+    """Read the headers of all members, which end before ``stop``, the beginning of the central directory."""
+    found = _Members()
+    window, headers = Window(file), _Headers()
     # In the order of the file, so that one window serves neighbours.
     for member in sorted(members, key=lambda member: member.start):
-        key = member.name.removesuffix(MEMBER_SUFFIX)
+        is_array = False
         try:
-            array = _read_array(window, headers, member, place.start)
+            place = PlacedMember(member, _locate(window, member, stop))
+            found.places.append(place)
+            check_supported(member)
+            is_array = _is_array(window, place)
+            if is_array:
+                found.arrays.append(_read_array(window, headers, place))
+                check_transposable(found.arrays[-1])
+            else:
+                found.others.append(place)
         except (CheckpointError, UnsupportedError) as error:
-            faults[key] = type(error)(f"{file.name}: {key!r}: {error.cause}", error.remedy)
-            continue
-        if array is None:
-            findings.append(Finding(member.name, "It is not an array, and not a part of the checkpoint.", False))
-        else:
-            arrays.append(array)
-    faults |= _shared(file.name, members, arrays)
-    arrays = [array for array in arrays if _key(array) not in faults]
-    arrays.sort(key=_key)
-    return ArchiveContents(_table(arrays, name, faults), arrays, files, findings)
-
-
-def _key(array: StoredArray) -> str:
-    return array.member.name.removesuffix(MEMBER_SUFFIX)
+            key = member.name.removesuffix(MEMBER_SUFFIX)
+            found.faults[key] = type(error)(f"{file.name}: {key!r}: {error.cause}", error.remedy)
+            if is_array and isinstance(error, UnsupportedError):
+                found.unsupported.append(place)
+    return found
 
 
 def _find_directory(file: ReadableFile) -> DirectoryPlace:
@@ -174,17 +205,16 @@ def _find_directory(file: ReadableFile) -> DirectoryPlace:
         raise foreign_file("an npz file", first, file.size, "it does not begin as a zip archive does")
     tail_nbytes = min(TAIL_NBYTES, file.size)
     place = find_directory(file.read(file.size - tail_nbytes, tail_nbytes), file.size)
-    if place.nbytes > _MAX_DIRECTORY_NBYTES:
-        raise malformed(f"The central directory has {place.nbytes} bytes, more than {_MAX_DIRECTORY_NBYTES}.")
+    if place.nbytes > MAX_DIRECTORY_NBYTES:
+        raise malformed(f"The central directory has {place.nbytes} bytes, more than {MAX_DIRECTORY_NBYTES}.")
     return place
 
 
-def _read_array(window: _Window, headers: _Headers, member: Member, stop: int) -> StoredArray | None:
-    """Return the array in a member; None for a file that is not an array.
+def _locate(window: Window, member: Member, stop: int) -> int:
+    """Return a member's first byte after its local header, which must agree with the directory.
 
     All bytes of members lie before ``stop``, the beginning of the central directory. Offsets are bytes of the file.
     """
-    # The place: after the local header, and before the directory.
     check_member(member)
     start = member.start + LOCAL.size
     if start <= stop:
@@ -193,13 +223,21 @@ def _read_array(window: _Window, headers: _Headers, member: Member, stop: int) -
         cause = f"It reaches from offset {member.start} to {start + member.stored_nbytes}; the members end at {stop}."
         raise OutOfBounds(cause, WRITE_AGAIN)
     check_local(window.read(member.start, start - member.start), member)
+    return start
 
-    # The npy header: mostly within the first bytes, which are read with those of neighbours.
-    first = _peek(window, member, start, _PEEK_NBYTES)
-    if not member.name.endswith(MEMBER_SUFFIX) and not first.startswith(NPY_MAGIC):
-        return None
+
+def _is_array(window: Window, place: PlacedMember) -> bool:
+    """Return True for a member that is an array by its name or its first bytes."""
+    return place.member.name.endswith(MEMBER_SUFFIX) or _peek(window, place, _PEEK_NBYTES).startswith(NPY_MAGIC)
+
+
+def _read_array(window: Window, headers: _Headers, place: PlacedMember) -> StoredArray:
+    """Return the array in a member, by its npy header."""
+    # The header: mostly within the first bytes, which are read with those of neighbours.
+    member, start = place
+    first = _peek(window, place, _PEEK_NBYTES)
     needed = preamble_nbytes(first[:12], member.nbytes)
-    preamble = first if needed <= len(first) else _peek(window, member, start, needed)
+    preamble = first if needed <= len(first) else _peek(window, place, needed)
     if len(preamble) < needed:
         raise malformed(f"Its compressed bytes at offset {start} end within the npy header.")
 
@@ -214,11 +252,26 @@ def _read_array(window: _Window, headers: _Headers, member: Member, stop: int) -
     # An array without elements is never read, so its CRC is compared now.
     if not header.nbytes and member.crc != share:
         raise CorruptCheckpoint(f"Its {needed} bytes at offset {start} disagree with their CRC.", COPY_AGAIN)
-    return StoredArray(member, start, header, member.crc ^ share)
+    return StoredArray(place, header, member.crc ^ share)
 
 
-def _peek(window: _Window, member: Member, start: int, nbytes: int) -> bytes:
-    """Return the first ``nbytes`` bytes of the member that begins at ``start``, or all if it has fewer."""
+def check_transposable(array: StoredArray) -> None:
+    """Raise ``UnsupportedError`` for an array in Fortran order that is too large to be transposed in memory."""
+    # The shape comes from the file: an archive of 1 MiB may claim any size, and is refused beyond 1 GiB.
+    most = max(_MODEST_NBYTES, array.place.member.stored_nbytes * _MODEST_INFLATION)
+    if array.header.is_fortran and array.header.nbytes > most:
+        raise transpose_error(array)
+
+
+def transpose_error(array: StoredArray) -> UnsupportedError:
+    """Return the error for an array in Fortran order for which there is not enough memory."""
+    cause = f"It is in Fortran order, and transposing it takes {2 * array.header.nbytes} bytes of memory."
+    return UnsupportedError(cause, "Save it again in C order, or without compression.")
+
+
+def _peek(window: Window, place: PlacedMember, nbytes: int) -> bytes:
+    """Return the first ``nbytes`` bytes of a member, or all if it has fewer."""
+    member, start = place
     nbytes = min(nbytes, member.nbytes)
     if member.method == STORED:
         return window.read(start, nbytes)
@@ -232,14 +285,14 @@ def _peek(window: _Window, member: Member, start: int, nbytes: int) -> bytes:
         raise malformed(f"Its compressed bytes at offset {start} cannot be inflated.") from None
 
 
-def _shared(place: str, members: Sequence[Member], arrays: Sequence[StoredArray]) -> dict[str, ShardvarError]:
+def _shared(place: str, members: Sequence[Member], placed: Sequence[PlacedMember]) -> dict[str, ShardvarError]:
     """Return an error for each key that two members have, and for each whose bytes belong to two members."""
     faults: dict[str, ShardvarError] = {}
-    start = np.array([array.member.start for array in arrays], dtype=np.int64)
-    stop = np.array([array.start + array.member.stored_nbytes for array in arrays], dtype=np.int64)
+    start = np.array([each.member.start for each in placed], dtype=np.int64)
+    stop = np.array([each.start + each.member.stored_nbytes for each in placed], dtype=np.int64)
     for row in overlapping(start, stop).tolist():
-        cause = f"{place}: {_key(arrays[row])!r}: Its bytes at offset {start[row]} also belong to another member."
-        faults[_key(arrays[row])] = InvalidCheckpoint(cause, DISTRUST)
+        cause = f"{place}: {placed[row].key!r}: Its bytes at offset {start[row]} also belong to another member."
+        faults[placed[row].key] = InvalidCheckpoint(cause, DISTRUST)
     keys = [member.name.removesuffix(MEMBER_SUFFIX) for member in members]
     if len(set(keys)) < len(keys):
         # Reversed, so that the first member of each key is written last and stays.
@@ -253,9 +306,10 @@ def _shared(place: str, members: Sequence[Member], arrays: Sequence[StoredArray]
 def _table(arrays: Sequence[StoredArray], name: str, faults: Mapping[str, ShardvarError]) -> TableIndex:
     headers = [array.header for array in arrays]
     codes = np.array([code(header.dtype) for header in headers], dtype=np.int64)
-    tensors = TensorTable([*map(_key, arrays)], codes, *pad([header.shape for header in headers], fill=1))
-    plain = np.array([array.member.method == STORED and array.header.is_plain for array in arrays], dtype=np.bool)
-    start = np.array([array.start + array.header.data_start for array in arrays], dtype=np.int64)
+    keys = [array.place.key for array in arrays]
+    tensors = TensorTable(keys, codes, *pad([header.shape for header in headers], fill=1))
+    plain = np.array([_is_plain(array) for array in arrays], dtype=np.bool)
+    start = np.array([array.place.start + array.header.data_start for array in arrays], dtype=np.int64)
     checksum = np.array([array.checksum for array in arrays], dtype=np.int64)
     # The source decodes and checks what is not plain: it needs the position in ``arrays``, and no checksum here.
     entries = EntryTable(
@@ -266,3 +320,7 @@ def _table(arrays: Sequence[StoredArray], name: str, faults: Mapping[str, Shardv
         plain,
     )
     return TableIndex(entries, [name], faults=cast(Mapping[str, CheckpointError], faults))
+
+
+def _is_plain(array: StoredArray) -> bool:
+    return array.place.member.method == STORED and array.header.is_plain

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.files import put_in_place, remove_unnamed, take_away
+from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, take_away
 from shardvar.formats.npz.contents import MEMBER_SUFFIX
 from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import Ints
@@ -84,7 +84,13 @@ class NpzSink:
         """Put the finished file in place."""
         empty = None if checksums else build_end(0, 0, 0)  # without slices no file was written
         # The rename is the commit. What earlier writers left is removed only after it.
-        put_in_place(self.storage, [], (self.asides[0], self.name), empty)
+        put_in_place(self.storage, [], (self.asides[0], self.name), empty, tidy=self._tidy)
+
+    def withdraw(self) -> None:
+        """Remove the file if it has its temporary name; a commit leaves none."""
+        discard_files(self.storage, self.asides)
+
+    def _tidy(self) -> None:
         remove_unnamed(self.storage, lambda names: _asides(self.name, names))
 
 

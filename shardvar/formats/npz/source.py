@@ -13,17 +13,24 @@ Fortran order have no payload until all their elements are there. They are the e
 moment twice.
 """
 
-import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any
 
 import numpy as np
 
-from shardvar.errors import ShardvarError, UnsupportedError
-from shardvar.formats.npz.contents import ArchiveContents, StoredArray
+from shardvar.errors import CheckpointError, ShardvarError, prefix_errors
+from shardvar.forks import new_lock
+from shardvar.formats.npz.contents import (
+    ArchiveContents,
+    PlacedMember,
+    StoredArray,
+    check_transposable,
+    transpose_error,
+)
 from shardvar.formats.protocol import Finding
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.index import EntryTable, TableIndex
@@ -36,8 +43,6 @@ _STREAM_NBYTES = 1 << 18
 """Bytes of one read of the file, and of one step of skipping."""
 _KEPT_STREAMS = 4
 """Streams that are kept to be read on."""
-_MODEST_NBYTES, _MODEST_INFLATION = 1 << 30, 64
-"""The memory that an array in Fortran order may take: this size, or this multiple of its size in the file."""
 
 
 @dataclass(slots=True)
@@ -77,8 +82,8 @@ class MemberStream:
 
     file: ReadableFile
     """The archive."""
-    array: StoredArray
-    """The array whose member it is."""
+    place: PlacedMember
+    """The member."""
     _taken: int = 0
     """The number of bytes read from the file."""
     _given: int = 0
@@ -96,29 +101,36 @@ class MemberStream:
             wanted = len(buffer) - filled
             part = self._take(wanted) if self._is_stored else self._inflater.read(wanted)
             if not part:
-                raise malformed(f"Its bytes end after {self._given + filled} of {self.array.member.nbytes}.")
+                raise malformed(f"Its bytes end after {self._given + filled} of {self.place.member.nbytes}.")
             buffer[filled : filled + len(part)] = part
             filled += len(part)
         self._crc = CRC32.compute(buffer, self._crc)
         self._given += filled
-        if self._given == self.array.member.nbytes:
+        if self._given == self.place.member.nbytes:
             self._check_end()
+
+    def skip_all(self) -> None:
+        """Read and drop all bytes from the first to the last, and compare their CRC."""
+        block = memoryview(bytearray(min(self.place.member.nbytes, _STREAM_NBYTES)))
+        self.read_into(block)
+        while self._given < self.place.member.nbytes:
+            self.read_into(block[: self.place.member.nbytes - self._given])
 
     @property
     def _is_stored(self) -> bool:
-        return self.array.member.method == STORED
+        return self.place.member.method == STORED
 
     def _take(self, most: int = _STREAM_NBYTES) -> bytes:
         """Return the next bytes of the file, compressed or not; empty at the end of the member."""
-        nbytes = min(most, _STREAM_NBYTES, self.array.member.stored_nbytes - self._taken)
+        nbytes = min(most, _STREAM_NBYTES, self.place.member.stored_nbytes - self._taken)
         self._taken += nbytes
-        return self.file.read(self.array.start + self._taken - nbytes, nbytes)
+        return self.file.read(self.place.start + self._taken - nbytes, nbytes)
 
     def _check_end(self) -> None:
         # The CRC alone is not enough: a stream may go on after the bytes that it covers.
         if not self._is_stored:
             self._inflater.check_end()
-        if self._crc != self.array.member.crc:
+        if self._crc != self.place.member.crc:
             raise corrupt(f"Its {self._given} bytes disagree with the CRC of the archive.")
 
 
@@ -129,21 +141,23 @@ class PayloadStream:
     position: int
     """The number of payload bytes that were given or skipped."""
     _member: MemberStream
+    _unit: int
+    """The number of bytes that are reversed together."""
     _rest: bytes = b""
     """The end of an element whose beginning was given."""
 
     @classmethod
     def of(cls, file: ReadableFile, array: StoredArray) -> "PayloadStream":
         """Return the stream at the payload's first byte."""
-        member = MemberStream(file, array)
+        member = MemberStream(file, array.place)
         member.read_into(memoryview(bytearray(array.header.data_start)))
-        return cls(0, member)
+        return cls(0, member, array.header.swap_nbytes)
 
     def read_into(self, buffer: memoryview) -> None:
         """Fill ``buffer`` with the next bytes."""
         # Bytes can be reversed in whole elements only. With elements of 4 bytes and one byte kept from before, a buffer
         # of 10 takes that byte, two whole elements (8 bytes), and the first byte of a third, whose other 3 are kept.
-        unit = self._member.array.header.swap_nbytes
+        unit = self._unit
         kept = min(len(self._rest), len(buffer))
         buffer[:kept], self._rest = self._rest[:kept], self._rest[kept:]
         whole = (len(buffer) - kept) // unit * unit
@@ -172,19 +186,15 @@ class PayloadStream:
 
 def read_transposed(file: ReadableFile, array: StoredArray) -> memoryview:
     """Return the whole payload of an array in Fortran order; takes twice its size while it is transposed."""
+    check_transposable(array)
     header = array.header
-    cause = f"It is in Fortran order, and transposing it takes {2 * header.nbytes} bytes of memory."
-    remedy = "Save it again in C order, or without compression."
-    # The shape comes from the file: an archive of 1 MiB may claim any size, and is refused beyond 1 GiB.
-    if header.nbytes > max(_MODEST_NBYTES, array.member.stored_nbytes * _MODEST_INFLATION):
-        raise UnsupportedError(cause, remedy)
     try:
         stored = bytearray(header.nbytes)
         PayloadStream.of(file, array).read_into(memoryview(stored))
         elements = np.frombuffer(stored, numpy_dtype(header.dtype)).reshape(header.shape, order="F")
         return np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data
     except MemoryError:
-        raise UnsupportedError(cause, remedy) from None
+        raise transpose_error(array) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +206,7 @@ class NpzSource:
     _streams: OrderedDict[int, PayloadStream] = field(default_factory=OrderedDict)
     _transposed: dict[int, memoryview] = field(default_factory=dict)
     """The payload of an array in Fortran order of which a part has been read."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: RLock = field(default_factory=new_lock)
 
     @property
     def index(self) -> TableIndex:
@@ -239,8 +249,27 @@ class NpzSource:
         self.contents.files.close()
 
     def findings(self) -> Sequence[Finding]:
-        """Return the members that are not arrays."""
-        return self.contents.findings
+        """Return the members that are not arrays, after comparing their CRCs."""
+        found = []
+        for place in self.contents.others:
+            try:
+                MemberStream(self.contents.files.open(0), place).skip_all()
+            except CheckpointError as error:
+                found.append(Finding(place.member.name, error.cause, True))
+            else:
+                cause = "It is not an array, and not a part of the checkpoint."
+                found.append(Finding(place.member.name, cause, False))
+        return found
+
+    def compare_bytes(self, key: str) -> bool:
+        """Compare the CRC of a key that cannot be read; return False if its bytes cannot be read either."""
+        place = self.contents.unsupported.get(key)
+        if place is None:
+            return False
+        file = self.contents.files.open(0)
+        with prefix_errors(f"{file.name}: {key!r}"):
+            MemberStream(file, place).skip_all()
+        return True
 
     def _read_on(self, number: int, start: int, buffer: memoryview) -> None:
         """Read from a kept stream if it is not beyond ``start`` yet, else from a new one."""

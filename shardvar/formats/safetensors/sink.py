@@ -10,13 +10,13 @@ a moment. Then the old index is removed first, and a reader that comes meanwhile
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.files import put_in_place, remove_unnamed, take_away
+from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, take_away
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.safetensors.names import SAFETENSORS_SUFFIX, part_name, part_names_of, prefix_of, set_index_name
 from shardvar.formats.safetensors.source import DESCRIPTION_KEY, WRITER_KEY
@@ -75,21 +75,29 @@ class SafetensorsSink:
         filled = np.unique(self.assignment.file).tolist()
         owns_set = _owns_set(self.prefix, self.storage.names())
         if len(filled) > 1:
-            kept = [part_name(self.prefix, number + 1, len(filled)) for number in range(len(filled))]
-            self._commit_set([self.asides[number] for number in filled], kept)
-            kept.append(set_index_name(self.prefix))
+            finals = [part_name(self.prefix, number + 1, len(filled)) for number in range(len(filled))]
+            kept = [*finals, set_index_name(self.prefix)]
+            self._commit_set([self.asides[number] for number in filled], finals, lambda: self._tidy(kept, owns_set))
         else:
-            kept = [self.prefix + SAFETENSORS_SUFFIX]
-            self._commit_single(self.asides[filled[0]] if filled else None)
+            final = self.prefix + SAFETENSORS_SUFFIX
+            self._commit_single(
+                self.asides[filled[0]] if filled else None, final, lambda: self._tidy([final], owns_set)
+            )
+
+    def withdraw(self) -> None:
+        """Remove the files that have temporary names; a commit leaves none."""
+        discard_files(self.storage, [*self.asides, self.index_aside])
+
+    def _tidy(self, kept: Sequence[str], owns_set: bool) -> None:
         # Twice: the first pass may remove an old index, and only then are the files that it named unnamed.
         for _ in range(2):
             remove_unnamed(self.storage, lambda names: _unnamed(self.prefix, names, kept, owns_set))
 
-    def _commit_single(self, aside: str | None) -> None:
+    def _commit_single(self, aside: str | None, final: str, tidy: Callable[[], None]) -> None:
         content = build_header([], self.writer.metadata) if aside is None else None
-        put_in_place(self.storage, [], (aside or self.index_aside, self.prefix + SAFETENSORS_SUFFIX), content)
+        put_in_place(self.storage, [], (aside or self.index_aside, final), content, tidy=tidy)
 
-    def _commit_set(self, asides: list[str], finals: list[str]) -> None:
+    def _commit_set(self, asides: list[str], finals: list[str], tidy: Callable[[], None]) -> None:
         slices, number = self.assignment.slices, np.unique(self.assignment.file, return_inverse=True)[1]
         weight_map = {slices.key(row): finals[number[row]] for row in range(len(slices))}
         index = {"metadata": {"total_size": int(slices.nbytes.sum())}, "weight_map": weight_map}
@@ -103,6 +111,7 @@ class SafetensorsSink:
             (self.index_aside, final),
             content.encode("utf-8"),
             [final] if is_clash else [],
+            tidy,
         )
 
 

@@ -35,28 +35,25 @@ from shardvar.errors import (
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.safetensors.names import SAFETENSORS_SUFFIX, part_names_of, prefix_of, split_part_name
-from shardvar.layout.dtypes import MAX_RANK, code
+from shardvar.layout.dtypes import code
+from shardvar.limits import MAX_HEADER_NBYTES, MAX_RANK
+from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable, pad
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json
-from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, foreign_file, invalid, malformed
-from shardvar.wire.safetensors_header import (
-    BITS,
-    MAX_HEADER_NBYTES,
-    PREAMBLE_NBYTES,
-    Header,
-    header_nbytes,
-    parse_header,
-)
+from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, check_key_nbytes, foreign_file, invalid, malformed
+from shardvar.wire.safetensors_header import BITS, PREAMBLE_NBYTES, Header, header_nbytes, parse_header
 
 DESCRIPTION_KEY = "shardvar.description"
 WRITER_KEY = "shardvar.writer"
 """The keys in ``__metadata__`` of two fields of ``Metadata``."""
 
+_HALF = 4
+"""Bits of an element, two of which share a byte."""
+_UNREADABLE = frozenset(dtype for dtype, bits in BITS.items() if bits < 8 and bits != _HALF)
+"""Dtypes whose elements are packed in an unknown order."""
 _INDEX_DEPTH = 32
-_NAMED = 8
-"""The number of keys that a message names; it counts the others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,6 +160,7 @@ def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, Mapping[str,
             metadata = index.get("metadata", {})
             if type(metadata) is not dict:
                 raise invalid("The metadata of the index is not a JSON object.")
+            check_key_nbytes(max(map(len, weight_map), default=0))
             return file, {key: name.removeprefix("./") for key, name in weight_map.items()}, metadata
     except BaseException:
         file.close()
@@ -199,11 +197,21 @@ def _add_rows(
         cause = f"{header.keys[row]!r} has {len(header.shapes[row])} axes; NumPy allows at most {MAX_RANK}."
         faults[header.keys[row]] = UnsupportedError(cause, "Write it with fewer axes.")
     wanted = [row for row in wanted if row not in deep] if deep else wanted
+    # What cannot be unpacked is listed all the same.
+    packed = [row for row in wanted if header.dtypes[row] in _UNREADABLE]
+    faults.update((header.keys[row], _packed_error(header.keys[row], header.dtypes[row])) for row in packed)
     rows.keys += [header.keys[row] for row in wanted]
     rows.dtypes += [header.dtypes[row] for row in wanted]
     rows.shapes += [header.shapes[row] for row in wanted]
     rows.file += [number] * len(wanted)
     rows.start += header.start[wanted].tolist()
+
+
+def _packed_error(key: str, dtype: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{key!r} has the dtype {dtype}, whose elements of {BITS[dtype]} bits are packed.",
+        "The order of their bits is unknown; unpack them with the program that wrote the file.",
+    )
 
 
 def _table(
@@ -230,10 +238,10 @@ def _disagreements(headers: Mapping[str, Header], weight_map: Mapping[str, str])
     for file, header in headers.items():
         elsewhere = [key for key in header.keys if weight_map.get(key, file) != file]
         if elsewhere:
-            yield Finding(file, f"It holds {_some(elsewhere)}, which the index lists in another file.", True)
+            yield Finding(file, f"It holds {named(elsewhere)}, which the index lists in another file.", True)
         unnamed = [key for key in header.keys if key not in weight_map]
         if unnamed:
-            yield Finding(file, f"It holds {_some(unnamed)}, which the index does not name.", True)
+            yield Finding(file, f"It holds {named(unnamed)}, which the index does not name.", True)
 
 
 def _miscounts(storage: Storage, name: str, files: Sequence[str]) -> Iterator[Finding]:
@@ -256,15 +264,6 @@ def _missized(name: str, index_metadata: Mapping[str, Any], nbytes: int) -> Iter
     total = index_metadata.get("total_size", nbytes)
     if type(total) not in (int, float) or total in (inf, -inf) or total != nbytes:
         yield Finding(name, f"Its total_size is {total!r}, but its tensors have {nbytes} bytes.", True)
-
-
-def _some(keys: Sequence[str]) -> str:
-    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
-    return ", ".join(map(repr, keys[:_NAMED])) + more
-
-
-_HALF = 4
-"""Bits of an element, two of which share a byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +290,8 @@ class SafetensorsSource:
             self.read_span(file, begin + start, buffer)
             return
         dtype = entries.slices.dtype(row)
-        if BITS[dtype] != _HALF:
-            raise UnsupportedError(
-                f"{entries.slices.key(row)!r} has the dtype {dtype}, whose elements of {BITS[dtype]} bits are packed.",
-                "The order of their bits is unknown; unpack them with the program that wrote the file.",
-            )
+        if dtype in _UNREADABLE:
+            raise _packed_error(entries.slices.key(row), dtype)
         # Elements 3 to 6 of the payload are in bytes 1 to 3 of the file's part: byte 1 holds the elements 2 and 3, and
         # the first is dropped at the end.
         first, stop = start // 2, -(-(start + len(buffer)) // 2)

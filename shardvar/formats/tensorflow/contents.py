@@ -40,8 +40,9 @@ from shardvar.formats.tensorflow.protos import (
     decode_bundle_entries,
     decode_header,
 )
+from shardvar.limits import MAX_KEY_NBYTES, MAX_RANK
 from shardvar.storage.protocol import ReadableFile, Storage
-from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN, invalid
+from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN, check_key_nbytes, invalid, past_limit
 from shardvar.wire.ordered_code import (
     decode_num,
     decode_signed,
@@ -53,6 +54,9 @@ from shardvar.wire.ordered_code import (
 from shardvar.wire.sstable import open_table
 
 HEADER_KEY = b""
+_MAX_SLICE_KEY_NBYTES = 2 * MAX_KEY_NBYTES + 16 + MAX_RANK * 2 * 10
+"""The key of a slice: the name, of which each byte may be escaped, the rank, and two numbers of at most ten bytes for
+each axis."""
 
 _SlicePart = tuple[int, tuple[int, ...], tuple[int, ...]]
 """(row of the entry, offset, shape) of a stored slice."""
@@ -102,7 +106,10 @@ def read_bundle(storage: Storage, prefix: str) -> BundleContents:
         raise _absent(storage, prefix, error) from error
     with prefix_errors(file.name):
         blocks = list(open_table(file.read, file.size).blocks())
-    keys = [key for block, _ in blocks for key in block]
+        keys = [key for block, _ in blocks for key in block]
+        check_key_nbytes(max((len(key) for key in keys if key[:1] != b"\x00"), default=0))
+        if max(map(len, keys), default=0) > _MAX_SLICE_KEY_NBYTES:
+            raise past_limit("A key of a slice names a tensor whose key is longer", "MAX_KEY_NBYTES")
     values = [value for _, block in blocks for value in block]
     if keys[:1] != [HEADER_KEY]:
         raise invalid(f"{file.name}: The first entry is not the header, whose key is empty.")

@@ -17,8 +17,9 @@ from math import prod
 from typing import NamedTuple
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint
-from shardvar.layout.dtypes import ITEMSIZES, MAX_NBYTES, MAX_RANK, code
-from shardvar.wire.damage import invalid, malformed
+from shardvar.layout.dtypes import ITEMSIZES, code
+from shardvar.limits import MAX_NBYTES, MAX_RANK
+from shardvar.wire.damage import invalid, malformed, past_limit
 from shardvar.wire.protobuf import decode_fields, encode_bytes_field, encode_fixed32_field, encode_varint_field
 from shardvar.wire.varint import decode_varint
 
@@ -104,7 +105,7 @@ def decode_header(message: bytes) -> BundleHeader:
 
 def decode_entry(message: bytes) -> BundleEntry:
     """Return the entry; ``InvalidCheckpoint`` if its dtype or its shape is impossible."""
-    shape: tuple[int, ...] = ()
+    shape: list[int] = []
     dtype = shard = offset = size = crc = 0
     slices = []
     for field in decode_fields(message):
@@ -112,7 +113,10 @@ def decode_entry(message: bytes) -> BundleEntry:
             case 1:
                 dtype = field.int64()
             case 2:
+                # Protobuf joins the shapes of a repeated field.
                 shape += _decode_shape(field.octets())
+                if len(shape) > MAX_RANK:
+                    raise past_limit(f"The shape has {len(shape)} axes", "MAX_RANK")
             case 3:
                 shard = field.int64()
             case 4:
@@ -123,10 +127,10 @@ def decode_entry(message: bytes) -> BundleEntry:
                 crc = field.uint()
             case 7:
                 slices.append(_decode_extents(field.octets()))
-    _check_tensor(dtype, shape)
+    _check_tensor(dtype, tuple(shape))
     if crc >> 32:
         raise malformed(f"The checksum {crc:#x} has more than 32 bits.")
-    return BundleEntry(dtype, shape, shard, offset, size, crc, tuple(slices))
+    return BundleEntry(dtype, tuple(shape), shard, offset, size, crc, tuple(slices))
 
 
 def decode_bundle_entries(messages: Sequence[bytes]) -> tuple[list[BundleEntry], dict[int, CheckpointError]]:
@@ -182,7 +186,7 @@ def _decode_optional(message: bytes, position: int, tag: bytes) -> tuple[int, in
     return decode_varint(message, position + 1) if message[position : position + 1] == tag else (0, position)
 
 
-def _decode_shape(message: bytes) -> tuple[int, ...]:
+def _decode_shape(message: bytes) -> list[int]:
     shape = []
     for field in decode_fields(message):
         if field.number == 2:
@@ -190,7 +194,7 @@ def _decode_shape(message: bytes) -> tuple[int, ...]:
             shape.append(sizes[-1] if sizes else 0)
         elif field.number == 3 and field.uint():
             raise invalid("The shape has an unknown rank.")
-    return tuple(shape)
+    return shape
 
 
 def _decode_extents(message: bytes) -> Extents:
@@ -209,8 +213,8 @@ def _check_tensor(dtype: int, shape: tuple[int, ...]) -> None:
     """Raise if a tensor of that dtype and shape is impossible."""
     if dtype not in ENUM_DTYPES:
         raise invalid(f"The dtype has the number {dtype}, which is not that of a stored dtype.")
-    if len(shape) > MAX_RANK or any(extent < 0 for extent in shape):
-        raise invalid(f"An array cannot have the shape {shape[: MAX_RANK + 1]}.")
+    if any(extent < 0 for extent in shape):
+        raise invalid(f"An array cannot have the shape {shape}.")
     # An extent of 0 does not make the others harmless: NumPy refuses the shape (2**62, 2**62, 0).
     if prod(max(extent, 1) for extent in shape) * max(int(ITEMSIZES[CODES[dtype]]), 1) > MAX_NBYTES:
         raise invalid(f"A tensor of the shape {shape} is too large to exist.")

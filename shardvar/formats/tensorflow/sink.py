@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.files import put_in_place, remove_unnamed
+from shardvar.formats.files import discard_files, put_in_place, remove_unnamed
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
 from shardvar.formats.tensorflow.names import bundle_index_name, check_readable, data_files, data_name
@@ -88,7 +88,14 @@ class BundleSink:
         renames = list(zip(self.asides, finals, strict=True))
         index = encode_table([(HEADER_KEY, encode_header(count)), *sorted(self._entries(crc))])
         # Commit, then remove: until the rename of the index, the old one names the old files.
-        put_in_place(self.storage, renames, (self.index_aside, bundle_index_name(self.prefix)), index)
+        last = self.index_aside, bundle_index_name(self.prefix)
+        put_in_place(self.storage, renames, last, index, tidy=lambda: self._tidy(finals))
+
+    def withdraw(self) -> None:
+        """Remove the files that have temporary names; a commit leaves none."""
+        discard_files(self.storage, [*self.asides, self.index_aside])
+
+    def _tidy(self, finals: Sequence[str]) -> None:
         remove_unnamed(self.storage, lambda names: unnamed_files(self.prefix, names, finals))
 
     def _entries(self, crc: Ints) -> Iterator[tuple[bytes, bytes]]:

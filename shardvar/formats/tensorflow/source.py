@@ -35,13 +35,13 @@ from shardvar.formats.tensorflow.contents import BundleContents, BundleTensors, 
 from shardvar.formats.tensorflow.names import bundle_index_name, data_files, data_name
 from shardvar.formats.tensorflow.protos import CODES
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Ints, code, numpy_dtype
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex, find_shared
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, Checksum, unmask
-from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN
+from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN, past_limit
 
 _STRING, _VARIANT = code(STRING), code(VARIANT)
 
@@ -92,6 +92,7 @@ def _read_index(storage: Storage, prefix: str) -> BundleIndex:
     _check_places(faults, files, sizes, unreadable)
     for key, error in find_faults(slices).items():
         faults.errors.setdefault(key, type(error)(f"{contents.place}: {error.cause}", error.remedy))
+    _check_shared(faults, sizes)
 
     guards = _find_guards(faults, crc)
     table = TableIndex(entries, files, faults=faults.errors)
@@ -231,6 +232,19 @@ def _check_places(faults: _FaultFinder, files: list[str], sizes: Ints, unreadabl
         return IncompleteCheckpoint(cause, COPY_AGAIN) if was_cut else OutOfBounds(cause, WRITE_AGAIN)
 
     faults.add(beyond, reason)
+
+
+def _check_shared(faults: _FaultFinder, sizes: Ints) -> None:
+    """Note payloads that share bytes with another one, in a file of which too many do."""
+    start = faults.entries.start
+    faults.add(
+        find_shared(faults.entries, sizes),
+        lambda row: past_limit(
+            f"Its bytes at offset {start[row]} also belong to other tensors, and the payloads of the file are "
+            "many times its size",
+            "MAX_PAYLOAD_EXPANSION",
+        ),
+    )
 
 
 _UNITS = {"qint16": 2, "quint16": 2, "qint32": 4}

@@ -18,9 +18,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shardvar.errors import InconsistentTensor
-from shardvar.layout.dtypes import MAX_RANK, NAMES, Ints, dtype_name, is_whole
+from shardvar.errors import InconsistentTensor, LayoutError
+from shardvar.layout.dtypes import NAMES, Ints, is_whole, parse_dtype
 from shardvar.layout.region import Region, format_slice_text, parse_slice_text
+from shardvar.limits import MAX_RANK
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.plan import Assignment, plan_copies
 from shardvar.planning.slices import LOCAL_DEVICE, SliceTable, TensorTable, pad
@@ -144,7 +145,7 @@ def slice_spec(full_shape: tuple[int, ...], region: Region) -> str:
 
 
 def parse_slice_spec(spec: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Region]:
-    """The full shape and the region of a slice of this shape; ``LayoutError`` for any other text.
+    """The full shape and the region that a slice_spec means; ``shape`` is that of a whole tensor, whose spec is empty.
 
     >>> parse_slice_spec("4 3 0,2:-", (2, 3))
     ((4, 3), Region(offset=(0, 0), shape=(2, 3)))
@@ -154,7 +155,10 @@ def parse_slice_spec(spec: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...]
 
 
 def tabulate(shardable_tensors: Sequence[Any]) -> SliceTable:
-    """The columns of shardable tensors, row by row; ``InconsistentTensor`` if two of one key disagree."""
+    """The columns of shardable tensors, row by row.
+
+    ``InconsistentTensor`` if two of one key disagree, ``LayoutError`` if one has another shape than its slice_spec.
+    """
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     position: dict[str, int] = {}
     names: dict[Any, str] = {}
@@ -164,9 +168,14 @@ def tabulate(shardable_tensors: Sequence[Any]) -> SliceTable:
         full_shape, offset = shape, (0,) * len(shape)
         if each.slice_spec:
             full_shape, region = parse_slice_spec(each.slice_spec, shape)
+            if region.shape != shape:
+                raise LayoutError(
+                    f"The slice of {key!r} has shape {shape}, and the slice_spec {each.slice_spec!r}.",
+                    "Give the slice_spec of a slice of that shape.",
+                )
             offset = region.offset
         # Remembered, since 100,000 tensors have a handful of dtypes.
-        name = names.get(each.dtype) or names.setdefault(each.dtype, dtype_name(np.dtype(each.dtype)))
+        name = names.get(each.dtype) or names.setdefault(each.dtype, parse_dtype(each.dtype))
         if tensors.setdefault(key, (name, full_shape)) != (name, full_shape):
             raise InconsistentTensor(f"Slices of {key!r} disagree on its dtype or its full shape.")
         rows.append(position.setdefault(key, len(position)))

@@ -39,6 +39,7 @@ from shardvar.variables.writes import Write, commit
 
 Compat = Literal["keras_legacy", "v1", "keras3"]
 Pair = tuple[Gradient | PerReplica | None, Variable]
+_PAIRS = "Give pairs (gradient, variable), as zip(gradients, variables) makes them."
 Loss = Callable[[], tuple[Any, Iterable[Pair]]]
 """Returns the loss, and its gradients as pullbacks give them; a variable may come several times."""
 Numbers = Mapping[str, Any]
@@ -198,25 +199,28 @@ def trainable_variables(var_list: Any) -> list[Variable]:
 def _check_pairs(grads_and_vars: Iterable[Pair]) -> list[tuple[Gradient, Variable]]:
     """Return the pairs that have a gradient, aggregated over replicas, each variable once."""
     try:
-        pairs = [(part, variable) for part, variable in grads_and_vars]
+        pairs: list[tuple[Any, Any]] = [(part, variable) for part, variable in grads_and_vars]
     except (TypeError, ValueError):
-        raise ArgumentTypeError("grads_and_vars holds no pairs.", "Give pairs (gradient, variable).") from None
+        raise ArgumentTypeError("grads_and_vars holds no pairs.", _PAIRS) from None
     # A variable that came twice would be stepped twice, where a step along the sum of its gradients is meant.
     seen: set[int] = set()
-    for _, variable in pairs:
+    for number, (_, variable) in enumerate(pairs):
+        # RFC 000 writes apply_gradients((gradients, v.variables)): two lists, where it means their pairs.
+        if not isinstance(variable, Variable):
+            kind = type(variable).__name__
+            raise ArgumentTypeError(f"Item {number} of grads_and_vars has no variable, but a second {kind}.", _PAIRS)
         if isinstance(variable, ShardedVariable):
             raise ArgumentTypeError(
                 f"A gradient is applied to the sharded variable {variable.name!r}.",
                 "Apply one to each shard: zip(gradients, sharded.variables).",
             )
-        check_sources([variable])
         if id(variable) in seen:
             raise ArgumentError(f"{variable.name} comes with two gradients.", "Add them with sv.nn.gradient.")
         seen.add(id(variable))
     aggregated = [(aggregate_gradient(part, variable), variable) for part, variable in pairs]
     given = [(part, variable) for part, variable in aggregated if part is not None]
     if not given:
-        raise ArgumentError("grads_and_vars has no gradient.", "Give pairs (gradient, variable).")
+        raise ArgumentError("grads_and_vars has no gradient.", _PAIRS)
     return given
 
 

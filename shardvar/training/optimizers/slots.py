@@ -12,10 +12,12 @@ slot, which is how saving works. R-SLOT-2 (RFC 000): "At saving/loading time, op
 ShardedVariable instance".
 """
 
+import weakref
 from collections import Counter
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -31,11 +33,27 @@ class SlotTable:
     """The slots of one optimizer, each a child of ``owner`` in folded form: a sharded slot is one child."""
 
     def __init__(self, owner: Trackable) -> None:
-        self._owner = owner
+        self._owner_reference = weakref.ref(owner)  # weak: an optimizer and its table would form a cycle
         self._slots: dict[tuple[int, str], VariableInterface] = {}
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._children: dict[int, str] = {}  # by the slot's id: the name that it has among the owner's children
         self._variables: dict[int, VariableInterface] = {}  # kept alive, so that their ids stay theirs
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the table of a copy of the owner, with copies of the slots beside copies of the variables."""
+        twin = memo[id(self)] = type(self)(deepcopy(self._owner, memo))
+        twin._numbers = self._numbers.copy()
+        for (number, name), slot in self._slots.items():
+            copied = deepcopy(slot, memo)
+            twin._remember(deepcopy(self._variables[number], memo), name, copied)
+            if id(slot) in self._children:
+                twin._children[id(copied)] = self._children[id(slot)]
+        return twin
+
+    @property
+    def _owner(self) -> Trackable:
+        owner: Any = self._owner_reference()  # never None, since only the owner refers to its table
+        return owner  # type: ignore[no-any-return]
 
     @property
     def names(self) -> list[str]:

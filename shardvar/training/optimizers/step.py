@@ -1,6 +1,7 @@
 """One variable's part of a step: the gradient goes to the variable's device, and the rule is applied there in place.
 
-1. ``plan_steps`` checks the gradient and moves it: all that can fail. Variable and slots do not move.
+1. ``plan_steps`` checks the gradient, sums its rows once for all copies and shards, and moves it: all that can fail.
+   Variable and slots do not move.
 2. A ``Write`` that is returned applies the rule to value blocks that fit the processor's cache. A rule is elementwise,
    so neither blocks nor shards change a bit of the result (R-OPT-2). Dense gradients are applied by ranges of elements,
    sparse ones by the rows that they have, or where the rule moves other rows too, by all rows, with a gradient of zero.
@@ -16,15 +17,16 @@ where the gradient has few bits.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 
-from shardvar.devices import current_device, move_array
+from shardvar.devices import Device, current_device, move_array
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array, Ints
-from shardvar.nn.gradients import Gradient, ShardGradients, dense_gradients, sparse_gradients
-from shardvar.nn.lookup import exact_dtype
+from shardvar.nn.gradients import Gradient
+from shardvar.nn.lookup import exact_dtype, row_layout_of
 from shardvar.variables.indexed_slices import IndexedSlices
 from shardvar.variables.interface import VariableInterface
 from shardvar.variables.mirrored import AggregatingVariable, MirroredVariable
@@ -64,6 +66,17 @@ class GradientRows:
         exact = values.astype(exact_dtype(dtype), copy=False)
         return cls(rows, sums, sum_sorted(ascending, exact * exact, order)[1])
 
+    def of_shard(self, start: int, stop: int) -> Self:
+        """Return those of the rows ``start`` to ``stop``, half-open, in the numbers of the shard that holds them."""
+        # Rows ascend, so those of a shard are a range of them: of rows 2, 5, 9 the shard [4, 8) has 5, as its row 1.
+        own = slice(*np.searchsorted(self.rows, [start, stop]))
+        return type(self)(self.rows[own] - start, self.sums[own], None if self.squares is None else self.squares[own])
+
+    def moved(self, source: Device, target: Device) -> Self:
+        """Return the same on another device."""
+        squares = None if self.squares is None else move_array(self.squares, source, target)
+        return type(self)(self.rows, move_array(self.sums, source, target), squares)
+
 
 Slots = Mapping[str, Array]
 Square = Callable[[], Array]
@@ -94,11 +107,12 @@ def plan_steps(
     if variable.dtype.kind in "iubO":
         raise ArgumentError(f"{variable.name} has dtype {variable.dtype} and no gradient.", "Train real variables.")
     blockwise = _in_exact(rule, variable.dtype)
+    summed = _summed(gradient, variable, sum_squares)
     writes = []
     # One write for each shard of each copy. The gradient moves now; the rule is applied when the write is committed,
     # in the memory of the variable and its slots, so a step needs no second copy of them.
-    for part, own, own_slots in _leaves(gradient, variable, slots):
-        apply = _plan(blockwise, part, own, touches_all_rows, sum_squares)
+    for part, own, own_slots in _leaves(summed, variable, slots):
+        apply = _plan(blockwise, part, own, touches_all_rows)
         variables = (own, *own_slots.values())
         resources = tuple(resource for each in variables for resource in each.resources)
         if all(len(each.resources) == 1 for each in variables):
@@ -108,9 +122,19 @@ def plan_steps(
     return writes
 
 
+def _summed(gradient: Gradient, variable: VariableInterface, sum_squares: bool) -> "Array | GradientRows":
+    """Check a gradient of the whole variable; of a sparse one, return the sums of its rows."""
+    # Rows are summed here, once, and not for every copy and shard that takes them: the sums are the same.
+    if isinstance(gradient, IndexedSlices):
+        return GradientRows.of(gradient, variable.shape, variable.dtype, sum_squares=sum_squares)
+    dense = cast_value(as_value(gradient), variable.dtype, "The gradient")
+    check_shape(dense.shape, variable.shape, "The gradient")
+    return dense
+
+
 def _leaves(
     gradient: Any, variable: Any, slots: Mapping[str, Any]
-) -> Iterator[tuple[Gradient, Variable, Mapping[str, Variable]]]:
+) -> Iterator[tuple[Any, Variable, Mapping[str, Variable]]]:
     """Yield each copy, and of a copy each shard, with its part of the gradient and its own slots."""
     if isinstance(variable, AggregatingVariable):
         yield from _leaves(gradient, variable.variable, slots)
@@ -122,22 +146,12 @@ def _leaves(
                 yield from _leaves(gradient, copy, {name: slot.copies[number] for name, slot in slots.items()})
             return
     elif isinstance(variable, ShardedVariable):
-        for number, (part, shard) in enumerate(_cut(gradient, variable)):
+        bounds = pairwise(row_layout_of(variable).bounds)
+        for number, (shard, (start, stop)) in enumerate(zip(variable.variables, bounds, strict=True)):
+            part = gradient.of_shard(start, stop) if isinstance(gradient, GradientRows) else gradient[start:stop]
             yield from _leaves(part, shard, {name: slot.variables[number] for name, slot in slots.items()})
         return
     yield gradient, variable, slots
-
-
-def _cut(gradient: Gradient, variable: ShardedVariable) -> ShardGradients:
-    """Check a gradient, and return the shards' parts of it."""
-    if isinstance(gradient, IndexedSlices):
-        check_rows(gradient.indices, variable.shape[0], rank=1)
-        check_shape(gradient.values.shape[1:], variable.shape[1:], "A row of the gradient")
-        check_shape(gradient.dense_shape or variable.shape, variable.shape, "The gradient")
-        return sparse_gradients(variable, gradient.indices, gradient.values)
-    dense = as_value(gradient)
-    check_shape(dense.shape, variable.shape, "The gradient")
-    return dense_gradients(variable, dense)
 
 
 def _in_exact(rule: UpdateRule, dtype: np.dtype[Any]) -> _Blockwise:
@@ -181,20 +195,16 @@ def _arrays(arrays: list[Array], slots: Mapping[str, Any]) -> tuple[Array, Slots
 
 
 def _plan(
-    rule: _Blockwise, gradient: Gradient, variable: Variable, touches_all_rows: bool, sum_squares: bool
+    rule: _Blockwise, gradient: "Array | GradientRows", variable: Variable, touches_all_rows: bool
 ) -> Callable[[Array, Slots], None]:
-    """Check the gradient, move it to the variable's device, and return the function that applies it there."""
+    """Move the gradient to the variable's device, and return the function that applies it there."""
     here, there = current_device(), variable.device
-    if not isinstance(gradient, IndexedSlices):
-        dense = cast_value(as_value(gradient), variable.dtype, "The gradient")
-        check_shape(dense.shape, variable.shape, "The gradient")
+    if not isinstance(gradient, GradientRows):
         # Contiguous, so that the flat view of it in ``_apply_dense`` makes no second copy.
-        moved = np.ascontiguousarray(move_array(dense, here, there))
+        moved = np.ascontiguousarray(move_array(gradient, here, there))
         return lambda value, slots: _apply_dense(rule, moved, value, slots)
-    # Rows are summed here, before they move: of a thousand gradients for one row a single one crosses.
-    given = GradientRows.of(gradient, variable.shape, variable.dtype, sum_squares=sum_squares)
-    squares = None if given.squares is None else move_array(given.squares, here, there)
-    there_rows = GradientRows(given.rows, move_array(given.sums, here, there), squares)
+    # Rows were summed before they move: of a thousand gradients for one row a single one crosses.
+    there_rows = gradient.moved(here, there)
     by_rows = _apply_to_all_rows if touches_all_rows else _apply_to_rows
     return lambda value, slots: by_rows(rule, there_rows, value, slots)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from shardvar.devices import Cluster, Device, current_device, device_scope, make_cluster
+from shardvar.errors import ArgumentTypeError
 from shardvar.layout.cutting import plan_rows
 from shardvar.layout.dtypes import Array
 from shardvar.training.serialization import check_config, serializable
@@ -121,6 +122,10 @@ class MirroredStrategy(_MirroringStrategy):
             super().__init__(devices.replicas, devices.hosts)
             return
         names = [devices] if isinstance(devices, str) else devices
+        if not isinstance(names, Sequence):
+            raise ArgumentTypeError(
+                f"devices is {names!r}.", "Give a list of devices or of their names, such as ['GPU:0', 'GPU:1']."
+            )
         replicas = check_devices([Device(name) if isinstance(name, str) else name for name in names])
         known = {device.name: device for device in Cluster(replicas)}  # Cluster refuses two devices of one name
         # GPU:0 and GPU:1 of one worker have one host. A CPU that is a replica is its own host, and not a second device.

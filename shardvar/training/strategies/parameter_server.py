@@ -9,11 +9,11 @@ is colocated with another takes no turn, and neither does one that could not be 
 """
 
 from itertools import cycle
-from threading import RLock
 from typing import Any, Self
 
 from shardvar.devices import Cluster, Device, current_device, make_cluster
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.forks import new_lock
 from shardvar.layout.cutting import AnyPartitioner
 from shardvar.training.serialization import check_config, deserialize, serializable, serialize
 from shardvar.training.strategies.scope import Partitioning, Scope
@@ -49,7 +49,7 @@ class ParameterServerStrategy(Strategy):
         self.variable_partitioner = check_partitioner(variable_partitioner)
         self.cluster = _cluster(num_ps, ps_memory_limit)
         self._turn = 0
-        self._lock = RLock()
+        self._lock = new_lock()
 
     @property
     def num_ps(self) -> int:

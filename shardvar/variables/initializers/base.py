@@ -1,9 +1,7 @@
 """Initializers: frozen values that make the elements of a variable, whole or part by part.
 
 R-INIT-4 (RFC 000): 'we propose adding a new "partition" parameter to all initializers: __call__(self, shape,
-dtype=None, partition=None).' '"partition" is a namedtuple of two fields: shape and offset. partition.shape is the shape
-of the partition, shape is the full combined shape, partition.offset is a list of integers specifying offset of the
-partition with respect to the full value for each dimension.'
+dtype=None, partition=None).' "partition.shape is the shape of the partition, shape is the full combined shape".
 
 A subclass writes ``part``: the elements of one region of a tensor of the full shape. Everything else follows from it:
 the whole is the part that covers everything, and a ``layout`` (RFC 000's map of devices) asks for one part a device.
@@ -23,7 +21,7 @@ from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from operator import index
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, overload
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar, overload
 
 import numpy as np
 
@@ -50,8 +48,31 @@ _INDEXED: dict[Distribution, Callable[..., Array]] = {
 }
 
 
+class InitialPart(NamedTuple):
+    """RFC 000's partition, as every initializer gets it: ``shape, offset = partition``.
+
+    R-INIT-8 (RFC 000): '"partition" is a namedtuple of two fields: shape and offset.' "partition.offset is a list of
+    integers specifying offset of the partition with respect to the full value for each dimension."
+    """
+
+    shape: tuple[int, ...]
+    """The shape of the part."""
+    offset: list[int]
+    """The part's first index along each axis of the full value."""
+
+    @classmethod
+    def of(cls, region: Region) -> Self:
+        """Return the partition that a region is."""
+        return cls(region.shape, list(region.offset))
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The NumPy index that selects the part from the full value."""
+        return Region(self.offset, self.shape).slices
+
+
 class PartitionLike(Protocol):
-    """RFC 000's partition. A ``Region`` has this form."""
+    """The fields of RFC 000's partition, as an ``InitialPart`` and a ``Region`` have them."""
 
     @property
     def shape(self) -> Sequence[int]:

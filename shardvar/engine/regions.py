@@ -1,0 +1,259 @@
+"""Regions that are not one byte range of their payloads, such as columns of a matrix: how are they read?
+
+A region is read by the span from its first element to its last where that span is not much larger than the region;
+otherwise the region is halved until it is. So memory is bounded whatever the shapes are, and a column of a wide matrix
+does not read the matrix at once.
+
+Columns of a matrix lie interleaved in it: read one after the other, each would read all of it. So regions that are
+wanted at the same time are read together:
+
+    the regions of a payload              how they are read
+    all within a small span               by that span, with its neighbours in the file
+    several                               in one walk over the payload, block by block; each region takes its part
+    one                                   in spans
+
+There may be a hundred thousand regions of a few bytes. So they are columns, one row a region, and all are cut to a
+block at once; only the copying of the elements, which NumPy does, is one step for each region and block.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.moves import MoveTable, integers_of_ranges, strides_of
+from shardvar.engine.pieces import Buffers, Reading, read_small
+from shardvar.engine.pool import BLOCK_NBYTES, SMALL_NBYTES, new_buffer, word_of
+from shardvar.layout.dtypes import ITEMSIZES, Ints
+from shardvar.layout.region import Region, intersect, regions_of_range
+from shardvar.planning.index import EntryTable
+from shardvar.planning.plan import CopyTable
+from shardvar.planning.slices import SliceTable, widen
+
+_DENSE = 4
+"""A span at most this many times larger than the region in it is read in one go."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RegionTable:
+    """Columns of regions of payloads, and of the places that their elements go to."""
+
+    row: Ints
+    """[k] rows of the entries."""
+    offset: Ints
+    """[k, rank] the first indices, in the coordinates of the entry's slice."""
+    shape: Ints
+    """[k, rank] the extents."""
+    strides: Ints
+    """[k, rank] bytes from one index to the next in the payload."""
+    itemsize: Ints
+    """[k] the size of an element in bytes."""
+    target: Ints
+    """[k] the number of the buffer that the region goes to."""
+    target_start: Ints
+    """[k] the place of the region's first element in the buffer, in bytes."""
+    target_strides: Ints
+    """[k, rank] bytes from one index to the next in the buffer."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def columns(self) -> tuple[Ints, ...]:
+        """The columns, in the order of the fields."""
+        here, there = (self.row, self.offset, self.shape, self.strides), (self.target_start, self.target_strides)
+        return (*here, self.itemsize, self.target, *there)
+
+    def take(self, rows: Ints) -> Self:
+        """The table of some of the rows, in the given order."""
+        return type(self)(*(column[rows] for column in self.columns()))
+
+    def starts(self) -> Ints:
+        """[k] the first byte of each region in its payload."""
+        return np.asarray((self.offset * self.strides).sum(axis=1))
+
+    def stops(self) -> Ints:
+        """[k] the first byte past each region in its payload."""
+        return np.asarray(((self.offset + self.shape - 1) * self.strides).sum(axis=1) + self.itemsize)
+
+    def nbytes(self) -> Ints:
+        """[k] the bytes of the elements of each region."""
+        return np.asarray(np.prod(self.shape, axis=1) * self.itemsize)
+
+    def meet(self, region: Region) -> Self:
+        """The regions cut to another region, in the coordinates of the entry's slice, without those that miss it."""
+        offset, shape = intersect(self.offset, self.shape, np.array(region.offset), np.array(region.shape))
+        skip = ((offset - self.offset) * self.target_strides).sum(axis=1)
+        cut = replace(self, offset=offset, shape=shape, target_start=self.target_start + skip)
+        # Of a region that misses the other one, only the extents mean something. It is dropped here.
+        return cut.take(np.flatnonzero((shape > 0).all(axis=1)))
+
+    def copy(self, block: memoryview, places: Ints, buffers: Buffers) -> None:
+        """Copy each region out of a block of its payload, in which its first element lies at the byte of ``places``."""
+        words = {size: word_of(size) for size in set(self.itemsize.tolist())}
+        columns = (self.shape, self.strides, places, self.target_strides, self.target_start, self.target, self.itemsize)
+        # The block has the payload's strides: each region is a view of it, holes and all.
+        for shape, strides, place, into_strides, into, target, size in zip(*(c.tolist() for c in columns), strict=True):
+            out = np.ndarray(shape, words[size], buffers[target], into, into_strides)
+            out[...] = np.ndarray(shape, words[size], block, place, strides)
+
+
+def join_regions(tables: Sequence[RegionTable]) -> RegionTable:
+    """All rows of several tables of one rank, in order."""
+    return RegionTable(*map(np.concatenate, zip(*(table.columns() for table in tables), strict=True)))
+
+
+def wanted_regions(entries: EntryTable, targets: SliceTable, copies: CopyTable) -> RegionTable:
+    """The regions that copies take from the payloads of entries, and their places in the payloads of the targets."""
+    rank, sources = copies.shape.shape[1], entries.slices
+    itemsize = ITEMSIZES[targets.codes()][copies.target]
+    strides, target_strides = (
+        strides_of(widen(slices.shape[rows], rank, 1)) * itemsize[:, None]
+        for slices, rows in ((sources, copies.source), (targets, copies.target))
+    )
+    offset = copies.offset - widen(sources.offset[copies.source], rank, 0)
+    start = ((copies.offset - widen(targets.offset[copies.target], rank, 0)) * target_strides).sum(axis=1)
+    return RegionTable(
+        copies.source, offset, copies.shape, strides, itemsize, copies.target, np.asarray(start), target_strides
+    )
+
+
+def copies_in_range(targets: SliceTable, copies: CopyTable, first: int, last: int) -> CopyTable:
+    """The copies of one target, cut to the elements ``[first, last)`` of its payload.
+
+    A copy that meets several of the regions that make up the elements is cut in as many.
+    """
+    if not len(copies):
+        return copies
+    target, rank = int(copies.target[0]), copies.shape.shape[1]
+    corner, extents = widen(targets.offset[[target]], rank, 0)[0], widen(targets.shape[[target]], rank, 1)[0]
+    parts = []
+    for inner in regions_of_range(extents.tolist(), first, last):
+        offset, shape = intersect(copies.offset, copies.shape, corner + inner.offset, np.array(inner.shape))
+        rows = np.flatnonzero((shape > 0).all(axis=1))
+        parts.append((copies.source[rows], copies.target[rows], offset[rows], shape[rows]))
+    return CopyTable(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def read_regions(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
+    """Fill regions of buffers, reading what several of them want once. Memory: a block."""
+    if not len(wanted):
+        return
+    # Plan: the regions of each payload side by side, and the span of the payload that holds them.
+    wanted = wanted.take(np.argsort(wanted.row, kind="stable"))
+    first = np.flatnonzero(np.diff(wanted.row, prepend=-1))
+    bounds = np.append(first, len(wanted))
+    start, stop = np.minimum.reduceat(wanted.starts(), first), np.maximum.reduceat(wanted.stops(), first)
+    is_small = reading.entries.plain[wanted.row[first]] & (stop - start <= SMALL_NBYTES)
+    # Move: small spans with their neighbours, the payloads of other regions one after the other.
+    rows = np.flatnonzero(is_small)
+    # The target of these moves is the number of the payload: that is what ``receive`` asks for.
+    spans = MoveTable(wanted.row[first[rows]], start[rows], rows, np.zeros_like(rows), (stop - start)[rows])
+
+    def receive(moves: MoveTable, span: memoryview, begins: list[int]) -> None:
+        low, high = bounds[moves.target], bounds[moves.target + 1]
+        mine = wanted.take(integers_of_ranges(low, high))
+        mine.copy(span, mine.starts() + np.repeat(np.array(begins) - moves.source_start, high - low), buffers)
+        reading.progress(int(mine.nbytes().sum()))
+
+    # Without its progress: of a span, the bytes between the regions are not wanted.
+    # Gaps up to the size of a span are read along, since the rows of a table of many columns take a few bytes of each.
+    alone = Reading(reading.evidence, in_threads=reading.in_threads)
+    read_small(alone, spans, receive, gap_nbytes=SMALL_NBYTES)
+    for number in np.flatnonzero(~is_small).tolist():
+        group = wanted.take(np.arange(bounds[number], bounds[number + 1]))
+        if len(group) == 1:
+            _read_apart(reading.evidence, group, buffers)
+        else:
+            _walk(reading.evidence, group, buffers)
+        reading.progress(int(group.nbytes().sum()))
+
+
+def _read_apart(evidence: Evidence, wanted: RegionTable, buffers: Buffers) -> None:
+    """Fill each region by reads of it alone."""
+    for number in range(len(wanted)):
+        row, offset, shape, strides, size, target, start, target_strides = (
+            column[number].tolist() for column in wanted.columns()
+        )
+        out = np.ndarray(shape, word_of(size), buffers[target], start, target_strides)
+        _read_region(evidence, row, Region(offset, shape), strides, out)
+
+
+def _read_region(evidence: Evidence, row: int, region: Region, strides: Sequence[int], out: npt.NDArray[Any]) -> None:
+    """Fill ``out`` with one region of a payload, in as few spans as are dense enough.
+
+    A column of [1000, 1000] float64 spans 8 MB for 8 kB: it is halved to 8 spans of 125 rows... until a span is at most
+    ``_DENSE`` times its part, or small. Halves follow in the payload's order, so that a decoding source reads on.
+    """
+    stack = [(region, out)]
+    while stack:
+        region, out = stack.pop()
+        first = sum(index * stride for index, stride in zip(region.offset, strides, strict=True))
+        last = sum((stop - 1) * stride for stop, stride in zip(region.stop, strides, strict=True))
+        nbytes = last - first + out.itemsize
+        if nbytes > SMALL_NBYTES and nbytes > min(BLOCK_NBYTES, _DENSE * out.nbytes):
+            stack.extend(reversed(_halves(region, out)))
+            continue
+        span = new_buffer(nbytes)
+        evidence.read(row, first, span)
+        out[...] = np.ndarray(region.shape, out.dtype, span, strides=strides)
+
+
+def _walk(evidence: Evidence, wanted: RegionTable, buffers: Buffers) -> None:
+    """Fill regions of one payload: blocks of which most is wanted are read whole, of the others the regions alone."""
+    row, itemsize, rank = int(wanted.row[0]), int(wanted.itemsize[0]), wanted.shape.shape[1]
+    extents = widen(evidence.entries.slices.shape[[row]], rank, 1)[0]
+    for begin, end in _blocks(wanted, int(extents[1:].prod())):
+        met = [wanted.meet(at) for at in regions_of_range(extents.tolist(), begin // itemsize, end // itemsize)]
+        parts = join_regions(met)
+        if _costs(parts, extents).sum() < end - begin:
+            _read_apart(evidence, parts, buffers)
+            continue
+        block = new_buffer(end - begin)
+        evidence.read(row, begin, block)
+        parts.copy(block, parts.starts() - begin, buffers)
+
+
+def _blocks(wanted: RegionTable, stride: int) -> Iterator[tuple[int, int]]:
+    """Ranges of bytes from the first of the regions to the last, of whole first indices where a block holds any.
+
+    ``stride`` is the number of elements of one first index. For columns of [1000, 100] float32 and blocks of 64 kB, a
+    block holds 160 rows (64,000 bytes), not 163.84.
+    """
+    itemsize = int(wanted.itemsize[0])
+    first, stop = int(wanted.starts().min()), int(wanted.stops().max())
+    step, stride = BLOCK_NBYTES // itemsize * itemsize, stride * itemsize
+    if stride <= step:  # then a block is one region, and blocks read by others meet these without a gap
+        step -= step % stride
+        first, stop = first - first % stride, -(-stop // stride) * stride
+    for begin in range(first, stop, step):
+        yield begin, min(begin + step, stop)
+
+
+def _costs(parts: RegionTable, extents: Ints) -> Ints:
+    """[k] about the bytes that ``_read_region`` reads: the span, or contiguous stretches where they lie far apart."""
+    # A stretch takes in an axis if all axes after it are entire: columns [0:9, 2:4] of (9, 8) have 9 stretches of 2.
+    entire = np.logical_and.accumulate((parts.shape == extents)[:, ::-1], axis=1)[:, ::-1]
+    entire = np.column_stack([entire[:, 1:], np.ones(len(parts), dtype=np.bool)])
+    stretch = np.prod(np.where(entire, parts.shape, 1), axis=1)
+    apart = np.prod(parts.shape, axis=1) // stretch * np.maximum(stretch * parts.itemsize, SMALL_NBYTES)
+    return np.asarray(np.minimum(parts.stops() - parts.starts(), apart))
+
+
+def _halves(region: Region, out: npt.NDArray[Any]) -> list[tuple[Region, npt.NDArray[Any]]]:
+    """The two halves of a region along its first axis that has more than one index, with their places in ``out``.
+
+    The first such axis has the widest stride, so this shortens the span most: [0:1, 0:8, 3:4] gives [0:1, 0:4, 3:4] and
+    [0:1, 4:8, 3:4].
+    """
+    axis = next(axis for axis, extent in enumerate(region.shape) if extent > 1)
+    middle = region.shape[axis] // 2
+    halves = []
+    for start, stop in ((0, middle), (middle, region.shape[axis])):
+        offset, shape = list(region.offset), list(region.shape)
+        offset[axis] += start
+        shape[axis] = stop - start
+        halves.append((Region(offset, shape), out[(*(slice(None) for _ in range(axis)), slice(start, stop))]))
+    return halves

@@ -1,0 +1,89 @@
+"""Hard limits: what shardvar reads and writes at most, whatever a file claims. The one table of them.
+
+A limit bounds a cost that would otherwise grow faster than the file: a key that thousands of others repeat in part, a
+product of a million factors, a name that a message repeats. Each is far above what any real checkpoint needs, and its
+reason stands below it. SECURITY.md has the same table for people, and a test compares the two.
+
+An error about a limit names it: ``wire.damage.past_limit`` builds it from the name of the constant. To change a limit,
+change it here and there; to add one, add both.
+"""
+
+from types import MappingProxyType
+from typing import Final
+
+MAX_KEY_NBYTES: Final = (1 << 16) - 1
+"""Bytes of a key in UTF-8: a zip archive counts them in 16 bits, and every format can be resharded to npz."""
+
+MAX_KEY_EXPANSION: Final = 32
+"""Bytes of all keys of a table block of TensorFlow, for each byte of the block. A key stores only what it adds to the
+key before it, and every 16th key is whole, so that 16 keys have at most 16 times the bytes that they take."""
+
+MAX_PAYLOAD_EXPANSION: Final = 16
+"""Bytes of all payloads of a data file, for each byte of the file, above 1 MiB: the same bytes may have several names,
+but a small file must not become a thousand large arrays."""
+
+MAX_RANK: Final = 64
+"""Axes of a tensor, as in NumPy 2."""
+
+MAX_NBYTES: Final = 1 << 62
+"""Bytes of a tensor, and any of its extents: sums and differences of two of them fit in 64 bits."""
+
+MAX_NODES: Final = 1 << 24
+"""Objects of a graph: 16 million, ten times as many as the largest model has variables and slots."""
+
+MAX_FILES: Final = 99_999
+"""Data files of a native checkpoint: their numbers have five digits."""
+
+MAX_RUN_NBYTES: Final = 1 << 30
+"""Bytes of a run of the native format, which is read whole to verify any part of it."""
+
+MAX_SHARED_NBYTES: Final = 1 << 20
+"""Bytes of a block of a native index that has more than one entry. Decoded columns are some 25 times as large."""
+
+MAX_BLOCK_NBYTES: Final = 1 << 26
+"""Bytes of any block of a native index, and of its metadata: a tensor of the most parts has one block."""
+
+MAX_TABLE_NBYTES: Final = 1 << 28
+"""Bytes of the table of a native index: at 50 bytes a block, that of more than a terabyte of blocks."""
+
+MAX_NAMES: Final = 64
+"""Names in a block of a native index. msgpack decodes maps nested a thousand deep before any check."""
+
+MAX_SNAPPY_RATIO: Final = 22
+"""Bytes that a byte of snappy becomes: a copy of 3 bytes puts out 64, more than any other element for its size."""
+
+MAX_INFLATION: Final = 1032
+"""Bytes that a byte of deflate becomes: at best, 258 bytes for 2 bits."""
+
+MAX_DIRECTORY_NBYTES: Final = 1 << 29
+"""Bytes of the central directory of an npz archive: some million members."""
+
+MAX_NPY_HEADER_NBYTES: Final = 10_000
+"""Bytes of the header of an array in npz, as in NumPy."""
+
+MAX_HEADER_NBYTES: Final = 100_000_000
+"""Bytes of a safetensors header, and of the index of a set, as in the real library."""
+
+MAX_METADATA_NBYTES: Final = 1 << 28
+"""Bytes of the index of a distributed checkpoint of PyTorch: a million slices take some 160 MiB."""
+
+MAX_PICKLE_NBYTES: Final = 1 << 26
+"""Bytes of the pickle of a file of torch.save: half a million tensors."""
+
+MAX_STATE_NBYTES: Final = 1 << 26
+"""Bytes of the state file of a directory of checkpoints: half a million paths."""
+
+MAX_MESSAGE_LENGTH: Final = 2000
+"""Characters of the cause or the remedy of an error, of a finding, and of a line of a log; the middle is left out."""
+
+MAX_WORD_LENGTH: Final = 300
+"""Characters of a key or any other word in a message; the middle is left out."""
+
+MAX_NAMED: Final = 8
+"""Keys that a message names; it counts the others."""
+
+MAX_SUGGESTED_LENGTH: Final = 200
+"""Characters of a misspelled name for which similar ones are looked for, which takes the square of the length."""
+
+LIMITS = MappingProxyType({name: value for name, value in globals().items() if name.isupper() and type(value) is int})
+"""The table: name -> value."""

@@ -1,0 +1,139 @@
+"""Every bit of tiny checkpoints is flipped: ``verify`` finds it, or it harms nothing.
+
+If the report is ``ok``, a load gives every tensor, and those that were compared have the values that were saved. What
+is not verifiable has an outcome that says so. Each file of each checkpoint is a test of its own.
+"""
+
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.engine.pool import run_in_order
+from shardvar.errors import ShardvarError
+
+TENSORS: dict[str, Any] = {"a": np.array([[1, -2], [3, 4]], np.int16)}
+TEXT: dict[str, Any] = {"s": np.array([b"xy"], object), "t": np.array(True)}
+DATES: dict[str, Any] = {"d": np.array(["2026-01-01"], "M8[D]")}
+
+
+def native(path: Path) -> dict[str, Any]:
+    sv.save(path / "m", TENSORS, partition=2)
+    return TENSORS
+
+
+def tensorflow(path: Path) -> dict[str, Any]:
+    sv.save(path / "m", TENSORS | TEXT, format="tensorflow", partition={"a": 2})
+    return TENSORS | TEXT
+
+
+def npz(path: Path) -> dict[str, Any]:
+    np.savez(path / "m.npz", **TENSORS)
+    return TENSORS
+
+
+def deflated(path: Path) -> dict[str, Any]:
+    np.savez_compressed(path / "m.npz", **TENSORS)
+    return TENSORS
+
+
+def dates(path: Path) -> dict[str, Any]:
+    np.savez(path / "m.npz", **DATES)
+    return DATES
+
+
+def deflated_dates(path: Path) -> dict[str, Any]:
+    np.savez_compressed(path / "m.npz", **DATES)
+    return DATES
+
+
+def safetensors(path: Path) -> dict[str, Any]:
+    sv.save(path / "m.safetensors", TENSORS)
+    return TENSORS
+
+
+def safetensors_set(path: Path) -> dict[str, Any]:
+    tensors = TENSORS | {"b": np.array([5], np.int64)}
+    sv.save(path / "m", tensors, format="safetensors", policy=sv.MaxShardSizePolicy(8))
+    return tensors
+
+
+CHECKPOINTS: dict[str, tuple[Callable[[Path], dict[str, Any]], str, str]] = {
+    "native index": (native, "m", "*.svindex"),
+    "native data": (native, "m", "*.svdata*"),
+    "tensorflow index": (tensorflow, "m", "*.index"),
+    "tensorflow data": (tensorflow, "m", "*.data*"),
+    "npz stored": (npz, "m.npz", "*.npz"),
+    "npz deflated": (deflated, "m.npz", "*.npz"),
+    "npz of dates, stored": (dates, "m.npz", "*.npz"),
+    "npz of dates, deflated": (deflated_dates, "m.npz", "*.npz"),
+    "safetensors": (safetensors, "m.safetensors", "*.safetensors"),
+    "safetensors set, index": (safetensors_set, "m.safetensors.index.json", "*.json"),
+    "safetensors set, file": (safetensors_set, "m.safetensors.index.json", "*-00001-*"),
+}
+"""How to save each, the path to open, and the file whose bits are flipped."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads take longer to start than such checkpoints to read."""
+    monkeypatch.setattr("shardvar.engine.pieces.run_all", run_in_order)
+
+
+def flips(path: Path, start: int = 0) -> Iterator[int]:
+    """Every bit of the file from byte ``start`` on, flipped in turn; the file is whole again afterwards."""
+    whole = path.read_bytes()
+    for bit in range(8 * start, 8 * len(whole)):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        yield bit
+    path.write_bytes(whole)
+
+
+def assert_harmless(path: Path, report: Any, expected: dict[str, Any], is_guarded: bool) -> None:
+    """The report is ok: everything loads, and what was compared is what was saved."""
+    loaded = sv.load(path)
+    assert loaded.keys() == report.outcomes.keys()
+    for key, outcome in report.outcomes.items():
+        assert outcome in ("ok", "not verifiable")
+        if outcome == "ok":
+            assert (loaded[key].dtype, loaded[key].tolist()) == (expected[key].dtype, expected[key].tolist())
+    if is_guarded:
+        assert set(report.outcomes.values()) == {"ok"} and loaded.keys() == expected.keys()
+
+
+@pytest.mark.parametrize("case", CHECKPOINTS)
+def test_every_bit_is_found_or_harmless(case: str, tmp_path: Path) -> None:
+    """R-DAMAGE-1: nothing that is ok has other values; where there are checksums, no value changes unseen."""
+    save, name, pattern = CHECKPOINTS[case]
+    expected = save(tmp_path)
+    (file,) = tmp_path.glob(pattern)
+    is_readable = not case.startswith("npz of dates")
+    assert sv.verify(tmp_path / name).ok == is_readable
+    for bit in flips(file):
+        try:
+            report = sv.verify(tmp_path / name)
+        except ShardvarError:
+            continue  # what verify cannot open is not called ok
+        assert is_readable or not report.ok, bit
+        if report.ok:
+            assert_harmless(tmp_path / name, report, expected, "safetensors" not in case)
+    assert sv.verify(tmp_path / name).ok == is_readable
+
+
+def test_every_bit_of_a_member_that_is_not_an_array_is_found_or_harmless(tmp_path: Path) -> None:
+    path = tmp_path / "m.npz"
+    np.savez(path, **TENSORS)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("README", b"text")
+    start = path.read_bytes().index(b"text")
+    for bit in flips(path, path.read_bytes().index(b"PK\x03\x04", 4)):
+        report = sv.verify(path)
+        assert not (start <= bit // 8 < start + 4 and report.ok), bit
+        if report.ok:
+            np.testing.assert_array_equal(sv.load(path)["a"], TENSORS["a"])

@@ -1,0 +1,204 @@
+"""A reshard that goes on where another was killed: what the journals say is compared with what the source says now.
+
+In each test a first run is killed when one of its two files is finished. Then something changes, and the second run
+writes the files anew or refuses. What it commits is what an undisturbed run would have written.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import CorruptCheckpoint, TargetExists
+from shardvar.planning.policies import BalancedPolicy
+from spec_tests.helpers.faulty_storage import Fault, Killed, failing, is_same
+
+STEPS = {"shardvar": 6, "safetensors": 7}
+"""Steps until one file is finished: create it, write it (payloads, then a header if it has one), close it; and the same
+of its journal, which is written at once."""
+
+TABLE = np.arange(4000, dtype=np.float32).reshape(1000, 4)
+
+
+def kill_after_one_file(source: Path, target: Path, form: str = "shardvar", **options: Any) -> None:
+    """Reshard into two files until the journal of the first one is on the disk."""
+    target.parent.mkdir()
+    with pytest.raises(Killed), failing(target.parent, Fault(STEPS[form])):
+        sv.reshard(source, target, format=form, **{"policy": BalancedPolicy(2)} | options)
+    assert len(list(target.parent.glob("*.done"))) == 1
+
+
+def go_on(source: Path, target: Path, form: str = "shardvar", **options: Any) -> Any:
+    """Reshard into two files, and return the report."""
+    return sv.reshard(source, target, format=form, **{"policy": BalancedPolicy(2)} | options)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A source with one payload, of which two files need a half each: neither file has the whole, or its checksum."""
+
+    path: Path
+    file: Path
+    start: int
+    """The payload's first byte in the file."""
+
+    def flip(self, at: int) -> None:
+        """Change one bit of the payload as a bad disk does: the time of change stays."""
+        before = self.file.stat()
+        with self.file.open("r+b") as file:
+            file.seek(self.start + at)
+            octet = file.read(1)[0]
+            file.seek(self.start + at)
+            file.write(bytes([octet ^ 1]))
+        os.utime(self.file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.fixture(params=["shardvar", "tensorflow", "npz"])
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Shared:
+    path = tmp_path / "source" / ("ck.npz" if request.param == "npz" else "ck")
+    sv.save(path, {"table": TABLE}, format=request.param)
+    with sv.open_checkpoint(path) as reader:
+        entry = next(reader.index.scan()).entry(0, reader.index.files)
+    return Shared(path, path.parent / entry.file, entry.start)
+
+
+def test_what_the_first_run_read_is_compared_with_the_checksum_of_the_payload(shared: Shared, tmp_path: Path) -> None:
+    """The first run read a wrong byte, and could not know it; when the second one comes, the source is right again.
+
+    The journal has the checksum of what was read. Combined with that of the other half it shows the damage.
+    """
+    target = tmp_path / "target" / "ck"
+    shared.flip(0)
+    kill_after_one_file(shared.path, target)
+    shared.flip(0)
+    with pytest.raises(CorruptCheckpoint, match="table"):
+        go_on(shared.path, target)
+    assert os.listdir(target.parent) == []
+    assert go_on(shared.path, target).reused_files == 0
+    assert np.array_equal(sv.load(target)["table"], TABLE)
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_source_that_became_corrupt_is_refused_or_was_read_before(shared: Shared, half: int, tmp_path: Path) -> None:
+    """A half that was read before the damage came is right in its file, and is not read again."""
+    target = tmp_path / "target" / "ck"
+    kill_after_one_file(shared.path, target)
+    shared.flip(half * (TABLE.nbytes - 1))
+    if half == 0:
+        assert go_on(shared.path, target).reused_files == 1
+        assert np.array_equal(sv.load(target)["table"], TABLE) and sv.verify(target).ok
+        return
+    with pytest.raises(CorruptCheckpoint, match="table"):
+        go_on(shared.path, target)
+    assert os.listdir(target.parent) == []
+
+
+@pytest.fixture
+def same_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two saves name their data files alike, so that the index of one fits the files of the other."""
+    monkeypatch.setattr("shardvar.checkpoint.writing.secrets.token_hex", lambda nbytes: "alike")
+
+
+PAIR = {"a": TABLE, "b": TABLE + 1}
+
+
+def exchange_index(source: Path, tensors: dict[str, Any], **options: Any) -> None:
+    """Give a native source the index of another save, whose data files have the same bytes; its own stay in place."""
+    other = source.parent / "other" / source.name
+    sv.save(other, tensors, **options)
+    for theirs in other.parent.glob("*.svdata-*"):
+        assert theirs.read_bytes() == (source.parent / theirs.name).read_bytes()
+    shutil.move(f"{other}.svindex", f"{source}.svindex")
+    shutil.rmtree(other.parent)
+
+
+@pytest.mark.usefixtures("same_names")
+def test_files_of_other_metadata_are_written_anew(tmp_path: Path) -> None:
+    """Files of safetensors hold the metadata themselves: a reused one would say what is no longer so."""
+    source, target = tmp_path / "source" / "ck", tmp_path / "target" / "ck"
+    sv.save(source, PAIR, metadata={"step": "1"})
+    kill_after_one_file(source, target, "safetensors")
+    exchange_index(source, PAIR, metadata={"step": "2"})
+    assert go_on(source, target, "safetensors").reused_files == 0
+    for file in target.parent.glob("*.safetensors"):
+        with sv.open_checkpoint(file) as reader:
+            assert reader.metadata.user["step"] == "2"
+
+
+class Described(BalancedPolicy):
+    """The same answer under another description."""
+
+    description = "Two files, said otherwise."
+
+
+def test_files_of_another_description_are_written_anew(tmp_path: Path) -> None:
+    """R-POLICY-6 (RFC 001): "The `description` is saved alongside the tensor data in the checkpoint"."""
+    source, target = tmp_path / "source" / "ck", tmp_path / "target" / "ck"
+    sv.save(source, PAIR)
+    kill_after_one_file(source, target, "safetensors")
+    assert go_on(source, target, "safetensors", policy=Described(2)).reused_files == 0
+    for file in target.parent.glob("*.safetensors"):
+        with sv.open_checkpoint(file) as reader:
+            assert reader.metadata.description == Described.description
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"cast": {"*": "float64"}}, {"cast": {"*": "int64"}}),
+        ({"cast": {"a": "float64"}}, {"cast": {"b": "float64"}}),
+        ({}, {"cast": {"*": "int32"}}),
+        ({"rename": {"a": "c"}}, {"rename": {"b": "c"}}),
+        ({"rename": {"a": "b", "b": "a"}}, {}),
+        ({"rename": {"a": "ab"}}, {"rename": {"b": "ba"}}),
+        ({"filter": "a"}, {"filter": "b"}),
+        ({"partition": 2}, {"partition": 4}),
+        ({"partition": (1, 2)}, {"partition": 2}),
+    ],
+)
+def test_other_options_are_another_reshard(first: dict[str, Any], second: dict[str, Any], tmp_path: Path) -> None:
+    """No file of the first is in the second, and none is left."""
+    source, target, undisturbed = (tmp_path / name / "ck" for name in ("source", "target", "undisturbed"))
+    sv.save(source, PAIR)
+    kill_after_one_file(source, target, **first)
+    assert go_on(source, target, **second).reused_files == 0
+    go_on(source, undisturbed, **second)
+    found, expected = sv.load(target), sv.load(undisturbed)
+    assert is_same(found, expected) and all(found[key].dtype == expected[key].dtype for key in expected)
+    assert len(os.listdir(target.parent)) == len(os.listdir(undisturbed.parent)) == 3
+
+
+@pytest.mark.usefixtures("same_names")
+def test_a_source_whose_bytes_mean_other_numbers_now_is_another_source(tmp_path: Path) -> None:
+    """Its index says int32 where it said float32; the bytes, their places and their checksums are what they were."""
+    source, target = tmp_path / "source" / "ck", tmp_path / "target" / "ck"
+    sv.save(source, PAIR)
+    kill_after_one_file(source, target, cast={"*": "float64"})
+    numbers = {key: value.view(np.int32) for key, value in PAIR.items()}
+    exchange_index(source, numbers)
+    assert go_on(source, target, cast={"*": "float64"}).reused_files == 0
+    assert is_same(sv.load(target), numbers)
+
+
+@pytest.mark.parametrize(
+    ("form", "index"), [("shardvar", "ck.svindex"), ("tensorflow", "ck.index"), ("safetensors", "ck.safetensors")]
+)
+def test_a_damaged_checkpoint_beside_a_journal_is_not_taken_for_unfinished(
+    form: str, index: str, tmp_path: Path
+) -> None:
+    """Its data may be all that a user has left, so a reshard asks before it replaces them."""
+    source, target = tmp_path / "source" / "ck", tmp_path / "target" / "ck"
+    sv.save(source, PAIR)
+    sv.save(target, PAIR, format=form)
+    octets = (target.parent / index).read_bytes()
+    (target.parent / index).write_bytes(b"\xff" * 8 + octets[8:])
+    (target.parent / "ck.killed.tmp.done").touch()
+    before = sorted(os.listdir(target.parent))
+    with pytest.raises(TargetExists, match="force"):
+        sv.reshard(source, target, format=form)
+    assert sorted(os.listdir(target.parent)) == before

@@ -1,0 +1,380 @@
+"""Checkpoints of any size, each of a construct whose cost some reader did not bound: data for the tests of cost.
+
+``files(n)`` of a construct holds n of something: keys, slices, fields, nodes. A file of 2n is about twice as large, and
+no verb may take more than about twice the time and the memory for it.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isqrt
+
+import numpy as np
+
+from shardvar.formats.tensorflow.contents import slice_key
+from spec_tests.helpers.native_checkpoints import hand_made
+from spec_tests.hostile.case import Files
+from spec_tests.hostile.native import native, native_slices, u32, u64
+from spec_tests.hostile.npz import Member, archive, npy
+from spec_tests.hostile.safetensors import safetensors, tensor
+from spec_tests.hostile.tensorflow import block, bundle_entry, handle, masked, proto, stored, table, varint
+
+
+@dataclass(frozen=True)
+class Construct:
+    """A kind of checkpoint that may be of any size."""
+
+    name: str
+    """Its name."""
+    path: str
+    """The path of the checkpoint, in its directory."""
+    files: Callable[[int], Files]
+    """Returns the files with n of the construct."""
+    count: int
+    """The n at which any worse growth is well above the noise."""
+
+
+# --- TensorFlow
+
+_HEADER = proto((1, 1), (3, proto((1, 1))))
+
+
+def bundle(*entries: tuple[bytes, bytes], data: bytes = bytes(16)) -> Files:
+    """A bundle of one data file."""
+    index = table(block([(b"", _HEADER), *sorted(entries)]))
+    return {"ck.index": index, "ck.data-00000-of-00001": data}
+
+
+def shared_block(count: int, first: bytes, value: bytes) -> bytes:
+    """A table block whose keys each add two bytes to the first one."""
+    body = varint(0) + varint(0) + varint(len(_HEADER)) + _HEADER
+    body += varint(0) + varint(len(first)) + varint(len(value)) + first + value
+    for number in range(count):
+        shared = len(first)
+        body += varint(shared) + varint(4) + varint(len(value)) + struct.pack(">I", number + 1) + value
+    return body + struct.pack("<II", 0, 1)
+
+
+def tf_key_prefixes(count: int) -> Files:
+    index = table(shared_block(count, b"k" * 8 * count, bundle_entry()))
+    return {"ck.index": index, "ck.data-00000-of-00001": bytes(16)}
+
+
+def tf_key_prefixes_of_allowed_keys(count: int) -> Files:
+    index = table(shared_block(count, b"k" * 60_000, bundle_entry()))
+    return {"ck.index": index, "ck.data-00000-of-00001": bytes(16)}
+
+
+def tf_nested_blocks(count: int) -> Files:
+    """Each table block is a value within the one before it."""
+    inner, places = b"", []
+    for number in reversed(range(count)):
+        # The first bytes are those of the entry: shared, unshared, the length of the value, the key.
+        head = varint(0) + varint(4) + varint(len(inner)) + struct.pack(">I", number + 1)
+        content = head + inner + struct.pack("<II", 0, 1)
+        places = [(start + len(head), nbytes) for start, nbytes in places]
+        places.insert(0, (0, len(content)))
+        inner = stored(content)
+    listed = block([(struct.pack(">I", number + 1), handle(*place)) for number, place in enumerate(places)])
+    footer = handle(0, places[0][1]) + handle(len(inner), len(listed))
+    octets = inner + stored(listed) + footer.ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
+    return {"ck.index": octets, "ck.data-00000-of-00001": bytes(16)}
+
+
+def tf_keys(count: int) -> Files:
+    return bundle(*((b"key%08d" % number, bundle_entry()) for number in range(count)))
+
+
+def tf_shared_payload(count: int) -> Files:
+    """All tensors have the same bytes, which are as long as there are tensors."""
+    data = bytes(16 * count)
+    entry = bundle_entry((4 * count,), 16 * count, data=data)
+    return bundle(*((b"key%08d" % number, entry) for number in range(count)), data=data)
+
+
+def tf_shapes(count: int) -> Files:
+    dim = proto((2, proto((2, proto((1, 1))))))
+    return bundle((b"t", proto((1, 1)) + dim * count + proto((5, 16))))
+
+
+def tf_axes(count: int) -> Files:
+    return bundle((b"t", bundle_entry([1] * count)))
+
+
+def tf_files(count: int) -> Files:
+    """Each tensor is in a file of its own, which is missing."""
+    header = proto((1, count), (3, proto((1, 1))))
+    entries = [(b"key%08d" % number, bundle_entry(shard=number)) for number in range(count)]
+    return {"ck.index": table(block([(b"", header), *entries])), f"ck.data-00000-of-{count:05d}": bytes(16)}
+
+
+def tf_strings(count: int) -> Files:
+    lengths = bytes(count)
+    word = struct.pack("<I", masked(bytes(4 * count)))
+    # The checksum of a string tensor covers the lengths as words, then the bytes after them.
+    entry = proto((1, 7), (2, proto((2, proto((1, count))))), (5, count + 4))
+    entry += varint(6 << 3 | 5) + struct.pack("<I", masked(bytes(4 * count) + word))
+    return bundle((b"t", entry), data=lengths + word)
+
+
+def tf_slices(count: int) -> Files:
+    """A table in rows of 4 bytes, one slice each."""
+    extents = [((row, 1), (0, 1)) for row in range(count)]
+    full = bundle_entry((count, 1), 0, data=b"", slices=extents)
+    parts = [
+        (slice_key(b"t", each), bundle_entry((1, 1), 4, offset=4 * row, data=bytes(4)))
+        for row, each in enumerate(extents)
+    ]
+    return bundle((b"t", full), *parts, data=bytes(4 * count))
+
+
+def tf_slices_listed_often(count: int) -> Files:
+    full = bundle_entry((4,), 0, data=b"", slices=[((0, 4),)] * count)
+    return bundle((b"t", full), (slice_key(b"t", ((0, 4),)), bundle_entry()))
+
+
+def tf_long_keys(count: int) -> Files:
+    return bundle(*((b"%08d" % number + b"a\x1b[31m/" * 400, bundle_entry()) for number in range(count // 100)))
+
+
+def graph_bundle(nodes: Sequence[bytes], values: Sequence[bytes] = ()) -> Files:
+    """A bundle of a graph of objects, and of a float32 tensor of 4 for each key of ``values``."""
+    message = b"".join(proto((1, node)) for node in nodes)
+    length = varint(len(message))
+    word = struct.pack("<I", masked(struct.pack("<I", len(message))))
+    payload = length + word + message
+    entry = proto((1, 7), (2, b""), (4, 16 * len(values)), (5, len(payload)))
+    entry += varint(6 << 3 | 5) + struct.pack("<I", masked(struct.pack("<I", len(message)) + word + message))
+    tensors = [(key, bundle_entry(offset=16 * number)) for number, key in enumerate(values)]
+    return bundle((b"_CHECKPOINTABLE_OBJECT_GRAPH", entry), *tensors, data=bytes(16 * len(values)) + payload)
+
+
+VALUE = b"/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def value(key: bytes, attribute: bytes = b"VARIABLE_VALUE") -> bytes:
+    return proto((2, proto((1, attribute), (2, b""), (3, key))))
+
+
+def child(number: int, name: bytes) -> bytes:
+    return proto((1, proto((1, number), (2, name))))
+
+
+def graph_states(count: int) -> Files:
+    """One object with many attributes, all of one key."""
+    key = b"a/.ATTRIBUTES/s"
+    node = b"".join(value(key, b"attribute%d" % number) for number in range(count))
+    return graph_bundle([child(1, b"a"), node], [key])
+
+
+def graph_children(count: int) -> Files:
+    names = [b"v%d" % number for number in range(count)]
+    root = b"".join(child(number + 1, name) for number, name in enumerate(names))
+    return graph_bundle([root, *(value(name + VALUE) for name in names)], [name + VALUE for name in names])
+
+
+def graph_chain(count: int) -> Files:
+    nodes = [child(number + 1, b"c") for number in range(count)]
+    return graph_bundle([*nodes, value(b"v" + VALUE)], [b"v" + VALUE])
+
+
+def graph_names_of_one(count: int) -> Files:
+    """One variable under many names."""
+    root = b"".join(child(1, b"name%d" % number) for number in range(count))
+    return graph_bundle([root, value(b"v" + VALUE)], [b"v" + VALUE])
+
+
+def graph_keras(count: int) -> Files:
+    """An optimizer that names one list of slots many times."""
+    variables = b"".join(child(3, b"%d" % number) for number in range(count))
+    slots = b"".join(child(2, b"list%d" % number) for number in range(count))
+    optimizer = child(1, b"_trainable_variables") + slots
+    return graph_bundle([optimizer, variables, variables, value(b"v" + VALUE)], [b"v" + VALUE])
+
+
+def graph_keras_owners(count: int) -> Files:
+    """Many optimizers that share one list of variables and one list of slots."""
+    variables = b"".join(child(3, b"%d" % number) for number in range(count))
+    owner = child(1, b"_trainable_variables") + child(2, b"_momentums")
+    root = b"".join(child(4 + number, b"o%d" % number) for number in range(count))
+    nodes = [root, variables, variables, value(b"v" + VALUE), *([owner] * count)]
+    return graph_bundle(nodes, [b"v" + VALUE])
+
+
+def graph_slots(count: int) -> Files:
+    """One optimizer with many slots of one variable."""
+    slots = b"".join(proto((3, proto((1, 2), (2, b"slot%d" % number), (3, 2)))) for number in range(count))
+    return graph_bundle([child(1, b"o") + child(2, b"v"), slots, value(b"v" + VALUE)], [b"v" + VALUE])
+
+
+def graph_lost(count: int) -> Files:
+    """Many values that no object has, with control characters in their keys."""
+    keys = [b"lost\x1b[31m%d" % number + VALUE for number in range(count)]
+    return graph_bundle([b""], keys)
+
+
+# --- safetensors
+
+
+def st_file(header: dict[str, object], data: bytes = b"") -> Files:
+    return {"ck.safetensors": safetensors(header, data)}
+
+
+def st_keys(count: int) -> Files:
+    return st_file(
+        {f"key{number}": tensor(4 * number, 4 * number + 4, (1,)) for number in range(count)}, bytes(4 * count)
+    )
+
+
+def st_extents(count: int) -> Files:
+    return st_file({"t": tensor(0, 16, [2**62] * count)}, bytes(16))
+
+
+def st_ones(count: int) -> Files:
+    return st_file({"t": tensor(0, 4, [1] * count)}, bytes(4))
+
+
+def st_digits(count: int) -> Files:
+    return st_file({"t": tensor(0, 16, [10**4000] * (count // 100))}, bytes(16))
+
+
+def st_zeros(count: int) -> Files:
+    return st_file({"t": tensor(0, 0, [2**62, *[0] * count, *[3] * count])})
+
+
+def st_metadata(count: int) -> Files:
+    return st_file({"__metadata__": {f"name{number}": "text" for number in range(count)}, "t": tensor()}, bytes(16))
+
+
+def st_set_files(count: int) -> Files:
+    """A set whose tensors are in files that are missing."""
+    names = {f"key{number}": f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)}
+    return {"ck.safetensors.index.json": json.dumps({"metadata": {}, "weight_map": names}).encode()}
+
+
+def st_set_keys(count: int) -> Files:
+    """A set of one file that has none of the tensors."""
+    index = {"metadata": {"total_size": 10**4000}, "weight_map": {f"key{n}": "ck.safetensors" for n in range(count)}}
+    return {"ck.safetensors.index.json": json.dumps(index).encode(), "ck.safetensors": safetensors({"t": tensor()})}
+
+
+# --- npz
+
+
+def npz_keys(count: int) -> Files:
+    return {"ck.npz": archive(*(Member(f"key{number}.npy", npy()) for number in range(count)))}
+
+
+def npz_shared(count: int) -> Files:
+    return {"ck.npz": archive(*[Member("key.npy", npy())] * count, is_shared=True)}
+
+
+def npz_headers(count: int) -> Files:
+    """Compressed headers that are all spaces."""
+
+    def member(number: int) -> Member:
+        text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (), }".ljust(9900) + b"%08d" % 0
+        text = text[:9000] + b" " * 900 + b"\n"
+        octets = b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + struct.pack("<f", number)
+        packed = zlib.compress(octets, 9)[2:-4]
+        return Member(f"key{number}.npy", packed, 8, len(octets), zlib.crc32(octets))
+
+    return {"ck.npz": archive(*map(member, range(count // 10)))}
+
+
+# --- native
+
+
+def columns(count: int, **others: object) -> dict[str, object]:
+    """The columns of ``count`` tensors, all of one element of the same four bytes."""
+    zeros, ones = [0] * count, [1] * count
+    keys = [b"key%08d" % number for number in range(count)]
+    return {
+        "key": b"".join(keys),
+        "key_nbytes": u32(*map(len, keys)),
+        "dtype": np.zeros(count, "u1"),
+        "rank": np.ones(count, "u1"),
+        "count": u32(*ones),
+        "shape": u64(*ones),
+        "extent": u64(*ones),
+        "offset": u64(*zeros),
+        "nbytes": u64(*ones),
+        "start": u64(*zeros),
+        "file": u32(*zeros),
+        "crc": u32(*zeros),
+        **others,
+    }
+
+
+def native_keys(count: int) -> Files:
+    return native(hand_made(columns(count, start=u64(*range(count)))), bytes(count))
+
+
+def native_rows(count: int) -> Files:
+    return native(native_slices(*((row % 4, 1) for row in range(count))))
+
+
+def native_rods(count: int) -> Files:
+    """About ``count`` slices of one tensor, rods along three axes that pass each other: no plane separates them."""
+    side = isqrt(count // 3)
+    across = np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=-1).reshape(-1, 2) * 2
+    offset = np.zeros((3, side * side, 3), np.int64)
+    extent = np.ones_like(offset)
+    for axis in range(3):
+        # Along y and z those of the first kind have an even and an odd place, those of the second kind along z and x.
+        offset[axis, :, (axis + 1) % 3] = across[:, 0]
+        offset[axis, :, (axis + 2) % 3] = across[:, 1] + 1
+        extent[axis, :, axis] = 2 * side
+    rods, nbytes = 3 * side * side, 2 * side
+    columns = {
+        "rank": np.array([3], "u1"),
+        "shape": u64(nbytes, nbytes, nbytes),
+        "count": u32(rods),
+        "offset": offset.astype("<u8").ravel(),
+        "extent": extent.astype("<u8").ravel(),
+        "file": u32(*[0] * rods),
+        "start": u64(*range(0, rods * nbytes, nbytes)),
+        "nbytes": u64(*[nbytes] * rods),
+        "crc": u32(*[zlib.crc32(b"")] * rods),
+    }
+    return native(hand_made(columns), bytes(rods * nbytes))
+
+
+CONSTRUCTS = [
+    Construct("tf key prefixes", "ck", tf_key_prefixes, 2000),
+    Construct("tf key prefixes of allowed keys", "ck", tf_key_prefixes_of_allowed_keys, 2000),
+    Construct("tf nested blocks", "ck", tf_nested_blocks, 1000),
+    Construct("tf keys", "ck", tf_keys, 500),
+    Construct("tf shared payload", "ck", tf_shared_payload, 500),
+    Construct("tf shapes", "ck", tf_shapes, 20000),
+    Construct("tf axes", "ck", tf_axes, 5000),
+    Construct("tf files", "ck", tf_files, 300),
+    Construct("tf strings", "ck", tf_strings, 30000),
+    Construct("tf slices", "ck", tf_slices, 500),
+    Construct("tf slices listed often", "ck", tf_slices_listed_often, 1000),
+    Construct("tf long keys", "ck", tf_long_keys, 3000),
+    Construct("graph states", "ck", graph_states, 5000),
+    Construct("graph children", "ck", graph_children, 300),
+    Construct("graph chain", "ck", graph_chain, 3000),
+    Construct("graph names of one", "ck", graph_names_of_one, 3000),
+    Construct("graph keras", "ck", graph_keras, 1000),
+    Construct("graph keras owners", "ck", graph_keras_owners, 1000),
+    Construct("graph slots", "ck", graph_slots, 3000),
+    Construct("graph lost", "ck", graph_lost, 300),
+    Construct("safetensors keys", "ck.safetensors", st_keys, 500),
+    Construct("safetensors extents", "ck.safetensors", st_extents, 5000),
+    Construct("safetensors ones", "ck.safetensors", st_ones, 20000),
+    Construct("safetensors digits", "ck.safetensors", st_digits, 3000),
+    Construct("safetensors zeros", "ck.safetensors", st_zeros, 5000),
+    Construct("safetensors metadata", "ck.safetensors", st_metadata, 3000),
+    Construct("safetensors set files", "ck.safetensors.index.json", st_set_files, 300),
+    Construct("safetensors set keys", "ck.safetensors.index.json", st_set_keys, 2000),
+    Construct("npz keys", "ck.npz", npz_keys, 500),
+    Construct("npz shared", "ck.npz", npz_shared, 1000),
+    Construct("npz headers", "ck.npz", npz_headers, 1000),
+    Construct("native keys", "ck", native_keys, 2000),
+    Construct("native rows", "ck", native_rows, 3000),
+    Construct("native rods", "ck", native_rods, 4800),
+]

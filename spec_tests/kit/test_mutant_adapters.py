@@ -1,0 +1,42 @@
+"""The conformance kit sees every wrong adapter of the table, and finds nothing in the right one behind them."""
+
+from collections import Counter
+
+import pytest
+
+from shardvar.conformance.registry import all_rules
+from shardvar.conformance.report import program
+from shardvar.conformance.verdict import BROKEN, KEPT, judge
+from spec_tests.helpers import wrong_checkpoints, wrong_training, wrong_variables
+from spec_tests.helpers.mutant_adapters import MUTANTS, AdapterMutant
+from spec_tests.helpers.right_adapter import Right
+
+RULES = {rule.id: rule for rule in all_rules()}
+SUBJECTS = (wrong_variables, wrong_checkpoints, wrong_training)
+EXAMPLES = 60
+"""The kit's own number of cases: what is seen here is seen by whoever runs the kit without options."""
+
+
+def test_there_are_twenty_of_each_subject_and_no_two_of_one_name() -> None:
+    counts = Counter(mutant.function.__module__ for mutant in MUTANTS)
+    assert [counts[subject.__name__] >= 20 for subject in SUBJECTS] == [True] * 3
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 60
+
+
+def test_each_spoils_a_method_of_the_right_adapter_and_says_how() -> None:
+    assert [mutant.name for mutant in MUTANTS if not hasattr(Right, mutant.method)] == []
+    assert [mutant.name for mutant in MUTANTS if not (mutant.function.__doc__ or "").endswith(".")] == []
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_right_adapter_keeps_every_rule(name: str) -> None:
+    verdict = judge(RULES[name], Right(), max_examples=EXAMPLES if name in {m.rule for m in MUTANTS} else 8)
+    assert verdict.outcome == KEPT, program(verdict, "right:Adapter")
+    assert verdict.unclaimed_cases == 0
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_wrong_adapter_is_seen(mutant: AdapterMutant) -> None:
+    verdict = judge(RULES[mutant.rule], mutant.make(), max_examples=EXAMPLES)
+    assert verdict.outcome == BROKEN
+    assert verdict.counterexample is not None and not verdict.counterexample.came.startswith("It raised TypeError")

@@ -1,0 +1,121 @@
+"""``python -m spec_tests.mutation [--layer NAME] [--seed N] [--per-layer N] [--again]``: draw mutants and judge them.
+
+It prints what sees each mutant and writes the results and docs/mutation.md. ``--again`` repeats the recorded
+survivors that nobody has judged. The exit code is 1 where a mutant survives that nobody has shown to be equivalent.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from spec_tests.helpers.paths import ROOT
+from spec_tests.mutation.page import write_page
+from spec_tests.mutation.results import (
+    LayerResults,
+    Result,
+    read_judgements,
+    read_results,
+    write_results,
+)
+from spec_tests.mutation.sample import LAYERS, Mutant, all_mutants, draw, lines_of
+from spec_tests.mutation.trace import Trace, read_trace
+from spec_tests.mutation.trial import Copy, Verdict
+
+JOBS = int(os.environ.get("JOBS", "2"))
+OWN_FOLDERS = {"engine": ("engine", "formats"), "checkpoint": ("checkpoint", "objects"), "planning": ("planning",)}
+"""The folders of tests that are about a layer, where not the one with its name alone."""
+
+
+def look(mutants: Sequence[Mutant], own: Sequence[str], trace: Trace) -> Iterator[Verdict]:
+    """Yield the verdicts on mutants, in order; a few are tried at once, each in a copy of its own.
+
+    Changes in functions are tried in forks first, which is quick; what survives there, and the rest, one by one.
+    """
+    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(JOBS) as pool:
+        copies: SimpleQueue[Copy] = SimpleQueue()
+        for number in range(JOBS):
+            copies.put(Copy(Path(directory).resolve() / str(number)).open())
+
+        def with_copy(work: Callable[[Copy], Any]) -> Any:
+            copy = copies.get()
+            try:
+                return work(copy)
+            finally:
+                copies.put(copy)
+
+        inner = [each for each in mutants if each.change.function]
+        shares = [inner[number::JOBS] for number in range(JOBS)]
+        sifted = pool.map(lambda share: with_copy(lambda copy: copy.sift(share, trace, own)), shares)
+        seen = {
+            mutant: seen_by
+            for share, found in zip(shares, sifted, strict=True)
+            for mutant, seen_by in zip(share, found, strict=True)
+            if seen_by
+        }
+
+        def judge(mutant: Mutant) -> Verdict:
+            if mutant in seen:
+                return Verdict(mutant, len(trace.tests_of(mutant)), seen[mutant])
+            verdict: Verdict = with_copy(lambda copy: copy.judge(mutant, trace, own))
+            return verdict
+
+        yield from pool.map(judge, mutants)
+
+
+def try_layer(layer: str, mutants: Sequence[Mutant], trace: Trace) -> list[Result]:
+    """Try mutants of a layer, and print what sees each."""
+    judgements, found = read_judgements(), []
+    for verdict in look(mutants, OWN_FOLDERS.get(layer, (layer,)), trace):
+        result = Result.of(verdict)
+        found.append(result)
+        same = judgements.get(result.change, "")
+        print(
+            f"{'caught' if result.seen_by else 'same' if same else 'SURVIVES'}  {verdict.mutant.place}  {result.kind}"
+        )
+        print(f"    - {result.before}\n    + {result.after}\n    {result.seen_by or same}", flush=True)
+    return found
+
+
+def commit() -> str:
+    """Return the commit of the working copy, in twelve digits."""
+    program = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
+    return subprocess.run(program, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def survivors(layer: str, results: Sequence[Result]) -> list[Mutant]:
+    """Return the mutants of today's source that survived when they were tried, and that nobody has judged."""
+    survived = {each.change for each in results if not each.seen_by} - read_judgements().keys()
+    there = {(each.path, *each.difference()): each for each in all_mutants(layer)}
+    return [there[change] for change in sorted(survived & there.keys())]
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m spec_tests.mutation")
+    parser.add_argument("--layer", choices=LAYERS, action="append")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--per-layer", type=int, default=40)
+    parser.add_argument("--again", action="store_true")
+    chosen = parser.parse_args(words)
+    trace = read_trace()
+    for layer in chosen.layer or LAYERS:
+        before = read_results().get(layer)
+        if chosen.again and before:
+            anew = {each.change: each for each in try_layer(layer, survivors(layer, before.results), trace)}
+            results = replace(before, results=tuple(anew.get(each.change, each) for each in before.results))
+        else:
+            found = try_layer(layer, draw(layer, chosen.seed, chosen.per_layer), trace)
+            results = LayerResults(chosen.seed, commit(), len(lines_of(layer)), tuple(found))
+        write_results(read_results() | {layer: results})
+    return write_page()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

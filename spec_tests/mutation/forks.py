@@ -1,0 +1,139 @@
+"""A pytest plugin that tries many mutants in one process, each in a fork: ``-p spec_tests.mutation.forks``.
+
+To import the package and to collect the tests takes longer than most tests do. So one process does both, and a child
+of it replaces the code of the changed function and runs the tests. That is right of a change in the body of a function,
+unless its code has been copied into a closure or its result kept since the import: a mutant that survives here is tried
+again in a copy of the repository, by ``trial``.
+"""
+
+import functools
+import gc
+import importlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+
+FILE = "MUTATION_JOBS"
+"""The environment variable that names the file of the jobs; what is found goes beside it, with the suffix `.found`."""
+PATIENCE = 40.0
+"""Seconds after which a test hangs."""
+
+
+class _Forks:
+    """The jobs: a list of a file, its changed text, the changed line, and the tests in their order."""
+
+    def __init__(self, path: Path) -> None:
+        self._jobs: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        self._found = path.with_suffix(".found")
+        self._log = path.with_suffix(".log")
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Try each job in a child, one after the other, instead of running the tests."""
+        items = {item.nodeid: item for item in session.items}
+        modules = {job["path"]: _import(job["path"]) for job in self._jobs}
+        with self._found.open("w", encoding="utf-8", buffering=1) as found:
+            for job in self._jobs:
+                self._log.write_text("", encoding="utf-8")
+                chosen = [items[test] for test in job["tests"] if test in items]
+                child = os.fork()
+                if child == 0:
+                    self._be_the_mutant(job, modules[job["path"]], chosen)
+                print(json.dumps(self._wait(child)), file=found)
+        return True
+
+    def _be_the_mutant(self, job: dict[str, Any], module: Any, chosen: Sequence[pytest.Item]) -> None:
+        """Change the function, run the tests up to the first that fails, and end."""
+        os.setsid()
+        log = self._log.open("a", encoding="utf-8", buffering=1)
+        failed: list[str] = []
+        try:
+            exchange(module, job["text"], job["line"])
+            reporter = _Reporter(failed)
+            for item, following in pairwise([*chosen, None]):
+                assert item is not None
+                print("begins", item.nodeid, file=log)
+                item.config.pluginmanager.register(reporter, "mutation-reporter")
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                item.config.pluginmanager.unregister(reporter)
+                if failed:
+                    print("failed", failed[0], file=log)
+                    break
+            print("ends", file=log)
+        finally:
+            os._exit(0)
+
+    def _wait(self, child: int) -> str:
+        """Return the test that fails or hangs or ends the child; nothing if all pass."""
+        length, since = -1, time.monotonic()
+        hangs = False
+        while os.waitpid(child, os.WNOHANG)[0] == 0:
+            time.sleep(0.01)
+            if self._log.stat().st_size != length:
+                length, since = self._log.stat().st_size, time.monotonic()
+            elif time.monotonic() - since > PATIENCE and not hangs:
+                hangs = True
+                os.killpg(child, signal.SIGKILL)
+        said = [line.partition(" ") for line in self._log.read_text(encoding="utf-8").splitlines()]
+        failed = [test for what, _, test in said if what == "failed"]
+        if failed:
+            return failed[0]
+        return f"{said[-1][2]} (hangs or ends Python)" if said and said[-1][0] == "begins" else ""
+
+
+class _Reporter:
+    """Keeps the tests that fail."""
+
+    def __init__(self, failed: list[str]) -> None:
+        self._failed = failed
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.append(report.nodeid)
+
+
+def _import(path: str) -> Any:
+    name = "shardvar." + path.removesuffix(".py").replace("/", ".")
+    return importlib.import_module(name.removesuffix(".__init__"))
+
+
+def exchange(module: Any, text: str, line: int) -> None:
+    """Give the function that has this line the code that it has in another text of its module."""
+    path = module.__file__
+    old = list(_functions(compile(Path(path).read_text(encoding="utf-8"), path, "exec")))
+    new = list(_functions(compile(text, path, "exec")))
+    number = next(number for number, code in enumerate(old) if code.co_firstlineno <= line <= _last_line(code))
+    place = old[number].co_qualname, old[number].co_firstlineno
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType) and each.__code__.co_filename == path:
+            if (each.__code__.co_qualname, each.__code__.co_firstlineno) == place:
+                each.__code__ = new[number]
+        elif isinstance(each, functools._lru_cache_wrapper):
+            each.cache_clear()
+
+
+def _functions(code: CodeType) -> Iterator[CodeType]:
+    """Yield the functions of a module and of its classes, in the order of the text."""
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            if each.co_flags & 0x2:  # its variables are local: a function, not the body of a class
+                yield each
+            else:
+                yield from _functions(each)
+
+
+def _last_line(code: CodeType) -> int:
+    """Return the last line of a function that is executed, in it or in what it defines."""
+    inner = [_last_line(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return max([*inner, *(line for _, _, line in code.co_lines() if line is not None)])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Forks(Path(os.environ[FILE])))

@@ -1,0 +1,73 @@
+"""Draws mutants of a layer: the same ones for the same seed and the same source.
+
+A line is drawn before a change of it, so that a line with many changes weighs no more than another.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spec_tests.helpers.source_code import MODULES, PACKAGE, layer_of, tree_of
+from spec_tests.mutation.operators import Change, changes
+
+LAYERS = ("wire", "formats", "engine", "planning", "checkpoint", "variables", "nn", "training")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one file of the package."""
+
+    path: str
+    """The file, in ``shardvar/``."""
+    change: Change
+    """What is changed in it."""
+
+    def text(self) -> str:
+        """Return the changed file."""
+        return self.change.apply(_text_of(self.path))
+
+    def difference(self) -> tuple[str, str]:
+        """Return the changed statement before and after, on one line each."""
+        old, new = _text_of(self.path).splitlines(), self.text().splitlines()
+        first, last = self.change.start[0] - 1, self.change.stop[0]
+        return _on_one_line(old[first:last]), _on_one_line(new[first : last + len(new) - len(old)])
+
+    @property
+    def place(self) -> str:
+        """The file and the line, as messages name them."""
+        return f"shardvar/{self.path}:{self.change.start[0]}"
+
+
+def _on_one_line(lines: Iterable[str]) -> str:
+    return " ".join(line.strip() for line in lines)
+
+
+def _text_of(path: str) -> str:
+    return (PACKAGE / path).read_text(encoding="utf-8")
+
+
+def all_mutants(layer: str) -> list[Mutant]:
+    """Return every mutant of a layer, in the order of its files and of their text."""
+    return [
+        Mutant(path.relative_to(PACKAGE).as_posix(), change)
+        for path in MODULES
+        if layer_of(path) == layer
+        for change in changes(tree_of(path))
+    ]
+
+
+def lines_of(layer: str) -> dict[tuple[str, int], list[Mutant]]:
+    """Return the lines of a layer that can be changed, each with its mutants."""
+    by_line: dict[tuple[str, int], list[Mutant]] = defaultdict(list)
+    for mutant in all_mutants(layer):
+        by_line[mutant.path, mutant.change.start[0]].append(mutant)
+    return by_line
+
+
+def draw(layer: str, seed: int, count: int) -> list[Mutant]:
+    """Return `count` mutants of a layer, each of another line."""
+    by_line = lines_of(layer)
+    chooser = random.Random(f"{seed} {layer}")
+    lines = chooser.sample(sorted(by_line), min(count, len(by_line)))
+    return [chooser.choice(by_line[line]) for line in lines]

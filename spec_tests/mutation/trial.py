@@ -1,0 +1,160 @@
+"""Makes mutants in a copy of the repository, and runs on each the tests that execute its line.
+
+The tests of the mutant's own folders run first, the quick ones before the slow ones, and end at the first that fails.
+A copy is used again for the next mutant: the file that was changed gets its old text, and a new time, so that no
+compiled file is taken for it.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from spec_tests.helpers.paths import ROOT
+from spec_tests.mutation import forks
+from spec_tests.mutation.sample import Mutant
+from spec_tests.mutation.selection import FILE
+from spec_tests.mutation.trace import Trace
+
+BUDGET = 30.0
+"""Seconds of tests of other folders, on the unchanged package, that a mutant gets before it counts as a survivor."""
+PATIENCE = 40.0
+"""Seconds that a test may take more than it does on the unchanged package, ten times over, before it hangs."""
+START = 300.0
+"""Seconds that the import and the collection of the tests may take."""
+
+_COPIED = ("shardvar", "spec_tests", "docs", "examples", "benchmarks", "pyproject.toml", "README.md", "CHANGELOG.md")
+_PYTEST = "-m pytest -q --tb=no -p no:cacheprovider --maxfail=1 --hypothesis-profile=mutants"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the tests said of a mutant."""
+
+    mutant: Mutant
+    """The mutant."""
+    count: int
+    """The tests that execute its line."""
+    seen_by: str
+    """The test that failed; `import` if the mutant cannot be imported; empty if it survived."""
+
+
+@dataclass
+class Copy:
+    """A copy of the repository of which mutants are made, one at a time."""
+
+    place: Path
+    """Its directory."""
+    _times: "count[int]" = field(default_factory=lambda: count(1_000_000_000))
+
+    def open(self) -> "Copy":
+        """Copy the files."""
+        for name in _COPIED:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, self.place / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy2(ROOT / name, self.place / name)
+        return self
+
+    def write(self, path: str, text: str) -> None:
+        """Replace a file of the package."""
+        changed = self.place / "shardvar" / path
+        changed.write_text(text, encoding="utf-8")
+        moment = next(self._times)
+        os.utime(changed, (moment, moment))
+
+    def sift(self, mutants: Sequence[Mutant], trace: Trace, own: Sequence[str]) -> list[str]:
+        """Return the test that fails on each mutant if it is tried in a fork (see `forks`); nothing where none does."""
+        jobs = [
+            {"path": each.path, "text": each.text(), "line": each.change.start[0], "tests": _order(each, trace, own)}
+            for each in mutants
+        ]
+        path = self.place / "jobs.json"
+        path.write_text(json.dumps(jobs), encoding="utf-8")
+        files = {test.partition("::")[0] for job in jobs for test in job["tests"]}
+        if files:
+            self._start("forks", forks.FILE, path, files).wait()
+        found = path.with_suffix(".found")
+        lines = found.read_text(encoding="utf-8").splitlines() if found.exists() else []
+        return [json.loads(line) for line in lines] + [""] * (len(mutants) - len(lines))
+
+    def judge(self, mutant: Mutant, trace: Trace, own: Sequence[str]) -> Verdict:
+        """Run the tests that execute the mutant's line; those in the folders `own` first."""
+        tests = _order(mutant, trace, own)
+        near = [test for test in tests if _is_in(test, own)]
+        batches = [near, [test for test in tests if not _is_in(test, own)]]
+        self.write(mutant.path, mutant.text())
+        try:
+            seen_by = next((found for batch in batches if batch and (found := self.run(batch, trace))), "")
+        finally:
+            self.write(mutant.path, (ROOT / "shardvar" / mutant.path).read_text(encoding="utf-8"))
+        return Verdict(mutant, len(tests), seen_by)
+
+    def run(self, tests: Sequence[str], trace: Trace) -> str:
+        """Run tests in their order; the first that fails or hangs, `import` if none can run, nothing if all pass."""
+        chosen = self.place / "chosen.json"
+        chosen.write_text(json.dumps(tests), encoding="utf-8")
+        log = chosen.with_suffix(".log")
+        log.write_text("", encoding="utf-8")
+        process = self._start("selection", FILE, chosen, {test.partition("::")[0] for test in tests})
+        hangs = _wait(process, log, trace)
+        said = [line.partition(" ") for line in log.read_text(encoding="utf-8").splitlines()]
+        failed = [test for what, _, test in said if what == "failed"]
+        if failed:
+            return failed[0]
+        if hangs or process.returncode not in (0, 5):
+            return said[-1][2] + " (hangs or ends Python)" if said else "import"
+        return ""
+
+    def _start(self, plugin: str, variable: str, value: Path, files: Iterable[str]) -> "subprocess.Popen[bytes]":
+        """Start pytest in the copy, with a plugin of this package."""
+        paths = {"PYTHONPATH": str(self.place), "PYTHONSAFEPATH": "1", variable: str(value)}
+        return subprocess.Popen(
+            [sys.executable, *_PYTEST.split(), "-p", f"spec_tests.mutation.{plugin}", *sorted(files)],
+            cwd=self.place,
+            env=os.environ | paths | {"CI": "1", "OPENBLAS_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def _wait(process: "subprocess.Popen[bytes]", log: Path, trace: Trace) -> bool:
+    """Wait until the process ends; if one of its tests hangs, end it and return True."""
+    length, since, patience = 0, time.monotonic(), START
+    while process.poll() is None:
+        time.sleep(0.05)
+        if log.stat().st_size != length:
+            length, since = log.stat().st_size, time.monotonic()
+            test = log.read_text(encoding="utf-8").splitlines()[-1].partition(" ")[2]
+            patience = PATIENCE + 10 * trace.seconds.get(test, 0.0)
+        elif time.monotonic() - since > patience:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return True
+    return False
+
+
+def _order(mutant: Mutant, trace: Trace, own: Sequence[str]) -> list[str]:
+    """Return the tests that execute the mutant's line, quick ones first: those of the folders `own`, then others."""
+    tests = sorted(trace.tests_of(mutant), key=lambda test: (trace.seconds[test], test))
+    near = [test for test in tests if _is_in(test, own)]
+    others, total = [], 0.0
+    for test in (test for test in tests if not _is_in(test, own)):
+        total += trace.seconds[test]
+        if total > BUDGET:
+            break
+        others.append(test)
+    return near + others
+
+
+def _is_in(test: str, folders: Sequence[str]) -> bool:
+    return test.split("/")[1] in folders

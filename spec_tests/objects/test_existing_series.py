@@ -1,0 +1,282 @@
+"""A series that exists is never begun anew, and none of its checkpoints is overwritten unasked."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import CheckpointNotFound, MalformedCheckpoint, MissingFile
+from shardvar.storage.local import LocalStorage
+from spec_tests.helpers.managed_checkpoints import Clock, build, names, stems
+from spec_tests.helpers.programs import ENVIRONMENT
+
+FORMATS = ["shardvar", "tensorflow", "safetensors", "npz"]
+KEY = "w/.ATTRIBUTES/VARIABLE_VALUE"
+
+WRONG = {
+    "empty": b"",
+    "blank": b" \n\n",
+    "a comment": b"# nothing\n",
+    "zeros": bytes(64),
+    "rubbish": bytes(range(256)),
+    "cut short": b'model_checkpoint_path: "ck',
+    "a cut name": b"model_checkp",
+    "no newest": b'all_model_checkpoint_paths: "ckpt-1"\nall_model_checkpoint_paths: "ckpt-2"\n',
+    "an empty name": b'model_checkpoint_path: ""\n',
+    "times that are cut": b'model_checkpoint_path: "ckpt-2"\nall_model_checkpoint_paths: "ckpt-1"\n'
+    b'all_model_checkpoint_paths: "ckpt-2"\nall_model_checkpoint_timestamps: 1.5\n',
+    "a message": b"\x0a\x06ckpt-2\x12\x06ckpt-1",
+    "JSON": b'{"model_checkpoint_path": "ckpt-2"}',
+}
+
+
+def saved(directory: Path, form: str = "shardvar", times: int = 2) -> dict[str, bytes]:
+    """Save twice and return the files."""
+    manager = build(directory, None, 42.0, format=form)
+    for _ in range(times):
+        manager.save()
+    return files(directory)
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_state_file_that_names_no_newest_is_an_error_that_names_it_and_the_checkpoints(
+    tmp_path: Path, form: str, wrong: str
+) -> None:
+    """Of every verb, in every format; and nothing is initialized, written or removed."""
+    saved(tmp_path, form)
+    opened = build(tmp_path, 3, 7.0, format=form)
+    (tmp_path / "checkpoint").write_bytes(WRONG[wrong])
+    there, called = files(tmp_path), []
+    verbs = [
+        lambda: sv.latest_checkpoint(tmp_path),
+        lambda: build(tmp_path, format=form, init_fn=lambda: called.append(1)).restore_or_initialize(),
+        opened.save,
+        lambda: opened.save(background=True),
+        lambda: opened.save(checkpoint_number=9),
+    ]
+    for verb in verbs:
+        with pytest.raises(MalformedCheckpoint) as caught:
+            verb()
+        for word in (str(tmp_path / "checkpoint"), "ckpt-1", "ckpt-2", 'model_checkpoint_path: "ckpt-2"'):
+            assert word in str(caught.value)
+    assert called == [] and files(tmp_path) == there
+
+
+def test_the_remedy_of_that_error_continues_the_series(tmp_path: Path) -> None:
+    saved(tmp_path)
+    (tmp_path / "checkpoint").write_bytes(b"")
+    with pytest.raises(MalformedCheckpoint, match="Write the line") as caught:
+        sv.latest_checkpoint(tmp_path)
+    line = caught.value.remedy.partition("Write the line ")[2].partition(" into it")[0]
+    (tmp_path / "checkpoint").write_text(line)
+    manager = build(tmp_path, 3)
+    assert manager.restore_or_initialize() == str(tmp_path / "ckpt-2")
+    report: Any = manager.save()
+    assert report.path == str(tmp_path / "ckpt-3")
+
+
+def test_the_error_lists_the_newest_of_many_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for number in [*range(1, 31), 100]:
+        (tmp_path / f"ckpt-{number}.svindex").write_bytes(b"")
+    (tmp_path / "checkpoint").write_bytes(b"")
+    with pytest.raises(MalformedCheckpoint, match=r"11 more and ckpt-12, ckpt-13, .*, ckpt-30, ckpt-100\. Write"):
+        sv.latest_checkpoint(tmp_path)
+
+
+def test_without_checkpoints_beside_it_the_remedy_is_another(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_bytes(b"")
+    with pytest.raises(MalformedCheckpoint, match=r"no checkpoint lies beside it\. Remove it"):
+        build(tmp_path)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_state_file_that_is_cut_anywhere_never_means_that_there_is_nothing(tmp_path: Path, data: Any) -> None:
+    """Either it still names the newest, or it is an error."""
+    if not (tmp_path / "whole").exists():
+        saved(tmp_path, times=3)
+        os.rename(tmp_path / "checkpoint", tmp_path / "whole")
+    whole = (tmp_path / "whole").read_bytes()
+    cut = whole[: data.draw(st.integers(0, len(whole)))]
+    (tmp_path / "checkpoint").write_bytes(cut + bytes(data.draw(st.sampled_from([0, len(whole) - len(cut)]))))
+    try:
+        assert build(tmp_path).restore_or_initialize() == str(tmp_path / "ckpt-3") == sv.latest_checkpoint(tmp_path)
+    except MalformedCheckpoint as error:
+        assert "ckpt-3" in str(error)
+
+
+def test_a_checkpoint_that_is_named_and_gone_is_an_error_that_names_the_others(tmp_path: Path) -> None:
+    saved(tmp_path)
+    for path in tmp_path.glob("ckpt-2*"):
+        path.unlink()
+    with pytest.raises(CheckpointNotFound, match="ckpt-2, which does not exist; beside it lie ckpt-1"):
+        sv.latest_checkpoint(tmp_path)
+
+
+# A state file that is missing
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_manager_begins_no_series_over_one_whose_state_file_is_missing(tmp_path: Path, form: str) -> None:
+    saved(tmp_path, form)
+    (tmp_path / "checkpoint").unlink()
+    there, called = files(tmp_path), []
+    manager = build(tmp_path, 1, format="npz", init_fn=lambda: called.append(1))
+    for verb in (manager.restore_or_initialize, lambda: manager.latest_checkpoint):
+        with pytest.raises(MissingFile, match=r"checkpoint is missing; beside it lie ckpt-1, ckpt-2\. Write"):
+            verb()
+    assert called == [] and files(tmp_path) == there
+    report: Any = manager.save()
+    assert report.path == str(tmp_path / "ckpt-3"), "one who saves anyway overwrites none"
+    assert {name: content for name, content in files(tmp_path).items() if name in there} == there
+
+
+def test_checkpoints_of_another_name_are_no_reason_not_to_begin(tmp_path: Path) -> None:
+    sv.Checkpoint(w=sv.Variable(1.0)).write(tmp_path / "other-1")
+    sv.Checkpoint(w=sv.Variable(1.0)).write(tmp_path / "ckpt-best")
+    manager = build(tmp_path)
+    assert manager.restore_or_initialize() is None
+    report: Any = manager.save()
+    assert report.path == str(tmp_path / "ckpt-1")
+
+
+def test_latest_checkpoint_is_none_without_a_state_file_and_says_what_lies_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TensorFlow's answer; the directory may hold anything."""
+    assert sv.latest_checkpoint(tmp_path) is None
+    sv.Checkpoint(w=sv.Variable(1.0)).write(tmp_path / "model")
+    with caplog.at_level(logging.WARNING, "shardvar.checkpoint"):
+        assert sv.latest_checkpoint(tmp_path) is None
+        assert caplog.text == ""
+        saved(tmp_path)
+        (tmp_path / "checkpoint").unlink()
+        assert sv.latest_checkpoint(tmp_path) is None
+    assert "checkpoint is missing" in caplog.text and "ckpt-1, ckpt-2" in caplog.text
+
+
+def test_a_manager_that_was_opened_before_another_saved_finds_what_it_found(tmp_path: Path) -> None:
+    manager = build(tmp_path)
+    saved(tmp_path)
+    assert manager.latest_checkpoint is None
+
+
+# Numbers
+
+
+@pytest.mark.parametrize("there", FORMATS)
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("background", [False, True])
+def test_a_save_takes_the_first_number_above_its_counter_that_no_checkpoint_has(
+    tmp_path: Path, there: str, form: str, background: bool
+) -> None:
+    """Of whatever format that checkpoint is."""
+    for number in (1, 2, 4):
+        sv.save(tmp_path / f"ckpt-{number}", {"a": [1.0]}, format=there)
+    kept = files(tmp_path)
+    w = sv.Variable(2.0)
+    checkpoint, saved_as = sv.Checkpoint(w=w), []
+    for _ in range(3):
+        report: Any = checkpoint.save(tmp_path / "ckpt", format=form, background=background)
+        report = report.join() if background else report
+        saved_as.append(os.path.basename(report.path))
+        with sv.open_checkpoint(report.path) as reader:
+            assert f"ckpt-{reader.read('save_counter/.ATTRIBUTES/VARIABLE_VALUE')}" == saved_as[-1]
+    assert saved_as == ["ckpt-3", "ckpt-5", "ckpt-6"]
+    assert int(checkpoint.save_counter) == 6
+    assert {name: content for name, content in files(tmp_path).items() if name in kept} == kept
+
+
+def test_a_set_of_files_is_a_checkpoint_too(tmp_path: Path) -> None:
+    sv.save(tmp_path / "ckpt-1", {"a": [1.0], "b": [2.0]}, format="safetensors", policy=sv.MaxShardSizePolicy(8))
+    assert (tmp_path / "ckpt-1.safetensors.index.json").exists()
+    assert sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "ckpt").path == str(tmp_path / "ckpt-2")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_was_saved_after_the_restored_checkpoint_stays(tmp_path: Path, form: str) -> None:
+    """A run that goes back to checkpoint 1 of 3 goes on with number 4."""
+    saved(tmp_path, form, times=3)
+    there = files(tmp_path)
+    manager = build(tmp_path, 9, format=form)
+    manager.checkpoint.restore(tmp_path / "ckpt-1").assert_consumed()
+    report: Any = manager.save()
+    assert report.path == str(tmp_path / "ckpt-4")
+    del there["checkpoint"]
+    assert {name: content for name, content in files(tmp_path).items() if name in there} == there
+    assert names(manager.checkpoints) == ["ckpt-1", "ckpt-2", "ckpt-3", "ckpt-4"]
+
+
+OTHERS = ["ckpt-01.npz", "ckpt-1-1.npz", "ckpt-1x.npz", "xckpt-1.npz", "ckpt-1.txt", "ckpt-\u0661.npz"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_only_a_number_of_the_series_is_taken(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    assert sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "ckpt").path == str(tmp_path / "ckpt-1")
+
+
+def test_the_files_that_a_killed_save_left_are_no_checkpoint(tmp_path: Path) -> None:
+    """Its number is used again, and its files go."""
+    (tmp_path / "ckpt-1.svdata-00-00000-of-00001").write_bytes(b"half")
+    assert sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "ckpt").path == str(tmp_path / "ckpt-1")
+    assert stems(tmp_path) == {"ckpt-1"} and len(os.listdir(tmp_path)) == 3
+
+
+# Locks of processes that were killed
+
+KILLED = """
+import os, signal, sys
+import shardvar as sv
+
+class Killed:
+    description = "ends the process"
+    def assign(self, slices, capabilities):
+        return sv.AllInOnePolicy().assign(slices, capabilities)
+
+import shardvar.checkpoint.writing as writing
+writing.write_checkpoint = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)
+checkpoint = sv.Checkpoint(w=sv.Variable([1.0]))
+checkpoint.save_counter.assign(int(sys.argv[2]) - 1)
+checkpoint.save(sys.argv[1])
+"""
+
+
+def test_the_lock_of_a_killed_save_goes_with_the_next_save_of_the_series(tmp_path: Path) -> None:
+    """Though that has another number; the locks of other series, of living writers and of higher numbers stay."""
+    for prefix, number in (("ckpt", 7), ("ckpt", 30), ("other", 7)):
+        program = [sys.executable, "-c", KILLED, str(tmp_path / prefix), str(number)]
+        assert subprocess.run(program, env=ENVIRONMENT, timeout=60).returncode == -9
+    assert {".ckpt-7.lock", ".ckpt-30.lock", ".other-7.lock"} <= set(os.listdir(tmp_path))
+    checkpoint = sv.Checkpoint(w=sv.Variable([1.0]))
+    checkpoint.save_counter.assign(7)
+    with LocalStorage(str(tmp_path)).lock("ckpt-3"):
+        assert checkpoint.save(tmp_path / "ckpt").path == str(tmp_path / "ckpt-8")
+        locks = {name for name in os.listdir(tmp_path) if name.endswith(".lock")}
+        assert locks == {".ckpt-3.lock", ".ckpt-30.lock", ".other-7.lock"}
+
+
+# Rotation
+
+
+def test_a_checkpoint_of_the_very_hour_is_preserved(tmp_path: Path) -> None:
+    """ "At least" so many hours after the last preserved one: one that is exactly as late is preserved."""
+    clock = Clock(0.0)
+    manager = build(tmp_path, 1, keep_checkpoint_every_n_hours=1, clock=clock)
+    for seconds in (3599.0, 3599.5, 7198.5, 7199.5):
+        clock.now = seconds
+        manager.save()
+    # For a manager that began at 0 s, the last was preserved at -1 s: 3599 s is an hour later, and so is 7199 s.
+    assert stems(tmp_path) == {"ckpt-1", "ckpt-4"}

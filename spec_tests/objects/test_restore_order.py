@@ -1,0 +1,250 @@
+"""Several restores of one object, and several stored objects in one: they end as in TensorFlow."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import UnmatchedObjects
+from shardvar.tracking import ObjectGraph, Trackable
+
+FORMATS = ["shardvar", "tensorflow", "safetensors", "npz"]
+
+
+def saved(path: Path, **values: Any) -> Path:
+    """Write variables ``dep/NAME`` of these values."""
+    sv.Checkpoint(dep={name: sv.Variable(value) for name, value in values.items()}).write(path)
+    return path
+
+
+def module(**variables: Any) -> Any:
+    made = sv.Module()
+    for name, variable in variables.items():
+        setattr(made, name, variable)
+    return made
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_the_restore_that_was_called_last_determines_the_value(tmp_path: Path, first: int) -> None:
+    """Not the one whose parent the object was attached to last; both count as consumed."""
+    paths = {1: saved(tmp_path / "1", var=12.0), 2: saved(tmp_path / "2", var=13.0)}
+    roots, status = {1: sv.Module(), 2: sv.Module()}, {}
+    for number in (first, 3 - first):
+        status[number] = sv.Checkpoint(roots[number]).read(paths[number])
+    dep = module(var=sv.Variable(0.0))
+    expected = {1: 12.0, 2: 13.0}[3 - first]
+    roots[1].dep = dep
+    status[1].assert_consumed()
+    assert float(dep.var) == 12.0
+    roots[2].dep = dep
+    status[2].assert_consumed()
+    assert float(dep.var) == expected
+    assert status[1].unmatched_objects == status[2].unmatched_objects == []
+
+
+def test_an_earlier_restore_still_gives_what_the_later_one_has_not(tmp_path: Path) -> None:
+    root = sv.Module()
+    first = sv.Checkpoint(root).read(saved(tmp_path / "1", a=1.0, b=2.0))
+    sv.Checkpoint(root).read(saved(tmp_path / "2", a=10.0)).expect_partial()
+    root.dep = module(a=sv.Variable(0.0))
+    assert float(root.dep.a) == 10.0
+    assert first.unmatched_keys == ["dep/b/.ATTRIBUTES/VARIABLE_VALUE"]
+    root.dep.b = sv.Variable(0.0)
+    assert float(root.dep.b) == 2.0
+    first.assert_consumed()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are counted on Linux")
+def test_restores_that_have_no_more_to_give_keep_no_checkpoint_open(tmp_path: Path) -> None:
+    """A program that evaluates one checkpoint after the other restores a part of each."""
+    root, path = module(dep=module(a=sv.Variable(0.0))), saved(tmp_path / "1", a=1.0, b=2.0)
+    checkpoint = sv.Checkpoint(root)
+    checkpoint.read(path).expect_partial()
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(20):
+        saved(path, a=float(number), b=2.0)
+        sv.Checkpoint(root).read(path).expect_partial()
+        checkpoint.read(path).expect_partial()
+        assert float(root.dep.a) == number
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+    root.dep.b = sv.Variable(0.0)
+    assert float(root.dep.b) == 2.0
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_two_stored_objects_are_restored_into_one(tmp_path: Path, form: str) -> None:
+    """It has the variables of both."""
+    source = module(one=module(a=sv.Variable(32.0)), two=module(b=sv.Variable(64.0)))
+    sv.Checkpoint(source).write(tmp_path / "model", format=form)
+    both = module(a=sv.Variable(0.0), b=sv.Variable(0.0))
+    sv.Checkpoint(module(one=both, two=both)).read(tmp_path / "model").assert_consumed()
+    assert (float(both.a), float(both.b)) == (32.0, 64.0)
+
+
+def test_two_stored_objects_are_restored_into_one_that_appears_later(tmp_path: Path) -> None:
+    source = module(one=module(a=sv.Variable(32.0)), two=module(b=sv.Variable(64.0)))
+    sv.Checkpoint(source).write(tmp_path / "model")
+    root, both = sv.Module(), sv.Module()
+    status = sv.Checkpoint(root).read(tmp_path / "model")
+    root.one = both
+    both.b = sv.Variable(0.0)
+    assert float(both.b) == 0.0, "only the stored object two has a b"
+    root.two = both
+    both.a = sv.Variable(0.0)
+    assert (float(both.a), float(both.b)) == (32.0, 64.0)
+    status.assert_consumed()
+
+
+def test_a_variable_that_was_saved_as_two_takes_the_first_and_the_other_is_named(tmp_path: Path) -> None:
+    """The first in the checkpoint's order, whatever the program's is."""
+    sv.Checkpoint(module(a=sv.Variable(1.0), b=sv.Variable(2.0))).write(tmp_path / "model")
+    root, shared = Trackable(), sv.Variable(0.0)
+    root.track("b", shared)
+    root.track("a", shared)
+    status = sv.Checkpoint(root).read(tmp_path / "model").assert_existing_objects_matched()
+    assert float(shared) == 1.0
+    assert status.unmatched_keys == ["b/.ATTRIBUTES/VARIABLE_VALUE"]
+    with pytest.raises(UnmatchedObjects, match="values without an object: b/"):
+        status.assert_consumed()
+
+
+def test_what_was_assigned_since_a_later_restore_stays(tmp_path: Path) -> None:
+    early, late = sv.Module(), sv.Module()
+    sv.Checkpoint(early).read(saved(tmp_path / "1", v=1.0))
+    sv.Checkpoint(late).read(saved(tmp_path / "2", v=2.0))
+    dep = module(v=sv.Variable(0.0))
+    late.dep = dep
+    dep.v.assign(7.0)
+    early.dep = dep
+    assert float(dep.v) == 7.0
+
+
+def test_objects_with_a_state_of_their_own_follow_the_same_rule(tmp_path: Path) -> None:
+    class Counted(sv.Stateful):
+        def __init__(self, number: int = 0) -> None:
+            self.number = number
+
+        def state(self) -> Mapping[str, Any]:
+            return {"number": np.int64(self.number)}
+
+        def restore_state(self, values: Mapping[str, Any]) -> None:
+            self.number = int(values["number"])
+
+    for number in (1, 2):
+        sv.Checkpoint(dep=Counted(number)).write(tmp_path / f"{number}")
+    early, late, dep = sv.Checkpoint(), sv.Checkpoint(), Counted()
+    statuses = [early.read(tmp_path / "1"), late.read(tmp_path / "2")]
+    late.dep = dep
+    early.dep = dep
+    assert dep.number == 2
+    for status in statuses:
+        status.assert_consumed()
+
+
+def test_a_child_that_appears_late_takes_the_value_of_the_first_object_that_its_parent_met(tmp_path: Path) -> None:
+    """The parent meets two stored objects, the root and its child ``n``, which both have a ``v``."""
+    sv.Checkpoint(v=sv.Variable(1.0), n=module(v=sv.Variable(2.0))).write(tmp_path / "1")
+    root = sv.Module()
+    root.n = root
+    sv.Checkpoint(root).read(tmp_path / "1")
+    root.v = sv.Variable(0.0)
+    assert float(root.v) == 1.0
+
+
+# TensorFlow's rule, as a twin of a few lines
+
+
+@dataclass
+class Twin:
+    """What TensorFlow does with graphs of objects: each object is a number, and restores have a value of one."""
+
+    children: dict[int, dict[str, int]] = field(default_factory=dict)
+    values: dict[int, float] = field(default_factory=dict)
+    uids: dict[int, int] = field(default_factory=dict)
+    deferred: dict[int, dict[str, list[Any]]] = field(default_factory=dict)
+    uid: Any = field(default_factory=lambda: count(1))
+
+    def restore(self, root: int, edges: Any, stored: dict[int, float]) -> None:
+        self._restore((next(self.uid), edges, stored, {}), 0, root)
+
+    def attach(self, parent: int, name: str, child: int) -> None:
+        self.children.setdefault(parent, {})[name] = child
+        waiting = self.deferred.get(parent, {}).pop(name, [])
+        for restore, node in sorted(waiting, key=lambda each: each[0][0], reverse=True):
+            self._restore(restore, node, child)
+
+    def _restore(self, restore: Any, node: int, each: int) -> None:
+        uid, edges, stored, bound = restore
+        if node in bound:
+            return
+        bound[node] = each
+        queue = [(node, each)]
+        for node, each in queue:
+            if uid > self.uids.get(each, 0):
+                self.uids[each] = uid
+                if node in stored:
+                    self.values[each] = stored[node]
+            for name, child in edges[node]:
+                if child in bound:
+                    continue
+                local = self.children.get(each, {}).get(name)
+                if local is None:
+                    self.deferred.setdefault(each, {}).setdefault(name, []).append((restore, child))
+                else:
+                    bound[child] = local
+                    queue.append((child, local))
+
+
+LEAVES, INNER = ["v", "w"], ["m", "n"]
+"""The names of variables, and those of objects with children."""
+
+
+def grown(draw: st.DrawFn, value: float) -> list[Trackable]:
+    """Draw a graph with shared objects and cycles, and return its objects, the root first."""
+    inner = [Trackable() for _ in range(draw(st.integers(1, 3)))]
+    leaves: list[Any] = [sv.Variable(value + number) for number in range(draw(st.integers(1, 3)))]
+    for parent in inner:
+        for names, kind in ((LEAVES, leaves), (INNER, inner)):
+            for name in draw(st.lists(st.sampled_from(names), unique=True)):
+                parent.track(name, draw(st.sampled_from(kind)))
+    return [*inner, *leaves]
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.data())
+def test_any_order_of_restores_and_attachments_ends_as_in_tensorflow(data: Any) -> None:
+    """Checkpoints of drawn graphs are restored into drawn objects, which are attached to each other in between."""
+    draw = data.draw
+    with tempfile.TemporaryDirectory() as directory:
+        stored = []
+        for number in range(draw(st.integers(1, 3))):
+            objects = grown(draw, 100.0 * (number + 1))
+            path = f"{directory}/{number}"
+            graph = ObjectGraph.of(objects[0])
+            sv.Checkpoint(objects[0]).write(path, format=draw(st.sampled_from(["shardvar", "tensorflow"])))
+            values = {n: float(each) for n, each in enumerate(graph.objects) if isinstance(each, sv.Variable)}
+            stored.append((path, graph.edges, values))
+        objects = [*(Trackable() for _ in range(3)), *(sv.Variable(0.0) for _ in range(3))]
+        twin, statuses = Twin(), []
+        for _ in range(draw(st.integers(1, 10))):
+            if draw(st.booleans()):
+                root, (path, edges, values) = draw(st.integers(0, 2)), draw(st.sampled_from(stored))
+                twin.restore(root, edges, values)
+                statuses.append(sv.Checkpoint(objects[root]).read(path).expect_partial())
+            else:
+                name = draw(st.sampled_from(LEAVES + INNER))
+                parent = draw(st.integers(0, 2))
+                child = draw(st.integers(0, 2) if name in INNER else st.integers(3, 5))
+                twin.attach(parent, name, child)
+                objects[parent].track(name, objects[child])
+            got = {number: float(each) for number, each in enumerate(objects) if isinstance(each, sv.Variable)}
+            assert got == {number: twin.values.get(number, 0.0) for number in got}

@@ -1,0 +1,275 @@
+"""Idioms of programs for tf.train.Checkpoint: the first run, weak roots, copies, roots with a state of their own."""
+
+import copy
+import logging
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import ArgumentError, ArgumentTypeError, UnmatchedObjects, UnsupportedError
+from spec_tests.helpers.managed_checkpoints import Clock, build
+
+FORMATS = ["shardvar", "tensorflow", "safetensors"]
+
+
+class Counted(sv.Stateful):
+    """An object with a state and a child."""
+
+    def __init__(self, number: int = 0, value: float = 0.0) -> None:
+        self.number = number
+        self.w = self.track("w", sv.Variable(value))
+
+    def state(self) -> Mapping[str, Any]:
+        return {"number": np.int64(self.number)}
+
+    def restore_state(self, values: Mapping[str, Any]) -> None:
+        self.number = int(values["number"])
+
+
+# The first run
+
+
+@pytest.mark.parametrize("verb", ["read", "restore"])
+def test_restoring_no_checkpoint_is_the_first_run(tmp_path: Path, verb: str) -> None:
+    w = sv.Variable(3.0)
+    checkpoint = sv.Checkpoint(w=w)
+    status = getattr(checkpoint, verb)(sv.latest_checkpoint(tmp_path))
+    assert float(w) == 3.0
+    assert (status.unmatched_keys, status.unmatched_objects) == ([], ["w"])
+    assert status.expect_partial() is status
+    status.initialize_or_restore()
+    for verdict in (
+        status.assert_consumed,
+        status.assert_existing_objects_matched,
+        status.assert_nontrivial_match,
+        status.run_restore_ops,
+    ):
+        with pytest.raises(UnmatchedObjects, match="No checkpoint was given"):
+            verdict()
+    assert checkpoint.save(tmp_path / "ckpt").path == str(tmp_path / "ckpt-1")
+
+
+def test_one_program_is_the_first_run_and_each_later_one(tmp_path: Path) -> None:
+    for run in range(3):
+        step = sv.Variable(0)
+        checkpoint = sv.Checkpoint(step=step)
+        manager = sv.CheckpointManager(checkpoint, tmp_path, max_to_keep=2)
+        checkpoint.restore(manager.latest_checkpoint)
+        assert int(step) == 10 * run
+        step.assign_add(10)
+        manager.save()
+
+
+def test_the_calls_of_graph_mode_do_nothing_after_a_restore(tmp_path: Path) -> None:
+    sv.Checkpoint(w=sv.Variable(1.0)).write(tmp_path / "model")
+    w = sv.Variable(0.0)
+    status = sv.Checkpoint(w=w).read(tmp_path / "model")
+    status.assert_consumed().run_restore_ops()
+    status.initialize_or_restore()
+    assert float(w) == 1.0
+
+
+# Weak roots
+
+
+def test_a_root_that_is_given_weakly_is_saved_restored_and_not_kept(tmp_path: Path) -> None:
+    root = sv.Module()
+    root.v = sv.Variable(1.0)
+    checkpoint = sv.Checkpoint(root=weakref.ref(root), step=sv.Variable(5))
+    report = checkpoint.save(tmp_path / "ckpt")
+    root.v.assign(2.0)
+    checkpoint.restore(report).assert_consumed()
+    assert float(root.v) == 1.0
+    gone = weakref.ref(root)
+    del root
+    assert gone() is None
+    for verb in (lambda: checkpoint.save(tmp_path / "ckpt"), lambda: checkpoint.restore(report)):
+        with pytest.raises(ArgumentError, match="a weak reference, is gone"):
+            verb()
+
+
+def test_a_model_may_own_its_checkpoint(tmp_path: Path) -> None:
+    class Model(sv.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.v = sv.Variable(1.0)
+            self.__dict__["checkpoint"] = sv.Checkpoint(weakref.ref(self))
+
+    model = Model()
+    model.checkpoint.write(tmp_path / "model")
+    sv.Checkpoint(model).read(tmp_path / "model").assert_consumed()
+
+
+def test_a_weak_root_is_an_object_that_is_there() -> None:
+    root = sv.Module()
+    reference = weakref.ref(root)
+    del root
+    with pytest.raises(ArgumentError, match="is gone"):
+        sv.Checkpoint(reference)
+
+    class Other:
+        pass
+
+    other = Other()
+    with pytest.raises(ArgumentTypeError, match="has no variables"):
+        sv.Checkpoint(weakref.ref(other))
+
+
+# Roots with a value or a state of their own
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_root_with_a_state_has_children_and_siblings(tmp_path: Path, form: str) -> None:
+    checkpoint = sv.Checkpoint(Counted(3, 1.0), step=sv.Variable(7))
+    report = checkpoint.save(tmp_path / "ckpt", format=form)
+    with sv.open_checkpoint(report) as reader:
+        assert {key.removesuffix("VARIABLE_VALUE") for key in reader} - {"_CHECKPOINTABLE_OBJECT_GRAPH"} == {
+            "/.ATTRIBUTES/number",
+            "w/.ATTRIBUTES/",
+            "step/.ATTRIBUTES/",
+            "save_counter/.ATTRIBUTES/",
+        }
+    root = Counted()
+    other = sv.Checkpoint(root)
+    status = other.restore(report)
+    assert (root.number, float(root.w), int(other.save_counter)) == (3, 1.0, 1)
+    other.step = sv.Variable(0)
+    assert int(other.step) == 7
+    status.assert_consumed()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_variable_as_the_root_has_siblings_and_a_counter(tmp_path: Path, form: str) -> None:
+    report = sv.Checkpoint(sv.Variable([1.0, 2.0]), step=sv.Variable(7)).save(tmp_path / "ckpt", format=form)
+    root, step = sv.Variable([0.0, 0.0]), sv.Variable(0)
+    checkpoint = sv.Checkpoint(root, step=step)
+    checkpoint.restore(report).assert_consumed()
+    assert (root.numpy().tolist(), int(step), int(checkpoint.save_counter)) == ([1.0, 2.0], 7, 1)
+
+
+def test_an_archive_cannot_hold_the_key_of_a_root_and_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="would be unpacked from a zip archive"):
+        sv.Checkpoint(Counted(3)).write(tmp_path / "model", format="npz")
+
+
+def test_a_root_to_which_a_child_leads_back_is_saved_once(tmp_path: Path) -> None:
+    root = Counted(3, 1.0)
+    root.track("inner", sv.Module()).track("up", root)
+    report = sv.Checkpoint(root, step=sv.Variable(7)).write(tmp_path / "model")
+    assert report.num_tensors == 4
+    other = Counted()
+    other.track("inner", sv.Module()).track("up", other)
+    sv.Checkpoint(other, step=sv.Variable(0)).read(tmp_path / "model").assert_consumed()
+    assert (other.number, float(other.w)) == (3, 1.0)
+
+
+# Copies
+
+
+def test_a_copy_of_a_checkpoint_has_its_own_objects(tmp_path: Path) -> None:
+    root, loop = sv.Module(), [sv.Variable(2.0)]
+    root.v = sv.Variable(1.0)
+    loop.append(loop)  # type: ignore[arg-type]
+    original = sv.Checkpoint(root, loop=loop, again=root.v)
+    original.save(tmp_path / "ckpt")
+    twin = copy.deepcopy(original)
+    assert int(twin.save_counter) == 1 and twin.save_counter is not original.save_counter
+    assert list(twin.children) == list(original.children)
+    root.v.assign(5.0)
+    assert float(twin.again) == 1.0
+    report: Any = twin.save(tmp_path / "ckpt")
+    assert report.path == str(tmp_path / "ckpt-2")
+    assert int(original.save_counter) == 1
+    original.restore(report).assert_consumed()
+    assert float(root.v) == 1.0
+    assert original.save(tmp_path / "ckpt").num_tensors == report.num_tensors
+
+
+def test_a_copy_of_a_restored_checkpoint_waits_for_values_too(tmp_path: Path) -> None:
+    sv.Checkpoint(m={"a": sv.Variable(1.0)}).write(tmp_path / "model")
+    checkpoint = sv.Checkpoint(m=sv.Module())
+    checkpoint.read(tmp_path / "model").expect_partial()
+    twin = copy.deepcopy(checkpoint)
+    twin.m.a = sv.Variable(0.0)
+    assert float(twin.m.a) == 1.0
+
+
+def test_a_copy_of_a_manager_saves_its_own_checkpoint(tmp_path: Path) -> None:
+    manager = build(tmp_path)
+    manager.save()
+    twin = copy.deepcopy(manager)
+    report: Any = twin.save()
+    assert report.path == str(tmp_path / "ckpt-2")
+    assert int(manager.checkpoint.save_counter) == 1
+
+
+# Policies
+
+
+def test_policies_of_equal_fields_are_equal_and_hash_alike() -> None:
+    class Numbered(sv.ShardingCallback):
+        def __init__(self, number: Any) -> None:
+            self.number = number
+
+        @property
+        def description(self) -> str:
+            return "numbered"
+
+        def __call__(self, shardable_tensors: Any) -> Any:
+            return []
+
+    class Other(Numbered):
+        pass
+
+    class Slotted(Numbered):
+        __slots__ = ("size",)
+
+        def __init__(self, size: int) -> None:
+            super().__init__(1)
+            self.size = size
+
+    makers: list[Any] = [
+        lambda: Numbered(1),
+        lambda: Numbered(2),
+        lambda: Other(1),
+        lambda: Slotted(1),
+        lambda: Slotted(2),
+        lambda: sv.MaxShardSizePolicy(8),
+        lambda: sv.MaxShardSizePolicy(9),
+        sv.ShardByTaskPolicy,
+        sv.AllInOnePolicy,
+        lambda: sv.compose(Numbered(1), sv.MaxShardSizePolicy(8)),
+        lambda: sv.compose(Numbered(2), sv.MaxShardSizePolicy(8)),
+    ]
+    for i, first in enumerate(makers):
+        assert hash(first()) == hash(first())
+        for j, second in enumerate(makers):
+            assert (first() == second()) is (i == j)
+    assert len({make() for make in makers * 2}) == len(makers)
+    assert Numbered(1) != 1
+    assert hash(Numbered([1, 2])) == hash(Numbered([1, 2])), "fields that cannot be hashed are allowed"
+    assert Numbered([1, 2]) != Numbered([1, 3])
+    assert Numbered(np.zeros(2)) == Numbered(np.zeros(2)) != Numbered(np.ones(2))
+
+
+# Clocks
+
+
+def test_a_clock_behind_the_last_preserved_checkpoint_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock(10_000.0)
+    manager = build(tmp_path, 1, keep_checkpoint_every_n_hours=1, clock=clock)
+    for _ in range(3):
+        clock.now += 3600
+        manager.save()
+    assert caplog.text == ""
+    clock.now = 5000.0
+    with caplog.at_level(logging.WARNING, "shardvar.checkpoint"):
+        build(tmp_path, 1, keep_checkpoint_every_n_hours=1, clock=clock)
+    assert "seconds behind" in caplog.text and "12200" in caplog.text

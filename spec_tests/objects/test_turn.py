@@ -1,0 +1,203 @@
+"""One save or restore of a checkpoint at a time: what would wait for itself gets an error instead."""
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import LockHeld, StillSaving
+from shardvar.planning.policies import AllInOnePolicy
+
+Again = Callable[[], Any]
+
+
+class Policy:
+    """A policy that calls the user's code while a save is under way, and keeps the error of that."""
+
+    description = "calls back"
+
+    def __init__(self, again: Again) -> None:
+        self.again = again
+        self.error: BaseException | None = None
+
+    def assign(self, slices: Any, capabilities: Any) -> Any:
+        try:
+            self.again()
+        except BaseException as error:  # noqa: BLE001 - compared by the test
+            self.error = error
+        return AllInOnePolicy().assign(slices, capabilities)
+
+
+class Calling(sv.Stateful):
+    """An object that calls the user's code when its state is taken or restored."""
+
+    def __init__(self, again: Again | None = None) -> None:
+        self.again = again
+
+    def state(self) -> Mapping[str, Any]:
+        if self.again is not None:
+            self.again()
+        return {"number": np.int64(1)}
+
+    def restore_state(self, values: Mapping[str, Any]) -> None:
+        if self.again is not None:
+            self.again()
+
+
+def in_time(work: Callable[[], Any]) -> None:
+    """Do the work in a thread, and fail where it hangs."""
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            caught.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive(), "it waits for itself"
+    if caught:
+        raise caught[0]
+
+
+def verbs(checkpoint: sv.Checkpoint, manager: sv.CheckpointManager, place: Path) -> dict[str, Again]:
+    return {
+        "save": lambda: checkpoint.save(place / "inner"),
+        "save in the background": lambda: checkpoint.save(place / "inner", background=True),
+        "write": lambda: checkpoint.write(place / "inner"),
+        "read": lambda: checkpoint.read(place / "first"),
+        "restore": lambda: checkpoint.restore(place / "first"),
+        "manager": manager.save,
+    }
+
+
+VERBS = ["save", "save in the background", "write", "read", "restore", "manager"]
+
+
+@pytest.mark.parametrize("inner", VERBS)
+@pytest.mark.parametrize("outer", ["save", "write", "manager", "background", "manager in the background"])
+def test_a_policy_that_saves_what_is_being_saved_gets_an_error_that_names_it(
+    tmp_path: Path, outer: str, inner: str
+) -> None:
+    """And the save that called it goes on, and so do later ones."""
+    checkpoint = sv.Checkpoint(w=sv.Variable([1.0]))
+    checkpoint.write(tmp_path / "first")
+    manager = sv.CheckpointManager(checkpoint, tmp_path / "managed", 2)
+    policy = Policy(verbs(checkpoint, manager, tmp_path)[inner])
+    options = sv.CheckpointOptions(experimental_sharding_callback=policy)
+    outers: dict[str, Callable[[], Any]] = {
+        "save": lambda: checkpoint.save(tmp_path / "outer", policy=policy),
+        "write": lambda: checkpoint.write(tmp_path / "outer", policy=policy),
+        "manager": lambda: manager.save(options=options),
+        "background": lambda: checkpoint.save(tmp_path / "outer", policy=policy, background=True).join(20),  # type: ignore[union-attr]
+        "manager in the background": lambda: manager.save(options=options, background=True).join(20),  # type: ignore[union-attr]
+    }
+    in_time(outers[outer])
+    saved = {"write": "outer", "manager": "ckpt-1", "manager in the background": "ckpt-1"}.get(outer, "outer-1")
+    assert isinstance(policy.error, LockHeld)
+    assert f"{saved} is being saved or restored by this very thread" in str(policy.error)
+    in_time(lambda: checkpoint.write(tmp_path / "later"))
+
+
+@pytest.mark.parametrize("inner", VERBS)
+@pytest.mark.parametrize("background", [False, True])
+def test_a_state_that_saves_what_is_being_saved_fails_the_save(tmp_path: Path, inner: str, background: bool) -> None:
+    calling = Calling()
+    checkpoint = sv.Checkpoint(w=sv.Variable([1.0]), calling=calling)
+    checkpoint.write(tmp_path / "first")
+    manager = sv.CheckpointManager(checkpoint, tmp_path / "managed", 2)
+    calling.again = verbs(checkpoint, manager, tmp_path)[inner]
+    with pytest.raises(LockHeld, match="outer-1 is being saved"):
+        in_time(lambda: checkpoint.save(tmp_path / "outer", background=background))
+    assert not list(tmp_path.glob("outer*"))
+    calling.again = None
+    assert checkpoint.save(tmp_path / "outer").path == str(tmp_path / "outer-1")
+
+
+@pytest.mark.parametrize("inner", VERBS)
+def test_a_state_that_saves_while_it_is_restored_fails_the_restore(tmp_path: Path, inner: str) -> None:
+    calling = Calling()
+    checkpoint = sv.Checkpoint(w=sv.Variable([1.0]), calling=calling)
+    checkpoint.write(tmp_path / "first")
+    manager = sv.CheckpointManager(checkpoint, tmp_path / "managed", 2)
+    calling.again = verbs(checkpoint, manager, tmp_path)[inner]
+    with pytest.raises(LockHeld, match="first is being saved or restored"):
+        in_time(lambda: checkpoint.restore(tmp_path / "first"))
+    calling.again = None
+    checkpoint.restore(tmp_path / "first").assert_consumed()
+
+
+def test_a_background_save_that_joins_itself_gets_an_error(tmp_path: Path) -> None:
+    handles: list[Any] = []
+    begun = threading.Event()
+
+    def join() -> None:
+        assert begun.wait(20)
+        handles[0].join()
+
+    policy = Policy(join)
+    checkpoint = sv.Checkpoint(w=sv.Variable([1.0]))
+    handles.append(checkpoint.save(tmp_path / "outer", policy=policy, background=True))
+    begun.set()
+    in_time(lambda: handles[0].join(20))
+    assert isinstance(policy.error, StillSaving)
+    assert "outer-1 is being written by this thread" in str(policy.error)
+
+
+def test_another_checkpoint_may_be_saved_meanwhile(tmp_path: Path) -> None:
+    """Also one of the same variables, and into the same directory."""
+    w = sv.Variable([1.0])
+    other = sv.Checkpoint(w=w)
+    policy = Policy(lambda: other.save(tmp_path / "other"))
+    in_time(lambda: sv.Checkpoint(w=w).save(tmp_path / "outer", policy=policy))
+    assert policy.error is None
+    assert sv.load(tmp_path / "other-1").keys() == sv.load(tmp_path / "outer-1").keys()
+
+
+def test_two_checkpoints_that_write_one_file_get_an_error(tmp_path: Path) -> None:
+    w = sv.Variable([1.0])
+    policy = Policy(lambda: Calling)
+    other = sv.Checkpoint(w=w, calling=Calling())
+    manager = sv.CheckpointManager(sv.Checkpoint(w=w), tmp_path, 2)
+    policy = Policy(sv.CheckpointManager(other, tmp_path, 2).save)
+    in_time(lambda: manager.save(options=sv.CheckpointOptions(experimental_sharding_callback=policy)))
+    assert isinstance(policy.error, LockHeld)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_process_does_not_wait_for_a_save_of_its_parent(tmp_path: Path) -> None:
+    """The thread that saves is not there; joining its save is an error."""
+    begun, go = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert go.wait(20)
+
+    checkpoint = sv.Checkpoint(w=sv.Variable([1.0]))
+    handle: Any = checkpoint.save(tmp_path / "outer", policy=Policy(wait), background=True)
+    assert begun.wait(20)
+    child = os.fork()
+    if child == 0:
+        code = 3
+        try:
+            checkpoint.write(tmp_path / "child")
+            handle.join()
+        except StillSaving:
+            code = 0
+        finally:
+            os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    go.set()
+    handle.join(20)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert sv.load(tmp_path / "child").keys() == {"_CHECKPOINTABLE_OBJECT_GRAPH", "w/.ATTRIBUTES/VARIABLE_VALUE"} | (
+        {"save_counter/.ATTRIBUTES/VARIABLE_VALUE"}
+    )

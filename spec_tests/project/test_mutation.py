@@ -1,0 +1,144 @@
+"""The drawn mutants are other programs, a trial catches what a test sees and nothing else, and the page is current."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from spec_tests.helpers.source_code import PACKAGE
+from spec_tests.mutation import trial
+from spec_tests.mutation.operators import Change, changes
+from spec_tests.mutation.page import PAGE, render
+from spec_tests.mutation.results import read_judgements, read_results
+from spec_tests.mutation.sample import LAYERS, Mutant, all_mutants, draw
+from spec_tests.mutation.trace import Trace
+from spec_tests.mutation.trial import Copy
+
+TESTS = "spec_tests/geometry/test_slice_text.py"
+
+
+def changed(text: str) -> set[str]:
+    """Return the programs that one change makes of a program."""
+    return {each.apply(text) for each in changes(ast.parse(text))}
+
+
+@pytest.mark.parametrize(
+    ("text", "others"),
+    [
+        ("a < b", {"(a <= b)", "(a >= b)"}),
+        ("a is b", {"(a is not b)"}),
+        ("a == 'xy'", {"(a != 'xy')", "a == 'x'"}),
+        ("a + b", {"(a - b)"}),
+        ("a and b", {"(a or b)", "a", "b"}),
+        ("not a", {"a"}),
+        ("é + 7", {"(é - 7)", "é + 8", "é + 6"}),
+        ("a if b else c", {"a", "c"}),
+        ("[a for a in b if c]", {"[a for a in b if True]"}),
+        ("f(a, b, c=d)", {"f(b, a, c=d)", "f(a, b)", "None"}),
+        ("f(a, a)", {"None"}),
+        ("max(a, b)", {"min(a, b)", "None"}),
+        ("a[b:]", {"a[:]", "a[b + 1:]"}),
+        ("a += b", {"a -= b", "pass"}),
+        ("if a: b", {"if True: b", "if False: b"}),
+        ("for a in b: continue", {"for a in b: pass", "for a in b: break"}),
+        ("def f(): return a", {"def f(): return None"}),
+        (
+            "def f(): return a > b",
+            {"def f(): return (a >= b)", "def f(): return (a <= b)", "def f(): return (not a > b)"},
+        ),
+        ("def f(a=True): pass", {"def f(a=False): pass"}),
+        ("raise ArgumentError(f'{a + 1}', a + 1)", {"pass"}),
+    ],
+)
+def test_the_changes_of_a_program_are_these(text: str, others: set[str]) -> None:
+    assert changed(text) == others
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""A docstring."""',
+        "import a",
+        "__all__ = ['a', 'b']",
+        "Names = dict[str, int | None]",
+        "a: int | None",
+        "def f(a: int | None) -> list[int | str]: pass",
+        "f'{a + 1}'",
+        "ArgumentError(a + 1, b)",
+    ],
+)
+def test_what_holds_no_logic_is_left_alone(text: str) -> None:
+    assert {each.kind for each in changes(ast.parse(text))} <= {"statement removed"}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_mutant_is_another_program(layer: str) -> None:
+    for mutant in all_mutants(layer)[::40]:
+        whole = (PACKAGE / mutant.path).read_text(encoding="utf-8")
+        assert ast.dump(ast.parse(mutant.text())) != ast.dump(ast.parse(whole)), mutant.place
+        before, after = mutant.difference()
+        assert before != after
+
+
+def test_a_seed_draws_the_same_mutants_each_of_a_line_of_its_own() -> None:
+    drawn = draw("wire", 1, 40)
+    assert drawn == draw("wire", 1, 40) != draw("wire", 2, 40)
+    assert len({mutant.place for mutant in drawn}) == 40
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
+    yield Copy(tmp_path_factory.mktemp("mutation").resolve()).open()
+
+
+TRACE = Trace({f"{TESTS}::test_the_text_is_tensorflows": 0.1})
+TRACE.lines["layout/region.py"] = {line: set(TRACE.seconds) for line in range(1, 400)}
+
+
+def mutant_of(old: str, new: str) -> Mutant:
+    """Return the mutant of layout/region.py in which a text is another."""
+    lines = (PACKAGE / "layout/region.py").read_text(encoding="utf-8").splitlines()
+    (number,) = [number for number, each in enumerate(lines, 1) if old in each]
+    start = lines[number - 1].index(old)
+    return Mutant("layout/region.py", Change("by hand", (number, start), (number, start + len(old)), new, None))
+
+
+@pytest.mark.parametrize(
+    ("new", "seen_by"),
+    [
+        ('text.split(" ")', ""),
+        ('text.split(",")', "test_the_text_is_tensorflows"),
+        ('(lambda: __import__("time").sleep(1000))()', "hangs"),
+    ],
+)
+def test_a_bug_is_caught_and_what_is_none_survives(
+    new: str, seen_by: str, copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So is a program that hangs; the file is put back."""
+    monkeypatch.setattr(trial, "PATIENCE", 5.0)
+    verdict = copy.judge(mutant_of('text.split(" ")', new), TRACE, ["geometry"])
+    assert seen_by in verdict.seen_by and bool(seen_by) == bool(verdict.seen_by)
+    assert (copy.place / "shardvar/layout/region.py").read_text() == (PACKAGE / "layout/region.py").read_text()
+
+
+def test_a_constant_is_seen_by_all_tests_of_its_module() -> None:
+    """Whatever test imported it first; a line of a function by the tests that execute it, where there are any."""
+    trace = Trace({"a": 1.0, "b": 1.0}, {"wire/crc.py": {1: {"a"}, 5: {"b"}, 6: set(), 9: {"a"}}})
+    change = Change("by hand", (1, 0), (1, 1), "", None)
+    for line, function, tests in (
+        (1, None, "ab"),
+        (5, (4, 6), "b"),
+        (6, (4, 6), "b"),
+        (8, (7, 8), "ab"),
+        (9, (9, 9), "a"),
+    ):
+        mutant = Mutant("wire/crc.py", replace(change, start=(line, 0), stop=(line, 1), function=function))
+        assert trace.tests_of(mutant) == set(tests)
+
+
+def test_the_page_is_the_one_that_the_results_give() -> None:
+    """`make mutation` measures and writes both; every layer has its forty mutants."""
+    found = read_results()
+    assert PAGE.read_text(encoding="utf-8") == render(found, read_judgements())
+    assert {layer: len(each.results) for layer, each in found.items()} == dict.fromkeys(LAYERS, 40)

@@ -1,0 +1,94 @@
+"""Messages: what errors, findings and logs say is safe to print, and short, whatever the keys of a file are."""
+
+import ast
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import CorruptCheckpoint, UnsupportedError, prefix_errors
+from shardvar.formats.protocol import Finding
+from shardvar.limits import MAX_MESSAGE_LENGTH, MAX_SUGGESTED_LENGTH, MAX_WORD_LENGTH
+from shardvar.pictures.words import message, named, similar
+from spec_tests.helpers.source_code import MODULES, at, tree_of
+
+HOSTILE = "x\x1b[31mRED\x07\nfake: all is well\u202egpj.exe\u200b\u2066\ud800\udcff\x85\u2028"
+
+
+@given(st.text() | st.text("a\x1b \u202e", min_size=1000, max_size=5000))
+def test_a_message_is_printable_and_short_and_a_message_of_itself(text: str) -> None:
+    said = message(text)
+    assert said.isprintable() and len(said) <= MAX_MESSAGE_LENGTH
+    assert max(map(len, said.split()), default=0) <= 10 * MAX_WORD_LENGTH
+    assert message(said) == said or len(said) > MAX_WORD_LENGTH
+
+
+@given(st.text("abc ,.'", max_size=MAX_WORD_LENGTH))
+def test_a_short_plain_message_stays_as_it_is(text: str) -> None:
+    assert message(text) == text
+
+
+def test_an_error_has_no_control_characters_and_a_bounded_length() -> None:
+    for key in (HOSTILE, 10**6 * "k", 10**5 * "\u202e", "two words " * 10**5):
+        try:
+            with prefix_errors(key):
+                raise CorruptCheckpoint(f"{key} and {key!r} are wrong.", f"Copy {key}.")
+        except CorruptCheckpoint as error:
+            assert str(error).isprintable() and len(str(error)) <= 2 * MAX_MESSAGE_LENGTH + 1
+        finding = Finding("file", f"It has {key}.", True)
+        assert finding.message.isprintable() and len(finding.message) <= MAX_MESSAGE_LENGTH
+
+
+def test_names_are_counted_and_the_middle_of_a_long_one_is_left_out() -> None:
+    assert named(["a", "b\n"]) == r"'a', 'b\n'"
+    assert len(named([1000 * "a"] * 20)) < 9 * MAX_WORD_LENGTH and named([1000 * "a"] * 20).endswith(" and 12 more")
+
+
+def test_long_names_are_not_compared() -> None:
+    """Their comparison takes the square of their length."""
+    word = "ab" * MAX_SUGGESTED_LENGTH
+    assert similar(word, [word[1:]] * 10_000) == [] and similar("word", ["wort", word]) == ["wort"]
+
+
+def test_a_key_of_thousands_of_characters_works_and_a_longer_one_than_any_format_holds_is_refused(
+    tmp_path: Path,
+) -> None:
+    key = "layer/" * 500
+    for form in ("shardvar", "tensorflow", "safetensors", "npz"):
+        sv.save(tmp_path / f"{form}.npz" if form == "npz" else tmp_path / form, {key: np.ones(2)}, format=form)
+        place = next(path for path in tmp_path.iterdir() if path.name.startswith(form))
+        assert list(sv.load(tmp_path / form if form in ("shardvar", "tensorflow") else place)) == [key]
+        with pytest.raises(UnsupportedError, match="65535 .MAX_KEY_NBYTES"):
+            sv.save(tmp_path / "more", {"k" * 65_536: np.ones(2)}, format=form)
+
+
+def test_every_line_of_a_log_goes_through_message() -> None:
+    """`_LOG.warning("%s", message(...))`: nothing else is ever logged."""
+    calls = [
+        (path, node)
+        for path in MODULES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("_LOG.", "logging.warn", "warnings.warn"))
+    ]
+    assert len(calls) >= 5
+    for path, node in calls:
+        shape = ast.unparse(node.args[0]), ast.unparse(node.args[1]).partition("(")[0], len(node.args)
+        assert shape == ("'%s'", "message", 2), at(path, node.lineno)
+
+
+def test_values_that_no_object_took_are_logged_without_control_characters(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = [f"{HOSTILE.replace(chr(0xD800), '')}{number}" for number in range(20)] + ["k" * 60_000]
+    sv.save(tmp_path / "ck", {f"{key}/.ATTRIBUTES/VARIABLE_VALUE": np.ones(1) for key in keys})
+    with caplog.at_level(logging.WARNING, "shardvar"):
+        sv.Checkpoint().read(tmp_path / "ck")
+        import gc
+
+        gc.collect()
+    assert caplog.messages
+    assert all(line.isprintable() and len(line) <= MAX_MESSAGE_LENGTH for line in caplog.messages)

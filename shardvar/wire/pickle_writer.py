@@ -1,0 +1,168 @@
+"""Pickles, written: plain values, names, calls, instances and references, the same bytes for the same value.
+
+    value                               opcodes
+    None, bool, int, float, text        one opcode each
+    tuple, list, dict                   the items, then the opcode that collects them
+    ``Global(name)``                    GLOBAL: the name is imported
+    ``Call(name, args)``                GLOBAL, the arguments, REDUCE: the name is called
+    ``Instance(name, state)``           GLOBAL, EMPTY_TUPLE, NEWOBJ, the state, BUILD: an instance with that state
+    ``Reference(value)``                the value, BINPERSID: an object outside of the pickle
+
+Texts and names that come again are references to the first ones. Nothing else is shared. The protocol is 2, the only
+one that ``torch.load(weights_only=True)`` takes.
+
+Law: ``parse_pickle(build_pickle(value))`` is the value, with nodes for calls and instances (``wire.inert``).
+
+Values are those that shardvar makes and are nested a few levels deep: writing recurses.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from shardvar.wire.inert import Global, Reference
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a name."""
+
+    name: str
+    """The name with its module, such as "torch.Size"."""
+    args: tuple[Any, ...]
+    """The arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance of a class, which is made without arguments and then given its state."""
+
+    name: str
+    """The name of the class with its module."""
+    state: Any
+    """The state: a dict of attributes, or what the ``__setstate__`` of the class takes."""
+
+
+def build_pickle(value: Any) -> bytes:
+    """Return the pickle of a value.
+
+    >>> build_pickle((1, True))
+    b'\\x80\\x02K\\x01\\x88\\x86.'
+    """
+    writer = _Writer()
+    writer.push(value)
+    return b"".join([b"\x80\x02", *writer.parts, b"."])
+
+
+class _Writer:
+    """The opcodes so far, and the numbers of the texts and names that a later opcode can refer to."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.memo: dict[tuple[type, str], int] = {}
+
+    def push(self, value: Any) -> None:
+        """Add the opcodes that push a value."""
+        _PUSH[type(value)](self, value)
+
+    def push_once(self, kind: type, text: str, opcodes: Callable[[], bytes]) -> None:
+        """Add the opcodes that push a text or a name, or a reference to the earlier one."""
+        number = self.memo.get((kind, text))
+        if number is None:
+            number = self.memo[kind, text] = len(self.memo)
+            self.parts += opcodes(), _numbered(b"q", b"r", number)
+        else:
+            self.parts.append(_numbered(b"h", b"j", number))
+
+    def push_name(self, name: str) -> None:
+        """Add the opcodes that push a name."""
+        self.push_once(Global, name, lambda: "c{}\n{}\n".format(*name.rsplit(".", 1)).encode("ascii"))
+
+    def push_text(self, text: str) -> None:
+        """Add the opcodes that push a text."""
+        self.push_once(str, text, lambda: _text(text.encode("utf-8", "surrogatepass")))
+
+    def push_tuple(self, items: tuple[Any, ...]) -> None:
+        """Add the opcodes that push a tuple."""
+        short = _TUPLES.get(len(items))
+        self.push_all(items) if short else self.push_marked(items, b"t")
+        self.parts.append(short or b"")
+
+    def push_marked(self, items: Any, collect: bytes) -> None:
+        """Add a mark, the items, and the opcode that collects what is above the mark."""
+        self.parts.append(b"(")
+        self.push_all(items)
+        self.parts.append(collect)
+
+    def push_all(self, items: Any) -> None:
+        """Add the opcodes of several values."""
+        for item in items:
+            self.push(item)
+
+    def push_dict(self, items: dict[Any, Any]) -> None:
+        """Add the opcodes that push a dict."""
+        self.parts.append(b"}")
+        self.push_marked((each for pair in items.items() for each in pair), b"u")
+
+    def push_list(self, items: list[Any]) -> None:
+        """Add the opcodes that push a list."""
+        self.parts.append(b"]")
+        self.push_marked(items, b"e")
+
+    def push_call(self, call: Call) -> None:
+        """Add the opcodes of a call."""
+        self.push_name(call.name)
+        self.push_tuple(call.args)
+        self.parts.append(b"R")
+
+    def push_instance(self, instance: Instance) -> None:
+        """Add the opcodes of an instance."""
+        self.push_name(instance.name)
+        self.parts.append(b")\x81")
+        self.push(instance.state)
+        self.parts.append(b"b")
+
+    def push_reference(self, reference: Reference) -> None:
+        """Add the opcodes of a reference."""
+        self.push(reference.value)
+        self.parts.append(b"Q")
+
+
+def _numbered(short: bytes, wide: bytes, number: int) -> bytes:
+    """Return an opcode of the memo with its number, in one byte or in four."""
+    return short + bytes([number]) if number < 1 << 8 else wide + struct.pack("<L", number)
+
+
+def _text(octets: bytes) -> bytes:
+    return b"X" + struct.pack("<L", len(octets)) + octets
+
+
+def _integer(value: int) -> bytes:
+    """Return the shortest opcode of an integer: 1 or 2 bytes without a sign, 4 bytes with one, or any number."""
+    if 0 <= value < 1 << 16:
+        return b"K" + bytes([value]) if value < 1 << 8 else b"M" + struct.pack("<H", value)
+    if -(1 << 31) <= value < 1 << 31:
+        return b"J" + struct.pack("<l", value)
+    # 200 has 8 bits and takes two bytes, since the highest bit is the sign.
+    octets = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+    return b"\x8a" + bytes([len(octets)]) + octets
+
+
+_TUPLES = {0: b")", 1: b"\x85", 2: b"\x86", 3: b"\x87"}
+"""The opcodes of short tuples, which need no mark."""
+
+_PUSH: dict[type, Callable[[_Writer, Any], None]] = {
+    type(None): lambda w, _: w.parts.append(b"N"),
+    bool: lambda w, value: w.parts.append(b"\x88" if value else b"\x89"),
+    int: lambda w, value: w.parts.append(_integer(value)),
+    float: lambda w, value: w.parts.append(b"G" + struct.pack(">d", value)),
+    str: _Writer.push_text,
+    tuple: _Writer.push_tuple,
+    list: _Writer.push_list,
+    dict: _Writer.push_dict,
+    Global: lambda w, value: w.push_name(value.name),
+    Call: _Writer.push_call,
+    Instance: _Writer.push_instance,
+    Reference: _Writer.push_reference,
+}

@@ -8,7 +8,6 @@ count in one step too: its index is renamed last. If the counts are equal, every
 a moment. Then the old index is removed first, and a reader that comes meanwhile gets the error that it is missing.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.safetensors_header import build_header
+from shardvar.wire.set_index import build_set_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,7 @@ class SafetensorsSink:
     def _commit_set(self, asides: list[str], finals: list[str], tidy: Callable[[], None]) -> None:
         slices, number = self.assignment.slices, np.unique(self.assignment.file, return_inverse=True)[1]
         weight_map = {slices.key(row): finals[number[row]] for row in range(len(slices))}
-        index = {"metadata": {"total_size": int(slices.nbytes.sum())}, "weight_map": weight_map}
-        content = json.dumps(index, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        content = build_set_index(weight_map, {"total_size": int(slices.nbytes.sum())})
         # A clash of names means an old set of the same count, which cannot be replaced in one step.
         final = set_index_name(self.prefix)
         is_clash = not set(finals).isdisjoint(self.storage.names())
@@ -109,7 +108,7 @@ class SafetensorsSink:
             self.storage,
             list(zip(asides, finals, strict=True)),
             (self.index_aside, final),
-            content.encode("utf-8"),
+            content,
             [final] if is_clash else [],
             tidy,
         )

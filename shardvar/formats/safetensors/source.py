@@ -36,14 +36,14 @@ from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.safetensors.names import SAFETENSORS_SUFFIX, part_names_of, prefix_of, split_part_name
 from shardvar.layout.dtypes import code
-from shardvar.limits import MAX_HEADER_NBYTES, MAX_RANK
+from shardvar.limits import MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable, pad
 from shardvar.storage.protocol import ReadableFile, Storage
-from shardvar.wire import strict_json
-from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, check_key_nbytes, foreign_file, invalid, malformed
+from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN
 from shardvar.wire.safetensors_header import BITS, PREAMBLE_NBYTES, Header, header_nbytes, parse_header
+from shardvar.wire.set_index import SetIndex, read_set_index
 
 DESCRIPTION_KEY = "shardvar.description"
 WRITER_KEY = "shardvar.writer"
@@ -53,7 +53,6 @@ _HALF = 4
 """Bits of an element, two of which share a byte."""
 _UNREADABLE = frozenset(dtype for dtype, bits in BITS.items() if bits < 8 and bits != _HALF)
 """Dtypes whose elements are packed in an unknown order."""
-_INDEX_DEPTH = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +92,8 @@ def read_single(storage: Storage, name: str) -> SafetensorsContents:
 def read_set(storage: Storage, name: str) -> SafetensorsContents:
     """Return the contents of a set, by the name of its index."""
     # The index: which file has each key.
-    index, weight_map, index_metadata = _read_index(storage, name)
+    index, content = _read_index(storage, name)
+    weight_map, index_metadata = content.weight_map, content.metadata
     names = sorted(set(weight_map.values()))
     files = DataFiles(storage, names)
     keys_of: dict[str, list[str]] = {file: [] for file in names}
@@ -137,8 +137,8 @@ def _read_header(file: ReadableFile) -> Header:
             return parse_header(file.read(PREAMBLE_NBYTES, nbytes), file.size)
 
 
-def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, Mapping[str, str], Mapping[str, Any]]:
-    """Return the index of a set, open; the file of each key; and the metadata."""
+def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, SetIndex]:
+    """Return the index of a set: the open file, and its content."""
     try:
         file = storage.open(name)
     except MissingFile as error:
@@ -147,21 +147,7 @@ def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, Mapping[str,
         raise MissingFile(cause, remedy) from None
     try:
         with prefix_errors(file.name):
-            if file.size > MAX_HEADER_NBYTES:
-                raise malformed(f"The index has {file.size} bytes, more than {MAX_HEADER_NBYTES}.")
-            text = file.read(0, file.size)
-            if not text.lstrip().startswith(b"{"):
-                why = "it does not begin a JSON object"
-                raise foreign_file("the index of a set", text[:SNIFF_NBYTES], file.size, why)
-            index = strict_json.parse_json(text, _INDEX_DEPTH)
-            weight_map = index.get("weight_map") if type(index) is dict else None
-            if type(weight_map) is not dict or not set(map(type, weight_map.values())) <= {str}:
-                raise invalid("The index lacks a weight_map from names of tensors to names of files.")
-            metadata = index.get("metadata", {})
-            if type(metadata) is not dict:
-                raise invalid("The metadata of the index is not a JSON object.")
-            check_key_nbytes(max(map(len, weight_map), default=0))
-            return file, {key: name.removeprefix("./") for key, name in weight_map.items()}, metadata
+            return file, read_set_index(file.read, file.size)
     except BaseException:
         file.close()
         raise

@@ -35,26 +35,23 @@ from shardvar.layout.dtypes import STRING, code
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad
 from shardvar.storage.protocol import ReadableFile, Storage
-from shardvar.wire import strict_json
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import (
     DISTRUST,
     SNIFF_NBYTES,
     foreign_archive,
     foreign_file,
-    invalid,
     is_known_archive,
     malformed,
 )
 from shardvar.wire.pickle import parse_pickle
+from shardvar.wire.set_index import read_set_index
 
 ZIP_MAGIC = b"PK\x03\x04"
 
 _SAVE_AGAIN = "Write it again: `torch.save(torch.load(path, weights_only=True), path)`."
 _SAVE_STATE = "Save its state dict: `torch.save(torch.jit.load(path).state_dict(), other_path)`."
 _BLOCK_NBYTES = 1 << 22
-_MAX_INDEX_NBYTES = 1 << 27
-_INDEX_DEPTH = 32
 _NAMED = 8
 
 
@@ -114,17 +111,7 @@ def _read_index(storage: Storage, name: str) -> Mapping[str, str]:
     file = storage.open(name)
     try:
         with prefix_errors(file.name):
-            if file.size > _MAX_INDEX_NBYTES:
-                raise malformed(f"The index has {file.size} bytes, more than {_MAX_INDEX_NBYTES}.")
-            text = file.read(0, file.size)
-            if not text.lstrip().startswith(b"{"):
-                why = "it does not begin a JSON object"
-                raise foreign_file("the index of a set", text[:SNIFF_NBYTES], file.size, why)
-            index = strict_json.parse_json(text, _INDEX_DEPTH)
-            weight_map = index.get("weight_map") if type(index) is dict else None
-            if type(weight_map) is not dict or not set(map(type, weight_map.values())) <= {str}:
-                raise invalid("The index lacks a weight_map from names of tensors to names of files.")
-            return {key: each.removeprefix("./") for key, each in weight_map.items()}
+            return read_set_index(file.read, file.size).weight_map
     finally:
         file.close()
 

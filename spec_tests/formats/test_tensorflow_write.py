@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import ShardvarError, UnsupportedError
+from shardvar.errors import CorruptCheckpoint, ShardvarError, UnsupportedError
+from shardvar.formats.files import OPEN_FILES
 from shardvar.formats.tensorflow import FORMAT
 from shardvar.formats.tensorflow.names import DATA_NAME
 from shardvar.planning.index import Metadata
@@ -114,6 +115,28 @@ def test_an_overwrite_takes_a_count_that_the_old_checkpoint_does_not_have(tmp_pa
         write_arrays(storage, "ck", values, {"t": [((0,), (2,), 0), ((2,), (2,), 1)]}, 2, f"g{round_}")
         assert storage.names() == [f"ck.data-0000{i}-of-0000{count}" for i in range(2)] + ["ck.index"]
         assert read_tensor(FORMAT.open(storage, "ck"), "t").tolist() == [round_] * 4
+
+
+@pytest.mark.parametrize("overwrites", [1, 2, 3])
+def test_an_open_bundle_keeps_its_values_while_it_is_overwritten(overwrites: int, tmp_path: Path) -> None:
+    """The second overwrite uses the names of the first files again: those that are open are still the old ones."""
+    storage, cuts = LocalStorage(str(tmp_path)), {"t": [((0,), (2,), 0), ((2,), (2,), 1)]}
+    write_arrays(storage, "ck", {"t": np.full((4,), 9, np.int32)}, cuts, 2, "g")
+    source = FORMAT.open(storage, "ck")
+    for round_ in range(overwrites):
+        write_arrays(storage, "ck", {"t": np.full((4,), round_, np.int32)}, cuts, 2, f"g{round_}")
+    assert read_tensor(source, "t").tolist() == [9] * 4
+
+
+def test_a_bundle_of_more_files_than_are_held_open_says_that_it_was_replaced(tmp_path: Path) -> None:
+    storage, count = LocalStorage(str(tmp_path)), OPEN_FILES + 2
+    cuts = {"t": [((row,), (1,), row) for row in range(count)]}
+    for round_ in range(3):
+        if round_ == 1:
+            source = FORMAT.open(storage, "ck")
+        write_arrays(storage, "ck", {"t": np.full((count,), round_, np.int32)}, cuts, count, f"g{round_}")
+    with pytest.raises(CorruptCheckpoint, match="was replaced.*Open the checkpoint again"):
+        read_tensor(source, "t")
 
 
 class Dies(Exception):

@@ -381,3 +381,33 @@ def test_the_examples_of_the_page_run_in_their_order() -> None:
     scope: dict[str, Any] = {}
     for block in blocks:
         exec(block.partition("```")[0], scope)
+
+
+class SavesFirst:
+    """A policy that another process gets ahead of: it saves a checkpoint of the same series."""
+
+    description = "Places everything in one file."
+
+    def __init__(self, prefix: Path, form: str) -> None:
+        self.prefix, self.form = prefix, form
+
+    def __call__(self, tensors: Any) -> Any:
+        sv.Checkpoint(w=sv.Variable([2.0])).save(self.prefix, format=self.form)
+        return sv.ShardByTaskPolicy()(tensors)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("is_managed", [False, True])
+def test_a_number_that_another_process_took_meanwhile_keeps_its_checkpoint(
+    tmp_path: Path, form: str, is_managed: bool
+) -> None:
+    """The save is refused; the next one takes the next number."""
+    checkpoint, prefix = sv.Checkpoint(w=sv.Variable([1.0])), tmp_path / "model"
+    policy = SavesFirst(prefix, form)
+    with pytest.raises(TargetExists, match="model-1.* exists.* Save again"):
+        if is_managed:
+            sv.CheckpointManager(checkpoint, tmp_path, None, checkpoint_name="model", format=form, policy=policy).save()
+        else:
+            checkpoint.save(prefix, format=form, policy=policy)
+    assert sv.load(tmp_path / "model-1")["w/.ATTRIBUTES/VARIABLE_VALUE"].tolist() == [2.0]
+    assert checkpoint.save(prefix, format=form).path == str(tmp_path / "model-2")

@@ -168,7 +168,8 @@ class Checkpoint(Trackable):
 
         The number is the first above ``save_counter`` that no checkpoint of that prefix has, in any format. The counter
         is saved too, and becomes that number once the checkpoint is committed. The file ``checkpoint`` in the same
-        directory names the newest one, for ``sv.latest_checkpoint`` and for TensorFlow.
+        directory names the newest one, for ``sv.latest_checkpoint`` and for TensorFlow. ``TargetExists`` if another
+        process saved that number meanwhile; ``force`` replaces its checkpoint.
 
         With ``background`` the values are copied, and another thread does the rest. The call returns a ``PendingSave``
         at once, to be joined for the report. Values that are assigned after the call are not in the checkpoint. Another
@@ -180,7 +181,7 @@ class Checkpoint(Trackable):
         ['ckpt-1', 'ckpt-2']
         """
         series = find_series(file_prefix, format)
-        save_options = SaveOptions(policy_of(policy, options), texts_of(metadata), force)
+        save_options = SaveOptions(policy_of(policy, options), texts_of(metadata), force, is_new=not force)
 
         def choose(count: int) -> tuple[int, Location]:
             number = next_number(series, count)

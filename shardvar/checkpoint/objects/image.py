@@ -23,7 +23,7 @@ from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.save import WRITER, check_keys
 from shardvar.checkpoint.writing import carry_out, plan_checkpoint
 from shardvar.engine.arrays import ArraySource
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, TargetExists
 from shardvar.layout.dtypes import STRING
 from shardvar.planning.index import Metadata
 from shardvar.planning.policies import Policy
@@ -46,6 +46,8 @@ class SaveOptions:
     """True for an export: sharded variables are written whole, and the graph says which variables are trainable."""
     as_shards: bool = False
     """True if shards stay slices in an export."""
+    is_new: bool = False
+    """True if the target had no checkpoint when it was chosen: one that another process saved since is kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,11 +74,16 @@ class Image:
             partition=1 if is_whole and self.target.format.capabilities.slice_dtypes else None,
             metadata=Metadata(writer=WRITER, user=dict(self.options.metadata)),
             force=self.options.force,
-            replace_atomically=True,
+            replace_atomically=not self.options.is_new,
             source=self.source,
             trackables=self.trackables,
         )
-        return carry_out(work, self.source, None, lambda _nbytes: None)
+        try:
+            return carry_out(work, self.source, None, lambda _nbytes: None)
+        except TargetExists as error:
+            if self.options.is_new:
+                raise TargetExists(error.cause, "Save again: the first number that is free then is taken.") from None
+            raise
 
 
 def take_image(

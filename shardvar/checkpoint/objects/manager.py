@@ -288,7 +288,7 @@ class CheckpointManager:
         return self._checkpoint.save_numbered(
             choose,
             steps,
-            replace(self._save_options, policy=policy),
+            replace(self._save_options, policy=policy, is_new=number is None),
             background,
         )
 

@@ -41,6 +41,21 @@ ATTEMPTS = 16
 """Attempts to open a checkpoint before giving up, each of which fails if a writer replaces it meanwhile."""
 
 
+def read_beginning(storage: Storage, name: str, nbytes: int) -> bytes:
+    """Return the first bytes of a file, at most ``nbytes``; none if it cannot be read.
+
+    Such a file may be of another format: not an error when looking around.
+    """
+    try:
+        file = storage.open(name)
+        try:
+            return file.read(0, min(nbytes, file.size))
+        finally:
+            file.close()
+    except (CheckpointError, StorageError):
+        return b""
+
+
 def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
     """Return True if another file than the open ``file`` has that name now; a missing file was not replaced."""
     try:

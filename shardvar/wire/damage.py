@@ -27,7 +27,7 @@ _KNOWN = (
     (b"version https://git-lfs", "a Git LFS pointer instead of the file itself", "Fetch the content: `git lfs pull`."),
     (b"\x1f\x8b", "compressed by gzip", "Unpack it: `gzip -d`, under a name that ends in .gz."),
     (b"PK\x03\x04", "a zip archive, such as torch.save and numpy.savez write", "Convert it, or give it its own name."),
-    (b"\x93NUMPY", "a single NumPy array (.npy)", "Store it with numpy.savez under another name."),
+    (b"\x93NUMPY", "a single NumPy array (.npy)", "Give it its own name (.npy), or store it with numpy.savez."),
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file", _CONVERT),
     (b"\x80\x02", _PICKLE, _CONVERT),  # a pickle begins with 0x80 and the number of its protocol
     (b"\x80\x04", _PICKLE, _CONVERT),

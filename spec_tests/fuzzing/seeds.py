@@ -124,6 +124,7 @@ _SEEDS = {
     "torch_index": lambda: contents(".metadata"),
     "torch_saved": lambda: contents(".pt"),
     "pickle": lambda: contents(".metadata"),
+    "npy_file": lambda: contents(".npy"),
     "npy": npy,
     "safetensors_header": headers,
     "sstable": lambda: contents(".index"),

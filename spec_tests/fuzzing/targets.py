@@ -176,6 +176,7 @@ _READERS = [
     Target("torch_index", reader_of("torch", ".metadata", ".metadata")),
     Target("torch_saved", reader_of("pt", "ck.pt", "ck.pt")),
     Target("pickle", parse_pickle),
+    Target("npy_file", reader_of("npy", "ck.npy", "ck.npy")),
     Target("npy", read_npy),
     Target("safetensors_header", read_safetensors_header),
     Target("sstable", read_table),

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from spec_tests.hostile.native import native_cases
+from spec_tests.hostile.npy import npy_cases
 from spec_tests.hostile.npz import npz_cases
 from spec_tests.hostile.safetensors import safetensors_cases
 from spec_tests.hostile.tensorflow import tensorflow_cases
@@ -16,7 +17,7 @@ from spec_tests.hostile.torch import torch_cases
 
 HERE = Path(__file__).parent
 
-CASES = [*native_cases(), *tensorflow_cases(), *safetensors_cases(), *npz_cases(), *torch_cases()]
+CASES = [*native_cases(), *tensorflow_cases(), *safetensors_cases(), *npz_cases(), *torch_cases(), *npy_cases()]
 
 
 def readme() -> str:

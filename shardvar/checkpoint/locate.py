@@ -42,7 +42,12 @@ class Location:
     @property
     def path(self) -> str:
         """The path, for messages."""
-        return os.path.join(self.storage.path, self.name)
+        return self.storage.path if self.is_folder else os.path.join(self.storage.path, self.name)
+
+    @property
+    def is_folder(self) -> bool:
+        """Return True if the checkpoint is the directory itself, and not files of one prefix in it."""
+        return bool(self.name) and self.name == self.format.capabilities.folder_index
 
     @property
     def stem(self) -> str:
@@ -116,12 +121,19 @@ def _nearest(path: Path) -> str | None:
 def find_target(path: Path, format_name: str | None, otherwise: str) -> Location:
     """Return the location to write a checkpoint at: of the named format, else of the one that the path's ending says.
 
-    ``otherwise`` is the format of a path whose ending says nothing.
+    ``otherwise`` is the format of a path whose ending says nothing. The path of a format whose checkpoints are folders
+    is that of the folder, which need not exist, or of the index in it.
     """
     storage, name = split_path(path)
+    ending = format_of_name(name or os.path.basename(storage.path))
+    form = format_named(format_name or ending or otherwise)
+    index = form.capabilities.folder_index
+    if index:
+        is_inside = name in ("", index)
+        folder = storage if is_inside else split_path(os.path.join(os.fsdecode(path), ""))[0]
+        return Location(form, folder, index)
     if not name:
         raise ArgumentError(f"{os.fspath(path)} is a directory.", "Add the name of the checkpoint in it.")
-    form = format_named(format_name or format_of_name(name) or otherwise)
     return Location(form, storage, name_of_target(name, form.name))
 
 
@@ -136,8 +148,13 @@ def is_same(a: Location, b: Location) -> bool:
 
 
 def find_in_other_formats(target: Location) -> Location | None:
-    """Return a checkpoint of another format under the target's very name, such as a prefix that both use."""
+    """Return a checkpoint of another format under the target's very name, such as a prefix that both use.
+
+    A folder has the names of all checkpoints in it.
+    """
     storage, name = target.storage, target.name
+    if target.is_folder:
+        return next((each for each in _locate(storage, "") if each.format.name != target.format.name), None)
     others = (form for form in formats_of(storage.names(), name) if form.name != target.format.name)
     return next((Location(form, storage, name) for form in others if name in form.locate(storage, name)), None)
 

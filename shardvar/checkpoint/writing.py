@@ -170,7 +170,7 @@ def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, 
     token = generation or secrets.token_hex(8)
     sink = target.format.create(storage, target.name, work.assignment, work.metadata, token)
     # The index has the format's ending; the longer of two is that of a set's index.
-    indexes = names_of_target(target.stem, target.format.name)[1:]
+    indexes = [] if target.is_folder else names_of_target(target.stem, target.format.name)[1:]
     last = (max if work.assignment.num_files > 1 else min)(indexes, key=len, default=target.name)
     storage.check_names([last, *(name + JOURNAL for name in sink.asides)])
     tasks = file_tasks(work.plan, work.entries, work.assignment, sink, storage, token)
@@ -198,7 +198,8 @@ def check_may_write(work: WritePlan) -> None:
             f"{other.path} exists in the format {other.format.name}; one more under that name would be ambiguous.",
             "Choose another name, or pass force=True (--force) to write beside it.",
         )
-    there = target.format.locate(target.storage, target.name)
+    # Whatever a folder has of its checkpoint is a reason not to write: its index may be lost.
+    there = target.format.locate(target.storage, "" if target.is_folder else target.name)
     for name in there:
         if stem_of_name(name, target.format.name) != target.stem:
             raise TargetExists(f"{target.path} is a file of the checkpoint {name}.", "Choose another name.")
@@ -228,7 +229,7 @@ def _is_unfinished(target: Location, there: list[str]) -> bool:
     beside them they are that write's: before it began, it had checked that there was nothing to replace.
     """
     journals = (name for name in target.storage.names() if name.endswith(JOURNAL))
-    if not any(name.startswith(target.stem) for name in journals):
+    if not any(target.is_folder or name.startswith(target.stem) for name in journals):
         return False
     try:
         target.format.open(target.storage, there[0]).close()

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import AmbiguousPath, ArgumentError, MissingFile, TargetExists
+from shardvar.checkpoint.locate import find_target
+from shardvar.errors import AmbiguousPath, ArgumentError, MissingFile, TargetExists, UnsupportedError
 from shardvar.planning.policies import BalancedPolicy
 
 FORMATS = ("shardvar", "tensorflow", "safetensors", "npz")
@@ -95,3 +96,21 @@ def test_files_of_a_set_without_its_index_are_not_swept_away(tmp_path: Path) -> 
     assert sorted(os.listdir(tmp_path)) == sorted([*parts, "model.safetensors"])
     assert sv.load(tmp_path / "model")["a"][0] == 2
     assert sv.load(tmp_path / parts[0])["a"][0] == 1
+
+
+@pytest.mark.parametrize("path", ["new/ck", "new/ck/", "there", "there/", "there/.metadata", "new/ck.old"])
+def test_a_target_of_a_format_of_folders_is_a_folder(path: str, tmp_path: Path) -> None:
+    """Whether it exists or not, and whether it is named by itself or by the index in it."""
+    (tmp_path / "there").mkdir()
+    target = find_target(f"{tmp_path}/{path}", "torch", "shardvar")
+    assert target.path == str(tmp_path / path.removesuffix("/.metadata")) and target.name == ".metadata"
+    assert target.is_folder and list((tmp_path / "there").iterdir()) == [] and not (tmp_path / "new").exists()
+
+
+def test_checkpoints_that_are_folders_are_not_numbered(tmp_path: Path) -> None:
+    variable = sv.Variable(np.zeros(3), name="v")
+    with pytest.raises(UnsupportedError, match="folder"):
+        sv.Checkpoint(v=variable).save(tmp_path / "ck", format="torch")
+    with pytest.raises(UnsupportedError, match="folder"):
+        sv.CheckpointManager(sv.Checkpoint(v=variable), tmp_path, max_to_keep=2, format="torch").save()
+    assert list(tmp_path.iterdir()) == []

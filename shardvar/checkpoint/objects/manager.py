@@ -34,7 +34,7 @@ from shardvar.checkpoint.arguments import CheckpointOptions, check_string, polic
 from shardvar.checkpoint.locate import Location, Path, find_target
 from shardvar.checkpoint.objects.checkpoint import Checkpoint
 from shardvar.checkpoint.objects.image import SaveOptions
-from shardvar.checkpoint.objects.series import check_is_new, check_state_file, next_number, target_of
+from shardvar.checkpoint.objects.series import check_is_new, check_series, check_state_file, next_number, target_of
 from shardvar.checkpoint.objects.state_file import (
     STATE_FILE,
     SeriesState,
@@ -309,6 +309,7 @@ class CheckpointManager:
     def _series(self) -> Location:
         """Return the target that numbers are added to; found for each save, as the working directory may change."""
         example = find_target(os.path.join(self._directory, f"{self._name}-0"), self._format, "shardvar")
+        check_series(example)
         if os.sep in self._name:
             raise ArgumentError(f"checkpoint_name={self._name!r} leads to another directory.", "Give a bare name.")
         return replace(example, name=self._name)

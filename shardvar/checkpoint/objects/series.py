@@ -31,6 +31,7 @@ from shardvar.errors import (
     MissingFile,
     StorageError,
     TargetExists,
+    UnsupportedError,
 )
 from shardvar.formats.table import format_of_name, formats_of, names_of_target, stem_of_name
 from shardvar.pictures.words import message
@@ -48,6 +49,7 @@ SaveSteps = Callable[[Location, Callable[[], WriteReport]], WriteReport]
 def find_series(prefix: Path, format_name: str | None) -> Location:
     """Return the target of a series of checkpoints, to which ``target_of`` adds each number."""
     series = find_target(prefix, format_name, otherwise="shardvar")
+    check_series(series)
     format_of_ending = format_of_name(os.path.basename(os.fsdecode(prefix)))
     if format_of_ending is not None:
         raise ArgumentError(
@@ -55,6 +57,13 @@ def find_series(prefix: Path, format_name: str | None) -> Location:
             f"Leave the ending out, and give format={format_of_ending!r}.",
         )
     return series
+
+
+def check_series(target: Location) -> None:
+    """Raise ``UnsupportedError`` if checkpoints of the target's format are folders, which are not numbered."""
+    if target.is_folder:
+        cause = f"A checkpoint of the format {target.format.name} is a folder, and folders are not numbered."
+        raise UnsupportedError(cause, "Write each checkpoint to another path, or choose the format shardvar.")
 
 
 def target_of(series: Location, number: int) -> Location:

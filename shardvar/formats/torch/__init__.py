@@ -27,7 +27,7 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 
-CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset())
+CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset(), folder_index=METADATA)
 """Nothing can be written yet."""
 
 

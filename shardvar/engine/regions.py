@@ -205,13 +205,16 @@ def _walk(evidence: Evidence, wanted: RegionTable, buffers: Buffers) -> None:
     """Fill regions of one payload: blocks of which most is wanted are read whole, of the others the regions alone."""
     row, itemsize, rank = int(wanted.row[0]), int(wanted.itemsize[0]), wanted.shape.shape[1]
     extents = widen(evidence.entries.slices.shape[[row]], rank, 1)[0]
+    # One buffer for all blocks: fresh memory costs as much as the reading.
+    buffer = memoryview(b"")
     for begin, end in _blocks(wanted, int(extents[1:].prod())):
         met = [wanted.meet(at) for at in regions_of_range(extents.tolist(), begin // itemsize, end // itemsize)]
         parts = join_regions(met)
         if _costs(parts, extents).sum() < end - begin:
             _read_apart(evidence, parts, buffers)
             continue
-        block = new_buffer(end - begin)
+        buffer = buffer if end - begin <= len(buffer) else new_buffer(end - begin)
+        block = buffer[: end - begin]
         evidence.read(row, begin, block)
         parts.copy(block, parts.starts() - begin, buffers)
 

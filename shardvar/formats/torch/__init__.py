@@ -12,6 +12,8 @@ dcp         opening a distributed checkpoint: the laws that its index shows
 leaves      the keys of a saved value
 state_dict  the contents of files of torch.save
 saved       their format
+packing     writing an archive of torch.save
+pt_sink     writing a file of torch.save
 source      the payloads
 """
 

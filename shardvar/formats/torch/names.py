@@ -47,6 +47,8 @@ SET_INDEX_SUFFIX = ".bin.index.json"
 SAVE_SUFFIXES = (".pt", ".pth")
 """The endings of files that are torch's, whatever they hold."""
 _SHARED_SUFFIXES = (".bin", ".ckpt")
+SAVED_SUFFIXES = (*SAVE_SUFFIXES, *_SHARED_SUFFIXES)
+"""The endings that files of torch.save have."""
 _PART = re.compile(r"(.*)-\d{5,}-of-\d{5,}\.bin", re.DOTALL)
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
@@ -70,7 +72,7 @@ def find_saved(storage: Storage, name: str) -> list[str]:
         # Items of distributed checkpoints are archives too.
         is_other = name.endswith(DATA_SUFFIX)
         return [name] if not is_other and _begins_as_saved(storage, name, (LEGACY_MAGIC,)) else []
-    endings = (*SAVE_SUFFIXES, *_SHARED_SUFFIXES, SET_INDEX_SUFFIX)
+    endings = (*SAVED_SUFFIXES, SET_INDEX_SUFFIX)
     return [name + each for each in endings if name + each in names and find_saved(storage, name + each)]
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from shardvar.errors import UnsupportedError
-from shardvar.formats.protocol import Sink
+from shardvar.formats.torch.dtypes import DTYPES
 from shardvar.formats.torch.names import SET_INDEX_SUFFIX, find_saved
+from shardvar.formats.torch.pt_sink import SavedSink, plan_saved, remove_saved
 from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.state_dict import open_file, open_set
 from shardvar.planning.capabilities import Capabilities
@@ -12,13 +12,13 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 
-CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset(), many_files=False)
-"""Nothing can be written yet."""
+CAPABILITIES = Capabilities(dtypes=frozenset(DTYPES.values()), slice_dtypes=frozenset(), many_files=False)
+"""Whole tensors of the dtypes that torch has, in one file."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedFormat:
-    """torch.save: a file, or a set of files with an index."""
+    """torch.save: a file, or a set of files with an index, which is only read."""
 
     name: str = "pt"
     """The name for ``format=``."""
@@ -33,13 +33,15 @@ class SavedFormat:
         """Open a file, or the set of that index."""
         return open_set(storage, name) if name.endswith(SET_INDEX_SUFFIX) else open_file(storage, name)
 
-    def create(self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str) -> Sink:
-        """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError("The format pt is read and not written.", "Choose the format safetensors.")
+    def create(
+        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
+    ) -> SavedSink:
+        """Lay out a file. The metadata are dropped: a state dict has no place for them."""
+        return plan_saved(storage, name, assignment, self.capabilities, generation)
 
     def remove(self, storage: Storage, name: str) -> None:
-        """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError("The format pt is read and not written.", "Remove the file.")
+        """Remove the file."""
+        remove_saved(storage, name)
 
 
 FORMAT = SavedFormat()

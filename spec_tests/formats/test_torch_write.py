@@ -1,0 +1,140 @@
+"""Files of torch.save that shardvar writes; ``spec_tests/peers`` lets torch itself read them."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.formats.torch.archive import open_archive
+from shardvar.formats.torch.dtypes import DTYPES
+from shardvar.formats.torch.packing import tensor_call
+from shardvar.formats.torch.pt_sink import plan_saved
+from shardvar.formats.torch.tensors import tensor_of
+from shardvar.wire.inert import Node
+from shardvar.wire.opcode_writer import build_pickle
+from shardvar.wire.pickle import parse_pickle
+from spec_tests.helpers.format_protocol import GOLDEN
+
+TENSORS: dict[str, Any] = {
+    "layer.0.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "layer": np.arange(5, dtype=np.uint16),
+    "naïve ✓": np.array(7, np.int64),
+    "": np.zeros((0, 3), np.bool),
+}
+READABLE = {
+    "collections.OrderedDict",
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_tensor_v3",
+    "torch.storage.UntypedStorage",
+}
+"""The names, with those of dtypes and their storages, that ``torch.load(weights_only=True)`` takes."""
+
+
+def test_a_file_has_the_tensors_under_their_own_keys(tmp_path: Path) -> None:
+    """Also where one key is the beginning of another, which could not be nested dicts."""
+    sv.save(tmp_path / "x.pt", TENSORS)
+    loaded = sv.load(tmp_path / "x.pt")
+    assert loaded.keys() == TENSORS.keys()
+    for key, array in TENSORS.items():
+        assert np.array_equal(loaded[key], array) and loaded[key].dtype == array.dtype
+    assert sv.verify(tmp_path / "x.pt").ok
+
+
+def test_pythons_zipfile_reads_the_file_and_agrees_with_every_checksum(tmp_path: Path) -> None:
+    sv.save(tmp_path / "x.pt", TENSORS)
+    with zipfile.ZipFile(tmp_path / "x.pt") as archive:
+        assert archive.testzip() is None
+        folder = "archive/"
+        assert [name.removeprefix(folder) for name in archive.namelist()] == [
+            "data.pkl",
+            "byteorder",
+            *(f"data/{number}" for number in range(len(TENSORS))),
+            "version",
+        ]
+        assert archive.read(folder + "data/0") == TENSORS["layer.0.weight"].tobytes()
+        assert (archive.read(folder + "version"), archive.read(folder + "byteorder")) == (b"3\n", b"little")
+
+
+def test_payloads_begin_at_multiples_of_64_and_are_mapped(tmp_path: Path) -> None:
+    sv.save(tmp_path / "x.pt", TENSORS)
+    with sv.open_checkpoint(tmp_path / "x.pt") as reader:
+        entries = reader.entries()
+        assert entries.plain.all() and not (entries.start % 64).any()
+
+
+def test_the_pickle_names_nothing_but_tensors(tmp_path: Path) -> None:
+    dtypes = {name: np.zeros(2, name) for name in DTYPES.values() if hasattr(np, name)}
+    sv.save(tmp_path / "x.pt", dtypes)
+    octets = (tmp_path / "x.pt").read_bytes()
+    names: list[str] = []
+    pickle = open_archive(lambda start, nbytes: octets[start : start + nbytes], 0, len(octets)).pickle()
+    parse_pickle(pickle, names.append)
+    others = set(names) - READABLE - DTYPES.keys()
+    assert all(name.startswith("torch.") and name.endswith("Storage") for name in others) and pickle[1] == 2
+
+
+@given(st.sampled_from(sorted(DTYPES.values())), st.lists(st.integers(0, 4), max_size=4).map(tuple))
+def test_a_tensor_that_is_described_is_the_one_that_is_read(dtype: str, shape: tuple[int, ...]) -> None:
+    """Law: ``tensor_of(tensor_call(dtype, shape, number))`` is contiguous, of that dtype and shape, and all of it."""
+    node, _ = parse_pickle(build_pickle(tensor_call(dtype, shape, 7)))
+    assert type(node) is Node
+    tensor = tensor_of(node)
+    assert (tensor.dtype, tensor.shape, tensor.offset, tensor.record) == (dtype, shape, 0, "data/7")
+    assert tensor.is_contiguous and tensor.storage_nbytes == tensor.count * tensor.itemsize
+
+
+def test_a_checkpoint_in_slices_becomes_one_file_of_whole_tensors(tmp_path: Path) -> None:
+    source = GOLDEN / "torch_dcp" / "rows11_ranks3" / "ckpt"
+    sv.reshard(source, tmp_path / "model.pt")
+    assert sv.diff(source, tmp_path / "model.pt").equal
+    sv.reshard(tmp_path / "model.pt", tmp_path / "again.pth")
+    assert (tmp_path / "again.pth").read_bytes() == (tmp_path / "model.pt").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "written"),
+    [("x.pt", None, "x.pt"), ("x.pth", None, "x.pth"), ("x", "pt", "x.pt"), ("x.bin", "pt", "x.bin")],
+)
+def test_a_file_is_named_as_it_was_asked_for(name: str, form: str | None, written: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        sv.save(tmp_path / name, TENSORS, format=form, force=True)
+        assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == [written]
+    assert sv.load(tmp_path / name).keys() == TENSORS.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors", "error", "why"),
+    [
+        ("x.pt", {"text": np.array([b"a"])}, UnsupportedError, "'text' .string."),
+        ("x.pt", {"whole": np.zeros((2, 2), "i1"), "q": "int4"}, UnsupportedError, "'q' .int4."),
+        ("x.bin.index.json", TENSORS, UnsupportedError, "index of a set"),
+    ],
+)
+def test_what_torch_does_not_have_is_refused_before_anything_is_written(
+    name: str, tensors: dict[str, Any], error: type[Exception], why: str, tmp_path: Path
+) -> None:
+    import ml_dtypes
+
+    named = {key: np.zeros(2, ml_dtypes.int4) if type(value) is str else value for key, value in tensors.items()}
+    with pytest.raises(error, match=why):
+        sv.save(tmp_path / name, named)
+    assert [path for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == []
+
+
+def test_a_partition_or_a_limit_of_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="holds no slices"):
+        sv.save(tmp_path / "x.pt", TENSORS, partition=2)
+    with pytest.raises(ArgumentError, match="one file"):
+        sv.save(tmp_path / "x.pt", TENSORS, policy=sv.MaxShardSizePolicy(max_shard_size=24))
+
+
+def test_more_tensors_than_a_pickle_may_describe_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{plan_saved.__module__}.MAX_PICKLE_NBYTES", 300)
+    with pytest.raises(UnsupportedError, match="MAX_PICKLE_NBYTES"):
+        sv.save(tmp_path / "x.pt", TENSORS)

@@ -1,0 +1,64 @@
+"""Files of torch.save that shardvar writes, read by PyTorch: bit for bit, with ``weights_only`` and mapped."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.formats.torch.dtypes import DTYPES
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+SHAPES = [(), (0, 3), (5,), (2, 0), (3, 4), (2, 1, 2)]
+
+
+def tensors() -> dict[str, np.ndarray]:
+    """One of every dtype and shape, filled with all kinds of bits; those of bool with 0 and 1."""
+    import ml_dtypes
+
+    rng = np.random.default_rng(7)
+    made = {}
+    for name in sorted(DTYPES.values()):
+        dtype = np.dtype(getattr(np, name, None) or getattr(ml_dtypes, name))
+        for shape in SHAPES:
+            octets = rng.integers(0, 2 if name == "bool" else 256, int(np.prod(shape)) * dtype.itemsize, np.uint8)
+            made[f"{name}.{len(shape)}.{shape}"] = np.frombuffer(octets.tobytes(), dtype).reshape(shape)
+    return made | {"naïve ✓": np.arange(3)}
+
+
+@pytest.mark.parametrize("options", [{}, {"weights_only": True}, {"weights_only": True, "mmap": True}])
+def test_what_shardvar_writes_torch_loads_bit_for_bit(options: dict[str, bool], tmp_path: Path) -> None:
+    written = tensors()
+    sv.save(tmp_path / "x.pt", written)
+    loaded = torch.load(tmp_path / "x.pt", **options)
+    assert loaded.keys() == written.keys()
+    for key, array in written.items():
+        tensor = loaded[key]
+        assert tuple(tensor.shape) == array.shape and tensor.is_contiguous() and not tensor.requires_grad
+        assert str(tensor.dtype) == f"torch.{array.dtype.name}"
+        octets = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+        assert octets == array.tobytes(), key
+
+
+def test_a_module_loads_a_state_dict_that_was_resharded(tmp_path: Path) -> None:
+    """A linear layer goes through a checkpoint in slices and back."""
+    layer, other = torch.nn.Linear(5, 7), torch.nn.Linear(5, 7)
+    torch.save(layer.state_dict(), tmp_path / "a.pt")
+    sv.reshard(tmp_path / "a.pt", tmp_path / "sliced", format="shardvar", partition=3)
+    sv.reshard(tmp_path / "sliced", tmp_path / "b.pt")
+    other.load_state_dict(torch.load(tmp_path / "b.pt", weights_only=True, mmap=True))
+    assert torch.equal(layer.weight, other.weight) and torch.equal(layer.bias, other.bias)
+
+
+def test_an_empty_file_is_an_empty_state_dict(tmp_path: Path) -> None:
+    sv.save(tmp_path / "x.pt", {})
+    assert torch.load(tmp_path / "x.pt", weights_only=True) == {}
+
+
+def test_many_tensors_need_the_wide_directory_and_are_loaded(tmp_path: Path) -> None:
+    """Zip counts members in 16 bits, and in 64 bits beyond."""
+    written = {f"t{number}": np.array([number]) for number in range(1 << 16)}
+    sv.save(tmp_path / "x.pt", written)
+    loaded = torch.load(tmp_path / "x.pt", weights_only=True)
+    assert len(loaded) == 1 << 16 and loaded["t65535"].tolist() == [65535]

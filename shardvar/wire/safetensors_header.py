@@ -131,7 +131,7 @@ def parse_header(header: bytes, file_nbytes: int) -> Header:
     bits = [STORED_DTYPES[info["dtype"]][1] for info in infos]
 
     # Law 3, sizes. BEGIN and END count from the end of the header.
-    nbytes = _sizes(keys, shapes, bits)
+    nbytes = sizes_of(keys, shapes, bits)
     begin, end = _offsets(keys, [info["data_offsets"] for info in infos])
     wrong = np.flatnonzero((begin > end) | (end - begin != nbytes))
     if len(wrong):
@@ -173,6 +173,20 @@ def build_header(rows: Sequence[tuple[str, str, Sequence[int]]], metadata: Mappi
     return len(encoded).to_bytes(PREAMBLE_NBYTES, "little") + encoded
 
 
+def sizes_of(keys: Sequence[str], shapes: Sequence[Sequence[int]], bits: Sequence[int]) -> _Ints:
+    """Return [n] the bytes that dtypes and shapes need, or raise if a tensor is too large to exist."""
+    sizes = []  # of Python's integers, which do not overflow
+    for key, shape, width in zip(keys, shapes, bits, strict=True):
+        size = _product(shape) * width
+        # An extent of 0 does not make the others harmless: NumPy cannot hold an array of shape (2**62, 2**62, 0).
+        if (size or _product([*filter(None, shape)]) * width) > 8 * MAX_NBYTES:
+            raise past_limit(f"The tensor {key!r} of shape {shape[:8]} is too large to exist: its size", "MAX_NBYTES")
+        if size % 8:
+            raise invalid(f"The tensor {key!r} ends within a byte.")
+        sizes.append(size // 8)
+    return np.array(sizes, dtype=np.int64)
+
+
 def _check_types(keys: Sequence[str], infos: Sequence[Any]) -> None:
     """Raise if a tensor is not described by the three fields, each of its type and known to this reader."""
     for key, info in zip(keys, infos, strict=True):
@@ -204,20 +218,6 @@ def _has_fields(info: Any) -> bool:
 def _are_naturals(numbers: Sequence[Any]) -> bool:
     """Return True if all are integers and none is negative; True and 2.0 are not integers here."""
     return set(map(type, numbers)) <= {int} and min(numbers, default=0) >= 0
-
-
-def _sizes(keys: Sequence[str], shapes: Sequence[Sequence[int]], bits: Sequence[int]) -> _Ints:
-    """Return [n] the bytes that dtypes and shapes need; Python's integers do not overflow."""
-    sizes = []
-    for key, shape, width in zip(keys, shapes, bits, strict=True):
-        size = _product(shape) * width
-        # An extent of 0 does not make the others harmless: NumPy cannot hold an array of shape (2**62, 2**62, 0).
-        if (size or _product([*filter(None, shape)]) * width) > 8 * MAX_NBYTES:
-            raise past_limit(f"The tensor {key!r} of shape {shape[:8]} is too large to exist: its size", "MAX_NBYTES")
-        if size % 8:
-            raise invalid(f"The tensor {key!r} ends within a byte.")
-        sizes.append(size // 8)
-    return np.array(sizes, dtype=np.int64)
 
 
 def _product(shape: Sequence[int]) -> int:

@@ -152,7 +152,10 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
         "m.safetensors.index.json",
     ]
     index = json.loads(contents[0]["m.safetensors.index.json"])
-    assert index["metadata"] == {"total_size": sum(array.nbytes for array in OLD.values())}
+    assert index["metadata"] == {
+        "total_parameters": sum(array.size for array in OLD.values()),
+        "total_size": sum(array.nbytes for array in OLD.values()),
+    }
     assert index["weight_map"]["c"] == "m-00002-of-00002.safetensors"
 
 
@@ -169,7 +172,7 @@ def test_a_checkpoint_of_nothing_and_one_of_an_idle_file_are_written(tmp_path: P
 @pytest.mark.parametrize(
     ("typed", "found"),
     [
-        ("", ["m.safetensors.index.json"]),
+        ("", ["m.safetensors.index.json", "other.safetensors"]),
         ("m", ["m.safetensors.index.json"]),
         ("m.safetensors.index.json", ["m.safetensors.index.json"]),
         ("m-00002-of-00002.safetensors", ["m.safetensors.index.json"]),

@@ -120,6 +120,7 @@ _SEEDS = {
     "tensorflow": lambda: checkpoints(".index", ".data-"),
     "safetensors": lambda: contents(".safetensors"),
     "safetensors_set": sets,
+    "safetensors_shards": lambda: (octets for octets in contents(".safetensors") if b"DCP_SHARDING_INFO" in octets),
     "npz": lambda: contents(".npz"),
     "torch_index": lambda: contents(".metadata"),
     "torch_saved": lambda: contents(".pt"),

@@ -166,7 +166,11 @@ def read_table(data: bytes) -> None:
         pass
 
 
-_SAFETENSORS = {"safetensors": "ck.safetensors", "safetensors_set": "ck.safetensors.index.json"}
+_SAFETENSORS = {
+    "safetensors": "ck.safetensors",
+    "safetensors_set": "ck.safetensors.index.json",
+    "safetensors_shards": "shard-00001-model-00001-of-00001.safetensors",
+}
 
 _READERS = [
     Target("native", reader_of("shardvar", "ck", "ck.svindex")),

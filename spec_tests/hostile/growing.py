@@ -18,7 +18,7 @@ from spec_tests.helpers.native_checkpoints import hand_made
 from spec_tests.hostile.case import Files
 from spec_tests.hostile.native import native, native_slices, u32, u64
 from spec_tests.hostile.npz import Member, archive, npy
-from spec_tests.hostile.safetensors import safetensors, tensor
+from spec_tests.hostile.safetensors import safetensors, shard, tensor
 from spec_tests.hostile.tensorflow import block, bundle_entry, handle, masked, proto, stored, table, varint
 
 
@@ -248,6 +248,16 @@ def st_metadata(count: int) -> Files:
     return st_file({"__metadata__": {f"name{number}": "text" for number in range(count)}, "t": tensor()}, bytes(16))
 
 
+def st_shards(count: int) -> Files:
+    """Shards of one slice each, of which every second one is missing."""
+    return {name: file for rank in range(count) for name, file in shard(2 * rank + 2, {"t": [4 * rank]}).items()}
+
+
+def st_shard_keys(count: int) -> Files:
+    """A shard of many slices, each behind a hole."""
+    return shard(1, {f"key{number}": [4 + number] for number in range(count)})
+
+
 def st_set_files(count: int) -> Files:
     """A set whose tensors are in files that are missing."""
     names = {f"key{number}": f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)}
@@ -369,6 +379,8 @@ CONSTRUCTS = [
     Construct("safetensors digits", "ck.safetensors", st_digits, 3000),
     Construct("safetensors zeros", "ck.safetensors", st_zeros, 5000),
     Construct("safetensors metadata", "ck.safetensors", st_metadata, 3000),
+    Construct("safetensors shards", "shard-00002-model-00001-of-00001.safetensors", st_shards, 200),
+    Construct("safetensors shard keys", "shard-00001-model-00001-of-00001.safetensors", st_shard_keys, 500),
     Construct("safetensors set files", "ck.safetensors.index.json", st_set_files, 300),
     Construct("safetensors set keys", "ck.safetensors.index.json", st_set_keys, 2000),
     Construct("npz keys", "ck.npz", npz_keys, 500),

@@ -4,7 +4,7 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 
-from spec_tests.hostile.case import PICTURE, Case
+from spec_tests.hostile.case import PICTURE, Case, Files
 
 
 def safetensors(header: object, data: bytes = bytes(16), nbytes: int | None = None) -> bytes:
@@ -107,3 +107,30 @@ def safetensors_cases() -> Iterator[Case]:
             f"The index of a set says that a tensor lies in {file!r}.",
             {"ck.safetensors.index.json": index, "ck.safetensors": safetensors({"t": tensor()})},
         )
+    yield from _shard_cases()
+
+
+def shard(rank: int, offsets: dict[str, object], shape: Sequence[int] = (4,)) -> Files:
+    """The file of one rank, whose slices begin at these offsets."""
+    info = json.dumps({key: {"saved_offsets": each} for key, each in offsets.items()})
+    header: dict[str, object] = {"__metadata__": {"DCP_SHARDING_INFO": info}}
+    header |= {key: tensor(16 * number, 16 * number + 16, shape) for number, key in enumerate(offsets)}
+    return {f"shard-{rank:05}-model-00001-of-00001.safetensors": safetensors(header, bytes(16 * len(offsets)))}
+
+
+def _shard_cases() -> Iterator[Case]:
+    first = shard(1, {"t": [0]})
+    for name, error, why, files in (
+        ("lost", "IncompleteCheckpoint", "The first shard is lost: zeros are taken for it.", shard(2, {"t": [4]})),
+        ("hole", "IncompleteCheckpoint", "Two elements are in no slice.", first | shard(2, {"t": [6]})),
+        ("overlap", "OverlappingSlices", "Two elements are in two slices.", first | shard(2, {"t": [2]})),
+        ("huge", "InvalidCheckpoint", "A slice of 16 bytes begins at 2^61.", first | shard(2, {"t": [1 << 61]})),
+        ("digits", "InvalidCheckpoint", "A slice begins at 10^100.", first | shard(2, {"t": [10**100]})),
+        ("negative", "InvalidCheckpoint", "A slice begins at -4: before the array.", first | shard(2, {"t": [-4]})),
+        ("axes", "InconsistentTensor", "Two slices differ in rank.", first | shard(2, {"t": [0, 0]}, (2, 2))),
+        ("nothing", "InvalidCheckpoint", "A slice without a place.", first | shard(2, {"t": None})),
+    ):  # fmt: skip
+        yield Case(f"safetensors_shard_{name}", min(files), error, why, files)
+    (alone,) = shard(2, {"t": [4]}).values()
+    why = "One shard under the name of a whole file: half a tensor is taken for all of it."
+    yield Case("safetensors_shard_renamed", "ck.safetensors", "IncompleteCheckpoint", why, {"ck.safetensors": alone})

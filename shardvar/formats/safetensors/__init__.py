@@ -1,13 +1,17 @@
 """safetensors, single files and sharded sets, read more carefully than the real library reads them.
 
 names     file names, and what a person may type for a checkpoint
+offsets   the places of slices in files of PyTorch's distributed checkpoints
 source    headers and the set's index: contents, what is wrong with them, and the payloads
+shards    the contents of such files, joined
 sink      writing a checkpoint
 """
 
 from dataclasses import dataclass
 
-from shardvar.formats.safetensors.names import SET_INDEX_SUFFIX, find_safetensors, prefix_of
+from shardvar.errors import UnsupportedError
+from shardvar.formats.safetensors.names import find_safetensors, is_set_index, split_shard_name
+from shardvar.formats.safetensors.shards import read_shards
 from shardvar.formats.safetensors.sink import SafetensorsSink, plan_safetensors, remove_safetensors
 from shardvar.formats.safetensors.source import SafetensorsSource, read_set, read_single
 from shardvar.planning.capabilities import Capabilities
@@ -30,23 +34,34 @@ class SafetensorsFormat:
     """The dtypes that the real library can read back, whole."""
 
     def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the files, and the indexes of sets, that ``name`` may mean."""
+        """Return the files, the indexes of sets, and the first files of shards that ``name`` may mean."""
         return find_safetensors(storage, name)
 
     def open(self, storage: Storage, name: str) -> SafetensorsSource:
-        """Open a file, or the set of that index."""
-        read = read_set if name.endswith(SET_INDEX_SUFFIX) else read_single
+        """Open a file, the set of that index, or all shards that have such a name."""
+        read = read_set if is_set_index(name) else read_shards if split_shard_name(name) else read_single
         return SafetensorsSource(read(storage, name))
 
     def create(
         self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
     ) -> SafetensorsSink:
         """Lay out a file, or a set; the metadata go into each file's ``__metadata__``."""
+        _check_is_own(name)
         return plan_safetensors(storage, name, assignment, metadata, self.capabilities, generation)
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the file and the set of that prefix; a writer leaves one of the two."""
-        remove_safetensors(storage, prefix_of(name))
+        _check_is_own(name)
+        remove_safetensors(storage, name)
+
+
+def _check_is_own(name: str) -> None:
+    """Raise ``UnsupportedError`` if a name is that of a shard, which is read and not written."""
+    if split_shard_name(name):
+        cause = (
+            f"{name} is named as a shard of PyTorch's distributed checkpoints, which shardvar reads and does not write."
+        )
+        raise UnsupportedError(cause, "Choose another name, such as model.safetensors.")
 
 
 FORMAT = SafetensorsFormat()

@@ -2,29 +2,67 @@
 
     one file    PREFIX.safetensors
     a set       PREFIX-00001-of-00003.safetensors, …, and PREFIX.safetensors.index.json, which lists the file of each
-    key
+                key
+    a variant   the same with PREFIX.VARIANT for PREFIX, whose index may also be PREFIX.safetensors.index.VARIANT.json
+                or, as older programs wrote it, PREFIX.safetensors.VARIANT.index.json, with files named
+                PREFIX-00001-of-00003.VARIANT.safetensors
+    shards      shard-00002-PREFIX-00001-of-00003.safetensors: the slices that rank 2, of ranks from 1 on, had of the
+                tensors of file 1 of 3, as PyTorch's distributed checkpoints write them; no index lists them
 
-PREFIX is often ``model`` or ``diffusion_pytorch_model``, and files of a set may have any other names. A set is named by
-its index.
+PREFIX is often ``model`` or ``diffusion_pytorch_model``, VARIANT ``fp16``, and files of a set may have any other names.
+A set is named by its index, shards by the first of their files.
 """
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from shardvar.errors import CheckpointError, StorageError
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import SNIFF_NBYTES
 from shardvar.wire.safetensors_header import header_nbytes
+from shardvar.wire.set_index import read_set_index
 
 SAFETENSORS_SUFFIX = ".safetensors"
 SET_INDEX_SUFFIX = ".safetensors.index.json"
 
-_PART = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})\.safetensors", re.DOTALL)
+_INDEX = re.compile(r"(.*)\.safetensors(\.[^.]+)?\.index(\.[^.]+)?\.json", re.DOTALL)
+_PART = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})(\.[^.]+)?\.safetensors", re.DOTALL)
+_SHARD = re.compile(r"shard-(\d{5,})-(.*)-(\d{5,})-of-(\d{5,})\.safetensors", re.DOTALL)
+_DIGITS = 10
+"""Ten digits are more files than can exist; a hostile name must not make anyone work on billions of them."""
+
+
+class ShardName(NamedTuple):
+    """The parts of the name of a shard."""
+
+    prefix: str
+    """The prefix that all files share."""
+    num_files: int
+    """The number of files that each rank may have."""
+    rank: int
+    """The rank that wrote it, from 1 on."""
+    number: int
+    """The number of the file among those of its rank, from 1 on."""
 
 
 def set_index_name(prefix: str) -> str:
-    """Return the name of a set's index."""
+    """Return the name that is given to the index of a new set."""
     return prefix + SET_INDEX_SUFFIX
+
+
+def is_set_index(name: str) -> bool:
+    """Return True if a name is that of the index of a set, or of a variant of it.
+
+    >>> is_set_index("model.safetensors.index.fp16.json"), is_set_index("model.safetensors")
+    (True, False)
+    """
+    return _INDEX.fullmatch(name) is not None
+
+
+def index_name_of(name: str) -> str:
+    """Return the name of the index of a set that a checkpoint of this name is, or would be."""
+    return name if is_set_index(name) else set_index_name(prefix_of(name))
 
 
 def part_name(prefix: str, number: int, count: int) -> str:
@@ -39,22 +77,39 @@ def part_name(prefix: str, number: int, count: int) -> str:
 def split_part_name(name: str) -> tuple[str, int, int] | None:
     """Return prefix, number and count of a file of a set; None if the name is of another form.
 
-    >>> split_part_name("model-00001-of-00003.safetensors")
-    ('model', 1, 3)
+    >>> split_part_name("model-00001-of-00003.safetensors"), split_part_name("model-00001-of-00003.fp16.safetensors")
+    (('model', 1, 3), ('model.fp16', 1, 3))
     """
     match = _PART.fullmatch(name)
-    # Ten digits are more files than can exist; a hostile name must not make anyone work on billions of them.
-    return (match[1], int(match[2]), int(match[3])) if match and max(map(len, match.groups()[1:])) < 10 else None
+    if match is None or split_shard_name(name) or max(len(match[2]), len(match[3])) >= _DIGITS:
+        return None
+    return match[1] + (match[4] or ""), int(match[2]), int(match[3])
+
+
+def split_shard_name(name: str) -> ShardName | None:
+    """Return the parts of the name of a shard; None if the name is of another form.
+
+    >>> split_shard_name("shard-00002-model-00001-of-00003.safetensors")
+    ShardName(prefix='model', num_files=3, rank=2, number=1)
+    """
+    match = _SHARD.fullmatch(name)
+    if match is None or max(len(match[1]), len(match[3]), len(match[4])) >= _DIGITS:
+        return None
+    return ShardName(match[2], int(match[4]), int(match[1]), int(match[3]))
 
 
 def prefix_of(name: str) -> str:
-    """Return the prefix of a checkpoint by any of its names.
+    """Return the prefix of a checkpoint by any of its names; that of a variant includes the variant.
 
     >>> prefix_of("model.safetensors.index.json"), prefix_of("model-00001-of-00003.safetensors"), prefix_of("model")
     ('model', 'model', 'model')
+    >>> prefix_of("model.safetensors.index.fp16.json"), prefix_of("model.fp16-00001-of-00003.safetensors")
+    ('model.fp16', 'model.fp16')
     """
-    part = split_part_name(name)
-    return part[0] if part else name.removesuffix(SET_INDEX_SUFFIX).removesuffix(SAFETENSORS_SUFFIX)
+    part, index = split_part_name(name), _INDEX.fullmatch(name)
+    if index:
+        return index[1] + (index[2] or "") + (index[3] or "")
+    return part[0] if part else name.removesuffix(SAFETENSORS_SUFFIX)
 
 
 def part_names_of(prefix: str, names: Iterable[str]) -> list[str]:
@@ -62,23 +117,30 @@ def part_names_of(prefix: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if (part := split_part_name(name)) and part[0] == prefix]
 
 
+def shard_names_of(name: str, names: Iterable[str]) -> list[str]:
+    """Return those of the names that are of shards of one checkpoint with ``name``, in order."""
+    wanted = split_shard_name(name)
+    return sorted(each for each in names if wanted and (found := split_shard_name(each)) and found[:2] == wanted[:2])
+
+
 def find_safetensors(storage: Storage, name: str) -> list[str]:
-    """Return the files, and the indexes of sets, that a name may mean."""
+    """Return the files, the indexes of sets, and the first files of shards that a name may mean."""
     names = storage.names()
     if not name:
-        return _all_checkpoints(names)
-    # A file of a set means the set, if its index exists; else it is read alone.
-    part = split_part_name(name)
-    if name in names and part and set_index_name(part[0]) in names:
-        return [set_index_name(part[0])]
-    is_named = name.endswith((SAFETENSORS_SUFFIX, SET_INDEX_SUFFIX))
-    if name in names and (is_named or _begins_with_header(storage, name)):
-        return [name]
+        return _all_checkpoints(storage, names)
+    if name in names:
+        # A file of a set means the set, if its index exists; else it is read alone.
+        part = split_part_name(name)
+        own = _indexes_of(part[0], names) if part else shard_names_of(name, names)[:1]
+        is_named = name.endswith(SAFETENSORS_SUFFIX) or is_set_index(name)
+        return own or ([name] if is_named or _begins_with_header(storage, name) else [])
     # The name is not a file's: it is a prefix, or the name under which one file was saved that a policy made a set of.
     prefix = name.removesuffix(SET_INDEX_SUFFIX).removesuffix(SAFETENSORS_SUFFIX)
-    others = [set_index_name(prefix)] if name != prefix else [name + SAFETENSORS_SUFFIX, set_index_name(name)]
-    found = [other for other in others if other in names]
-    return found or ([set_index_name(prefix)] if orphans_of(prefix, names) else [])
+    # Only files whose names begin with the prefix count, as in ``formats.table``.
+    parts = [part for part in part_names_of(prefix, names) if part.startswith(prefix + "-")]
+    indexes = [index for index in _indexes_of(prefix, names) if parts or index == set_index_name(prefix)]
+    single = [name + SAFETENSORS_SUFFIX] if name == prefix and name + SAFETENSORS_SUFFIX in names else []
+    return single + indexes or ([set_index_name(prefix)] if orphans_of(prefix, [*parts, *indexes]) else [])
 
 
 def orphans_of(prefix: str, names: Iterable[str]) -> list[str]:
@@ -88,23 +150,51 @@ def orphans_of(prefix: str, names: Iterable[str]) -> list[str]:
     ['model-00001-of-00002.safetensors']
     """
     names = list(names)
-    has_index = set_index_name(prefix) in names
-    parts = [] if has_index else part_names_of(prefix, names)
+    parts = [] if _indexes_of(prefix, names) else part_names_of(prefix, names)
     return [name for name in parts if (part := split_part_name(name)) and part[2] > 1]
 
 
-def _all_checkpoints(names: list[str]) -> list[str]:
-    """Return the checkpoints of a directory.
+def _indexes_of(prefix: str, names: Iterable[str]) -> list[str]:
+    """Return the indexes of sets with that prefix."""
+    return [name for name in names if is_set_index(name) and prefix_of(name) == prefix]
 
-    An index speaks for its directory: the files beside it belong to it, apart from one file of the same prefix.
-    """
-    indexes = [name for name in names if name.endswith(SET_INDEX_SUFFIX)]
-    files = [name for name in names if name.endswith(SAFETENSORS_SUFFIX)]
-    if indexes:
-        return sorted([*indexes, *({prefix_of(index) + SAFETENSORS_SUFFIX for index in indexes} & set(files))])
-    return sorted(
-        {set_index_name(prefix_of(name)) if name in orphans_of(prefix_of(name), [name]) else name for name in files}
-    )
+
+def _all_checkpoints(storage: Storage, names: list[str]) -> list[str]:
+    """Return the checkpoints of a directory: its sets, and the files that are of no set, alone or with their like."""
+    indexes = [name for name in names if is_set_index(name)]
+    prefixes = set(map(prefix_of, indexes))
+    found = set(indexes)
+    loose = []
+    shards: dict[tuple[str, int], str] = {}
+    for name in names:
+        part, shard = split_part_name(name), split_shard_name(name)
+        if not name.endswith(SAFETENSORS_SUFFIX) or (part and part[0] in prefixes):
+            continue
+        if shard:
+            shards.setdefault(shard[:2], name)
+        elif part and part[2] > 1:
+            found.add(set_index_name(part[0]))
+        else:
+            loose.append(name)
+    # The files of a set may have any names, which only its index tells. It is read if there are such files.
+    named = [_named_files(storage, index) for index in indexes] if loose else []
+    is_unclear = any(files is None for files in named)
+    taken = {name for files in named if files for name in files}
+    own = {prefix + SAFETENSORS_SUFFIX for prefix in prefixes}
+    found.update(name for name in loose if name not in taken and (name in own or not is_unclear))
+    return sorted(found | set(shards.values()))
+
+
+def _named_files(storage: Storage, index: str) -> set[str] | None:
+    """Return the files that an index names; None if it cannot be read, so that any file may be of its set."""
+    try:
+        file = storage.open(index)
+        try:
+            return set(read_set_index(file.read, file.size).weight_map.values())
+        finally:
+            file.close()
+    except (CheckpointError, StorageError):
+        return None
 
 
 def _begins_with_header(storage: Storage, name: str) -> bool:

@@ -17,8 +17,8 @@ import numpy as np
 from shardvar.errors import UnsupportedError
 from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, take_away
 from shardvar.formats.protocol import FileChecksums
-from shardvar.formats.safetensors.names import SAFETENSORS_SUFFIX, part_name, part_names_of, prefix_of, set_index_name
-from shardvar.formats.safetensors.source import DESCRIPTION_KEY, WRITER_KEY
+from shardvar.formats.safetensors.names import SAFETENSORS_SUFFIX, index_name_of, part_name, part_names_of, prefix_of
+from shardvar.formats.safetensors.source import DESCRIPTION_KEY, FORMAT_KEY, FORMAT_VALUE, TOTALS, WRITER_KEY
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
@@ -58,6 +58,8 @@ class SafetensorsSink:
     """The directory for the files."""
     prefix: str
     """The prefix of the files."""
+    index: str
+    """The name of the index that a set gets."""
     assignment: Assignment
     """The tensors, and the file of each."""
     asides: list[str]
@@ -73,10 +75,10 @@ class SafetensorsSink:
         """Put the finished files in place, the index last, and remove what it does not name."""
         # Plan: only files that have tensors are kept; one file is named without numbers, several are a set.
         filled = np.unique(self.assignment.file).tolist()
-        owns_set = _owns_set(self.prefix, self.storage.names())
+        owns_set = _owns_set(self.index, self.storage.names())
         if len(filled) > 1:
             finals = [part_name(self.prefix, number + 1, len(filled)) for number in range(len(filled))]
-            kept = [*finals, set_index_name(self.prefix)]
+            kept = [*finals, self.index]
             self._commit_set([self.asides[number] for number in filled], finals, lambda: self._tidy(kept, owns_set))
         else:
             final = self.prefix + SAFETENSORS_SUFFIX
@@ -91,7 +93,7 @@ class SafetensorsSink:
     def _tidy(self, kept: Sequence[str], owns_set: bool) -> None:
         # Twice: the first pass may remove an old index, and only then are the files that it named unnamed.
         for _ in range(2):
-            remove_unnamed(self.storage, lambda names: _unnamed(self.prefix, names, kept, owns_set))
+            remove_unnamed(self.storage, lambda names: _unnamed(self.prefix, self.index, names, kept, owns_set))
 
     def _commit_single(self, aside: str | None, final: str, tidy: Callable[[], None]) -> None:
         content = build_header([], self.writer.metadata) if aside is None else None
@@ -100,16 +102,16 @@ class SafetensorsSink:
     def _commit_set(self, asides: list[str], finals: list[str], tidy: Callable[[], None]) -> None:
         slices, number = self.assignment.slices, np.unique(self.assignment.file, return_inverse=True)[1]
         weight_map = {slices.key(row): finals[number[row]] for row in range(len(slices))}
-        content = build_set_index(weight_map, {"total_size": int(slices.nbytes.sum())})
+        totals = int(slices.nbytes.sum()), int(slices.shape.prod(axis=1).sum())
+        content = build_set_index(weight_map, dict(zip(TOTALS, totals, strict=True)))
         # A clash of names means an old set of the same count, which cannot be replaced in one step.
-        final = set_index_name(self.prefix)
         is_clash = not set(finals).isdisjoint(self.storage.names())
         put_in_place(
             self.storage,
             list(zip(asides, finals, strict=True)),
-            (self.index_aside, final),
+            (self.index_aside, self.index),
             content,
-            [final] if is_clash else [],
+            [self.index] if is_clash else [],
             tidy,
         )
 
@@ -127,9 +129,9 @@ def plan_safetensors(
         )
         raise UnsupportedError(cause, "Write the tensor whole.")
     description = metadata.description or assignment.description
-    texts = {DESCRIPTION_KEY: description, WRITER_KEY: metadata.writer, **metadata.user}
+    texts = {FORMAT_KEY: FORMAT_VALUE, DESCRIPTION_KEY: description, WRITER_KEY: metadata.writer, **metadata.user}
     writer = SafetensorsWriter({key: text for key, text in texts.items() if text or key in metadata.user})
-    prefix = prefix_of(name)
+    prefix, index = prefix_of(name), index_name_of(name)
     asides = [
         f"{prefix}-{number + 1:05}{SAFETENSORS_SUFFIX}.{generation}.tmp" for number in range(assignment.num_files)
     ]
@@ -139,17 +141,16 @@ def plan_safetensors(
         rows = np.flatnonzero(assignment.file == number)
         mine = slices.take(rows)
         start[rows] = len(build_header(_rows(mine), writer.metadata)) + np.cumsum(mine.nbytes) - mine.nbytes
-    return SafetensorsSink(
-        storage, prefix, assignment, asides, f"{set_index_name(prefix)}.{generation}.tmp", start, writer
-    )
+    return SafetensorsSink(storage, prefix, index, assignment, asides, f"{index}.{generation}.tmp", start, writer)
 
 
-def remove_safetensors(storage: Storage, prefix: str) -> None:
-    """Remove the file of that prefix, and the set if its index exists or was about to exist."""
-    index, single = set_index_name(prefix), prefix + SAFETENSORS_SUFFIX
-    owns_set = _owns_set(prefix, storage.names())
+def remove_safetensors(storage: Storage, name: str) -> None:
+    """Remove the file of that name's prefix, and the set if its index exists or was about to exist."""
+    prefix, index = prefix_of(name), index_name_of(name)
+    single = prefix + SAFETENSORS_SUFFIX
+    owns_set = _owns_set(index, storage.names())
     indexes = [(index, f"{index}.removed.tmp"), (single, f"{prefix}-00001{SAFETENSORS_SUFFIX}.removed.tmp")]
-    take_away(storage, indexes, lambda names: _unnamed(prefix, names, (), owns_set))
+    take_away(storage, indexes, lambda names: _unnamed(prefix, index, names, (), owns_set))
 
 
 def _rows(slices: SliceTable) -> list[tuple[str, str, tuple[int, ...]]]:
@@ -157,24 +158,23 @@ def _rows(slices: SliceTable) -> list[tuple[str, str, tuple[int, ...]]]:
     return [(tensors.keys[row], tensors.dtype(row), tensors.shape(row)) for row in slices.tensor.tolist()]
 
 
-def _owns_set(prefix: str, names: Sequence[str]) -> bool:
-    """Return True if the files of a set with that prefix belong to this checkpoint: its index exists, or nearly did.
+def _owns_set(index: str, names: Sequence[str]) -> bool:
+    """Return True if the files of the set of that index belong to this checkpoint: the index exists, or nearly did.
 
     Without any index they may be a user's last copy, and are not this writer's to remove.
     """
-    return any(name == set_index_name(prefix) or _is_aside(prefix, name, of_index=True) for name in names)
+    return any(name == index or _is_aside(re.escape(index), name) for name in names)
 
 
-def _is_aside(prefix: str, name: str, of_index: bool = False) -> bool:
-    """Return True for a temporary file of that prefix's writers, or its journal; ``of_index`` accepts an index only."""
-    kinds = r"\.safetensors\.index\.json" if of_index else r"(-\d{5,}\.safetensors|\.safetensors\.index\.json)"
-    return re.fullmatch(re.escape(prefix) + kinds + r"\.[A-Za-z0-9]+\.tmp(\.[a-z]+)?", name, re.DOTALL) is not None
+def _is_aside(pattern: str, name: str) -> bool:
+    """Return True for a temporary file of a name that the pattern matches, or its journal."""
+    return re.fullmatch(rf"({pattern})\.[A-Za-z0-9]+\.tmp(\.[a-z]+)?", name, re.DOTALL) is not None
 
 
-def _unnamed(prefix: str, names: Sequence[str], kept: Sequence[str], owns_set: bool) -> list[str]:
+def _unnamed(prefix: str, index: str, names: Sequence[str], kept: Sequence[str], owns_set: bool) -> list[str]:
     """Return the files of this prefix that its checkpoint no longer has, and temporary files of dead writers."""
-    index = set_index_name(prefix)
     # Files of a set go once their index is gone or replaced. If it could not be removed, they are still a checkpoint.
     parts = part_names_of(prefix, names) if owns_set and (index in kept or index not in names) else []
     old = [name for name in (prefix + SAFETENSORS_SUFFIX, index, *parts) if name in names and name not in kept]
-    return [*old, *(name for name in names if _is_aside(prefix, name))]
+    asides = rf"{re.escape(prefix)}-\d{{5,}}\.safetensors|{re.escape(index)}"
+    return [*old, *(name for name in names if _is_aside(asides, name))]

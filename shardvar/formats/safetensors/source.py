@@ -35,6 +35,7 @@ from shardvar.errors import (
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.safetensors.names import SAFETENSORS_SUFFIX, part_names_of, prefix_of, split_part_name
+from shardvar.formats.safetensors.offsets import LAYOUT_KEYS, partial_tensors
 from shardvar.layout.dtypes import code
 from shardvar.limits import MAX_RANK
 from shardvar.pictures.words import named
@@ -48,6 +49,10 @@ from shardvar.wire.set_index import SetIndex, read_set_index
 DESCRIPTION_KEY = "shardvar.description"
 WRITER_KEY = "shardvar.writer"
 """The keys in ``__metadata__`` of two fields of ``Metadata``."""
+FORMAT_KEY, FORMAT_VALUE = "format", "pt"
+"""The text in ``__metadata__`` without which ``from_pretrained`` of Hugging Face refuses a file."""
+TOTALS = ("total_size", "total_parameters")
+"""The keys in the metadata of an index that count the tensors."""
 
 _HALF = 4
 """Bits of an element, two of which share a byte."""
@@ -82,9 +87,10 @@ class _Rows:
 def read_single(storage: Storage, name: str) -> SafetensorsContents:
     """Return the contents of one file."""
     files = DataFiles(storage, [name])
-    header = _read_header(files.open(0))
+    header = read_header(files.open(0))
     rows = _Rows()
     faults: dict[str, ShardvarError] = {}
+    faults.update(partial_tensors(header))
     _add_rows(rows, faults, header, 0, list(range(len(header.keys))))
     return SafetensorsContents(_table(rows, [name], header.metadata, faults), files)
 
@@ -105,14 +111,17 @@ def read_set(storage: Storage, name: str) -> SafetensorsContents:
     for number, file in enumerate(names):
         try:
             _check_name(storage, file)
-            headers[file] = _read_header(files.open(number))
+            headers[file] = read_header(files.open(number))
         except (CheckpointError, StorageError) as error:
             faults.update((key, type(error)(f"{key!r}: {error.cause}", error.remedy)) for key in keys_of[file])
             continue
         row_of = {key: row for row, key in enumerate(headers[file].keys)}
         missing = [key for key in keys_of[file] if key not in row_of]
         faults.update((key, _not_in_file(storage, key, file)) for key in missing)
-        _add_rows(rows, faults, headers[file], number, [row_of[key] for key in keys_of[file] if key in row_of])
+        wanted = [key for key in keys_of[file] if key in row_of]
+        partial = partial_tensors(headers[file])
+        faults.update((key, partial[key]) for key in wanted if key in partial)
+        _add_rows(rows, faults, headers[file], number, [row_of[key] for key in wanted])
 
     # The index again: if it is another one now, the headers may be those of two sets. It was kept open until here, so
     # that the file system cannot give its identity to another file.
@@ -126,11 +135,12 @@ def read_set(storage: Storage, name: str) -> SafetensorsContents:
     findings = [*_disagreements(headers, weight_map), *_miscounts(storage, name, names)]
     if not faults:
         findings += _missized(name, index_metadata, rows.nbytes)
-    metadata |= {k: v if type(v) is str else json.dumps(v) for k, v in index_metadata.items() if k != "total_size"}
+    metadata |= {k: v if type(v) is str else json.dumps(v) for k, v in index_metadata.items() if k not in TOTALS}
     return SafetensorsContents(_table(rows, names, metadata, faults), files, findings)
 
 
-def _read_header(file: ReadableFile) -> Header:
+def read_header(file: ReadableFile) -> Header:
+    """Return the content of the header of a file."""
     with prefix_errors(file.name):
         nbytes = header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size)
         with prefix_errors(f"header at offset {PREAMBLE_NBYTES}"):
@@ -214,7 +224,9 @@ def _table(
         np.full(len(slices), NO_CHECKSUM),
         plain,
     ).take(order)
-    user = dict(metadata)
+    user = {key: text for key, text in metadata.items() if key not in LAYOUT_KEYS}
+    if user.get(FORMAT_KEY) == FORMAT_VALUE and DESCRIPTION_KEY in user:
+        del user[FORMAT_KEY]  # the writer's, and not the user's
     described = Metadata(user.pop(DESCRIPTION_KEY, ""), user.pop(WRITER_KEY, ""), user)
     return TableIndex(entries, files, described, cast(Mapping[str, CheckpointError], faults))
 

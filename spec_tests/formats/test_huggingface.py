@@ -1,0 +1,168 @@
+"""Folders as Hugging Face's libraries leave them, and PyTorch's writer for these: variants, neighbours, shards."""
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import AmbiguousPath, IncompleteCheckpoint, UnsupportedError
+from shardvar.formats.safetensors import FORMAT
+from shardvar.planning.policies import BalancedPolicy
+from shardvar.storage.local import LocalStorage
+from shardvar.wire.safetensors_header import build_header
+from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases
+
+
+def file_of(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] = {}) -> bytes:
+    rows = [(key, str(array.dtype), array.shape) for key, array in arrays.items()]
+    return build_header(rows, metadata) + b"".join(array.tobytes() for array in arrays.values())
+
+
+def write_shard(path: Path, slices: Mapping[str, tuple[tuple[int, ...], np.ndarray]]) -> None:
+    info = {key: {"saved_offsets": list(offset)} for key, (offset, _) in slices.items()}
+    arrays = {key: np.ascontiguousarray(array) for key, (_, array) in slices.items()}
+    path.write_bytes(file_of(arrays, {"DCP_SHARDING_INFO": json.dumps(info), "DCP_VERSION": "1.0", "format": "pt"}))
+
+
+@pytest.mark.parametrize("case", golden_cases("huggingface"))
+def test_a_golden_folder_is_read_as_a_careful_reader_does(case: str) -> None:
+    """R-DAMAGE-1 (RFC 001)"""
+    expected = expectation("huggingface", case)
+    path = GOLDEN / "huggingface" / case / expected["open"]
+    with sv.open_checkpoint(path) as reader:
+        arrays = {key: reader.read(key) for key in reader if key not in reader.faults}
+        faults = reader.faults
+    for key, array in arrays.items():
+        assert described(array, expected["tensors"][key]).items() <= expected["tensors"][key].items(), key
+    assert arrays.keys().isdisjoint(expected.get("bad_keys", ()))
+    if expected["verdict"] == "refuse":
+        assert faults and not sv.verify(path).ok
+    else:
+        assert (arrays.keys(), faults, sv.verify(path).ok) == (expected["tensors"].keys(), {}, True)
+
+
+@given(cuts=st.lists(st.integers(0, 7), max_size=3), other=st.integers(0, 5))
+def test_shards_are_joined_wherever_they_were_cut(cuts: list[int], other: int, tmp_path_factory) -> None:
+    """Empty slices are among them."""
+    folder = tmp_path_factory.mktemp("shards")
+    rows, table = np.arange(7, dtype=np.int16), np.arange(35, dtype=np.float32).reshape(7, 5)
+    bounds = [0, *sorted(cuts), 7]
+    for rank, (start, stop) in enumerate(pairwise(bounds), 1):
+        slices = {"rows": ((start,), rows[start:stop])}
+        if rank <= 2:
+            left, right = ((0, other), (other, 5))[rank - 1] if len(bounds) > 2 else (0, 5)
+            slices["table"] = ((0, left), table[:, left:right])
+        write_shard(folder / f"shard-{rank:05}-model-00001-of-00001.safetensors", slices)
+    loaded = sv.load(folder)
+    assert (loaded["rows"].tolist(), loaded["table"].tolist()) == (rows.tolist(), table.tolist())
+    assert sv.verify(folder).ok
+
+
+def test_the_shards_of_a_folder_are_one_checkpoint_under_the_name_of_each(tmp_path: Path) -> None:
+    for rank in (1, 2):
+        write_shard(tmp_path / f"shard-{rank:05}-model-00001-of-00001.safetensors", {"w": ((rank - 1,), np.ones(1))})
+    names = sorted(path.name for path in tmp_path.iterdir())
+    for typed in ("", *names):
+        assert FORMAT.locate(LocalStorage(str(tmp_path)), typed) == names[:1]
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_no_tensor_is_read_while_a_shard_is_missing_between_others(lost: int, tmp_path: Path) -> None:
+    """A tensor whose last slice is lost would look smaller, and whole."""
+    for rank in (1, 2, 3):
+        if rank != lost:
+            slices = {f"own{rank}": ((0,), np.ones(2)), "w": ((2 * rank - 2,), np.ones(2))}
+            write_shard(tmp_path / f"shard-{rank:05}-model-00001-of-00001.safetensors", slices)
+    with sv.open_checkpoint(tmp_path) as reader:
+        assert reader.faults.keys() == set(reader.keys()) and len(reader.keys()) == 3
+        with pytest.raises(IncompleteCheckpoint, match=f"lacks shard {lost}"):
+            reader.read("w")
+
+
+def test_what_the_numbers_of_shards_cannot_show_is_said(tmp_path: Path) -> None:
+    write_shard(tmp_path / "shard-00001-model-00001-of-00003.safetensors", {"a": ((0,), np.ones(2))})
+    write_shard(tmp_path / "shard-00002-model-00001-of-00003.safetensors", {"a": ((2,), np.ones(2))})
+    write_shard(tmp_path / "shard-00001-model-00002-of-00003.safetensors", {"b": ((0,), np.ones(2))})
+    report = sv.verify(tmp_path)
+    notes = " ".join(report.notes)
+    assert "a lost last shard cannot be noticed" in notes and "1 of 2 shards have a file 2 of 3" in notes
+    assert ["imply 3 files" in each.message for each in report.damages] == [True]
+
+
+def test_a_name_of_a_shard_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"model\.safetensors"):
+        sv.save(tmp_path / "shard-00001-model-00001-of-00001.safetensors", {"w": np.ones(2)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def write_set(folder: Path, index: str, part: str) -> None:
+    names = [part.format(number) for number in (1, 2)]
+    for number, name in enumerate(names):
+        (folder / name).write_bytes(file_of({f"w{number}": np.full(2, number, np.float32)}))
+    weight_map = {f"w{number}": name for number, name in enumerate(names)}
+    (folder / index).write_text(json.dumps({"metadata": {"total_size": 16}, "weight_map": weight_map}))
+
+
+VARIANTS = [
+    ("model.safetensors.index.fp16.json", "model.fp16-{:05}-of-00002.safetensors"),
+    ("diffusion_pytorch_model.safetensors.index.fp16.json", "diffusion_pytorch_model.fp16-{:05}-of-00002.safetensors"),
+    ("model.safetensors.fp16.index.json", "model-{:05}-of-00002.fp16.safetensors"),
+    ("model.fp16.safetensors.index.json", "model.fp16-{:05}-of-00002.safetensors"),
+]
+
+
+@pytest.mark.parametrize(("index", "part"), VARIANTS)
+def test_a_variant_is_a_set_of_its_own(index: str, part: str, tmp_path: Path) -> None:
+    """Alone by its folder, and beside the set that it is a variant of by its own names."""
+    write_set(tmp_path, index, part)
+    storage = LocalStorage(str(tmp_path))
+    assert FORMAT.locate(storage, "") == [index] and sorted(sv.load(tmp_path)) == ["w0", "w1"]
+    assert sv.verify(tmp_path).ok and sv.verify(tmp_path).notes == ()
+    prefix = index[: index.index(".")]
+    write_set(tmp_path, f"{prefix}.safetensors.index.json", prefix + "-{:05}-of-00002.safetensors")
+    assert FORMAT.locate(storage, "") == sorted([index, f"{prefix}.safetensors.index.json"])
+    for typed in (index, part.format(1), part.format(2)):
+        assert FORMAT.locate(storage, typed) == [index]
+    assert FORMAT.locate(storage, prefix) == [f"{prefix}.safetensors.index.json"]
+    with pytest.raises(AmbiguousPath, match="fp16"):
+        sv.load(tmp_path)
+
+
+def test_a_variant_keeps_its_index_when_it_is_replaced(tmp_path: Path) -> None:
+    index, part = VARIANTS[0]
+    write_set(tmp_path, index, part)
+    policy = BalancedPolicy(3)
+    sv.save(tmp_path / index, {key: np.zeros(4) for key in "abc"}, format="safetensors", policy=policy, force=True)
+    names = [f"model.fp16-{number:05}-of-00003.safetensors" for number in (1, 2, 3)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, index])
+    assert sorted(sv.load(tmp_path)) == ["a", "b", "c"]
+
+
+def test_a_consolidated_file_beside_a_set_is_listed_and_not_chosen(tmp_path: Path) -> None:
+    write_set(tmp_path, "model.safetensors.index.json", "model-{:05}-of-00002.safetensors")
+    (tmp_path / "consolidated.safetensors").write_bytes(file_of({"w": np.ones(1)}))
+    storage = LocalStorage(str(tmp_path))
+    assert FORMAT.locate(storage, "") == ["consolidated.safetensors", "model.safetensors.index.json"]
+    with pytest.raises(AmbiguousPath, match=r"consolidated\.safetensors"):
+        sv.load(tmp_path)
+
+
+def test_files_of_a_set_may_have_any_names_and_belong_to_it(tmp_path: Path) -> None:
+    """Also where the index cannot be read, so that any file may be one of its own."""
+    write_set(tmp_path, "model.safetensors.index.json", "weights{}.safetensors")
+    storage = LocalStorage(str(tmp_path))
+    assert FORMAT.locate(storage, "") == ["model.safetensors.index.json"]
+    (tmp_path / "model.safetensors.index.json").write_text("{")
+    assert FORMAT.locate(storage, "") == ["model.safetensors.index.json"]
+
+
+def test_a_folder_is_listed_without_a_read_where_names_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_set(tmp_path, "model.safetensors.index.json", "model-{:05}-of-00002.safetensors")
+    monkeypatch.setattr(LocalStorage, "open", lambda *_: pytest.fail("a file was opened"))
+    assert FORMAT.locate(LocalStorage(str(tmp_path)), "") == ["model.safetensors.index.json"]

@@ -26,7 +26,12 @@ _READ = (STRING, "bool")
 
 
 def load(
-    path: Path, keys: Iterable[str] | None = None, *, mmap: bool = False, verify: str = "auto"
+    path: Path,
+    keys: Iterable[str] | None = None,
+    *,
+    mmap: bool = False,
+    verify: str = "auto",
+    dequantize: bool = False,
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the tensors of a checkpoint as arrays, by key: all of them, or those that are named.
 
@@ -35,6 +40,8 @@ def load(
 
     With ``mmap`` arrays that are contiguous in a file are read-only views of it, unverified until ``sv.verify`` was
     called; the others (strings, bools, tensors in several slices that do not follow each other) are read as above.
+
+    Quantised blocks (GGUF) are bytes, or with ``dequantize`` the numbers that they stand for, as float32.
 
     >>> import numpy as np, tempfile, os
     >>> from shardvar.checkpoint.save import save
@@ -46,7 +53,7 @@ def load(
     if verify not in VERIFY:
         raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
     # Find.
-    with open_checkpoint(path) as reader, reader.explain_policy():
+    with open_checkpoint(path, dequantize=dequantize) as reader, reader.explain_policy():
         entries = _select(reader, keys)
         # Plan.
         mapped = _map_all(reader, entries) if mmap else {}

@@ -8,6 +8,7 @@ directory are asked.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardvar.errors import AmbiguousPath, ArgumentError, CheckpointNotFound
@@ -54,9 +55,11 @@ class Location:
         """The name without its ending: the same for every name that a person may have for this checkpoint."""
         return stem_of_name(self.name, self.format.name)
 
-    def open(self) -> Source:
-        """Open the checkpoint for reading."""
-        return self.format.open(self.storage, self.name)
+    def open(self, *, dequantize: bool = False) -> Source:
+        """Open the checkpoint for reading, with ``dequantize`` with numbers in the place of quantised blocks."""
+        source = self.format.open(self.storage, self.name)
+        convert: Callable[[], Source] | None = getattr(source, "dequantized", None)
+        return convert() if dequantize and convert else source
 
 
 def find_checkpoints(path: Path) -> list[Location]:

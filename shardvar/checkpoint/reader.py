@@ -6,7 +6,7 @@ Opening reads as little as the format allows. ``find`` looks up one key without 
 ``faults`` read the whole index and keep it. ``read`` turns an index into a region, reads that, and picks from it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -89,6 +89,12 @@ class Reader:
     def metadata(self) -> Metadata:
         """The description, the writer and the user's metadata that the checkpoint keeps."""
         return self.source.index.metadata
+
+    @property
+    def encodings(self) -> Mapping[str, str]:
+        """The encodings of keys that are listed as encoded bytes, such as Q8_0 of quantised blocks."""
+        find: Callable[[], Mapping[str, str]] = getattr(self.source, "encodings", dict)
+        return find()
 
     def entries(self) -> EntryTable:
         """All entries as one table; kept."""
@@ -217,14 +223,15 @@ class Reader:
         self.close()
 
 
-def open_checkpoint(path: Path) -> Reader:
+def open_checkpoint(path: Path, *, dequantize: bool = False) -> Reader:
     """Open a checkpoint for reading. Formats with an index open in constant time, however many tensors they hold.
 
-    ``path`` is a prefix, an index file, a directory, or one of the data files. ``CheckpointNotFound``;
+    ``path`` is a prefix, an index file, a directory, or one of the data files. Quantised blocks (GGUF) are bytes, or
+    with ``dequantize`` the numbers that they stand for, as float32. ``CheckpointNotFound``;
     ``AmbiguousPath``; ``MalformedCheckpoint``, ``CorruptCheckpoint`` and the like where the index is damaged.
     """
     found = find_checkpoint(path)
-    return Reader(found.path, found.format.name, found.open())
+    return Reader(found.path, found.format.name, found.open(dequantize=dequantize))
 
 
 def _pick(array: npt.NDArray[Any], pick: Pick) -> npt.NDArray[Any]:

@@ -7,6 +7,7 @@ commit   the index last; a run that was killed is taken up by its generation, a 
 """
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -40,6 +41,7 @@ def reshard(
     filter: str | Iterable[str] | None = None,
     rename: Mapping[str, str] | None = None,
     cast: Mapping[str, str] | None = None,
+    dequantize: bool = False,
     force: bool = False,
     dry_run: bool = False,
     progress: Progress = lambda _nbytes: None,
@@ -49,7 +51,8 @@ def reshard(
     ``format`` defaults to what the ending of ``target`` says, else to that of the source. Tensors keep their slices
     unless ``partition`` says otherwise (see ``save``), and share one file unless ``policy`` says otherwise. ``filter``
     is a glob or several: keys that match one are taken. ``rename`` maps old keys to new ones, or globs with one ``*``
-    to names with one; ``cast`` maps globs to dtypes. ``TargetExists`` without ``force``; the errors of ``save``.
+    to names with one; ``cast`` maps globs to dtypes. Quantised blocks are copied as bytes, or with ``dequantize``
+    as the numbers that they stand for, in float32. ``TargetExists`` without ``force``; the errors of ``save``.
 
     Every checksum is compared before the commit; the source is never touched. If the process is killed, a second run
     reuses finished files. Memory: some blocks of 4 MiB and the columns of the plan, whatever the size of a tensor.
@@ -57,12 +60,14 @@ def reshard(
     # Find.
     check_policy(policy)
     found, goal = _find(source, target, format)
-    with Reader(found.path, found.format.name, found.open()) as reader:
+    with Reader(found.path, found.format.name, found.open(dequantize=dequantize)) as reader:
         # Plan.
-        entries, payloads = _select(reader, filter, rename or {}, cast or {})
-        about = Metadata(writer=WRITER, user=reader.metadata.user)
+        entries, payloads, encodings = _select(reader, filter, rename or {}, cast or {})
+        # Without the encodings, nothing would say what the bytes of blocks mean.
+        about = {"encodings": json.dumps(encodings)} if encodings else {}
+        metadata = Metadata(writer=WRITER, user={**reader.metadata.user, **about})
         work = plan_checkpoint(
-            goal, entries, policy=policy, partition=partition, metadata=about, force=force, source=payloads
+            goal, entries, policy=policy, partition=partition, metadata=metadata, force=force, source=payloads
         )
         generation = _generation(found, reader, payloads, work)
         if dry_run:
@@ -83,11 +88,17 @@ def _find(source: Path, target: Path, format: str | None) -> tuple[Location, Loc
 
 def _select(
     reader: Reader, globs: str | Iterable[str] | None, rename: Mapping[str, str], cast: Mapping[str, str]
-) -> tuple[EntryTable, Source]:
-    """The entries to write, under their new keys and dtypes, and the source that their payloads are read from."""
+) -> tuple[EntryTable, Source, dict[str, str]]:
+    """The entries to write, under their new keys and dtypes, the source of their payloads, and their encodings."""
     for names in (rename, cast):
         check_mapping(names, "names to names")
-    return _cast(reader.source, _renamed(_filtered(reader, globs), dict(rename)), dict(cast))
+    stored = _filtered(reader, globs)
+    renamed = _renamed(stored, dict(rename))
+    encodings = reader.encodings
+    # Under their new names, by which ``cast`` knows them.
+    pairs = zip(stored.slices.tensors.keys, renamed.slices.tensors.keys, strict=True)
+    encoded = {new: encodings[old] for old, new in pairs if old in encodings}
+    return *_cast(reader.source, renamed, dict(cast), encoded), encoded
 
 
 def _filtered(reader: Reader, globs: str | Iterable[str] | None) -> EntryTable:
@@ -144,7 +155,9 @@ def _match(pattern: str, key: str) -> str | None:
     return key[len(head) : len(key) - len(tail)] if fits else None
 
 
-def _cast(source: Source, stored: EntryTable, globs: Mapping[str, str]) -> tuple[EntryTable, Source]:
+def _cast(
+    source: Source, stored: EntryTable, globs: Mapping[str, str], encodings: Mapping[str, str]
+) -> tuple[EntryTable, Source]:
     """The entries with the dtypes that they are cast to, and the source that converts them."""
     if not globs:
         return stored, source
@@ -154,6 +167,9 @@ def _cast(source: Source, stored: EntryTable, globs: Mapping[str, str]) -> tuple
         hits = [key for key in stored.slices.tensors.keys if fnmatchcase(key, glob)]
         if not hits:
             raise ArgumentError(f"No tensor matches {glob!r}, so none is cast to {dtype}.")
+        for key in filter(encodings.__contains__, hits):
+            cause = f"{key!r} consists of blocks of {encodings[key]}: cast to {dtype}, their bytes would mean nothing."
+            raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
         dtypes |= dict.fromkeys(hits, dtype)
     return cast_entries(stored, dtypes), CastSource(source, stored)
 

@@ -81,6 +81,8 @@ class Tensor:
     """The reason why it cannot be read; None for a sound tensor."""
     rows: tuple[int, ...]
     """Its rows in the reader's table of entries."""
+    encoding: str | None = None
+    """The encoding of its bytes, such as Q8_0; None for a tensor whose elements are its values."""
 
     @property
     def mark(self) -> str:
@@ -93,6 +95,7 @@ class Tensor:
         return {
             "key": self.key,
             "dtype": self.dtype,
+            "encoding": self.encoding,
             "shape": None if self.shape is None else list(self.shape),
             "nbytes": self.nbytes,
             "num_slices": self.num_slices,
@@ -206,7 +209,11 @@ def _rows(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace) -> li
     at_terminal = sys.stdout.isatty()
     # Like tensors share a line only in an overview; these options ask about each tensor.
     in_brief = at_terminal and not (arguments.slices or arguments.filter or arguments.stats)
-    kinds = [(tensor.dtype, tensor.shape, tensor.num_slices, tensor.mark) for tensor in tensors] if in_brief else None
+    kinds = (
+        [(tensor.dtype, tensor.encoding, tensor.shape, tensor.num_slices, tensor.mark) for tensor in tensors]
+        if in_brief
+        else None
+    )
     rows: list[tuple[str, ...]] = []
     for line in tree_lines([tensor.key for tensor in tensors], kinds):
         # A guide has three characters for each level, and a pipe gets two spaces below the first: 6 // 3 - 1 = 1 step.
@@ -238,7 +245,7 @@ def _tensor_row(label: str, tensor: Tensor) -> tuple[str, ...]:
     shape = "" if tensor.shape is None else human_shape(tensor.shape)
     return (
         label,
-        tensor.dtype or "",
+        f"{tensor.dtype or ''} {tensor.encoding or ''}".strip(),
         shape,
         human_size(tensor.nbytes),
         str(tensor.num_slices),
@@ -271,7 +278,7 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
     # Lists, since taking single elements from NumPy arrays is slow, and a checkpoint may have 10^5 tensors.
     order_list, bounds = (column.tolist() for column in entries.slices.by_tensor())
     nbytes, file = entries.slices.nbytes.tolist(), entries.file.tolist()
-    row_of = tensors.rows()
+    row_of, encodings = tensors.rows(), reader.encodings
     listed = []
     for key in reader:
         if globs and not any(fnmatchcase(key, glob) for glob in globs):
@@ -285,7 +292,8 @@ def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Ten
         names = tuple(files[number] for number in sorted({file[entry] for entry in rows}))
         total = sum(nbytes[entry] for entry in rows)
         dtype, shape = tensors.dtype(row), tensors.shape(row)
-        listed.append(Tensor(key, dtype, shape, total, len(rows), names, faults.get(key), rows))
+        fault, encoding = faults.get(key), encodings.get(key)
+        listed.append(Tensor(key, dtype, shape, total, len(rows), names, fault, rows, encoding))
     # In a checkpoint without tensors no pattern matches, which is not the user's mistake.
     if globs and not listed and reader.keys():
         raise ArgumentError(

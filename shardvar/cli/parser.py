@@ -18,6 +18,7 @@ from shardvar.errors import ArgumentError
 COMMANDS = ("inspect", "show", "view", "verify", "diff", "reshard", "vectors", "completion")
 
 _PATH = "a checkpoint: prefix, index file, directory, or one of its data files"
+_DEQUANTIZE = "quantised blocks (GGUF) as the numbers that they stand for, in float32"
 _UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--[^ =]+).*", re.DOTALL)
 # Such as -1 or -3:, which argparse would take for options.
 _NEGATIVE_INDEX = re.compile(r"-[0-9:][0-9:,. +-]*")
@@ -156,6 +157,7 @@ def _add_show(commands: "Commands[Parser]") -> None:
         default="auto",
         help="full: read and verify the whole tensor where the format has no checksums of parts",
     )
+    parser.add_argument("--dequantize", action="store_true", help=_DEQUANTIZE)
 
 
 def _add_view(commands: "Commands[Parser]") -> None:
@@ -226,6 +228,7 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
     parser.add_argument(
         "--cast", metavar="GLOB=DTYPE", action="append", help="convert dtype of keys matching GLOB (after --rename)"
     )
+    parser.add_argument("--dequantize", action="store_true", help=_DEQUANTIZE)
     parser.add_argument("--dry-run", action="store_true", help="print what would be written, and write nothing")
     parser.add_argument(
         "--force",

@@ -28,6 +28,7 @@ def execute(arguments: Namespace) -> int:
             filter=arguments.filter,
             rename=rename,
             cast=cast,
+            dequantize=arguments.dequantize,
             force=arguments.force,
             dry_run=arguments.dry_run,
             progress=advance,

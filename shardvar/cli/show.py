@@ -43,7 +43,7 @@ Axes = list[int | range]
 
 def execute(arguments: Namespace) -> int:
     """Print a selection of one tensor."""
-    with open_checkpoint(arguments.path) as reader:
+    with open_checkpoint(arguments.path, dequantize=arguments.dequantize) as reader:
         key = _find_key(reader, arguments.key)
         tensor, entries = reader[key], reader.find(key)
         axes = parse_index_text(arguments.index, tensor.shape)
@@ -59,7 +59,8 @@ def execute(arguments: Namespace) -> int:
             index = arguments.index.strip().removeprefix("[").removesuffix("]")
             selected = f"[{printable(index)}]" if index else ""
             whole = f", of {human_shape(tensor.shape)}" if index else ""
-            print(f"{printable(key)}{selected} {tensor.dtype} {human_shape(shape)}{whole}")
+            encoding = reader.encodings.get(key, "")
+            print(f"{printable(key)}{selected} {f'{tensor.dtype} {encoding}'.strip()} {human_shape(shape)}{whole}")
             print(_as_text(reader, tensor, axes))
         if reader.unverified and not is_checked:
             note(f"note: not verified, since {reader.format} has checksums of whole slices only; pass --verify full.")

@@ -22,6 +22,12 @@ A source may also have these methods, which ``verify`` calls if they exist:
                                       held. Raises ``CheckpointError`` if its bytes are damaged; returns False if they
                                       could not be compared
 
+A source of a format that holds encoded numbers, such as blocks of quantised ones, lists a key of them with the dtype
+and the shape of the encoded bytes, and has these methods:
+
+    encodings() -> Mapping[str, str]  the name of the encoding of each such key
+    dequantized() -> Source           the same checkpoint with the numbers of such keys in their place
+
 Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. The engine writes every payload at its
 place in a file that has a temporary name, then the bytes that frame the payloads, and syncs the file. Once all files
 are finished, ``Sink.commit`` puts them in place, the index last. Nothing is visible before.

@@ -50,6 +50,7 @@ _BUILT_IN = {
         re.compile(r"\.pth?|\.bin|\.ckpt|-\d{5,}-of-"),
         is_side=True,
     ),
+    "gguf": _BuiltIn("shardvar.formats.gguf", (".gguf",), re.compile(r"\.gguf|-\d{5}-of-"), is_side=True),
     "npy": _BuiltIn("shardvar.formats.npy", (".npy",), re.compile(r"\.npy"), is_side=True),
 }
 """In the order in which a path is offered to them."""

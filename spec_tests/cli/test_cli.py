@@ -373,7 +373,7 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
     for words, names in expected.items():
         assert list(run(*words, "--json").json) == names.split()
     tensor = run("inspect", path, "--json").json["tensors"][0]
-    assert list(tensor) == "key dtype shape nbytes num_slices files fault".split()
+    assert list(tensor) == "key dtype encoding shape nbytes num_slices files fault".split()
 
 
 @pytest.mark.parametrize("command", ["inspect", "show", "verify", "diff", "reshard"])

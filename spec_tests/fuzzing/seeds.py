@@ -125,6 +125,8 @@ _SEEDS = {
     "torch_index": lambda: contents(".metadata"),
     "torch_saved": lambda: contents(".pt"),
     "pickle": lambda: contents(".metadata"),
+    "gguf": lambda: contents(".gguf"),
+    "gguf_dequantized": lambda: contents(".gguf"),
     "npy_file": lambda: contents(".npy"),
     "npy": npy,
     "safetensors_header": headers,

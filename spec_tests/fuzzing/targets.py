@@ -60,6 +60,14 @@ def reader_of(form: str, name: str, first: str) -> Callable[[bytes], None]:
     return read
 
 
+def read_dequantized(data: bytes) -> None:
+    """Each tensor as numbers, whole and in part."""
+    source = format_named("gguf").open(MemoryStorage("ck.gguf", data), "ck.gguf")  # type: ignore[arg-type]
+    with Reader("/fuzz/ck.gguf", "gguf", source.dequantized()) as reader, np.errstate(all="ignore"):  # type: ignore[attr-defined]
+        for key in reader:
+            read_key(reader, key)
+
+
 def read_key(reader: Reader, key: str) -> None:
     """One key whole, and one element of it; an error is that key's alone."""
     try:
@@ -180,6 +188,8 @@ _READERS = [
     Target("torch_index", reader_of("torch", ".metadata", ".metadata")),
     Target("torch_saved", reader_of("pt", "ck.pt", "ck.pt")),
     Target("pickle", parse_pickle),
+    Target("gguf", reader_of("gguf", "ck.gguf", "ck.gguf")),
+    Target("gguf_dequantized", read_dequantized),
     Target("npy_file", reader_of("npy", "ck.npy", "ck.npy")),
     Target("npy", read_npy),
     Target("safetensors_header", read_safetensors_header),

@@ -16,6 +16,8 @@ import numpy as np
 from shardvar.formats.tensorflow.contents import slice_key
 from spec_tests.helpers.native_checkpoints import hand_made
 from spec_tests.hostile.case import Files
+from spec_tests.hostile.gguf import Field, Info, gguf, split, text
+from spec_tests.hostile.gguf import number as gguf_number
 from spec_tests.hostile.native import native, native_slices, u32, u64
 from spec_tests.hostile.npz import Member, archive, npy
 from spec_tests.hostile.safetensors import safetensors, shard, tensor
@@ -352,6 +354,39 @@ def native_rods(count: int) -> Files:
     return native(hand_made(columns), bytes(rods * nbytes))
 
 
+# --- gguf
+
+
+def gguf_keys(count: int) -> Files:
+    infos = [Info(f"blk.{number}.weight", (8,), offset=32 * number) for number in range(count)]
+    return {"ck.gguf": gguf(*infos, data=bytes(32 * count))}
+
+
+def gguf_fields(count: int) -> Files:
+    return {"ck.gguf": gguf(Info(), fields=[gguf_number(f"field {number}", number) for number in range(count)])}
+
+
+def gguf_words(count: int) -> Files:
+    """A tokenizer."""
+    words = struct.pack("<IQ", 8, count) + b"".join(text(str(number)) for number in range(count))
+    return {"ck.gguf": gguf(Info(), fields=[Field("words", 9, words)])}
+
+
+def gguf_shared(count: int) -> Files:
+    """All tensors have the same bytes."""
+    infos = [Info(f"t{number}", (8 * count,)) for number in range(count)]
+    return {"ck.gguf": gguf(*infos, data=bytes(32 * count))}
+
+
+def gguf_duplicates(count: int) -> Files:
+    return {"ck.gguf": gguf(*[Info()] * count)}
+
+
+def gguf_parts(count: int) -> Files:
+    name = f"ck-{{:05d}}-of-{count:05d}.gguf"
+    return {name.format(k + 1): split(k, count, Info(f"t{k}"), total=count) for k in range(count)}
+
+
 CONSTRUCTS = [
     Construct("tf key prefixes", "ck", tf_key_prefixes, 2000),
     Construct("tf key prefixes of allowed keys", "ck", tf_key_prefixes_of_allowed_keys, 2000),
@@ -386,6 +421,12 @@ CONSTRUCTS = [
     Construct("npz keys", "ck.npz", npz_keys, 500),
     Construct("npz shared", "ck.npz", npz_shared, 1000),
     Construct("npz headers", "ck.npz", npz_headers, 1000),
+    Construct("gguf keys", "ck.gguf", gguf_keys, 1000),
+    Construct("gguf fields", "ck.gguf", gguf_fields, 3000),
+    Construct("gguf words", "ck.gguf", gguf_words, 20000),
+    Construct("gguf shared", "ck.gguf", gguf_shared, 1000),
+    Construct("gguf duplicates", "ck.gguf", gguf_duplicates, 2000),
+    Construct("gguf parts", "ck", gguf_parts, 200),
     Construct("native keys", "ck", native_keys, 2000),
     Construct("native rows", "ck", native_rows, 3000),
     Construct("native rods", "ck", native_rods, 4800),

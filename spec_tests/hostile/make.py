@@ -8,6 +8,7 @@ to release.
 import shutil
 from pathlib import Path
 
+from spec_tests.hostile.gguf import gguf_cases
 from spec_tests.hostile.native import native_cases
 from spec_tests.hostile.npy import npy_cases
 from spec_tests.hostile.npz import npz_cases
@@ -17,7 +18,15 @@ from spec_tests.hostile.torch import torch_cases
 
 HERE = Path(__file__).parent
 
-CASES = [*native_cases(), *tensorflow_cases(), *safetensors_cases(), *npz_cases(), *torch_cases(), *npy_cases()]
+CASES = [
+    *native_cases(),
+    *tensorflow_cases(),
+    *safetensors_cases(),
+    *npz_cases(),
+    *torch_cases(),
+    *npy_cases(),
+    *gguf_cases(),
+]
 
 
 def readme() -> str:

@@ -1,0 +1,156 @@
+"""The payloads of GGUF: read in place, swapped where they are big-endian, or dequantized.
+
+``GgufSource`` has the tensors as they are stored. ``DequantizedSource`` has the same ones, but in the place
+of blocks their numbers as float32. It decodes the blocks that a range of the payload meets, and no others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import numpy as np
+
+from shardvar.errors import CheckpointError, ReadError, UnsupportedError
+from shardvar.formats.gguf.contents import GgufContents, TensorPlace
+from shardvar.formats.protocol import Finding
+from shardvar.layout.dtypes import ITEMSIZES, code
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
+from shardvar.planning.slices import TensorTable
+from shardvar.wire.ggml import BlockType, dequantize, is_decoded
+
+_FLOAT = "float32"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GgufSource:
+    """An open file, or an open split one, with the tensors as they are stored."""
+
+    contents: GgufContents
+    """The tensors."""
+    index: TableIndex = field(init=False)
+    """The table of contents; ``start`` of an entry that is not plain is its number in ``contents.tensors``."""
+    crc: None = None
+    """The format has no checksum."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "index", _index(self.contents, self.contents.tensors, self.contents.faults))
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
+        file, begin = int(entries.file[row]), int(entries.start[row])
+        if entries.plain[row]:
+            self.read_span(file, begin + start, buffer)
+            return
+        # Elements 3 to 6 of the payload hold its bytes 13 to 26, if each has 4: the first byte is dropped.
+        tensor = self.contents.tensors[begin]
+        size = tensor.itemsize
+        first, stop = start // size * size, -(-(start + len(buffer)) // size) * size
+        stored = np.empty(stop - first, np.uint8)
+        self.read_span(file, tensor.start + first, stored.data)
+        buffer[:] = stored.reshape(-1, size)[:, ::-1].tobytes()[start - first :][: len(buffer)]
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from one file, from byte ``start`` of it on."""
+        self.contents.data.open(file).read_into(start, buffer)
+
+    def map(self, file: int) -> memoryview:
+        """Return a file as a read-only memory map."""
+        return self.contents.data.map(file)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.contents.data.close()
+
+    def findings(self) -> Sequence[Finding]:
+        """Return the files that have bytes of no tensor."""
+        return self.contents.findings
+
+    def encodings(self) -> Mapping[str, str]:
+        """Return the types of blocks, by key."""
+        return {tensor.key: tensor.block.name for tensor in self.contents.tensors if tensor.block}
+
+    def dequantized(self) -> "DequantizedSource":
+        """Return the same checkpoint with the numbers of blocks in their place."""
+        return DequantizedSource(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DequantizedSource:
+    """A checkpoint with the numbers of blocks in the place of the blocks."""
+
+    stored: GgufSource
+    """The same with blocks."""
+    index: TableIndex = field(init=False)
+    """The table of contents; ``start`` of an entry that is not plain is its number in ``contents.tensors``."""
+    crc: None = None
+    """The format has no checksum."""
+
+    def __post_init__(self) -> None:
+        contents, faults = self.stored.contents, dict(self.stored.contents.faults)
+        for tensor in contents.tensors:
+            error = None if tensor.block is None else _not_decoded(tensor, tensor.block)
+            if error:
+                faults[tensor.key] = error
+        tensors = [_dequantized(tensor) for tensor in contents.tensors]
+        object.__setattr__(self, "index", _index(contents, tensors, faults))
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
+        number = int(entries.start[row])
+        tensor = None if entries.plain[row] else self.stored.contents.tensors[number]
+        if tensor is None or tensor.block is None:
+            self.stored.read_into(entries, row, start, buffer)
+            return
+        # Blocks of 32 numbers are 128 bytes of the payload: bytes 300 to 400 are of the blocks 2 and 3, from 44 on.
+        size = tensor.block.length * int(ITEMSIZES[code(_FLOAT)])
+        first, stop = start // size, -(-(start + len(buffer)) // size)
+        blocks = np.empty((stop - first) * tensor.block.nbytes, np.uint8)
+        self.stored.read_span(tensor.file, tensor.start + first * tensor.block.nbytes, blocks.data)
+        numbers = dequantize(blocks, tensor.block.name).view(np.uint8)
+        buffer[:] = numbers[start - first * size :][: len(buffer)].data
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from one file, from byte ``start`` of it on."""
+        self.stored.read_span(file, start, buffer)
+
+    def map(self, file: int) -> memoryview:
+        """Return a file as a read-only memory map."""
+        return self.stored.map(file)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.stored.close()
+
+    def findings(self) -> Sequence[Finding]:
+        """Return the files that have bytes of no tensor."""
+        return self.stored.findings()
+
+
+def _dequantized(tensor: TensorPlace) -> TensorPlace:
+    """Return the tensor with the dtype and the shape of its numbers."""
+    if tensor.block is None:
+        return tensor
+    row = tensor.shape[-1] // tensor.block.nbytes * tensor.block.length
+    return replace(tensor, dtype=_FLOAT, shape=(*tensor.shape[:-1], row))
+
+
+def _not_decoded(tensor: TensorPlace, block: BlockType) -> UnsupportedError | None:
+    """Return the error of a tensor whose blocks are not decoded."""
+    if is_decoded(block.name) and not tensor.is_big_endian:
+        return None
+    why = "big-endian blocks" if tensor.is_big_endian else f"blocks of the type {block.name}"
+    cause = f"{tensor.key!r} consists of {why}, which are not dequantized."
+    return UnsupportedError(cause, "Leave it out with a filter, or read its blocks as bytes.")
+
+
+def _index(contents: GgufContents, tensors: Sequence[TensorPlace], faults: Mapping[str, ReadError]) -> TableIndex:
+    """Return the table of contents of tensors that are read as ``tensors`` says."""
+    table = TensorTable.of((tensor.key, tensor.dtype, tensor.shape) for tensor in tensors)
+    plain = np.array([each.is_plain and (each.block is None or each.dtype != _FLOAT) for each in tensors], np.bool)
+    start = np.array([tensor.start for tensor in tensors], np.int64)
+    file = np.array([tensor.file for tensor in tensors], np.int64)
+    entries = EntryTable(
+        table.whole(), file, np.where(plain, start, np.arange(len(tensors))), np.full(len(tensors), NO_CHECKSUM), plain
+    )
+    readable = cast(Mapping[str, CheckpointError], faults)
+    return TableIndex(entries, contents.data.names, Metadata(user=contents.metadata), readable)

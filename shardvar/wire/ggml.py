@@ -1,0 +1,210 @@
+"""The element types of GGUF: numbers, and blocks of quantised numbers.
+
+A block is a run of a row: 32 or 256 numbers as small integers, with the scale, and perhaps the minimum, that they
+share. Example: a block of Q8_0 has a float16 scale ``d`` and 32 int8 ``q``, together 34 bytes, and its numbers are
+``d * q``. In blocks of 256, groups of 16 or 32 numbers have scales of their own, which are small integers themselves.
+
+Where the integers have fewer than 8 bits, a byte holds parts of several: not of neighbours, but of numbers that lie a
+*width* apart, as vector instructions take them. ``_unpack`` undoes that.
+
+To add a type, add its fields to ``_FIELDS`` and a function from fields to numbers to ``_DECODERS``.
+"""
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shardvar.errors import UnsupportedError
+
+_Array = npt.NDArray[Any]
+_Floats = npt.NDArray[np.float32]
+
+
+class BlockType(NamedTuple):
+    """A type of blocks."""
+
+    name: str
+    """Its name in ggml."""
+    length: int
+    """The numbers of a block."""
+    nbytes: int
+    """The bytes of a block."""
+
+
+NUMBERS = MappingProxyType(
+    {
+        0: "float32", 1: "float16", 24: "int8", 25: "int16", 26: "int32", 27: "int64", 28: "float64", 30: "bfloat16",
+    }
+)  # fmt: skip
+"""The dtype of each type of single numbers."""
+
+_BLOCKS = {
+    2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 40), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292), 16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50), 20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136), 29: ("IQ1_M", 256, 56),
+    34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
+}  # fmt: skip
+BLOCKS = MappingProxyType({number: BlockType(*row) for number, row in _BLOCKS.items()})
+"""The types of blocks by their numbers. The missing numbers were given up by ggml, or are of single numbers."""
+
+_FIELDS: dict[str, list[Any]] = {
+    "Q4_0": [("d", "<f2"), ("low", "u1", 16)],
+    "Q4_1": [("d", "<f2"), ("m", "<f2"), ("low", "u1", 16)],
+    "Q5_0": [("d", "<f2"), ("high", "u1", 4), ("low", "u1", 16)],
+    "Q5_1": [("d", "<f2"), ("m", "<f2"), ("high", "u1", 4), ("low", "u1", 16)],
+    "Q8_0": [("d", "<f2"), ("q", "i1", 32)],
+    "Q2_K": [("scales", "u1", 16), ("low", "u1", 64), ("d", "<f2"), ("m", "<f2")],
+    "Q3_K": [("high", "u1", 32), ("low", "u1", 64), ("scales", "u1", 12), ("d", "<f2")],
+    "Q4_K": [("d", "<f2"), ("m", "<f2"), ("scales", "u1", 12), ("low", "u1", 128)],
+    "Q5_K": [("d", "<f2"), ("m", "<f2"), ("scales", "u1", 12), ("high", "u1", 32), ("low", "u1", 128)],
+    "Q6_K": [("low", "u1", 128), ("high", "u1", 64), ("scales", "i1", 16), ("d", "<f2")],
+    "IQ4_NL": [("d", "<f2"), ("low", "u1", 16)],
+    "IQ4_XS": [("d", "<f2"), ("high", "<u2"), ("scales", "u1", 4), ("low", "u1", 128)],
+    "TQ2_0": [("low", "u1", 64), ("d", "<f2")],
+    "MXFP4": [("exponent", "u1"), ("low", "u1", 16)],
+}
+"""The fields of a block: ``d`` scales, ``m`` minimums, ``low`` and ``high`` the bits of the integers."""
+
+_UNEVEN = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+"""The sixteen values of IQ4, which lie closer around 0."""
+_FP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
+"""The sixteen values of a float of 4 bits, doubled."""
+
+
+def dequantize(blocks: npt.NDArray[np.uint8], name: str) -> _Floats:
+    """Return the numbers of blocks: [..., blocks of a row * bytes] -> [..., blocks of a row * numbers].
+
+    ``UnsupportedError`` for types that are listed and not decoded, and for others.
+
+    >>> dequantize(np.frombuffer(b"\\x00\\x38" + bytes(range(32)), np.uint8), "Q8_0")[:4].tolist()
+    [0.0, 0.5, 1.0, 1.5]
+    """
+    kind = next((each for each in BLOCKS.values() if each.name == name), None)
+    if kind is None or name not in _DECODERS:
+        remedy = f"These types are: {', '.join(_DECODERS)}. Blocks of any type can be read as bytes."
+        raise UnsupportedError(f"Blocks of the type {name!r} are not dequantized.", remedy)
+    if blocks.dtype != np.uint8 or not blocks.ndim or blocks.shape[-1] % kind.nbytes:
+        cause = (
+            f"A row of {name} has a multiple of {kind.nbytes} bytes as uint8; this is {blocks.dtype} {blocks.shape}."
+        )
+        raise UnsupportedError(cause, "Give whole rows of blocks.")
+    shape = (*blocks.shape[:-1], blocks.shape[-1] // kind.nbytes * kind.length)
+    if not blocks.size:
+        return np.empty(shape, np.float32)
+    fields = np.ascontiguousarray(blocks).reshape(-1, kind.nbytes).view(np.dtype(_FIELDS[name]))[:, 0]
+    return np.asarray(_DECODERS[name](fields), np.float32).reshape(shape)
+
+
+def is_decoded(name: str) -> bool:
+    """Return True if ``dequantize`` knows a type."""
+    return name in _DECODERS
+
+
+def _unpack(octets: _Array, width: int, bits: int) -> _Array:
+    """Return small integers: of each ``width`` bytes first all lowest ``bits``, then all next ones, and so on.
+
+    >>> _unpack(np.array([[0x21, 0x43]], np.uint8), 2, 4).tolist()
+    [[1, 3, 2, 4]]
+    """
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    parts = octets.reshape(len(octets), -1, 1, width) >> shifts & np.uint8((1 << bits) - 1)
+    return np.asarray(parts).reshape(len(octets), -1)
+
+
+def _scale(fields: _Array, name: str = "d") -> _Floats:
+    """[blocks, 1] a field of float16."""
+    return np.asarray(fields[name].astype(np.float32)[:, None])
+
+
+def _grouped(scales: _Array, integers: _Array) -> tuple[_Floats, _Floats]:
+    """Scales [blocks, groups, 1] and the integers of each group [blocks, groups, numbers], both as floats."""
+    shape = (*scales.shape, integers.shape[1] // scales.shape[1])
+    return scales.astype(np.float32)[..., None], integers.astype(np.float32).reshape(shape)
+
+
+def _nibbles(fields: _Array, width: int = 16) -> _Array:
+    return _unpack(fields["low"], width, 4)
+
+
+def _five_bits(fields: _Array) -> _Array:
+    """[blocks, 32] integers of four bits and a fifth one, which all lie in four bytes."""
+    fifth = np.unpackbits(fields["high"], axis=1, bitorder="little")
+    return np.asarray(_nibbles(fields) | fifth << np.uint8(4))
+
+
+def _six_bit_scales(octets: _Array) -> tuple[_Array, _Array]:
+    """Scales and minimums [blocks, 8] of Q4_K and Q5_K, of six bits each.
+
+    Bytes 0 to 3 hold the first four scales and bytes 4 to 7 the first four minimums, in their lower six bits. The
+    others have four bits in bytes 8 to 11, and the upper two bits of the bytes before.
+    """
+    scales, minimums, rest = octets[:, :4], octets[:, 4:8], octets[:, 8:]
+    return (
+        np.concatenate([scales & 63, rest & 15 | scales >> 6 << 4], axis=1),
+        np.concatenate([minimums & 63, rest >> 4 | minimums >> 6 << 4], axis=1),
+    )
+
+
+def _q2_k(fields: _Array) -> _Array:
+    scales, integers = _grouped(_scale(fields) * (fields["scales"] & 15), _unpack(fields["low"], 32, 2))
+    minimums = _scale(fields, "m") * (fields["scales"] >> 4)
+    return scales * integers - minimums[..., None]
+
+
+def _q3_k(fields: _Array) -> _Array:
+    # Sixteen scales of six bits: four in bytes 0 to 7, two in bytes 8 to 11.
+    octets = fields["scales"]
+    six_bits = (_unpack(octets[:, :8], 8, 4) | _unpack(octets[:, 8:], 4, 2) << np.uint8(4)).astype(np.int8) - np.int8(
+        32
+    )
+    # The third bit is set where nothing is subtracted.
+    integers = _unpack(fields["low"], 32, 2).astype(np.int8) + 4 * _unpack(fields["high"], 32, 1).astype(np.int8) - 4
+    scales, numbers = _grouped(_scale(fields) * six_bits, integers)
+    return scales * numbers
+
+
+def _q4_k(fields: _Array, high: int | _Array = 0) -> _Array:
+    scales, minimums = _six_bit_scales(fields["scales"])
+    factors, integers = _grouped(_scale(fields) * scales, _nibbles(fields, 32) | high)
+    return factors * integers - (_scale(fields, "m") * minimums)[..., None]
+
+
+def _q5_k(fields: _Array) -> _Array:
+    return _q4_k(fields, _unpack(fields["high"], 32, 1) << np.uint8(4))
+
+
+def _q6_k(fields: _Array) -> _Array:
+    integers = (_nibbles(fields, 64) | _unpack(fields["high"], 32, 2) << np.uint8(4)).astype(np.int8) - np.int8(32)
+    scales, numbers = _grouped(_scale(fields) * fields["scales"], integers)
+    return scales * numbers
+
+
+def _iq4_xs(fields: _Array) -> _Array:
+    high = fields["high"][:, None] >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    six_bits = (_unpack(fields["scales"], 1, 4) | high << 4).astype(np.int8) - np.int8(32)
+    scales, numbers = _grouped(_scale(fields) * six_bits, _UNEVEN[_nibbles(fields)])
+    return scales * numbers
+
+
+_DECODERS: dict[str, Callable[[_Array], _Array]] = {
+    "Q4_0": lambda fields: _scale(fields) * (_nibbles(fields).astype(np.float32) - 8),
+    "Q4_1": lambda fields: _scale(fields) * _nibbles(fields).astype(np.float32) + _scale(fields, "m"),
+    "Q5_0": lambda fields: _scale(fields) * (_five_bits(fields).astype(np.float32) - 16),
+    "Q5_1": lambda fields: _scale(fields) * _five_bits(fields).astype(np.float32) + _scale(fields, "m"),
+    "Q8_0": lambda fields: _scale(fields) * fields["q"].astype(np.float32),
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "IQ4_NL": lambda fields: _scale(fields) * _UNEVEN[_nibbles(fields)],
+    "IQ4_XS": _iq4_xs,
+    "TQ2_0": lambda fields: _scale(fields) * (_unpack(fields["low"], 32, 2).astype(np.float32) - 1),
+    "MXFP4": lambda fields: np.ldexp(_FP4[_nibbles(fields)], fields["exponent"].astype(np.int32)[:, None] - 128),
+}

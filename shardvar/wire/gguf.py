@@ -1,0 +1,259 @@
+r"""The header of a GGUF file: metadata, and a list of tensors.
+
+    size    content
+    4       GGUF
+    4       version: 2 or 3
+    8       number of tensors
+    8       number of metadata
+    …       each metadatum: its name, the type of its value (4), the value
+    …       each tensor: its name, number of axes (4), extents (8 each, the last axis first), type (4), offset (8)
+    …       zeros up to a multiple of the alignment; then the data, from which offsets count
+
+A name is its size (8) and its bytes, and so is a string. An array is the type of its elements (4), their number (8) and
+the elements. The alignment is 32, or the metadatum ``general.alignment``. A file whose version is a small number only
+when its bytes are reversed is big-endian, its data too.
+
+A tokenizer has arrays of hundreds of thousands of strings. They are walked, and a few of their elements are decoded.
+Before any list is walked, its number is compared with the bytes that are left.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
+from shardvar.limits import MAX_GGUF_HEADER_NBYTES, MAX_KEY_NBYTES, MAX_RANK
+from shardvar.wire.damage import COPY_AGAIN, DISTRUST, SNIFF_NBYTES, foreign_file, invalid, malformed, past_limit
+
+GGUF_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_ALIGNMENT = 32
+_FIRST_NBYTES = 1 << 16
+"""Bytes that are read first: the header of a file without a tokenizer."""
+
+_STRING, _ARRAY = 8, 9
+_SCALARS = {
+    0: ("uint8", "B"), 1: ("int8", "b"), 2: ("uint16", "H"), 3: ("int16", "h"), 4: ("uint32", "I"), 5: ("int32", "i"),
+    6: ("float32", "f"), 7: ("bool", "?"), 10: ("uint64", "Q"), 11: ("int64", "q"), 12: ("float64", "d"),
+}  # fmt: skip
+"""The types of numbers, each with its name and its code in ``struct``."""
+_LEAST_ENTRY_NBYTES = 8 + 4 + 1
+_LEAST_TENSOR_NBYTES = 8 + 4 + 4 + 8
+_SHOWN = 8
+"""Elements of an array that are kept."""
+
+Scalar = int | float | bool | str
+ReadAt = Callable[[int, int], bytes]
+"""A function that returns the bytes [start, start + nbytes) of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufArray:
+    """An array of the metadata."""
+
+    type: str
+    """The type of its elements, such as ``"string"``."""
+    count: int
+    """Their number."""
+    first: tuple[Scalar, ...]
+    """The first few of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """A tensor of the list."""
+
+    name: str
+    """Its name."""
+    shape: tuple[int, ...]
+    """Its extents, the first axis first; those of the elements, also where blocks of them are stored."""
+    type: int
+    """The number of its type (``wire.ggml``)."""
+    offset: int
+    """Its first byte, counted from the beginning of the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """All that a file has before the data."""
+
+    is_big_endian: bool
+    """True if numbers are big-endian, in the data too."""
+    metadata: dict[str, Scalar | GgufArray]
+    """The metadata by name, in the order of the file."""
+    tensors: Sequence[GgufTensor]
+    """The tensors, in the order of the file."""
+    alignment: int
+    """Each offset is a multiple of this."""
+    data_start: int
+    """The first byte of the data, in bytes of the file."""
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """The bytes of a header as far as they have been read, and the place of the next one to be decoded."""
+
+    read: ReadAt
+    file_nbytes: int
+    order: str = "<"
+    position: int = 0
+    data: bytes = field(default=b"", repr=False)
+
+    def skip(self, nbytes: int) -> int:
+        """Pass over some bytes, which are in ``data`` then, and return the place of the first of them."""
+        start, stop = self.position, self.position + nbytes
+        if stop > len(self.data):
+            self._extend(stop)
+        self.position = stop
+        return start
+
+    def number(self, code: str) -> int:
+        """Return the next number; ``code`` is one of ``struct``."""
+        return int(self.value(code))
+
+    def value(self, code: str) -> Scalar:
+        """Return the next value of ``struct``."""
+        form = struct.Struct(self.order + code)
+        start = self.skip(form.size)  # first, since it may replace ``data``
+        value: Scalar = form.unpack_from(self.data, start)[0]
+        return value
+
+    def text(self) -> str:
+        """Return the next string."""
+        nbytes = self.number("Q")
+        start = self.skip(nbytes)
+        return self.data[start : start + nbytes].decode("utf-8", "surrogateescape")
+
+    def check_room(self, count: int, nbytes: int, what: str) -> None:
+        """Raise if fewer bytes are left than ``count`` things of at least ``nbytes`` take."""
+        room = self.file_nbytes - self.position
+        if count * nbytes > room:
+            cause = f"It claims {count} {what} at offset {self.position}, where the file has {room} more bytes."
+            raise IncompleteCheckpoint(cause, COPY_AGAIN)
+
+    def _extend(self, stop: int) -> None:
+        """Read on, at least up to ``stop``: each time twice as far, so that few reads and copies are needed."""
+        if stop > self.file_nbytes:
+            cause = f"The header reaches to byte {stop} or beyond, but the file has {self.file_nbytes}."
+            raise IncompleteCheckpoint(cause, COPY_AGAIN)
+        if stop > MAX_GGUF_HEADER_NBYTES:
+            raise past_limit(f"The header has {stop} bytes or more", "MAX_GGUF_HEADER_NBYTES")
+        wide = min(max(2 * len(self.data), _FIRST_NBYTES, stop), self.file_nbytes)
+        self.data += self.read(len(self.data), wide - len(self.data))
+
+
+def parse_gguf(read: ReadAt, file_nbytes: int) -> GgufHeader:
+    """Return the header of a file, with every field checked that does not concern one tensor alone."""
+    cursor = _Cursor(read, file_nbytes)
+    is_big_endian = _read_version(cursor)
+    num_tensors, num_metadata = cursor.number("Q"), cursor.number("Q")
+    cursor.check_room(num_tensors, _LEAST_TENSOR_NBYTES, "tensors")
+    cursor.check_room(num_metadata, _LEAST_ENTRY_NBYTES, "metadata")
+    metadata: dict[str, Scalar | GgufArray] = {}
+    for _ in range(num_metadata):
+        name = cursor.text()
+        if name in metadata:
+            raise invalid(f"Two metadata are called {name!r}.")
+        metadata[name] = _read_value(cursor, cursor.number("I"), name)
+    alignment = metadata.get("general.alignment", _ALIGNMENT)
+    # Reversed booleans are integers to Python; the type is compared, and so True is refused.
+    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+        raise invalid(f"The alignment is {alignment!r}, which is not a power of two.")
+    tensors = [_read_tensor(cursor) for _ in range(num_tensors)]
+    data_start = -(-cursor.position // alignment) * alignment
+    return GgufHeader(is_big_endian, metadata, tensors, alignment, data_start)
+
+
+def _read_version(cursor: _Cursor) -> bool:
+    """Pass over magic and version, and return True for a big-endian file."""
+    first = cursor.read(0, min(SNIFF_NBYTES, cursor.file_nbytes))
+    if not first.startswith(GGUF_MAGIC):
+        raise foreign_file("a GGUF file", first, cursor.file_nbytes, "it does not begin with GGUF")
+    cursor.skip(len(GGUF_MAGIC))
+    version = cursor.number("I")
+    # 3 is 03 00 00 00 in a little-endian file; read in the wrong order, it is 50331648.
+    if is_big_endian := version & 0xFFFF == 0 and version != 0:
+        cursor.order = ">"
+        version = int.from_bytes(version.to_bytes(4, "little"), "big")
+    if version not in _VERSIONS:
+        cause = f"Version {version} of GGUF is unknown; 2 and 3 are read."
+        raise UnsupportedError(cause, "Convert the file with a program that reads this version.")
+    return is_big_endian
+
+
+def _read_value(cursor: _Cursor, kind: int, name: str) -> Scalar | GgufArray:
+    """Return the next value, of the type of that number; of a long array only the beginning."""
+    if kind == _ARRAY:
+        return _read_array(cursor, cursor.number("I"), cursor.number("Q"), name)
+    if kind == _STRING:
+        return cursor.text()
+    if kind not in _SCALARS:
+        raise malformed(f"The metadatum {name!r} at offset {cursor.position} has the unknown type {kind}.")
+    value = cursor.value(_SCALARS[kind][1])
+    # The shortest number that is the same float32: 1e-05, and not 9.999999747378752e-06.
+    return float(str(np.float32(value))) if _SCALARS[kind][0] == "float32" else value
+
+
+def _read_array(cursor: _Cursor, kind: int, count: int, name: str) -> GgufArray:
+    """Return the beginning of an array, and pass over it."""
+    if kind == _ARRAY:
+        _skip_arrays(cursor, count, name)
+        return GgufArray("array", count, ())
+    if kind == _STRING:
+        cursor.check_room(count, 8, f"strings of {name!r}")
+        first = tuple(cursor.text() for _ in range(min(count, _SHOWN)))
+        _skip_elements(cursor, _STRING, count - len(first), name)
+        return GgufArray("string", count, first)
+    start = cursor.position
+    _skip_elements(cursor, kind, count, name)
+    type_name, code = _SCALARS[kind]
+    shown = min(count, _SHOWN)
+    return GgufArray(type_name, count, struct.unpack_from(f"{cursor.order}{shown}{code}", cursor.data, start))
+
+
+def _skip_arrays(cursor: _Cursor, count: int, name: str) -> None:
+    """Pass over the elements of an array of arrays, which may have arrays in turn."""
+    # The arrays that are left, at each level; a loop, because a file may have a million levels.
+    left = [count]
+    while left:
+        if not left[-1]:
+            left.pop()
+            continue
+        left[-1] -= 1
+        kind, inner = cursor.number("I"), cursor.number("Q")
+        if kind == _ARRAY:
+            left.append(inner)
+        else:
+            _skip_elements(cursor, kind, inner, name)
+
+
+def _skip_elements(cursor: _Cursor, kind: int, count: int, name: str) -> None:
+    """Pass over numbers or strings."""
+    if kind == _STRING:
+        cursor.check_room(count, 8, f"strings of {name!r}")
+        length = struct.Struct(cursor.order + "Q").unpack_from
+        for _ in range(count):
+            # Both steps of ``text`` but its decoding, since this is done a million times.
+            start = cursor.skip(8)
+            cursor.skip(length(cursor.data, start)[0])
+        return
+    if kind not in _SCALARS:
+        raise malformed(f"The elements of {name!r} at offset {cursor.position} have the unknown type {kind}.")
+    size = struct.calcsize(_SCALARS[kind][1])
+    cursor.check_room(count, size, f"elements of {name!r}")
+    cursor.skip(count * size)
+
+
+def _read_tensor(cursor: _Cursor) -> GgufTensor:
+    """Return the next tensor of the list."""
+    name = cursor.text()
+    if len(name) > MAX_KEY_NBYTES // 4 and len(name.encode("utf-8", "surrogateescape")) > MAX_KEY_NBYTES:
+        raise past_limit(f"The name of a tensor that begins with {name[:32]!r} is too long", "MAX_KEY_NBYTES")
+    rank = cursor.number("I")
+    if rank > MAX_RANK:
+        raise InvalidCheckpoint(f"{name!r} has {rank} axes; NumPy has at most {MAX_RANK}.", DISTRUST)
+    start = cursor.skip(8 * rank)
+    shape = struct.unpack_from(f"{cursor.order}{rank}Q", cursor.data, start)[::-1]
+    return GgufTensor(name, shape, cursor.number("I"), cursor.number("Q"))

@@ -1,0 +1,240 @@
+"""GGUF: golden files of the gguf package, and files assembled field by field."""
+
+import json
+import struct
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.cli import main
+from shardvar.errors import ArgumentError, CheckpointNotFound, InvalidCheckpoint, MissingFile, UnsupportedError
+from shardvar.formats.gguf import FORMAT
+from shardvar.formats.gguf.source import DequantizedSource
+from shardvar.storage.local import LocalStorage
+from shardvar.wire.ggml import BLOCKS, dequantize, is_decoded
+from spec_tests.helpers.format_protocol import GOLDEN, Array, expectation, golden_cases, read_whole
+from spec_tests.hostile.gguf import ARRAY, Q4_0, Q8_0, STRING, Field, Info, gguf, number, split, text
+
+TYPES = GOLDEN / "gguf" / "every_type" / "m.gguf"
+
+
+def described(array: Array) -> dict[str, Any]:
+    octets = array.tobytes()
+    return {
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        "nbytes": len(octets),
+        "sha256": sha256(octets).hexdigest(),
+    }
+
+
+@pytest.mark.parametrize("case", golden_cases("gguf"))
+def test_a_golden_file_is_read(case: str) -> None:
+    """Numbers of every type and byte order, blocks as bytes, and the numbers of blocks where they are asked for."""
+    expected, path = expectation("gguf", case), GOLDEN / "gguf" / case / "m"
+    assert sv.verify(path).ok
+    for key, array in sv.load(path).items():
+        assert described(array).items() <= expected["tensors"][key].items(), key
+    with sv.open_checkpoint(path, dequantize=True) as reader:
+        assert list(reader) == sorted(expected["tensors"])
+        for key, row in expected["tensors"].items():
+            if "encoding" in row and "dequantized" not in row:
+                with pytest.raises(UnsupportedError, match=row["encoding"]):
+                    reader.read(key)
+            else:
+                assert described(reader.read(key)).items() <= row.get("dequantized", row).items(), key
+
+
+def test_the_metadata_are_shown_and_arrays_are_cut_short() -> None:
+    with sv.open_checkpoint(TYPES) as reader:
+        assert dict(reader.metadata.user) == {
+            "general.architecture": "llama",
+            "llama.block_count": "2",
+            "llama.attention.layer_norm_rms_epsilon": "1e-05",
+            "tokenizer.ggml.tokens": f"[{', '.join(repr(f'token {n}') for n in range(8))}, ... 40 of string]",
+        }
+        assert reader.encodings["blocks.IQ2_XS"] == "IQ2_XS" and "numbers.float16" not in reader.encodings
+
+
+def test_numbers_are_read_in_place_and_mapped() -> None:
+    with sv.open_checkpoint(TYPES) as reader:
+        assert reader.entries().plain.all()
+    mapped, loaded = sv.load(TYPES, mmap=True), sv.load(TYPES)
+    assert all(np.array_equal(mapped[key], loaded[key]) for key in loaded)
+
+
+@given(data=st.data())
+def test_a_part_of_a_payload_is_a_part_of_the_whole(data: st.DataObject) -> None:
+    """Dequantized, and of big-endian numbers."""
+    case = data.draw(st.sampled_from(["every_type", "big_endian"]))
+    stored = FORMAT.open(LocalStorage(str(GOLDEN / "gguf" / case)), "m.gguf")
+    source = data.draw(st.sampled_from([stored, stored.dequantized()]))
+    arrays, _ = read_whole(source)
+    (entries,) = source.index.scan()
+    row = data.draw(st.sampled_from([row for row in range(len(entries)) if entries.slices.key(row) in arrays]))
+    octets = arrays[entries.slices.key(row)].tobytes()
+    start, stop = sorted(data.draw(st.integers(0, len(octets))) for _ in range(2))
+    part = bytearray(stop - start)
+    source.read_into(entries, row, start, memoryview(part))
+    assert part == octets[start:stop]
+    source.close()
+
+
+def definition(name: str, block: bytes) -> list[float]:
+    """The numbers of a block, one by one, as ggml.h defines them."""
+    (d,) = struct.unpack_from("<e", block)
+    if name == "Q8_0":
+        return [d * q for q in struct.unpack_from("<32b", block, 2)]
+    halves = [byte & 15 for byte in block[-16:]] + [byte >> 4 for byte in block[-16:]]
+    if name == "Q4_0":
+        return [d * (q - 8) for q in halves]
+    (high,) = struct.unpack_from("<I", block, 2)
+    return [d * ((q | (high >> at & 1) << 4) - 16) for at, q in enumerate(halves)]
+
+
+@given(name=st.sampled_from(["Q4_0", "Q5_0", "Q8_0"]), data=st.data())
+def test_blocks_of_32_are_what_their_definition_says(name: str, data: st.DataObject) -> None:
+    size = next(block.nbytes for block in BLOCKS.values() if block.name == name)
+    scale = struct.pack("<e", data.draw(st.floats(-4, 4, width=16)))
+    rest = data.draw(st.binary(min_size=size - 2, max_size=size - 2))
+    numbers = dequantize(np.frombuffer(scale + rest, np.uint8), name)
+    assert numbers.tolist() == definition(name, scale + rest)
+
+
+def test_a_row_of_blocks_keeps_its_axes() -> None:
+    for block in BLOCKS.values():
+        rows = np.zeros((2, 1, 3 * block.nbytes), np.uint8)
+        if is_decoded(block.name):
+            assert dequantize(rows, block.name).shape == (2, 1, 3 * block.length)
+            with pytest.raises(UnsupportedError, match=f"multiple of {block.nbytes} bytes"):
+                dequantize(rows[..., 1:], block.name)
+        else:
+            with pytest.raises(UnsupportedError, match="not dequantized"):
+                dequantize(rows, block.name)
+
+
+def write(path: Path, *infos: Info, **how: Any) -> Path:
+    path.write_bytes(gguf(*infos, **how))
+    return path
+
+
+def test_extents_are_listed_with_the_last_axis_first_in_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", Info(dims=(3, 2)), data=struct.pack("<6f", *range(6)) + bytes(8))
+    assert sv.load(path)["t"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_versions_and_byte_orders(tmp_path: Path) -> None:
+    for order in "<>":
+        for version in (2, 3):
+            data = struct.pack(order + "4f", 1, 2, 3, 4)
+            path = write(tmp_path / "m.gguf", Info(), order=order, version=version, data=data)
+            assert sv.load(path)["t"].tolist() == [1, 2, 3, 4]
+    for version in (1, 9):
+        with pytest.raises(UnsupportedError, match=f"Version {version}"):
+            sv.load(write(tmp_path / "m.gguf", Info(), version=version))
+
+
+def test_the_alignment_of_the_metadata_counts(tmp_path: Path) -> None:
+    fields = [number("general.alignment", 128)]
+    infos = Info("a"), Info("b", offset=128)
+    data = struct.pack("<4f", *range(4)).ljust(128, b"\0") + struct.pack("<4f", *range(4, 8))
+    path = write(tmp_path / "m.gguf", *infos, data=data, fields=fields, alignment=128)
+    assert {key: array.tolist() for key, array in sv.load(path).items()} == {"a": [0, 1, 2, 3], "b": [4, 5, 6, 7]}
+    report = sv.verify(path)
+    assert report.ok and not report.notes
+
+
+@pytest.mark.parametrize("shift", range(16))
+def test_a_header_may_be_longer_than_what_is_read_of_it_at_once(shift: int, tmp_path: Path) -> None:
+    """Wherever the first 64 KiB end."""
+    fields = [Field("a", STRING, text("x" * shift)), *(number(f"{n:05}", n) for n in range(5000))]
+    with sv.open_checkpoint(write(tmp_path / "m.gguf", Info(), fields=fields)) as reader:
+        user = reader.metadata.user
+        assert [user[f"{n:05}"] for n in range(5000)] == [str(n) for n in range(5000)]
+
+
+def test_bytes_of_no_tensor_are_noted(tmp_path: Path) -> None:
+    report = sv.verify(write(tmp_path / "m.gguf", Info(offset=64), data=bytes(80)))
+    assert report.ok and ["64 bytes" in note for note in report.notes] == [True]
+
+
+def test_a_fault_of_one_tensor_leaves_the_others_readable(tmp_path: Path) -> None:
+    infos = Info("good"), Info("far", offset=1 << 20), Info("old", kind=4), Info("odd", (33,), Q8_0, 32)
+    with sv.open_checkpoint(write(tmp_path / "m.gguf", *infos)) as reader:
+        assert reader.read("good").tolist() == [0, 0, 0, 0]
+        assert {key: type(error).__name__ for key, error in reader.faults.items()} == {
+            "far": "IncompleteCheckpoint",
+            "old": "UnsupportedError",
+            "odd": "InvalidCheckpoint",
+        }
+
+
+def test_arrays_of_arrays_are_passed_over(tmp_path: Path) -> None:
+    inner = struct.pack("<IQ2I", 4, 2, 7, 8) + struct.pack("<IQ", STRING, 1) + text("x")
+    fields = [Field("nested", ARRAY, struct.pack("<IQ", ARRAY, 2) + inner), number("after", 5)]
+    with sv.open_checkpoint(write(tmp_path / "m.gguf", Info(), fields=fields)) as reader:
+        assert dict(reader.metadata.user) == {"nested": "[... 2 of array]", "after": "5"}
+
+
+def test_the_parts_of_a_split_file_are_one_checkpoint(tmp_path: Path) -> None:
+    """By any of its names."""
+    for part, name in enumerate("ab"):
+        (tmp_path / f"m-0000{part + 1}-of-00002.gguf").write_bytes(split(part, 2, Info(name)))
+    for path in ("", "m", "m.gguf", "m-00001-of-00002.gguf", "m-00002-of-00002.gguf"):
+        assert list(sv.load(tmp_path / path)) == ["a", "b"]
+    (tmp_path / "m-00001-of-00002.gguf").unlink()
+    for path in ("", "m", "m-00002-of-00002.gguf"):
+        with pytest.raises(MissingFile, match="m-00001-of-00002.gguf"):
+            sv.load(tmp_path / path)
+    with pytest.raises(CheckpointNotFound):
+        sv.load(tmp_path / "n")
+
+
+def test_a_tensor_in_two_parts_is_refused(tmp_path: Path) -> None:
+    for part in range(2):
+        (tmp_path / f"m-0000{part + 1}-of-00002.gguf").write_bytes(split(part, 2, Info("a")))
+    with pytest.raises(InvalidCheckpoint, match="2 tensors have this name"):
+        sv.load(tmp_path / "m")
+
+
+def test_blocks_are_resharded_with_their_encoding_or_as_numbers(tmp_path: Path) -> None:
+    block = struct.pack("<e", 0.5) + bytes(range(32))
+    path = write(tmp_path / "m.gguf", Info("q", (32, 1), Q8_0), data=block + bytes(30))
+    sv.reshard(path, tmp_path / "blocks.safetensors", rename={"q": "w"})
+    with sv.open_checkpoint(tmp_path / "blocks.safetensors") as reader:
+        assert reader.read("w").tobytes() == block and json.loads(reader.metadata.user["encodings"]) == {"w": "Q8_0"}
+    sv.reshard(path, tmp_path / "numbers.safetensors", dequantize=True, cast={"q": "float16"})
+    assert sv.load(tmp_path / "numbers.safetensors")["q"].tolist() == [[n / 2 for n in range(32)]]
+    with pytest.raises(ArgumentError, match="blocks of Q8_0"):
+        sv.reshard(path, tmp_path / "wrong.safetensors", cast={"q": "float16"})
+
+
+def test_commands_name_the_type_of_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "m.gguf", Info("q", (32, 2), Q4_0), data=bytes(64))
+    assert main(["inspect", str(path)]) == 0 and "uint8 Q4_0" in capsys.readouterr().out
+    assert main(["show", str(path), "q", "0, :2", "--dequantize"]) == 0
+    assert "float32 [2], of [2, 32]" in capsys.readouterr().out
+    assert main(["show", str(path), "q", "0, :2"]) == 0
+    assert "uint8 Q4_0 [2], of [2, 18]" in capsys.readouterr().out
+
+
+def test_a_file_of_another_name_is_known_by_its_first_bytes(tmp_path: Path) -> None:
+    assert list(sv.load(write(tmp_path / "blob", Info()))) == ["t"]
+
+
+def test_dequantizing_reads_only_the_blocks_that_it_needs(tmp_path: Path) -> None:
+    """Of a sparse file of 64 MiB."""
+    rows = 1 << 11
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf(Info("q", (32 << 10, rows), Q8_0), data=b""))
+    with open(path, "ab") as file:
+        file.truncate(path.stat().st_size + rows * (34 << 10))
+    with sv.open_checkpoint(path, dequantize=True) as reader:
+        assert isinstance(reader.source, DequantizedSource)
+        assert reader.read("q", np.s_[-1, -3:]).tolist() == [0, 0, 0]

@@ -17,8 +17,9 @@ from typing import Any
 from spec_tests.helpers.paths import ROOT, SPEC_TESTS
 from spec_tests.helpers.source_code import MODULES
 from spec_tests.mutation.sample import Mutant
-from spec_tests.mutation.tracing import FILE
 
+FILE = "MUTATION_TRACE"
+"""The environment variable that tells ``tracing`` where to write a record."""
 RECORDS = ROOT / "build" / "mutation"
 """The folder of the records."""
 _NOT_ASKED = {"architecture", "browser", "crash", "docs", "kit", "notebook", "peers", "project"}

@@ -12,8 +12,7 @@ from pathlib import Path
 import coverage
 import pytest
 
-FILE = "MUTATION_TRACE"
-"""The environment variable that names the file of the record."""
+from spec_tests.mutation.trace import FILE
 
 _coverage = coverage.Coverage(data_file=None, source_pkgs=["shardvar"], config_file=False)
 _coverage.set_option("run:disable_warnings", ["module-not-measured", "no-data-collected"])

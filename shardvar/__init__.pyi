@@ -15,6 +15,7 @@ from shardvar.checkpoint.callbacks import ShardableTensor as ShardableTensor
 from shardvar.checkpoint.callbacks import ShardingCallback as ShardingCallback
 from shardvar.checkpoint.callbacks import compose as compose
 from shardvar.checkpoint.diff import diff as diff
+from shardvar.checkpoint.digest import digest as digest
 from shardvar.checkpoint.objects import Checkpoint as Checkpoint
 from shardvar.checkpoint.objects import CheckpointManager as CheckpointManager
 from shardvar.checkpoint.objects import PendingSave as PendingSave

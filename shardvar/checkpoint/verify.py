@@ -5,6 +5,7 @@
    of the files.
 3. Payloads. Read all of them: plain ones by several threads, small neighbours in one read.
 4. Values. Bools must be 0 or 1, and strings must be as long as they say, or a load would refuse them.
+5. Manifest. Where digests are kept of the checkpoint, compute its digests and compare them (``checkpoint.manifest``).
 
 Each step continues after a finding, so one damaged tensor hides no other. Each tensor has one of three outcomes:
 
@@ -17,10 +18,12 @@ compared keeps the report from being ``ok``; one that nothing covers does not, a
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint
+from shardvar.checkpoint.manifest import Manifest, confirm, manifest_beside, manifest_path, read_manifest
 from shardvar.checkpoint.reports import DAMAGED, NOT_VERIFIABLE, OK, Damage, Unverified, VerifyReport
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable
@@ -45,8 +48,11 @@ from shardvar.planning.slices import concatenate
 from shardvar.wire import strings
 
 
-def verify(path: Path, progress: Progress = lambda _nbytes: None) -> VerifyReport:
+def verify(path: Path, progress: Progress = lambda _nbytes: None, *, against: Path | None = None) -> VerifyReport:
     """Check a checkpoint from end to end and return a report of every problem.
+
+    A manifest beside the checkpoint, or the one at ``against``, is compared too (``sv.digest``): then formats without
+    checksums are guarded as well.
 
     Damage is reported, never raised, in the index too. ``CheckpointNotFound``, ``AmbiguousPath``, ``UnsupportedError``
     and ``StorageError`` are raised: they say nothing about the checkpoint. ``progress`` is called with the payload
@@ -60,6 +66,7 @@ def verify(path: Path, progress: Progress = lambda _nbytes: None) -> VerifyRepor
     True
     """
     found = find_checkpoint(path)
+    manifest = None if against is None else read_manifest(against)
     try:
         source = found.open()
     except CheckpointNotFound:
@@ -67,9 +74,22 @@ def verify(path: Path, progress: Progress = lambda _nbytes: None) -> VerifyRepor
     except CheckpointError as error:
         return VerifyReport(found.path, found.format.name, (_damage(None, None, error),), ())
     try:
-        return _report(found, source, progress)
+        report = _report(found, source, progress)
+        return _confirmed(report, found, source, manifest, progress)
     finally:
         source.close()
+
+
+def _confirmed(
+    report: VerifyReport, found: Location, source: Source, manifest: Manifest | None, progress: Progress
+) -> VerifyReport:
+    """The report with the outcomes of the given manifest, or of the one beside the checkpoint."""
+    try:
+        manifest = manifest or manifest_beside(found)
+        return report if manifest is None else confirm(report, source, manifest, progress)
+    except CheckpointError as error:
+        # As damage: what was verified without the manifest is still said.
+        return replace(report, damages=(*report.damages, _damage(None, manifest_path(found), error)))
 
 
 _NO_CHECKSUM = "The format keeps no checksum of it: only its structure was verified."

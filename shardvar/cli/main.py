@@ -86,6 +86,8 @@ def execute(arguments: Namespace) -> int:
             from shardvar.cli.verify import execute
         case "diff":
             from shardvar.cli.diff import execute
+        case "digest":
+            from shardvar.cli.digest import execute
         case "vectors":
             from shardvar.cli.vectors import execute
         case "completion":

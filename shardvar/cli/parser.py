@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from shardvar import __version__
 from shardvar.errors import ArgumentError
 
-COMMANDS = ("inspect", "show", "view", "verify", "diff", "reshard", "vectors", "completion")
+COMMANDS = ("inspect", "show", "view", "verify", "diff", "digest", "reshard", "vectors", "completion")
 
 _PATH = "a checkpoint: prefix, index file, directory, or one of its data files"
 _DEQUANTIZE = "quantised blocks (GGUF) as the numbers that they stand for, in float32"
@@ -102,7 +102,8 @@ def make_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"shardvar {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     for add in (
-        _add_inspect, _add_show, _add_view, _add_verify, _add_diff, _add_reshard, _add_vectors, _add_completion,
+        _add_inspect, _add_show, _add_view, _add_verify, _add_diff, _add_digest, _add_reshard, _add_vectors,
+        _add_completion,
     ):  # fmt: skip
         add(commands)
     return parser
@@ -185,6 +186,7 @@ def _add_verify(commands: "Commands[Parser]") -> None:
     )
     parser.add_argument("path", metavar="PATH", help=_PATH)
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a tensor has no checksum in its format")
+    parser.add_argument("--against", metavar="FILE", help="compare with this manifest, not with the one beside PATH")
 
 
 def _add_diff(commands: "Commands[Parser]") -> None:
@@ -197,6 +199,20 @@ def _add_diff(commands: "Commands[Parser]") -> None:
     parser.add_argument("a", metavar="A", help=_PATH)
     parser.add_argument("b", metavar="B", help="the checkpoint to compare with")
     parser.add_argument("--html", metavar="FILE", help="also write a page that shows both side by side")
+
+
+def _add_digest(commands: "Commands[Parser]") -> None:
+    parser = _add_command(
+        commands,
+        "digest",
+        "print 32 bytes for each tensor that depend on key, dtype, shape and values alone, not on format or files",
+        ["model", "model --write", "model.safetensors --against model.sha256"],
+    )
+    parser.add_argument("path", metavar="PATH", help=_PATH)
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--write", action="store_true", help="keep the digests beside PATH, where verify compares them")
+    action.add_argument("--against", metavar="FILE", help="compare with such a manifest; exit with 1 if they differ")
+    parser.add_argument("--force", action="store_true", help="replace the manifest that --write finds")
 
 
 def _add_reshard(commands: "Commands[Parser]") -> None:

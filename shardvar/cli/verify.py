@@ -27,7 +27,7 @@ _NUMBER = re.compile("[0-9]+")
 
 def execute(arguments: Namespace) -> int:
     """Verify, print the report and return its exit code."""
-    report = verify_with_progress(arguments.path)
+    report = verify_with_progress(arguments.path, arguments.against)
     if arguments.json:
         print_json(report.to_json())
     else:
@@ -44,10 +44,10 @@ def code_of_report(report: VerifyReport, strict: bool = False) -> int:
     return _NO if strict and report.unguarded else _OK
 
 
-def verify_with_progress(path: str) -> VerifyReport:
+def verify_with_progress(path: str, against: str | None = None) -> VerifyReport:
     """Verify a checkpoint, with a progress bar at a terminal."""
     with progress("verifying", lambda: payload_nbytes(path)) as advance:
-        return verify(path, advance)
+        return verify(path, advance, against=against)
 
 
 def payload_nbytes(path: str) -> int:

@@ -1,0 +1,222 @@
+"""Digests: 32 bytes for each tensor, and for a checkpoint, that depend on keys, dtypes, shapes and values alone.
+
+The same tensors have the same digests in every format, in whatever slices and files. The definition fits ten lines of
+any language; with SHA-256 as ``H``, and ``+`` for one after the other:
+
+    data        the elements in C order, little-endian, as in a file of NumPy; of elements smaller than a byte, a byte
+                each whose unused high bits are 0; of strings, each its length as 8 bytes and then its bytes
+    leaves      H of each MiB of the data; the last one may be shorter, and no data have no leaf
+    head        the text "shardvar digest 1", the dtype, the extents with commas between them and the number of the
+                key's bytes in UTF-8, each followed by a line feed
+    tensor      H(head + key + leaves)
+    checkpoint  H(the digests of all tensors, sorted)
+
+Leaves are why one tensor of many GiB is digested by several threads, and a part of it can be digested alone.
+
+1. Read. One thread walks the tensors in C order (``checkpoint.blocks``), and every checksum on the way is compared.
+2. Hash. Other threads hash the leaves meanwhile. SHA-256 is the slower of the two.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardvar.checkpoint.blocks import Blocks, batches
+from shardvar.checkpoint.locate import Path
+from shardvar.checkpoint.reader import Reader, open_checkpoint
+from shardvar.checkpoint.reports import SCHEMA
+from shardvar.engine.pool import BLOCK_NBYTES, Progress, bytes_of, run_all
+from shardvar.errors import READ_ERRORS, ReadError
+from shardvar.layout.dtypes import ITEMSIZES, Array, code
+
+LEAF_NBYTES = 1 << 20
+"""The bytes of a tensor that have a hash of their own."""
+
+_USED_BITS = {
+    "int2": 0x03, "uint2": 0x03, "int4": 0x0F, "uint4": 0x0F,
+    "float4_e2m1fn": 0x0F, "float6_e2m3fn": 0x3F, "float6_e3m2fn": 0x3F,
+}  # fmt: skip
+"""The bits of a byte that an element of the dtype uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableTensor:
+    """A tensor that has no digest, since it cannot be read."""
+
+    key: str
+    """Its name."""
+    kind: str
+    """The name of the error's class."""
+    message: str
+    """The error."""
+
+
+@dataclass(frozen=True, slots=True)
+class DigestReport:
+    """Report of ``digest``."""
+
+    path: str
+    """The checkpoint."""
+    format: str
+    """Its format."""
+    tensors: Mapping[str, str]
+    """The digest of each tensor by its key, as 64 hexadecimal digits, in the order of the index."""
+    unreadable: tuple[UnreadableTensor, ...] = ()
+    """The tensors that have none."""
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The digest of all tensors together; None where one of them cannot be read."""
+        return None if self.unreadable else digest_of_all(self.tensors)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as values that JSON can hold."""
+        return {
+            "schema": SCHEMA,
+            "path": self.path,
+            "format": self.format,
+            "digest": self.checkpoint,
+            "tensors": dict(self.tensors),
+            "unreadable": [{"key": each.key, "kind": each.kind, "message": each.message} for each in self.unreadable],
+        }
+
+
+def digest(path: Path, progress: Progress = lambda _nbytes: None) -> DigestReport:
+    """Return the digests of a checkpoint's tensors, which no format, slicing or number of files changes.
+
+    A tensor that cannot be read has no digest and is listed with its error; the errors of ``open_checkpoint`` are
+    raised. ``progress`` is called with the payload bytes that were read. Memory: some blocks of 4 MiB, whatever the
+    size of a tensor, and the largest string tensor.
+
+    >>> import numpy as np, tempfile, os
+    >>> from shardvar.checkpoint.save import save
+    >>> one, two = (os.path.join(tempfile.mkdtemp(), name) for name in ("model", "model.npz"))
+    >>> table = np.arange(52, dtype=np.float32).reshape(13, 4)
+    >>> _ = save(one, {"table": table}, partition=5), save(two, {"table": table})
+    >>> digest(one).tensors == digest(two).tensors
+    True
+    >>> digest(one).checkpoint[:16]
+    '5016dfa65c8aa69f'
+    """
+    with open_checkpoint(path) as reader:
+        return digest_reader(reader, progress)
+
+
+def digest_reader(reader: Reader, progress: Progress = lambda _nbytes: None) -> DigestReport:
+    """Return the digests of an open checkpoint's tensors."""
+    walk = _Walk(Blocks.of(reader), progress, dict(reader.faults))
+    tensors = walk.digests()
+    errors = {key: walk.errors[key] for key in reader if key in walk.errors}
+    return DigestReport(
+        reader.path,
+        reader.format,
+        {key: tensors[key] for key in reader if key in tensors},
+        tuple(UnreadableTensor(key, type(error).__name__, str(error)) for key, error in errors.items()),
+    )
+
+
+def digest_array(key: str, array: Array) -> str:
+    """Return the digest of one tensor that is in memory: little-endian, of any layout; strings as arrays of ``bytes``.
+
+    >>> digest_array("step", np.array(7, np.int64))[:16]
+    '828d88b1e88f6847'
+    """
+    data = _data(array)
+    leaves = b"".join(_hash(data[start : start + LEAF_NBYTES]) for start in range(0, len(data), LEAF_NBYTES))
+    dtype = "string" if array.dtype.kind == "O" else array.dtype.name
+    return _digest(key, dtype, array.shape, leaves)
+
+
+def digest_of_all(tensors: Mapping[str, str]) -> str:
+    """Return the digest of a checkpoint from those of its tensors by their keys."""
+    return _hash(b"".join(sorted(map(bytes.fromhex, tensors.values())))).hex()
+
+
+def _digest(key: str, dtype: str, shape: tuple[int, ...], leaves: bytes) -> str:
+    # Keys are bytes in most formats; those that are not UTF-8 were read with escapes.
+    name = key.encode("utf-8", "surrogateescape")
+    head = f"shardvar digest 1\n{dtype}\n{','.join(map(str, shape))}\n{len(name)}\n"
+    return _hash(head.encode() + name + leaves).hex()
+
+
+def _hash(data: bytes | memoryview) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _data(array: Array) -> memoryview:
+    """The bytes of an array that its digest is of."""
+    if array.dtype.kind == "O":
+        return memoryview(b"".join(len(each).to_bytes(8, "little") + each for each in array.ravel().tolist()))
+    mask = _USED_BITS.get(array.dtype.name)
+    array = np.ascontiguousarray(array)
+    return bytes_of(array if mask is None else array.view(np.uint8) & mask)
+
+
+class _Leaf(NamedTuple):
+    """A range of a tensor's data that is hashed by itself."""
+
+    tensor: int
+    """The tensor's number."""
+    data: bytes
+    """Its bytes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Walk:
+    """The tensors of a checkpoint, and what was found of them so far."""
+
+    blocks: Blocks
+    """The tensors."""
+    progress: Progress
+    """Called with the payload bytes that were read."""
+    errors: dict[str, ReadError]
+    """Of the tensors that cannot be read, by key."""
+    found: dict[str, str] = field(default_factory=dict)
+    """The digests of the small tensors, by key."""
+
+    def digests(self) -> dict[str, str]:
+        """The digest of each tensor that can be read."""
+        tensors = self.blocks.tensors
+        rows = [row for row, key in enumerate(tensors.keys) if key not in self.errors]
+        small = [row for row in rows if self.blocks.is_small(row)]
+        self._digest_small(small)
+        leaves: dict[int, list[bytes]] = {row: [] for row in sorted(set(rows).difference(small))}
+        # The leaves of one tensor follow each other, and ``run_all`` keeps the order.
+        for row, leaf in run_all(lambda leaf: (leaf.tensor, _hash(leaf.data)), self._leaves(list(leaves))):
+            leaves[row].append(leaf)
+        for row, hashes in leaves.items():
+            key = tensors.keys[row]
+            if key not in self.errors:
+                self.found[key] = _digest(key, tensors.dtype(row), tensors.shape(row), b"".join(hashes))
+        return self.found
+
+    def _digest_small(self, rows: list[int]) -> None:
+        keys, nbytes = self.blocks.tensors.keys, self.blocks.nbytes
+        for batch in batches(nbytes, rows):
+            for row, value in zip(batch, self.blocks.read(batch), strict=True):
+                if isinstance(value, np.ndarray):
+                    self.found[keys[row]] = digest_array(keys[row], value)
+                else:
+                    self.errors[keys[row]] = value
+            self.progress(int(nbytes[batch].sum()))
+
+    def _leaves(self, rows: list[int]) -> Iterator[_Leaf]:
+        """The data of large tensors in leaves, read while other threads hash those before."""
+        tensors = self.blocks.tensors
+        for row in rows:
+            rest = b""
+            count = BLOCK_NBYTES // max(int(ITEMSIZES[code(tensors.dtype(row))]), 1)
+            try:
+                for array in self.blocks.stream(row, count):
+                    self.progress(array.nbytes)
+                    data = rest + bytes(_data(array))
+                    whole = len(data) // LEAF_NBYTES * LEAF_NBYTES
+                    yield from (_Leaf(row, data[at : at + LEAF_NBYTES]) for at in range(0, whole, LEAF_NBYTES))
+                    rest = data[whole:]
+                if rest:
+                    yield _Leaf(row, rest)
+            except READ_ERRORS as error:
+                self.errors[tensors.keys[row]] = error

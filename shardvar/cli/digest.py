@@ -1,0 +1,56 @@
+"""``shardvar digest``: print digests that no layout changes, keep them, compare them.
+
+0  done, or all digests agree
+1  digests differ
+3  a tensor cannot be read, so it has no digest
+"""
+
+from argparse import Namespace
+
+from shardvar.checkpoint.digest import DigestReport, digest
+from shardvar.checkpoint.manifest import differences, read_manifest, write_manifest
+from shardvar.cli.output import count, note, one_line, print_json, progress, short_name, short_path
+from shardvar.cli.verify import payload_nbytes
+from shardvar.errors import ArgumentError
+
+_SAME, _DIFFERENT, _UNREADABLE = 0, 1, 3
+
+
+def execute(arguments: Namespace) -> int:
+    """Print, write or compare the digests and return the exit code."""
+    if arguments.force and not arguments.write:
+        raise ArgumentError("--force replaces a manifest, and none is written.", "Add --write, or leave --force out.")
+    manifest = read_manifest(arguments.against) if arguments.against else None
+    with progress("reading", lambda: payload_nbytes(arguments.path)) as advance:
+        report = digest(arguments.path, advance)
+    found = {} if manifest is None else differences(manifest, report)
+    fields = report.to_json()
+    if manifest is not None:
+        fields["against"] = manifest.place
+        fields["differences"] = [
+            {"key": each.key, "kind": each.kind, "message": each.message} for each in found.values()
+        ]
+    if arguments.write and not report.unreadable:
+        fields["manifest"] = write_manifest(report, arguments.force)
+    if arguments.json:
+        print_json(fields)
+    elif manifest is None:
+        _print_digests(report)
+    else:
+        for each in found.values():
+            print(f"differs: {one_line(each.message)}")
+        if not found and not report.unreadable:
+            print(f"equal: {count(len(report.tensors), 'tensor')} as in {short_path(manifest.place)}")
+    for broken in report.unreadable:
+        note(f"error: {short_name(broken.key)}: {broken.kind}: {one_line(broken.message)}")
+    if "manifest" in fields and not arguments.json:
+        note(f"wrote {short_path(fields['manifest'])}")
+    return _UNREADABLE if report.unreadable else _DIFFERENT if found else _SAME
+
+
+def _print_digests(report: DigestReport) -> None:
+    """Print a line for each tensor, then one for the checkpoint, which begins with no digit."""
+    for key, value in report.tensors.items():
+        print(f"{value}  {one_line(key)}")
+    if report.checkpoint is not None:
+        print(f"checkpoint {report.checkpoint}")

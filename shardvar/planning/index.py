@@ -35,6 +35,10 @@ class Metadata:
     """The program and version that wrote it."""
     user: Mapping[str, str] = field(default_factory=dict)
     """Text that the user stored with it."""
+    paths: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
+    """The steps that lead to a key's value in a nested value of dicts and lists, where they are known."""
+    objects: Mapping[str, bytes] = field(default_factory=dict)
+    """Objects that are carried over as they are, each in the bytes of the one format that has them."""
 
 
 @dataclass(frozen=True, slots=True)

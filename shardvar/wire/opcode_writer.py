@@ -1,15 +1,16 @@
 """Pickles, written: plain values, names, calls, instances and references, the same bytes for the same value.
 
     value                               opcodes
-    None, bool, int, float, text        one opcode each
+    None, bool, int, float, str, bytes  one opcode each
     tuple, list, dict                   the items, then the opcode that collects them
     ``Global(name)``                    GLOBAL: the name is imported
     ``Call(name, args)``                GLOBAL, the arguments, REDUCE: the name is called
     ``Instance(name, state)``           GLOBAL, EMPTY_TUPLE, NEWOBJ, the state, BUILD: an instance with that state
     ``Reference(value)``                the value, BINPERSID: an object outside of the pickle
 
-Texts and names that come again are references to the first ones. Nothing else is shared. The protocol is 2, the only
-one that ``torch.load(weights_only=True)`` takes.
+Texts and names that come again are references to the first ones. In protocol 4, calls that come again are too, and
+every value that Python would give a number has one, as readers of long indexes expect (``usual_opcodes``). Nothing else
+is shared. Protocol 2 is the only one that ``torch.load(weights_only=True)`` takes.
 
 Law: ``parse_pickle(build_pickle(value))`` is the value, with nodes for calls and instances (``wire.inert``).
 
@@ -34,9 +35,9 @@ class Call:
     """The arguments."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Instance:
-    """An instance of a class, which is made without arguments and then given its state."""
+    """An instance of a class, which is made without arguments and then given its state; it may be the key of a dict."""
 
     name: str
     """The name of the class with its module."""
@@ -44,50 +45,76 @@ class Instance:
     """The state: a dict of attributes, or what the ``__setstate__`` of the class takes."""
 
 
-def build_pickle(value: Any) -> bytes:
-    """Return the pickle of a value.
+def build_pickle(value: Any, protocol: int = 2) -> bytes:
+    """Return the pickle of a value, in protocol 2 or 4.
 
     >>> build_pickle((1, True))
     b'\\x80\\x02K\\x01\\x88\\x86.'
     """
-    writer = _Writer()
+    writer = _Writer(protocol >= 4)
     writer.push(value)
-    return b"".join([b"\x80\x02", *writer.parts, b"."])
+    return b"".join([b"\x80", bytes([protocol]), *writer.parts, b"."])
 
 
 class _Writer:
-    """The opcodes so far, and the numbers of the texts and names that a later opcode can refer to."""
+    """The opcodes so far, and the numbers of the values that a later opcode can refer to."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers_all: bool) -> None:
         self.parts: list[bytes] = []
-        self.memo: dict[tuple[type, str], int] = {}
+        self.memo: dict[tuple[type, Any], int] = {}
+        self.numbers_all = numbers_all
+        """True in protocol 4: containers, calls and instances have numbers too."""
+        self.count = 0
+        """The number of the next value."""
 
     def push(self, value: Any) -> None:
         """Add the opcodes that push a value."""
         _PUSH[type(value)](self, value)
 
-    def push_once(self, kind: type, text: str, opcodes: Callable[[], bytes]) -> None:
-        """Add the opcodes that push a text or a name, or a reference to the earlier one."""
-        number = self.memo.get((kind, text))
+    def push_once(self, kind: type, key: Any, push: Callable[[], object]) -> None:
+        """Add the opcodes that push a value, or a reference to an equal one of that kind."""
+        number = self.memo.get((kind, key))
         if number is None:
-            number = self.memo[kind, text] = len(self.memo)
-            self.parts += opcodes(), _numbered(b"q", b"r", number)
+            push()
+            self.memo[kind, key] = self.count
+            self.parts.append(b"\x94" if self.numbers_all else _numbered(b"q", b"r", self.count))
+            self.count += 1
         else:
             self.parts.append(_numbered(b"h", b"j", number))
 
+    def number(self) -> None:
+        """Give the last value a number, under which nothing looks for it."""
+        if self.numbers_all:
+            self.parts.append(b"\x94")
+            self.count += 1
+
     def push_name(self, name: str) -> None:
         """Add the opcodes that push a name."""
-        self.push_once(Global, name, lambda: "c{}\n{}\n".format(*name.rsplit(".", 1)).encode("ascii"))
+        self.push_once(Global, name, lambda: self.push_parts(*name.rsplit(".", 1)))
+
+    def push_parts(self, module: str, name: str) -> None:
+        """Add the opcodes that push a name of a module."""
+        if self.numbers_all:
+            self.push_text(module)
+            self.push_text(name)
+        self.parts.append(b"\x93" if self.numbers_all else f"c{module}\n{name}\n".encode("ascii"))
 
     def push_text(self, text: str) -> None:
         """Add the opcodes that push a text."""
-        self.push_once(str, text, lambda: _text(text.encode("utf-8", "surrogatepass")))
+        self.push_once(str, text, lambda: self.parts.append(_text(text, self.numbers_all)))
+
+    def push_bytes(self, octets: bytes) -> None:
+        """Add the opcodes that push bytes."""
+        self.parts.append(b"B" + struct.pack("<L", len(octets)) + octets)
+        self.number()
 
     def push_tuple(self, items: tuple[Any, ...]) -> None:
         """Add the opcodes that push a tuple."""
         short = _TUPLES.get(len(items))
         self.push_all(items) if short else self.push_marked(items, b"t")
         self.parts.append(short or b"")
+        if items:
+            self.number()
 
     def push_marked(self, items: Any, collect: bytes) -> None:
         """Add a mark, the items, and the opcode that collects what is above the mark."""
@@ -103,15 +130,24 @@ class _Writer:
     def push_dict(self, items: dict[Any, Any]) -> None:
         """Add the opcodes that push a dict."""
         self.parts.append(b"}")
+        self.number()
         self.push_marked((each for pair in items.items() for each in pair), b"u")
 
     def push_list(self, items: list[Any]) -> None:
         """Add the opcodes that push a list."""
         self.parts.append(b"]")
+        self.number()
         self.push_marked(items, b"e")
 
     def push_call(self, call: Call) -> None:
         """Add the opcodes of a call."""
+        if self.numbers_all:
+            self.push_once(Call, call, lambda: self.push_new_call(call))
+        else:
+            self.push_new_call(call)
+
+    def push_new_call(self, call: Call) -> None:
+        """Add the opcodes of a call that is not a reference to an earlier one."""
         self.push_name(call.name)
         self.push_tuple(call.args)
         self.parts.append(b"R")
@@ -120,6 +156,7 @@ class _Writer:
         """Add the opcodes of an instance."""
         self.push_name(instance.name)
         self.parts.append(b")\x81")
+        self.number()
         self.push(instance.state)
         self.parts.append(b"b")
 
@@ -134,7 +171,11 @@ def _numbered(short: bytes, wide: bytes, number: int) -> bytes:
     return short + bytes([number]) if number < 1 << 8 else wide + struct.pack("<L", number)
 
 
-def _text(octets: bytes) -> bytes:
+def _text(text: str, is_short: bool) -> bytes:
+    """Return the opcode of a text; protocol 4 has a short one."""
+    octets = text.encode("utf-8", "surrogatepass")
+    if is_short and len(octets) < 1 << 8:
+        return b"\x8c" + bytes([len(octets)]) + octets
     return b"X" + struct.pack("<L", len(octets)) + octets
 
 
@@ -158,6 +199,7 @@ _PUSH: dict[type, Callable[[_Writer, Any], None]] = {
     int: lambda w, value: w.parts.append(_integer(value)),
     float: lambda w, value: w.parts.append(b"G" + struct.pack(">d", value)),
     str: _Writer.push_text,
+    bytes: _Writer.push_bytes,
     tuple: _Writer.push_tuple,
     list: _Writer.push_list,
     dict: _Writer.push_dict,

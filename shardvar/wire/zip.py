@@ -299,19 +299,21 @@ def encode_name(name: str) -> bytes:
 def plan_local_nbytes(start: int, raw_name: bytes, nbytes: int) -> int:
     """Return the size of the local header at ``start``, so that it ends at a multiple of ``MEMBER_ALIGNMENT``."""
     least = LOCAL.size + len(raw_name) + len(_zip64(nbytes))
+    return least + plan_padding(start + least)
+
+
+def plan_padding(stop: int) -> int:
+    """Return the size of a field that brings the offset ``stop`` to a multiple of ``MEMBER_ALIGNMENT``."""
     # At offset 0 a header of 34 bytes is padded by 30. A gap of 1 to 5 bytes is too small for the field that fills it,
     # and becomes 64 bytes larger.
-    padding = -(start + least) % MEMBER_ALIGNMENT
-    return least + padding + (MEMBER_ALIGNMENT if 0 < padding < _PADDING_NBYTES else 0)
+    padding = -stop % MEMBER_ALIGNMENT
+    return padding + (MEMBER_ALIGNMENT if 0 < padding < _PADDING_NBYTES else 0)
 
 
 def build_local(header_nbytes: int, raw_name: bytes, crc: int, nbytes: int) -> bytes:
     """Return the local header of a member that is not compressed; ``plan_local_nbytes`` gives its size."""
     wide = _zip64(nbytes)
-    padding = header_nbytes - LOCAL.size - len(raw_name) - len(wide)
-    extra = wide + (
-        struct.pack("<3H", _PADDING_EXTRA, padding - 4, MEMBER_ALIGNMENT).ljust(padding, b"\0") if padding else b""
-    )
+    extra = wide + _padding(header_nbytes - LOCAL.size - len(raw_name) - len(wide))
     return (
         LOCAL.pack(
             LOCAL_MAGIC,
@@ -331,11 +333,12 @@ def build_local(header_nbytes: int, raw_name: bytes, crc: int, nbytes: int) -> b
     )
 
 
-def build_central(start: int, raw_name: bytes, crc: int, nbytes: int) -> bytes:
-    """Return the directory's entry of the member whose local header is at ``start``."""
+def build_central(start: int, raw_name: bytes, crc: int, nbytes: int, padding: int = 0) -> bytes:
+    """Return the directory's entry of the member whose local header is at ``start``, with so many bytes of padding."""
     # Size, stored size and offset, those that are too large for 32 bits, in this order.
     wide = [number for number in (nbytes, nbytes, start) if number >= ONES_32]
     extra = struct.pack(f"<2H{len(wide)}Q", ZIP64_EXTRA, 8 * len(wide), *wide) if wide else b""
+    extra += _padding(padding)
     version = _VERSION_64 if wide else _VERSION
     return (
         CENTRAL.pack(
@@ -378,6 +381,11 @@ def build_end(start: int, nbytes: int, count: int) -> bytes:
 def _zip64(nbytes: int) -> bytes:
     """Return the extra field of a member too large for 32 bits; empty for any other."""
     return struct.pack("<2H2Q", ZIP64_EXTRA, 16, nbytes, nbytes) if nbytes >= ONES_32 else b""
+
+
+def _padding(nbytes: int) -> bytes:
+    """Return the extra field that fills a gap of that size."""
+    return struct.pack("<3H", _PADDING_EXTRA, nbytes - 4, MEMBER_ALIGNMENT).ljust(nbytes, b"\0") if nbytes else b""
 
 
 def _flags(raw_name: bytes) -> int:

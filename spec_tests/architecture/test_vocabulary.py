@@ -15,8 +15,13 @@ from spec_tests.rules.sentences import documents
 
 HOMES = {
     "box": (),  # a region is not called a box, nor is a rectangle that is drawn
-    # The last two name what PyTorch calls by this word.
-    "chunk": ("layout/partition.py", "conformance/adapters/torch.py", "formats/torch/metadata.py"),
+    # The last three name what PyTorch calls by this word.
+    "chunk": (
+        "layout/partition.py",
+        "conformance/adapters/torch.py",
+        "formats/torch/metadata.py",
+        "formats/torch/item_index.py",
+    ),
     "piece": ("engine/pieces.py",),
 }
 """A word -> the modules that may use it freely; others may only name what these define."""

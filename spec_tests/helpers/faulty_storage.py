@@ -29,6 +29,7 @@ FORMATS = {
     "safetensors": ("safetensors", "ck.safetensors", 1),
     "safetensors set": ("safetensors", "ck", 3),
     "npz": ("npz", "ck.npz", 1),
+    "torch": ("torch", ".metadata", 3),
 }
 """For each way of writing: the format, the name of the target, and the number of its files."""
 

@@ -1,4 +1,4 @@
-"""torch's checkpoints, read without torch and without running what a pickle says.
+"""torch's checkpoints, read and written without torch, and read without running what a pickle says.
 
 names       file names, and what a person may type for a checkpoint
 dtypes      the names of element types
@@ -14,23 +14,32 @@ state_dict  the contents of files of torch.save
 saved       their format
 packing     writing an archive of torch.save
 pt_sink     writing a file of torch.save
+item_frame  the frame of an item that is written
+item_index  the index of a distributed checkpoint, as it is written
+item_sink   writing a distributed checkpoint
 source      the payloads
 """
 
 from dataclasses import dataclass
 
-from shardvar.errors import UnsupportedError
-from shardvar.formats.protocol import Sink
 from shardvar.formats.torch.dcp import open_dcp
+from shardvar.formats.torch.dtypes import DTYPES
+from shardvar.formats.torch.item_sink import DcpSink, plan_dcp, remove_dcp
 from shardvar.formats.torch.names import METADATA, find_dcp
 from shardvar.formats.torch.source import TorchSource
+from shardvar.limits import MAX_RANK
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 
-CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset(), folder_index=METADATA)
-"""Nothing can be written yet."""
+CAPABILITIES = Capabilities(
+    dtypes=frozenset(DTYPES.values()),
+    slice_dtypes=frozenset(DTYPES.values()),
+    max_slice_rank=MAX_RANK,
+    folder_index=METADATA,
+)
+"""Every dtype that torch and NumPy share; a slice without elements is not told from another one at its offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +59,15 @@ class TorchFormat:
         """Open the checkpoint of the folder."""
         return open_dcp(storage, METADATA)
 
-    def create(self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str) -> Sink:
-        """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError("The format torch is read and not written.", "Choose the format safetensors.")
+    def create(
+        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
+    ) -> DcpSink:
+        """Lay the slices out as the checkpoint of the folder."""
+        return plan_dcp(storage, assignment, metadata, self.capabilities, generation)
 
     def remove(self, storage: Storage, name: str) -> None:
-        """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError("The format torch is read and not written.", "Remove the folder.")
+        """Remove the checkpoint of the folder, and not the folder."""
+        remove_dcp(storage)
 
 
 FORMAT = TorchFormat()

@@ -28,8 +28,8 @@ _HEAD_NBYTES = 1 << 12
 _SMALL_NBYTES = 1 << 14
 """Items up to this size are read whole."""
 _WINDOW_NBYTES = 1 << 20
-_CRC_START, _CRC_STOP = 16, 20
-"""The place of a CRC in an entry of a zip's directory."""
+_CRC_START, _CRC_STOP, _LOCAL_CRC_START = 16, 20, 14
+"""The place of a CRC in an entry of a zip's directory, and in a local header."""
 
 Kind = tuple[str, tuple[int, ...]]
 """The dtype and the shape of a tensor."""
@@ -42,17 +42,21 @@ class _Template:
     view: View
     """The tensor, in an item at offset 0."""
     head: bytes
-    """The bytes in front of the elements."""
+    """The bytes in front of the elements, up to the CRC of the elements if it is there."""
     fixed: tuple[tuple[int, int, bytes], ...]
-    """Start, stop and content of the ranges of the directory and the end records that are the same in all items."""
+    """Start, stop and content of the other ranges around the elements that are the same in all items."""
     crc_start: int
     """The place of the CRC of the elements in the directory."""
+    crc_again: int
+    """The place of the same CRC in front of the elements; that in the directory, if it is not there."""
 
     def view_in(self, item: bytes, start: int) -> View | None:
         """Return the tensor of an item that begins at byte ``start`` of its file; None if its frame is another one."""
         if not item.startswith(self.head) or any(item[begin:stop] != octets for begin, stop, octets in self.fixed):
             return None
-        (crc,) = struct.unpack_from("<L", item, self.crc_start)
+        crc, again = (struct.unpack_from("<L", item, place)[0] for place in (self.crc_start, self.crc_again))
+        if crc != again:
+            return None
         record = self.view.record
         return replace(self.view, record=Record(start + record.start, record.nbytes, crc))
 
@@ -119,13 +123,17 @@ class Frames:
 def _template_of(archive: Archive, view: View, item: bytes, start: int) -> _Template | None:
     """Return the template of an item; None if something that was checked lies behind the elements."""
     (member,) = archive.members[view.tensor.record]
-    head = item[: view.record.start - start]
+    stop = view.record.start - start
+    # In a local header, the CRC stands 14 bytes after its beginning; a stream's is 0.
+    crc_again = member.start + _LOCAL_CRC_START
+    is_again = crc_again + 4 <= stop and item[crc_again : crc_again + 4] != bytes(4)
+    head = item[: crc_again if is_again else stop]
     directory = archive.stop - start
     for name in ("data.pkl", "byteorder"):
         if archive.has(name) and archive.record(name).start > view.record.start:
             return None
     # The CRCs of the elements, and of records that hold something random, differ from item to item.
-    begins = [directory]
+    begins = [crc_again + 4, stop, directory] if is_again else [directory]
     crc_start = -1
     for name, members in archive.members.items():
         if name in ("data.pkl", "byteorder"):
@@ -139,4 +147,4 @@ def _template_of(archive: Archive, view: View, item: bytes, start: int) -> _Temp
     begins = sorted([*begins, len(item)])
     fixed = tuple((a, b, item[a:b]) for a, b in zip(begins[::2], begins[1::2], strict=True))
     moved = replace(view, record=replace(view.record, start=view.record.start - start))
-    return _Template(moved, head, fixed, crc_start)
+    return _Template(moved, head, fixed, crc_start, crc_again if is_again else crc_start)

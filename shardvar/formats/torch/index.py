@@ -54,8 +54,8 @@ class DcpIndex:
 
     @property
     def metadata(self) -> Metadata:
-        """Nothing: torch stores only the path of the machine that wrote."""
-        return Metadata()
+        """The metadata that shardvar wrote, and the paths of the keys; torch itself stores no more."""
+        return self.items.about
 
     @property
     def faults(self) -> "DcpFaults":
@@ -166,6 +166,9 @@ class DcpIndex:
         if (view.tensor.dtype, view.tensor.shape) != (dtype, shape):
             found = f"{view.tensor.dtype}{list(view.tensor.shape)}"
             cause = f"The item at offset {place[1]} holds {found}, but the index says {dtype}{list(shape)}."
+            raise InvalidCheckpoint(cause, COPY_AGAIN)
+        if self.items.checksum[row] not in (NO_CHECKSUM, view.record.crc):
+            cause = f"The item at offset {place[1]} holds other elements than those that the index was written for."
             raise InvalidCheckpoint(cause, COPY_AGAIN)
         self.views[row] = view
 

@@ -3,7 +3,9 @@
     state_dict_metadata   key -> TensorStorageMetadata: dtype, full shape, and the region of each slice ("chunk"),
                           or BytesStorageMetadata: an object
     storage_data          MetadataIndex (key, offset of the slice) -> _StorageInfo: file, offset, length
-    planner_data, storage_meta, version and unknown attributes say nothing about bytes
+    planner_data          key -> the path of its value in the nested value that was saved
+    shardvar              what shardvar keeps beside that (``formats.torch.item_index``)
+    storage_meta, version and unknown attributes say nothing about bytes
 
 A slice without elements may have the offset of another one, or that of the end of its axis, and nothing is read of it.
 A key of which a field has another type than it must is a fault, and the others are read. Names of classes are compared
@@ -12,8 +14,11 @@ whole with ``_CLASSES``; a pickle that names any other would run code in Python,
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from shardvar.errors import (
     CheckpointError,
@@ -26,16 +31,21 @@ from shardvar.errors import (
 from shardvar.formats.torch.dtypes import dtype_of
 from shardvar.layout.dtypes import STRING, numpy_dtype
 from shardvar.limits import MAX_NBYTES, MAX_RANK
+from shardvar.planning.index import NO_CHECKSUM, Metadata
 from shardvar.wire.damage import COPY_AGAIN, DISTRUST, WRITE_AGAIN, check_key_nbytes, malformed
 from shardvar.wire.inert import Global, Node
 from shardvar.wire.pickle import parse_pickle
 
-_DCP = "torch.distributed.checkpoint."
-_METADATA = f"{_DCP}metadata.Metadata"
-_TENSOR, _OBJECT = f"{_DCP}metadata.TensorStorageMetadata", f"{_DCP}metadata.BytesStorageMetadata"
+DCP = "torch.distributed.checkpoint."
+"""The package of the classes of the index."""
+ABOUT = "shardvar"
+"""The attribute in which shardvar keeps what it knows about a checkpoint."""
+_METADATA = f"{DCP}metadata.Metadata"
+_TENSOR, _OBJECT = f"{DCP}metadata.TensorStorageMetadata", f"{DCP}metadata.BytesStorageMetadata"
 
 Coordinates = tuple[int, ...]
 _Place = tuple[str, int, int]
+_Places = Mapping[tuple[str, Coordinates], _Place]
 _AN_OBJECT: tuple[str, Coordinates, list[tuple[Coordinates, Coordinates]]] = (STRING, (), [((), ())])
 
 
@@ -69,6 +79,10 @@ class Items:
     """Bytes after the pickle, which torch ignores."""
     places: list[_Place] = field(default_factory=list)
     """File, first byte and size of every item, also of those that are not read."""
+    checksum: list[int] = field(default_factory=list)
+    """[m] the CRC-32 of the elements of each slice; ``NO_CHECKSUM`` if the index has none."""
+    about: Metadata = field(default_factory=Metadata)
+    """The description, the user's metadata, and the paths of the keys."""
 
 
 def parse_metadata(data: bytes) -> Items:
@@ -79,11 +93,12 @@ def parse_metadata(data: bytes) -> Items:
     described, stored = root.state.get("state_dict_metadata"), root.state.get("storage_data")
     if type(described) is not dict or type(stored) is not dict:
         raise malformed("The index lacks the dict of its tensors or that of their places.")
-    items = Items(rest_nbytes=len(data) - stop)
-    places = _places(items, stored)
+    said = root.state.get(ABOUT, {})
+    items = Items(rest_nbytes=len(data) - stop, about=_about(said, root.state.get("planner_data")))
+    places, checksums = _places(items, stored, _checksums(said, len(stored)))
     for key in sorted(filter(_is_text, described)):
         try:
-            _add(items, key, described[key], places)
+            _add(items, key, described[key], places, checksums)
         except (CheckpointError, UnsupportedError) as error:
             items.faults.setdefault(key, type(error)(f"{key!r}: {error.cause}", error.remedy))
     if not all(map(_is_text, described)):
@@ -98,10 +113,16 @@ def _is_text(value: Any) -> bool:
     return type(value) is str
 
 
-def _places(items: Items, stored: Mapping[Any, Any]) -> dict[tuple[str, Coordinates], _Place]:
-    """Return file, offset and length of each item, by key and offset of the slice; collect faults."""
+def _places(
+    items: Items, stored: Mapping[Any, Any], known: list[int]
+) -> tuple[dict[tuple[str, Coordinates], _Place], dict[tuple[str, Coordinates], int]]:
+    """Return file, offset and length, and the checksum, of each item, by key and offset of the slice; collect faults.
+
+    ``known`` are the checksums of the first items.
+    """
     places: dict[tuple[str, Coordinates], _Place] = {}
-    for index, info in stored.items():
+    checksums: dict[tuple[str, Coordinates], int] = {}
+    for (index, info), checksum in zip(stored.items(), chain(known, repeat(NO_CHECKSUM)), strict=False):
         name, place = index.state, info.state
         try:
             key, offset = name["fqn"], name.get("offset")
@@ -122,14 +143,15 @@ def _places(items: Items, stored: Mapping[Any, Any]) -> dict[tuple[str, Coordina
             items.faults.setdefault(key, UnsupportedError(cause, "Save it without extensions."))
         elif places.setdefault((key, offset), found) != found:
             items.faults.setdefault(key, _fault(key, f"Two items begin at the index {offset}."))
-    return places
+        checksums[key, offset] = checksum
+    return places, checksums
 
 
 def _fault(key: str, cause: str) -> InvalidCheckpoint:
     return InvalidCheckpoint(f"{key!r}: {cause}", WRITE_AGAIN)
 
 
-def _add(items: Items, key: str, node: Any, places: Mapping[tuple[str, Coordinates], _Place]) -> None:
+def _add(items: Items, key: str, node: Any, places: _Places, checksums: Mapping[tuple[str, Coordinates], int]) -> None:
     """Add a key with its slices, or raise what is wrong with it."""
     kind = node.name if type(node) is Node else None
     if kind == _OBJECT:
@@ -148,18 +170,45 @@ def _add(items: Items, key: str, node: Any, places: Mapping[tuple[str, Coordinat
             cause = f"The index has no place for the slice at {offset}."
             raise IncompleteCheckpoint(cause, "Copy the index again, or save the checkpoint again.")
         if place is not None and (0 not in shape or len(slices) == 1):
-            found.append((offset, shape, place))
+            found.append((offset, shape, place, checksums.get((key, offset), NO_CHECKSUM)))
     row = len(items.keys)
     items.keys.append(key)
     items.dtypes.append(dtype)
     items.shapes.append(full)
-    for offset, shape, (file, start, nbytes) in found:
+    for offset, shape, (file, start, nbytes), checksum in found:
         items.tensor.append(row)
         items.offset.append(offset)
         items.shape.append(shape)
         items.file.append(file)
         items.start.append(start)
         items.nbytes.append(nbytes)
+        items.checksum.append(checksum)
+
+
+def _about(said: Any, paths: Any) -> Metadata:
+    """Return what the index says of the checkpoint itself."""
+    said = said if type(said) is dict else {}
+    texts = {name: value for name, value in said.items() if name in ("description", "writer") and _is_text(value)}
+    user = said.get("user")
+    user = user if type(user) is dict else {}
+    paths = paths if type(paths) is dict else {}
+    known = {
+        key: path
+        for key, path in paths.items()
+        if type(key) is str and type(path) is tuple and path and all(type(step) in (str, int) for step in path)
+    }
+    return Metadata(
+        **texts, user={key: text for key, text in user.items() if _is_text(key) and _is_text(text)}, paths=known
+    )
+
+
+def _checksums(said: Any, count: int) -> list[int]:
+    """Return the CRC-32 of the elements of the first items; none if the index has none."""
+    packed = said.get("crc32", b"") if type(said) is dict else b""
+    if type(packed) is not bytes or len(packed) % 4 or len(packed) > 4 * count:
+        raise malformed("The checksums of the index are not as many as its items.")
+    checksums: list[int] = np.frombuffer(packed, "<u4").tolist()
+    return checksums
 
 
 def _is_shape(extents: Coordinates) -> bool:
@@ -195,15 +244,15 @@ _DTYPE_WORDS = ("torch.float", "torch.int", "torch.uint", "torch.bfloat", "torch
 _OLD_METADATA = "torch.distributed._shard.sharded_tensor.metadata."
 _CLASSES = frozenset(
     [
-        f"{_DCP}metadata.{name}"
+        f"{DCP}metadata.{name}"
         for name in (
             "Metadata TensorStorageMetadata TensorProperties ChunkStorageMetadata BytesStorageMetadata MetadataIndex "
             "StorageMeta _MEM_FORMAT_ENCODING"
         ).split()
     ]
-    + [f"{_DCP}filesystem._StorageInfo"]
+    + [f"{DCP}filesystem._StorageInfo"]
     # Megatron-core adds the plans of its ranks, which say nothing that the index does not say.
-    + [f"{_DCP}planner.{name}" for name in "SavePlan WriteItem WriteItemType TensorWriteData".split()]
+    + [f"{DCP}planner.{name}" for name in "SavePlan WriteItem WriteItemType TensorWriteData".split()]
     + [f"{_OLD_METADATA}{name}" for name in ("TensorProperties", "MEM_FORMAT_ENCODING")]
     + ["torch.Size", "torch.serialization._get_layout", "torch.device", "collections.OrderedDict"]
     + [

@@ -77,10 +77,13 @@ def plan_starts(records: Sequence[PackedRecord]) -> list[int]:
     return starts
 
 
-def build_frame(records: Sequence[PackedRecord], storage_crcs: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+def build_frame(
+    records: Sequence[PackedRecord], storage_crcs: Sequence[int], padding: int = 0
+) -> Iterator[tuple[int, bytes]]:
     """Yield all bytes of an archive but those of storages, each range with its offset in the archive.
 
-    ``storage_crcs`` are the checksums of the storages, in the order of the records.
+    ``storage_crcs`` are the checksums of the storages, in the order of the records. ``padding`` makes the directory so
+    many bytes longer.
     """
     crcs = iter(storage_crcs)
     directory: list[bytes] = []
@@ -89,7 +92,8 @@ def build_frame(records: Sequence[PackedRecord], storage_crcs: Sequence[int]) ->
         crc = next(crcs) if record.content is None else CRC32.compute(record.content)
         raw_name = _raw_name(record)
         yield position, build_local(start - position, raw_name, crc, record.nbytes) + (record.content or b"")
-        directory.append(build_central(position, raw_name, crc, record.nbytes))
+        more = padding if record is records[-1] else 0
+        directory.append(build_central(position, raw_name, crc, record.nbytes, more))
         position = start + record.nbytes
     listed = b"".join(directory)
     yield position, listed + build_end(position, len(listed), len(directory))

@@ -1,0 +1,199 @@
+"""Writing a distributed checkpoint: files of items, and the index that names them.
+
+Within a file, items keep the order of the assignment and follow each other without gaps, as torch's do. Objects that
+are carried over from another distributed checkpoint have a file of their own, the last one.
+
+A data file is named by a digest of what is in the checkpoint, and never by the name of an older file. So the index can
+be replaced in one step, and the same input makes the same names and bytes in every empty folder. After the commit, the
+files are removed that a distributed checkpoint in this folder may have had before, written by shardvar or by torch.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardvar.errors import UnsupportedError
+from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, take_away, write_file
+from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.torch.item_frame import ItemFrame, frame_of
+from shardvar.formats.torch.item_index import ItemTable, build_metadata
+from shardvar.formats.torch.names import DATA_SUFFIX, METADATA
+from shardvar.layout.dtypes import NAMES, Ints
+from shardvar.planning.capabilities import Capabilities, check_holds
+from shardvar.planning.index import Metadata
+from shardvar.planning.plan import Assignment
+from shardvar.planning.slices import SliceTable
+from shardvar.storage.protocol import Storage
+from shardvar.wire.crc import CRC32, Checksum
+
+_OTHER = "x"
+"""Appended to a digest whose name is taken."""
+_OWN = re.compile(
+    r"__\d+_\d+(-[A-Za-z0-9]+)?\.distcp(\.[A-Za-z0-9]+\.tmp(\.done)?)?"  # data files, also those that torch wrote
+    r"|(__\d+)?\.metadata\.([A-Za-z0-9]+\.)?tmp|__\d+\.metadata"  # indexes on their way, and those of single ranks
+)
+"""The files of a folder that belong to its distributed checkpoint, apart from the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class DcpWriter:
+    """The frames and the checksums of a file of items."""
+
+    run_nbytes: int = 0
+    """0: runs of payloads have no checksums."""
+
+    @property
+    def crc(self) -> Checksum:
+        """The checksum of the elements, which the directory of each item has."""
+        return CRC32
+
+    def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
+        """Return the checksum of the bytes; the format holds neither strings nor variants."""
+        return CRC32.compute(payload)
+
+    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
+        """Return what lies before the first payload, between two payloads, and after the last one."""
+        parts: list[tuple[int, bytes]] = []
+        position, tail = 0, b""
+        frames = _frames(slices)
+        rows = zip(frames, start.tolist(), slices.nbytes.tolist(), checksums.payload.tolist(), strict=True)
+        for frame, begin, nbytes, crc in rows:
+            head, next_tail = frame.build(crc)
+            parts.append((position, tail + head))
+            position, tail = begin + nbytes, next_tail
+        return [*parts, (position, tail)] if parts else []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DcpSink:
+    """A distributed checkpoint that is being written."""
+
+    storage: Storage
+    """The folder."""
+    generation: str
+    """The token in the temporary names."""
+    assignment: Assignment
+    """The slices, and the file of each."""
+    about: Metadata
+    """The metadata, with the objects that are carried."""
+    start: Ints
+    """[m] the first byte of each payload, in bytes of its file."""
+    item: tuple[Ints, Ints]
+    """[m] the first byte of each item in its file, and its size."""
+    writer: DcpWriter = DcpWriter()
+    """The frames and the checksums of each file."""
+
+    @property
+    def asides(self) -> list[str]:
+        """The temporary name of each file of tensors."""
+        return [_aside(number, self.generation) for number in range(self.assignment.num_files)]
+
+    def commit(self, checksums: Sequence[FileChecksums]) -> None:
+        """Put the finished files in place, the index last, and remove what it does not name."""
+        # Plan: only files that have items are kept.
+        filled = np.unique(self.assignment.file).tolist()
+        if self.about.objects:
+            write_file(self.storage, self._objects_aside, b"".join(self.about.objects.values()))
+        checksum = self._by_row(checksums)
+        token = _digest(self.assignment, self.start, self.about, checksum)
+        numbers = [*filled, self.assignment.num_files][: len(filled) + bool(self.about.objects)]
+        names = _final_names(self.storage.names(), len(numbers), token)
+        position = np.searchsorted(np.array(filled, np.int64), self.assignment.file)
+        items = ItemTable(self.assignment.slices, position, *self.item, checksum, self.about.objects)
+        content = build_metadata(items, names, self.about)
+        # Commit, then remove: the old index names the old files until it is replaced.
+        renames = [(_aside(number, self.generation), name) for number, name in zip(numbers, names, strict=True)]
+        tidy = lambda: remove_unnamed(self.storage, lambda there: _others(there, names))  # noqa: E731
+        put_in_place(self.storage, renames, (self._index_aside, METADATA), content, tidy=tidy)
+
+    def withdraw(self) -> None:
+        """Remove the files that have temporary names; a commit leaves none."""
+        discard_files(self.storage, [*self.asides, self._objects_aside, self._index_aside])
+
+    def _by_row(self, checksums: Sequence[FileChecksums]) -> Ints:
+        """[m] the checksum of each payload, from those of the files, each of which has its slices in order."""
+        order, _ = self.assignment.by_file()
+        found = np.zeros(len(order), np.int64)
+        found[order] = np.concatenate([np.zeros(0, np.int64), *(each.payload for each in checksums)])
+        return found
+
+    @property
+    def _objects_aside(self) -> str:
+        return _aside(self.assignment.num_files, self.generation)
+
+    @property
+    def _index_aside(self) -> str:
+        return f"{METADATA}.{self.generation}.tmp"
+
+
+def plan_dcp(
+    storage: Storage, assignment: Assignment, metadata: Metadata, capabilities: Capabilities, generation: str
+) -> DcpSink:
+    """Lay the assigned slices out; ``UnsupportedError`` if the format cannot hold them."""
+    slices = assignment.slices
+    check_holds(slices, capabilities, "torch")
+    tensors = slices.tensors
+    shares = ~slices.is_whole() & ~(slices.shape > 0).all(axis=1)
+    if shares.any():
+        cause = f"The format torch cannot hold a slice of {slices.key(int(shares.argmax()))!r} without elements."
+        raise UnsupportedError(cause, "Leave the slice out.")
+    too_many = np.flatnonzero(~slices.is_whole() & (tensors.ranks[slices.tensor] > capabilities.max_slice_rank))
+    if len(too_many):
+        cause = f"The format torch cannot hold a slice of {slices.key(int(too_many[0]))!r}, which has too many axes."
+        raise UnsupportedError(cause, "Write the tensor whole.")
+    frames = _frames(slices)
+    head = np.array([frame.head_nbytes for frame in frames], np.int64)
+    nbytes = head + slices.nbytes + np.array([frame.tail_nbytes for frame in frames], np.int64)
+    # Where items begin: the sizes of all before them, file by file.
+    order, bounds = assignment.by_file()
+    ends = np.cumsum(nbytes[order])
+    base = np.append(0, ends)[bounds[:-1]]
+    item = np.empty_like(nbytes)
+    item[order] = ends - nbytes[order] - base[assignment.file[order]]
+    return DcpSink(storage, generation, assignment, metadata, item + head, (item, nbytes))
+
+
+def remove_dcp(storage: Storage) -> None:
+    """Remove the distributed checkpoint of a folder."""
+    take_away(storage, [(METADATA, f"{METADATA}.removed.tmp")], lambda names: _others(names, ()))
+
+
+def _frames(slices: SliceTable) -> list[ItemFrame]:
+    """[m] the frame of each slice."""
+    # Many slices have one dtype and one shape: those that differ are looked at.
+    tensors = slices.tensors
+    kinds = np.column_stack([tensors.codes[slices.tensor], tensors.ranks[slices.tensor], slices.shape])
+    found, position = np.unique(kinds, axis=0, return_inverse=True)
+    frames = [frame_of(NAMES[code], tuple(shape[:rank])) for code, rank, *shape in found.tolist()]
+    return [frames[number] for number in position.ravel().tolist()]
+
+
+def _aside(number: int, generation: str) -> str:
+    return f"__{number}_0{DATA_SUFFIX}.{generation}.tmp"
+
+
+def _final_names(there: Sequence[str], count: int, token: str) -> list[str]:
+    """Return names of data files that no file has."""
+    while True:
+        names = [f"__{number}_0-{token}{DATA_SUFFIX}" for number in range(count)]
+        if set(names).isdisjoint(there):
+            return names
+        token += _OTHER
+
+
+def _others(there: Iterable[str], named: Sequence[str]) -> list[str]:
+    """Return the files of the folder's checkpoint that its index does not name."""
+    return [name for name in there if name not in named and _OWN.fullmatch(name)]
+
+
+def _digest(assignment: Assignment, start: Ints, about: Metadata, checksum: Ints) -> str:
+    """Return a digest of the contents of a checkpoint: of what the index will say, and of the payloads' checksums."""
+    slices = assignment.slices
+    digest = hashlib.sha256(repr((slices.tensors.keys, sorted(about.user.items()), about.objects)).encode())
+    columns = (slices.tensors.codes, slices.tensors.shapes, slices.tensor, slices.offset, slices.shape, start)
+    for column in (*columns, assignment.file, checksum):
+        digest.update(np.ascontiguousarray(column, np.int64).tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,137 @@
+"""Distributed checkpoints that shardvar writes; ``spec_tests/peers`` lets torch itself read them."""
+
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import AmbiguousPath, InvalidCheckpoint, TargetExists, UnsupportedError
+from shardvar.formats.torch.dtypes import DTYPES
+from shardvar.formats.torch.item_frame import frame_of
+from shardvar.formats.torch.metadata import parse_metadata
+from shardvar.layout.dtypes import numpy_dtype
+from shardvar.planning.policies import BalancedPolicy
+
+TENSORS: dict[str, Any] = {
+    "layer.0.weight": np.arange(28, dtype=np.float32).reshape(7, 4),
+    "steps": np.arange(5, dtype=np.uint16),
+    "naïve ✓": np.array(7, np.int64),
+    "empty": np.zeros((0, 3), np.bool),
+}
+
+
+def written(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def test_a_folder_has_the_tensors_in_their_slices_and_files(tmp_path: Path) -> None:
+    sv.save(tmp_path / "ck", TENSORS, format="torch", partition={"layer*": 3}, policy=BalancedPolicy(2))
+    loaded = sv.load(tmp_path / "ck")
+    assert loaded.keys() == TENSORS.keys() and sv.verify(tmp_path / "ck").ok
+    for key, array in TENSORS.items():
+        assert np.array_equal(loaded[key], array) and loaded[key].dtype == array.dtype
+    with sv.open_checkpoint(tmp_path / "ck") as reader:
+        assert len(reader.find("layer.0.weight")) >= 3 and len(reader.index.files) == 2
+
+
+def test_payloads_are_aligned_and_read_in_place(tmp_path: Path) -> None:
+    sv.save(tmp_path / "ck", TENSORS, format="torch", partition={"layer*": 3})
+    with sv.open_checkpoint(tmp_path / "ck") as reader:
+        entries = reader.entries()
+    assert entries.plain.all() and not (entries.start % 64).any()
+
+
+def test_the_same_tensors_make_the_same_bytes_wherever_they_are_written(tmp_path: Path) -> None:
+    """Names of files included, and without a path of the machine."""
+    for name in ("one", "another"):
+        sv.save(tmp_path / name, TENSORS, format="torch")
+    one = written(tmp_path / "one")
+    assert one == written(tmp_path / "another")
+    assert not any(str(tmp_path).encode() in octets for octets in one.values())
+
+
+def test_a_folder_is_replaced_with_files_of_other_names(tmp_path: Path) -> None:
+    """Also by the same tensors: the index in place never names a file that is being written."""
+    sv.save(tmp_path / "ck", TENSORS, format="torch")
+    first = written(tmp_path / "ck")
+    sv.save(tmp_path / "ck", TENSORS, format="torch")
+    second = written(tmp_path / "ck")
+    assert len(first) == len(second) == 2 and {*first} & {*second} == {".metadata"}
+    (tmp_path / "ck" / "__3_0.distcp").write_bytes(b"of an older job")
+    (tmp_path / "ck" / "notes.txt").write_bytes(b"mine")
+    sv.save(tmp_path / "ck", TENSORS, format="torch", force=True)
+    assert len(written(tmp_path / "ck")) == 3 and (tmp_path / "ck" / "notes.txt").exists()
+
+
+def test_reshard_replaces_a_folder_only_if_it_is_told_to(tmp_path: Path) -> None:
+    """A folder with data files and without an index too: they may be all that is left."""
+    sv.save(tmp_path / "model.npz", TENSORS)
+    sv.save(tmp_path / "ck", TENSORS, format="torch")
+    for _ in range(2):
+        before = written(tmp_path / "ck")
+        with pytest.raises(TargetExists):
+            sv.reshard(tmp_path / "model.npz", tmp_path / "ck", format="torch")
+        assert written(tmp_path / "ck") == before
+        (tmp_path / "ck" / ".metadata").unlink(missing_ok=True)
+    sv.reshard(tmp_path / "model.npz", tmp_path / "ck", format="torch", force=True)
+    assert sv.diff(tmp_path / "model.npz", tmp_path / "ck").equal
+
+
+def test_a_folder_with_a_checkpoint_of_another_format_is_not_written_into_unasked(tmp_path: Path) -> None:
+    sv.save(tmp_path / "ck" / "model.npz", TENSORS)
+    with pytest.raises(TargetExists, match="npz"):
+        sv.save(tmp_path / "ck", TENSORS, format="torch")
+    sv.save(tmp_path / "ck", TENSORS, format="torch", force=True)
+    with pytest.raises(AmbiguousPath):
+        sv.load(tmp_path / "ck")
+    assert sv.load(tmp_path / "ck" / ".metadata").keys() == sv.load(tmp_path / "ck" / "model.npz").keys()
+
+
+def test_what_torch_has_no_dtype_for_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    for array in (np.array([b"text"], object), np.zeros(3, "float128")):
+        with pytest.raises((UnsupportedError, TypeError)):
+            sv.save(tmp_path / "ck", {"t": array}, format="torch")
+    assert not (tmp_path / "ck").exists()
+
+
+def test_the_users_metadata_and_the_description_of_the_policy_are_kept(tmp_path: Path) -> None:
+    sv.save(tmp_path / "ck", TENSORS, format="torch", metadata={"epoch": "3"})
+    with sv.open_checkpoint(tmp_path / "ck") as reader:
+        assert reader.metadata.user == {"epoch": "3"} and reader.metadata.description
+
+
+def test_files_that_change_places_are_noticed_even_if_their_frames_are_equal(tmp_path: Path) -> None:
+    """Items say nothing about the tensor that they belong to: the index has their checksums."""
+    tensors = {key: np.full((8, 2), value, np.float32) for value, key in enumerate("ab")}
+    sv.save(tmp_path / "ck", tensors, format="torch", policy=BalancedPolicy(2))
+    one, two = sorted((tmp_path / "ck").glob("*.distcp"))
+    one.rename(tmp_path / "aside")
+    two.rename(one)
+    (tmp_path / "aside").rename(two)
+    assert not sv.verify(tmp_path / "ck").ok
+    with pytest.raises(InvalidCheckpoint, match="other elements"):
+        sv.load(tmp_path / "ck")
+
+
+def test_pythons_zipfile_reads_every_item_and_agrees_with_its_checksums(tmp_path: Path) -> None:
+    sv.save(tmp_path / "ck", TENSORS, format="torch", partition={"layer*": 2})
+    items = parse_metadata((tmp_path / "ck" / ".metadata").read_bytes())
+    for file, start, nbytes in items.places:
+        item = (tmp_path / "ck" / file).read_bytes()[start : start + nbytes]
+        with zipfile.ZipFile(BytesIO(item)) as archive:
+            assert archive.testzip() is None and archive.read("archive/byteorder") == b"little"
+
+
+@given(st.sampled_from(sorted(DTYPES.values())), st.lists(st.integers(0, 1 << 40), max_size=5))
+def test_an_item_is_aligned_at_both_ends_whatever_its_tensor(dtype: str, shape: list[int]) -> None:
+    """Also one of terabytes, whose sizes need the wide fields of a zip."""
+    if np.prod([float(extent) for extent in shape]) < 1 << 56:
+        frame = frame_of(dtype, tuple(shape))
+        nbytes = int(np.prod(shape, dtype=np.int64)) * numpy_dtype(dtype).itemsize
+        assert frame.head_nbytes % 64 == 0 == (frame.head_nbytes + nbytes + frame.tail_nbytes) % 64

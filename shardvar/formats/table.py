@@ -47,7 +47,7 @@ _BUILT_IN = {
     "pt": _BuiltIn(
         "shardvar.formats.torch.saved",
         (".pt", ".pth", ".bin.index.json"),
-        re.compile(r"\.pth?|\.bin|\.ckpt|-\d{5,}-of-"),
+        re.compile(r"\.pth?|\.bin|\.ckpt|-\d{5,}-of-|_rank_\d+\.pt"),
         is_side=True,
     ),
     "gguf": _BuiltIn("shardvar.formats.gguf", (".gguf",), re.compile(r"\.gguf|-\d{5}-of-"), is_side=True),

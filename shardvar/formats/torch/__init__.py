@@ -10,7 +10,12 @@ metadata    the index of a distributed checkpoint
 index       its table of contents, for which items are read when they are asked for
 dcp         opening a distributed checkpoint: the laws that its index shows
 leaves      the keys of a saved value
-state_dict  the contents of files of torch.save
+unpickled   one file of torch.save, opened
+state_dict  a file, or a set with an index
+placements  the regions of a tensor that a device of a mesh holds
+shares      the part of a tensor that the file of one rank holds
+ranks       the files of all ranks, as one checkpoint
+contents    slices and objects of files of torch.save, as a source
 saved       their format
 packing     writing an archive of torch.save
 pt_sink     writing a file of torch.save

@@ -4,6 +4,7 @@
     of single ranks            the same with __0.metadata, __1.metadata, … instead: nothing joins them
     a file of torch.save       model.pt, model.pth, model.bin, model.ckpt, or any other name
     a set of such files        pytorch_model.bin.index.json, and pytorch_model-00001-of-00002.bin, …
+    files of single ranks      model_world_size_4_rank_0.pt, …: together they are the checkpoint model_world_size_4
 
 The endings .bin and .ckpt are those of other files too, so that the first bytes of such a file decide.
 """
@@ -43,6 +44,35 @@ def is_bare(name: str) -> bool:
     return name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
+_RANKS = re.compile(r".*world_size_(\d{1,6})", re.DOTALL)
+_RANK = re.compile(r"(.*world_size_\d{1,6})_rank_\d{1,6}\.pt", re.DOTALL)
+
+
+def rank_file(name: str, rank: int) -> str:
+    """Return the name of the file of one rank.
+
+    >>> rank_file("model_world_size_4", 0)
+    'model_world_size_4_rank_0.pt'
+    """
+    return f"{name}_rank_{rank}.pt"
+
+
+def world_size_of(name: str) -> int | None:
+    """Return the number of ranks that the name of a checkpoint of single ranks tells; None for other names."""
+    found = _RANKS.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def find_ranks(names: list[str], name: str) -> list[str]:
+    """Return the checkpoints of single ranks that a name may mean in a folder with the files ``names``.
+
+    >>> find_ranks(["model_world_size_2_rank_1.pt", "x.pt"], "")
+    ['model_world_size_2']
+    """
+    found = (_RANK.fullmatch(each) for each in names if name in ("", each) or each.startswith(f"{name}_rank_"))
+    return list(dict.fromkeys(each[1] for each in found if each))
+
+
 SET_INDEX_SUFFIX = ".bin.index.json"
 SAVE_SUFFIXES = (".pt", ".pth")
 """The endings of files that are torch's, whatever they hold."""
@@ -62,10 +92,14 @@ def find_saved(storage: Storage, name: str) -> list[str]:
     indexes = [each for each in names if each.endswith(SET_INDEX_SUFFIX)]
     if not name:
         # An index speaks for its folder: the files beside it belong to it.
-        return indexes or [each for each in names if _is_saved(storage, each)]
+        single = (each for each in names if not _RANK.fullmatch(each) and _is_saved(storage, each))
+        return indexes or [*find_ranks(names, ""), *single]
     part = _PART.fullmatch(name)
     if part and part[1] + SET_INDEX_SUFFIX in indexes:
         return [part[1] + SET_INDEX_SUFFIX]
+    ranks = find_ranks(names, name)
+    if ranks:
+        return ranks
     if name in names:
         if name in indexes or _is_saved(storage, name):
             return [name]

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from shardvar.formats.torch.dtypes import DTYPES
-from shardvar.formats.torch.names import SET_INDEX_SUFFIX, find_saved
+from shardvar.formats.torch.names import SET_INDEX_SUFFIX, find_ranks, find_saved, world_size_of
 from shardvar.formats.torch.pt_sink import SavedSink, plan_saved, remove_saved
+from shardvar.formats.torch.ranks import open_ranks
 from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.state_dict import open_file, open_set
 from shardvar.planning.capabilities import Capabilities
@@ -30,7 +31,9 @@ class SavedFormat:
         return find_saved(storage, name)
 
     def open(self, storage: Storage, name: str) -> TorchSource:
-        """Open a file, or the set of that index."""
+        """Open a file, the set of that index, or the files of all ranks."""
+        if world_size_of(name) is not None and find_ranks(storage.names(), name):
+            return open_ranks(storage, name)
         return open_set(storage, name) if name.endswith(SET_INDEX_SUFFIX) else open_file(storage, name)
 
     def create(

@@ -28,11 +28,18 @@ from shardvar.wire.inert import Global, Node, Reference
 _UTILS = "torch._utils."
 _TENSOR_V1, _TENSOR_V2, _TENSOR_V3 = (f"{_UTILS}_rebuild_tensor{suffix}" for suffix in ("", "_v2", "_v3"))
 _TENSORS = (_TENSOR_V1, _TENSOR_V2, _TENSOR_V3)
-_WRAPPED = {f"{_UTILS}_rebuild_parameter", f"{_UTILS}_rebuild_parameter_with_state"}
-_FROM_TYPE = "torch._tensor._rebuild_from_type_v2"
+WRAPPED = {f"{_UTILS}_rebuild_parameter", f"{_UTILS}_rebuild_parameter_with_state"}
+FROM_TYPE = "torch._tensor._rebuild_from_type_v2"
 _TYPES = {"torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer"}
-_CALLS = (*_TENSORS, *_WRAPPED, _FROM_TYPE)
+_CALLS = (*_TENSORS, *WRAPPED, FROM_TYPE)
 
+SUBCLASS = f"{_UTILS}_rebuild_wrapper_subclass"
+"""The function that makes a tensor of a class of its own, such as a DTensor."""
+_PLAIN = "Save it as a plain tensor."
+_OF_RANKS = (
+    "Put the files of all ranks into one folder, under names such as model_world_size_4_rank_0.pt, "
+    "or save it as a plain tensor: `tensor.full_tensor()`."
+)
 _SAVE_STATE = "Save its state dict instead: `torch.save(module.state_dict(), path)`."
 _RUNNING = frozenset(
     "__builtin__ builtins bdb cProfile code codeop commands ctypes ftplib functools http importlib io marshal "
@@ -110,9 +117,9 @@ def tensor_of(value: Node) -> StoredTensor:
     """Return the tensor that a call would make; ``UnsupportedError`` names what kind of tensor is not read."""
     # Wrappers hold one another at most as deep as the pickle has bytes; a loop unwraps them.
     while value.name not in _TENSORS:
-        if type(value.args) is tuple and value.name in _WRAPPED and value.args and type(value.args[0]) is Node:
+        if type(value.args) is tuple and value.name in WRAPPED and value.args and type(value.args[0]) is Node:
             value = value.args[0]
-        elif type(value.args) is tuple and value.name == _FROM_TYPE and len(value.args) == 4:
+        elif type(value.args) is tuple and value.name == FROM_TYPE and len(value.args) == 4:
             value = _unwrapped(*value.args[:3])
         else:
             raise unsupported(value)
@@ -122,7 +129,7 @@ def tensor_of(value: Node) -> StoredTensor:
 def _unwrapped(function: Any, kind: Any, args: Any) -> Node:
     name, type_name = getattr(function, "name", None), getattr(kind, "name", None)
     if type(function) is not Global or name not in _CALLS or type_name not in _TYPES:
-        raise UnsupportedError(f"It is a tensor of the class {type_name}.", "Save it as a plain tensor.")
+        raise UnsupportedError(f"It is a tensor of the class {type_name}.", _OF_RANKS if name == SUBCLASS else _PLAIN)
     return Node(name, args)
 
 

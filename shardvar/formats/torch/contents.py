@@ -1,0 +1,153 @@
+"""The contents of files of ``torch.save`` as a source: stored slices, in the order of their keys, and their faults."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+
+from shardvar.errors import CheckpointError, ShardvarError
+from shardvar.formats.files import DataFiles
+from shardvar.formats.protocol import Finding
+from shardvar.formats.torch.archive import Record
+from shardvar.formats.torch.items import View, read_view
+from shardvar.formats.torch.source import TorchSource
+from shardvar.layout.dtypes import STRING, Ints, code
+from shardvar.pictures.words import named
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
+from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.wire.crc import CRC32
+
+_BLOCK_NBYTES = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A slice of a tensor in a file, or an object."""
+
+    file: int
+    """The number of the file."""
+    value: View | bytes
+    """The elements of the slice, or the payload of the object."""
+    offset: tuple[int, ...] = ()
+    """The first indices of the slice in the whole tensor."""
+    shape: tuple[int, ...] = ()
+    """The full shape of the tensor."""
+
+    @classmethod
+    def whole(cls, file: int, view: View) -> "Stored":
+        """Return a tensor that is stored whole."""
+        shape = view.tensor.shape
+        return cls(file, view, (0,) * len(shape), shape)
+
+
+@dataclass(slots=True, eq=False)
+class Contents:
+    """The slices, objects and faults that were found in the files of a checkpoint."""
+
+    stored: dict[str, list[Stored]] = field(default_factory=dict)
+    """The slices of each tensor, or the one object, by key."""
+    replicas: dict[str, list[tuple[Stored, Stored]]] = field(default_factory=dict)
+    """The slices that others hold too: what is read, and each copy of it."""
+    faults: dict[str, ShardvarError] = field(default_factory=dict)
+    """The keys that cannot be read, with the reason."""
+    findings: list[Finding] = field(default_factory=list)
+    """The oddities of the files."""
+
+
+def torch_source(data: DataFiles, contents: Contents) -> TorchSource:
+    """Return the source; a slice that is decoded, and an object, is known by the number of its row."""
+    keys = sorted(contents.stored.keys() - contents.faults.keys())
+    rows = [(tensor, each) for tensor, key in enumerate(keys) for each in contents.stored[key]]
+    views = {row: each.value for row, (_, each) in enumerate(rows) if isinstance(each.value, View)}
+    payloads = {row: each.value for row, (_, each) in enumerate(rows) if isinstance(each.value, bytes)}
+    plain = np.array([row in views and views[row].is_plain for row in range(len(rows))], np.bool)
+    start = [views[row].start if plain[row] else row for row in range(len(rows))]
+    checksum = [views[row].checksum if row in views else NO_CHECKSUM for row in range(len(rows))]
+    entries = EntryTable(
+        _slices(keys, contents.stored, rows),
+        np.array([each.file for _, each in rows], np.int64),
+        np.array(start, np.int64),
+        np.array(checksum, np.int64),
+        plain,
+    )
+    index = TableIndex(entries, [*data.names], faults=cast(Mapping[str, CheckpointError], contents.faults))
+    return TorchSource(index, data, views, payloads, _looker(data, contents, keys))
+
+
+def _slices(keys: list[str], stored: Mapping[str, Sequence[Stored]], rows: Sequence[tuple[int, Stored]]) -> SliceTable:
+    firsts = [stored[key][0] for key in keys]
+    dtypes = [each.value.tensor.dtype if isinstance(each.value, View) else STRING for each in firsts]
+    codes = np.array([code(dtype) for dtype in dtypes], np.int64)
+    tensors = TensorTable(keys, codes, *pad([each.shape for each in firsts], fill=1))
+    shapes = [each.value.tensor.shape if isinstance(each.value, View) else () for _, each in rows]
+    offset = _matrix([each.offset for _, each in rows], 0, tensors)
+    nbytes = [len(each.value) if isinstance(each.value, bytes) else 0 for _, each in rows]
+    tensor = np.array([row for row, _ in rows], np.int64)
+    return SliceTable.of(tensors, tensor, offset, _matrix(shapes, 1, tensors), np.array(nbytes, np.int64))
+
+
+def _matrix(rows: Sequence[tuple[int, ...]], fill: int, tensors: TensorTable) -> Ints:
+    return widen(pad(rows, fill)[1], tensors.shapes.shape[1], fill)
+
+
+def _looker(data: DataFiles, contents: Contents, keys: Iterable[str]) -> Callable[[], Iterable[Finding]]:
+    """Return the function that finds the oddities which no single key shows."""
+    # Copies are compared with what is read, and nothing but their own CRC says which of the two is damaged.
+    copies = [(key, pair) for key in keys for pair in contents.replicas.get(key, ())]
+    read = [(key, each) for key in keys for each in contents.stored[key]]
+    loose = _loose([*read, *((key, copy) for key, (_, copy) in copies)], read)
+
+    def look() -> Iterator[Finding]:
+        yield from contents.findings
+        yield from _check_loose(data, loose)
+        for key, (first, second) in copies:
+            if not _agree(data, first, second):
+                names = data.names[first.file], data.names[second.file]
+                cause = f"{key!r}: {names[0]} and {names[1]} hold different values of the slice at {first.offset}."
+                yield Finding(names[1], cause, True)
+
+    return look
+
+
+def _loose(
+    all_of_them: Iterable[tuple[str, Stored]], read: Iterable[tuple[str, Stored]]
+) -> dict[tuple[int, Record], list[str]]:
+    """Return the records that no slice spans which is read, with the keys of the tensors in them."""
+    spanned = {
+        (each.file, each.value.record) for _, each in read if isinstance(each.value, View) and each.value.spans_record
+    }
+    loose: dict[tuple[int, Record], list[str]] = {}
+    for key, each in all_of_them:
+        if isinstance(each.value, View) and (each.file, each.value.record) not in spanned:
+            loose.setdefault((each.file, each.value.record), []).append(key)
+    return loose
+
+
+def _check_loose(data: DataFiles, loose: Mapping[tuple[int, Record], Sequence[str]]) -> Iterator[Finding]:
+    """Compare the CRC-32 of records that no slice spans: reading their tensors compares none."""
+    for (number, record), keys in loose.items():
+        file, crc = data.open(number), 0
+        for start in range(0, record.nbytes, _BLOCK_NBYTES):
+            crc = CRC32.compute(file.read(record.start + start, min(_BLOCK_NBYTES, record.nbytes - start)), crc)
+        if crc != record.crc:
+            which = f"The {record.nbytes} bytes at offset {record.start}, which hold {named([*dict.fromkeys(keys)])},"
+            cause = f"{which} disagree with their CRC-32."
+            yield Finding(data.names[number], cause, True)
+
+
+def _agree(data: DataFiles, first: Stored, second: Stored) -> bool:
+    """Return True if two copies of a slice have the same bytes."""
+    one, two = first.value, second.value
+    if isinstance(one, bytes) or isinstance(two, bytes):
+        return one == two
+    for start in range(0, one.nbytes, _BLOCK_NBYTES):
+        buffers = [bytearray(min(_BLOCK_NBYTES, one.nbytes - start)) for _ in range(2)]
+        try:
+            read_view(one, data.map(first.file), start, memoryview(buffers[0]))
+            read_view(two, data.map(second.file), start, memoryview(buffers[1]))
+        except CheckpointError:
+            return True  # one of them is damaged, which is another finding
+        if buffers[0] != buffers[1]:
+            return False
+    return True

@@ -1,0 +1,207 @@
+"""The files of single ranks as one checkpoint: model_world_size_4_rank_0.pt to model_world_size_4_rank_3.pt.
+
+Trainers with FSDP let every rank save its own state dict. A tensor of it is a DTensor, a ShardedTensor or a plain
+tensor (``shares``). Here the parts of all ranks become slices of the whole tensor.
+
+    check     all ranks are there, and each file says itself that it is of the rank in its name
+    join      dtypes, shapes and kinds agree; the parts that several ranks hold are read from the first one
+    compare   copies agree: at once where their checksums tell, else when the checkpoint is verified
+
+Plain tensors and objects that differ from rank to rank, such as the states of random generators, have no common value:
+their keys are refused, and the others are read. Whether the slices fill the tensor is checked by whoever reads it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count, islice
+
+from shardvar.errors import (
+    READ_ERRORS,
+    IncompleteCheckpoint,
+    InconsistentTensor,
+    InvalidCheckpoint,
+    MissingFile,
+    OutOfBounds,
+    UnsupportedError,
+)
+from shardvar.formats.files import DataFiles
+from shardvar.formats.torch.contents import Contents, Stored, torch_source
+from shardvar.formats.torch.items import View, payload_of
+from shardvar.formats.torch.names import rank_file, world_size_of
+from shardvar.formats.torch.placements import Runs, held_regions, local_shape
+from shardvar.formats.torch.shares import Share, share_of
+from shardvar.formats.torch.source import TorchSource
+from shardvar.formats.torch.tensors import is_tensor
+from shardvar.formats.torch.unpickled import unpickle
+from shardvar.limits import MAX_NAMED
+from shardvar.pictures.words import named
+from shardvar.planning.index import NO_CHECKSUM
+from shardvar.storage.protocol import Storage
+from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
+
+_ALONE = "To read what one rank holds, copy its file to another name, such as x.pt."
+_GATHER = "Save it as a plain tensor: `tensor.full_tensor()`."
+_AGAIN = "The ranks had diverged when they saved: save the checkpoint again."
+_MIN_SLICES = 1 << 12
+"""Slices that the files of any checkpoint may describe, however small they are."""
+
+Part = tuple[int, Share | bytes]
+"""A rank, and the part of a tensor or the payload of an object that it holds under a key."""
+Shares = Sequence[tuple[int, Share]]
+"""The parts of a tensor, each with the rank that holds it."""
+Piece = tuple[int, View, tuple[int, ...]]
+"""A rank, a region that it holds, and the first indices of the region in the whole tensor."""
+
+
+def open_ranks(storage: Storage, name: str) -> TorchSource:
+    """Open the files of all ranks; ``MissingFile`` names those that are not there."""
+    data = DataFiles(storage, _files(storage, name))
+    contents, parts = Contents(), dict[str, list[Part]]()
+    nbytes = sum(_read_rank(data, rank, contents, parts) for rank in range(len(data.names)))
+    left = max(nbytes, _MIN_SLICES)
+    for key, held in parts.items():
+        try:
+            stored, copies = _join(held)
+        except READ_ERRORS as error:
+            contents.faults.setdefault(key, type(error)(f"{key!r}: {error.cause}", error.remedy))
+            continue
+        contents.stored[key], contents.replicas[key] = stored, copies
+        # A part takes a hundred bytes of a pickle or more. Keys that share one could make a small file very large.
+        left -= len(stored) + len(copies)
+        if left < 0:
+            raise InvalidCheckpoint(f"{data.names[0]}: The files describe too many slices for their size.", DISTRUST)
+    return torch_source(data, contents)
+
+
+def _files(storage: Storage, name: str) -> list[str]:
+    """Return the files of all ranks."""
+    world, there = world_size_of(name) or 0, set(storage.names())
+    # The folder has a bounded number of files, so the search ends, whatever size the name claims.
+    missing = (rank for rank in count() if rank_file(name, rank) not in there)
+    lost = [rank for rank in islice(missing, MAX_NAMED + 1) if rank < max(world, 1)]
+    if lost:
+        which = named([rank_file(name, rank) for rank in lost])
+        cause = f"{storage.path}: {which} is missing, of the {world} ranks that the names of the files tell."
+        raise MissingFile(cause, "Copy the files of all ranks to one folder.")
+    return [rank_file(name, rank) for rank in range(world)]
+
+
+def _read_rank(data: DataFiles, rank: int, contents: Contents, parts: dict[str, list[Part]]) -> int:
+    """Add what the file of a rank holds; return the size of its pickle."""
+    file = data.open(rank)
+    unpickled = unpickle(file)
+    for key in unpickled.leaves:
+        try:
+            value = unpickled.value(key)
+            part = share_of(value, rank, unpickled.view) if is_tensor(value) else payload_of(value)
+            parts.setdefault(key, []).append((rank, part))
+        except READ_ERRORS as error:
+            contents.faults.setdefault(key, type(error)(f"{file.name}: {key!r}: {error.cause}", error.remedy))
+    return unpickled.nbytes
+
+
+def _join(held: Sequence[Part]) -> tuple[list[Stored], list[tuple[Stored, Stored]]]:
+    """Return the slices of a tensor, or the object that all ranks hold; and the copies, each with its like."""
+    objects = [(rank, part) for rank, part in held if isinstance(part, bytes)]
+    if objects:
+        if len(objects) < len(held) or len({part for _, part in objects}) > 1:
+            raise UnsupportedError("The ranks hold different objects under this key.", _ALONE)
+        return [Stored(*objects[0])], []
+    shares = [(rank, part) for rank, part in held if isinstance(part, Share)]
+    _check_alike(shares)
+    return _without_copies([*_pieces(shares)], shares[0][1])
+
+
+def _check_alike(shares: Shares) -> None:
+    """Raise if ranks disagree on the kind, the dtype or the shape of a tensor."""
+    first, share = shares[0]
+    for rank, other in shares:
+        if (share.kind, share.dtype, share.shape) != (other.kind, other.dtype, other.shape):
+            cause = f"Rank {first} holds {share.words}, and rank {rank} {other.words}."
+            raise (UnsupportedError if share.is_plain and other.is_plain else InconsistentTensor)(cause, _ALONE)
+
+
+def _pieces(shares: Shares) -> Iterator[Piece]:
+    """Yield the regions that ranks hold, copies and empty ones included."""
+    runs = _choose_runs(shares) if shares[0][1].placed else None
+    for number, (rank, share) in enumerate(shares):
+        if runs is not None:
+            (view,) = share.views
+            for held in held_regions(runs[number]):
+                yield rank, _part_of(view, held.inner, held.shape), held.offset
+        else:
+            offsets = [(0,) * len(share.shape)] if share.offsets is None else share.offsets
+            for view, offset in zip(share.views, offsets, strict=True):
+                _check_within(view.tensor.shape, offset, share.shape, rank)
+                yield rank, view, offset
+
+
+def _choose_runs(shares: Shares) -> list[list[Runs]]:
+    """Return the indices that each rank holds of a DTensor, by the rule that the shapes of what they hold obey."""
+    placed = [(rank, share.views[0].tensor.shape, share.placed) for rank, share in shares if share.placed]
+    found: list[list[list[Runs]]] = []
+    causes: list[str] = []
+    for fsdp_first in (False, True):
+        runs = [each.runs(fsdp_first) for _, _, each in placed]
+        for (rank, shape, _), held in zip(placed, runs, strict=True):
+            if not _is_alike(local_shape(held), shape):
+                causes.append(f"Rank {rank} keeps the shape {shape}, but its placements say {local_shape(held)}.")
+                break
+        else:
+            found += [runs] if runs not in found else []
+    if not found:
+        raise InvalidCheckpoint(causes[0], WRITE_AGAIN)
+    if len(found) > 1:
+        cause = "Its placements have two meanings, and the shapes that ranks hold do not tell which of them is meant."
+        raise UnsupportedError(cause, _GATHER)
+    return found[0]
+
+
+def _is_alike(shape: tuple[int, ...], held: tuple[int, ...]) -> bool:
+    """Return True if two shapes are equal; FSDP2 gives parts without elements shapes of their own."""
+    return shape == held or (len(shape) == len(held) and 0 in shape and 0 in held)
+
+
+def _part_of(view: View, inner: tuple[int, ...], shape: tuple[int, ...]) -> View:
+    """Return a part of a tensor that a rank keeps."""
+    tensor = view.tensor
+    start = tensor.offset + sum(at * stride for at, stride in zip(inner, tensor.strides, strict=True))
+    return replace(view, tensor=replace(tensor, offset=start, shape=shape))
+
+
+def _check_within(shape: tuple[int, ...], offset: tuple[int, ...], full: tuple[int, ...], rank: int) -> None:
+    """Raise ``OutOfBounds`` if a shard reaches out of its tensor."""
+    if len(shape) != len(full) or any(at + size > most for at, size, most in zip(offset, shape, full, strict=True)):
+        cause = f"Rank {rank} holds a shard of shape {shape} at {offset}, outside of a tensor of shape {full}."
+        raise OutOfBounds(cause, WRITE_AGAIN)
+
+
+def _without_copies(pieces: Sequence[Piece], share: Share) -> tuple[list[Stored], list[tuple[Stored, Stored]]]:
+    """Return one of each slice, and the copies; raise if checksums show that a copy differs."""
+    if 0 in share.shape and pieces:
+        # A tensor without elements is one slice, the whole of it.
+        rank, view, _ = pieces[0]
+        whole = replace(view, tensor=replace(view.tensor, offset=0, shape=share.shape, strides=share.shape))
+        return [Stored.whole(rank, whole)], []
+    kept: dict[tuple[tuple[int, ...], tuple[int, ...]], Stored] = {}
+    copies: list[tuple[Stored, Stored]] = []
+    for rank, view, offset in pieces:
+        if 0 not in view.tensor.shape:
+            each = Stored(rank, view, offset, share.shape)
+            first = kept.setdefault((offset, view.tensor.shape), each)
+            if first is not each:
+                _check_copy(first, each, share)
+                copies.append((first, each))
+    if not kept:
+        raise IncompleteCheckpoint("No rank holds an element of it.", _AGAIN)
+    return [*kept.values()], copies
+
+
+def _check_copy(first: Stored, copy: Stored, share: Share) -> None:
+    """Raise if the checksums of two copies differ; copies without are compared by ``verify``."""
+    sums = [each.value.checksum for each in (first, copy) if isinstance(each.value, View)]
+    if NO_CHECKSUM not in sums and len(set(sums)) > 1:
+        cause = f"The ranks {first.file} and {copy.file} hold different values of the slice at {first.offset}."
+        if share.is_plain:
+            raise UnsupportedError(cause, _ALONE)
+        raise InvalidCheckpoint(cause, _AGAIN)

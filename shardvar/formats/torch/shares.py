@@ -1,0 +1,202 @@
+"""The part of a tensor that the file of one rank holds, from the nodes of a pickle.
+
+    a plain tensor    all of it, as other ranks do
+    a DTensor         its own part; a mesh and placements say which (``placements``)
+    a ShardedTensor   some parts, each with its offsets
+
+A DTensor and a ShardedTensor are made by one call, with its class, the dtype and the full shape as arguments:
+
+    torch._tensor._rebuild_from_type_v2(torch._utils._rebuild_wrapper_subclass, class, arguments, state)
+
+The state of a DTensor has ``_local_tensor`` and ``_spec``: the mesh, and one placement for each of its axes. The mesh
+has its extents in a tensor of ranks (until torch 2.8) or in a layout, and the place of the rank that wrote the file.
+The state of a ShardedTensor is a tuple that begins with its shards and its description.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from shardvar.errors import InconsistentTensor, InvalidCheckpoint, MalformedCheckpoint, OutOfBounds, UnsupportedError
+from shardvar.formats.torch.dtypes import dtype_of
+from shardvar.formats.torch.items import View
+from shardvar.formats.torch.placements import Placed, Placement
+from shardvar.formats.torch.tensors import FROM_TYPE, SUBCLASS, WRAPPED, StoredTensor, tensor_of
+from shardvar.limits import MAX_NBYTES, MAX_RANK
+from shardvar.wire.damage import WRITE_AGAIN
+from shardvar.wire.inert import Global, Node
+
+_DTENSORS = {
+    f"torch.distributed.{name}"
+    for name in ("tensor.DTensor", "tensor._api.DTensor", "_tensor.DTensor", "_tensor.api.DTensor")
+}
+_SHARDED = {"torch.distributed._shard.sharded_tensor.api.ShardedTensor"}
+_PLACEMENTS = tuple(f"torch.distributed.{package}.placement_types." for package in ("tensor", "_tensor"))
+_MAX_RANKS = 1 << 20
+_GATHER = "Save it as a plain tensor: `tensor.full_tensor()`."
+
+ViewOf = Callable[[StoredTensor], View]
+"""A function that returns a tensor with the place of its storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of a tensor that one rank holds."""
+
+    dtype: str
+    """The name of the element type."""
+    shape: tuple[int, ...]
+    """The full shape."""
+    views: tuple[View, ...]
+    """The tensors that the rank keeps: one, or the shards of a ShardedTensor."""
+    offsets: tuple[tuple[int, ...], ...] | None = None
+    """The first indices of each shard of a ShardedTensor; None for other tensors."""
+    placed: Placed | None = None
+    """The place of the part of a DTensor; None for other tensors."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of tensor."""
+        return "a DTensor" if self.placed else "a ShardedTensor" if self.offsets is not None else "a plain tensor"
+
+    @property
+    def is_plain(self) -> bool:
+        """Return True if every rank should hold all of it."""
+        return self.placed is None and self.offsets is None
+
+    @property
+    def words(self) -> str:
+        """Kind, dtype and shape, for messages."""
+        return f"{self.kind} of {self.dtype} and shape {self.shape}"
+
+
+def share_of(value: Node, rank: int, view: ViewOf) -> Share:
+    """Return what the file of a rank holds of the tensor that a call would make."""
+    value = _unwrap(value)
+    args = value.args if type(value.args) is tuple and len(value.args) == 4 else (None,) * 4
+    function, kind, described, state = args
+    if value.name != FROM_TYPE or type(function) is not Global or function.name != SUBCLASS:
+        tensor = tensor_of(value)
+        return Share(tensor.dtype, tensor.shape, (view(tensor),))
+    name = kind.name if type(kind) is Global else None
+    if name not in _DTENSORS | _SHARDED:
+        raise UnsupportedError(f"It is a tensor of the class {name}.", "Save it as a plain tensor.")
+    if type(described) is not tuple or len(described) < 3 or type(described[1]) is not Global:
+        raise MalformedCheckpoint("Its description has no dtype or no shape.", WRITE_AGAIN)
+    dtype, shape = dtype_of(described[1].name), _numbers(described[2], MAX_NBYTES, MAX_RANK)
+    make = _dtensor if name in _DTENSORS else _sharded
+    share = make(dtype, shape, state, rank, view)
+    other = next((each.tensor.dtype for each in share.views if each.tensor.dtype != dtype), None)
+    if other is not None:
+        raise InconsistentTensor(f"It is of dtype {dtype}, and a part of it of {other}.", WRITE_AGAIN)
+    return share
+
+
+def _unwrap(value: Node) -> Node:
+    """Return the tensor in a parameter."""
+    while value.name in WRAPPED and type(value.args) is tuple and value.args and type(value.args[0]) is Node:
+        value = value.args[0]
+    return value
+
+
+def _dtensor(dtype: str, shape: tuple[int, ...], state: Any, rank: int, view: ViewOf) -> Share:
+    fields = _attributes(state)
+    local, spec = fields.get("_local_tensor"), _state(fields.get("_spec"))
+    if type(local) is not Node or type(spec.get("placements")) not in (tuple, list):
+        raise MalformedCheckpoint("It is a DTensor without a local tensor or placements.", WRITE_AGAIN)
+    extents, coordinate = _mesh(_state(spec.get("mesh")), rank)
+    placements = tuple(_placement(each, len(shape)) for each in spec["placements"])
+    if len(placements) != len(extents):
+        cause = f"It has {len(placements)} placements on a mesh of {len(extents)} axes."
+        raise InvalidCheckpoint(cause, WRITE_AGAIN)
+    return Share(dtype, shape, (view(tensor_of(local)),), placed=Placed(shape, extents, coordinate, placements))
+
+
+def _mesh(mesh: dict[Any, Any], rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the extents of a mesh, and the place in it of the rank that wrote the file."""
+    _check_rank(mesh.get("_rank"), rank)
+    ranks = mesh.get("mesh", mesh.get("_mesh"))
+    extents = tensor_of(ranks).shape if type(ranks) is Node else tuple(_extents(_state(mesh.get("_layout"))))
+    coordinate = _numbers(mesh.get("_coordinate_on_dim"), MAX_NBYTES, MAX_RANK)
+    if len(coordinate) != len(extents) or any(at >= extent for at, extent in zip(coordinate, extents, strict=True)):
+        cause = f"Its device is at {coordinate}, outside of a mesh of {extents}."
+        raise OutOfBounds(cause, WRITE_AGAIN)
+    return extents, coordinate
+
+
+def _check_rank(claimed: Any, rank: int) -> None:
+    """Raise ``InvalidCheckpoint`` if a file has the name of another rank than that which wrote it."""
+    if type(claimed) is int and claimed != rank:
+        cause = f"It says that rank {claimed} wrote it, and the name of the file that rank {rank} did."
+        raise InvalidCheckpoint(cause, "Give each file its own name again.")
+
+
+def _extents(layout: dict[Any, Any]) -> Iterator[int]:
+    """Yield the extent of each axis of a mesh; an axis that was flattened has several numbers."""
+    axes, shapes = layout.get("axes"), layout.get("shape")
+    if type(axes) is tuple:
+        shapes = tuple(_state(axis).get("shape") for axis in axes)
+    for shape in shapes if type(shapes) is tuple else (shapes,):
+        yield prod(_numbers(shape if type(shape) is tuple else (shape,), _MAX_RANKS, MAX_RANK))
+
+
+def _placement(value: Any, rank: int) -> Placement:
+    """Return one placement; ``UnsupportedError`` for those that do not say which elements a device holds."""
+    name = value.name if type(value) is Node and type(value.name) is str else ""
+    kind = next((name.removeprefix(package) for package in _PLACEMENTS if name.startswith(package)), name)
+    if kind == "Replicate":
+        return Placement()
+    if kind not in ("Shard", "_StridedShard"):
+        why = " Each rank holds a term of a value that was never computed." if "Partial" in kind else ""
+        raise UnsupportedError(f"It has the placement {kind or None!r}.{why}", _GATHER)
+    fields = dict(zip(("dim", "split_factor"), value.args if type(value.args) is tuple else (), strict=False))
+    fields |= _state(value)
+    dim, factor = fields.get("dim"), fields.get("split_factor") if kind == "_StridedShard" else None
+    if (
+        type(dim) is not int
+        or not -rank <= dim < rank
+        or (factor is not None and (type(factor) is not int or factor < 1))
+    ):
+        cause = f"Its placement {kind} names the axis {dim!r} of {rank}, or the split factor {factor!r}."
+        raise InvalidCheckpoint(cause, WRITE_AGAIN)
+    return Placement(dim % rank, factor)
+
+
+def _sharded(dtype: str, shape: tuple[int, ...], state: Any, rank: int, view: ViewOf) -> Share:
+    shards = state[0] if type(state) is tuple and state else None
+    if type(shards) is not list:
+        raise MalformedCheckpoint("It is a ShardedTensor without a list of shards.", WRITE_AGAIN)
+    views, offsets = [], []
+    for shard in map(_state, shards):
+        about, tensor = _state(shard.get("metadata")), shard.get("tensor")
+        _check_rank(_state(about.get("placement")).get("_rank"), rank)
+        if type(tensor) is not Node:
+            raise MalformedCheckpoint("A shard of it has no tensor.", WRITE_AGAIN)
+        views.append(view(tensor_of(tensor)))
+        offsets.append(_numbers(about.get("shard_offsets"), MAX_NBYTES, MAX_RANK))
+        held = views[-1].tensor.shape
+        if held != _numbers(about.get("shard_sizes"), MAX_NBYTES, MAX_RANK) or len(held) != len(offsets[-1]):
+            raise InvalidCheckpoint(f"A shard of it has the shape {held}, unlike its description.", WRITE_AGAIN)
+    return Share(dtype, shape, tuple(views), tuple(offsets))
+
+
+def _state(value: Any) -> dict[Any, Any]:
+    """Return the attributes of an object; empty if it has none."""
+    return _attributes(value.state) if type(value) is Node else {}
+
+
+def _attributes(state: Any) -> dict[Any, Any]:
+    """Return attributes; those of a class with slots are the second of two."""
+    if type(state) is tuple and len(state) == 2:
+        state = state[1] if state[0] is None else state[0]
+    return state if type(state) is dict else {}
+
+
+def _numbers(value: Any, most: int, count: int) -> tuple[int, ...]:
+    """Return some integers of at least 0 and at most ``most``."""
+    if type(value) not in (tuple, list) or len(value) > count:
+        raise MalformedCheckpoint("Its shape, its offsets or its mesh are not lists of numbers.", WRITE_AGAIN)
+    if any(type(number) is not int or not 0 <= number <= most for number in value):
+        raise MalformedCheckpoint("Its shape, its offsets or its mesh have a number out of bounds.", WRITE_AGAIN)
+    return tuple(value)

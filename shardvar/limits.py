@@ -73,6 +73,18 @@ MAX_PICKLE_NBYTES: Final = 1 << 26
 MAX_GGUF_HEADER_NBYTES: Final = 1 << 28
 """Bytes of the metadata and the list of tensors of a GGUF file: a tokenizer of a million words takes some 64 MiB."""
 
+MAX_TREE_NBYTES: Final = 1 << 27
+"""Bytes of the ``_METADATA`` of Orbax, and of the description of a group of Zarr: 300,000 arrays."""
+
+MAX_CODEC_EXPANSION: Final = 1 << 15
+"""Bytes that a compressed byte of Zarr or Orbax becomes: zstd makes a block of 128 KiB of 4 bytes."""
+
+MAX_ABSENT_FILES: Final = 1 << 16
+"""Files of an array of Zarr that are absent, and for which the fill value stands."""
+
+MAX_FILL_NBYTES: Final = 1 << 30
+"""Bytes of a group of Zarr for which the fill value stands."""
+
 MAX_STATE_NBYTES: Final = 1 << 26
 """Bytes of the state file of a directory of checkpoints: half a million paths."""
 

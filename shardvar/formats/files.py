@@ -31,7 +31,7 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Ints
-from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.storage.protocol import FileOpener, ReadableFile, Storage
 from shardvar.wire.damage import COPY_AGAIN
 
 OPEN_FILES = 64
@@ -82,10 +82,10 @@ class DataFiles:
     it.
     """
 
-    storage: Storage
+    storage: FileOpener
     """The directory that holds them."""
     names: Sequence[str]
-    """[files] their bare names."""
+    """[files] their names in it."""
     nbytes: Ints | None = None
     """[files] the size that the index gives each of them; None for formats whose index gives none."""
     _open: OrderedDict[int, ReadableFile] = field(init=False, default_factory=OrderedDict)

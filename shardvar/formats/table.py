@@ -43,6 +43,8 @@ _BUILT_IN = {
         re.compile(r"\.safetensors|-\d{5,}-of-"),
     ),
     "npz": _BuiltIn("shardvar.formats.npz", (".npz",), re.compile(r"\.npz")),
+    "zarr": _BuiltIn("shardvar.formats.zarr", (".zarr",), re.compile(r"zarr\.json|\.z(?:array|group|metadata)")),
+    "orbax": _BuiltIn("shardvar.formats.zarr.orbax", (), re.compile(r"_METADATA|_CHECKPOINT_METADATA|manifest\.ocdbt")),
     "torch": _BuiltIn("shardvar.formats.torch", (".metadata",), re.compile(r"\.metadata|\.distcp")),
     "pt": _BuiltIn(
         "shardvar.formats.torch.saved",

@@ -53,6 +53,34 @@ class LocalStorage:
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
+    def folders(self) -> list[str]:
+        """Return the names of the directories in the directory, sorted, without symbolic links."""
+        with reading(self.path):
+            try:
+                with os.scandir(self.path) as entries:
+                    return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def folder(self, name: str) -> "LocalStorage":
+        """Return a directory in the directory; it need not exist."""
+        return LocalStorage(self._join(name, InvalidCheckpoint))
+
+    def tree(self) -> dict[str, int]:
+        """Return the sizes of all files in the directory and below it, by their paths with "/", sorted by path."""
+        sizes: dict[str, int] = {}
+        left = [""]
+        while left:
+            below = left.pop()
+            path = os.path.join(self.path, *below.split("/"))
+            with reading(path), os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(f"{below}{entry.name}/")
+                    elif not _is_directory(entry):
+                        sizes[below + entry.name] = _size(entry)
+        return dict(sorted(sizes.items()))
+
     def rename(self, old: str, new: str) -> None:
         """Rename ``old`` to ``new``, replacing it, in one step, and force that step to the disk."""
         source, target = self._join(old), self._join(new)
@@ -177,6 +205,14 @@ def _is_directory(entry: "os.DirEntry[str]") -> bool:
         return entry.is_dir()
     except OSError:
         return False
+
+
+def _size(entry: "os.DirEntry[str]") -> int:
+    """Return the size of a file; 0 for a broken link, which is refused when opened."""
+    try:
+        return entry.stat().st_size
+    except OSError:
+        return 0
 
 
 def _sync_directory(path: str) -> None:

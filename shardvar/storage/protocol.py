@@ -53,6 +53,13 @@ class WritableFile(Protocol):
         """Force the bytes to the disk and close the file."""
 
 
+class FileOpener(Protocol):
+    """The part of a storage that a reader of known files needs."""
+
+    def open(self, name: str) -> ReadableFile:
+        """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a regular file."""
+
+
 class Storage(Protocol):
     """One directory of files, each named by a bare name."""
 
@@ -68,6 +75,18 @@ class Storage(Protocol):
 
     def names(self) -> list[str]:
         """Return the names of the files in the directory, sorted."""
+
+    def folders(self) -> list[str]:
+        """Return the names of the directories in the directory, sorted, without symbolic links."""
+
+    def folder(self, name: str) -> "Storage":
+        """Return a directory in the directory; it need not exist."""
+
+    def tree(self) -> dict[str, int]:
+        """Return the sizes of all files in the directory and below it, by their paths with "/", sorted by path.
+
+        Symbolic links to directories are not entered, so that every file is inside.
+        """
 
     def rename(self, old: str, new: str) -> None:
         """Rename ``old`` to ``new``, replacing it, in one step; force the steps before, and then it, to the disk."""

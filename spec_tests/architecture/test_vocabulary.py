@@ -15,12 +15,14 @@ from spec_tests.rules.sentences import documents
 
 HOMES = {
     "box": (),  # a region is not called a box, nor is a rectangle that is drawn
-    # The last three name what PyTorch calls by this word.
+    # All but the first name what PyTorch, and Zarr, call by this word.
     "chunk": (
         "layout/partition.py",
         "conformance/adapters/torch.py",
         "formats/torch/metadata.py",
         "formats/torch/item_index.py",
+        *(f"formats/zarr/{name}.py" for name in ("__init__", "contents", "decoder", "group", "orbax", "source")),
+        "wire/zarr_metadata.py",
     ),
     "piece": ("engine/pieces.py",),
 }

@@ -45,6 +45,10 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
     return {case.name: report for case, report in zip(CASES, found, strict=True)}
 
 
+def names_below(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
 def raised(outcome: Any) -> str | None:
     return outcome.get("raised") if isinstance(outcome, dict) else None
 
@@ -56,7 +60,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 def test_the_committed_files_are_those_that_the_script_makes(case: Case) -> None:
     """Byte for byte, and no file more."""
-    assert {path.name: path.read_bytes() for path in (HERE / case.name).iterdir()} == case.files
+    assert {name: (HERE / case.name / name).read_bytes() for name in names_below(HERE / case.name)} == case.files
 
 
 def test_every_directory_has_its_line() -> None:
@@ -93,7 +97,7 @@ def test_an_error_names_the_file_and_says_what_to_do(case: Case, reports: dict[s
 def test_nothing_is_left_behind(case: Case, reports: dict[str, Report]) -> None:
     """Neither half a target, nor what a pickle would have made, nor another file beside those that were read."""
     assert reports[case.name]["left"] == []
-    assert {path.name for path in (HERE / case.name).iterdir()} == case.files.keys()
+    assert names_below(HERE / case.name) == case.files.keys()
 
 
 def test_the_command_line_prints_no_traceback(case: Case, reports: dict[str, Report]) -> None:

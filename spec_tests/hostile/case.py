@@ -18,7 +18,7 @@ class Case:
     why: str
     """The bug that it is there to catch."""
     files: Files
-    """Its files."""
+    """Its files, by their paths in its directory."""
 
 
 PICTURE = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(200)

@@ -15,6 +15,7 @@ from spec_tests.hostile.npz import npz_cases
 from spec_tests.hostile.safetensors import safetensors_cases
 from spec_tests.hostile.tensorflow import tensorflow_cases
 from spec_tests.hostile.torch import torch_cases
+from spec_tests.hostile.zarr import orbax_cases, zarr_cases
 
 HERE = Path(__file__).parent
 
@@ -26,6 +27,8 @@ CASES = [
     *torch_cases(),
     *npy_cases(),
     *gguf_cases(),
+    *zarr_cases(),
+    *orbax_cases(),
 ]
 
 
@@ -53,7 +56,9 @@ def main() -> None:
     for case in CASES:
         (HERE / case.name).mkdir()
         for name, octets in case.files.items():
-            (HERE / case.name / name).write_bytes(octets)
+            path = HERE / case.name / name
+            path.parent.mkdir(exist_ok=True, parents=True)
+            path.write_bytes(octets)
     (HERE / "README.md").write_text(readme(), encoding="utf-8")
 
 

@@ -207,7 +207,7 @@ def _opened(names: Iterable[str]) -> str:
     """Return the path that a person would type: the prefix of an index, or the one file."""
     index = next((name for name in names if name.endswith((".svindex", ".index", ".index.json"))), None)
     if index is None:
-        return next(iter(names))
+        return min(names, key=lambda name: name.count("/"))  # the index of a folder of folders is at its top
     return index.removesuffix(".svindex").removesuffix(".index")
 
 

@@ -1,0 +1,266 @@
+"""The arrays of a checkpoint as a table of contents, with everything compared that the files claim.
+
+    an entry   one chunk, cut to the array's shape; plain if it lies in its file as in memory
+
+Laws, of each array by itself:
+
+    a chunk that is absent   is damage, unless the format says that the fill value stands for it
+    a raw chunk              has the size of its elements
+    a compressed chunk       is at least a 32768th of them: no codec does more
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import prod
+from typing import cast
+
+import numpy as np
+
+from shardvar.errors import (
+    READ_ERRORS,
+    CheckpointError,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    ReadError,
+    UnsupportedError,
+)
+from shardvar.formats.protocol import Finding
+from shardvar.formats.zarr.decoder import Decoder
+from shardvar.formats.zarr.files import Listing
+from shardvar.layout.dtypes import Bools, Ints, code, numpy_dtype
+from shardvar.limits import MAX_ABSENT_FILES, MAX_CODEC_EXPANSION, MAX_FILL_NBYTES, MAX_PAYLOAD_EXPANSION
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
+from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.wire.damage import COPY_AGAIN, DISTRUST, past_limit
+from shardvar.wire.zarr_metadata import ArrayMetadata, parse_array
+
+DOCUMENTS = {2: ".zarray", 3: "zarr.json"}
+"""The file that describes an array, by version."""
+_OWN = {".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """An array as it was found."""
+
+    key: str
+    """Its key."""
+    path: str
+    """Its folder in the checkpoint."""
+    version: int
+    """The version of Zarr."""
+    data: bytes
+    """The bytes of its description."""
+
+    @property
+    def document(self) -> str:
+        """The path of its description."""
+        return f"{self.path}/{DOCUMENTS[self.version]}".removeprefix("/")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunks:
+    """The chunks of one array."""
+
+    description: Description
+    """The array as it was found."""
+    metadata: ArrayMetadata
+    """Its description."""
+    offset: Ints
+    """[m, rank] the first element of each chunk, in the coordinates of the array."""
+    shape: Ints
+    """[m, rank] the extents of each chunk, cut to the array."""
+    names: Sequence[str]
+    """[m] the name of each chunk, in the folder of the array."""
+    is_present: Bools
+    """[m] True for chunks that are stored."""
+
+    @property
+    def is_plain(self) -> Bools:
+        """[m] True for chunks whose elements lie in their file as in memory."""
+        # What is cut off a chunk on the first axis lies behind the elements that are left; on others, between them.
+        whole = (self.shape == np.array(self.metadata.chunk_shape, np.int64))[:, 1:].all(axis=1)
+        plain: Bools = whole & self.is_present & self.metadata.is_raw
+        return plain
+
+    @property
+    def is_guarded(self) -> bool:
+        """Return True if checksums cover every element."""
+        return self.metadata.is_guarded and bool(self.is_present.all())
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a format reads its arrays."""
+
+    fills: bool
+    """True if the fill value stands for absent chunks."""
+    is_database: bool
+    """True if chunks are values of a database, which have no files."""
+    database: str = ""
+    """The name of the file that stands for all of them."""
+
+
+@dataclass(slots=True, eq=False)
+class Contents:
+    """The arrays of a checkpoint."""
+
+    arrays: list[Chunks] = field(default_factory=list)
+    """The arrays that can be read, by key."""
+    faults: dict[str, ReadError] = field(default_factory=dict)
+    """The keys that cannot."""
+    findings: list[Finding] = field(default_factory=list)
+    """The oddities of the files."""
+    first: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
+    """[n + 1] the number of the first entry of each array."""
+
+    def add(self, found: Sequence[Description], listing: Listing, rules: Rules, decoder: Decoder) -> None:
+        """Add arrays, each checked by itself."""
+        budget = MAX_FILL_NBYTES
+        stored = sum(listing.sizes.values())
+        for each in sorted(found, key=lambda one: one.key):
+            try:
+                metadata = parse_array(each.data, each.version)
+                chunks = _chunks(each, metadata, listing.below(each.path), rules.fills)
+                filled = _fill_nbytes(chunks)
+                budget -= filled
+                if budget < 0:
+                    raise past_limit(f"With {filled} bytes more, the fill value stands for too many", "MAX_FILL_NBYTES")
+                if rules.is_database:
+                    _check_values(chunks, decoder, stored)
+                else:
+                    _check_files(chunks, listing)
+            except READ_ERRORS as error:
+                self.faults[each.key] = type(error)(f"{each.document}: {error.cause}", error.remedy)
+                continue
+            self.arrays.append(chunks)
+            self.findings += _oddities(chunks, listing)
+
+    def table(self, listing: Listing, rules: Rules, metadata: Metadata) -> tuple[TableIndex, Ints]:
+        """Return the table of contents, and the size of each file."""
+        self.first = np.cumsum([0, *(len(chunks.names) for chunks in self.arrays)])
+        shapes = [chunks.metadata.shape for chunks in self.arrays]
+        codes = np.array([code(chunks.metadata.dtype) for chunks in self.arrays], np.int64)
+        tensors = TensorTable([chunks.description.key for chunks in self.arrays], codes, *pad(shapes, fill=1))
+        rank = tensors.shapes.shape[1]
+        offset = _stack([widen(chunks.offset, rank, 0) for chunks in self.arrays], rank)
+        shape = _stack([widen(chunks.shape, rank, 1) for chunks in self.arrays], rank)
+        tensor = np.repeat(np.arange(len(self.arrays)), np.diff(self.first))
+        plain = np.concatenate([np.zeros(0, np.bool), *(chunks.is_plain for chunks in self.arrays)])
+        files, file = [rules.database], np.zeros(len(tensor), np.int64)
+        if not rules.is_database:
+            paths = [path for chunks in self.arrays for path in _paths(chunks)]
+            files = sorted({*paths})
+            number = {name: position for position, name in enumerate(files)}
+            file = np.array([number[path] for path in paths], np.int64)
+        # The number of an entry is its row in this table; a plain one begins with its file.
+        start = np.where(plain, 0, np.arange(len(tensor)))
+        entries = EntryTable(
+            SliceTable.of(tensors, tensor, offset, shape), file, start, np.full(len(tensor), NO_CHECKSUM), plain
+        )
+        sizes = np.array([listing.sizes.get(name, 0) for name in files], np.int64)
+        faults = cast(dict[str, CheckpointError], self.faults)
+        return TableIndex(entries, files, metadata, faults), sizes
+
+    def is_guarded(self, key: str) -> bool:
+        """Return True if checksums cover every byte of a key, or of a key that cannot be read, may cover them."""
+        if key in self.faults:
+            return isinstance(self.faults[key], UnsupportedError)
+        return any(chunks.is_guarded for chunks in self.arrays if chunks.description.key == key)
+
+
+def _stack(tables: list[Ints], rank: int) -> Ints:
+    return np.concatenate([np.zeros((0, rank), np.int64), *tables])
+
+
+def _paths(chunks: Chunks) -> Iterator[str]:
+    """Yield the file of each chunk; that of an absent one is the description, which says what stands for it."""
+    folder = f"{chunks.description.path}/".removeprefix("/")
+    for name, is_present in zip(chunks.names, chunks.is_present.tolist(), strict=True):
+        yield folder + name if is_present else chunks.description.document
+
+
+def _chunks(description: Description, metadata: ArrayMetadata, there: list[str], fills: bool) -> Chunks:
+    """Return the chunks of an array, of which ``there`` are stored."""
+    counts, names = prod(metadata.counts), {*there}.difference(_OWN)
+    may_be_absent = fills and metadata.has_fill
+    # No list is made whose length is a claim.
+    if counts > len(names) + (MAX_ABSENT_FILES if may_be_absent else 0):
+        if may_be_absent:
+            raise past_limit(f"{counts} chunks are claimed, and {len(names)} stored", "MAX_ABSENT_FILES")
+        raise _absent(metadata, names, counts)
+    expected = [*metadata.chunk_names()] if counts else []
+    is_present = np.array([name in names for name in expected], np.bool)
+    if not may_be_absent and not is_present.all():
+        raise _absent(metadata, names, counts)
+    rank = len(metadata.shape)
+    step, extent = np.array(metadata.chunk_shape, np.int64), np.array(metadata.shape, np.int64)
+    if counts:
+        # Without axes there is one place, which NumPy's indices do not have.
+        offset = np.indices(metadata.counts, np.int64).reshape(rank, counts).T * step if rank else step.reshape(1, 0)
+        return Chunks(description, metadata, offset, np.minimum(step, extent - offset), expected, is_present)
+    # An array without elements has one slice, which is stored nowhere.
+    empty = np.zeros((1, rank), np.int64)
+    return Chunks(description, metadata, empty, extent.reshape(1, rank), [""], np.zeros(1, np.bool))
+
+
+def _absent(metadata: ArrayMetadata, names: set[str], counts: int) -> IncompleteCheckpoint:
+    first = next(islice((name for name in metadata.chunk_names() if name not in names), 1), "")
+    lost = f"The chunk {first!r}, one of {counts}, is missing."
+    return IncompleteCheckpoint(lost, "Copy the checkpoint again, with all its folders.")
+
+
+def _fill_nbytes(chunks: Chunks) -> int:
+    """Return the bytes that absent chunks become."""
+    itemsize = numpy_dtype(chunks.metadata.dtype).itemsize
+    return int(chunks.shape[~chunks.is_present].prod(axis=1, dtype=np.float64).sum()) * itemsize
+
+
+def _check_files(chunks: Chunks, listing: Listing) -> None:
+    """Raise unless the size of each file is possible."""
+    metadata = chunks.metadata
+    nbytes = prod(metadata.chunk_shape) * numpy_dtype(metadata.dtype).itemsize
+    folder = f"{chunks.description.path}/".removeprefix("/")
+    for row in np.flatnonzero(chunks.is_present).tolist():
+        name = folder + chunks.names[row]
+        size = listing.sizes[name]
+        if metadata.is_raw and size != nbytes:
+            error = IncompleteCheckpoint if size < nbytes else InvalidCheckpoint
+            raise error(f"The chunk {name!r} has {size} bytes in the place of {nbytes}.", COPY_AGAIN)
+        if nbytes > size * MAX_CODEC_EXPANSION:
+            raise _impossible(name, nbytes, size)
+        if size < metadata.min_nbytes:
+            cause = f"The chunk {name!r} has {size} bytes, and its index {metadata.min_nbytes}."
+            raise IncompleteCheckpoint(cause, COPY_AGAIN)
+
+
+def _check_values(chunks: Chunks, decoder: Decoder, stored: int) -> None:
+    """Raise unless each value of the database may be as large as it must be; ``stored`` are the bytes of all files."""
+    metadata = chunks.metadata
+    nbytes = prod(metadata.chunk_shape) * numpy_dtype(metadata.dtype).itemsize
+    # A claim that is not much larger than the files is harmless, and this saves a question for each chunk.
+    if nbytes * len(chunks.names) <= stored * MAX_PAYLOAD_EXPANSION:
+        return
+    for name in chunks.names:
+        least = max(-(-nbytes // MAX_CODEC_EXPANSION), metadata.min_nbytes)
+        if not decoder.has_bytes(f"{chunks.description.path}/{name}", least):
+            raise _impossible(name, nbytes, least)
+
+
+def _impossible(name: str, nbytes: int, size: int) -> InvalidCheckpoint:
+    cause = f"The chunk {name!r} claims {nbytes} bytes, and has at most {size}."
+    return InvalidCheckpoint(f"{cause} No codec makes that much of them.", DISTRUST)
+
+
+def _oddities(chunks: Chunks, listing: Listing) -> Iterator[Finding]:
+    """Yield what is odd about the files of an array that can be read."""
+    path = chunks.description.path or "."
+    absent = int((~chunks.is_present).sum())
+    if absent and prod(chunks.metadata.shape):
+        said = f"{absent} of {len(chunks.names)} chunks are absent; the fill value stands for them."
+        yield Finding(path, said, False)
+    others = {*listing.below(chunks.description.path)}.difference(chunks.names, _OWN)
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        yield Finding(path, f"{min(others)!r}{more} belong to no chunk of the array.", False)

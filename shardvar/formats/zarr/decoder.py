@@ -1,0 +1,173 @@
+"""TensorStore, which decodes chunks: the one module that imports it, when the first chunk is decoded.
+
+TensorStore ends the process when it is asked for more memory than there is. So it is given only descriptions that
+``wire.zarr_metadata`` has checked, and only arrays whose claims ``contents`` has compared with the bytes that are
+stored. It does not read chunks that are absent, unless told that the fill value stands for them.
+
+Its threads do not survive a fork. A child of a process that has used it is refused.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardvar.errors import (
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    MalformedCheckpoint,
+    MissingExtra,
+    ShardvarError,
+    StorageError,
+    UnsupportedError,
+)
+from shardvar.forks import new_lock
+from shardvar.layout.dtypes import Array
+from shardvar.storage.protocol import Storage
+from shardvar.wire.damage import COPY_AGAIN
+
+_OPEN_ARRAYS = 256
+"""Arrays that are held open at a time."""
+_NODES_NBYTES = 1 << 26
+"""Bytes of index nodes of OCDBT that are kept; chunks are not."""
+
+_lock = new_lock()
+_loaded: dict[str, Any] = {}
+"""The module, its context, and the process that made it."""
+
+
+def _tensorstore() -> Any:
+    """Return the module; ``MissingExtra`` if it is not installed."""
+    with _lock:
+        if not _loaded:
+            try:
+                import tensorstore
+            except ImportError:
+                cause = "Reading compressed chunks and OCDBT needs the package tensorstore, which is not installed."
+                raise MissingExtra(cause, "Install it: pip install 'shardvar[orbax]'.") from None
+            pools = {"cache_pool": {"total_bytes_limit": 0}, "cache_pool#nodes": {"total_bytes_limit": _NODES_NBYTES}}
+            _loaded.update(module=tensorstore, context=tensorstore.Context(pools), process=os.getpid())
+        if _loaded["process"] != os.getpid():
+            cause = "This process was forked from one that has read chunks, whose threads it does not have."
+            raise UnsupportedError(cause, "Start it with multiprocessing's method 'spawn', or read before the fork.")
+        return _loaded["module"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """The folder of a checkpoint, as TensorStore sees it."""
+
+    storage: Storage
+    """The folder."""
+    is_ocdbt: bool
+    """True if files are values of a database in the folder."""
+    _arrays: dict[str, Any]
+    """The arrays that are open, by path."""
+
+    @classmethod
+    def of(cls, storage: Storage, is_ocdbt: bool) -> "Decoder":
+        """Return the decoder of a folder; nothing is imported or opened."""
+        return cls(storage, is_ocdbt, {})
+
+    def keys(self) -> list[str]:
+        """Return the keys of the database, sorted."""
+        with _Translation("manifest.ocdbt"):
+            return sorted(key.decode("utf-8", "surrogateescape") for key in self._database().list().result())
+
+    def values(self, keys: list[str]) -> Iterator[bytes]:
+        """Yield small values of the database, in order."""
+        database = self._database()
+        for start in range(0, len(keys), 1000):
+            some = keys[start : start + 1000]
+            for key, future in [(key, database.read(key.encode("utf-8", "surrogateescape"))) for key in some]:
+                with _Translation(key):
+                    value: bytes = future.result().value
+                yield value
+
+    def has_bytes(self, key: str, nbytes: int) -> bool:
+        """Return True if a value of the database has at least that many bytes; one of them is read."""
+        if not nbytes:
+            return True
+        last = slice(nbytes - 1, nbytes)
+        try:
+            result = self._database().read(key.encode("utf-8", "surrogateescape"), byte_range=last).result()
+        except (ValueError, IndexError) as error:
+            if "OUT_OF_RANGE" in str(error):
+                return False
+            raise _translated(error, key) from None
+        return bool(result.state == "value")
+
+    def start_reading(self, path: str, document: Mapping[str, Any], fills: bool, region: tuple[slice, ...]) -> Any:
+        """Begin to decode a region of an array; ``finish_reading`` waits for it."""
+        with _Translation(path):
+            return self._array(path, document, fills)[region].read(order="C")
+
+    def finish_reading(self, path: str, pending: Any) -> memoryview:
+        """Return the bytes of a region, in C order."""
+        with _Translation(path):
+            array: Array = np.ascontiguousarray(pending.result())
+        return array.reshape(-1).view(np.uint8).data
+
+    def _array(self, path: str, document: Mapping[str, Any], fills: bool) -> Any:
+        with _lock:
+            found = self._arrays.get(path)
+            if found is None:
+                spec = {
+                    "driver": "zarr3" if document["zarr_format"] == 3 else "zarr",
+                    "kvstore": self._place(f"{path}/" if path else ""),
+                    "metadata": dict(document),
+                    "assume_metadata": True,
+                    "fill_missing_data_reads": fills,
+                }
+                module = _tensorstore()
+                found = module.open(spec, context=_loaded["context"], open=True, read=True).result()
+                if len(self._arrays) >= _OPEN_ARRAYS:
+                    self._arrays.clear()
+                self._arrays[path] = found
+            return found
+
+    def _database(self) -> Any:
+        module = _tensorstore()
+        with _Translation("manifest.ocdbt"):
+            return module.KvStore.open(self._place(""), context=_loaded["context"]).result()
+
+    def _place(self, path: str) -> dict[str, Any]:
+        # TensorStore takes paths that are absolute and free of links that lead up.
+        folder = os.path.realpath(self.storage.path) + "/"
+        if not self.is_ocdbt:
+            return {"driver": "file", "path": folder + path}
+        base = {"driver": "file", "path": folder}
+        return {"driver": "ocdbt", "base": base, "path": path, "cache_pool": "cache_pool#nodes"}
+
+
+class _Translation:
+    """A context that turns TensorStore's errors into those of shardvar."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, ShardvarError):
+            raise _translated(error, self.place) from None
+
+
+def _translated(error: Exception, place: str) -> ShardvarError:
+    """Return shardvar's error for one of TensorStore."""
+    # The message goes on with the whole specification, and the source lines of the library.
+    text = re.split(r" \[(?:tensorstore_spec|source)", str(error))[0].replace("\n", " ")
+    cause = f"{place}: {text[:500]}."
+    if isinstance(error, PermissionError) or "PERMISSION_DENIED" in text:
+        return StorageError(cause, "Change the permissions of the files.")
+    if "NOT_FOUND" in text or "missing" in text:
+        return IncompleteCheckpoint(cause, "Copy the checkpoint again, with all its folders.")
+    if any(word in text.lower() for word in ("digest", "crc", "checksum")):
+        return CorruptCheckpoint(cause, COPY_AGAIN)
+    return MalformedCheckpoint(cause, COPY_AGAIN)

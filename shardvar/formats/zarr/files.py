@@ -1,0 +1,63 @@
+"""The files of a checkpoint that is a tree of folders, by their paths with "/"; or the keys of a database in it."""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from shardvar.errors import InvalidCheckpoint
+from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.wire.damage import DISTRUST
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a folder holds."""
+
+    names: Sequence[str]
+    """The paths of all files, or the keys of the database, sorted."""
+    sizes: Mapping[str, int]
+    """The sizes of all files; those of the values of a database are unknown."""
+
+    def has(self, name: str) -> bool:
+        """Return True if there is a file of that path."""
+        at = bisect_left(self.names, name)
+        return at < len(self.names) and self.names[at] == name
+
+    def below(self, path: str) -> list[str]:
+        """Return the paths of the files below a folder, in it.
+
+        >>> Listing(["a/.zarray", "a/0.0", "a0"], {}).below("a")
+        ['.zarray', '0.0']
+        """
+        prefix = f"{path}/" if path else ""
+        # "0" is the character after "/": all paths that begin with "a/" lie before "a0".
+        last = bisect_left(self.names, f"{path}0") if path else len(self.names)
+        return [name[len(prefix) :] for name in self.names[bisect_left(self.names, prefix) : last]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A folder whose files, and those of the folders in it, are opened by their paths."""
+
+    root: Storage
+    """The folder."""
+
+    @property
+    def path(self) -> str:
+        """The folder's path, for messages."""
+        return self.root.path
+
+    def open(self, name: str) -> ReadableFile:
+        """Open a file; ``InvalidCheckpoint`` if its path leads out of the folder."""
+        *steps, last = name.split("/")
+        folder = self.root
+        for step in steps:
+            folder = folder.folder(step)
+        return folder.open(last)
+
+
+def check_inside(path: str) -> None:
+    """Raise ``InvalidCheckpoint`` unless every step of a path is a bare name."""
+    if any(step in ("", ".", "..") or "\0" in step or "\\" in step for step in path.split("/")):
+        cause = f"The array {path[:200]!r} is not in the folder of the checkpoint."
+        raise InvalidCheckpoint(cause, DISTRUST)

@@ -1,0 +1,98 @@
+"""Open a group of Zarr, or one array: the tree of folders is walked, and each description read.
+
+Consolidated metadata repeats the descriptions and is not read.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from shardvar.errors import CheckpointError, InvalidCheckpoint, StorageError, UnsupportedError, prefix_errors
+from shardvar.formats.files import DataFiles
+from shardvar.formats.zarr.contents import Contents, Description, Rules
+from shardvar.formats.zarr.decoder import Decoder
+from shardvar.formats.zarr.files import Listing, Tree
+from shardvar.formats.zarr.source import ZarrSource
+from shardvar.limits import MAX_TREE_NBYTES
+from shardvar.planning.index import Metadata
+from shardvar.storage.protocol import Storage
+from shardvar.wire.damage import WRITE_AGAIN, past_limit
+from shardvar.wire.zarr_metadata import parse_document, parse_object
+
+RULES = Rules(fills=True, is_database=False)
+
+
+def open_group(storage: Storage, name: str) -> ZarrSource:
+    """Open the group or the array of a folder, by the name of its description."""
+    tree, sizes = Tree(storage), storage.tree()
+    listing, contents = Listing([*sizes], sizes), Contents()
+    with prefix_errors(storage.path):
+        metadata = Metadata(user=_attributes(tree, listing, name))
+        found = [*_arrays(tree, listing, contents)]
+        decoder = Decoder.of(storage, is_ocdbt=False)
+        contents.add(found, listing, RULES, decoder)
+        index, file_sizes = contents.table(listing, RULES, metadata)
+    return ZarrSource(index, DataFiles(tree, index.files, file_sizes), contents, RULES, decoder)
+
+
+def read_small(tree: Tree, path: str, most: int = MAX_TREE_NBYTES) -> bytes:
+    """Return the bytes of a description."""
+    file = tree.open(path)
+    try:
+        if file.size > most:
+            raise past_limit(f"{path} has {file.size} bytes", "MAX_TREE_NBYTES")
+        return file.read(0, file.size)
+    finally:
+        file.close()
+
+
+def text_of(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return attributes as text; values other than text as JSON."""
+    return {
+        key: value if type(value) is str else json.dumps(value, ensure_ascii=False) for key, value in fields.items()
+    }
+
+
+def _attributes(tree: Tree, listing: Listing, name: str) -> dict[str, str]:
+    """Return the attributes of the group, after checking its description."""
+    with prefix_errors(name):
+        version = 3 if name == "zarr.json" else 2
+        data = read_small(tree, name)
+        fields = {} if name == ".zmetadata" else parse_document(data, version, MAX_TREE_NBYTES)
+        attributes = fields.get("attributes")
+    if version == 2 and listing.has(".zattrs"):
+        with prefix_errors(".zattrs"):
+            attributes = parse_object(read_small(tree, ".zattrs"), "the attributes of a group")
+    return text_of(attributes) if type(attributes) is dict else {}
+
+
+def _arrays(tree: Tree, listing: Listing, contents: Contents) -> Iterator[Description]:
+    """Yield the descriptions of all arrays below a folder; what cannot be read is a fault of its key."""
+    versions: dict[str, list[int]] = {}
+    for path in listing.names:
+        folder, _, last = path.rpartition("/")
+        if last in (".zarray", "zarr.json"):
+            versions.setdefault(folder, []).append(2 if last == ".zarray" else 3)
+    for folder, found in versions.items():
+        description = _describe(tree, folder, found, contents)
+        if description is not None:
+            yield description
+
+
+def _describe(tree: Tree, folder: str, versions: Sequence[int], contents: Contents) -> Description | None:
+    """Return the description of the array in a folder; None if it holds a group, or a fault."""
+    description = Description(folder, folder, versions[0], b"")
+    try:
+        with prefix_errors(description.document):
+            data = read_small(tree, description.document)
+            if 3 in versions and parse_document(data, 3, MAX_TREE_NBYTES).get("node_type") == "group":
+                return None
+            if len(versions) > 1:
+                cause = "The folder has descriptions of two versions of Zarr, of which readers choose different ones."
+                raise InvalidCheckpoint(cause, WRITE_AGAIN)
+    except (CheckpointError, StorageError, UnsupportedError) as error:
+        if not folder:  # a checkpoint, and not one of its arrays
+            raise
+        contents.faults[folder] = error  # type: ignore[assignment]
+        return None
+    return Description(folder, folder, versions[0], data)

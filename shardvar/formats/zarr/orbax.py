@@ -1,0 +1,162 @@
+"""Orbax's checkpoints as a format: a folder of Zarr arrays with an index, in a database (OCDBT) or as plain files.
+
+    _METADATA            the index: the leaves of the tree
+    NAME/.zarray, NAME/zarr.json, and chunks   arrays; without a database they are files
+    manifest.ocdbt, d/, ocdbt.process_0/d/     the database, whose keys are the same paths
+
+Orbax writes every chunk, so one that is absent is damage. The database has checksums of its nodes, and a value of at
+most 1024 bytes is in a node; larger ones have none.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shardvar.errors import (
+    READ_ERRORS,
+    CheckpointError,
+    IncompleteCheckpoint,
+    MissingFile,
+    UnsupportedError,
+    prefix_errors,
+)
+from shardvar.formats.files import DataFiles
+from shardvar.formats.protocol import Finding, Sink
+from shardvar.formats.zarr.contents import DOCUMENTS, Chunks, Contents, Description, Rules
+from shardvar.formats.zarr.decoder import Decoder
+from shardvar.formats.zarr.files import Listing, Tree, check_inside
+from shardvar.formats.zarr.group import read_small, text_of
+from shardvar.formats.zarr.names import DATABASE, TREE, UNFINISHED, find_orbax
+from shardvar.formats.zarr.pytree import PyTree, parse_tree
+from shardvar.formats.zarr.source import ZarrSource
+from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.index import Metadata
+from shardvar.planning.plan import Assignment
+from shardvar.storage.protocol import Storage
+
+CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset())
+"""Nothing can be written yet."""
+
+INLINE_NBYTES = 1024
+"""The size up to which Orbax lets the database put a value into a node, which has a checksum."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrbaxFormat:
+    """Orbax: a folder with an index and arrays."""
+
+    name: str = "orbax"
+    """The name for ``format=``."""
+    capabilities: Capabilities = CAPABILITIES
+    """The limits of the format."""
+
+    def locate(self, storage: Storage, name: str) -> list[str]:
+        """Return the index of the folder, or those of the items of a manager's step, if ``name`` may mean them."""
+        return find_orbax(storage, name)
+
+    def open(self, storage: Storage, name: str) -> ZarrSource:
+        """Open the checkpoint of the folder, or of an item in it."""
+        item, _, _ = name.rpartition("/")
+        return open_orbax(storage.folder(item) if item else storage)
+
+    def create(self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str) -> Sink:
+        """Raise ``UnsupportedError``: the format is read only."""
+        raise UnsupportedError("The format orbax is read and not written.", "Choose the format safetensors.")
+
+    def remove(self, storage: Storage, name: str) -> None:
+        """Raise ``UnsupportedError``: the format is read only."""
+        raise UnsupportedError("The format orbax is read and not written.", "Remove the folder.")
+
+
+FORMAT = OrbaxFormat()
+
+
+def open_orbax(storage: Storage) -> ZarrSource:
+    """Open the checkpoint of a folder."""
+    if any(UNFINISHED in step for step in storage.path.split("/")[-2:]):
+        cause = f"{storage.path}: Orbax has not finished this checkpoint, or was interrupted."
+        raise IncompleteCheckpoint(cause, "Use an earlier step, or wait for the save to finish.")
+    tree, sizes = Tree(storage), storage.tree()
+    contents = Contents()
+    with prefix_errors(storage.path):
+        with prefix_errors(TREE):
+            pytree = parse_tree(read_small(tree, TREE)) if TREE in sizes else None
+        is_ocdbt = DATABASE in sizes
+        if pytree is not None and pytree.is_ocdbt and not is_ocdbt:
+            cause = f"{TREE} says that all arrays are in {DATABASE}, which is missing."
+            raise MissingFile(cause, "Copy the checkpoint again, with all its files.")
+        decoder = Decoder.of(storage, is_ocdbt)
+        listing = Listing(decoder.keys() if is_ocdbt else [*sizes], sizes)
+        rules = Rules(fills=False, is_database=is_ocdbt, database=DATABASE)
+        found = [*_arrays(tree, listing, decoder if is_ocdbt else None, pytree, contents)]
+        contents.add(found, listing, rules, decoder)
+        custom = text_of(pytree.custom) if pytree is not None else {}
+        index, file_sizes = contents.table(listing, rules, Metadata(user=custom))
+    data = DataFiles(tree, index.files, None if is_ocdbt else file_sizes)
+    return OrbaxSource(index, data, contents, rules, decoder)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OrbaxSource(ZarrSource):
+    """An open checkpoint of Orbax."""
+
+    def is_guarded(self, key: str) -> bool:
+        """Return True if checksums cover every byte: those of a codec, or those of the nodes of the database."""
+        if self.contents.is_guarded(key):
+            return True
+        arrays = [chunks for chunks in self.contents.arrays if chunks.description.key == key]
+        return self.rules.is_database and all(self._is_inline(chunks) for chunks in arrays)
+
+    def _is_inline(self, chunks: Chunks) -> bool:
+        """Return True if all chunks are in nodes of the database."""
+        path = chunks.description.path
+        try:
+            return not any(self.decoder.has_bytes(f"{path}/{name}", INLINE_NBYTES + 1) for name in chunks.names)
+        except CheckpointError:  # damage, which reading the key reports
+            return False
+
+
+def _arrays(
+    tree: Tree, listing: Listing, decoder: Decoder | None, pytree: PyTree | None, contents: Contents
+) -> Iterator[Description]:
+    """Yield the descriptions of the arrays that the index names; what is missing is a fault of its key."""
+    there: dict[str, int] = {}
+    for version, document in DOCUMENTS.items():
+        suffix = f"/{document}"
+        there |= {name.removesuffix(suffix): version for name in listing.names if name.endswith(suffix)}
+    if pytree is None:
+        cause = "It is missing: arrays that were lost cannot be noticed."
+        contents.findings.append(Finding(TREE, cause, True))
+        pytree = PyTree([*there])
+    contents.faults.update(pytree.faults)
+    _look(pytree, there, contents)
+    wanted = [*_places(pytree, there, contents)]
+    documents = [f"{key}/{DOCUMENTS[there[key]]}" for key in wanted]
+    values = (read_small(tree, name) for name in documents) if decoder is None else decoder.values(documents)
+    for key, value in zip(wanted, values, strict=True):
+        yield Description(key, key, there[key], value)
+
+
+def _places(pytree: PyTree, there: dict[str, int], contents: Contents) -> Iterator[str]:
+    """Yield the keys whose arrays are there."""
+    for key in pytree.arrays:
+        try:
+            check_inside(key)
+            if key not in there:
+                raise MissingFile(f"The array {key!r} is missing, which the index names.", "Copy the folder again.")
+            yield key
+        except READ_ERRORS as error:
+            contents.faults[key] = type(error)(f"{TREE}: {error.cause}", error.remedy)
+    for key in pytree.strings:
+        cause = f"{key!r} is a string, and not an array."
+        contents.faults[key] = UnsupportedError(cause, "Read it with Orbax.")
+
+
+def _look(pytree: PyTree, there: dict[str, int], contents: Contents) -> None:
+    """Note leaves without arrays, and arrays without leaves."""
+    contents.findings += [
+        Finding(key, f"It is an empty leaf ({kind}) and has no array.", False) for key, kind in pytree.empty.items()
+    ]
+    others = sorted(there.keys() - {*pytree.arrays})
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        contents.findings.append(Finding(TREE, f"It does not name the array {others[0]!r}{more}.", False))

@@ -1,0 +1,88 @@
+"""The index of a checkpoint of Orbax, ``_METADATA``: the leaves of a tree of Python containers.
+
+    {"tree_metadata": {"('params', 'w')": {"key_metadata": [{"key": "params", "key_type": 2}, {"key": "w", ...}],
+                                           "value_metadata": {"value_type": "jax.Array", "skip_deserialize": false}}},
+     "use_ocdbt": true, "use_zarr3": false, "custom_metadata": {...}}
+
+A leaf's key is its path joined by dots, and its array has the same name. Orbax itself does not tell {"a.b": …} from
+{"a": {"b": …}} by these names. An empty container and None are leaves without an array. Strings are in one file,
+``_strings.json``.
+
+Without ``_METADATA``, the arrays that are there are the leaves, and what is lost cannot be noticed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardvar.errors import CheckpointError, InvalidCheckpoint
+from shardvar.limits import MAX_TREE_NBYTES
+from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid, past_limit
+from shardvar.wire.zarr_metadata import parse_object
+
+_EMPTY = ("None", "Dict", "List", "Tuple", "NamedTuple")
+"""Types of leaves that have no array."""
+_STRING = "string"
+
+
+@dataclass(frozen=True, slots=True)
+class PyTree:
+    """The leaves of a checkpoint."""
+
+    arrays: list[str]
+    """The keys of arrays."""
+    strings: list[str] = field(default_factory=list)
+    """The keys of strings."""
+    empty: dict[str, str] = field(default_factory=dict)
+    """The keys of leaves that have no array, each with its type."""
+    faults: dict[str, CheckpointError] = field(default_factory=dict)
+    """Keys that two leaves have."""
+    custom: Mapping[str, Any] = field(default_factory=dict)
+    """What the user stored with it."""
+    is_ocdbt: bool | None = None
+    """True if the arrays are in a database; None if the index does not say."""
+
+
+def parse_tree(data: bytes) -> PyTree:
+    """Return the leaves that an index lists.
+
+    >>> leaf = b'{"key_metadata": [{"key": "a", "key_type": 2}], "value_metadata": {"value_type": "np.ndarray"}}'
+    >>> parse_tree(b'{"tree_metadata": {"x": %s}, "use_ocdbt": false}' % leaf).arrays
+    ['a']
+    """
+    if len(data) > MAX_TREE_NBYTES:
+        raise past_limit(f"The index has {len(data)} bytes", "MAX_TREE_NBYTES")
+    index = parse_object(data, "the index of a checkpoint of Orbax")
+    leaves = index.get("tree_metadata")
+    if type(leaves) is not dict:
+        raise invalid("The index has no tree_metadata.")
+    custom, is_ocdbt = index.get("custom_metadata"), index.get("use_ocdbt")
+    tree = PyTree(
+        [], custom=custom if type(custom) is dict else {}, is_ocdbt=is_ocdbt if type(is_ocdbt) is bool else None
+    )
+    seen: set[str] = set()
+    for key, kind in map(_leaf, leaves.values()):
+        if key in seen and kind not in _EMPTY:
+            tree.faults[key] = InvalidCheckpoint(f"Two leaves have the key {key!r}, and one array.", WRITE_AGAIN)
+        seen.add(key)
+        if kind in _EMPTY:
+            tree.empty[key] = kind
+        elif kind == _STRING:
+            tree.strings.append(key)
+        elif key not in tree.faults:
+            tree.arrays.append(key)
+    check_key_nbytes(max((len(key.encode("utf-8", "surrogatepass")) for key in seen), default=0))
+    return tree
+
+
+def _leaf(leaf: Any) -> tuple[str, str]:
+    """Return the key and the type of a leaf."""
+    steps = leaf.get("key_metadata") if type(leaf) is dict else None
+    value = leaf.get("value_metadata") if type(leaf) is dict else None
+    kind = value.get("value_type") if type(value) is dict else None
+    if type(steps) is not list or type(kind) is not str:
+        raise invalid("A leaf of the index lacks key_metadata or value_metadata.")
+    names = [step.get("key") if type(step) is dict else None for step in steps]
+    if not all(type(name) in (str, int) for name in names):
+        raise invalid("A leaf of the index has a path that is not a list of names.")
+    return ".".join(map(str, names)), kind

@@ -1,0 +1,132 @@
+"""The payloads of an open checkpoint of Zarr or Orbax.
+
+A chunk is decoded whole, or if it consists of inner chunks, some rows of these at a time. What was decoded last is
+kept, since the engine asks for blocks of it one after the other.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shardvar.errors import prefix_errors
+from shardvar.forks import new_lock
+from shardvar.formats.files import DataFiles
+from shardvar.formats.protocol import Finding
+from shardvar.formats.zarr.contents import Chunks, Contents, Rules
+from shardvar.formats.zarr.decoder import Decoder
+from shardvar.layout.dtypes import numpy_dtype
+from shardvar.planning.index import EntryTable, TableIndex
+
+_BAND_NBYTES = 1 << 23
+"""Bytes that are decoded at once of a chunk that consists of inner chunks."""
+_KEPT_NBYTES = 1 << 24
+"""Bytes that are kept, unless one band is larger."""
+
+Band = tuple[int, int, int]
+"""The number of an entry, and the range of its rows that is decoded at once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ZarrSource:
+    """An open checkpoint."""
+
+    index: TableIndex
+    """The table of contents; ``start`` of an entry that is not plain is its number."""
+    data: DataFiles
+    """The files of chunks."""
+    contents: Contents
+    """The arrays."""
+    rules: Rules
+    """How the format reads them."""
+    decoder: Decoder
+    """TensorStore."""
+    _decoded: "OrderedDict[Band, memoryview]" = field(default_factory=OrderedDict)
+    """The bytes of the bands that were read last."""
+    _lock: Any = field(default_factory=new_lock)
+
+    @property
+    def crc(self) -> None:
+        """Checksums are compared by the decoder, as far as there are any."""
+        return None
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""
+        number = int(entries.start[row])
+        if entries.plain[row]:
+            self.read_span(int(entries.file[row]), start, buffer)
+            return
+        row_nbytes, band_rows = self._bands(number)
+        filled = 0
+        while filled < len(buffer):
+            # A payload is a sequence of rows, and a band some of them.
+            first = (start + filled) // row_nbytes // band_rows * band_rows
+            band = self._read((number, first, first + band_rows))
+            part = band[start + filled - first * row_nbytes :][: len(buffer) - filled]
+            buffer[filled : filled + len(part)] = part
+            filled += len(part)
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
+        self.data.open(file).read_into(start, buffer)
+
+    def map(self, file: int) -> memoryview:
+        """Return a data file as a read-only memory map."""
+        return self.data.map(file)
+
+    def close(self) -> None:
+        """Close the files."""
+        with self._lock:
+            self._decoded.clear()
+        self.data.close()
+
+    def findings(self) -> Sequence[Finding]:
+        """Return the oddities of the files."""
+        return self.contents.findings
+
+    def is_guarded(self, key: str) -> bool:
+        """Return True if checksums cover every byte of the key."""
+        return self.contents.is_guarded(key)
+
+    def _array_of(self, number: int) -> tuple[Chunks, int]:
+        """Return the array of an entry, and the number of its chunk in it."""
+        array = int(np.searchsorted(self.contents.first, number, side="right")) - 1
+        return self.contents.arrays[array], number - int(self.contents.first[array])
+
+    def _bands(self, number: int) -> tuple[int, int]:
+        """Return the bytes of a row of an entry, and the rows of its bands."""
+        chunks, chunk = self._array_of(number)
+        shape, metadata = chunks.shape[chunk], chunks.metadata
+        row_nbytes = int(shape[1:].prod()) * numpy_dtype(metadata.dtype).itemsize
+        rows = int(shape[0]) if len(shape) else 1
+        inner = metadata.inner_shape[0] if metadata.inner_shape else 1
+        # Inner chunks lie on a grid that begins with the chunk, so that no band cuts one.
+        return row_nbytes, min(max(_BAND_NBYTES // (row_nbytes * inner), 1) * inner, rows)
+
+    def _read(self, band: Band) -> memoryview:
+        """Return the bytes of a band."""
+        with self._lock:
+            found = self._decoded.pop(band, None)
+        if found is None:
+            description = self._array_of(band[0])[0].description
+            with prefix_errors(f"{description.key!r}"):
+                found = self.decoder.finish_reading(description.path, self._start(band))
+        with self._lock:
+            self._decoded[band] = found
+            while len(self._decoded) > 1 and sum(map(len, self._decoded.values())) > _KEPT_NBYTES:
+                self._decoded.popitem(last=False)
+        return found
+
+    def _start(self, band: Band) -> Any:
+        """Begin to decode a band."""
+        number, first, last = band
+        chunks, chunk = self._array_of(number)
+        begin, stop = chunks.offset[chunk].copy(), chunks.offset[chunk] + chunks.shape[chunk]
+        if len(begin):
+            stop[0] = min(stop[0], begin[0] + last)
+            begin[0] += first
+        region = tuple(slice(*ends) for ends in zip(begin.tolist(), stop.tolist(), strict=True))
+        # Inner chunks may be absent from a chunk that is stored, so that the decoder has to know the rule.
+        return self.decoder.start_reading(chunks.description.path, chunks.metadata.document, self.rules.fills, region)

@@ -1,0 +1,304 @@
+"""The description of an array in Zarr: ``.zarray`` of version 2, and ``zarr.json`` of version 3.
+
+    version 2   {"zarr_format": 2, "shape": [9, 7], "chunks": [4, 4], "dtype": "<f4", "order": "C", "fill_value": 0.0,
+                 "compressor": {"id": "zstd", ...} or null, "filters": null, "dimension_separator": "."}
+    version 3   {"zarr_format": 3, "node_type": "array", "shape": [9, 7], "data_type": "float32", "fill_value": 0.0,
+                 "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 4]}},
+                 "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+                 "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, ...]}
+
+An array is cut into chunks of one shape, which begin at its first element; those at its end reach beyond it, and are
+stored whole. Each chunk is a file, whose name counts the chunks before it on each axis: "1.0" in version 2, "c/1/0" in
+version 3. With the codec ``sharding_indexed`` a chunk consists of inner chunks, which can be read alone.
+
+Everything is checked here: ``document`` is what a decoder may be given.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from shardvar.errors import InvalidCheckpoint, UnsupportedError
+from shardvar.limits import MAX_NBYTES
+from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, WRITE_AGAIN, foreign_file, invalid, malformed, past_limit
+from shardvar.wire.strict_json import parse_json
+
+DEPTH = 64
+"""Levels of a document, whose attributes are the user's."""
+_MAX_DOCUMENT_NBYTES = 1 << 20
+_MAX_RANK = 32
+"""Axes of an array in TensorStore."""
+
+_NATIVE = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
+).split()
+_EXTENDED = (
+    "bfloat16 float8_e3m4 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu "
+    "float4_e2m1fn int4 int2"
+).split()
+DTYPES_V3 = {name: name for name in (*_NATIVE, *_EXTENDED)}
+"""dtypes by their names in version 3, which are those of shardvar."""
+DTYPES_V2 = {dtype.str: name for name in _NATIVE for dtype in (np.dtype(name), np.dtype(name).newbyteorder(">"))}
+DTYPES_V2 |= {name: name for name in _EXTENDED}
+"""dtypes by their names in version 2, which has the names of NumPy's array interface, with a byte order."""
+
+_CODECS_V2 = {"zlib", "gzip", "bz2", "zstd", "blosc"}
+_CODECS_V3 = {"bytes", "transpose", "gzip", "zstd", "blosc", "crc32c", "sharding_indexed"}
+_SHARDING = "sharding_indexed"
+_INDEX_ENTRY_NBYTES = 16
+"""Bytes of the index of a chunk for each of its inner chunks: offset and length."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayMetadata:
+    """A checked description of an array."""
+
+    version: int
+    """The version of Zarr, 2 or 3."""
+    dtype: str
+    """The name of the element type."""
+    shape: tuple[int, ...]
+    """The extents."""
+    chunk_shape: tuple[int, ...]
+    """The extents of a chunk, which is a file."""
+    inner_shape: tuple[int, ...]
+    """The extents of what can be decoded alone: a chunk, or an inner chunk."""
+    separator: str
+    """The text between the numbers in the name of a chunk."""
+    prefix: str
+    """The beginning of the name of a chunk: "c" of the default encoding of version 3, else empty."""
+    has_fill: bool
+    """True if the array has a fill value, which stands for chunks that are absent."""
+    is_raw: bool
+    """True if chunks are stored as they are in memory: little-endian, in C order, not compressed."""
+    is_sharded: bool
+    """True if chunks consist of inner chunks."""
+    is_guarded: bool
+    """True if a checksum covers every byte of a chunk."""
+    document: Mapping[str, Any]
+    """The fields that a decoder needs, as JSON."""
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The number of chunks on each axis."""
+        return tuple(-(-extent // step) for extent, step in zip(self.shape, self.chunk_shape, strict=True))
+
+    @property
+    def min_nbytes(self) -> int:
+        """The bytes that any stored chunk has at least."""
+        inner = prod(whole // part for whole, part in zip(self.chunk_shape, self.inner_shape, strict=True))
+        return inner * _INDEX_ENTRY_NBYTES if self.is_sharded else 0
+
+    def chunk_names(self) -> Iterator[str]:
+        """Yield the names of all chunks, in C order.
+
+        >>> parse_array(b'{"zarr_format": 2, "shape": [3, 2], "chunks": [2, 2], "dtype": "<f4", "order": "C",'
+        ...             b'"fill_value": 0, "compressor": null, "filters": null}', 2).chunk_names().__next__()
+        '0.0'
+        """
+        if not self.shape:
+            yield self.prefix or "0"
+            return
+        lead = self.prefix + self.separator if self.prefix else ""
+        yield from _names_of_places(lead, self.separator, self.counts)
+
+
+def _names_of_places(lead: str, separator: str, counts: Sequence[int]) -> Iterator[str]:
+    # Nothing is made before it is asked for: the counts are claims.
+    for number in range(counts[0]):
+        if len(counts) == 1:
+            yield f"{lead}{number}"
+        else:
+            yield from _names_of_places(f"{lead}{number}{separator}", separator, counts[1:])
+
+
+def parse_array(data: bytes, version: int) -> ArrayMetadata:
+    """Return the description of an array; ``UnsupportedError`` names the dtype or the codec that is not read."""
+    document = parse_document(data, version)
+    if version == 3 and document.get("node_type") != "array":
+        raise invalid("Its node_type is not 'array'.")
+    return _parse_v2(document) if version == 2 else _parse_v3(document)
+
+
+def parse_document(data: bytes, version: int, most: int = _MAX_DOCUMENT_NBYTES) -> dict[str, Any]:
+    """Return a document of Zarr as a dict, with its version checked."""
+    if len(data) > most:
+        raise malformed(f"The description has {len(data)} bytes, more than {most}.")
+    document = parse_object(data, "a description of Zarr")
+    if document.get("zarr_format") != version:
+        raise invalid(f"Its zarr_format is not {version}.")
+    return document
+
+
+def parse_object(data: bytes, expected: str) -> dict[str, Any]:
+    """Return a JSON object; an error says what the bytes are instead of ``expected``."""
+    if not data.lstrip().startswith(b"{"):
+        raise foreign_file(expected, data[:SNIFF_NBYTES], len(data), "it does not begin a JSON object")
+    document: dict[str, Any] = parse_json(data, DEPTH)
+    return document
+
+
+def _parse_v2(document: Mapping[str, Any]) -> ArrayMetadata:
+    shape, chunks = _extents(document, "shape"), _extents(document, "chunks", least=1)
+    text = document.get("dtype")
+    dtype = DTYPES_V2.get(text) if type(text) is str else None
+    if dtype is None:
+        raise UnsupportedError(f"It has the dtype {text!r}, which shardvar does not read.", "Write numbers instead.")
+    if document.get("filters"):
+        raise UnsupportedError(f"It has the filters {_names(document['filters'])}.", "Write it without filters.")
+    compressor = document.get("compressor")
+    if compressor is not None:
+        name = compressor.get("id") if type(compressor) is dict else compressor
+        _check_known([str(name)], _CODECS_V2)
+        if name == "zstd":  # numcodecs writes a field that the frame has as well
+            compressor = {field: value for field, value in compressor.items() if field != "checksum"}
+    order, separator = document.get("order"), document.get("dimension_separator", ".")
+    if order not in ("C", "F") or separator not in (".", "/"):
+        raise invalid(f"Its order is {order!r} and its dimension_separator {separator!r}.")
+    fields = ("shape", "chunks", "dtype", "order", "fill_value")
+    sent = {field: document.get(field) for field in fields} | {"zarr_format": 2, "filters": None}
+    return _metadata(
+        version=2,
+        dtype=dtype,
+        shape=shape,
+        chunk_shape=chunks,
+        inner_shape=chunks,
+        separator=separator,
+        prefix="",
+        has_fill=document.get("fill_value") is not None,
+        is_raw=compressor is None and (order == "C" or len(shape) < 2) and not str(text).startswith(">"),
+        is_sharded=False,
+        is_guarded=False,
+        document=sent | {"compressor": compressor, "dimension_separator": separator},
+    )
+
+
+def _parse_v3(document: Mapping[str, Any]) -> ArrayMetadata:
+    shape, chunks = _extents(document, "shape"), _extents(_configuration(document, "chunk_grid"), "chunk_shape", 1)
+    grid, encoding = _name(document.get("chunk_grid")), _name(document.get("chunk_key_encoding"))
+    if grid != "regular" or encoding not in ("default", "v2"):
+        cause = f"Its chunk_grid is {grid!r} and its chunk_key_encoding {encoding!r}."
+        raise UnsupportedError(cause, "Write it with the grid 'regular' and the encoding 'default'.")
+    separator = _configuration(document, "chunk_key_encoding").get("separator", "/" if encoding == "default" else ".")
+    if separator not in (".", "/"):
+        raise invalid(f"The separator of its chunk_key_encoding is {separator!r}.")
+    data_type = document.get("data_type")
+    dtype = DTYPES_V3.get(data_type) if type(data_type) is str else None
+    if dtype is None:
+        cause = f"It has the data type {_name(data_type)!r}, which shardvar does not read."
+        raise UnsupportedError(cause, "Write numbers instead.")
+    if document.get("storage_transformers"):
+        raise UnsupportedError("It has storage transformers.", "Write it without them.")
+    codecs = _codecs(document.get("codecs"))
+    inner = chunks
+    for codec in codecs:
+        if codec["name"] == _SHARDING:
+            inner = _extents(codec["configuration"], "chunk_shape", least=1)
+            if len(inner) != len(chunks) or any(whole % part for whole, part in zip(chunks, inner, strict=True)):
+                raise invalid(f"Inner chunks of {list(inner)} do not tile a chunk of {list(chunks)}.")
+    fields = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
+    return _metadata(
+        version=3,
+        dtype=dtype,
+        shape=shape,
+        chunk_shape=chunks,
+        inner_shape=inner,
+        separator=separator,
+        prefix="c" if encoding == "default" else "",
+        has_fill=document.get("fill_value") is not None,
+        is_raw=len(codecs) == 1 and _is_raw(codecs[0], dtype),
+        is_sharded=any(codec["name"] == _SHARDING for codec in codecs),
+        is_guarded=_guards(codecs),
+        document={field: document.get(field) for field in fields} | {"zarr_format": 3, "node_type": "array"},
+    )
+
+
+def _metadata(**fields: Any) -> ArrayMetadata:
+    """Return the description, after the laws that both versions share."""
+    metadata = ArrayMetadata(**fields)
+    rank = len(metadata.shape)
+    if len(metadata.chunk_shape) != rank:
+        raise invalid(f"It has {rank} axes, and its chunks {len(metadata.chunk_shape)}.")
+    if rank > _MAX_RANK:
+        raise UnsupportedError(f"It has {rank} axes, more than {_MAX_RANK}.", "Reshape it before it is saved.")
+    for extents in (metadata.shape, metadata.chunk_shape):
+        # An element has at most 16 bytes.
+        if prod(extents) > MAX_NBYTES // 16:
+            raise past_limit(
+                f"Its shape {list(metadata.shape)}, in chunks of {list(extents)}, is too large", "MAX_NBYTES"
+            )
+    return metadata
+
+
+def _extents(fields: Mapping[str, Any], name: str, least: int = 0) -> tuple[int, ...]:
+    extents = fields.get(name)
+    if type(extents) is not list or not all(type(extent) is int for extent in extents):
+        raise invalid(f"Its {name} is not a list of integers.")
+    if not all(least <= extent <= MAX_NBYTES for extent in extents):
+        raise InvalidCheckpoint(f"Its {name} is {extents[:_MAX_RANK]}, with an extent out of range.", DISTRUST)
+    return tuple(extents)
+
+
+def _codecs(value: Any) -> list[dict[str, Any]]:
+    """Return codecs, each with its configuration, after checking that all are known, inner ones too."""
+    if type(value) is not list or not value:
+        raise invalid("Its codecs are not a list of codecs.")
+    codecs: list[dict[str, Any]] = []
+    for codec in value:
+        name = _name(codec)
+        configuration = codec.get("configuration", {}) if type(codec) is dict else {}
+        if type(name) is not str or type(configuration) is not dict:
+            raise invalid("One of its codecs has no name, or a configuration that is not an object.")
+        codecs.append({"name": name, "configuration": configuration})
+    _check_known([codec["name"] for codec in codecs], _CODECS_V3)
+    for codec in codecs:
+        if codec["name"] == _SHARDING:
+            inner = _codecs(codec["configuration"].get("codecs"))
+            if any(each["name"] == _SHARDING for each in inner):
+                raise UnsupportedError("Its shards consist of shards.", "Write it with one level of shards.")
+    return codecs
+
+
+def _check_known(names: Sequence[str], known: set[str]) -> None:
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        listed = ", ".join(map(repr, unknown[:8]))
+        raise UnsupportedError(f"It has the codec {listed}, which shardvar does not read.", "Write it with zstd.")
+
+
+def _is_raw(codec: Mapping[str, Any], dtype: str) -> bool:
+    # Elements of one byte need no order.
+    one_byte = dtype in ("bool", "int8", "uint8") or dtype.startswith("float8")
+    little = codec["configuration"].get("endian") == "little"
+    return codec["name"] == "bytes" and (little or one_byte) and dtype not in ("int4", "int2", "float4_e2m1fn")
+
+
+def _guards(codecs: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if one of the codecs is a checksum, or writes one."""
+    for codec in codecs:
+        name, configuration = codec["name"], codec["configuration"]
+        if name == "crc32c" or (name == "zstd" and configuration.get("checksum") is True):
+            return True
+        if name == _SHARDING and _guards(_codecs(configuration.get("codecs"))):
+            return True
+    return False
+
+
+def _configuration(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = document.get(name)
+    configuration = value.get("configuration", {}) if type(value) is dict else {}
+    return configuration if type(configuration) is dict else {}
+
+
+def _name(value: Any) -> Any:
+    """Return the name of an extension: it is text, or an object with a name."""
+    return value.get("name") if type(value) is dict else value
+
+
+def _names(filters: Any) -> str:
+    if type(filters) is not list:
+        raise InvalidCheckpoint("Its filters are not a list.", WRITE_AGAIN)
+    return ", ".join(repr(each.get("id") if type(each) is dict else each) for each in filters[:8])

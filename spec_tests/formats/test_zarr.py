@@ -1,0 +1,324 @@
+"""Zarr groups and checkpoints of Orbax: the golden ones by the real libraries, through the verbs; and the parts."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import (
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MissingExtra,
+    MissingFile,
+    ShardvarError,
+    UnsupportedError,
+)
+from shardvar.formats.table import format_named
+from shardvar.formats.zarr import decoder as decoder_module
+from shardvar.storage.local import LocalStorage
+from shardvar.wire.zarr_metadata import parse_array
+from spec_tests.helpers.format_protocol import GOLDEN, golden_cases
+from spec_tests.helpers.golden_verdicts import hold_to_verdict, read_all
+
+CASES = [(kind, case) for kind in ("orbax", "zarr") for case in golden_cases(kind)]
+
+
+@pytest.mark.parametrize(("kind", "case"), CASES, ids=[f"{kind}-{case}" for kind, case in CASES])
+def test_a_golden_checkpoint_is_read_as_a_careful_reader_does(kind: str, case: str) -> None:
+    """R-DAMAGE-1 (RFC 001)"""
+    hold_to_verdict(kind, case)
+
+
+def described_v2(**fields: Any) -> dict[str, Any]:
+    array = {"zarr_format": 2, "shape": [4], "chunks": [2], "dtype": "<f4", "order": "C", "fill_value": None}
+    return array | {"compressor": None, "filters": None, "dimension_separator": "."} | fields
+
+
+def described_v3(**fields: Any) -> dict[str, Any]:
+    grid = {"name": "regular", "configuration": {"chunk_shape": [2]}}
+    array = {"zarr_format": 3, "node_type": "array", "shape": [4], "data_type": "float32", "fill_value": 1.5}
+    encoding = {"name": "default", "configuration": {"separator": "/"}}
+    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    return array | {"chunk_grid": grid, "chunk_key_encoding": encoding, "codecs": codecs} | fields
+
+
+def make(folder: Path, files: dict[str, Any]) -> Path:
+    """Write files, of which those that are dicts are JSON."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return folder
+
+
+GROUP = {"zarr_format": 3, "node_type": "group", "attributes": {"title": "é", "n": [1]}}
+HALVES = {"t/c/0": np.float32([1, 2]).tobytes(), "t/c/1": np.float32([3, 4]).tobytes()}
+
+
+def test_raw_chunks_are_read_in_place_and_mapped(tmp_path: Path) -> None:
+    """Without TensorStore."""
+    path = make(tmp_path / "g", {"zarr.json": GROUP, "t/zarr.json": described_v3(), **HALVES})
+    with sv.open_checkpoint(path) as reader:
+        assert reader.entries().plain.all()
+        assert reader.metadata.user == {"title": "é", "n": "[1]"}
+        assert reader.read("t").tolist() == [1, 2, 3, 4] and reader.read("t", np.s_[1:3]).tolist() == [2, 3]
+    assert sv.load(path, mmap=True)["t"].tolist() == [1, 2, 3, 4]
+
+
+def test_a_raw_chunk_that_reaches_beyond_the_array_is_cut(tmp_path: Path) -> None:
+    """On the first axis it is a prefix of its file, on others it is decoded."""
+    first = described_v3(shape=[3])
+    grid = {"name": "regular", "configuration": {"chunk_shape": [2, 2]}}
+    second = described_v3(shape=[2, 3], chunk_grid=grid)
+    blocks = np.float32([[1, 2, 3, 0], [4, 5, 6, 0]])
+    files = {"u/c/0/0": np.ascontiguousarray(blocks[:, :2]).tobytes(), "u/c/0/1": blocks[:, 2:].copy().tobytes()}
+    path = make(tmp_path / "g", {"zarr.json": GROUP, "t/zarr.json": first, **HALVES, "u/zarr.json": second, **files})
+    with sv.open_checkpoint(path) as reader:
+        assert reader.read("t").tolist() == [1, 2, 3]
+        assert reader.read("u").tolist() == [[1, 2, 3], [4, 5, 6]]
+        assert reader.entries().plain.tolist() == [True, True, True, False]
+
+
+def test_an_absent_chunk_is_the_fill_value_and_verify_counts_it(tmp_path: Path) -> None:
+    path = make(tmp_path / "g", {"zarr.json": GROUP, "t/zarr.json": described_v3(), "t/c/1": HALVES["t/c/1"]})
+    assert sv.load(path)["t"].tolist() == [1.5, 1.5, 3, 4]
+    report = sv.verify(path)
+    assert report.ok and report.notes == ("t: 1 of 2 chunks are absent; the fill value stands for them.",)
+
+
+def test_without_a_fill_value_an_absent_chunk_is_damage(tmp_path: Path) -> None:
+    path = make(tmp_path / "g", {".zgroup": {"zarr_format": 2}, "t/.zarray": described_v2(), "t/0": bytes(8)})
+    with pytest.raises(IncompleteCheckpoint, match="'1', one of 2, is missing"):
+        sv.load(path)
+
+
+def test_a_zero_dimensional_array_and_an_empty_one_are_arrays(tmp_path: Path) -> None:
+    scalar = described_v2(shape=[], chunks=[])
+    empty = described_v2(shape=[0, 3], chunks=[1, 3])
+    files = {".zgroup": {"zarr_format": 2}, "a/b/.zarray": scalar, "a/b/0": np.float32(7).tobytes(), "e/.zarray": empty}
+    loaded = sv.load(make(tmp_path / "g", files))
+    assert loaded["a/b"] == 7 and loaded["e"].shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "match"),
+    [
+        ({"shape": [1 << 50]}, InvalidCheckpoint, "MAX_ABSENT_FILES"),
+        ({"shape": [-1]}, InvalidCheckpoint, "out of range"),
+        ({"shape": [True]}, InvalidCheckpoint, "not a list of integers"),
+        ({"shape": [1 << 40, 1 << 40]}, InvalidCheckpoint, "has 2 axes, and its chunks 1"),
+        ({"data_type": "string"}, UnsupportedError, "string"),
+        ({"data_type": {"name": "numpy.datetime64"}}, UnsupportedError, "datetime64"),
+        ({"codecs": [{"name": "pcodec"}]}, UnsupportedError, "'pcodec'"),
+        ({"codecs": []}, InvalidCheckpoint, "not a list of codecs"),
+        ({"codecs": [7]}, InvalidCheckpoint, "no name"),
+        ({"storage_transformers": [1]}, UnsupportedError, "storage transformers"),
+        ({"chunk_key_encoding": {"name": "other"}}, UnsupportedError, "other"),
+        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0]}}}, InvalidCheckpoint, "out of range"),
+        ({"node_type": "table"}, InvalidCheckpoint, "node_type"),
+        ({"zarr_format": 4}, InvalidCheckpoint, "zarr_format"),
+    ],
+)
+def test_a_description_that_breaks_a_law_is_a_fault_of_its_array(
+    tmp_path: Path, fields: dict[str, Any], error: type[ShardvarError], match: str
+) -> None:
+    files = {"zarr.json": GROUP, "t/zarr.json": described_v3(), **HALVES, "x/zarr.json": described_v3(**fields)}
+    arrays, errors = read_all(make(tmp_path / "g", files))
+    assert arrays.keys() == {"t"} and type(errors["x"]) is error
+    with pytest.raises(error, match=match):
+        sv.load(tmp_path / "g", ["x"])
+
+
+def test_a_small_file_never_becomes_a_large_array(tmp_path: Path) -> None:
+    """Neither by its shape, nor by its chunks, nor by what stands for absent ones."""
+    size = 1 << 40
+    grid = {"name": "regular", "configuration": {"chunk_shape": [size]}}
+    zstd = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "zstd"}]
+    for name, fields, files in (
+        ("raw", {}, {"t/c/0": bytes(64)}),
+        ("zstd", {"codecs": zstd}, {"t/c/0": bytes(64)}),
+        ("absent", {}, {}),
+    ):
+        described = described_v3(shape=[size], chunk_grid=grid, **fields)
+        path = make(tmp_path / name, {"zarr.json": GROUP, "t/zarr.json": described, **files})
+        with pytest.raises((InvalidCheckpoint, IncompleteCheckpoint)):
+            sv.load(path)
+        assert not sv.verify(path).ok
+
+
+def test_symbolic_links_to_folders_are_not_entered(tmp_path: Path) -> None:
+    make(tmp_path / "outside", {"t/zarr.json": described_v3(), **HALVES})
+    path = make(tmp_path / "g", {"zarr.json": GROUP})
+    (path / "link").symlink_to(tmp_path / "outside" / "t")
+    (path / "circle").symlink_to(path)
+    assert sv.load(path) == {}
+
+
+def test_the_same_bytes_with_and_without_tensorstore(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies in its file as in memory needs none; all else names the extra to install."""
+    monkeypatch.setattr(decoder_module, "_loaded", {})
+    monkeypatch.setitem(__import__("sys").modules, "tensorstore", None)
+    path = GOLDEN / "zarr" / "v3_none" / "ckpt"
+    assert sv.load(path, ["s"])["s"].shape == ()
+    for case in ("zarr/v3_default", "orbax/standard"):
+        with pytest.raises(MissingExtra, match=r"pip install 'shardvar\[orbax\]'"):
+            sv.load(GOLDEN / case / "ckpt")
+
+
+def test_any_part_of_a_payload_is_that_part(tmp_path: Path) -> None:
+    """Of chunks that are whole, cut, transposed, sharded, in a database."""
+    for case in ("zarr/v3_sharded", "zarr/v2_gzip_c_and_f_order", "orbax/subchunks", "orbax/standard"):
+        path = GOLDEN / case / "ckpt"
+        for key, array in sv.load(path).items():
+            with sv.open_checkpoint(path) as reader:
+                for axis in range(array.ndim):
+                    part = (slice(None),) * axis + (slice(1, array.shape[axis] - 1, 2),)
+                    assert np.array_equal(reader.read(key, part), array[part]), (case, key)
+            assert np.array_equal(reader_of_bytes(path, key), array), (case, key)
+
+
+def reader_of_bytes(path: Path, key: str) -> Any:
+    """Read a key one byte at a time."""
+    with sv.open_checkpoint(path) as reader:
+        entries, source = reader.find(key), reader.source
+        whole = reader.read(key)
+        for row in range(len(entries)):
+            region = entries.slices.region(row)
+            octets = bytearray(int(entries.slices.nbytes[row]))
+            for start in reversed(range(len(octets))):
+                source.read_into(entries, row, start, memoryview(octets)[start : start + 1])
+            whole[region.slices] = np.frombuffer(octets, whole.dtype).reshape(region.shape)
+        return whole
+
+
+# --- Orbax
+
+
+def leaf(*steps: str, kind: str = "np.ndarray") -> dict[str, Any]:
+    return {
+        "key_metadata": [{"key": step, "key_type": 2} for step in steps],
+        "value_metadata": {"value_type": kind, "skip_deserialize": False},
+    }
+
+
+def orbax(folder: Path, leaves: list[dict[str, Any]], files: dict[str, Any], **fields: Any) -> Path:
+    tree = {"tree_metadata": {str(number): each for number, each in enumerate(leaves)}, "use_ocdbt": False}
+    return make(folder, {"_METADATA": tree | fields, **files})
+
+
+ARRAY = {"a.t/.zarray": described_v2(), "a.t/0": HALVES["t/c/0"], "a.t/1": HALVES["t/c/1"]}
+
+
+def test_keys_are_paths_joined_by_dots(tmp_path: Path) -> None:
+    path = orbax(tmp_path / "ck", [leaf("a", "t"), leaf("n", kind="None")], ARRAY, custom_metadata={"run": 7})
+    assert sv.load(path)["a.t"].tolist() == [1, 2, 3, 4]
+    with sv.open_checkpoint(path) as reader:
+        assert reader.metadata.user == {"run": "7"} and reader.format == "orbax"
+    assert sv.verify(path).notes == ("n: It is an empty leaf (None) and has no array.",)
+
+
+def test_two_leaves_of_one_name_are_neither_read(tmp_path: Path) -> None:
+    """Orbax gives them one array: which of the two it holds is not known."""
+    path = orbax(tmp_path / "ck", [leaf("a", "t"), leaf("a.t")], ARRAY)
+    with pytest.raises(InvalidCheckpoint, match="Two leaves"):
+        sv.load(path)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a//b", ".", "", "a\0b"])
+def test_no_array_is_outside_of_the_folder(tmp_path: Path, name: str) -> None:
+    make(tmp_path, {"x/.zarray": described_v2(), "x/0": bytes(8), "x/1": bytes(8)})
+    path = orbax(tmp_path / "ck", [leaf("a", "t"), leaf(name)], ARRAY)
+    arrays, errors = read_all(path)
+    assert arrays.keys() == {"a.t"} and type(errors[name]) is InvalidCheckpoint
+
+
+def test_an_array_in_folders_of_folders_is_inside(tmp_path: Path) -> None:
+    """Haiku's modules have names like "linear/~/w"."""
+    files = {f"a/~/{name.partition('/')[2]}": octets for name, octets in ARRAY.items()}
+    assert sv.load(orbax(tmp_path / "ck", [leaf("a/~")], files))["a/~"].tolist() == [1, 2, 3, 4]
+
+
+def test_an_unfinished_folder_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
+    for name in ("7.orbax-checkpoint-tmp", "7.orbax-checkpoint-tmp-1700000000"):
+        path = orbax(tmp_path / name, [leaf("a", "t")], ARRAY)
+        with pytest.raises(IncompleteCheckpoint, match="earlier step"):
+            sv.load(path)
+
+
+def test_a_step_of_a_manager_means_its_items(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "orbax" / "manager_step_20" / "ckpt" / "20", tmp_path / "20")
+    assert sv.load(tmp_path / "20").keys() == {"w"}
+    shutil.copytree(tmp_path / "20" / "state", tmp_path / "20" / "other")
+    with pytest.raises(ShardvarError, match="may mean"):
+        sv.load(tmp_path / "20")
+    assert sv.load(tmp_path / "20" / "other").keys() == {"w"}
+
+
+def test_a_missing_database_or_array_is_a_missing_file(tmp_path: Path) -> None:
+    path = orbax(tmp_path / "a", [leaf("a", "t")], ARRAY, use_ocdbt=True)
+    with pytest.raises(MissingFile, match="manifest.ocdbt"):
+        sv.load(path)
+    path = orbax(tmp_path / "b", [leaf("a", "t"), leaf("u")], ARRAY)
+    with pytest.raises(MissingFile, match="'u'"):
+        sv.load(path)
+
+
+def test_small_values_of_a_database_are_guarded_and_large_ones_are_not() -> None:
+    """A flipped bit of a large chunk is noticed by nobody, so that verify must not say ok."""
+    report = sv.verify(GOLDEN / "orbax" / "stale_process_files" / "ckpt")
+    assert report.outcomes == {"s": "ok", "w": "not verifiable"} and report.ok
+
+
+@pytest.mark.parametrize("case", ["orbax/standard", "orbax/stale_process_files", "zarr/v3_crc32c", "zarr/v3_sharded"])
+def test_a_changed_byte_is_an_error_or_verify_does_not_say_ok(case: str, tmp_path: Path) -> None:
+    """Each file in turn, with one bit changed in some places."""
+    right = sv.load(GOLDEN / case / "ckpt")
+    shutil.copytree(GOLDEN / case / "ckpt", tmp_path / "ck")
+    for path in sorted(path for path in (tmp_path / "ck").rglob("*") if path.is_file()):
+        octets = path.read_bytes()
+        for position in range(0, len(octets), max(len(octets) // 6, 1)):
+            changed = bytearray(octets)
+            changed[position] ^= 1 << position % 8
+            path.write_bytes(changed)
+            if path.name not in ("zarr.json", "_METADATA"):  # no checksum covers a description
+                hold_to_truth(tmp_path / "ck", right)
+        path.write_bytes(octets)
+
+
+def hold_to_truth(path: Path, right: dict[str, Any]) -> None:
+    arrays, _ = read_all(path)
+    outcomes = sv.verify(path).outcomes
+    for key, array in arrays.items():
+        is_right = np.array_equal(array, right[key], equal_nan=array.dtype.kind == "f")
+        assert is_right or outcomes[key] != "ok", key
+
+
+def test_a_checksum_that_is_wrong_is_called_so() -> None:
+    with pytest.raises(CorruptCheckpoint, match="igest"):
+        sv.load(GOLDEN / "zarr" / "bad_crc32c" / "ckpt", ["w"])
+
+
+def test_a_checkpoint_of_orbax_becomes_safetensors(tmp_path: Path) -> None:
+    source = GOLDEN / "orbax" / "mesh_2x2x2" / "ckpt"
+    sv.reshard(source, tmp_path / "model.safetensors")
+    assert sv.diff(source, tmp_path / "model.safetensors").equal
+
+
+def test_descriptions_of_both_versions_agree() -> None:
+    """The same array, in the words of either."""
+    old = parse_array(json.dumps(described_v2(fill_value=1.5)).encode(), 2)
+    new = parse_array(json.dumps(described_v3()).encode(), 3)
+    for field in ("dtype", "shape", "chunk_shape", "inner_shape", "has_fill", "is_raw", "is_sharded", "is_guarded"):
+        assert getattr(old, field) == getattr(new, field)
+    assert [*old.chunk_names()] == ["0", "1"] and [*new.chunk_names()] == ["c/0", "c/1"]
+
+
+def test_neither_format_takes_a_folder_of_the_other() -> None:
+    for kind, other in (("orbax", "zarr"), ("zarr", "orbax")):
+        for case in golden_cases(kind):
+            assert format_named(other).locate(LocalStorage(str(GOLDEN / kind / case / "ckpt")), "") == []

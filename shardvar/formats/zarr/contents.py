@@ -91,8 +91,8 @@ class Chunks:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """How a format reads its arrays."""
+class Convention:
+    """The way in which a format reads its arrays."""
 
     fills: bool
     """True if the fill value stands for absent chunks."""
@@ -115,19 +115,19 @@ class Contents:
     first: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     """[n + 1] the number of the first entry of each array."""
 
-    def add(self, found: Sequence[Description], listing: Listing, rules: Rules, decoder: Decoder) -> None:
+    def add(self, found: Sequence[Description], listing: Listing, convention: Convention, decoder: Decoder) -> None:
         """Add arrays, each checked by itself."""
         budget = MAX_FILL_NBYTES
         stored = sum(listing.sizes.values())
         for each in sorted(found, key=lambda one: one.key):
             try:
                 metadata = parse_array(each.data, each.version)
-                chunks = _chunks(each, metadata, listing.below(each.path), rules.fills)
+                chunks = _chunks(each, metadata, listing.below(each.path), convention.fills)
                 filled = _fill_nbytes(chunks)
                 budget -= filled
                 if budget < 0:
                     raise past_limit(f"With {filled} bytes more, the fill value stands for too many", "MAX_FILL_NBYTES")
-                if rules.is_database:
+                if convention.is_database:
                     _check_values(chunks, decoder, stored)
                 else:
                     _check_files(chunks, listing)
@@ -137,7 +137,7 @@ class Contents:
             self.arrays.append(chunks)
             self.findings += _oddities(chunks, listing)
 
-    def table(self, listing: Listing, rules: Rules, metadata: Metadata) -> tuple[TableIndex, Ints]:
+    def table(self, listing: Listing, convention: Convention, metadata: Metadata) -> tuple[TableIndex, Ints]:
         """Return the table of contents, and the size of each file."""
         self.first = np.cumsum([0, *(len(chunks.names) for chunks in self.arrays)])
         shapes = [chunks.metadata.shape for chunks in self.arrays]
@@ -148,8 +148,8 @@ class Contents:
         shape = _stack([widen(chunks.shape, rank, 1) for chunks in self.arrays], rank)
         tensor = np.repeat(np.arange(len(self.arrays)), np.diff(self.first))
         plain = np.concatenate([np.zeros(0, np.bool), *(chunks.is_plain for chunks in self.arrays)])
-        files, file = [rules.database], np.zeros(len(tensor), np.int64)
-        if not rules.is_database:
+        files, file = [convention.database], np.zeros(len(tensor), np.int64)
+        if not convention.is_database:
             paths = [path for chunks in self.arrays for path in _paths(chunks)]
             files = sorted({*paths})
             number = {name: position for position, name in enumerate(files)}

@@ -11,7 +11,7 @@ from shardvar.wire.damage import DISTRUST
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a folder holds."""
+    """The contents of a folder."""
 
     names: Sequence[str]
     """The paths of all files, or the keys of the database, sorted."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, StorageError, UnsupportedError, prefix_errors
 from shardvar.formats.files import DataFiles
-from shardvar.formats.zarr.contents import Contents, Description, Rules
+from shardvar.formats.zarr.contents import Contents, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import Listing, Tree
 from shardvar.formats.zarr.source import ZarrSource
@@ -19,7 +19,7 @@ from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import WRITE_AGAIN, past_limit
 from shardvar.wire.zarr_metadata import parse_document, parse_object
 
-RULES = Rules(fills=True, is_database=False)
+CONVENTION = Convention(fills=True, is_database=False)
 
 
 def open_group(storage: Storage, name: str) -> ZarrSource:
@@ -30,12 +30,12 @@ def open_group(storage: Storage, name: str) -> ZarrSource:
         metadata = Metadata(user=_attributes(tree, listing, name))
         found = [*_arrays(tree, listing, contents)]
         decoder = Decoder.of(storage, is_ocdbt=False)
-        contents.add(found, listing, RULES, decoder)
-        index, file_sizes = contents.table(listing, RULES, metadata)
-    return ZarrSource(index, DataFiles(tree, index.files, file_sizes), contents, RULES, decoder)
+        contents.add(found, listing, CONVENTION, decoder)
+        index, file_sizes = contents.table(listing, CONVENTION, metadata)
+    return ZarrSource(index, DataFiles(tree, index.files, file_sizes), contents, CONVENTION, decoder)
 
 
-def read_small(tree: Tree, path: str, most: int = MAX_TREE_NBYTES) -> bytes:
+def read_document(tree: Tree, path: str, most: int = MAX_TREE_NBYTES) -> bytes:
     """Return the bytes of a description."""
     file = tree.open(path)
     try:
@@ -57,12 +57,12 @@ def _attributes(tree: Tree, listing: Listing, name: str) -> dict[str, str]:
     """Return the attributes of the group, after checking its description."""
     with prefix_errors(name):
         version = 3 if name == "zarr.json" else 2
-        data = read_small(tree, name)
+        data = read_document(tree, name)
         fields = {} if name == ".zmetadata" else parse_document(data, version, MAX_TREE_NBYTES)
         attributes = fields.get("attributes")
     if version == 2 and listing.has(".zattrs"):
         with prefix_errors(".zattrs"):
-            attributes = parse_object(read_small(tree, ".zattrs"), "the attributes of a group")
+            attributes = parse_object(read_document(tree, ".zattrs"), "the attributes of a group")
     return text_of(attributes) if type(attributes) is dict else {}
 
 
@@ -84,7 +84,7 @@ def _describe(tree: Tree, folder: str, versions: Sequence[int], contents: Conten
     description = Description(folder, folder, versions[0], b"")
     try:
         with prefix_errors(description.document):
-            data = read_small(tree, description.document)
+            data = read_document(tree, description.document)
             if 3 in versions and parse_document(data, 3, MAX_TREE_NBYTES).get("node_type") == "group":
                 return None
             if len(versions) > 1:

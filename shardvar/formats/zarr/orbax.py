@@ -21,10 +21,10 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding, Sink
-from shardvar.formats.zarr.contents import DOCUMENTS, Chunks, Contents, Description, Rules
+from shardvar.formats.zarr.contents import DOCUMENTS, Chunks, Contents, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import Listing, Tree, check_inside
-from shardvar.formats.zarr.group import read_small, text_of
+from shardvar.formats.zarr.group import read_document, text_of
 from shardvar.formats.zarr.names import DATABASE, TREE, UNFINISHED, find_orbax
 from shardvar.formats.zarr.pytree import PyTree, parse_tree
 from shardvar.formats.zarr.source import ZarrSource
@@ -79,20 +79,20 @@ def open_orbax(storage: Storage) -> ZarrSource:
     contents = Contents()
     with prefix_errors(storage.path):
         with prefix_errors(TREE):
-            pytree = parse_tree(read_small(tree, TREE)) if TREE in sizes else None
+            pytree = parse_tree(read_document(tree, TREE)) if TREE in sizes else None
         is_ocdbt = DATABASE in sizes
         if pytree is not None and pytree.is_ocdbt and not is_ocdbt:
             cause = f"{TREE} says that all arrays are in {DATABASE}, which is missing."
             raise MissingFile(cause, "Copy the checkpoint again, with all its files.")
         decoder = Decoder.of(storage, is_ocdbt)
         listing = Listing(decoder.keys() if is_ocdbt else [*sizes], sizes)
-        rules = Rules(fills=False, is_database=is_ocdbt, database=DATABASE)
+        convention = Convention(fills=False, is_database=is_ocdbt, database=DATABASE)
         found = [*_arrays(tree, listing, decoder if is_ocdbt else None, pytree, contents)]
-        contents.add(found, listing, rules, decoder)
+        contents.add(found, listing, convention, decoder)
         custom = text_of(pytree.custom) if pytree is not None else {}
-        index, file_sizes = contents.table(listing, rules, Metadata(user=custom))
+        index, file_sizes = contents.table(listing, convention, Metadata(user=custom))
     data = DataFiles(tree, index.files, None if is_ocdbt else file_sizes)
-    return OrbaxSource(index, data, contents, rules, decoder)
+    return OrbaxSource(index, data, contents, convention, decoder)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +104,7 @@ class OrbaxSource(ZarrSource):
         if self.contents.is_guarded(key):
             return True
         arrays = [chunks for chunks in self.contents.arrays if chunks.description.key == key]
-        return self.rules.is_database and all(self._is_inline(chunks) for chunks in arrays)
+        return self.convention.is_database and all(self._is_inline(chunks) for chunks in arrays)
 
     def _is_inline(self, chunks: Chunks) -> bool:
         """Return True if all chunks are in nodes of the database."""
@@ -131,7 +131,7 @@ def _arrays(
     _look(pytree, there, contents)
     wanted = [*_places(pytree, there, contents)]
     documents = [f"{key}/{DOCUMENTS[there[key]]}" for key in wanted]
-    values = (read_small(tree, name) for name in documents) if decoder is None else decoder.values(documents)
+    values = (read_document(tree, name) for name in documents) if decoder is None else decoder.values(documents)
     for key, value in zip(wanted, values, strict=True):
         yield Description(key, key, there[key], value)
 

@@ -38,7 +38,7 @@ class PyTree:
     faults: dict[str, CheckpointError] = field(default_factory=dict)
     """Keys that two leaves have."""
     custom: Mapping[str, Any] = field(default_factory=dict)
-    """What the user stored with it."""
+    """Values that the user stored with it."""
     is_ocdbt: bool | None = None
     """True if the arrays are in a database; None if the index does not say."""
 

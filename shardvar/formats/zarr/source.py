@@ -15,7 +15,7 @@ from shardvar.errors import prefix_errors
 from shardvar.forks import new_lock
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
-from shardvar.formats.zarr.contents import Chunks, Contents, Rules
+from shardvar.formats.zarr.contents import Chunks, Contents, Convention
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.index import EntryTable, TableIndex
@@ -39,8 +39,8 @@ class ZarrSource:
     """The files of chunks."""
     contents: Contents
     """The arrays."""
-    rules: Rules
-    """How the format reads them."""
+    convention: Convention
+    """The way in which the format reads them."""
     decoder: Decoder
     """TensorStore."""
     _decoded: "OrderedDict[Band, memoryview]" = field(default_factory=OrderedDict)
@@ -129,4 +129,6 @@ class ZarrSource:
             begin[0] += first
         region = tuple(slice(*ends) for ends in zip(begin.tolist(), stop.tolist(), strict=True))
         # Inner chunks may be absent from a chunk that is stored, so that the decoder has to know the rule.
-        return self.decoder.start_reading(chunks.description.path, chunks.metadata.document, self.rules.fills, region)
+        return self.decoder.start_reading(
+            chunks.description.path, chunks.metadata.document, self.convention.fills, region
+        )

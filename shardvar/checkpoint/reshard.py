@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from shardvar.checkpoint.arguments import check_mapping, check_policy, strings_of
+from shardvar.checkpoint.carried import find_objects, read_texts
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint, find_target, is_same
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import WriteReport
@@ -23,8 +24,8 @@ from shardvar.checkpoint.save import WRITER, check_keys
 from shardvar.checkpoint.writing import Partitions, WritePlan, carry_out, check_may_write, plan_checkpoint, preview
 from shardvar.engine.cast import CastSource, cast_entries
 from shardvar.engine.pool import Progress
-from shardvar.errors import ArgumentError
-from shardvar.formats.protocol import Source
+from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.formats.protocol import Format, Source
 from shardvar.layout.dtypes import parse_dtype
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.policies import Policy
@@ -62,10 +63,7 @@ def reshard(
     found, goal = _find(source, target, format)
     with Reader(found.path, found.format.name, found.open(dequantize=dequantize)) as reader:
         # Plan.
-        entries, payloads, encodings = _select(reader, filter, rename or {}, cast or {})
-        # Without the encodings, nothing would say what the bytes of blocks mean.
-        about = {"encodings": json.dumps(encodings)} if encodings else {}
-        metadata = Metadata(writer=WRITER, user={**reader.metadata.user, **about})
+        entries, payloads, metadata = _select(reader, goal.format, filter, rename or {}, cast or {})
         work = plan_checkpoint(
             goal, entries, policy=policy, partition=partition, metadata=metadata, force=force, source=payloads
         )
@@ -87,33 +85,50 @@ def _find(source: Path, target: Path, format: str | None) -> tuple[Location, Loc
 
 
 def _select(
-    reader: Reader, globs: str | Iterable[str] | None, rename: Mapping[str, str], cast: Mapping[str, str]
-) -> tuple[EntryTable, Source, dict[str, str]]:
-    """The entries to write, under their new keys and dtypes, the source of their payloads, and their encodings."""
+    reader: Reader, form: Format, globs: str | Iterable[str] | None, rename: Mapping[str, str], cast: Mapping[str, str]
+) -> tuple[EntryTable, Source, Metadata]:
+    """The entries to write, under their new keys and dtypes, their source, and what is kept beside them."""
     for names in (rename, cast):
         check_mapping(names, "names to names")
-    stored = _filtered(reader, globs)
-    renamed = _renamed(stored, dict(rename))
-    encodings = reader.encodings
+    kept = _matching(reader, globs)
+    objects, texts = find_objects(reader, form, kept)
+    entries = _filtered(reader, kept, {*objects, *texts})
+    tensors = entries.slices.tensors
+    keys = [*tensors.keys, *objects]
+    new = dict(zip(keys, _new_keys(keys, dict(rename)), strict=True))
+    slices = replace(entries.slices, tensors=replace(tensors, keys=[new[key] for key in tensors.keys]))
     # Under their new names, by which ``cast`` knows them.
-    pairs = zip(stored.slices.tensors.keys, renamed.slices.tensors.keys, strict=True)
-    encoded = {new: encodings[old] for old, new in pairs if old in encodings}
-    return *_cast(reader.source, renamed, dict(cast), encoded), encoded
+    encodings = {new[key]: encoding for key, encoding in reader.encodings.items() if key in new}
+    user = read_texts(reader, texts)
+    if encodings:  # without them, nothing would say what the bytes of blocks mean
+        user["encodings"] = json.dumps(encodings)
+    paths = {key: path for key, path in reader.metadata.paths.items() if new.get(key) == key}
+    carried = {new[key]: octets for key, octets in objects.items()}
+    about = Metadata(writer=WRITER, user=user, paths=paths, objects=carried)
+    return *_cast(reader.source, replace(entries, slices=slices), dict(cast), encodings), about
 
 
-def _filtered(reader: Reader, globs: str | Iterable[str] | None) -> EntryTable:
-    """The entries of the keys that match; raises the fault of any of them."""
+def _matching(reader: Reader, globs: str | Iterable[str] | None) -> set[str]:
+    """The keys that match."""
     patterns = strings_of(globs, "globs") if globs is not None else ["*"]
     keys = reader.keys()
     kept = {key for key in keys if any(fnmatchcase(key, pattern) for pattern in patterns)}
     if not kept and keys:
         raise ArgumentError(f"No tensor matches {' or '.join(patterns)}.", "`shardvar inspect` lists the keys.")
+    return kept
+
+
+def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
+    """The entries of the keys that are kept, without the objects; raises the fault of any of them."""
     for key, error in reader.faults.items():
-        if key in kept:
-            raise type(error)(error.cause, error.remedy)
+        if key in kept and key not in objects:
+            is_unsupported = isinstance(error, UnsupportedError)
+            leave = " Or leave it out: name the others with filter= (--filter)." if is_unsupported else ""
+            raise type(error)(error.cause, error.remedy + leave)
     entries = reader.entries()
     tensors = entries.slices.tensors
-    rows = np.array([row for row, key in enumerate(tensors.keys) if key in kept], dtype=np.int64)
+    left = kept - objects
+    rows = np.array([row for row, key in enumerate(tensors.keys) if key in left], dtype=np.int64)
     # The new row of each tensor, -1 for those left out: if rows 0 and 2 of three are kept, it is 0, -1, 1.
     position = np.full(len(tensors), -1, dtype=np.int64)
     position[rows] = np.arange(len(rows))
@@ -123,24 +138,22 @@ def _filtered(reader: Reader, globs: str | Iterable[str] | None) -> EntryTable:
     return replace(chosen, slices=table)
 
 
-def _renamed(entries: EntryTable, names: Mapping[str, str]) -> EntryTable:
-    """The entries under their new keys; ``ArgumentError`` where a name matches nothing or two keys become one."""
+def _new_keys(keys: list[str], names: Mapping[str, str]) -> list[str]:
+    """The new names of keys; ``ArgumentError`` where a name matches nothing or two keys become one."""
     if not names:
-        return entries
-    tensors = entries.slices.tensors
-    renamed = list(tensors.keys)
+        return keys
+    renamed = list(keys)
     for old, new in names.items():
-        hits = [row for row, key in enumerate(tensors.keys) if _match(old, key) is not None]
+        hits = [row for row, key in enumerate(keys) if _match(old, key) is not None]
         if not hits:
             raise ArgumentError(f"No tensor is named {old!r}, so none is renamed to {new!r}.")
         for row in hits:
-            renamed[row] = new.replace("*", _match(old, tensors.keys[row]) or "", 1) if "*" in old else new
+            renamed[row] = new.replace("*", _match(old, keys[row]) or "", 1) if "*" in old else new
     check_keys(renamed)
     key, count = Counter(renamed).most_common(1)[0]
     if count > 1:
         raise ArgumentError(f"{count} tensors would be named {key!r}.", "Choose names that differ.")
-    slices = replace(entries.slices, tensors=replace(tensors, keys=renamed))
-    return replace(entries, slices=slices)
+    return renamed
 
 
 def _match(pattern: str, key: str) -> str | None:

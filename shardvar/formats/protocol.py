@@ -27,6 +27,10 @@ and the shape of the encoded bytes, and has these methods:
 
     encodings() -> Mapping[str, str]  the name of the encoding of each such key
     dequantized() -> Source           the same checkpoint with the numbers of such keys in their place
+    objects(keys) -> Mapping[str, bytes]
+                                      the objects among the keys, each in bytes that a ``Sink`` of the same format
+                                      writes again as they are (``Metadata.objects``); compares their checksums.
+                                      ``reshard`` calls it
 
 Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. The engine writes every payload at its
 place in a file that has a temporary name, then the bytes that frame the payloads, and syncs the file. Once all files

@@ -29,6 +29,8 @@ class Capabilities:
     """True if it can have more than one data file."""
     atomic_overwrite: bool = True
     """True if an existing checkpoint is replaced in one step, so that no crash leaves a mixture."""
+    keeps_metadata: bool = False
+    """True if it keeps the user's metadata and no strings; the text of objects goes there."""
     folder_index: str = ""
     """The name of the index of a format whose checkpoint is a folder, which holds no other checkpoint; else empty."""
 

@@ -267,7 +267,7 @@ def test_a_second_writer_is_refused_at_once_by_whatever_name_it_calls_the_target
     refused = []
 
     def write_too(nbytes: int) -> None:
-        for other in {name, "ck" + ending, "ck"}:
+        for other in {name, "ck" + ending, "ck"} if bare != "torch" else {name, ""}:
             with pytest.raises(StorageError, match="being written"):
                 sv.save(tmp_path / other, OLD, format=bare, force=True)
             refused.append(other)

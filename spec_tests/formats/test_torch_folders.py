@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import AmbiguousPath, InvalidCheckpoint, TargetExists, UnsupportedError
+from shardvar.errors import AmbiguousPath, CheckpointError, InvalidCheckpoint, TargetExists, UnsupportedError
 from shardvar.formats.torch.dtypes import DTYPES
 from shardvar.formats.torch.item_frame import frame_of
 from shardvar.formats.torch.metadata import parse_metadata
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.policies import BalancedPolicy
+from spec_tests.helpers.format_protocol import GOLDEN
 
 TENSORS: dict[str, Any] = {
     "layer.0.weight": np.arange(28, dtype=np.float32).reshape(7, 4),
@@ -126,6 +127,53 @@ def test_pythons_zipfile_reads_every_item_and_agrees_with_its_checksums(tmp_path
         item = (tmp_path / "ck" / file).read_bytes()[start : start + nbytes]
         with zipfile.ZipFile(BytesIO(item)) as archive:
             assert archive.testzip() is None and archive.read("archive/byteorder") == b"little"
+
+
+def test_objects_are_carried_as_they_are_and_keep_their_places_in_nested_values(tmp_path: Path) -> None:
+    """Byte for byte, under new names too; keys that keep their names keep the paths that lead to them."""
+    source = GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt"
+    sv.reshard(source, tmp_path / "ck", format="torch", rename={"epoch": "round"})
+    old, new = ({key: array[()] for key, array in sv.load(path).items()} for path in (source, tmp_path / "ck"))
+    assert new.pop("round") == old.pop("epoch") == b"3"
+    assert new.keys() == old.keys() and all(np.array_equal(new[key], old[key]) for key in old)
+    with sv.open_checkpoint(source) as before, sv.open_checkpoint(tmp_path / "ck") as after:
+        keys = {"name", "raw", "optim.groups.0.betas"}
+        assert before.source.objects(keys) == after.source.objects(keys)  # type: ignore[attr-defined]
+        assert before.source.objects(keys).keys() == keys  # type: ignore[attr-defined]
+        paths = dict(before.metadata.paths)
+        assert paths.pop("epoch") == ("epoch",) and after.metadata.paths == paths | {"round": ("round",)}
+
+
+def test_objects_become_metadata_where_there_are_no_strings(tmp_path: Path) -> None:
+    source = GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt"
+    sv.reshard(source, tmp_path / "model.safetensors")
+    with sv.open_checkpoint(tmp_path / "model.safetensors") as reader:
+        assert reader.metadata.user["optim.groups.0.betas"] == "(0.9, 0.99)" and "epoch" not in reader
+    with pytest.raises(UnsupportedError, match="epoch"):
+        sv.reshard(source, tmp_path / "model.npz")
+    sv.reshard(source, tmp_path / "model.npz", filter="model.*")
+
+
+def test_an_object_that_would_run_code_is_not_carried(tmp_path: Path) -> None:
+    with pytest.raises(InvalidCheckpoint, match="would call builtins.eval"):
+        sv.reshard(GOLDEN / "torch_dcp" / "run_in_object" / "ckpt", tmp_path / "ck", format="torch")
+    assert not (tmp_path / "ck").exists()
+
+
+def test_a_damaged_object_is_not_carried(tmp_path: Path) -> None:
+    """Each byte of its item with one bit changed: refused, or its elements are what they were."""
+    sv.reshard(GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt", tmp_path / "ck", format="torch", filter=["epoch"])
+    (file,) = (tmp_path / "ck").glob("*.distcp")
+    octets = file.read_bytes()
+    for position in range(0, len(octets), 5):
+        changed = bytearray(octets)
+        changed[position] ^= 4
+        file.write_bytes(changed)
+        try:
+            sv.reshard(tmp_path / "ck", tmp_path / "again", format="torch", force=True)
+        except (CheckpointError, UnsupportedError):
+            continue
+        assert sv.load(tmp_path / "again")["epoch"][()] == b"3", position
 
 
 @given(st.sampled_from(sorted(DTYPES.values())), st.lists(st.integers(0, 1 << 40), max_size=5))

@@ -20,7 +20,9 @@ from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES
 
-CAPABILITIES = Capabilities(dtypes=SAFETENSORS_DTYPES, slice_dtypes=frozenset(), atomic_overwrite=False)
+CAPABILITIES = Capabilities(
+    dtypes=SAFETENSORS_DTYPES, slice_dtypes=frozenset(), atomic_overwrite=False, keeps_metadata=True
+)
 """Whole tensors only; while a set is overwritten, there is for a moment neither the old set nor the new."""
 
 

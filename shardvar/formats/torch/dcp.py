@@ -93,7 +93,8 @@ def _source(storage: Storage, items: Items) -> TorchSource:
     slices = _slices(items)
     file = np.array([number.get(name, 0) for name in items.file], np.int64)
     index = DcpIndex(items, data, slices, file, faults)
-    return TorchSource(index, data, index.views, index.payloads, lambda: [*remarks, *_strays(storage, names)])
+    look = lambda: [*remarks, *_strays(storage, names)]  # noqa: E731
+    return TorchSource(index, data, index.views, index.payloads, look, index.read_objects)
 
 
 def _strays(storage: Storage, names: Sequence[str]) -> Iterator[Finding]:

@@ -17,8 +17,9 @@ from shardvar.formats.torch.archive import Archive, Read, Record, open_archive
 from shardvar.formats.torch.items import View, payload_of, view_of
 from shardvar.formats.torch.tensors import is_tensor, tensor_of, unsupported
 from shardvar.formats.window import Window
+from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.storage.protocol import ReadableFile
-from shardvar.wire.damage import WRITE_AGAIN
+from shardvar.wire.damage import WRITE_AGAIN, past_limit
 from shardvar.wire.inert import Node
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.zip import CENTRAL, CENTRAL_MAGIC
@@ -101,6 +102,16 @@ class Frames:
         item = self._whole(opened, start, nbytes) if nbytes <= _SMALL_NBYTES else b""
         archive = open_archive(self._reader(opened, start, item), start, nbytes)
         return payload_of(parse_pickle(archive.pickle())[0])
+
+    def read_item(self, file: int, start: int, nbytes: int) -> bytes:
+        """Return the item at byte ``start`` of a file as it is, with the CRC of each of its records compared."""
+        if nbytes > MAX_PICKLE_NBYTES:
+            raise past_limit(f"The item of an object has {nbytes} bytes", "MAX_PICKLE_NBYTES")
+        item = self.data.open(file).read(start, nbytes)
+        archive = open_archive(lambda begin, count: item[begin : begin + count], 0, nbytes)
+        for name in archive.members:
+            archive.content(name, nbytes)
+        return item
 
     def _whole(self, file: ReadableFile, start: int, nbytes: int) -> bytes:
         if self._window is None or self._window.file is not file:

@@ -1,6 +1,6 @@
 """The payloads of an open checkpoint of torch, of either kind."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardvar.errors import prefix_errors
@@ -25,6 +25,8 @@ class TorchSource:
     """The objects."""
     look: Callable[[], Iterable[Finding]]
     """Finds the oddities of the files."""
+    carry: Callable[[Collection[str]], Mapping[str, bytes]] = lambda _keys: {}
+    """Returns the items of the objects among keys, in a distributed checkpoint."""
 
     @property
     def crc(self) -> Checksum:
@@ -57,3 +59,7 @@ class TorchSource:
     def findings(self) -> Sequence[Finding]:
         """Return the oddities of the files."""
         return [*self.look()]
+
+    def objects(self, keys: Collection[str]) -> Mapping[str, bytes]:
+        """Return the objects among keys, each as the item that holds it."""
+        return self.carry(keys)

@@ -124,6 +124,7 @@ _SEEDS = {
     "npz": lambda: contents(".npz"),
     "torch_index": lambda: contents(".metadata"),
     "torch_saved": lambda: contents(".pt"),
+    "torch_ranks": lambda: (octets for octets in contents(".pt") if b"DTensor" in octets or b"ShardedTensor" in octets),
     "pickle": lambda: contents(".metadata"),
     "gguf": lambda: contents(".gguf"),
     "gguf_dequantized": lambda: contents(".gguf"),

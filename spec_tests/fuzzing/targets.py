@@ -187,6 +187,7 @@ _READERS = [
     Target("npz", reader_of("npz", "ck.npz", "ck.npz")),
     Target("torch_index", reader_of("torch", ".metadata", ".metadata")),
     Target("torch_saved", reader_of("pt", "ck.pt", "ck.pt")),
+    Target("torch_ranks", reader_of("pt", "ck_world_size_1", "ck_world_size_1_rank_0.pt")),
     Target("pickle", parse_pickle),
     Target("gguf", reader_of("gguf", "ck.gguf", "ck.gguf")),
     Target("gguf_dequantized", read_dequantized),

@@ -15,6 +15,7 @@ import numpy as np
 
 from shardvar.formats.tensorflow.contents import slice_key
 from spec_tests.helpers.native_checkpoints import hand_made
+from spec_tests.hostile import torch as torch_file
 from spec_tests.hostile.case import Files
 from spec_tests.hostile.gguf import Field, Info, gguf, split, text
 from spec_tests.hostile.gguf import number as gguf_number
@@ -387,6 +388,25 @@ def gguf_parts(count: int) -> Files:
     return {name.format(k + 1): split(k, count, Info(f"t{k}"), total=count) for k in range(count)}
 
 
+def pt_keys(count: int) -> Files:
+    """All keys have one tensor."""
+    body = (
+        torch_file.tensor(2, 2)
+        + b"q\x00"
+        + b"0}("
+        + b"".join(torch_file.text(f"k{n}") + b"h\x00" for n in range(count))
+    )
+    return {"ck.pt": torch_file.archive(body + b"u", ("data/0", bytes(16)))}
+
+
+def pt_ranks_keys(count: int) -> Files:
+    """All keys have one strided shard, which lies in two regions."""
+    local = torch_file.tensor(2, 2)
+    shard = torch_file.dtensor(4, local, 2, "_StridedShard", split_factor=torch_file.number(2))
+    body = shard + b"q\x00" + b"0}(" + b"".join(torch_file.text(f"k{n}") + b"h\x00" for n in range(count))
+    return {"ck_world_size_1_rank_0.pt": torch_file.archive(body + b"u", ("data/0", bytes(16)))}
+
+
 CONSTRUCTS = [
     Construct("tf key prefixes", "ck", tf_key_prefixes, 2000),
     Construct("tf key prefixes of allowed keys", "ck", tf_key_prefixes_of_allowed_keys, 2000),
@@ -421,6 +441,8 @@ CONSTRUCTS = [
     Construct("npz keys", "ck.npz", npz_keys, 500),
     Construct("npz shared", "ck.npz", npz_shared, 1000),
     Construct("npz headers", "ck.npz", npz_headers, 1000),
+    Construct("pt keys", "ck.pt", pt_keys, 1000),
+    Construct("pt ranks keys", "ck_world_size_1", pt_ranks_keys, 1000),
     Construct("gguf keys", "ck.gguf", gguf_keys, 1000),
     Construct("gguf fields", "ck.gguf", gguf_fields, 3000),
     Construct("gguf words", "ck.gguf", gguf_words, 20000),

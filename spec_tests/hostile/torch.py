@@ -70,6 +70,20 @@ def archive(body: bytes, *records: tuple[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
+def dtensor(rows: int, local: bytes, count: int, kind: str = "Shard", **fields: bytes) -> bytes:
+    """A DTensor of ``rows`` x 2 on a mesh of ``count`` devices, of which the first one keeps ``local``."""
+    layout = instance("torch.distributed._mesh_layout", "_MeshLayout", mapping(shape=pair(number(count))))
+    at = pair(number(0))
+    mesh = instance("torch.distributed.device_mesh", "DeviceMesh", mapping(_layout=layout, _coordinate_on_dim=at))
+    placement = instance("torch.distributed.tensor.placement_types", kind, mapping(dim=number(0), **fields))
+    spec = mapping(mesh=mesh, placements=pair(placement))
+    state = mapping(_local_tensor=local, _spec=instance("torch.distributed.tensor._dtensor_spec", "DTensorSpec", spec))
+    subclass = name("torch.distributed.tensor", "DTensor")
+    about = pair(subclass, name("torch", "float32"), size(rows, 2))
+    function = name("torch._utils", "_rebuild_wrapper_subclass")
+    return call("torch._tensor", "_rebuild_from_type_v2", function, subclass, about, pair(b"N", state))
+
+
 ITEM = archive(tensor(2, 2), ("data/0", VALUES), ("version", b"3\n"))
 
 
@@ -169,5 +183,19 @@ def saved_cases() -> Iterator[Case]:
     yield case("set_dotdot", set_path, "InvalidCheckpoint", "The index of a set names a file outside.", index)
 
 
+def rank_cases() -> Iterator[Case]:
+    """Cases of files of single ranks."""
+    lost = "ck_world_size_999999"
+    why = "The name of the file claims 999,999 ranks: each of their names is made, or each file looked for."
+    yield case("ranks", lost, "MissingFile", why, {f"{lost}_rank_0.pt": archive(mapping(t=number(1)))})
+    ranks, record = "ck_world_size_1", ("data/0", VALUES)
+    split = dtensor(2, tensor(2, 2), 1, "_StridedShard", split_factor=number(2**60))
+    files = {f"{ranks}_rank_0.pt": archive(mapping(t=split), record)}
+    yield case("ranks_split", ranks, "UnsupportedError", "A shard of 2**60 intervals: a list of them is made.", files)
+    files = {f"{ranks}_rank_0.pt": archive(mapping(t=dtensor(2**20, tensor(2, 2), 2**19)), record)}
+    why = "Of 2**20 rows on 2**19 devices two rows are there: the others are read as zeros, or each device is visited."
+    yield case("ranks_hole", ranks, "IncompleteCheckpoint", why, files)
+
+
 def torch_cases() -> list[Case]:
-    return [*index_cases(), *saved_cases()]
+    return [*index_cases(), *saved_cases(), *rank_cases()]

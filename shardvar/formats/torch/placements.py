@@ -1,24 +1,26 @@
 """Placements: the regions of a tensor that a device of a mesh holds, by the rules of ``torch.distributed.tensor``.
 
-A mesh is a grid of devices. A layout has one placement for each axis of the mesh: the tensor is replicated along that
-axis of the mesh, or cut along an axis of its own.
+A mesh is a grid of devices. A layout has one placement for each axis of the mesh: along that axis of
+the mesh, the tensor is replicated, or one axis of the tensor is cut.
 
-    Shard(dim)                 the indices that earlier axes of the mesh left are cut as ``layout.partition.chunk`` does
-    _StridedShard(dim, f)      they are cut into f chunks, each of those into one chunk a device; a device holds its
-                               chunk of each of the f, one after the other
+    Shard(dim)                 the indices that earlier axes of the mesh left are cut as ``torch.chunk`` does
+    _StridedShard(dim, f)      they are cut into f intervals, and each of those into one a device; a device holds
+                               one range of each of the f, one after the other
 
 7 rows on 4 devices by Shard(0) are 2 2 2 1, and 2 rows 1 1 0 0. 8 rows on 2 devices by _StridedShard(0, 2) are the rows
 0 1 4 5 and 2 3 6 7.
 
 FSDP2 over tensor parallelism has the placements (_StridedShard(0, f), Shard(0)), with f the number of parts that tensor
 parallelism makes. But its devices hold what comes of cutting by the *last* axis first, and then each part by the first
-one in one run. For some uneven sizes the two rules differ: 7 rows on a mesh of (3, 2). ``fsdp_first=False`` is the rule
-of the placements, ``fsdp_first=True`` that of FSDP2; the shapes of what devices hold tell which of them a tensor obeys.
+one in one run. For some uneven sizes the two rules differ: 7 rows on a mesh of (3, 2). ``strided_last=False`` is the
+rule of the placements, ``strided_last=True`` that of FSDP2. The shapes of what devices hold tell which of them a tensor
+obeys.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from shardvar.errors import UnsupportedError
 
@@ -40,7 +42,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class DeviceRegion:
     """A region of a tensor that a device holds."""
 
     offset: tuple[int, ...]
@@ -52,7 +54,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Spread:
     """A tensor that is spread over a mesh, seen from one device."""
 
     shape: tuple[int, ...]
@@ -64,18 +66,29 @@ class Placed:
     placements: tuple[Placement, ...]
     """One for each axis of the mesh."""
 
-    def runs(self, fsdp_first: bool) -> list[Runs]:
+    def runs(self, strided_last: bool) -> list[Runs]:
         """Return the indices that the device holds along each axis."""
-        return [self._along(dim, extent, fsdp_first) for dim, extent in enumerate(self.shape)]
+        return [self._along(dim, extent, strided_last) for dim, extent in enumerate(self.shape)]
 
-    def _along(self, dim: int, extent: int, fsdp_first: bool) -> Runs:
+    @property
+    def may_be_fsdp(self) -> bool:
+        """Return True if all strided shards have the split factor that FSDP2 over tensor parallelism gives them."""
+        strided = [each for each in self.placements if each.split_factor is not None]
+        return bool(strided) and all(each.split_factor == self._parts(each.dim) for each in strided)
+
+    def _parts(self, dim: int | None) -> int:
+        """Return the number of parts that plain shards make along an axis of the tensor."""
+        both = zip(self.mesh, self.placements, strict=True)
+        return prod(extent for extent, each in both if each.dim == dim and each.split_factor is None)
+
+    def _along(self, dim: int, extent: int, strided_last: bool) -> Runs:
         axes = [axis for axis, placement in enumerate(self.placements) if placement.dim == dim]
-        if fsdp_first:
+        if strided_last:
             plain = [axis for axis in axes if self.placements[axis].split_factor is None]
             axes = [*plain, *(axis for axis in reversed(axes) if axis not in plain)]
         runs = [(0, extent)]
         for axis in axes:
-            factor = 1 if fsdp_first else self.placements[axis].split_factor or 1
+            factor = 1 if strided_last else self.placements[axis].split_factor or 1
             runs = _cut(runs, self.mesh[axis], self.coordinate[axis], factor)
         return runs
 
@@ -85,21 +98,19 @@ def local_shape(runs: Sequence[Runs]) -> tuple[int, ...]:
     return tuple(map(_length, runs))
 
 
-def held_regions(runs: Sequence[Runs]) -> Iterator[Held]:
-    """Yield the regions that a device holds, in C order of its own tensor.
+def held_regions(runs: Sequence[Runs]) -> Iterator[DeviceRegion]:
+    """Yield the regions that a device holds, in C order of the tensor that it keeps.
 
     >>> [held] = held_regions([[(4, 7)], [(0, 5)]])
     >>> held.offset, held.shape, held.inner
     ((4, 0), (3, 5), (0, 0))
     """
-    count = 1
-    for each in runs:
-        count *= len(each)
+    count = prod(map(len, runs))
     if count > _MAX_RUNS:
         raise UnsupportedError(f"It lies on a device in {count} regions.", "Gather it with torch before it is saved.")
     starts = [_starts(each) for each in runs]
     for chosen, inner in zip(product(*runs), product(*starts), strict=True):
-        yield Held(tuple(low for low, _ in chosen), tuple(high - low for low, high in chosen), inner)
+        yield DeviceRegion(tuple(low for low, _ in chosen), tuple(high - low for low, high in chosen), inner)
 
 
 def _cut(runs: Runs, count: int, index: int, factor: int) -> Runs:
@@ -109,14 +120,14 @@ def _cut(runs: Runs, count: int, index: int, factor: int) -> Runs:
     length = _length(runs)
     found: Runs = []
     for part in range(factor):
-        low, high = _chunk(length, factor, part)
-        first, last = _chunk(high - low, count, index)
+        low, high = _interval(length, factor, part)
+        first, last = _interval(high - low, count, index)
         found += _take(runs, low + first, low + last)
     return _joined(found)
 
 
-def _chunk(length: int, count: int, index: int) -> tuple[int, int]:
-    """Return one interval of ``layout.partition.chunk``, without making all of them."""
+def _interval(length: int, count: int, index: int) -> tuple[int, int]:
+    """Return one interval of ``torch.chunk``, without making all of them."""
     size = -(-length // count)
     return min(index * size, length), min((index + 1) * size, length)
 

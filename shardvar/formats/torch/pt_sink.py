@@ -13,7 +13,7 @@ import numpy as np
 from shardvar.errors import UnsupportedError
 from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, take_away
 from shardvar.formats.protocol import FileChecksums
-from shardvar.formats.torch.names import SAVED_SUFFIXES, SET_INDEX_SUFFIX
+from shardvar.formats.torch.names import SAVED_SUFFIXES, SET_INDEX_SUFFIX, find_ranks
 from shardvar.formats.torch.packing import PackedRecord, build_frame, plan_starts, records_of, tensor_call
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
@@ -88,6 +88,9 @@ def plan_saved(
     if len(cut):
         cause = f"The format pt cannot hold the slice {slices.region(int(cut[0]))} of {slices.key(int(cut[0]))!r}."
         raise UnsupportedError(cause, "Write the tensor whole.")
+    if name not in storage.names() and find_ranks(storage.names(), name):
+        cause = f"{storage.path} has files of single ranks of {name}, which are read and not written."
+        raise UnsupportedError(cause, "Choose another name.")
     records = _records(slices)
     if records[0].nbytes > MAX_PICKLE_NBYTES:
         cause = f"The pickle of {len(slices)} tensors has {records[0].nbytes} bytes, more than {MAX_PICKLE_NBYTES}"

@@ -21,7 +21,7 @@ from typing import Any
 from shardvar.errors import InconsistentTensor, InvalidCheckpoint, MalformedCheckpoint, OutOfBounds, UnsupportedError
 from shardvar.formats.torch.dtypes import dtype_of
 from shardvar.formats.torch.items import View
-from shardvar.formats.torch.placements import Placed, Placement
+from shardvar.formats.torch.placements import Placement, Spread
 from shardvar.formats.torch.tensors import FROM_TYPE, SUBCLASS, WRAPPED, StoredTensor, tensor_of
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.wire.damage import WRITE_AGAIN
@@ -52,18 +52,18 @@ class Share:
     """The tensors that the rank keeps: one, or the shards of a ShardedTensor."""
     offsets: tuple[tuple[int, ...], ...] | None = None
     """The first indices of each shard of a ShardedTensor; None for other tensors."""
-    placed: Placed | None = None
+    spread: Spread | None = None
     """The place of the part of a DTensor; None for other tensors."""
 
     @property
     def kind(self) -> str:
         """The kind of tensor."""
-        return "a DTensor" if self.placed else "a ShardedTensor" if self.offsets is not None else "a plain tensor"
+        return "a DTensor" if self.spread else "a ShardedTensor" if self.offsets is not None else "a plain tensor"
 
     @property
     def is_plain(self) -> bool:
         """Return True if every rank should hold all of it."""
-        return self.placed is None and self.offsets is None
+        return self.spread is None and self.offsets is None
 
     @property
     def words(self) -> str:
@@ -110,7 +110,7 @@ def _dtensor(dtype: str, shape: tuple[int, ...], state: Any, rank: int, view: Vi
     if len(placements) != len(extents):
         cause = f"It has {len(placements)} placements on a mesh of {len(extents)} axes."
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
-    return Share(dtype, shape, (view(tensor_of(local)),), placed=Placed(shape, extents, coordinate, placements))
+    return Share(dtype, shape, (view(tensor_of(local)),), spread=Spread(shape, extents, coordinate, placements))
 
 
 def _mesh(mesh: dict[Any, Any], rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -34,7 +34,7 @@ _TYPES = {"torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Bu
 _CALLS = (*_TENSORS, *WRAPPED, FROM_TYPE)
 
 SUBCLASS = f"{_UTILS}_rebuild_wrapper_subclass"
-"""The function that makes a tensor of a class of its own, such as a DTensor."""
+"""The function that makes a tensor of a subclass, such as a DTensor."""
 _PLAIN = "Save it as a plain tensor."
 _OF_RANKS = (
     "Put the files of all ranks into one folder, under names such as model_world_size_4_rank_0.pt, "

@@ -21,6 +21,15 @@ def is_number(dtype: str) -> bool:
     return dtype != STRING and not is_opaque(dtype)
 
 
+def is_floating(dtype: str) -> bool:
+    """Return True if the elements of the dtype are real floating-point numbers of any size.
+
+    >>> is_floating("bfloat16"), is_floating("float8_e5m2"), is_floating("int8"), is_floating("complex64")
+    (True, True, False, False)
+    """
+    return dtype.startswith(("float", "bfloat"))
+
+
 def widen_numbers(array: Array) -> Array:
     """Return the same values as uint64, int64, complex128 or float64, whichever holds the dtype's values exactly."""
     # All integers of up to 63 bits fit int64, and all of 64 bits without a sign fit uint64. Every smaller float fits

@@ -8,17 +8,19 @@ commit   the index last; a run that was killed is taken up by its generation, a 
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 
 import numpy as np
 
-from shardvar.checkpoint.arguments import check_mapping, check_policy, strings_of
+from shardvar.checkpoint.arguments import check_mapping, check_policy, check_string
 from shardvar.checkpoint.carried import find_objects, read_texts
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint, find_target, is_same
+from shardvar.checkpoint.numbers import is_floating
 from shardvar.checkpoint.reader import Reader
+from shardvar.checkpoint.renaming import new_names, select_keys
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.save import WRITER, check_keys
 from shardvar.checkpoint.writing import Partitions, WritePlan, carry_out, check_may_write, plan_checkpoint, preview
@@ -40,8 +42,11 @@ def reshard(
     policy: Policy | None = None,
     partition: Partitions = None,
     filter: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+    strip_prefix: str | None = None,
     rename: Mapping[str, str] | None = None,
-    cast: Mapping[str, str] | None = None,
+    add_prefix: str | None = None,
+    cast: Mapping[str, str] | str | None = None,
     dequantize: bool = False,
     force: bool = False,
     dry_run: bool = False,
@@ -50,33 +55,36 @@ def reshard(
     """Write the checkpoint at ``source`` anew at ``target``; return a report. With ``dry_run`` nothing is written.
 
     ``format`` defaults to what the ending of ``target`` says, else to that of the source. Tensors keep their slices
-    unless ``partition`` says otherwise (see ``save``), and share one file unless ``policy`` says otherwise. ``filter``
-    is a glob or several: keys that match one are taken. ``rename`` maps old keys to new ones, or globs with one ``*``
-    to names with one; ``cast`` maps globs to dtypes. Quantised blocks are copied as bytes, or with ``dequantize``
-    as the numbers that they stand for, in float32. ``TargetExists`` without ``force``; the errors of ``save``.
+    unless ``partition`` says otherwise (see ``save``), and share one file unless ``policy`` does. ``filter`` and
+    ``exclude`` are globs of the keys to take. A prefix is stripped where a key has it, ``rename`` maps old names to new
+    ones (``checkpoint.renaming``), and a prefix is added. ``cast`` maps globs of new keys to dtypes, or is the dtype of
+    all floating-point tensors. Quantised blocks are copied as bytes, or with ``dequantize`` as the numbers that they
+    stand for, in float32. ``TargetExists`` without ``force``; the errors of ``save``.
 
     Every checksum is compared before the commit; the source is never touched. If the process is killed, a second run
     reuses finished files. Memory: some blocks of 4 MiB and the columns of the plan, whatever the size of a tensor.
     """
-    # Find.
-    check_policy(policy)
-    found, goal = _find(source, target, format)
+    found, goal = _find(source, target, format, policy)
     with Reader(found.path, found.format.name, found.open(dequantize=dequantize)) as reader:
-        # Plan.
-        entries, payloads, metadata = _select(reader, goal.format, filter, rename or {}, cast or {})
+        kept = select_keys(reader.keys(), filter, exclude)
+        names = partial(_names, rename=rename or {}, strip_prefix=strip_prefix, add_prefix=add_prefix)
+        entries, payloads, metadata = _select(reader, goal.format, kept, names, cast or {})
         work = plan_checkpoint(
             goal, entries, policy=policy, partition=partition, metadata=metadata, force=force, source=payloads
         )
         generation = _generation(found, reader, payloads, work)
-        if dry_run:
-            return preview(work, generation)
-        # Check, before a directory is made; a write checks again under its lock. Move and commit.
-        check_may_write(work)
-        return carry_out(work, payloads, generation, progress)
+        return preview(work, generation) if dry_run else _write(work, payloads, generation, progress)
 
 
-def _find(source: Path, target: Path, format: str | None) -> tuple[Location, Location]:
-    """The locations of source and target, which must not be the same."""
+def _write(work: WritePlan, payloads: Source, generation: str | None, progress: Progress) -> WriteReport:
+    """Check, before a directory is made (a write checks again under its lock); move and commit."""
+    check_may_write(work)
+    return carry_out(work, payloads, generation, progress)
+
+
+def _find(source: Path, target: Path, format: str | None, policy: Policy | None) -> tuple[Location, Location]:
+    """The locations of source and target, which must not be the same, once the policy was checked."""
+    check_policy(policy)
     found = find_checkpoint(source)
     goal = find_target(target, format, otherwise=found.format.name)
     if is_same(found, goal):
@@ -84,18 +92,34 @@ def _find(source: Path, target: Path, format: str | None) -> tuple[Location, Loc
     return found, goal
 
 
+def _names(
+    keys: Sequence[str], rename: Mapping[str, str], strip_prefix: str | None, add_prefix: str | None
+) -> list[str]:
+    """The new names of keys."""
+    check_mapping(rename, "names to names")
+    for text in (*rename, *rename.values()):
+        check_string(text, "names")
+    for prefix in (strip_prefix, add_prefix):
+        check_string(prefix or "", "prefixes")
+    renamed = new_names(keys, rename, strip_prefix, add_prefix)
+    if renamed != list(keys):
+        check_keys(renamed)
+    return renamed
+
+
 def _select(
-    reader: Reader, form: Format, globs: str | Iterable[str] | None, rename: Mapping[str, str], cast: Mapping[str, str]
+    reader: Reader,
+    form: Format,
+    kept: set[str],
+    names: Callable[[Sequence[str]], list[str]],
+    cast: Mapping[str, str] | str,
 ) -> tuple[EntryTable, Source, Metadata]:
     """The entries to write, under their new keys and dtypes, their source, and what is kept beside them."""
-    for names in (rename, cast):
-        check_mapping(names, "names to names")
-    kept = _matching(reader, globs)
     objects, texts = find_objects(reader, form, kept)
     entries = _filtered(reader, kept, {*objects, *texts})
     tensors = entries.slices.tensors
     keys = [*tensors.keys, *objects]
-    new = dict(zip(keys, _new_keys(keys, dict(rename)), strict=True))
+    new = dict(zip(keys, names(keys), strict=True))
     slices = replace(entries.slices, tensors=replace(tensors, keys=[new[key] for key in tensors.keys]))
     # Under their new names, by which ``cast`` knows them.
     encodings = {new[key]: encoding for key, encoding in reader.encodings.items() if key in new}
@@ -105,17 +129,7 @@ def _select(
     paths = {key: path for key, path in reader.metadata.paths.items() if new.get(key) == key}
     carried = {new[key]: octets for key, octets in objects.items()}
     about = Metadata(writer=WRITER, user=user, paths=paths, objects=carried)
-    return *_cast(reader.source, replace(entries, slices=slices), dict(cast), encodings), about
-
-
-def _matching(reader: Reader, globs: str | Iterable[str] | None) -> set[str]:
-    """The keys that match."""
-    patterns = strings_of(globs, "globs") if globs is not None else ["*"]
-    keys = reader.keys()
-    kept = {key for key in keys if any(fnmatchcase(key, pattern) for pattern in patterns)}
-    if not kept and keys:
-        raise ArgumentError(f"No tensor matches {' or '.join(patterns)}.", "`shardvar inspect` lists the keys.")
-    return kept
+    return *_cast(reader.source, replace(entries, slices=slices), cast, encodings), about
 
 
 def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
@@ -138,53 +152,41 @@ def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
     return replace(chosen, slices=table)
 
 
-def _new_keys(keys: list[str], names: Mapping[str, str]) -> list[str]:
-    """The new names of keys; ``ArgumentError`` where a name matches nothing or two keys become one."""
-    if not names:
-        return keys
-    renamed = list(keys)
-    for old, new in names.items():
-        hits = [row for row, key in enumerate(keys) if _match(old, key) is not None]
-        if not hits:
-            raise ArgumentError(f"No tensor is named {old!r}, so none is renamed to {new!r}.")
-        for row in hits:
-            renamed[row] = new.replace("*", _match(old, keys[row]) or "", 1) if "*" in old else new
-    check_keys(renamed)
-    key, count = Counter(renamed).most_common(1)[0]
-    if count > 1:
-        raise ArgumentError(f"{count} tensors would be named {key!r}.", "Choose names that differ.")
-    return renamed
-
-
-def _match(pattern: str, key: str) -> str | None:
-    """The text that the ``*`` of a pattern stands for in a key, None where it does not match.
-
-    "layer/*/bias" matches "layer/3/bias" with "3". A pattern without ``*`` matches itself alone, with "".
-    """
-    head, star, tail = pattern.partition("*")
-    if not star:
-        return "" if key == pattern else None
-    fits = len(key) >= len(head) + len(tail) and key.startswith(head) and key.endswith(tail)
-    return key[len(head) : len(key) - len(tail)] if fits else None
-
-
 def _cast(
-    source: Source, stored: EntryTable, globs: Mapping[str, str], encodings: Mapping[str, str]
+    source: Source, stored: EntryTable, cast: Mapping[str, str] | str, encodings: Mapping[str, str]
 ) -> tuple[EntryTable, Source]:
     """The entries with the dtypes that they are cast to, and the source that converts them."""
-    if not globs:
+    dtypes = _floats(stored, cast) if isinstance(cast, str) else _matching(stored, cast)
+    if not dtypes:
         return stored, source
+    for key in filter(encodings.__contains__, dtypes):
+        cause = (
+            f"{key!r} consists of blocks of {encodings[key]}: cast to {dtypes[key]}, their bytes would mean nothing."
+        )
+        raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
+    return cast_entries(stored, dtypes), CastSource(source, stored)
+
+
+def _floats(stored: EntryTable, given: str) -> dict[str, str]:
+    """The dtype, for each floating-point tensor."""
+    dtype, tensors = parse_dtype(given), stored.slices.tensors
+    floats = [key for row, key in enumerate(tensors.keys) if is_floating(tensors.dtype(row))]
+    if not floats:
+        raise ArgumentError(f"No tensor has floating-point numbers, so none is cast to {dtype}.")
+    return dict.fromkeys(floats, dtype)
+
+
+def _matching(stored: EntryTable, globs: Mapping[str, str]) -> dict[str, str]:
+    """The dtype of each tensor that matches a glob; of several, the last one counts."""
+    check_mapping(globs, "names to names")
     dtypes: dict[str, str] = {}
     for glob, given in globs.items():
         dtype = parse_dtype(given)
         hits = [key for key in stored.slices.tensors.keys if fnmatchcase(key, glob)]
         if not hits:
             raise ArgumentError(f"No tensor matches {glob!r}, so none is cast to {dtype}.")
-        for key in filter(encodings.__contains__, hits):
-            cause = f"{key!r} consists of blocks of {encodings[key]}: cast to {dtype}, their bytes would mean nothing."
-            raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
         dtypes |= dict.fromkeys(hits, dtype)
-    return cast_entries(stored, dtypes), CastSource(source, stored)
+    return dtypes
 
 
 def _generation(found: Location, reader: Reader, payloads: Source, work: WritePlan) -> str | None:

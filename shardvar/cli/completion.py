@@ -125,7 +125,7 @@ def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[st
         return iter(())
     if action.choices:
         return (choice for choice in action.choices if choice.startswith(word))
-    wants_keys = action.metavar in ("KEY", "GLOB", "OLD=NEW", "GLOB=DTYPE", "[GLOB=]N")
+    wants_keys = action.metavar in ("KEY", "GLOB", "OLD=NEW", "[GLOB=]DTYPE", "[GLOB=]N")
     return _keys(given[0], word) if wants_keys and given else iter(())
 
 

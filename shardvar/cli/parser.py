@@ -238,11 +238,12 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
         "--shards", metavar="[GLOB=]N", action="append", help="cut along axis 0 into N slices; GLOB is of new keys"
     )
     parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match GLOB; may be repeated")
+    _add_names(parser)
     parser.add_argument(
-        "--rename", metavar="OLD=NEW", action="append", help="rename a key, or keys by one * on each side; repeatable"
-    )
-    parser.add_argument(
-        "--cast", metavar="GLOB=DTYPE", action="append", help="convert dtype of keys matching GLOB (after --rename)"
+        "--cast",
+        metavar="[GLOB=]DTYPE",
+        action="append",
+        help="convert the dtype of new keys that match GLOB, or of all floating-point tensors",
     )
     parser.add_argument("--dequantize", action="store_true", help=_DEQUANTIZE)
     parser.add_argument("--dry-run", action="store_true", help="print what would be written, and write nothing")
@@ -252,6 +253,17 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
         help="replace DST in one step (not atomic for a safetensors set of several files)",
     )
     parser.add_argument("--verify", action="store_true", help="read the new checkpoint back and verify it")
+
+
+def _add_names(parser: Parser) -> None:
+    """Add the options that give keys other names."""
+    parser.add_argument("--exclude", metavar="GLOB", action="append", help="not the keys that match GLOB; repeatable")
+    parser.add_argument("--strip-prefix", metavar="P", help="drop P from the beginning of keys that have it")
+    parser.add_argument(
+        "--rename", metavar="OLD=NEW", action="append", help="rename a key, or keys by * or 're:REGEX'; repeatable"
+    )
+    parser.add_argument("--rename-file", metavar="FILE", help="a TOML file of such names: 'old' = 'new'")
+    parser.add_argument("--add-prefix", metavar="P", help="put P before every key, after the other names")
 
 
 def _add_vectors(commands: "Commands[Parser]") -> None:

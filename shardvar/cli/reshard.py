@@ -5,10 +5,8 @@ from argparse import Namespace
 from shardvar.checkpoint.reports import VerifyReport, WriteReport
 from shardvar.checkpoint.reshard import reshard
 from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_path
-from shardvar.cli.usage import parse_count, parse_pairs, parse_shards, parse_size
+from shardvar.cli.usage import parse_casts, parse_count, parse_renames, parse_shards, parse_size
 from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, verify_with_progress
-from shardvar.errors import ArgumentError, UnsupportedError
-from shardvar.layout.dtypes import parse_dtype
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, TablePolicy
 
 
@@ -16,8 +14,8 @@ def execute(arguments: Namespace) -> int:
     """Write the checkpoint. Return 0, or what ``--verify`` makes of what was written."""
     policy = _policy(arguments)
     partition = parse_shards(arguments.shards or ())
-    rename = parse_pairs(arguments.rename or (), "--rename", "OLD=NEW")
-    cast = _casts(arguments)
+    rename = parse_renames(arguments.rename or (), arguments.rename_file)
+    cast = parse_casts(arguments.cast or ())
     with progress("resharding", lambda: payload_nbytes(arguments.source)) as advance:
         report = reshard(
             arguments.source,
@@ -26,7 +24,10 @@ def execute(arguments: Namespace) -> int:
             policy=policy,
             partition=dict(partition) or None,
             filter=arguments.filter,
+            exclude=arguments.exclude,
+            strip_prefix=arguments.strip_prefix,
             rename=rename,
+            add_prefix=arguments.add_prefix,
             cast=cast,
             dequantize=arguments.dequantize,
             force=arguments.force,
@@ -45,15 +46,6 @@ def _policy(arguments: Namespace) -> TablePolicy | None:
     if arguments.files is not None:
         return BalancedPolicy(parse_count(arguments.files, "--files"))
     return None if arguments.max_file_size is None else MaxShardSizePolicy(parse_size(arguments.max_file_size))
-
-
-def _casts(arguments: Namespace) -> dict[str, str]:
-    casts = parse_pairs(arguments.cast or (), "--cast", "GLOB=DTYPE")
-    try:
-        return {glob: parse_dtype(dtype) for glob, dtype in casts.items()}
-    except UnsupportedError as error:
-        # The dtype was typed and not read from a checkpoint, so the fault is the caller's.
-        raise ArgumentError(error.cause, error.remedy) from None
 
 
 def _print_report(report: WriteReport, verified: VerifyReport | None) -> None:

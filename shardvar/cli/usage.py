@@ -1,10 +1,13 @@
 """Values from typed text: sizes, counts, NAME=VALUE pairs, indexes. Other text is an ``ArgumentError``."""
 
 import re
+import tomllib
 from collections.abc import Sequence
 from typing import Any
 
-from shardvar.errors import ArgumentError
+from shardvar.checkpoint.renaming import REGULAR
+from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.layout.dtypes import parse_dtype
 from shardvar.layout.indexing import select_basic
 
 _SIZE = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,15}))? ?(?:([KMGTP])(I?))?B?", re.IGNORECASE)
@@ -69,6 +72,55 @@ def parse_pairs(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
             raise ArgumentError(f"{option} names {name!r} twice.", "Give each name once.")
         pairs[name] = value
     return pairs
+
+
+def parse_renames(texts: Sequence[str], file: str | None) -> dict[str, str]:
+    """Return new names by old ones, from options and from a TOML file of one table; the file's come first.
+
+    An option is cut at the first ``=``, and one with a regular expression, which may contain that sign, at the last.
+
+    >>> parse_renames(["a/*=b/*", "re:(?P<n>[0-9]+)=layer_.*"], None)
+    {'a/*': 'b/*', 're:(?P<n>[0-9]+)': 'layer_.*'}
+    """
+    names = {} if file is None else _read_renames(file)
+    for text in texts:
+        old, equals, new = text.rpartition("=") if text.startswith(REGULAR) else text.partition("=")
+        if not (equals and old and new):
+            raise ArgumentError(f"Invalid --rename {text!r}: expected OLD=NEW.", "Quote it: --rename 'OLD=NEW'.")
+        if old in names:
+            raise ArgumentError(f"{old!r} is renamed twice.", "Give each name once.")
+        names[old] = new
+    return names
+
+
+def _read_renames(path: str) -> dict[str, str]:
+    try:
+        with open(path, "rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise ArgumentError(f"Cannot read {path}: {error.strerror}.", "Give a file of lines 'old' = 'new'.") from None
+    except ValueError as error:  # text that is not UTF-8, or not TOML
+        raise ArgumentError(f"{path} is not TOML: {error}.", "Write lines such as 'old' = 'new'.") from None
+    for old, new in table.items():
+        if not isinstance(new, str) or not new:
+            cause = f"{path} gives {old!r} no new name."
+            raise ArgumentError(cause, "Write 'old' = 'new', with quotes around a name that has dots.")
+    return table
+
+
+def parse_casts(texts: Sequence[str]) -> dict[str, str] | str:
+    """Return dtypes by globs, or the one dtype of all floating-point tensors.
+
+    >>> parse_casts(["bf16"]), parse_casts(["a*=f32", "b=f16"])
+    ('bfloat16', {'a*': 'float32', 'b': 'float16'})
+    """
+    try:
+        if len(texts) == 1 and "=" not in texts[0]:
+            return parse_dtype(texts[0])
+        return {glob: parse_dtype(given) for glob, given in parse_pairs(texts, "--cast", "GLOB=DTYPE").items()}
+    except UnsupportedError as error:
+        # The dtype was typed and not read from a checkpoint, so the fault is the caller's.
+        raise ArgumentError(error.cause, error.remedy) from None
 
 
 def parse_index_text(text: str, shape: Sequence[int]) -> list[int | range]:

@@ -47,6 +47,14 @@ _NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NATIVE} | 
 NAMES: tuple[str, ...] = (*_NUMPY, STRING, VARIANT, *_QUANTIZED)
 """Every dtype name, in the order of its code: ``code(NAMES[i]) == i``. Codes live in memory only, never on disk."""
 
+_SHORT = {
+    "bf16": "bfloat16", "f16": "float16", "fp16": "float16", "f32": "float32", "fp32": "float32", "f64": "float64",
+    "fp64": "float64", "f8_e4m3": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2",
+    "fp8_e5m2": "float8_e5m2", "i16": "int16", "i32": "int32", "i64": "int64", "u16": "uint16", "u32": "uint32",
+    "u64": "uint64",
+}  # fmt: skip
+"""Names as people type them. ``f8`` and ``i8`` are NumPy's, of 8 bytes; its ``f16``, of 16 bytes, cannot be stored."""
+
 _CODES = {name: index for index, name in enumerate(NAMES)}
 _NAME_OF = {dtype: name for name, dtype in _NUMPY.items()}
 ITEMSIZES = np.array(
@@ -104,7 +112,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def parse_dtype(given: Any) -> str:
-    """Return the name of the dtype that a caller gives: a name, any code or type of NumPy, a NumPy dtype.
+    """Return the name of the dtype that a caller gives: a name, a short name, any code or type of NumPy, a NumPy dtype.
 
     A byte order is not part of a dtype: ``">f4"`` is float32, because values have the machine's order in memory, and
     each format its own on disk. ``UnsupportedError`` for dtypes that shardvar does not know, ``ArgumentTypeError`` for
@@ -112,10 +120,12 @@ def parse_dtype(given: Any) -> str:
 
     >>> [parse_dtype(given) for given in ("bfloat16", "f4", ">i8", "half", float, bool, np.dtype("d"), bytes)]
     ['bfloat16', 'float32', 'int64', 'float16', 'float64', 'bool', 'float64', 'string']
+    >>> [parse_dtype(given) for given in ("bf16", "fp16", "f32", "fp8_e4m3", "i32")]
+    ['bfloat16', 'float16', 'float32', 'float8_e4m3fn', 'int32']
     """
     # Own names first: NumPy has no "string", and knows "bfloat16" only once ml_dtypes is imported.
-    if isinstance(given, str) and given in _CODES:
-        return given
+    if isinstance(given, str) and (given in _CODES or given in _SHORT):
+        return _SHORT.get(given, given)
     # NumPy takes None for float64. Here None means that the dtype was forgotten.
     dtype = None
     if given is not None:

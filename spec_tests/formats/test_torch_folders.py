@@ -165,7 +165,7 @@ def test_a_damaged_object_is_not_carried(tmp_path: Path) -> None:
     sv.reshard(GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt", tmp_path / "ck", format="torch", filter=["epoch"])
     (file,) = (tmp_path / "ck").glob("*.distcp")
     octets = file.read_bytes()
-    for position in range(0, len(octets), 5):
+    for position in range(0, len(octets), 13):
         changed = bytearray(octets)
         changed[position] ^= 4
         file.write_bytes(changed)

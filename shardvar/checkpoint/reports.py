@@ -26,6 +26,20 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
+class Damage:
+    """One thing that is wrong with a checkpoint."""
+
+    kind: str
+    """The name of the error's class."""
+    key: str | None
+    """The tensor; None where it is not one tensor's."""
+    file: str | None
+    """The file, where it is known."""
+    message: str
+    """The cause and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
 class WriteReport:
     """Report of ``save`` or ``reshard``; with ``dry_run`` of what it would do."""
 
@@ -59,6 +73,8 @@ class WriteReport:
     """The files that are larger than the policy's limit, each with the reason."""
     reused_files: int = 0
     """Data files that an earlier, interrupted run had finished."""
+    lost: tuple[Damage, ...] = ()
+    """The tensors that a reshard left out because they cannot be read, with the reasons."""
     dry_run: bool = False
     """True if nothing was written."""
 
@@ -73,7 +89,11 @@ class WriteReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object with stable keys."""
-        lists = {"file_nbytes": list(self.file_nbytes), "exceeding": [asdict(each) for each in self.exceeding]}
+        lists = {
+            "file_nbytes": list(self.file_nbytes),
+            "exceeding": [asdict(each) for each in self.exceeding],
+            "lost": [asdict(each) for each in self.lost],
+        }
         return {"schema": SCHEMA, **asdict(self), **lists, "num_files": self.num_files}
 
     def _repr_html_(self) -> str:
@@ -82,20 +102,6 @@ class WriteReport:
 
 
 # What ``verify`` found, as values.
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """One thing that is wrong with a checkpoint."""
-
-    kind: str
-    """The name of the error's class."""
-    key: str | None
-    """The tensor; None where it is not one tensor's."""
-    file: str | None
-    """The file, where it is known."""
-    message: str
-    """The cause and the remedy."""
 
 
 OK, DAMAGED, NOT_VERIFIABLE = "ok", "damaged", "not verifiable"

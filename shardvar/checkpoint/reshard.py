@@ -9,7 +9,7 @@ commit   the index last; a run that was killed is taken up by its generation, a 
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 
@@ -22,12 +22,13 @@ from shardvar.checkpoint.numbers import is_floating
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names, select_keys
 from shardvar.checkpoint.reports import WriteReport
+from shardvar.checkpoint.rescue import find_lost, note_of
 from shardvar.checkpoint.save import WRITER, check_keys
 from shardvar.checkpoint.writing import Partitions, WritePlan, carry_out, check_may_write, plan_checkpoint, preview
 from shardvar.engine.cast import CastSource, cast_entries
 from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError, UnsupportedError
-from shardvar.formats.protocol import Format, Source
+from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import parse_dtype
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.policies import Policy
@@ -48,6 +49,7 @@ def reshard(
     add_prefix: str | None = None,
     cast: Mapping[str, str] | str | None = None,
     dequantize: bool = False,
+    keep_going: bool = False,
     force: bool = False,
     dry_run: bool = False,
     progress: Progress = lambda _nbytes: None,
@@ -59,32 +61,66 @@ def reshard(
     ``exclude`` are globs of the keys to take. A prefix is stripped where a key has it, ``rename`` maps old names to new
     ones (``checkpoint.renaming``), and a prefix is added. ``cast`` maps globs of new keys to dtypes, or is the dtype of
     all floating-point tensors. Quantised blocks are copied as bytes, or with ``dequantize`` as the numbers that they
-    stand for, in float32. ``TargetExists`` without ``force``; the errors of ``save``.
-
-    Every checksum is compared before the commit; the source is never touched. If the process is killed, a second run
-    reuses finished files. Memory: some blocks of 4 MiB and the columns of the plan, whatever the size of a tensor.
+    stand for, in float32. ``TargetExists`` without ``force``; the errors of ``save``. With ``keep_going``, tensors that
+    cannot be read are left out, and ``lost`` in the report and in the target's metadata. Every checksum is compared
+    before the commit; the source is never touched. After a kill, a second run reuses finished files. Memory: some
+    blocks of 4 MiB and the columns of the plan, whatever the size of a tensor.
     """
-    found, goal = _find(source, target, format, policy)
-    with Reader(found.path, found.format.name, found.open(dequantize=dequantize)) as reader:
-        kept = select_keys(reader.keys(), filter, exclude)
-        names = partial(_names, rename=rename or {}, strip_prefix=strip_prefix, add_prefix=add_prefix)
-        entries, payloads, metadata = _select(reader, goal.format, kept, names, cast or {})
-        work = plan_checkpoint(
-            goal, entries, policy=policy, partition=partition, metadata=metadata, force=force, source=payloads
-        )
-        generation = _generation(found, reader, payloads, work)
-        return preview(work, generation) if dry_run else _write(work, payloads, generation, progress)
-
-
-def _write(work: WritePlan, payloads: Source, generation: str | None, progress: Progress) -> WriteReport:
-    """Check, before a directory is made (a write checks again under its lock); move and commit."""
-    check_may_write(work)
-    return carry_out(work, payloads, generation, progress)
-
-
-def _find(source: Path, target: Path, format: str | None, policy: Policy | None) -> tuple[Location, Location]:
-    """The locations of source and target, which must not be the same, once the policy was checked."""
     check_policy(policy)
+    changes = Changes(filter, exclude, strip_prefix, rename or {}, add_prefix, cast or {}, keep_going)
+    plan = partial(plan_checkpoint, policy=policy, partition=partition, force=force)
+    found, goal = _find(source, target, format)
+    with Reader(found.path, found.format.name, found.open(dequantize=dequantize)) as reader:
+        return _reshard(found, goal, reader, changes, plan, dry_run, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Which tensors are taken, and which keys and dtypes they get."""
+
+    filter: str | Iterable[str] | None
+    """Globs of keys, of which one must match."""
+    exclude: str | Iterable[str] | None
+    """Globs of keys, of which none may match."""
+    strip_prefix: str | None
+    """A prefix that keys lose."""
+    rename: Mapping[str, str]
+    """New names by old ones."""
+    add_prefix: str | None
+    """A prefix that all keys get."""
+    cast: Mapping[str, str] | str
+    """Dtypes by globs of new keys, or the dtype of all floating-point tensors."""
+    keep_going: bool
+    """True to leave out tensors that cannot be read."""
+
+
+def _reshard(
+    found: Location,
+    goal: Location,
+    reader: Reader,
+    changes: Changes,
+    plan: Callable[..., WritePlan],
+    dry_run: bool,
+    progress: Progress,
+) -> WriteReport:
+    # Plan.
+    kept = select_keys(reader.keys(), changes.filter, changes.exclude)
+    objects, texts = find_objects(reader, goal.format, kept)
+    lost = find_lost(reader, kept.difference(objects)) if changes.keep_going else ()
+    kept.difference_update(each.key for each in lost if each.key is not None)
+    entries, payloads, metadata = _select(reader, kept, objects, list(filter(kept.__contains__, texts)), changes)
+    metadata = replace(metadata, user={**metadata.user, **note_of(lost)})
+    work = plan(goal, entries, metadata=metadata, source=payloads)
+    generation = _generation(found, reader, payloads, work)
+    if dry_run:
+        return replace(preview(work, generation), lost=lost)
+    # Check, before a directory is made; a write checks again under its lock. Move and commit.
+    check_may_write(work)
+    return replace(carry_out(work, payloads, generation, progress), lost=lost)
+
+
+def _find(source: Path, target: Path, format: str | None) -> tuple[Location, Location]:
+    """The locations of source and target, which must not be the same."""
     found = find_checkpoint(source)
     goal = find_target(target, format, otherwise=found.format.name)
     if is_same(found, goal):
@@ -92,34 +128,27 @@ def _find(source: Path, target: Path, format: str | None, policy: Policy | None)
     return found, goal
 
 
-def _names(
-    keys: Sequence[str], rename: Mapping[str, str], strip_prefix: str | None, add_prefix: str | None
-) -> list[str]:
+def _names(keys: Sequence[str], changes: Changes) -> list[str]:
     """The new names of keys."""
-    check_mapping(rename, "names to names")
-    for text in (*rename, *rename.values()):
+    check_mapping(changes.rename, "names to names")
+    for text in (*changes.rename, *changes.rename.values()):
         check_string(text, "names")
-    for prefix in (strip_prefix, add_prefix):
+    for prefix in (changes.strip_prefix, changes.add_prefix):
         check_string(prefix or "", "prefixes")
-    renamed = new_names(keys, rename, strip_prefix, add_prefix)
+    renamed = new_names(keys, changes.rename, changes.strip_prefix, changes.add_prefix)
     if renamed != list(keys):
         check_keys(renamed)
     return renamed
 
 
 def _select(
-    reader: Reader,
-    form: Format,
-    kept: set[str],
-    names: Callable[[Sequence[str]], list[str]],
-    cast: Mapping[str, str] | str,
+    reader: Reader, kept: set[str], objects: Mapping[str, bytes], texts: Sequence[str], changes: Changes
 ) -> tuple[EntryTable, Source, Metadata]:
     """The entries to write, under their new keys and dtypes, their source, and what is kept beside them."""
-    objects, texts = find_objects(reader, form, kept)
     entries = _filtered(reader, kept, {*objects, *texts})
     tensors = entries.slices.tensors
     keys = [*tensors.keys, *objects]
-    new = dict(zip(keys, names(keys), strict=True))
+    new = dict(zip(keys, _names(keys, changes), strict=True))
     slices = replace(entries.slices, tensors=replace(tensors, keys=[new[key] for key in tensors.keys]))
     # Under their new names, by which ``cast`` knows them.
     encodings = {new[key]: encoding for key, encoding in reader.encodings.items() if key in new}
@@ -129,7 +158,7 @@ def _select(
     paths = {key: path for key, path in reader.metadata.paths.items() if new.get(key) == key}
     carried = {new[key]: octets for key, octets in objects.items()}
     about = Metadata(writer=WRITER, user=user, paths=paths, objects=carried)
-    return *_cast(reader.source, replace(entries, slices=slices), cast, encodings), about
+    return *_cast(reader.source, replace(entries, slices=slices), changes.cast, encodings), about
 
 
 def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:

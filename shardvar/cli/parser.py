@@ -246,6 +246,7 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
         help="convert the dtype of new keys that match GLOB, or of all floating-point tensors",
     )
     parser.add_argument("--dequantize", action="store_true", help=_DEQUANTIZE)
+    parser.add_argument("--keep-going", action="store_true", help="leave out tensors that cannot be read; exit with 1")
     parser.add_argument("--dry-run", action="store_true", help="print what would be written, and write nothing")
     parser.add_argument(
         "--force",

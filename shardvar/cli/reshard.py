@@ -4,14 +4,16 @@ from argparse import Namespace
 
 from shardvar.checkpoint.reports import VerifyReport, WriteReport
 from shardvar.checkpoint.reshard import reshard
-from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_path
+from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_name, short_path
 from shardvar.cli.usage import parse_casts, parse_count, parse_renames, parse_shards, parse_size
 from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, verify_with_progress
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, TablePolicy
 
+_LOST = 1
+
 
 def execute(arguments: Namespace) -> int:
-    """Write the checkpoint. Return 0, or what ``--verify`` makes of what was written."""
+    """Write the checkpoint. Return 0, or what ``--verify`` makes of what was written, or 1 where tensors were lost."""
     policy = _policy(arguments)
     partition = parse_shards(arguments.shards or ())
     rename = parse_renames(arguments.rename or (), arguments.rename_file)
@@ -30,6 +32,7 @@ def execute(arguments: Namespace) -> int:
             add_prefix=arguments.add_prefix,
             cast=cast,
             dequantize=arguments.dequantize,
+            keep_going=arguments.keep_going,
             force=arguments.force,
             dry_run=arguments.dry_run,
             progress=advance,
@@ -39,7 +42,8 @@ def execute(arguments: Namespace) -> int:
         print_json(report.to_json() | {"verified": verified and verified.ok})
     else:
         _print_report(report, verified)
-    return 0 if verified is None else code_of_report(verified)
+    code = 0 if verified is None else code_of_report(verified)
+    return code or (_LOST if report.lost else 0)
 
 
 def _policy(arguments: Namespace) -> TablePolicy | None:
@@ -54,6 +58,8 @@ def _print_report(report: WriteReport, verified: VerifyReport | None) -> None:
     size = f"{count(report.num_files, 'file')}, {human_size(report.nbytes)}"
     print(f"{done} {short_path(report.path)} ({report.format}): {what}, {size}")
     print(f"policy: {one_line(report.description)}")
+    for each in report.lost:
+        print(f"lost: {short_name(each.key or '')}: {each.kind}: {one_line(each.message)}")
     if report.reused_files:
         print(f"kept {count(report.reused_files, 'file')} that an interrupted run had finished")
     if report.dry_run:

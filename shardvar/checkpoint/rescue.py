@@ -1,0 +1,39 @@
+"""Rescue: which tensors of a damaged checkpoint are lost, so that all others can be written anew.
+
+Every payload is read and compared before the first byte is written: which tensors the target has must be known when it
+is planned. A reshard that keeps going therefore reads the source twice.
+"""
+
+import json
+from collections.abc import Set
+from typing import Any
+
+import numpy as np
+
+from shardvar.checkpoint.reader import Reader
+from shardvar.checkpoint.reports import Damage
+from shardvar.checkpoint.verify import check_payloads
+from shardvar.errors import CorruptCheckpoint, ReadError
+
+LOST = "shardvar.lost"
+"""The name in the metadata under which a target lists what could not be rescued."""
+
+
+def find_lost(reader: Reader, keys: Set[str]) -> tuple[Damage, ...]:
+    """Return, for each of the keys whose tensor cannot be read whole, the reason; ``CorruptCheckpoint`` if none can."""
+    errors: dict[str, ReadError] = {key: error for key, error in reader.faults.items() if key in keys}
+    entries = reader.entries()
+    tensors = entries.slices.tensors
+    wanted = np.array([key in keys and key not in errors for key in tensors.keys], dtype=np.bool)
+    chosen = entries.take(np.flatnonzero(wanted[entries.slices.tensor]))
+    for row, error in sorted(check_payloads(reader.source, chosen).items()):
+        errors.setdefault(chosen.slices.key(row), error)
+    if errors and len(errors) == len(keys):
+        raise CorruptCheckpoint(f"No tensor of {reader.path} is whole.", "`shardvar verify` lists what is wrong.")
+    return tuple(Damage(type(errors[key]).__name__, key, None, str(errors[key])) for key in reader if key in errors)
+
+
+def note_of(lost: tuple[Damage, ...]) -> dict[str, str]:
+    """Return the metadata that tell of lost tensors; none where nothing is lost."""
+    found: list[dict[str, Any]] = [{"key": each.key, "kind": each.kind, "message": each.message} for each in lost]
+    return {LOST: json.dumps(found)} if found else {}

@@ -1,0 +1,76 @@
+"""A reshard that keeps going writes every tensor that is whole, says what is lost, and loses nothing else."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.checkpoint.rescue import LOST
+from shardvar.cli import main
+from shardvar.errors import CorruptCheckpoint, MissingFile
+from shardvar.planning.policies import BalancedPolicy
+from spec_tests.helpers import paths
+
+MODEL = {name: np.full(20_000, number, np.float32) for number, name in enumerate("abcd")}
+
+
+@pytest.fixture(params=["shardvar", "tensorflow"])
+def broken(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return the path of a checkpoint in four files, of which one has a wrong byte and another is gone."""
+    sv.save(tmp_path / "m", MODEL, format=request.param, policy=BalancedPolicy(4))
+    files = sorted(path for path in tmp_path.iterdir() if "-of-" in path.name)
+    octets = bytearray(files[1].read_bytes())
+    octets[len(octets) // 2] ^= 1
+    files[1].write_bytes(octets)
+    os.remove(files[2])
+    return tmp_path / "m"
+
+
+def test_every_whole_tensor_is_written_and_every_other_is_named(broken: Path) -> None:
+    with pytest.raises(MissingFile):
+        sv.reshard(broken, broken.with_name("all"))
+    report = sv.reshard(broken, broken.with_name("saved"), format="safetensors", keep_going=True)
+    saved = sv.load(broken.with_name("saved"))
+    lost = {each.key: each.kind for each in report.lost}
+    assert sorted(lost.values()) == ["CorruptCheckpoint", "MissingFile"]
+    assert lost.keys() | saved.keys() == MODEL.keys() and not lost.keys() & saved.keys()
+    assert all(np.array_equal(saved[key], MODEL[key]) for key in saved)
+    with sv.open_checkpoint(broken.with_name("saved")) as reader:
+        assert {each["key"] for each in json.loads(reader.metadata.user[LOST])} == lost.keys()
+
+
+def test_a_dry_run_says_what_would_be_lost_and_writes_nothing(broken: Path) -> None:
+    report = sv.reshard(broken, broken.with_name("saved"), keep_going=True, dry_run=True)
+    assert len(report.lost) == 2 and not list(broken.parent.glob("saved*"))
+
+
+def test_a_checkpoint_without_damage_loses_nothing_and_is_not_marked(tmp_path: Path) -> None:
+    sv.save(tmp_path / "m", MODEL)
+    assert sv.reshard(tmp_path / "m", tmp_path / "n", keep_going=True).lost == ()
+    with sv.open_checkpoint(tmp_path / "n") as reader:
+        assert LOST not in reader.metadata.user
+    assert sv.diff(tmp_path / "m", tmp_path / "n").equal
+
+
+def test_where_nothing_is_whole_nothing_is_written(broken: Path) -> None:
+    whole = {each.key for each in sv.reshard(broken, broken.with_name("x"), keep_going=True, dry_run=True).lost}
+    with pytest.raises(CorruptCheckpoint, match="No tensor of .* is whole"):
+        sv.reshard(broken, broken.with_name("saved"), filter=sorted(filter(None, whole)), keep_going=True)
+    assert not list(broken.parent.glob("saved*"))
+
+
+def test_a_tensor_with_a_hole_is_lost_and_not_read_as_zeros(tmp_path: Path) -> None:
+    with pytest.raises(CorruptCheckpoint, match="No tensor of .* is whole"):
+        sv.reshard(paths.GOLDEN / "tensorflow" / "slices_with_hole" / "g", tmp_path / "saved", keep_going=True)
+
+
+@pytest.mark.smoke
+def test_the_command_prints_what_is_lost_and_ends_with_1(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reshard", str(broken), str(broken.with_name("saved")), "--keep-going"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if line.startswith("lost: ")]) == 2
+    assert main(["verify", str(broken.with_name("saved"))]) == 0
+    assert main(["reshard", str(broken.with_name("saved")), str(broken.with_name("again")), "--keep-going"]) == 0

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shardvar.errors import AmbiguousPath, ArgumentError, CheckpointNotFound
+from shardvar.errors import AmbiguousPath, ArgumentError, CheckpointNotFound, TargetExists
 from shardvar.formats.protocol import Format, Source
 from shardvar.formats.table import (
     format_named,
@@ -133,6 +133,9 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
     index = form.capabilities.folder_index
     if index:
         is_inside = name in ("", index)
+        if not is_inside and name in storage.names():
+            cause = f"{os.fsdecode(path)} is a file, and a checkpoint of the format {form.name} is a folder."
+            raise TargetExists(cause, "Choose another name.")
         folder = storage if is_inside else split_path(os.path.join(os.fsdecode(path), ""))[0]
         return Location(form, folder, index)
     if not name:

@@ -166,7 +166,7 @@ def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
     for key, error in reader.faults.items():
         if key in kept and key not in objects:
             is_unsupported = isinstance(error, UnsupportedError)
-            leave = " Or leave it out: name the others with filter= (--filter)." if is_unsupported else ""
+            leave = " Or leave it out with exclude= (--exclude)." if is_unsupported else ""
             raise type(error)(error.cause, error.remedy + leave)
     entries = reader.entries()
     tensors = entries.slices.tensors

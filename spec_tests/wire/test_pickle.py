@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from shardvar.errors import MalformedCheckpoint, ShardvarError
 from shardvar.wire.inert import Global, Node, Reference
+from shardvar.wire.opcode_writer import Call, Instance, build_pickle
 from shardvar.wire.pickle import parse_pickle
 from spec_tests.helpers.paths import GOLDEN
 
@@ -62,6 +63,9 @@ def as_torch(data: bytes) -> bytes:
     )
 
 
+SIZES = st.lists(st.integers(0, 300), max_size=3).map(tuple)
+
+
 def shown(value: Any) -> Any:
     """A tree of nodes as plain values, with the names and the parts of each."""
     if isinstance(value, Node):
@@ -85,6 +89,16 @@ def test_the_fast_path_gives_what_the_opcodes_give(instances: list[Slice], proto
         data = data[:2] + as_torch(data[11:])
     fast, slow = parse_pickle(data), parse_pickle(data, fast=False)
     assert shown(fast[0]) == shown(slow[0]) and fast[1] == slow[1]
+
+
+@given(st.lists(st.tuples(SIZES, SIZES), max_size=8))
+def test_sizes_that_are_one_value_are_read_alike_by_both_paths(pairs: list[tuple[Any, Any]]) -> None:
+    """As shardvar writes an index: a size that came before is a reference, also to one of the same instance."""
+    calls = [[Call("torch.Size", (size,)) for size in pair] for pair in pairs]
+    data = build_pickle([Instance("m.Slice", {"offsets": one, "sizes": other}) for one, other in calls], 4)
+    fast, slow = parse_pickle(data), parse_pickle(data, fast=False)
+    assert shown(fast[0]) == shown(slow[0])
+    assert [tuple(node.state.values()) for node in fast[0]] == pairs
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("torch_dcp/*/ckpt/.metadata")), ids=lambda path: path.parts[-3])

@@ -53,6 +53,12 @@ _BUILT_IN = {
         is_side=True,
     ),
     "gguf": _BuiltIn("shardvar.formats.gguf", (".gguf",), re.compile(r"\.gguf|-\d{5}-of-"), is_side=True),
+    "keras": _BuiltIn(
+        "shardvar.formats.keras",
+        (".keras", ".h5", ".hdf5", ".weights.json"),
+        re.compile(r"\.keras|(\.weights)?\.h5|\.hdf5|\.weights\.json"),
+        is_side=True,
+    ),
     "npy": _BuiltIn("shardvar.formats.npy", (".npy",), re.compile(r"\.npy"), is_side=True),
 }
 """In the order in which a path is offered to them."""

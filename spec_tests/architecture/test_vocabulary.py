@@ -23,6 +23,7 @@ HOMES = {
         "formats/torch/item_index.py",
         *(f"formats/zarr/{name}.py" for name in ("__init__", "contents", "decoder", "group", "orbax", "source")),
         "wire/zarr_metadata.py",
+        "formats/keras/hdf5.py",
     ),
     "piece": ("engine/pieces.py",),
 }

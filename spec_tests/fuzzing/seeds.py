@@ -128,6 +128,7 @@ _SEEDS = {
     "pickle": lambda: contents(".metadata"),
     "gguf": lambda: contents(".gguf"),
     "gguf_dequantized": lambda: contents(".gguf"),
+    "keras": lambda: contents(".h5"),
     "npy_file": lambda: contents(".npy"),
     "npy": npy,
     "safetensors_header": headers,

@@ -191,6 +191,7 @@ _READERS = [
     Target("pickle", parse_pickle),
     Target("gguf", reader_of("gguf", "ck.gguf", "ck.gguf")),
     Target("gguf_dequantized", read_dequantized),
+    Target("keras", reader_of("keras", "ck.weights.h5", "ck.weights.h5")),
     Target("npy_file", reader_of("npy", "ck.npy", "ck.npy")),
     Target("npy", read_npy),
     Target("safetensors_header", read_safetensors_header),

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from spec_tests.hostile.gguf import gguf_cases
+from spec_tests.hostile.keras import keras_cases
 from spec_tests.hostile.native import native_cases
 from spec_tests.hostile.npy import npy_cases
 from spec_tests.hostile.npz import npz_cases
@@ -29,6 +30,7 @@ CASES = [
     *gguf_cases(),
     *zarr_cases(),
     *orbax_cases(),
+    *keras_cases(),
 ]
 
 

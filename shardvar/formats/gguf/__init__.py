@@ -8,8 +8,8 @@ source      the payloads: as they are stored, or dequantized
 from dataclasses import dataclass
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.gguf.contents import read_contents
-from shardvar.formats.gguf.names import find_files
+from shardvar.formats.gguf.contents import read_gguf
+from shardvar.formats.gguf.names import find_gguf
 from shardvar.formats.gguf.source import GgufSource
 from shardvar.formats.protocol import Sink
 from shardvar.planning.capabilities import Capabilities
@@ -32,11 +32,11 @@ class GgufFormat:
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         """Return the files, and the first ones of split files, that ``name`` may mean."""
-        return find_files(storage, name)
+        return find_gguf(storage, name)
 
     def open(self, storage: Storage, name: str) -> GgufSource:
         """Open a file, or all parts of a split one; only their headers are read."""
-        return GgufSource(read_contents(storage, name))
+        return GgufSource(read_gguf(storage, name))
 
     def create(self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str) -> Sink:
         """Raise ``UnsupportedError``: the format is read only."""

@@ -86,7 +86,7 @@ class GgufContents:
     """Bytes that belong to no tensor."""
 
 
-def read_contents(storage: Storage, name: str) -> GgufContents:
+def read_gguf(storage: Storage, name: str) -> GgufContents:
     """Return the contents of a file, or of the split file of which ``name`` is the first part."""
     names = parts_of(storage, name)
     contents = GgufContents(DataFiles(storage, names))

@@ -18,7 +18,7 @@ SUFFIX = ".gguf"
 _PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
-def find_files(storage: Storage, name: str) -> list[str]:
+def find_gguf(storage: Storage, name: str) -> list[str]:
     """Return the files, and the first ones of split files, that a name may mean.
 
     A part stands for its split file, also where the first part is missing, so that opening it says so.

@@ -1,0 +1,52 @@
+"""keras, the files of Keras 3 and of Keras 2: arrays in HDF5, which h5py reads (extra ``keras``).
+
+names       file names, and what a person may type for a checkpoint
+hdf5        the arrays of one HDF5 file; the one module that imports h5py
+archive     the HDF5 file in a ``.keras`` archive
+contents    the arrays of all files
+source      the payloads
+"""
+
+from dataclasses import dataclass
+
+from shardvar.errors import UnsupportedError
+from shardvar.formats.keras.contents import read_keras
+from shardvar.formats.keras.names import find_keras
+from shardvar.formats.keras.source import KerasSource
+from shardvar.formats.protocol import Sink
+from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.index import Metadata
+from shardvar.planning.plan import Assignment
+from shardvar.storage.protocol import Storage
+
+CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset())
+"""Nothing is written: Keras restores a file only into the model whose layers it names."""
+
+
+@dataclass(frozen=True, slots=True)
+class KerasFormat:
+    """keras: one HDF5 file, alone or in an archive, or a set with an index."""
+
+    name: str = "keras"
+    """The name for ``format=``."""
+    capabilities: Capabilities = CAPABILITIES
+    """Nothing: it is only read."""
+
+    def locate(self, storage: Storage, name: str) -> list[str]:
+        """Return the files, and the indexes of sets, that ``name`` may mean."""
+        return find_keras(storage, name)
+
+    def open(self, storage: Storage, name: str) -> KerasSource:
+        """Open a file, an archive, or the set of that index. A model's configuration is never built."""
+        return KerasSource(read_keras(storage, name))
+
+    def create(self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str) -> Sink:
+        """Raise ``UnsupportedError``: the format is read only."""
+        raise UnsupportedError("The format keras is read and not written.", "Choose the format safetensors.")
+
+    def remove(self, storage: Storage, name: str) -> None:
+        """Raise ``UnsupportedError``: the format is read only."""
+        raise UnsupportedError("The format keras is read and not written.", "Remove the file.")
+
+
+FORMAT = KerasFormat()

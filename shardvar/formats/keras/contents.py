@@ -1,0 +1,145 @@
+"""The arrays of a file of Keras, of an archive, or of a set of files.
+
+The key of an array is its path in HDF5: ``layers/dense/vars/0``. An array that two files of a set have is a fault of
+its key. The index of a set names files for the paths of layers, and not for arrays: what a missing file would have held
+is named by the paths of its layers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardvar.errors import (
+    READ_ERRORS,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    ReadError,
+    prefix_errors,
+)
+from shardvar.formats.files import DataFiles
+from shardvar.formats.keras.archive import Span, find_span
+from shardvar.formats.keras.hdf5 import Dataset, Hdf5File
+from shardvar.formats.keras.names import ARCHIVE_SUFFIX, HDF5_MAGIC, INDEX_SUFFIX
+from shardvar.formats.protocol import Finding
+from shardvar.limits import MAX_HEADER_NBYTES
+from shardvar.storage.protocol import Storage
+from shardvar.wire import strict_json
+from shardvar.wire.damage import COPY_AGAIN, DISTRUST, SNIFF_NBYTES, WRITE_AGAIN, foreign_file, invalid, past_limit
+from shardvar.wire.zip import LOCAL_MAGIC
+
+_INDEX_DEPTH = 32
+
+
+@dataclass(slots=True, eq=False)
+class KerasContents:
+    """The arrays of all files."""
+
+    data: DataFiles
+    """The files, open."""
+    opened: dict[int, Hdf5File] = field(default_factory=dict)
+    """The files as h5py has them open, by number."""
+    spans: dict[int, Span] = field(default_factory=dict)
+    """The HDF5 bytes of each file."""
+    datasets: dict[str, tuple[int, Dataset]] = field(default_factory=dict)
+    """The number of the file, and the place in it, of each array that can be read."""
+    rows: list[tuple[int, Dataset]] = field(default_factory=list)
+    """The same in the order of the keys, without those at fault."""
+    faults: dict[str, ReadError] = field(default_factory=dict)
+    """The keys that cannot be read, with the reason."""
+    findings: list[Finding] = field(default_factory=list)
+    """Links that were not followed, and arrays that the index of a set does not name."""
+    attributes: dict[str, str] = field(default_factory=dict)
+    """Keras' version, where a file has it."""
+
+
+def read_keras(storage: Storage, name: str) -> KerasContents:
+    """Return the contents of the file, the archive, or the set with the index ``name``."""
+    layers = _read_index(storage, name) if name.endswith(INDEX_SUFFIX) else {}
+    names = sorted({file for files in layers.values() for file in files}) if layers else [name]
+    contents = KerasContents(DataFiles(storage, names))
+    try:
+        for number, file in enumerate(names):
+            own = [layer for layer, files in layers.items() if file in files]
+            try:
+                _add_file(contents, number, [*own] if layers else None)
+            except READ_ERRORS as error:
+                if not layers:
+                    raise
+                contents.faults.update((layer, type(error)(f"{layer!r}: {error.cause}", error.remedy)) for layer in own)
+    except BaseException:
+        close_all(contents)
+        raise
+    found = sorted((key, place) for key, place in contents.datasets.items() if key not in contents.faults)
+    contents.rows = [place for _, place in found]
+    return contents
+
+
+def close_all(contents: KerasContents) -> None:
+    """Close the files."""
+    for file in contents.opened.values():
+        file.close()
+    contents.data.close()
+
+
+def _add_file(contents: KerasContents, number: int, layers: Sequence[str] | None) -> None:
+    """Add the arrays of one file; ``layers`` are the paths that the index of a set names it for."""
+    file = contents.data.open(number)
+    with prefix_errors(file.name):
+        is_archive = file.name.endswith(ARCHIVE_SUFFIX) or file.read(0, min(4, file.size)) == LOCAL_MAGIC
+        span = contents.spans[number] = find_span(file, is_archive, HDF5_MAGIC)
+        opened = contents.opened[number] = Hdf5File(file, span)
+        listing = opened.list()
+    contents.attributes |= listing.attributes
+    for key, fault in listing.faults.items():
+        contents.faults[key] = type(fault)(f"{file.name}: {fault.cause}", fault.remedy)
+    place = contents.data.names[number]
+    contents.findings += [Finding(place, note, False) for note in listing.notes]
+    for dataset in listing.datasets:
+        if dataset.key in contents.datasets:
+            other = contents.data.names[contents.datasets[dataset.key][0]]
+            cause = f"{file.name}: {dataset.key!r} is in {other!r} too."
+            contents.faults[dataset.key] = InvalidCheckpoint(cause, WRITE_AGAIN)
+        contents.datasets[dataset.key] = number, dataset
+    if layers is not None:
+        _compare(contents, place, layers, [dataset.key for dataset in listing.datasets])
+
+
+def _compare(contents: KerasContents, place: str, layers: Sequence[str], keys: Sequence[str]) -> None:
+    """Compare what the index of a set says of a file with what the file has."""
+    paths = {key.rpartition("/")[0] for key in keys}
+    for layer in sorted(set(layers) - paths):
+        cause = f"{place}: {layer!r}: The index of the set says that it has arrays here, but it has none."
+        contents.faults[layer] = IncompleteCheckpoint(cause, COPY_AGAIN)
+    for path in sorted(paths - set(layers)):
+        contents.findings.append(Finding(place, f"The index of the set does not name it for {path!r}.", True))
+
+
+def _read_index(storage: Storage, name: str) -> Mapping[str, Sequence[str]]:
+    """Return the files of each layer."""
+    file = storage.open(name)
+    try:
+        with prefix_errors(file.name):
+            if file.size > MAX_HEADER_NBYTES:
+                raise past_limit(f"The index has {file.size} bytes", "MAX_HEADER_NBYTES")
+            text = file.read(0, file.size)
+            if not text.lstrip().startswith(b"{"):
+                why = "it does not begin a JSON object"
+                raise foreign_file("the index of a set", text[:SNIFF_NBYTES], file.size, why)
+            index = strict_json.parse_json(text, _INDEX_DEPTH)
+            weight_map = index.get("weight_map") if type(index) is dict else None
+            if type(weight_map) is not dict or not weight_map:
+                raise invalid("The index lacks a weight_map from paths of layers to names of files.")
+            return {layer.strip("/"): _files(layer, files) for layer, files in weight_map.items()}
+    finally:
+        file.close()
+
+
+def _files(layer: str, files: Any) -> list[str]:
+    """Return the files of a layer: one name, or a list of names of files beside the index."""
+    names = [files] if isinstance(files, str) else files
+    if type(names) is not list or not names or not set(map(type, names)) <= {str}:
+        raise invalid(f"The weight_map has no names of files for {layer!r}.")
+    for name in names:
+        if name in ("", ".", "..") or set(name) & set("/\\\0"):
+            raise InvalidCheckpoint(f"The index names {name!r}, which is not a file beside it.", DISTRUST)
+    return names

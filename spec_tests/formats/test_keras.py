@@ -1,0 +1,303 @@
+"""Keras' files: the golden ones by Keras, through the verbs; and files of h5py with what Keras never writes."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import (
+    AmbiguousPath,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    MissingExtra,
+    MissingFile,
+    ShardvarError,
+    UnsupportedError,
+)
+from shardvar.formats.keras import FORMAT
+from shardvar.storage.local import LocalStorage
+from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases, read_whole
+from spec_tests.hostile.keras import MEMBER, WEIGHTS
+from spec_tests.hostile.npz import Member, archive
+
+CASES = golden_cases("keras")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_golden_checkpoint_is_read_as_a_careful_reader_does(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-DAMAGE-1 (RFC 001)"""
+    monkeypatch.chdir(tmp_path)
+    expected, tensors = expectation("keras", case), expectation("keras", case)["tensors"]
+    path = GOLDEN / "keras" / case / expected["open"]
+    if expected["verdict"] == "refuse":
+        assert not sv.verify(path).ok
+        with pytest.raises((MalformedCheckpoint, IncompleteCheckpoint)):
+            sv.load(path)
+    else:
+        assert sv.verify(path).ok
+        with sv.open_checkpoint(path) as reader:
+            assert set(reader) - set(reader.faults) == tensors.keys()
+            for key in tensors:
+                assert described(reader.read(key), tensors[key]).items() <= tensors[key].items(), key
+            assert reader.faults.keys() == ({"external"} if case == "links" else set())
+    assert list(tmp_path.iterdir()) == [], "something was run"
+
+
+def test_contiguous_arrays_are_read_in_place_and_mapped() -> None:
+    """In an archive too."""
+    for path in (GOLDEN / "keras" / "weights_mlp" / "m.weights.h5", GOLDEN / "keras" / "keras_file" / "m.keras"):
+        with sv.open_checkpoint(path) as reader:
+            assert reader.entries().plain.all()
+        mapped, loaded = sv.load(path, mmap=True), sv.load(path)
+        assert all(np.array_equal(mapped[key], loaded[key]) for key in loaded)
+
+
+STORED: dict[str, dict[str, Any]] = {
+    "big_endian": {"data": np.arange(60).reshape(5, 12).astype(">i4")},
+    "chunked": {"data": np.arange(60.0).reshape(5, 12), "chunks": (2, 5)},
+    "deflated": {"data": np.arange(60.0).reshape(5, 12), "chunks": (5, 1), "compression": "gzip", "shuffle": True},
+    "lzf": {"data": np.arange(60, dtype=">u2").reshape(3, 4, 5), "chunks": (2, 3, 2), "compression": "lzf"},
+    "guarded": {"data": np.arange(60).astype(">c16"), "chunks": (7,), "fletcher32": True},
+    "scalar": {"data": np.float32(2.5)},
+    "bool": {"data": np.array([True, False])},
+    "nothing": {"data": np.zeros((0, 3), np.float32)},
+}
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """A file with arrays that are stored in every way."""
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        for name, how in STORED.items():
+            file.create_dataset(f"a/{name}", **how)
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_layout(h5py.h5d.COMPACT)
+        space = h5py.h5s.create_simple((3,))
+        compact = h5py.h5d.create(file["a"].id, b"compact", h5py.h5t.IEEE_F64LE, space, plist)
+        compact.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(3.0))
+    return tmp_path / "m.h5"
+
+
+def test_arrays_are_read_however_they_are_stored(many: Path) -> None:
+    loaded = sv.load(many)
+    assert loaded.pop("a/compact").tolist() == [0, 1, 2]
+    assert loaded.keys() == {f"a/{name}" for name in STORED}
+    for name, how in STORED.items():
+        expected = how["data"].astype(how["data"].dtype.newbyteorder("<"))
+        found = loaded[f"a/{name}"]
+        assert (found.dtype, found.shape, found.tobytes()) == (expected.dtype, expected.shape, expected.tobytes()), name
+    sv.reshard(many, many.parent / "m.npz")
+    assert sv.diff(many, many.parent / "m.npz").equal
+
+
+@given(data=st.data())
+def test_a_part_of_a_payload_is_a_part_of_the_whole(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("keras")
+    shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+    array = np.arange(np.prod(shape)).reshape(shape).astype(data.draw(st.sampled_from([">f4", "<u2", ">i8"])))
+    parts = tuple(data.draw(st.integers(1, extent)) for extent in shape)
+    with h5py.File(directory / "m.h5", "w") as file:
+        file.create_dataset("x", data=array, chunks=parts)
+    source = FORMAT.open(LocalStorage(str(directory)), "m.h5")
+    octets = array.astype(array.dtype.newbyteorder("<")).tobytes()
+    (entries,) = source.index.scan()
+    start, stop = sorted(data.draw(st.integers(0, len(octets))) for _ in range(2))
+    part = bytearray(stop - start)
+    source.read_into(entries, 0, start, memoryview(part))
+    assert part == octets[start:stop]
+    source.close()
+
+
+def test_large_rows_are_decoded_in_units(tmp_path: Path) -> None:
+    """Along an inner axis, so that a part of a row does not take the memory of the row."""
+    array = np.arange(2 * 3 * 300_000, dtype=">i4").reshape(2, 3, 300_000)
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file.create_dataset("x", data=array, chunks=(1, 2, 100_000))
+    assert np.array_equal(sv.load(tmp_path / "m.h5")["x"], array)
+    with sv.open_checkpoint(tmp_path / "m.h5") as reader:
+        assert reader.read("x", np.s_[1, 1, 7:9]).tolist() == array[1, 1, 7:9].tolist()
+
+
+def test_checksums_of_hdf5_are_compared_and_count(many: Path) -> None:
+    report = sv.verify(many)
+    assert report.ok and report.outcomes["a/guarded"] == "ok" and report.outcomes["a/chunked"] == "not verifiable"
+    data = bytearray(many.read_bytes())
+    place = data.index(np.arange(7).astype(">c16").tobytes())
+    data[place + 3] ^= 1
+    many.write_bytes(data)
+    assert sv.verify(many).outcomes["a/guarded"] == "damaged"
+    with pytest.raises(CorruptCheckpoint, match="a/guarded"):
+        sv.load(many)
+
+
+def test_the_checksum_of_an_archive_is_compared_by_verify(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "keras" / "keras_file" / "m.keras", tmp_path / "m.keras")
+    assert set(sv.verify(tmp_path / "m.keras").outcomes.values()) == {"ok"}
+    data = bytearray((tmp_path / "m.keras").read_bytes())
+    with sv.open_checkpoint(tmp_path / "m.keras") as reader:
+        data[int(reader.entries().start[0])] ^= 1
+    (tmp_path / "m.keras").write_bytes(data)
+    report = sv.verify(tmp_path / "m.keras")
+    assert not report.ok and "CRC" in report.damages[0].message and set(report.outcomes.values()) == {"not verifiable"}
+
+
+def error_of(path: Path, key: str) -> ShardvarError:
+    with sv.open_checkpoint(path) as reader:
+        return reader.faults[key]
+
+
+def test_data_in_other_files_are_refused_and_the_files_not_opened(tmp_path: Path) -> None:
+    """External storage, external links and virtual datasets, whose files are fifos: opening one would hang."""
+    (tmp_path / "raw").write_bytes(bytes(80))
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = np.arange(10.0)
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file.create_dataset("stored", (10,), "<f8", external=[(str(tmp_path / "raw"), 0, 80)])
+        layout = h5py.VirtualLayout((10,), "<f8")
+        layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", (10,))
+        file.create_virtual_dataset("virtual", layout)
+        file["linked"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "x")
+        file["good"] = np.arange(3.0)
+    for name in ("raw", "other.h5"):
+        (tmp_path / name).unlink()
+        os.mkfifo(tmp_path / name)
+    for key in ("stored", "virtual", "linked"):
+        error = error_of(tmp_path / "m.h5", key)
+        assert isinstance(error, UnsupportedError) and "not " in error.cause and error.remedy
+    assert sv.load(tmp_path / "m.h5", ["good"])["good"].tolist() == [0, 1, 2]
+
+
+def test_what_cannot_be_read_is_a_fault_of_its_key(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file.create_dataset("never", (4,), "<f4")
+        part = file.create_dataset("in_part", (4,), "<f4", chunks=(2,))
+        part[:2] = 1
+        file.create_dataset("text", data="a text")
+        file.create_dataset("compound", data=np.zeros(2, [("a", "f4"), ("b", "i4")]))
+        file.create_dataset("empty", data=h5py.Empty("f4"))
+        file.create_dataset("huge_chunk", (1 << 13, 1 << 12), "<f4", chunks=(1 << 13, 1 << 12))
+        file.create_dataset("opaque", data=np.zeros(2, "V2"))
+        file.create_dataset("nbit", data=np.arange(4, dtype="u4"), chunks=(4,), scaleoffset=8)
+        file["good"] = np.arange(3.0)
+    with sv.open_checkpoint(tmp_path / "m.h5") as reader:
+        assert {key: type(error) for key, error in reader.faults.items()} == {
+            "never": IncompleteCheckpoint,
+            "in_part": IncompleteCheckpoint,
+            **dict.fromkeys(("text", "compound", "empty", "huge_chunk", "opaque", "nbit"), UnsupportedError),
+        }
+        assert reader.read("good").tolist() == [0, 1, 2]
+
+
+def test_integers_that_do_not_fill_their_bytes_are_not_read_in_place(tmp_path: Path) -> None:
+    kind = h5py.h5t.STD_I32LE.copy()
+    kind.set_precision(24)
+    kind.set_offset(8)
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        stored = h5py.h5d.create(file.id, b"x", kind, h5py.h5s.create_simple((3,)))
+        stored.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array([1, -2, 3], "<i4"))
+    assert sv.load(tmp_path / "m.h5")["x"].tolist() == [1, -2, 3]
+
+
+def test_groups_are_entered_once(tmp_path: Path) -> None:
+    """Hard links may lead in circles, or to 2^40 paths."""
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        group = file.create_group("0")
+        for _ in range(1, 40):
+            inner = group.create_group("a")
+            group["b"] = inner
+            group = inner
+        group["x"] = np.arange(3.0)
+        group["top"] = file["0"]
+        file["soft"] = h5py.SoftLink("/0")
+        file["dangling"] = h5py.SoftLink("/nowhere")
+    report = sv.verify(tmp_path / "m.h5")
+    assert report.ok and report.num_tensors == 1 and len(report.notes) == 2
+
+
+def test_one_array_under_many_names_does_not_become_many_large_ones(tmp_path: Path) -> None:
+    for how in ({}, {"chunks": (1 << 10,)}):
+        with h5py.File(tmp_path / "m.h5", "w") as file:
+            file.create_dataset("0", data=np.zeros(1 << 15), **how)  # type: ignore[arg-type]
+            for number in range(1, 40):
+                file[str(number)] = file["0"]
+        assert isinstance(error_of(tmp_path / "m.h5", "39"), InvalidCheckpoint)
+
+
+def copy_set(directory: Path) -> Path:
+    shutil.copytree(GOLDEN / "keras" / "sharded_weights", directory, dirs_exist_ok=True)
+    (directory / "expected.json").unlink()
+    return directory
+
+
+def test_a_set_is_one_checkpoint_by_any_of_its_names(tmp_path: Path) -> None:
+    copy_set(tmp_path)
+    for name in ("", "m", "m.weights.json", "m_00000.weights.h5", "m_00001.weights.h5"):
+        assert len(sv.load(tmp_path / name)) == 6
+    (tmp_path / "m_00001.weights.h5").unlink()
+    assert isinstance(error_of(tmp_path / "m.weights.json", "layers/dense_1/vars"), MissingFile)
+    assert sv.load(tmp_path, ["layers/dense/vars/1"])["layers/dense/vars/1"].shape == (64,)
+    with pytest.raises(MissingFile, match="m_00001"):
+        sv.load(tmp_path)
+
+
+def test_an_array_in_two_files_of_a_set_is_refused(tmp_path: Path) -> None:
+    index = json.loads((copy_set(tmp_path) / "m.weights.json").read_text())
+    for files in index["weight_map"].values():
+        files[:] = ["m_00000.weights.h5", "m_00001.weights.h5"]
+    shutil.copy(tmp_path / "m_00000.weights.h5", tmp_path / "m_00001.weights.h5")
+    (tmp_path / "m.weights.json").write_text(json.dumps(index))
+    assert isinstance(error_of(tmp_path / "m.weights.json", "layers/dense/vars/0"), InvalidCheckpoint)
+    assert isinstance(error_of(tmp_path / "m.weights.json", "layers/dense_2/vars"), IncompleteCheckpoint)
+
+
+def test_a_file_of_another_name_is_known_by_its_first_bytes(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "keras" / "keras_file" / "m.keras", tmp_path / "an archive")
+    (tmp_path / "weights").write_bytes(WEIGHTS)
+    assert len(sv.load(tmp_path / "an archive")) == 22 and len(sv.load(tmp_path / "weights")) == 8
+
+
+def test_weights_beside_another_checkpoint_are_read_by_their_own_path(tmp_path: Path) -> None:
+    (tmp_path / "tf_model.h5").write_bytes(WEIGHTS)
+    assert len(sv.load(tmp_path)) == 8
+    sv.save(tmp_path / "model.safetensors", {"t": np.arange(3)})
+    assert list(sv.load(tmp_path)) == ["t"]
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "other.h5").write_bytes(WEIGHTS)
+    with pytest.raises(AmbiguousPath):
+        sv.load(tmp_path)
+
+
+def test_a_compressed_archive_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "m.keras").write_bytes(archive(Member(MEMBER, b"\3\0", 8, 1000, 0)))
+    with pytest.raises(UnsupportedError, match="zip -0"):
+        sv.load(tmp_path / "m.keras")
+
+
+def test_without_h5py_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.h5").write_bytes(WEIGHTS)
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'shardvar\[keras\]'"):
+        sv.load(tmp_path / "m.h5")
+
+
+def test_payloads_are_read_through_the_protocol() -> None:
+    source = FORMAT.open(LocalStorage(str(GOLDEN / "keras" / "legacy_h5")), "m.h5")
+    arrays, errors = read_whole(source)
+    assert not errors and arrays["optimizer_weights/sgd/iteration"] == 1
+    assert dict(source.index.metadata.user) == {"keras_version": "3.15.1", "backend": "tensorflow"}
+    source.close()

@@ -268,7 +268,9 @@ def check_payloads(
     read_moves(reading, MoveTable(plain, zeros, plain, zeros, entries.slices.nbytes[plain]), None)
     evidence.check()
     # Many of the others can only be decoded from their beginning: in order, and by one thread.
-    for row in np.flatnonzero(~entries.plain).tolist():
+    others = np.flatnonzero(~entries.plain)
+    evidence.expect(others)
+    for row in others.tolist():
         evidence.read_whole(row)
         progress(int(entries.slices.nbytes[row]))
     # Values, of payloads that are not damaged.

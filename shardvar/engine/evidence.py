@@ -119,6 +119,12 @@ class Evidence:
             if is_full:
                 self.compare()
 
+    def expect(self, rows: Ints) -> None:
+        """Tell the source which payloads that it decodes will be read next, in order, if it wants to know."""
+        expect: Callable[[EntryTable, Ints], None] | None = getattr(self.source, "expect", None)
+        if expect is not None and len(rows):
+            expect(self.entries, rows)
+
     def compare(self) -> None:
         """Compare what was read since the last time."""
         with self._lock:

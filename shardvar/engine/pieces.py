@@ -92,6 +92,7 @@ def read_moves(reading: Reading, moves: MoveTable, buffers: Buffers | None, *, b
     _read_long(reading, moves.where(plain & ~in_runs & ~is_small), buffers, reading.run)
     _read_runs(reading, moves.where(in_runs), buffers or {})
     # Most codings can only be read from their beginning, so threads would make each of them begin anew.
+    reading.evidence.expect(moves.source[~plain])
     _read_long(reading, moves.where(~plain), buffers, run_in_order)
 
 

@@ -162,6 +162,8 @@ def read_regions(reading: Reading, wanted: RegionTable, buffers: Buffers) -> Non
     # Gaps up to the size of a span are read along, since the rows of a table of many columns take a few bytes of each.
     alone = Reading(reading.evidence, in_threads=reading.in_threads)
     read_small(alone, spans, receive, gap_nbytes=SMALL_NBYTES)
+    payloads = wanted.row[first]
+    reading.evidence.expect(payloads[~reading.entries.plain[payloads]])
     for number in np.flatnonzero(~is_small).tolist():
         group = wanted.take(np.arange(bounds[number], bounds[number + 1]))
         if len(group) == 1:

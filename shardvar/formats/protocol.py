@@ -32,6 +32,11 @@ and the shape of the encoded bytes, and has these methods:
                                       writes again as they are (``Metadata.objects``); compares their checksums.
                                       ``reshard`` calls it
 
+A source that decodes slowly may have this method, which the engine calls if it exists:
+
+    expect(entries, rows) -> None     says which entries that are not plain will be read next, in that order, so that
+                                      they can be decoded ahead; others may be read all the same
+
 Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. The engine writes every payload at its
 place in a file that has a temporary name, then the bytes that frame the payloads, and syncs the file. Once all files
 are finished, ``Sink.commit`` puts them in place, the index last. Nothing is visible before.

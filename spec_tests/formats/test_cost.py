@@ -59,6 +59,7 @@ def write(construct: Construct, count: int, directory: Path) -> tuple[str, int]:
     directory.mkdir()
     files = construct.files(count)
     for name, octets in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_bytes(octets)
     return str(directory / construct.path), sum(map(len, files.values()))
 

@@ -42,6 +42,20 @@ class MemoryFile:
 
 
 @dataclass
+class MemoryFolder:
+    """A folder of a storage in memory."""
+
+    storage: "MemoryStorage"
+    prefix: str
+
+    def open(self, name: str) -> MemoryFile:
+        return self.storage.open_listed(self.prefix + name)
+
+    def folder(self, name: str) -> "MemoryFolder":
+        return MemoryFolder(self.storage, f"{self.prefix}{name}/")
+
+
+@dataclass
 class MemoryStorage:
     """The files of one input: the first under a name of its own, the others under those that a reader asks for."""
 
@@ -63,5 +77,20 @@ class MemoryStorage:
             raise MissingFile(f"There is no {name}.", "")
         return MemoryFile(f"{self.path}/{name}", self._pieces[self._names.index(name)])
 
+    def open_listed(self, path: str) -> MemoryFile:
+        """Open a file of ``tree`` by its path."""
+        if path not in self._names:
+            raise MissingFile(f"There is no {path}.", "")
+        return MemoryFile(f"{self.path}/{path}", self._pieces[self._names.index(path)])
+
     def names(self) -> list[str]:
         return sorted(self._names)
+
+    def tree(self) -> dict[str, int]:
+        """The files of an array of Zarr: its description, and then chunks, in folders below it."""
+        found = [*self._names, "t/.zarray", "t/0", "t/1"] if self.first == "_METADATA" else [*self._names, "c/0", "c/1"]
+        self._names = found[: len(self._pieces)]
+        return {name: len(self._pieces[position]) for position, name in enumerate(self._names)}
+
+    def folder(self, name: str) -> "MemoryFolder":
+        return MemoryFolder(self, f"{name}/")

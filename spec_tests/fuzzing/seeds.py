@@ -37,6 +37,14 @@ def sets() -> Iterator[bytes]:
         yield SEPARATOR.join([index.read_bytes(), *(path.read_bytes() for path in data[:4])])
 
 
+def trees(index: str, *names: str) -> Iterator[bytes]:
+    """The files of these paths in the folder of each index that has them."""
+    for found in files(index):
+        paths_of_tree = [found.parent / name for name in names]
+        if all(path.is_file() for path in paths_of_tree):
+            yield SEPARATOR.join(path.read_bytes() for path in paths_of_tree)
+
+
 def files(ending: str) -> list[Path]:
     found = [path for place in ("golden", "hostile") for path in (paths.SPEC_TESTS / place).rglob(f"*{ending}")]
     return sorted(path for path in found if path.is_file())
@@ -125,6 +133,8 @@ _SEEDS = {
     "torch_index": lambda: contents(".metadata"),
     "torch_saved": lambda: contents(".pt"),
     "torch_ranks": lambda: (octets for octets in contents(".pt") if b"DTensor" in octets or b"ShardedTensor" in octets),
+    "zarr": lambda: trees("zarr.json", "t/zarr.json", "t/c/0"),
+    "orbax": lambda: trees("_METADATA", "_METADATA", "t/.zarray", "t/0", "t/1"),
     "pickle": lambda: contents(".metadata"),
     "gguf": lambda: contents(".gguf"),
     "gguf_dequantized": lambda: contents(".gguf"),

@@ -188,6 +188,8 @@ _READERS = [
     Target("torch_index", reader_of("torch", ".metadata", ".metadata")),
     Target("torch_saved", reader_of("pt", "ck.pt", "ck.pt")),
     Target("torch_ranks", reader_of("pt", "ck_world_size_1", "ck_world_size_1_rank_0.pt")),
+    Target("zarr", reader_of("zarr", "zarr.json", "zarr.json")),
+    Target("orbax", reader_of("orbax", "_METADATA", "_METADATA")),
     Target("pickle", parse_pickle),
     Target("gguf", reader_of("gguf", "ck.gguf", "ck.gguf")),
     Target("gguf_dequantized", read_dequantized),

@@ -16,6 +16,7 @@ import numpy as np
 from shardvar.formats.tensorflow.contents import slice_key
 from spec_tests.helpers.native_checkpoints import hand_made
 from spec_tests.hostile import torch as torch_file
+from spec_tests.hostile import zarr
 from spec_tests.hostile.case import Files
 from spec_tests.hostile.gguf import Field, Info, gguf, split, text
 from spec_tests.hostile.gguf import number as gguf_number
@@ -407,6 +408,63 @@ def pt_ranks_keys(count: int) -> Files:
     return {"ck_world_size_1_rank_0.pt": torch_file.archive(body + b"u", ("data/0", bytes(16)))}
 
 
+# --- Zarr and Orbax
+
+
+def zarr_arrays(count: int) -> Files:
+    group = zarr.zarr(zarr.array(), c_0=zarr.VALUES)
+    described, octets = group.pop("t/zarr.json"), group.pop("t/c/0")
+    for number in range(count):
+        group |= {f"t{number}/zarr.json": described, f"t{number}/c/0": octets}
+    return group
+
+
+def zarr_files(count: int) -> Files:
+    """The chunks of one array, an element each."""
+    described = zarr.array(shape=[count], chunk_grid=zarr.grid(1))
+    return zarr.zarr(described, **{f"c_{number}": zarr.VALUES[:4] for number in range(count)})
+
+
+def zarr_absent(count: int) -> Files:
+    """The chunks of one array, which are absent."""
+    return zarr.zarr(zarr.array(shape=[count], chunk_grid=zarr.grid(1), attributes={"pad": "x" * 400 * count}))
+
+
+def zarr_axes(count: int) -> Files:
+    """Arrays of 32 axes."""
+    files = zarr.zarr(zarr.array(shape=[4] + [1] * 31, chunk_grid=zarr.grid(4, *[1] * 31)))
+    described = files.pop("t/zarr.json")
+    for number in range(count):
+        files |= {f"t{number}/zarr.json": described, "/".join([f"t{number}/c", *"0" * 32]): zarr.VALUES}
+    return files
+
+
+def zarr_codecs(count: int) -> Files:
+    """Codecs of one array, each of which copies the chunk."""
+    codecs = [zarr.BYTES, *[{"name": "zstd"}] * count]
+    return zarr.zarr(zarr.array(codecs=codecs), c_0=zarr.VALUES)
+
+
+def orbax_leaves(count: int) -> Files:
+    files = zarr.orbax(*(zarr.leaf(f"t{number}") for number in range(count)))
+    described = files.pop("t/.zarray")
+    chunks = {name: files.pop(f"t/{name}") for name in ("0", "1")}
+    for number in range(count):
+        files |= {f"t{number}/.zarray": described}
+        files |= {f"t{number}/{name}": octets for name, octets in chunks.items()}
+    return files
+
+
+def orbax_lost(count: int) -> Files:
+    """Leaves whose arrays are not there."""
+    return zarr.orbax(*(zarr.leaf(f"t{number}") for number in range(count)))
+
+
+def orbax_steps(count: int) -> Files:
+    """Leaves whose paths repeat the names of all before."""
+    return zarr.orbax(zarr.leaf(*["t"] * count), zarr.leaf("t"))
+
+
 CONSTRUCTS = [
     Construct("tf key prefixes", "ck", tf_key_prefixes, 2000),
     Construct("tf key prefixes of allowed keys", "ck", tf_key_prefixes_of_allowed_keys, 2000),
@@ -449,6 +507,14 @@ CONSTRUCTS = [
     Construct("gguf shared", "ck.gguf", gguf_shared, 1000),
     Construct("gguf duplicates", "ck.gguf", gguf_duplicates, 2000),
     Construct("gguf parts", "ck", gguf_parts, 200),
+    Construct("zarr arrays", "zarr.json", zarr_arrays, 150),
+    Construct("zarr files", "zarr.json", zarr_files, 500),
+    Construct("zarr absent", "zarr.json", zarr_absent, 2000),
+    Construct("zarr axes", "zarr.json", zarr_axes, 20),
+    Construct("zarr codecs", "zarr.json", zarr_codecs, 500),
+    Construct("orbax leaves", "_METADATA", orbax_leaves, 150),
+    Construct("orbax lost", "_METADATA", orbax_lost, 2000),
+    Construct("orbax steps", "_METADATA", orbax_steps, 20000),
     Construct("native keys", "ck", native_keys, 2000),
     Construct("native rows", "ck", native_rows, 3000),
     Construct("native rods", "ck", native_rods, 4800),

@@ -2,6 +2,7 @@
 
 names      file names, and the checkpoints that a folder holds
 files      the files of a tree of folders
+ahead      decoding what will be asked for next
 contents   the arrays as a table of contents, and what they may claim
 decoder    TensorStore, which decodes chunks
 source     the payloads

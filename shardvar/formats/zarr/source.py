@@ -1,7 +1,8 @@
 """The payloads of an open checkpoint of Zarr or Orbax.
 
 A chunk is decoded whole, or if it consists of inner chunks, some rows of these at a time. What was decoded last is
-kept, since the engine asks for blocks of it one after the other.
+kept, since the engine asks for blocks of it one after the other. The engine says what it will ask for next
+(``expect``): chunks without inner ones are decoded ahead, by TensorStore's threads.
 """
 
 from collections import OrderedDict
@@ -15,18 +16,16 @@ from shardvar.errors import prefix_errors
 from shardvar.forks import new_lock
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
+from shardvar.formats.zarr.ahead import Ahead, Band
 from shardvar.formats.zarr.contents import Chunks, Contents, Convention
 from shardvar.formats.zarr.decoder import Decoder
-from shardvar.layout.dtypes import numpy_dtype
+from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import EntryTable, TableIndex
 
 _BAND_NBYTES = 1 << 23
 """Bytes that are decoded at once of a chunk that consists of inner chunks."""
-_KEPT_NBYTES = 1 << 24
-"""Bytes that are kept, unless one band is larger."""
-
-Band = tuple[int, int, int]
-"""The number of an entry, and the range of its rows that is decoded at once."""
+_KEPT_BANDS = 2
+"""Bands that are kept once they were asked for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +44,12 @@ class ZarrSource:
     """TensorStore."""
     _decoded: "OrderedDict[Band, memoryview]" = field(default_factory=OrderedDict)
     """The bytes of the bands that were read last."""
+    _ahead: Ahead = field(init=False)
+    """Bands that will be asked for."""
     _lock: Any = field(default_factory=new_lock)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_ahead", Ahead(self._start))
 
     @property
     def crc(self) -> None:
@@ -80,7 +84,15 @@ class ZarrSource:
         """Close the files."""
         with self._lock:
             self._decoded.clear()
+        self._ahead.expect(())
         self.data.close()
+
+    def expect(self, entries: EntryTable, rows: Ints) -> None:
+        """Decode the payloads of some rows ahead, which will be read in that order."""
+        bands = [(number, *self._bands(number)) for number in entries.start[rows].tolist()]
+        # Of chunks with inner ones, a part may be wanted.
+        whole = [each for each in bands if each[2] == self._rows(each[0])]
+        self._ahead.expect([((number, 0, rows), row_nbytes * rows) for number, row_nbytes, rows in whole])
 
     def findings(self) -> Sequence[Finding]:
         """Return the oddities of the files."""
@@ -100,23 +112,28 @@ class ZarrSource:
         chunks, chunk = self._array_of(number)
         shape, metadata = chunks.shape[chunk], chunks.metadata
         row_nbytes = int(shape[1:].prod()) * numpy_dtype(metadata.dtype).itemsize
-        rows = int(shape[0]) if len(shape) else 1
+        rows = self._rows(number)
         inner = metadata.inner_shape[0] if metadata.inner_shape else 1
         # Inner chunks lie on a grid that begins with the chunk, so that no band cuts one.
         return row_nbytes, min(max(_BAND_NBYTES // (row_nbytes * inner), 1) * inner, rows)
 
+    def _rows(self, number: int) -> int:
+        """Return the rows of an entry; a scalar has one."""
+        chunks, chunk = self._array_of(number)
+        return int(chunks.shape[chunk, 0]) if chunks.metadata.shape else 1
+
     def _read(self, band: Band) -> memoryview:
         """Return the bytes of a band."""
         with self._lock:
-            found = self._decoded.pop(band, None)
+            found = self._decoded.get(band)
         if found is None:
             description = self._array_of(band[0])[0].description
             with prefix_errors(f"{description.key!r}"):
-                found = self.decoder.finish_reading(description.path, self._start(band))
-        with self._lock:
-            self._decoded[band] = found
-            while len(self._decoded) > 1 and sum(map(len, self._decoded.values())) > _KEPT_NBYTES:
-                self._decoded.popitem(last=False)
+                found = self.decoder.finish_reading(description.path, self._ahead.take(band))
+            with self._lock:
+                self._decoded[band] = found
+                while len(self._decoded) > _KEPT_BANDS:
+                    self._decoded.popitem(last=False)
         return found
 
     def _start(self, band: Band) -> Any:

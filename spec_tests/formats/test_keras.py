@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,16 @@ def test_a_part_of_a_payload_is_a_part_of_the_whole(
     source.read_into(entries, 0, start, memoryview(part))
     assert part == octets[start:stop]
     source.close()
+
+
+def test_threads_that_read_different_arrays_do_not_mix_them(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        for number in range(8):
+            file.create_dataset(str(number), data=np.full(1000, number, ">i4"), chunks=(100,))
+    with sv.open_checkpoint(tmp_path / "m.h5") as reader, ThreadPoolExecutor(8) as pool:
+        keys = [str(number) for number in range(8)] * 40
+        for key, array in zip(keys, pool.map(reader.read, keys), strict=True):
+            assert (array == int(key)).all()
 
 
 def test_large_rows_are_decoded_in_units(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """The inputs that the fuzzer begins with: the files under `golden` and `hostile`, and their parts."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
 
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY
 from shardvar.checkpoint.reader import open_checkpoint
@@ -66,6 +69,15 @@ def npy() -> Iterator[bytes]:
     for octets in contents(".npz"):
         for piece in octets.split(b"\x93NUMPY")[1:]:
             yield b"\x93NUMPY" + piece[:256]
+
+
+def arrays() -> Iterator[bytes]:
+    """Files of one array, in either order of the axes and of the bytes."""
+    for order in ("C", "F"):
+        for dtype in ("<f4", ">i2"):
+            file = io.BytesIO()
+            np.save(file, np.arange(6, dtype=dtype).reshape(2, 3, order=order))
+            yield file.getvalue()
 
 
 def blocks() -> Iterator[bytes]:
@@ -139,7 +151,7 @@ _SEEDS = {
     "gguf": lambda: contents(".gguf"),
     "gguf_dequantized": lambda: contents(".gguf"),
     "keras": lambda: contents(".h5"),
-    "npy_file": lambda: contents(".npy"),
+    "npy_file": lambda: [*contents(".npy"), *arrays()],
     "npy": npy,
     "safetensors_header": headers,
     "sstable": lambda: contents(".index"),

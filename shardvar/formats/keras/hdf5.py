@@ -163,12 +163,13 @@ class Hdf5File:
         # A read that fails with a checksum means other bytes; without one, a structure that cannot be decoded.
         error_type = CorruptCheckpoint if dataset.is_guarded else MalformedCheckpoint
         with _translated("Its data", error_type):
-            if self._kept is None or self._kept[0] != dataset.key:
+            kept = self._kept  # once, since another thread may replace it at any time
+            if kept is None or kept[0] != dataset.key:
                 name = dataset.key.encode("utf-8", "surrogateescape")
-                self._kept = dataset.key, _library().Dataset(_library().h5d.open(self._handle.id, name))
+                kept = self._kept = dataset.key, _library().Dataset(_library().h5d.open(self._handle.id, name))
             dtype = numpy_dtype(dataset.dtype)
             first, stop = start // dtype.itemsize, -(-(start + len(buffer)) // dtype.itemsize)
-            octets = b"".join(_elements(self._kept[1], dataset, first, stop))
+            octets = b"".join(_elements(kept[1], dataset, first, stop))
         begin = start - first * dtype.itemsize
         buffer[:] = octets[begin : begin + len(buffer)]
 

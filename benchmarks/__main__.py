@@ -6,7 +6,20 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import lookup, objects, partial, plan, policies, reshard, sharded, startup, table, tiny, training
+from benchmarks import (
+    lookup,
+    objects,
+    partial,
+    plan,
+    policies,
+    reshard,
+    sharded,
+    startup,
+    table,
+    tiny,
+    torch_checkpoints,
+    training,
+)
 from benchmarks.figures import Figure, print_table, to_json
 from benchmarks.places import open_places
 from benchmarks.setting import Setting
@@ -14,7 +27,10 @@ from benchmarks.sizes import FULL, QUICK
 
 SUBJECTS: dict[str, Callable[[Setting], Iterator[Figure]]] = {
     module.__name__.rpartition(".")[2]: module.measure
-    for module in (startup, lookup, partial, plan, tiny, table, objects, policies, reshard, sharded, training)
+    for module in (
+        *(startup, lookup, partial, plan, tiny, table, torch_checkpoints),
+        *(objects, policies, reshard, sharded, training),
+    )
 }
 
 

@@ -1,6 +1,8 @@
 """torch's checkpoints: the golden ones by torch, whole, damaged and hostile, through the verbs; and the parts alone."""
 
+import pickle
 import shutil
+from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from shardvar.formats.torch.leaves import leaves_of
 from shardvar.formats.torch.tensors import literal_of
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.inert import Node
+from shardvar.wire.pickle import parse_pickle
 from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases
 
 CASES = [(kind, case) for kind in ("torch_dcp", "torch_pt") for case in golden_cases(kind)]
@@ -153,6 +156,14 @@ def test_one_changed_byte_anywhere_is_never_another_value(tmp_path: Path) -> Non
         path.write_bytes(changed)
         arrays, _ = read_all(tmp_path / "ck")
         assert all(np.array_equal(array, right[key]) for key, array in arrays.items()), position
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_dicts_of_every_kind_of_the_standard_library_are_entered(protocol: int) -> None:
+    """However they are pickled: the items of a counter are its argument, those of the others are set afterwards."""
+    kinds: list[Any] = [Counter(a=2, b=1), OrderedDict(a=2, b=1), defaultdict(int, a=2, b=1)]
+    for each in kinds:
+        assert leaves_of({"c": parse_pickle(pickle.dumps(each, protocol))[0]})[0] == {"c.a": 2, "c.b": 1}
 
 
 def test_keys_are_those_of_torch() -> None:

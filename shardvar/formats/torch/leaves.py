@@ -98,9 +98,15 @@ def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:
     if type(value) in (list, tuple):
         return zip(map(str, range(len(value))), value, strict=True)
     if type(value) is Node and type(value.name) is str and value.name in _MAPPINGS:
-        items = value.items or []
+        # A counter's items are its argument, those of the others are set afterwards.
+        given = [each for each in _arguments(value) if type(each) is dict]
+        items = [*(pair for each in given for item in each.items() for pair in item), *(value.items or ())]
         return zip(map(_step, items[::2]), items[1::2], strict=True)
     return None
+
+
+def _arguments(node: Node) -> tuple[Any, ...]:
+    return node.args if type(node.args) is tuple else ()
 
 
 def _step(key: Any) -> str:

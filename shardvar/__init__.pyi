@@ -16,6 +16,7 @@ from shardvar.checkpoint.callbacks import ShardingCallback as ShardingCallback
 from shardvar.checkpoint.callbacks import compose as compose
 from shardvar.checkpoint.diff import diff as diff
 from shardvar.checkpoint.digest import digest as digest
+from shardvar.checkpoint.newest import newest_checkpoint as newest_checkpoint
 from shardvar.checkpoint.objects import Checkpoint as Checkpoint
 from shardvar.checkpoint.objects import CheckpointManager as CheckpointManager
 from shardvar.checkpoint.objects import PendingSave as PendingSave

@@ -2,20 +2,22 @@
 
     path --split--> directory, name --formats_of--> formats to ask --locate--> locations
 
-``find_checkpoint`` serves verbs that read: one location, or an error that lists the others or the nearest name.
+``find_checkpoint`` serves verbs that read: one location, or an error that lists several, names the nearest one, or says
+what is there instead (``foreign``). ``find_below`` also looks into the folders of a folder without a checkpoint.
 ``find_target`` serves verbs that write: the location is new or is replaced. Only formats whose files may be in the
 directory are asked.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shardvar.errors import AmbiguousPath, ArgumentError, CheckpointNotFound, TargetExists
+from shardvar.checkpoint.foreign import explain, kind_of_folder
+from shardvar.checkpoint.steps import differing, in_series, natural_key
+from shardvar.errors import AmbiguousPath, ArgumentError, TargetExists
 from shardvar.formats.protocol import Format, Source
 from shardvar.formats.table import (
     format_named,
-    format_names,
     format_of_name,
     formats_of,
     is_side,
@@ -27,6 +29,13 @@ from shardvar.pictures.words import similar
 from shardvar.storage.local import LocalStorage, split_path
 
 Path = str | os.PathLike[str]
+
+_DEPTH = 3
+"""The levels of folders that are searched below a folder without a checkpoint: RUN/checkpoints/STEP/default."""
+_MAX_FOLDERS = 10_000
+"""The folders that are searched at the most."""
+_LISTED = 20
+"""The checkpoints that an error lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +101,59 @@ def _has_index(found: Location) -> bool:
     return not set(names_of_target(found.name, found.format.name)[1:]).isdisjoint(found.storage.names())
 
 
-def find_checkpoint(path: Path) -> Location:
-    """Return the checkpoint that a path means; else ``CheckpointNotFound``, or ``AmbiguousPath`` with all of them."""
+def find_below(path: Path) -> list[Location]:
+    """Return the checkpoints that a path may mean; those below a folder that has none itself, in natural order.
+
+    A folder of steps has its checkpoints one or two folders down, a pipeline in a folder for each component. A folder
+    is not searched if a checkpoint is in it. ``AmbiguousPath`` if there are too many folders.
+    """
     found = find_checkpoints(path)
+    storage, name = split_path(path)
+    if not found and not name:
+        level, left = [storage.path], _MAX_FOLDERS
+        for _ in range(_DEPTH):
+            level = [folder for each in level for folder in _folders_in(each)]
+            left -= len(level)
+            if left < 0:
+                cause = f"{os.fspath(path)} has no checkpoint itself, and more than {_MAX_FOLDERS:,} folders below it."
+                raise AmbiguousPath(cause, "Give the path of a folder nearer to the checkpoint.")
+            here = {folder: find_checkpoints(folder) for folder in level}
+            found += [location for locations in here.values() for location in locations]
+            level = [folder for folder, locations in here.items() if not locations]
+    return sorted(found, key=lambda each: natural_key(each.path))
+
+
+def _folders_in(path: str) -> list[str]:
+    """The paths of the folders in a folder, apart from hidden ones."""
+    return [os.path.join(path, name, "") for name in LocalStorage(path).folders() if not name.startswith(".")]
+
+
+def find_checkpoint(path: Path) -> Location:
+    """Return the checkpoint that a path means; else ``AmbiguousPath`` with all of them, or what is there instead."""
+    found = find_below(path)
     if len(found) == 1:
         return found[0]
     if found:
-        listed = ", ".join(f"{_unambiguous(each)} ({each.format.name})" for each in found[:20])
-        more = f" and {len(found) - 20} more" if len(found) > 20 else ""
-        raise AmbiguousPath(f"{os.fspath(path)} may mean {listed}{more}.", "Give the path of one of them.")
-    near = _nearest(path)
-    if os.path.isfile(path):
-        raise CheckpointNotFound(
-            f"The file {os.fspath(path)} is of no format that shardvar reads.",
-            near or f"The formats are {', '.join(format_names())}.",
-        )
-    raise CheckpointNotFound(
-        f"There is no checkpoint at {os.fspath(path)}.",
-        near or "Give its prefix, its index file, one of its data files or its directory.",
-    )
+        raise several(path, found)
+    raise explain(path, _nearest(path))
+
+
+def several(path: Path, found: Sequence[Location]) -> AmbiguousPath:
+    """Return the error of a path that may mean any of several checkpoints."""
+    listed = ", ".join(f"{_unambiguous(each)} ({each.format.name})" for each in found[:_LISTED])
+    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    below = [parts(path, each) for each in found]
+    kind = kind_of_folder([os.path.basename(split_path(path)[0].path), *(name for names in below for name in names)])
+    cause = f"{os.fspath(path)} may mean {listed}{more}."
+    if kind:
+        return AmbiguousPath(f"{cause} It is {kind.what}.", kind.remedy)
+    newest = ", or take the newest: --latest, sv.newest_checkpoint" if in_series(differing(below)) else ""
+    return AmbiguousPath(cause, f"Give the path of one of them{newest}.")
+
+
+def parts(path: Path, found: Location) -> list[str]:
+    """Return the names that lead from a folder to a checkpoint below it."""
+    return os.path.relpath(found.path, split_path(path)[0].path).split(os.sep)
 
 
 def _nearest(path: Path) -> str | None:

@@ -11,11 +11,13 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from shardvar.checkpoint.locate import Location, find_checkpoint, find_checkpoints
+from shardvar.checkpoint.locate import find_checkpoint
+from shardvar.checkpoint.newest import candidates_of
 from shardvar.checkpoint.numbers import Number
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA
 from shardvar.checkpoint.stats import Statistics, measure
+from shardvar.cli.listing import print_choices
 from shardvar.cli.output import (
     count,
     human_shape,
@@ -106,12 +108,12 @@ class Tensor:
 
 def execute(arguments: Namespace) -> int:
     """Show one checkpoint, or list the checkpoints that the path may mean."""
-    found = find_checkpoints(arguments.path)
+    found = candidates_of(arguments.path)
     if len(found) > 1:
-        _print_choices(found, arguments.json)
+        print_choices(arguments.path, found, arguments.json)
         return 0
     # Where nothing was found, the strict search raises the error that says what is there instead.
-    one = found[0] if found else find_checkpoint(arguments.path)
+    one = found[0].location if found else find_checkpoint(arguments.path)
     with Reader(one.path, one.format.name, one.open()) as reader:
         tensors = list_tensors(reader, arguments.filter)
         measured = _measure(reader, tensors) if arguments.stats else {}
@@ -120,15 +122,6 @@ def execute(arguments: Namespace) -> int:
         else:
             _print_text(reader, tensors, measured, arguments)
     return 0
-
-
-def _print_choices(found: Sequence[Location], as_json: bool) -> None:
-    if as_json:
-        choices = [{"path": each.path, "format": each.format.name} for each in found]
-        print_json({"schema": SCHEMA, "checkpoints": choices})
-        return
-    print(f"{count(len(found), 'checkpoint')} here; inspect one of them:")
-    print_table(("format", "path"), [(each.format.name, short_path(each.path)) for each in found])
 
 
 def _measure(reader: Reader, tensors: Sequence[Tensor]) -> _StatisticsByKey:

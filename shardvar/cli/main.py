@@ -75,6 +75,10 @@ def _run(words: Sequence[str], as_json: bool) -> int:
 
 def execute(arguments: Namespace) -> int:
     """Execute the command that was parsed and return its exit code; only its own module is imported."""
+    if getattr(arguments, "latest", False):
+        from shardvar.cli.listing import take_newest
+
+        take_newest(arguments)
     match arguments.command:
         case "inspect":
             from shardvar.cli.inspect import execute

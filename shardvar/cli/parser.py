@@ -127,6 +127,11 @@ def _add_command(commands: "Commands[Parser]", name: str, text: str, examples: S
     return parser
 
 
+def _add_path(parser: Parser, name: str = "path", metavar: str = "PATH") -> None:
+    parser.add_argument(name, metavar=metavar, help=_PATH)
+    parser.add_argument("--latest", action="store_true", help=f"the newest checkpoint in the folder {metavar}")
+
+
 def _add_inspect(commands: "Commands[Parser]") -> None:
     parser = _add_command(
         commands,
@@ -134,7 +139,7 @@ def _add_inspect(commands: "Commands[Parser]") -> None:
         "list the tensors of a checkpoint: keys, dtypes, shapes, sizes, slices, files",
         ["model", "model.index --filter 'dense*' --slices", "model.safetensors --stats --json"],
     )
-    parser.add_argument("path", metavar="PATH", help=_PATH)
+    _add_path(parser)
     parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match GLOB; may be repeated")
     parser.add_argument("--slices", action="store_true", help="list each slice: its region, size, file and offset")
     parser.add_argument("--stats", action="store_true", help="compute min, max, mean, std, NaNs (reads all values)")
@@ -147,7 +152,7 @@ def _add_show(commands: "Commands[Parser]") -> None:
         "print the values of a tensor",
         ["model dense/bias", "model embedding '3:7, 0'", "model embedding '-1' --verify full"],
     )
-    parser.add_argument("path", metavar="PATH", help=_PATH)
+    _add_path(parser)
     parser.add_argument("key", metavar="KEY", help="the name of the tensor")
     parser.add_argument(
         "index", metavar="INDEX", nargs="?", default="", help="a NumPy basic index, in quotes: '3:7, 0'"
@@ -168,7 +173,7 @@ def _add_view(commands: "Commands[Parser]") -> None:
         "write a page for a browser that shows a checkpoint: sizes of tensors, their regions, layout of files",
         ["model --open", "model -o report.html --stats", "big.index --filter 'layer_0/*'"],
     )
-    parser.add_argument("path", metavar="PATH", help=_PATH)
+    _add_path(parser)
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="the page; replaces only such a page (default: PATH.html)"
     )
@@ -184,7 +189,7 @@ def _add_verify(commands: "Commands[Parser]") -> None:
         "check every checksum, region and file of a checkpoint",
         ["model", "runs/7/ckpt-1200.index", "model.safetensors --json"],
     )
-    parser.add_argument("path", metavar="PATH", help=_PATH)
+    _add_path(parser)
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a tensor has no checksum in its format")
     parser.add_argument("--against", metavar="FILE", help="compare with this manifest, not with the one beside PATH")
 
@@ -208,7 +213,7 @@ def _add_digest(commands: "Commands[Parser]") -> None:
         "print 32 bytes for each tensor that depend on key, dtype, shape and values alone, not on format or files",
         ["model", "model --write", "model.safetensors --against model.sha256"],
     )
-    parser.add_argument("path", metavar="PATH", help=_PATH)
+    _add_path(parser)
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--write", action="store_true", help="keep the digests beside PATH, where verify compares them")
     action.add_argument("--against", metavar="FILE", help="compare with such a manifest; exit with 1 if they differ")
@@ -226,7 +231,7 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
             "model model-tf --format tensorflow --shards 'embedding=4' --max-file-size 64MiB --dry-run",
         ],
     )
-    parser.add_argument("source", metavar="SRC", help=_PATH)
+    _add_path(parser, "source", "SRC")
     parser.add_argument("target", metavar="DST", help="the new checkpoint; its ending may select the format")
     parser.add_argument(
         "--format", metavar="NAME", help="shardvar, tensorflow, safetensors, npz (default: by DST's ending, or as SRC)"

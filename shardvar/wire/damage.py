@@ -3,38 +3,23 @@
 A codec knows offsets and not files; its caller names the file with ``errors.prefix_errors``. *Malformed* bytes cannot
 be decoded, *invalid* ones can be decoded and break a law of their format, *corrupt* ones disagree with their checksum.
 
-A file that has the wrong name altogether is refused by ``foreign_file``, which recognises common kinds of files by
-their first bytes, so that the error can say what the file is instead; a zip archive by ``foreign_archive``, which knows
-the names of members.
+A file that has the wrong name altogether is refused by ``foreign_file``, whose error says what the file is instead
+(``kinds``); a zip archive by ``foreign_archive``, which knows the names of members.
 """
 
 from collections.abc import Collection
 
 from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint, MalformedCheckpoint
 from shardvar.limits import LIMITS, MAX_KEY_NBYTES
+from shardvar.wire import kinds
 
 COPY_AGAIN = "Copy the file again from where it was written, or use another checkpoint."
 WRITE_AGAIN = "The program that wrote the file is at fault: write the checkpoint again with another program."
 DISTRUST = "Do not trust the source of this file."
 
-SNIFF_NBYTES = 64
-"""The bytes at the beginning of a file that ``foreign_file`` is given: more than the longest text that it knows."""
+SNIFF_NBYTES = kinds.SNIFF_NBYTES
+"""The bytes at the beginning of a file that ``foreign_file`` is given."""
 
-_CONVERT = "Convert it with the framework that wrote it."
-_PICKLE = "a Python pickle, which is never loaded"
-_DOWNLOAD = "The download failed: fetch the file again."
-_KNOWN = (
-    (b"version https://git-lfs", "a Git LFS pointer instead of the file itself", "Fetch the content: `git lfs pull`."),
-    (b"\x1f\x8b", "compressed by gzip", "Unpack it: `gzip -d`, under a name that ends in .gz."),
-    (b"PK\x03\x04", "a zip archive, such as torch.save and numpy.savez write", "Convert it, or give it its own name."),
-    (b"\x93NUMPY", "a single NumPy array (.npy)", "Give it its own name (.npy), or store it with numpy.savez."),
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", _CONVERT),
-    (b"\x80\x02", _PICKLE, _CONVERT),  # a pickle begins with 0x80 and the number of its protocol
-    (b"\x80\x04", _PICKLE, _CONVERT),
-    (b"\x80\x05", _PICKLE, _CONVERT),
-    (b"<!DOCTYPE", "a web page", _DOWNLOAD),
-    (b"<html", "a web page", _DOWNLOAD),
-)
 _KNOWN_MEMBERS = (
     ("data.pkl", "an archive of torch.save", "Give it its own name (.pt), or use numpy.savez."),
     ("model.weights.h5", "an archive of Keras", "Give it its own name (.keras), or use numpy.savez."),
@@ -82,9 +67,9 @@ def foreign_file(expected: str, first: bytes, size: int, why: str) -> MalformedC
     """
     if not size:
         return MalformedCheckpoint(f"The file is empty, not {expected}.", COPY_AGAIN)
-    for magic, what, remedy in _KNOWN:
-        if first.startswith(magic):
-            return MalformedCheckpoint(f"The file is {what}, not {expected}.", remedy)
+    kind = kinds.kind_of(first)
+    if kind:
+        return MalformedCheckpoint(f"The file is {kind.what}, not {expected}.", kind.remedy)
     return MalformedCheckpoint(f"The file is not {expected}: {why}.", COPY_AGAIN)
 
 

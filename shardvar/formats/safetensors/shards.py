@@ -1,4 +1,4 @@
-"""The shards of PyTorch's distributed checkpoints, joined: each rank wrote its slices into files of its own.
+"""The shards of PyTorch's distributed checkpoints, joined: each rank wrote its slices into other files.
 
 1. Group. The files of one checkpoint differ in the numbers of their names alone (``names``).
 2. Join. Each header says where its slices begin (``offsets``). A tensor reaches to the end of its last slice, since no

@@ -90,8 +90,7 @@ def read_single(storage: Storage, name: str) -> SafetensorsContents:
     header = read_header(files.open(0))
     rows = _Rows()
     faults: dict[str, ShardvarError] = {}
-    faults.update(partial_tensors(header))
-    _add_rows(rows, faults, header, 0, list(range(len(header.keys))))
+    _add_rows(rows, faults, header, 0, header.keys)
     return SafetensorsContents(_table(rows, [name], header.metadata, faults), files)
 
 
@@ -115,13 +114,9 @@ def read_set(storage: Storage, name: str) -> SafetensorsContents:
         except (CheckpointError, StorageError) as error:
             faults.update((key, type(error)(f"{key!r}: {error.cause}", error.remedy)) for key in keys_of[file])
             continue
-        row_of = {key: row for row, key in enumerate(headers[file].keys)}
-        missing = [key for key in keys_of[file] if key not in row_of]
-        faults.update((key, _not_in_file(storage, key, file)) for key in missing)
-        wanted = [key for key in keys_of[file] if key in row_of]
-        partial = partial_tensors(headers[file])
-        faults.update((key, partial[key]) for key in wanted if key in partial)
-        _add_rows(rows, faults, headers[file], number, [row_of[key] for key in wanted])
+        present = set(headers[file].keys)
+        faults.update((key, _not_in_file(storage, key, file)) for key in keys_of[file] if key not in present)
+        _add_rows(rows, faults, headers[file], number, [key for key in keys_of[file] if key in present])
 
     # The index again: if it is another one now, the headers may be those of two sets. It was kept open until here, so
     # that the file system cannot give its identity to another file.
@@ -184,9 +179,12 @@ def _not_in_file(storage: Storage, key: str, file: str) -> IncompleteCheckpoint:
     return IncompleteCheckpoint(cause, "Fetch that file again from the source of the set.")
 
 
-def _add_rows(
-    rows: _Rows, faults: dict[str, ShardvarError], header: Header, number: int, wanted: Sequence[int]
-) -> None:
+def _add_rows(rows: _Rows, faults: dict[str, ShardvarError], header: Header, number: int, keys: Sequence[str]) -> None:
+    """Add tensors of one file, and the errors of those that cannot be read."""
+    row_of = {key: row for row, key in enumerate(header.keys)}
+    wanted = [row_of[key] for key in keys]
+    partial = partial_tensors(header)
+    faults.update((key, partial[key]) for key in keys if key in partial)
     rows.nbytes += int(header.nbytes[wanted].sum())
     deep = {row for row in wanted if len(header.shapes[row]) > MAX_RANK}
     for row in deep:

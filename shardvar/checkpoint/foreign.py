@@ -1,0 +1,135 @@
+"""The things that are at a path where no checkpoint was found, and the way to one.
+
+    nothing             CheckpointNotFound, the only case in which it says that there is no checkpoint
+    a file              the kind that its first bytes tell (``wire.kinds``), else the one that its name tells
+    a folder            what the names in it tell, else the kinds of its largest files
+
+The cost is that of listing one folder and of reading the heads of a few files.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from shardvar.errors import (
+    CheckpointNotFound,
+    IncompleteCheckpoint,
+    MalformedCheckpoint,
+    ShardvarError,
+    UnsupportedError,
+)
+from shardvar.formats.table import format_names
+from shardvar.pictures.words import count, named
+from shardvar.storage.local import LocalStorage, split_path
+from shardvar.storage.protocol import Storage
+from shardvar.wire.kinds import SNIFF_NBYTES, FileKind, kind_of
+
+_LOOKED_AT = 4
+"""The files of a folder whose heads are read: the largest ones."""
+
+_UNFINISHED = "The save was interrupted: take the step before it, and remove this folder."
+
+_NAMES = (
+    (r".*\.(incomplete|part|crdownload|aria2|download)", FileKind(
+        "an unfinished download", "Finish the download, or start it again.", True)),
+    (r".*\.onnx", FileKind("an ONNX model", "It is a program with weights inside: use the checkpoint it came from.")),
+    (r"events\.out\.tfevents\..*", FileKind("a log of TensorBoard", "The checkpoints of that run are elsewhere.")),
+    (r".*\.meta", FileKind(
+        "the graph of a TensorFlow checkpoint", "Name the checkpoint: the same name without .meta.")),
+    (r".*\.(msgpack|flax)", FileKind(
+        "a msgpack file, such as Flax writes", "Load it with flax.serialization and save it as safetensors.")),
+    (r".*\.(mlmodel|mlpackage)", FileKind("a Core ML model", "Use the checkpoint that it was converted from.")),
+    (r".*\.(engine|plan|trt)", FileKind("an engine of TensorRT", "Use the checkpoint that it was built from.")),
+    (r".*\.pte?", FileKind("a program of ExecuTorch", "Use the checkpoint that it was exported from.")),
+)  # fmt: skip
+"""Kinds of files that their first bytes do not tell."""
+
+_FOLDERS = (
+    (r".*\.orbax-checkpoint-tmp(-\d+)?", FileKind("an Orbax checkpoint that was not finished", _UNFINISHED, True)),
+    (r"mp_rank_\d+(_\d+)*", FileKind(
+        "a Megatron checkpoint in its old form, with a folder for each rank",
+        "Name the file of one rank, or convert it where Megatron is installed: `tools/checkpoint/convert.py`.")),
+    (r"(zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt|.*_optim_states\.pt", FileKind(
+        "a DeepSpeed checkpoint, with files for each rank",
+        "Name the file of one rank, or join them with the zero_to_fp32.py that DeepSpeed put beside the folder.")),
+    (r"saved_model\.pb(txt)?", FileKind("a SavedModel without its folder variables", "Copy the whole folder.", True)),
+    (r"model_index\.json", FileKind("a pipeline of diffusers without its weights", "Copy its subfolders too.", True)),
+    (r"events\.out\.tfevents\..*", FileKind(
+        "a folder of TensorBoard's logs", "The checkpoints of that run are in another folder.")),
+)  # fmt: skip
+"""Kinds of folders, by the name of something in them."""
+
+
+def explain(path: str | os.PathLike[str], near: str | None) -> ShardvarError:
+    """Return the error that says what is at a path without a checkpoint; ``near`` is a remedy for a misspelt one."""
+    shown = os.fspath(path)
+    if not os.path.lexists(path):
+        remedy = near or "Give its prefix, its index file, one of its data files or its directory."
+        return CheckpointNotFound(f"There is no checkpoint at {shown}.", remedy)
+    storage, name = split_path(path)
+    return _file_error(shown, storage, name, near) if name else _folder_error(shown, storage)
+
+
+def kind_of_folder(names: Iterable[str]) -> FileKind | None:
+    """Return what a folder is, by its own name and those of what is in it; None if they tell nothing."""
+    names = list(names)
+    return next((kind for pattern, kind in _FOLDERS if any(re.fullmatch(pattern, each) for each in names)), None)
+
+
+def _file_error(shown: str, storage: LocalStorage, name: str, near: str | None) -> ShardvarError:
+    """Return the error of a file of no format."""
+    formats = f"The formats are {', '.join(format_names())}."
+    first = _head(storage, name)
+    if not first:
+        return MalformedCheckpoint(f"The file {shown} is empty.", "Fetch it again from where it was written.")
+    # An archive of torch.save or of NumPy would have been found.
+    kind = FileKind("a zip archive of another program", formats) if first.startswith(b"PK") else _kind(name, first)
+    if kind is None:
+        return CheckpointNotFound(f"The file {shown} is of no format that shardvar reads.", near or formats)
+    if kind.is_lost:
+        return MalformedCheckpoint(f"The file {shown} is {kind.what}.", kind.remedy)
+    return UnsupportedError(f"The file {shown} is {kind.what}; it is of no format that shardvar reads.", kind.remedy)
+
+
+def _kind(name: str, first: bytes) -> FileKind | None:
+    """Return the kind of a file; its name counts if its first bytes tell nothing, or if it is unfinished."""
+    by_name = next((kind for pattern, kind in _NAMES if re.fullmatch(pattern, name, re.DOTALL)), None)
+    return by_name if by_name and by_name.is_lost else kind_of(first) or by_name
+
+
+def _folder_error(shown: str, storage: LocalStorage) -> ShardvarError:
+    """Return the error of a folder without a checkpoint."""
+    files, folders = storage.names(), storage.folders()
+    kind = kind_of_folder([os.path.basename(storage.path), *folders, *files])
+    if kind:
+        error = IncompleteCheckpoint if kind.is_lost else UnsupportedError
+        return error(f"The folder {shown} is {kind.what}.", kind.remedy)
+    if not files and not folders:
+        return CheckpointNotFound(f"The folder {shown} is empty.", "Give the folder of a checkpoint.")
+    seen = [f"{name} is {kind.what}" for name, kind in _largest(storage, files)]
+    holds = " and ".join(count(len(names), noun) for names, noun in ((files, "file"), (folders, "folder")) if names)
+    details = "; ".join(seen) or named([*files, *folders])
+    cause = f"The folder {shown} holds {holds}, and no checkpoint that shardvar reads: {details}."
+    return CheckpointNotFound(cause, f"The formats are {', '.join(format_names())}.")
+
+
+def _largest(storage: Storage, names: Sequence[str]) -> list[tuple[str, FileKind]]:
+    """Return the largest files of a folder that are of a known kind."""
+    sizes, kinds = dict[str, int](), []
+    for name in names:
+        with suppress(OSError):
+            sizes[name] = os.stat(os.path.join(storage.path, name)).st_size
+    for name in sorted(sizes, key=lambda name: sizes[name])[-_LOOKED_AT:]:
+        with suppress(ShardvarError):
+            kind = _kind(name, _head(storage, name))
+            kinds += [(name, kind)] if kind else []
+    return kinds[::-1]
+
+
+def _head(storage: Storage, name: str) -> bytes:
+    file = storage.open(name)
+    try:
+        return file.read(0, min(SNIFF_NBYTES, file.size))
+    finally:
+        file.close()

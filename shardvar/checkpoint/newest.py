@@ -1,0 +1,110 @@
+"""The newest of the checkpoints that a folder holds: the one that a file there names, else the one of the last step.
+
+    checkpoint                           TensorFlow's state file, which ``sv.Checkpoint`` keeps too
+    latest_checkpointed_iteration.txt    Megatron's: the number of a step
+    latest                               DeepSpeed's: the name of a step's folder
+    step-1000, checkpoint-500, 20, ...   names that differ in their numbers alone (``steps``)
+
+A checkpoint that lacks its index was not finished. It is passed over, and listed with the others.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardvar.checkpoint.locate import Location, Path, find_below, find_checkpoint, parts, several
+from shardvar.checkpoint.objects.state_file import STATE_FILE, read_state_file
+from shardvar.checkpoint.steps import differing, in_series
+from shardvar.errors import AmbiguousPath
+from shardvar.formats.table import format_of_name
+from shardvar.storage.local import LocalStorage, split_path
+
+_MEGATRON, _DEEPSPEED = "latest_checkpointed_iteration.txt", "latest"
+_POINTER_NBYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One of the checkpoints that a folder holds."""
+
+    location: Location
+    """The checkpoint."""
+    step: str
+    """The name that tells it from the others."""
+    is_finished: bool
+    """False if its index is missing, as after an interrupted save."""
+
+
+def newest_checkpoint(path: Path) -> str:
+    """Return the path of the newest checkpoint that a folder holds, or of the only one that a path means.
+
+    The state file ``checkpoint`` decides, or Megatron's or DeepSpeed's; without one, the numbers in the names do, such
+    as ``step-1000``. Checkpoints that were not finished are passed over. ``AmbiguousPath`` if nothing tells which is
+    the newest; else the errors of ``open_checkpoint``. (``latest_checkpoint`` asks the state file alone.)
+
+    >>> import shardvar as sv, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> for step in (9, 10):
+    ...     _ = sv.save(f"{folder}/step-{step}", {"w": [1.0]})
+    >>> os.path.basename(sv.newest_checkpoint(folder))
+    'step-10'
+    """
+    found = candidates_of(path)
+    if len(found) < 2:
+        return find_checkpoint(path).path
+    chosen = newest_among(path, found)
+    if len(chosen) != 1:
+        error = several(path, [each.location for each in chosen or found])
+        raise AmbiguousPath(error.cause, "Nothing tells which one is the newest: give the path of one of them.")
+    return chosen[0].location.path
+
+
+def candidates_of(path: Path) -> list[Candidate]:
+    """Return the checkpoints that a path may mean, in natural order."""
+    found = find_below(path)
+    steps = differing([parts(path, each) for each in found])
+    return [Candidate(each, step, _is_finished(each)) for each, step in zip(found, steps, strict=True)]
+
+
+def newest_among(path: Path, found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the newest of some checkpoints; several if they are of one step, none if nothing tells."""
+    finished = [each for each in found if each.is_finished]
+    stated = _stated(split_path(path)[0], finished)
+    if stated:
+        return stated
+    series = in_series([each.step for each in finished])
+    return [each for each in finished if each.step == series[-1]] if series else []
+
+
+def _stated(storage: LocalStorage, found: Sequence[Candidate]) -> list[Candidate]:
+    """The checkpoints of the step that a file in the folder names, as far as they exist."""
+    names = storage.names()
+    state = read_state_file(storage, STATE_FILE) if STATE_FILE in names else None
+    if state is not None:
+        newest = os.path.basename(state.newest)
+        return [each for each in found if newest in (each.step, each.location.stem)]
+    if _MEGATRON in names:
+        number = _pointer(storage, _MEGATRON)
+        return [each for each in found if _last_number(each.step) == _last_number(number) is not None]
+    name = _pointer(storage, _DEEPSPEED) if _DEEPSPEED in names else ""
+    return [each for each in found if each.step == name]
+
+
+def _pointer(storage: LocalStorage, name: str) -> str:
+    """The text of a small file."""
+    file = storage.open(name)
+    try:
+        return file.read(0, min(file.size, _POINTER_NBYTES)).decode("utf-8", "replace").strip()
+    finally:
+        file.close()
+
+
+def _last_number(text: str) -> int | None:
+    numbers = re.findall("[0-9]+", text)
+    return int(numbers[-1]) if numbers else None
+
+
+def _is_finished(found: Location) -> bool:
+    """Return False if the checkpoint is named by its index, and that is missing."""
+    return format_of_name(found.name) != found.format.name or found.name in found.storage.names()

@@ -1,0 +1,44 @@
+"""The order of checkpoints by their names, and the newest of a series: ``step-2`` comes before ``step-10``.
+
+Names are of one series if they differ in their numbers alone, as ``epoch=1-step=20.ckpt`` and ``epoch=2-step=40.ckpt``
+do. The newest has the largest numbers, from left to right. Names without a number, such as ``best``, are of no series.
+"""
+
+import re
+from collections.abc import Sequence
+
+_NUMBER = re.compile("([0-9]+)")
+
+
+def natural_key(name: str) -> tuple[tuple[str, int], ...]:
+    """Return a key that sorts names as people count.
+
+    >>> sorted(["step-10", "step-2", "best"], key=natural_key)
+    ['best', 'step-2', 'step-10']
+    """
+    texts = _NUMBER.split(name)  # every second one is a number
+    return tuple(zip(texts[::2], [*map(int, texts[1::2]), -1], strict=True))
+
+
+def in_series(names: Sequence[str]) -> list[str]:
+    """Return the names of the one series among them, the newest last; empty if there is none, or more than one.
+
+    >>> in_series(["step-10", "best", "step-2"]), in_series(["step-1", "epoch-1"])
+    (['step-2', 'step-10'], [])
+    """
+    numbered = {name for name in names if _NUMBER.search(name)}
+    if len({_NUMBER.sub("#", name) for name in numbered}) != 1:
+        return []
+    return sorted(numbered, key=natural_key)
+
+
+def differing(paths: Sequence[Sequence[str]]) -> list[str]:
+    """Return the first component of each path in which the paths differ; the last one of a path that is alone.
+
+    >>> differing([("runs", "step-1", "default"), ("runs", "step-2", "default")])
+    ['step-1', 'step-2']
+    """
+    depth = 0
+    while all(len(path) > depth + 1 for path in paths) and len({path[depth] for path in paths}) == 1:
+        depth += 1
+    return [path[depth] for path in paths]

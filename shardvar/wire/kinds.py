@@ -1,0 +1,116 @@
+"""Kinds of files by their first bytes, for files that are of no format that a codec reads.
+
+Files go by wrong names: a page that a server sent instead of a model, a pointer instead of the file, a model of another
+program. ``kind_of`` names the common kinds, so that an error can say what the file is and what to do. A guess from the
+first bytes is good enough for that, and for nothing else.
+
+To add a kind, add a row to ``_MAGICS``, or to ``_PATTERNS`` if its first bytes vary.
+"""
+
+import re
+from typing import NamedTuple
+
+
+class FileKind(NamedTuple):
+    """A kind of file."""
+
+    what: str
+    """The end of a sentence that begins with "The file is"."""
+    remedy: str
+    """The way to a checkpoint, in one sentence."""
+    is_lost: bool = False
+    """True if the file does not have the content that was meant to be in it."""
+
+
+SNIFF_NBYTES = 512
+"""The bytes at the beginning of a file that ``kind_of`` is given: the first block of a tar archive."""
+
+_CONVERT = "Convert it with the framework that wrote it."
+_EXPORT = "It is a program with weights inside: use the checkpoint that it was exported from."
+_UNPACK = "Unpack it, and name the checkpoint that it holds."
+_PICKLE = FileKind(
+    "a Python pickle, which is never loaded",
+    "Convert it where it was written, if you trust it: load it there and save its arrays with numpy.savez, or its "
+    "tensors with torch.save.",
+)
+_PAGE = FileKind("a web page", "The download failed: fetch the file again.", True)
+_TAR = FileKind("a tar archive", _UNPACK)
+_JSON = FileKind("a JSON text", "Name the file that holds the tensors.")
+_TEXT = FileKind("a text", "Read its first lines: it may be the message of a server that did not send the file.")
+_ZEROS = FileKind("filled with zeros at its beginning", "A download or a copy was interrupted: fetch it again.", True)
+
+_MAGICS = (
+    (0, b"version https://git-lfs", FileKind(
+        "a Git LFS pointer instead of the file itself", "Fetch the content: `git lfs pull`.", True)),
+    (0, b"\x1f\x8b", FileKind("compressed by gzip", "Unpack it: `gzip -d`, under a name that ends in .gz.")),
+    (0, b"\x28\xb5\x2f\xfd", FileKind("compressed by Zstandard", "Unpack it: `unzstd`.")),
+    (0, b"\xfd7zXZ\0", FileKind("compressed by xz", "Unpack it: `unxz`.")),
+    (0, b"BZh", FileKind("compressed by bzip2", "Unpack it: `bunzip2`.")),
+    (0, b"7z\xbc\xaf\x27\x1c", FileKind("a 7z archive", _UNPACK)),
+    (257, b"ustar", _TAR),
+    (0, b"PK\x03\x04", FileKind(
+        "a zip archive, such as torch.save and numpy.savez write", "Convert it, or give it its own name.")),
+    (0, b"PK\x05\x06", FileKind("an empty zip archive", "Write it again: no array was in it.", True)),
+    (0, b"\x93NUMPY", FileKind(
+        "a single NumPy array (.npy)", "Give it its own name (.npy), or store it with numpy.savez.")),
+    (0, b"\x89HDF\r\n\x1a\n", FileKind("an HDF5 file", _CONVERT)),
+    (0, b"GGUF", FileKind("a GGUF model", "Give it its own name (.gguf).")),
+    (0, b"ggml", FileKind("a model of an old form of GGML", "Convert it to GGUF with llama.cpp.")),
+    (0, b"tjgg", FileKind("a model of an old form of GGML", "Convert it to GGUF with llama.cpp.")),
+    (4, b"TFL3", FileKind("a TensorFlow Lite model", _EXPORT)),
+    (0, b"\x08\x01\x12", FileKind(
+        "the graph of a SavedModel, which holds no values", "Name the folder that it is in: variables/ is beside it.")),
+    (0, b"PAR1", FileKind("a Parquet table", "Name the file that holds the tensors.")),
+    (0, b"ARROW1", FileKind("an Arrow table", "Name the file that holds the tensors.")),
+    (0, b"SQLite format 3", FileKind("an SQLite database", "Name the file that holds the tensors.")),
+    (0, b"\x89PNG", FileKind("a picture", "Name the file that holds the tensors.")),
+    (0, b"\xff\xd8\xff", FileKind("a picture", "Name the file that holds the tensors.")),
+    (0, b"%PDF", FileKind("a PDF document", "Name the file that holds the tensors.")),
+    (0, b"\x7fELF", FileKind("a program", "Name the file that holds the tensors.")),
+)  # fmt: skip
+"""Offset, bytes there, and the kind that they tell."""
+
+_PATTERNS = (
+    (rb"(?i:\s*(\xef\xbb\xbf)?\s*<(!doctype|html|head|body|\?xml|script))", _PAGE),
+    # A pickle begins with 0x80 and the number of its protocol. Without it, it is of the protocols 0 and 1, which begin
+    # with the opcode of a dict, a list, a tuple or a global.
+    (rb"\x80[\x02-\x05]", _PICKLE),
+    (rb"\(?[dl]p0\n|[}\])]q\0|c[a-z_][\w.]*\n[A-Za-z_]\w*\n", _PICKLE),
+    # ONNX: ir_version, then producer_name, graph or opset_import.
+    (rb"\x08[\x02-\x1f](\x12[\x01-\x40][ -~]{2}|[\x3a\x42])", FileKind("an ONNX model", _EXPORT)),
+    # TensorFlow's GraphDef: a node, whose name and then op are texts.
+    (
+        rb"\x0a[\x80-\xff]{0,3}[\0-\x7f]\x0a[\x01-\x7f][ -~]+\x12[\x01-\x40][ -~]",
+        FileKind("a TensorFlow graph", _EXPORT),
+    ),
+)
+_COMPILED = tuple((re.compile(pattern, re.DOTALL), kind) for pattern, kind in _PATTERNS)
+_IS_TEXT = re.compile(rb"[\t\n\r\f -~\x80-\xff]{8,}")
+
+
+def kind_of(first: bytes) -> FileKind | None:
+    """Return the kind of a file that begins with ``first``; None if it is unknown, or if the file is empty.
+
+    >>> kind_of(b"<html>").what, kind_of(b"version https://git-lfs.github.com/spec/v1").is_lost
+    ('a web page', True)
+    """
+    for offset, magic, kind in _MAGICS:
+        if first.startswith(magic, offset):
+            return kind
+    for pattern, kind in _COMPILED:
+        if pattern.match(first):
+            return kind
+    if first and not any(first):
+        return _ZEROS
+    if _IS_TEXT.fullmatch(first) and _is_utf8(first):
+        return _JSON if first.lstrip().startswith((b"{", b"[")) else _TEXT
+    return None
+
+
+def _is_utf8(first: bytes) -> bool:
+    """Return True if bytes are UTF-8, apart from a last character that may be cut."""
+    try:
+        first[:-3].decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start > len(first) - 7
+    return True

@@ -1,0 +1,167 @@
+"""Folders of many checkpoints: their order, the newest of them, and the folders that are searched."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.checkpoint import locate
+from shardvar.checkpoint.locate import find_below
+from shardvar.checkpoint.steps import in_series, natural_key
+from shardvar.cli.main import main
+from shardvar.errors import AmbiguousPath, CheckpointNotFound, MalformedCheckpoint
+
+STEPS = (10, 9, 100)
+
+
+def save_steps(folder: Path, name: str, steps: tuple[int, ...] = STEPS) -> None:
+    for step in steps:
+        sv.save(folder / name.format(step), {"step": np.array(step)})
+
+
+def newest_step(folder: Path) -> int:
+    return int(sv.load(sv.newest_checkpoint(folder))["step"])
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, unique=True), st.sampled_from(["step-{}", "{}", "a{}b/c", "e=1-{}"]))
+def test_names_are_sorted_as_their_numbers_are(numbers: list[int], pattern: str) -> None:
+    names = [pattern.format(number) for number in numbers]
+    expected = [pattern.format(number) for number in sorted(numbers)]
+    assert sorted(names, key=natural_key) == expected == in_series([*names, "best"])
+
+
+@pytest.mark.parametrize("names", [["best", "last"], ["step-1", "epoch-1"], ["unet", "vae"], []])
+def test_names_of_no_series_and_of_several_have_no_newest(names: list[str]) -> None:
+    assert in_series(names) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ckpt-{}", "step_{}.npz", "checkpoint-{}/model.safetensors", "global_step{}/weights", "iter_{:07}/x",
+     "{}/default/m", "checkpoints/step-{}/model.npz", "epoch=0-step={}.npz"],
+)  # fmt: skip
+def test_the_last_step_is_the_newest_in_every_layout(name: str, tmp_path: Path) -> None:
+    save_steps(tmp_path, name)
+    found = [each.path for each in find_below(tmp_path)]
+    assert [int(sv.load(path)["step"]) for path in found] == sorted(STEPS)
+    assert newest_step(tmp_path) == 100
+    with pytest.raises(AmbiguousPath, match="--latest"):
+        sv.load(tmp_path)
+
+
+def test_the_state_file_decides_before_the_numbers(tmp_path: Path) -> None:
+    save_steps(tmp_path, "ckpt-{}")
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "ckpt-9"\n')
+    assert newest_step(tmp_path) == 9
+    (tmp_path / "checkpoint").write_text("nothing of the kind {")
+    with pytest.raises(MalformedCheckpoint):
+        sv.newest_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(("file", "text"), [("latest", "step-9"), ("latest_checkpointed_iteration.txt", "9\n")])
+def test_the_pointers_of_trainers_decide_before_the_numbers(file: str, text: str, tmp_path: Path) -> None:
+    save_steps(tmp_path, "step-{}/model.npz")
+    (tmp_path / file).write_text(text)
+    assert newest_step(tmp_path) == 9
+    (tmp_path / file).write_text("step-7")
+    assert newest_step(tmp_path) == 100
+
+
+def unfinished(folder: Path) -> None:
+    """A set whose index was not written yet."""
+    folder.mkdir()
+    for number in (1, 2):
+        sv.save(folder / "whole.safetensors", {"step": np.array(0)}, force=True)
+        (folder / "whole.safetensors").rename(folder / f"model-0000{number}-of-00002.safetensors")
+
+
+def test_a_step_that_was_not_finished_is_passed_over_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_steps(tmp_path, "step-{}/model.safetensors")
+    unfinished(tmp_path / "step-200")
+    assert newest_step(tmp_path) == 100
+    assert main(["inspect", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("step-")[1].split("/")[0] for line in lines[2:]] == ["9", "10", "100", "200"]
+    assert lines[4].endswith("newest") and "not finished" in lines[5]
+    assert main(["verify", str(tmp_path), "--latest"]) == 0
+    shown = capsys.readouterr()
+    assert "step-100" in shown.out and "step-200" in shown.err
+
+
+def test_two_checkpoints_of_the_last_step_are_both_named(tmp_path: Path) -> None:
+    save_steps(tmp_path, "step-{}/model.npz")
+    save_steps(tmp_path, "step-{}/adapter.npz", (100,))
+    with pytest.raises(AmbiguousPath, match=r"step-100.adapter\.npz.*step-100.model\.npz"):
+        sv.newest_checkpoint(tmp_path)
+
+
+def test_where_nothing_tells_the_newest_the_error_names_all(tmp_path: Path) -> None:
+    save_steps(tmp_path, "unet/model.npz", (1,))
+    save_steps(tmp_path, "vae/model.npz", (1,))
+    with pytest.raises(AmbiguousPath, match=r"unet.*vae.*Nothing tells"):
+        sv.newest_checkpoint(tmp_path)
+    assert sorted(sv.load(tmp_path / "vae")) == ["step"]
+
+
+def test_the_only_checkpoint_is_the_newest_and_none_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointNotFound):
+        sv.newest_checkpoint(tmp_path)
+    save_steps(tmp_path, "run/checkpoints/{}/model", (5,))
+    assert newest_step(tmp_path) == 5 == newest_step(tmp_path / "run") == int(sv.load(tmp_path)["step"])
+
+
+def test_a_checkpoint_in_a_folder_hides_those_below_it(tmp_path: Path) -> None:
+    """The final model of a run is beside the folders of its steps."""
+    save_steps(tmp_path, "checkpoint-{}/model.npz")
+    sv.save(tmp_path / "model.npz", {"step": np.array(7)})
+    assert int(sv.load(tmp_path)["step"]) == 7 == newest_step(tmp_path)
+
+
+def test_hidden_folders_links_and_deep_folders_are_not_searched(tmp_path: Path) -> None:
+    save_steps(tmp_path, ".trash/model.npz", (1,))
+    save_steps(tmp_path, "a/b/c/d/model.npz", (1,))
+    save_steps(tmp_path.parent, f"{tmp_path.name}-elsewhere/model.npz", (1,))
+    (tmp_path / "link").symlink_to(f"{tmp_path}-elsewhere")
+    assert find_below(tmp_path) == []
+    assert len(find_below(tmp_path / "link")) == 1
+
+
+def test_a_folder_of_too_many_folders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locate, "_MAX_FOLDERS", 5)
+    for number in range(6):
+        (tmp_path / str(number)).mkdir()
+    with pytest.raises(AmbiguousPath, match="more than 5 folders"):
+        sv.load(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "digest"])
+def test_commands_take_the_newest(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_steps(tmp_path, "step-{}")
+    assert main([command, str(tmp_path), "--latest"]) == 0
+    assert "step-100" in capsys.readouterr().err
+
+
+def test_reshard_and_show_take_the_newest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_steps(tmp_path / "runs", "step-{}")
+    assert main(["reshard", str(tmp_path / "runs"), str(tmp_path / "out.npz"), "--latest"]) == 0
+    assert int(sv.load(tmp_path / "out.npz")["step"]) == 100
+    capsys.readouterr()
+    assert main(["show", str(tmp_path / "runs"), "step", "--latest"]) == 0
+    assert "100" in capsys.readouterr().out
+
+
+def test_the_list_is_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_steps(tmp_path, "step-{}")
+    assert main(["inspect", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["checkpoints"]
+    assert [(Path(each["path"]).name, each["newest"], each["finished"]) for each in listed] == [
+        ("step-9", False, True),
+        ("step-10", False, True),
+        ("step-100", True, True),
+    ]

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.errors import InvalidCheckpoint, UnsupportedError
+from shardvar.errors import CheckpointError, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_NBYTES
 from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, WRITE_AGAIN, foreign_file, invalid, malformed, past_limit
 from shardvar.wire.strict_json import parse_json
@@ -47,6 +47,12 @@ DTYPES_V2 |= {name: name for name in _EXTENDED}
 
 _CODECS_V2 = {"zlib", "gzip", "bz2", "zstd", "blosc"}
 _CODECS_V3 = {"bytes", "transpose", "gzip", "zstd", "blosc", "crc32c", "sharding_indexed"}
+_UNGUARDED = (_CODECS_V2 | _CODECS_V3) - {"crc32c", "sharding_indexed"}
+_UNGUARDED |= set(
+    "lz4 lzma delta fixedscaleoffset quantize bitround packbits categorize astype vlen-utf8 vlen-bytes vlen-array "
+    "json2 msgpack2 pickle shuffle snappy pcodec zfpy base64".split()
+)
+"""Codecs that keep no checksum, those of other programs included."""
 _SHARDING = "sharding_indexed"
 _INDEX_ENTRY_NBYTES = 16
 """Bytes of the index of a chunk for each of its inner chunks: offset and length."""
@@ -171,7 +177,7 @@ def _parse_v2(document: Mapping[str, Any]) -> ArrayMetadata:
         has_fill=document.get("fill_value") is not None,
         is_raw=compressor is None and (order == "C" or len(shape) < 2) and not str(text).startswith(">"),
         is_sharded=False,
-        is_guarded=False,
+        is_guarded=compressor is not None and document["compressor"].get("checksum") is True,
         document=sent | {"compressor": compressor, "dimension_separator": separator},
     )
 
@@ -240,6 +246,21 @@ def _extents(fields: Mapping[str, Any], name: str, least: int = 0) -> tuple[int,
     if not all(least <= extent <= MAX_NBYTES for extent in extents):
         raise InvalidCheckpoint(f"Its {name} is {extents[:_MAX_RANK]}, with an extent out of range.", DISTRUST)
     return tuple(extents)
+
+
+def may_be_guarded(data: bytes) -> bool:
+    """Return True if an array that is not read may have a checksum: one of its codecs is one, or is not known."""
+    try:
+        document = parse_object(data, "a description of Zarr")
+    except CheckpointError:
+        return True
+    found = [document.get("compressor"), *_listed(document.get("filters")), *_listed(document.get("codecs"))]
+    names = [each.get("id", each.get("name")) if type(each) is dict else each for each in found if each is not None]
+    return any(type(name) is not str or name.removeprefix("numcodecs.") not in _UNGUARDED for name in names)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if type(value) is list else []
 
 
 def _codecs(value: Any) -> list[dict[str, Any]]:

@@ -40,6 +40,8 @@ def hold_to_verdict(kind: str, case: str) -> None:
     path, tensors = GOLDEN / kind / case / expected["open"], expected.get("tensors") or {}
     arrays, errors = read_all(path)
     verified, missing = is_verified(path), tensors.keys() - arrays.keys()
+    for key in arrays.keys() & expected.get("objects", {}).keys():
+        assert arrays.pop(key)[()].decode() == expected["objects"][key]["json"]
     for key, array in arrays.items():
         assert described(array, tensors[key]).items() <= tensors[key].items(), key
     assert arrays.keys().isdisjoint(expected.get("bad_keys", ()))

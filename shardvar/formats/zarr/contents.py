@@ -28,12 +28,12 @@ from shardvar.errors import (
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import Listing
-from shardvar.layout.dtypes import Bools, Ints, code, numpy_dtype
+from shardvar.layout.dtypes import STRING, Bools, Ints, code, numpy_dtype
 from shardvar.limits import MAX_ABSENT_FILES, MAX_CODEC_EXPANSION, MAX_FILL_NBYTES, MAX_PAYLOAD_EXPANSION
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.wire.damage import COPY_AGAIN, DISTRUST, past_limit
-from shardvar.wire.zarr_metadata import ArrayMetadata, parse_array
+from shardvar.wire.zarr_metadata import ArrayMetadata, may_be_guarded, parse_array
 
 DOCUMENTS = {2: ".zarray", 3: "zarr.json"}
 """The file that describes an array, by version."""
@@ -100,6 +100,8 @@ class Convention:
     """True if chunks are values of a database, which have no files."""
     database: str = ""
     """The name of the file that stands for all of them."""
+    texts: str = ""
+    """The name of the file of strings."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +114,13 @@ class Contents:
     """The keys that cannot."""
     findings: list[Finding] = field(default_factory=list)
     """The oddities of the files."""
+    uncompared: set[str] = field(default_factory=set)
+    """Of the faults, the keys that a checksum may cover."""
+    by_key: dict[str, Chunks] = field(default_factory=dict)
+    """The arrays by key."""
+    texts: dict[str, bytes] = field(default_factory=dict)
+    """The payloads of keys that are text, and not arrays."""
+    _payloads: list[bytes] = field(default_factory=list)
     first: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     """[n + 1] the number of the first entry of each array."""
 
@@ -133,45 +142,59 @@ class Contents:
                     _check_files(chunks, listing)
             except READ_ERRORS as error:
                 self.faults[each.key] = type(error)(f"{each.document}: {error.cause}", error.remedy)
+                if isinstance(error, UnsupportedError) and may_be_guarded(each.data):
+                    self.uncompared.add(each.key)
                 continue
             self.arrays.append(chunks)
+            self.by_key[each.key] = chunks
             self.findings += _oddities(chunks, listing)
 
     def table(self, listing: Listing, convention: Convention, metadata: Metadata) -> tuple[TableIndex, Ints]:
         """Return the table of contents, and the size of each file."""
+        self._payloads = [*self.texts.values()]
         self.first = np.cumsum([0, *(len(chunks.names) for chunks in self.arrays)])
-        shapes = [chunks.metadata.shape for chunks in self.arrays]
-        codes = np.array([code(chunks.metadata.dtype) for chunks in self.arrays], np.int64)
-        tensors = TensorTable([chunks.description.key for chunks in self.arrays], codes, *pad(shapes, fill=1))
-        rank = tensors.shapes.shape[1]
-        offset = _stack([widen(chunks.offset, rank, 0) for chunks in self.arrays], rank)
-        shape = _stack([widen(chunks.shape, rank, 1) for chunks in self.arrays], rank)
-        tensor = np.repeat(np.arange(len(self.arrays)), np.diff(self.first))
-        plain = np.concatenate([np.zeros(0, np.bool), *(chunks.is_plain for chunks in self.arrays)])
-        files, file = [convention.database], np.zeros(len(tensor), np.int64)
-        if not convention.is_database:
-            paths = [path for chunks in self.arrays for path in _paths(chunks)]
-            files = sorted({*paths})
-            number = {name: position for position, name in enumerate(files)}
-            file = np.array([number[path] for path in paths], np.int64)
+        keys = [*(chunks.description.key for chunks in self.arrays), *self.texts]
+        shapes = [*(chunks.metadata.shape for chunks in self.arrays), *([()] * len(self.texts))]
+        dtypes = [*(chunks.metadata.dtype for chunks in self.arrays), *([STRING] * len(self.texts))]
+        tensors = TensorTable(keys, np.array([*map(code, dtypes)], np.int64), *pad(shapes, fill=1))
+        rank, rest = tensors.shapes.shape[1], (len(self.texts), tensors.shapes.shape[1])
+        offset = np.concatenate([*(widen(chunks.offset, rank, 0) for chunks in self.arrays), np.zeros(rest, np.int64)])
+        shape = np.concatenate([*(widen(chunks.shape, rank, 1) for chunks in self.arrays), np.ones(rest, np.int64)])
+        counts = [*np.diff(self.first).tolist(), *([1] * len(self.texts))]
+        tensor = np.repeat(np.arange(len(keys)), np.array(counts, np.int64))
+        nbytes = np.array([0] * int(self.first[-1]) + [*map(len, self.texts.values())], np.int64)
+        # A value of the database is in no file of its own.
+        plain = np.concatenate([*(chunks.is_plain for chunks in self.arrays), np.zeros(len(self.texts), np.bool)])
+        plain &= not convention.is_database
+        paths = [path for chunks in self.arrays for path in _paths(chunks)]
+        paths = [convention.database] * len(paths) if convention.is_database else paths
+        paths += [convention.texts] * len(self.texts)
+        files = sorted({*paths})
+        number = {name: position for position, name in enumerate(files)}
+        file = np.array([number[path] for path in paths], np.int64)
         # The number of an entry is its row in this table; a plain one begins with its file.
         start = np.where(plain, 0, np.arange(len(tensor)))
-        entries = EntryTable(
-            SliceTable.of(tensors, tensor, offset, shape), file, start, np.full(len(tensor), NO_CHECKSUM), plain
-        )
+        slices = SliceTable.of(tensors, tensor, offset, shape, nbytes)
+        entries = EntryTable(slices, file, start, np.full(len(tensor), NO_CHECKSUM), plain)
         sizes = np.array([listing.sizes.get(name, 0) for name in files], np.int64)
         faults = cast(dict[str, CheckpointError], self.faults)
         return TableIndex(entries, files, metadata, faults), sizes
 
+    def array_of(self, number: int) -> tuple[Chunks, int]:
+        """Return the array of an entry, and the number of its chunk in it."""
+        array = int(np.searchsorted(self.first, number, side="right")) - 1
+        return self.arrays[array], number - int(self.first[array])
+
+    def text_of(self, number: int) -> bytes | None:
+        """Return the payload of an entry that is text; None for chunks."""
+        position = number - int(self.first[-1])
+        return None if position < 0 else self._payloads[position]
+
     def is_guarded(self, key: str) -> bool:
         """Return True if checksums cover every byte of a key, or of a key that cannot be read, may cover them."""
         if key in self.faults:
-            return isinstance(self.faults[key], UnsupportedError)
-        return any(chunks.is_guarded for chunks in self.arrays if chunks.description.key == key)
-
-
-def _stack(tables: list[Ints], rank: int) -> Ints:
-    return np.concatenate([np.zeros((0, rank), np.int64), *tables])
+            return key in self.uncompared
+        return key in self.by_key and self.by_key[key].is_guarded
 
 
 def _paths(chunks: Chunks) -> Iterator[str]:

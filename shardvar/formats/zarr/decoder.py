@@ -119,11 +119,12 @@ class Decoder:
                     "driver": "zarr3" if document["zarr_format"] == 3 else "zarr",
                     "kvstore": self._place(f"{path}/" if path else ""),
                     "metadata": dict(document),
-                    "assume_metadata": True,
                     "fill_missing_data_reads": fills,
                 }
                 module = _tensorstore()
-                found = module.open(spec, context=_loaded["context"], open=True, read=True).result()
+                found = module.open(
+                    spec, context=_loaded["context"], open=True, assume_metadata=True, read=True
+                ).result()
                 if len(self._arrays) >= _OPEN_ARRAYS:
                     self._arrays.clear()
                 self._arrays[path] = found

@@ -10,6 +10,8 @@ from shardvar.storage.protocol import Storage
 GROUPS = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
 """The files that make a folder one of Zarr, those of version 3 first, as zarr-python prefers them."""
 TREE, DATABASE, STEP = "_METADATA", "manifest.ocdbt", "_CHECKPOINT_METADATA"
+STRINGS = "_strings.json"
+"""The leaves that are strings, by key."""
 UNFINISHED = ".orbax-checkpoint-tmp"
 """Part of the name of a folder that Orbax has not committed."""
 

@@ -10,6 +10,9 @@ most 1024 bytes is in a node; larger ones have none.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from shardvar.errors import (
     READ_ERRORS,
@@ -25,13 +28,15 @@ from shardvar.formats.zarr.contents import DOCUMENTS, Chunks, Contents, Conventi
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import Listing, Tree, check_inside
 from shardvar.formats.zarr.group import read_document, text_of
-from shardvar.formats.zarr.names import DATABASE, TREE, UNFINISHED, find_orbax
+from shardvar.formats.zarr.names import DATABASE, STRINGS, TREE, UNFINISHED, find_orbax
 from shardvar.formats.zarr.pytree import PyTree, parse_tree
 from shardvar.formats.zarr.source import ZarrSource
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
+from shardvar.wire import strings
+from shardvar.wire.zarr_metadata import parse_object
 
 CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset())
 """Nothing can be written yet."""
@@ -86,7 +91,8 @@ def open_orbax(storage: Storage) -> ZarrSource:
             raise MissingFile(cause, "Copy the checkpoint again, with all its files.")
         decoder = Decoder.of(storage, is_ocdbt)
         listing = Listing(decoder.keys() if is_ocdbt else [*sizes], sizes)
-        convention = Convention(fills=False, is_database=is_ocdbt, database=DATABASE)
+        convention = Convention(fills=False, is_database=is_ocdbt, database=DATABASE, texts=STRINGS)
+        _add_strings(tree, pytree, contents)
         found = [*_arrays(tree, listing, decoder if is_ocdbt else None, pytree, contents)]
         contents.add(found, listing, convention, decoder)
         custom = text_of(pytree.custom) if pytree is not None else {}
@@ -103,8 +109,8 @@ class OrbaxSource(ZarrSource):
         """Return True if checksums cover every byte: those of a codec, or those of the nodes of the database."""
         if self.contents.is_guarded(key):
             return True
-        arrays = [chunks for chunks in self.contents.arrays if chunks.description.key == key]
-        return self.convention.is_database and all(self._is_inline(chunks) for chunks in arrays)
+        chunks = self.contents.by_key.get(key)
+        return self.convention.is_database and chunks is not None and self._is_inline(chunks)
 
     def _is_inline(self, chunks: Chunks) -> bool:
         """Return True if all chunks are in nodes of the database."""
@@ -146,9 +152,25 @@ def _places(pytree: PyTree, there: dict[str, int], contents: Contents) -> Iterat
             yield key
         except READ_ERRORS as error:
             contents.faults[key] = type(error)(f"{TREE}: {error.cause}", error.remedy)
-    for key in pytree.strings:
-        cause = f"{key!r} is a string, and not an array."
-        contents.faults[key] = UnsupportedError(cause, "Read it with Orbax.")
+
+
+def _add_strings(tree: Tree, pytree: PyTree | None, contents: Contents) -> None:
+    """Add the leaves that are strings; those that their file does not have are faults."""
+    if pytree is None or not pytree.strings:
+        return
+    values: dict[str, Any] = {}
+    try:
+        with prefix_errors(STRINGS):
+            values = parse_object(read_document(tree, STRINGS), "the strings of a checkpoint of Orbax")
+        cause = f"{STRINGS}: The string {{!r}} is missing, which the index names."
+    except CheckpointError as error:
+        cause = f"{{!r}}: {error.cause}"
+    for key in sorted(pytree.strings):
+        if type(values.get(key)) is str:
+            text = np.array(values[key].encode("utf-8", "surrogatepass"), object)
+            contents.texts[key] = strings.encode(text)
+        else:
+            contents.faults[key] = IncompleteCheckpoint(cause.format(key), "Copy the folder again.")
 
 
 def _look(pytree: PyTree, there: dict[str, int], contents: Contents) -> None:

@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from shardvar.errors import prefix_errors
 from shardvar.forks import new_lock
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.ahead import Ahead, Band
-from shardvar.formats.zarr.contents import Chunks, Contents, Convention
+from shardvar.formats.zarr.contents import Contents, Convention
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import EntryTable, TableIndex
@@ -62,6 +60,10 @@ class ZarrSource:
         if entries.plain[row]:
             self.read_span(int(entries.file[row]), start, buffer)
             return
+        text = self.contents.text_of(number)
+        if text is not None:
+            buffer[:] = text[start : start + len(buffer)]
+            return
         row_nbytes, band_rows = self._bands(number)
         filled = 0
         while filled < len(buffer):
@@ -89,7 +91,8 @@ class ZarrSource:
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:
         """Decode the payloads of some rows ahead, which will be read in that order."""
-        bands = [(number, *self._bands(number)) for number in entries.start[rows].tolist()]
+        numbers = entries.start[rows]
+        bands = [(number, *self._bands(number)) for number in numbers[numbers < self.contents.first[-1]].tolist()]
         # Of chunks with inner ones, a part may be wanted.
         whole = [each for each in bands if each[2] == self._rows(each[0])]
         self._ahead.expect([((number, 0, rows), row_nbytes * rows) for number, row_nbytes, rows in whole])
@@ -102,14 +105,9 @@ class ZarrSource:
         """Return True if checksums cover every byte of the key."""
         return self.contents.is_guarded(key)
 
-    def _array_of(self, number: int) -> tuple[Chunks, int]:
-        """Return the array of an entry, and the number of its chunk in it."""
-        array = int(np.searchsorted(self.contents.first, number, side="right")) - 1
-        return self.contents.arrays[array], number - int(self.contents.first[array])
-
     def _bands(self, number: int) -> tuple[int, int]:
         """Return the bytes of a row of an entry, and the rows of its bands."""
-        chunks, chunk = self._array_of(number)
+        chunks, chunk = self.contents.array_of(number)
         shape, metadata = chunks.shape[chunk], chunks.metadata
         row_nbytes = int(shape[1:].prod()) * numpy_dtype(metadata.dtype).itemsize
         rows = self._rows(number)
@@ -119,7 +117,7 @@ class ZarrSource:
 
     def _rows(self, number: int) -> int:
         """Return the rows of an entry; a scalar has one."""
-        chunks, chunk = self._array_of(number)
+        chunks, chunk = self.contents.array_of(number)
         return int(chunks.shape[chunk, 0]) if chunks.metadata.shape else 1
 
     def _read(self, band: Band) -> memoryview:
@@ -127,7 +125,7 @@ class ZarrSource:
         with self._lock:
             found = self._decoded.get(band)
         if found is None:
-            description = self._array_of(band[0])[0].description
+            description = self.contents.array_of(band[0])[0].description
             with prefix_errors(f"{description.key!r}"):
                 found = self.decoder.finish_reading(description.path, self._ahead.take(band))
             with self._lock:
@@ -139,7 +137,7 @@ class ZarrSource:
     def _start(self, band: Band) -> Any:
         """Begin to decode a band."""
         number, first, last = band
-        chunks, chunk = self._array_of(number)
+        chunks, chunk = self.contents.array_of(number)
         begin, stop = chunks.offset[chunk].copy(), chunks.offset[chunk] + chunks.shape[chunk]
         if len(begin):
             stop[0] = min(stop[0], begin[0] + last)

@@ -1,13 +1,15 @@
 """The order of checkpoints by their names, and the newest of a series: ``step-2`` comes before ``step-10``.
 
 Names are of one series if they differ in their numbers alone, as ``epoch=1-step=20.ckpt`` and ``epoch=2-step=40.ckpt``
-do. The newest has the largest numbers, from left to right. Names without a number, such as ``best``, are of no series.
+do. The newest has the largest numbers, from left to right. Names without a number, such as ``best``, are of no series,
+nor are those of the parts of one checkpoint, such as ``mp_rank_01``.
 """
 
 import re
 from collections.abc import Sequence
 
 _NUMBER = re.compile("([0-9]+)")
+_PART = re.compile("(rank|shard|part|worker|process|device|host|node)[-_.]?[0-9]", re.IGNORECASE)
 
 
 def natural_key(name: str) -> tuple[tuple[str, int], ...]:
@@ -25,7 +27,11 @@ def in_series(names: Sequence[str]) -> list[str]:
 
     >>> in_series(["step-10", "best", "step-2"]), in_series(["step-1", "epoch-1"])
     (['step-2', 'step-10'], [])
+    >>> in_series(["mp_rank_00", "mp_rank_01"])
+    []
     """
+    if any(_PART.search(name) for name in names):
+        return []
     numbered = {name for name in names if _NUMBER.search(name)}
     if len({_NUMBER.sub("#", name) for name in numbered}) != 1:
         return []

@@ -159,3 +159,18 @@ def encode_fixed32_field(number: int, value: int) -> bytes:
 def encode_bytes_field(number: int, value: bytes) -> bytes:
     """Return a field of bytes or a message, which is present even if it is empty."""
     return encode_varint(number << 3 | BYTES) + encode_varint(len(value)) + value
+
+
+def encode_text_field(number: int, text: str) -> bytes:
+    """Return a field of text, which is present even if it is empty."""
+    return encode_bytes_field(number, text.encode("utf-8", "surrogateescape"))
+
+
+def encode_message_field(number: int, *fields: bytes) -> bytes:
+    """Return a field that holds a message of these fields."""
+    return encode_bytes_field(number, b"".join(fields))
+
+
+def encode_map_field(number: int, key: str, *fields: bytes) -> bytes:
+    """Return one entry of a map from texts to messages: a message of the key and of the message under it."""
+    return encode_message_field(number, encode_text_field(1, key), encode_message_field(2, *fields))

@@ -14,10 +14,13 @@ from shardvar.errors import (
     ArgumentTypeError,
     CheckpointNotFound,
     InvalidCheckpoint,
+    TargetExists,
     UnknownKey,
+    UnsupportedError,
 )
 from shardvar.tracking import SLOT
 from shardvar.variables import MirroredVariable, create_sharded_variable
+from shardvar.wire.protobuf import decode_fields
 
 Array = np.ndarray[Any, Any]
 FORMS = ["shardvar", "tensorflow", "safetensors", "npz"]
@@ -246,3 +249,74 @@ def test_a_callback_that_changes_what_it_reads_changes_no_variable(tmp_path: Pat
         write(tmp_path / "model", **({} if write.__name__ == "<lambda>" else {"policy": Spoiler(), "force": True}))
         np.testing.assert_array_equal(w.numpy(), table())
         np.testing.assert_array_equal(sv.load_exported(tmp_path / "model").w.numpy(), table())
+
+
+def fields_of(message: bytes, *numbers: int) -> list[Any]:
+    """The values at the end of a way of fields through a message."""
+    found: list[Any] = [message]
+    for number in numbers:
+        found = [field.value for each in found for field in decode_fields(each) if field.number == number]
+    return found
+
+
+def test_a_saved_model_has_every_variable_and_a_signature_for_each_table(tmp_path: Path) -> None:
+    """R-EXPORT-5 (RFC 000): "can be saved to a SavedModel and served in both TF 1.x serving and TF 2.x serving APIs".
+
+    The peer tests let TensorFlow load it.
+    """
+    sv.export(Model(), tmp_path / "model", format="tensorflow")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["saved_model.pb", "variables"]
+    content = (tmp_path / "model" / "saved_model.pb").read_bytes()
+    nodes = fields_of(content, 2, 7, 1)
+    assert fields_of(nodes[0], 1, 2) == [b"w", b"count", b"blocks", b"signatures"]
+    assert sorted(fields_of(content, 2, 7, 1, 7, 6))[::5] == [b"count", b"w"] and len(nodes) == 15
+    tables = [b"blocks/0/kernel", b"blocks/1/head/kernel", b"w"]
+    assert sorted(fields_of(content, 2, 5, 1)) == [b"__saved_model_init_op", *tables]
+    assert len(fields_of(content, 2, 7, 2, 1)) == len(fields_of(content, 2, 2, 2, 1)) == len(tables)
+    assert fields_of(content, 2, 1, 4) == [b"serve"]
+
+
+def test_the_only_table_is_served_by_default(tmp_path: Path) -> None:
+    sv.export({"w": sv.Variable(table()), "b": sv.Variable([1.0])}, tmp_path / "model", format="tensorflow")
+    content = (tmp_path / "model" / "saved_model.pb").read_bytes()
+    assert sorted(fields_of(content, 2, 5, 1)) == [b"__saved_model_init_op", b"serving_default", b"w"]
+    assert fields_of(content, 2, 7, 1, 4, 1)[0] == b"_generic_user_object"
+
+
+def test_a_saved_model_is_read_by_its_folder_and_replaced_only_with_force(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    sv.export({"w": sv.Variable(table())}, path, format="tensorflow")
+    before = (path / "saved_model.pb").read_bytes()
+    assert sv.verify(path).ok and sv.load_exported(path).w.shape == (13, 2)
+    with pytest.raises(TargetExists, match="saved_model.pb"):
+        sv.export({"v": sv.Variable(table())}, path, format="tensorflow")
+    assert (path / "saved_model.pb").read_bytes() == before
+    report = sv.export({"v": sv.Variable(table())}, path, format="tensorflow", force=True)
+    assert report.path == str(path) and list(sv.load_exported(path).children) == ["v"]
+    assert sorted(each.name for each in path.iterdir()) == ["saved_model.pb", "variables"]
+
+
+def test_an_export_that_fails_leaves_the_old_saved_model(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    sv.export({"w": sv.Variable(table())}, path, format="tensorflow")
+    files = {each: each.read_bytes() for each in path.rglob("*") if each.is_file()}
+
+    def refuse(_tensors: Any) -> Any:
+        raise RuntimeError("a policy failed")
+
+    refuse.description = "Fails."  # type: ignore[attr-defined]
+    with pytest.raises(Exception, match="failed"):
+        sv.export({"w": sv.Variable(table())}, path, format="tensorflow", force=True, policy=refuse)
+    assert {each: each.read_bytes() for each in path.rglob("*") if each.is_file()} == files
+
+
+def test_what_tensorflow_cannot_serve_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    import ml_dtypes
+
+    with pytest.raises(ArgumentError, match="as its root"):
+        sv.export(sv.Variable([1.0]), tmp_path / "model", format="tensorflow")
+    scales = sv.Variable(np.zeros(2, ml_dtypes.float8_e8m0fnu))
+    with pytest.raises(UnsupportedError, match=r"float8_e8m0fnu of 'a/0'"):
+        sv.export({"a": [scales]}, tmp_path / "model", format="tensorflow")
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []

@@ -176,7 +176,7 @@ def test_slots_go_to_tensorflow_1s_optimizers_and_come_back(tmp_path: Path, name
 def test_what_is_exported_here_is_restored_by_tensorflow_and_the_other_way_round(tmp_path: Path) -> None:
     sv.export(ours(VALUE, 5, 3), tmp_path / "ours", format="tensorflow")
     module = theirs(np.zeros((13, 2), np.float32), 0)
-    tf.train.Checkpoint(module).read(str(tmp_path / "ours")).assert_consumed()
+    tf.train.Checkpoint(module).read(str(tmp_path / "ours" / "variables" / "variables")).assert_consumed()
     np.testing.assert_array_equal(module.w.numpy(), VALUE)
     path = tf.train.Checkpoint(module).write(str(tmp_path / "theirs"))
     loaded = sv.load_exported(path)

@@ -15,6 +15,7 @@ R-EXPORT-3 (RFC 000): "One drawback of this per-layer partitioning is that it is
 preserved here either.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -26,6 +27,7 @@ from shardvar.checkpoint.arguments import CheckpointOptions, policy_of, texts_of
 from shardvar.checkpoint.locate import Path, find_target
 from shardvar.checkpoint.objects.image import SaveOptions, hold_image
 from shardvar.checkpoint.objects.restoration import graph_of, is_bookkeeping
+from shardvar.checkpoint.objects.saved_model import VARIABLES, write_saved_model
 from shardvar.checkpoint.objects.stored_graph import StoredNode
 from shardvar.checkpoint.objects.values import entries_of
 from shardvar.checkpoint.reader import Reader, open_checkpoint
@@ -59,6 +61,7 @@ def export(
     is one whole tensor, or with ``as_shards`` a slice a shard, for serving in parts. The other arguments and the errors
     are those of ``sv.save``; ``options`` may have the policy instead. ``sv.load_exported`` reads it.
 
+    With ``format="tensorflow"``, ``path`` becomes a SavedModel, which TensorFlow's servers open (``saved_model``).
     R-EXPORT-4 (RFC 000): "Users can also choose to save sharded variable as it is by specifying a SaveOption."
 
     The values are not copied, but read where they lie, so other threads that write a variable wait. Memory: a few
@@ -76,12 +79,13 @@ def export(
     root = node_of(obj, WeakValueDictionary())
     if root is None:
         raise ArgumentTypeError(f"A {type(obj).__name__} has no variables.", "Give a module, or another trackable.")
-    chosen = policy_of(policy, options)
+    chosen, graph, is_folder = policy_of(policy, options), ObjectGraph.of(root), format == "tensorflow"
     save_options = SaveOptions(chosen, texts_of(metadata), force, is_for_serving=True, as_shards=as_shards)
-    with hold_image(ObjectGraph.of(root), find_target(path, format, otherwise="shardvar"), save_options) as image:
+    target = find_target(os.path.join(path, *VARIABLES) if is_folder else path, format, otherwise="shardvar")
+    with hold_image(graph, target, save_options) as image:
         if not image.trackables:
             raise ArgumentError("There is nothing to export.", "Build the model first: variables may come with a call.")
-        return image.write()
+        return write_saved_model(path, graph, image) if is_folder else image.write()
 
 
 # Loading.

@@ -42,7 +42,7 @@ class Stored:
 
 
 @dataclass(slots=True, eq=False)
-class Contents:
+class SavedContents:
     """The slices, objects and faults that were found in the files of a checkpoint."""
 
     stored: dict[str, list[Stored]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Contents:
     """The oddities of the files."""
 
 
-def torch_source(data: DataFiles, contents: Contents) -> TorchSource:
+def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
     """Return the source; a slice that is decoded, and an object, is known by the number of its row."""
     keys = sorted(contents.stored.keys() - contents.faults.keys())
     rows = [(tensor, each) for tensor, key in enumerate(keys) for each in contents.stored[key]]
@@ -91,7 +91,7 @@ def _matrix(rows: Sequence[tuple[int, ...]], fill: int, tensors: TensorTable) ->
     return widen(pad(rows, fill)[1], tensors.shapes.shape[1], fill)
 
 
-def _looker(data: DataFiles, contents: Contents, keys: Iterable[str]) -> Callable[[], Iterable[Finding]]:
+def _looker(data: DataFiles, contents: SavedContents, keys: Iterable[str]) -> Callable[[], Iterable[Finding]]:
     """Return the function that finds the oddities which no single key shows."""
     # Copies are compared with what is read, and nothing but their own CRC says which of the two is damaged.
     copies = [(key, pair) for key in keys for pair in contents.replicas.get(key, ())]

@@ -25,7 +25,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.files import DataFiles
-from shardvar.formats.torch.contents import Contents, Stored, torch_source
+from shardvar.formats.torch.contents import SavedContents, Stored, torch_source
 from shardvar.formats.torch.items import View, payload_of
 from shardvar.formats.torch.names import rank_file, world_size_of
 from shardvar.formats.torch.placements import Runs, held_regions, local_shape
@@ -55,7 +55,7 @@ Area = tuple[int, View, tuple[int, ...]]
 def open_ranks(storage: Storage, name: str) -> TorchSource:
     """Open the files of all ranks; ``MissingFile`` names those that are not there."""
     data = DataFiles(storage, _files(storage, name))
-    contents, parts = Contents(), dict[str, list[Part]]()
+    contents, parts = SavedContents(), dict[str, list[Part]]()
     nbytes = sum(_read_rank(data, rank, contents, parts) for rank in range(len(data.names)))
     left = max(nbytes, _MIN_SLICES)
     for key, held in parts.items():
@@ -85,7 +85,7 @@ def _files(storage: Storage, name: str) -> list[str]:
     return [rank_file(name, rank) for rank in range(world)]
 
 
-def _read_rank(data: DataFiles, rank: int, contents: Contents, parts: dict[str, list[Part]]) -> int:
+def _read_rank(data: DataFiles, rank: int, contents: SavedContents, parts: dict[str, list[Part]]) -> int:
     """Add what the file of a rank holds; return the size of its pickle."""
     file = data.open(rank)
     unpickled = unpickle(file)

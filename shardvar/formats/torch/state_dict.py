@@ -17,7 +17,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.contents import Contents, Stored, torch_source
+from shardvar.formats.torch.contents import SavedContents, Stored, torch_source
 from shardvar.formats.torch.items import payload_of
 from shardvar.formats.torch.names import is_bare
 from shardvar.formats.torch.source import TorchSource
@@ -32,7 +32,7 @@ from shardvar.wire.set_index import read_set_index
 def open_file(storage: Storage, name: str) -> TorchSource:
     """Open one file."""
     data = DataFiles(storage, [name])
-    contents = Contents()
+    contents = SavedContents()
     _add(contents, 0, data.open(0), None)
     return torch_source(data, contents)
 
@@ -42,7 +42,7 @@ def open_set(storage: Storage, name: str) -> TorchSource:
     weight_map = _read_index(storage, name)
     names = sorted(set(weight_map.values()))
     data = DataFiles(storage, names)
-    contents = Contents()
+    contents = SavedContents()
     for number, file in enumerate(names):
         keys = {key for key, each in weight_map.items() if each == file}
         try:
@@ -72,7 +72,7 @@ def _read_index(storage: Storage, name: str) -> Mapping[str, str]:
         file.close()
 
 
-def _add(contents: Contents, number: int, file: ReadableFile, wanted: set[str] | None) -> set[str]:
+def _add(contents: SavedContents, number: int, file: ReadableFile, wanted: set[str] | None) -> set[str]:
     """Add the leaves of one file, those that are wanted or all of them; return the keys of all."""
     unpickled = unpickle(file)
     for key in unpickled.leaves.keys() if wanted is None else unpickled.leaves.keys() & wanted:

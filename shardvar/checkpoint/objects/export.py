@@ -76,16 +76,21 @@ def export(
     """
     if not isinstance(as_shards, bool):
         raise ArgumentTypeError(f"as_shards is {as_shards!r}.", "Give True or False.")
-    root = node_of(obj, WeakValueDictionary())
-    if root is None:
-        raise ArgumentTypeError(f"A {type(obj).__name__} has no variables.", "Give a module, or another trackable.")
-    chosen, graph, is_folder = policy_of(policy, options), ObjectGraph.of(root), format == "tensorflow"
+    chosen, graph, is_folder = policy_of(policy, options), _graph_of(obj), format == "tensorflow"
     save_options = SaveOptions(chosen, texts_of(metadata), force, is_for_serving=True, as_shards=as_shards)
     target = find_target(os.path.join(path, *VARIABLES) if is_folder else path, format, otherwise="shardvar")
     with hold_image(graph, target, save_options) as image:
         if not image.trackables:
             raise ArgumentError("There is nothing to export.", "Build the model first: variables may come with a call.")
         return write_saved_model(path, graph, image) if is_folder else image.write()
+
+
+def _graph_of(obj: Any) -> ObjectGraph:
+    """Return the graph of an object, a dictionary or a list."""
+    root = node_of(obj, WeakValueDictionary())
+    if root is None:
+        raise ArgumentTypeError(f"A {type(obj).__name__} has no variables.", "Give a module, or another trackable.")
+    return ObjectGraph.of(root)
 
 
 # Loading.

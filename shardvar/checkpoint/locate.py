@@ -24,6 +24,7 @@ from shardvar.formats.table import (
     name_of_target,
     names_of_target,
     stem_of_name,
+    usual_name,
 )
 from shardvar.pictures.words import similar
 from shardvar.storage.local import LocalStorage, split_path
@@ -159,7 +160,7 @@ def parts(path: Path, found: Location) -> list[str]:
 def _nearest(path: Path) -> str | None:
     """The checkpoint whose name is nearest to a misspelt path, as a remedy."""
     storage, name = split_path(path)
-    there = {each.name for each in find_checkpoints(storage.path + os.sep)}
+    there = {each.name for each in find_checkpoints(storage.path + os.sep)} | set(storage.folders())
     near = similar(name, sorted(there)) if name else []
     return f"Did you mean {os.path.join(os.path.dirname(os.fspath(path)), near[0])}?" if near else None
 
@@ -181,6 +182,7 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
             raise TargetExists(cause, "Choose another name.")
         folder = storage if is_inside else split_path(os.path.join(os.fsdecode(path), ""))[0]
         return Location(form, folder, index)
+    name = name or usual_name(form.name)
     if not name:
         raise ArgumentError(f"{os.fspath(path)} is a directory.", "Add the name of the checkpoint in it.")
     return Location(form, storage, name_of_target(name, form.name))

@@ -29,6 +29,8 @@ class _BuiltIn(NamedTuple):
     """The endings of a target's name that mean this format."""
     mark: re.Pattern[str]
     """Matches the text after the checkpoint's name in the names of its files."""
+    usual_name: str = ""
+    """The name of a new checkpoint whose path is that of a folder alone; empty if it must be given."""
     is_side: bool = False
     """True if such files often lie beside another checkpoint, such as the ``optimizer.pt`` of a trainer: a directory
     means them only if it means nothing else."""
@@ -41,6 +43,7 @@ _BUILT_IN = {
         "shardvar.formats.safetensors",
         (".safetensors", ".safetensors.index.json"),
         re.compile(r"\.safetensors|-\d{5,}-of-"),
+        usual_name="model.safetensors",  # the one that from_pretrained of Hugging Face looks for
     ),
     "npz": _BuiltIn("shardvar.formats.npz", (".npz",), re.compile(r"\.npz")),
     "zarr": _BuiltIn("shardvar.formats.zarr", (".zarr",), re.compile(r"zarr\.json|\.z(?:array|group|metadata)")),
@@ -126,6 +129,11 @@ def _has_mark(names: Sequence[str], name: str, mark: re.Pattern[str]) -> bool:
     first = mark.search(name)
     prefix = name[: first.start()] if first else name
     return any(file.startswith(prefix) and mark.match(file, len(prefix)) for file in names)
+
+
+def usual_name(name: str) -> str:
+    """Return the name that a format gives a new checkpoint in a folder; empty if it must be given."""
+    return _BUILT_IN[name].usual_name if name in _BUILT_IN else ""
 
 
 def is_side(name: str) -> bool:

@@ -99,6 +99,11 @@ def test_there_is_no_checkpoint_where_nothing_is(tmp_path: Path) -> None:
         assert error_of(path).cause == f"There is no checkpoint at {path}."
 
 
+def test_a_misspelt_folder_is_told_what_it_may_have_meant(tmp_path: Path) -> None:
+    sv.save(tmp_path / "run-two" / "step-1" / "model", {"w": [1.0]})
+    assert f"Did you mean {tmp_path / 'run-two'}?" == error_of(tmp_path / "run-tow").remedy
+
+
 def test_the_largest_files_of_a_folder_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.onnx").write_bytes(KINDS["an ONNX model"] + bytes(1000))

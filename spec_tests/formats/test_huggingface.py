@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import AmbiguousPath, IncompleteCheckpoint, UnsupportedError
+from shardvar.errors import AmbiguousPath, ArgumentError, IncompleteCheckpoint, UnsupportedError
 from shardvar.formats.safetensors import FORMAT
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
@@ -142,6 +142,41 @@ def test_a_variant_keeps_its_index_when_it_is_replaced(tmp_path: Path) -> None:
     names = [f"model.fp16-{number:05}-of-00003.safetensors" for number in (1, 2, 3)]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, index])
     assert sorted(sv.load(tmp_path)) == ["a", "b", "c"]
+
+
+def test_a_variant_of_a_set_of_torch_save_is_a_set_too(tmp_path: Path) -> None:
+    parts = [f"pytorch_model.fp16-{number:05}-of-00002.bin" for number in (1, 2)]
+    for part in parts:
+        sv.save(tmp_path / part, {part: np.ones(2)}, format="pt")
+    index = tmp_path / "pytorch_model.bin.index.fp16.json"
+    index.write_text(json.dumps({"weight_map": {part: part for part in parts}}))
+    for path in (tmp_path, index, tmp_path / parts[1]):
+        assert sorted(sv.load(path)) == parts
+
+
+def test_a_set_is_written_into_a_folder_under_the_names_of_save_pretrained(tmp_path: Path) -> None:
+    sv.save(tmp_path / "ck", {key: np.zeros(25, np.float32) for key in "abcd"})
+    policy = sv.MaxShardSizePolicy(200)
+    sv.reshard(tmp_path / "ck", f"{tmp_path}/hf/", format="safetensors", policy=policy)
+    parts = [f"model-{number:05}-of-00002.safetensors" for number in (1, 2)]
+    assert sorted(path.name for path in (tmp_path / "hf").iterdir()) == [*parts, "model.safetensors.index.json"]
+    assert json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text()) == {
+        "metadata": {"total_parameters": 100, "total_size": 400},
+        "weight_map": {"a": parts[0], "b": parts[0], "c": parts[1], "d": parts[1]},
+    }
+    sv.reshard(tmp_path / "ck", f"{tmp_path}/one/", format="safetensors", policy=sv.MaxShardSizePolicy(400))
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["model.safetensors"]
+    with pytest.raises(ArgumentError, match="is a directory"):
+        sv.reshard(tmp_path / "ck", f"{tmp_path}/hf/", format="npz")
+
+
+def test_every_file_says_that_its_tensors_are_as_of_pytorch(tmp_path: Path) -> None:
+    """Hugging Face's ``from_pretrained`` refuses a file whose metadata lack it; the user's metadata do not gain it."""
+    sv.save(tmp_path / "m.safetensors", {"w": np.ones(2)})
+    header = (tmp_path / "m.safetensors").read_bytes()
+    assert json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]["format"] == "pt"
+    with sv.open_checkpoint(tmp_path / "m.safetensors") as reader:
+        assert dict(reader.metadata.user) == {}
 
 
 def test_a_consolidated_file_beside_a_set_is_listed_and_not_chosen(tmp_path: Path) -> None:

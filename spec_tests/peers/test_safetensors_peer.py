@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+import shardvar as sv
 from shardvar.formats.safetensors import FORMAT
 from shardvar.planning.index import Metadata
 from shardvar.storage.local import LocalStorage
@@ -45,7 +46,12 @@ def test_the_real_library_reads_what_is_written(
     path = written(tmp_path_factory.mktemp("written"), arrays, metadata=Metadata("policy", "writer", {"é": "\n"}))
     assert_same(real.load_file(path), arrays)
     with safetensors.safe_open(path, "numpy") as file:
-        assert file.metadata() == {"shardvar.description": "policy", "shardvar.writer": "writer", "é": "\n"}
+        assert file.metadata() == {
+            "shardvar.description": "policy",
+            "shardvar.writer": "writer",
+            "format": "pt",
+            "é": "\n",
+        }
 
 
 @given(arrays=some_arrays([name for name in NUMPYS if name != "bfloat16"]))
@@ -92,3 +98,29 @@ def test_a_set_holds_what_its_index_says(tmp_path: Path) -> None:
     found = {key: real.load_file(tmp_path / file)[key] for key, file in index["weight_map"].items()}
     assert_same(found, arrays)
     assert index["metadata"]["total_size"] == sum(array.nbytes for array in arrays.values())
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+def test_pytorch_reads_a_set_as_one_of_hugging_face(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    dcp = pytest.importorskip("torch.distributed.checkpoint", reason="PyTorch is not installed")
+    arrays = {key: np.arange(number, number + 6, dtype=np.float32).reshape(2, 3) for number, key in enumerate("abc")}
+    sv.save(tmp_path / "model.safetensors", arrays, policy=sv.MaxShardSizePolicy(30))
+    state = {key: torch.zeros(2, 3) for key in arrays}
+    dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(tmp_path)))
+    assert_same({key: tensor.numpy() for key, tensor in state.items()}, arrays)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_what_pytorch_writes_for_hugging_face_is_read(is_sharded: bool, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    dcp = pytest.importorskip("torch.distributed.checkpoint", reason="PyTorch is not installed")
+    state = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)}
+    writer = dcp.HuggingFaceStorageWriter(
+        str(tmp_path), fqn_to_index_mapping={"a": 1, "b": 2}, save_distributed=is_sharded
+    )
+    dcp.save(state, storage_writer=writer)
+    loaded = sv.load(tmp_path)
+    assert loaded["a"].tolist() == state["a"].tolist() and loaded["b"].astype(float).tolist() == [1.0] * 4
+    assert sv.verify(tmp_path).ok

@@ -3,7 +3,8 @@
     a distributed checkpoint   a folder with .metadata, and __0_0.distcp, __1_0.distcp, … or files of other names
     of single ranks            the same with __0.metadata, __1.metadata, … instead: nothing joins them
     a file of torch.save       model.pt, model.pth, model.bin, model.ckpt, or any other name
-    a set of such files        pytorch_model.bin.index.json, and pytorch_model-00001-of-00002.bin, …
+    a set of such files        pytorch_model.bin.index.json, and pytorch_model-00001-of-00002.bin, …; a variant of it is
+                               pytorch_model.bin.index.fp16.json, and pytorch_model.fp16-00001-of-00002.bin, …
     files of single ranks      model_world_size_4_rank_0.pt, …: together they are the checkpoint model_world_size_4
 
 The endings .bin and .ckpt are those of other files too, so that the first bytes of such a file decide.
@@ -79,6 +80,7 @@ SAVE_SUFFIXES = (".pt", ".pth")
 _SHARED_SUFFIXES = (".bin", ".ckpt")
 SAVED_SUFFIXES = (*SAVE_SUFFIXES, *_SHARED_SUFFIXES)
 """The endings that files of torch.save have."""
+_INDEX = re.compile(r"(.*)\.bin\.index(\.[^.]+)?\.json", re.DOTALL)
 _PART = re.compile(r"(.*)-\d{5,}-of-\d{5,}\.bin", re.DOTALL)
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
@@ -86,17 +88,28 @@ LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _PICKLE_RECORD = b"/data.pkl"
 
 
+def set_of(name: str) -> str | None:
+    """Return the prefix of the files of a set by the name of its index; None for other names.
+
+    >>> set_of("pytorch_model.bin.index.json"), set_of("pytorch_model.bin.index.fp16.json"), set_of("model.bin")
+    ('pytorch_model', 'pytorch_model.fp16', None)
+    """
+    index = _INDEX.fullmatch(name)
+    return index[1] + (index[2] or "") if index else None
+
+
 def find_saved(storage: Storage, name: str) -> list[str]:
     """Return the files of torch.save, and the indexes of sets, that a name may mean."""
     names = storage.names()
-    indexes = [each for each in names if each.endswith(SET_INDEX_SUFFIX)]
+    indexes = [each for each in names if set_of(each) is not None]
     if not name:
         # An index speaks for its folder: the files beside it belong to it.
         single = (each for each in names if not _RANK.fullmatch(each) and _is_saved(storage, each))
         return indexes or [*find_ranks(names, ""), *single]
     part = _PART.fullmatch(name)
-    if part and part[1] + SET_INDEX_SUFFIX in indexes:
-        return [part[1] + SET_INDEX_SUFFIX]
+    own = [each for each in indexes if part and set_of(each) == part[1]]
+    if own and name in names:
+        return own
     ranks = find_ranks(names, name)
     if ranks:
         return ranks

@@ -13,7 +13,7 @@ import numpy as np
 from shardvar.errors import UnsupportedError
 from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, take_away
 from shardvar.formats.protocol import FileChecksums
-from shardvar.formats.torch.names import SAVED_SUFFIXES, SET_INDEX_SUFFIX, find_ranks
+from shardvar.formats.torch.names import SAVED_SUFFIXES, find_ranks, set_of
 from shardvar.formats.torch.packing import PackedRecord, build_frame, plan_starts, records_of, tensor_call
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
@@ -112,7 +112,7 @@ def file_name(name: str) -> str:
     >>> file_name("model"), file_name("model.pth")
     ('model.pt', 'model.pth')
     """
-    if name.endswith(SET_INDEX_SUFFIX):
+    if set_of(name) is not None:
         cause = f"{name} is the index of a set of files, which is read and not written."
         raise UnsupportedError(cause, "Choose a name that ends with .pt, or the format safetensors.")
     return name if name.endswith(SAVED_SUFFIXES) else f"{name}.pt"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shardvar.formats.torch.dtypes import DTYPES
-from shardvar.formats.torch.names import SET_INDEX_SUFFIX, find_ranks, find_saved, world_size_of
+from shardvar.formats.torch.names import find_ranks, find_saved, set_of, world_size_of
 from shardvar.formats.torch.pt_sink import SavedSink, plan_saved, remove_saved
 from shardvar.formats.torch.ranks import open_ranks
 from shardvar.formats.torch.source import TorchSource
@@ -34,7 +34,7 @@ class SavedFormat:
         """Open a file, the set of that index, or the files of all ranks."""
         if world_size_of(name) is not None and find_ranks(storage.names(), name):
             return open_ranks(storage, name)
-        return open_set(storage, name) if name.endswith(SET_INDEX_SUFFIX) else open_file(storage, name)
+        return open_set(storage, name) if set_of(name) is not None else open_file(storage, name)
 
     def create(
         self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str

@@ -45,6 +45,10 @@ def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str
         if len(key) > MAX_KEY_NBYTES // 4 and (nbytes := len(key.encode("utf-8", "surrogatepass"))) > MAX_KEY_NBYTES:
             cause = f"The key {key!r} has {nbytes} bytes, which is beyond the limit of {MAX_KEY_NBYTES}"
             raise UnsupportedError(f"{cause} (MAX_KEY_NBYTES).", "Choose a shorter key.")
+    if not capabilities.dtypes:
+        raise UnsupportedError(
+            f"The format {format_name} is read, and not written.", "Choose another one, such as safetensors (--format)."
+        )
     refused = np.flatnonzero(~_codes_of(capabilities.dtypes)[slices.tensors.codes])
     if len(refused):
         named = ", ".join(

@@ -88,3 +88,8 @@ def test_what_a_format_cannot_hold_is_refused_with_keys_dtypes_and_remedy() -> N
     assert caught.value.cause.endswith(" and 2 more.")
     assert "another format" in caught.value.remedy
     check_holds(TensorTable.of([("w", "float32", (2,))]).whole(), can, "safetensors")
+
+
+def test_a_format_that_is_only_read_says_so() -> None:
+    with pytest.raises(UnsupportedError, match="The format gguf is read, and not written"):
+        check_holds(TensorTable.of([("w", "float32", (2,))]).whole(), Capabilities(frozenset(), frozenset()), "gguf")

@@ -211,6 +211,14 @@ def _get(machine: _Machine) -> None:
     machine.get(number)
 
 
+def _get_long(machine: _Machine) -> None:
+    start = machine.position
+    machine.position = stop = start + 4
+    if stop > len(machine.data):
+        raise IndexError
+    machine.get(int.from_bytes(machine.data[start:stop], "little"))
+
+
 def _push_byte(machine: _Machine) -> None:
     machine.stack.append(machine.data[machine.position])
     machine.position += 1
@@ -263,7 +271,7 @@ _OPCODES: dict[bytes, Callable[[_Machine], Any]] = {
     b"q": lambda m: m.put(m.count(1)),
     b"r": lambda m: m.put(m.count(4)),
     b"h": _get,
-    b"j": lambda m: m.get(m.count(4)),
+    b"j": _get_long,
     # Plain values.
     b"N": lambda m: m.push(None),
     b"\x88": lambda m: m.push(True),

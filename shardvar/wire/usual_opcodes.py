@@ -4,6 +4,7 @@ Each begins after a reference to a name in the memo:
 
     size       tuple of integers, TUPLE1 MEMOIZE REDUCE MEMOIZE              the name is torch.Size
     instance   ) NEWOBJ MEMOIZE } MEMOIZE ( name value name value [name value] SETITEMS BUILD
+    another    ) NEWOBJ MEMOIZE ( five references, or True, False or None, TUPLE MEMOIZE BUILD
     beginning  ) NEWOBJ MEMOIZE [} MEMOIZE] (                                what follows is read opcode by opcode
 
 A name is a reference to the memo. A value is one too, or a new text, an integer, or a size. The expressions know no
@@ -25,12 +26,14 @@ _LONG = rb"\x8a\x05.....|\x8a\x06......"
 _VALUE = _GET + _TUPLE + _CALL + rb"|" + _GET + rb"|" + _INT + rb"|" + _LONG + rb"|\x8c.[^\x94]*\x94"
 _FIELD = rb"(" + _GET + rb")(" + _VALUE + rb")"
 _INSTANCE = re.compile(rb"\)\x81\x94\}\x94\(" + _FIELD * 2 + rb"(?:" + _FIELD + rb")?ub", re.DOTALL)
+_ANOTHER = re.compile(rb"\)\x81\x94\((" + (rb"(?:" + _GET + rb"|[\x88\x89N])") * 5 + rb")t\x94b", re.DOTALL)
 _SIZE = re.compile(_TUPLE + _CALL, re.DOTALL)
 _NUMBERS = re.compile(_INT, re.DOTALL)
 _BEGIN_DICT, _BEGIN_TUPLE = b")\x81\x94}\x94(", b")\x81\x94("
 
 _EMPTY_TUPLE, _SIGNED, _LONG1, _TEXT1 = b")J\x8a\x8c"
-_GETS, _INTS, _SHORT_GET = b"hj", b"KMJ", ord("h")
+_GETS, _INTS, _SHORT_GET, _LONG_GET = b"hj", b"KMJ", ord("h"), ord("j")
+_CONSTANTS = {0x88: True, 0x89: False, ord("N"): None}
 _LONGEST_GET = 5
 """Bytes of a reference to the memo with its opcode; a reference to ``torch.Size`` and its tuple take more."""
 _TUPLES = {0x85: 1, 0x86: 2, 0x87: 3}
@@ -65,6 +68,11 @@ def read_usual(name: str, data: bytes, position: int, memo: list[Any], known: Kn
     instance = _instance(name, data, position, memo, known)
     if instance is not None:
         return instance
+    another = _ANOTHER.match(data, position)
+    if another is not None:
+        state = _values(another[1], memo)
+        node = Node(name, (), state)
+        return Effect([node, state], [node], False, another.end())
     node = Node(name, ())
     if data.startswith(_BEGIN_DICT, position):
         values = [node, {}]
@@ -103,6 +111,17 @@ def _instance(name: str, data: bytes, position: int, memo: list[Any], known: Kno
             return None
         state[key] = value
     return Effect(added, [node], False, match.end())
+
+
+def _values(text: bytes, memo: list[Any]) -> tuple[Any, ...]:
+    """Return the values of references and constants that follow one another."""
+    found, position = [], 0
+    while position < len(text):
+        opcode = text[position]
+        size = {_SHORT_GET: 2, _LONG_GET: _LONGEST_GET}.get(opcode, 1)
+        found.append(memo[_integer(text[position + 1 : position + size], "little")] if size > 1 else _CONSTANTS[opcode])
+        position += size
+    return tuple(found)
 
 
 def _value(text: bytes, memo: list[Any], known: Known) -> tuple[Any, ...]:

@@ -9,9 +9,7 @@
 Policies that answer in columns never come here.
 """
 
-import gc
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -29,6 +27,7 @@ from shardvar.planning.index import EntryTable, Index, TableIndex, concatenate_e
 from shardvar.planning.plan import Assignment, CopyTable, Plan, plan_copies
 from shardvar.planning.policies import CallbackPolicy
 from shardvar.planning.slices import SliceTable
+from shardvar.wire.collection import without_collection
 from shardvar.wire.crc import Checksum
 
 
@@ -56,7 +55,7 @@ def ask_callback(
 
 def _call(policy: CallbackPolicy, held: SliceSource) -> tuple[Answer, float]:
     description = policy.description
-    with _without_collection():
+    with without_collection():
         given = held.shardable_tensors()
         start = perf_counter()
         try:
@@ -72,22 +71,6 @@ def _call(policy: CallbackPolicy, held: SliceSource) -> tuple[Answer, float]:
         answer = read_answer(shards, held, given, description)
         del given, shards  # before garbage is looked for among them
         return answer, seconds
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Pause the search for cyclic garbage while many objects are made that are all kept.
-
-    The search would take as long as making them. Python counts references all the same; only cycles wait, for as long
-    as a callback takes.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _substitute(assignment: Assignment, arrays: Mapping[int, Array]) -> tuple[Assignment, ArraySource]:

@@ -20,6 +20,7 @@ from shardvar.layout.dtypes import Ints, code
 from shardvar.limits import MAX_METADATA_NBYTES
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.wire.collection import without_collection
 from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, foreign_file, past_limit
 
 
@@ -28,7 +29,7 @@ def open_dcp(storage: Storage, name: str) -> TorchSource:
     for _ in range(ATTEMPTS):
         file = _open_index(storage, name)
         try:
-            with prefix_errors(file.name):
+            with prefix_errors(file.name), without_collection():
                 items = parse_metadata(_read_index(file))
                 source = _source(storage, items)
             source.data.hold()

@@ -8,7 +8,6 @@ kept as a template. If the next item has the same bytes in front of its elements
 checksums, then everything that was checked about the first one holds for it too, and only the CRC differs.
 """
 
-import struct
 from dataclasses import dataclass, field, replace
 
 from shardvar.errors import InvalidCheckpoint
@@ -53,13 +52,17 @@ class _Template:
 
     def view_in(self, item: bytes, start: int) -> View | None:
         """Return the tensor of an item that begins at byte ``start`` of its file; None if its frame is another one."""
-        if not item.startswith(self.head) or any(item[begin:stop] != octets for begin, stop, octets in self.fixed):
+        if not item.startswith(self.head):
             return None
-        crc, again = (struct.unpack_from("<L", item, place)[0] for place in (self.crc_start, self.crc_again))
-        if crc != again:
+        for begin, stop, octets in self.fixed:
+            if item[begin:stop] != octets:
+                return None
+        crc_octets = item[self.crc_start : self.crc_start + 4]
+        if item[self.crc_again : self.crc_again + 4] != crc_octets:
             return None
+        crc = int.from_bytes(crc_octets, "little")
         record = self.view.record
-        return replace(self.view, record=Record(start + record.start, record.nbytes, crc))
+        return View(self.view.tensor, Record(start + record.start, record.nbytes, crc), self.view.is_big_endian)
 
 
 @dataclass(slots=True, eq=False)

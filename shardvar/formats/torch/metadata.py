@@ -227,7 +227,8 @@ def _tensor(state: Any) -> tuple[str, Coordinates, list[tuple[Coordinates, Coord
     except (AttributeError, KeyError, TypeError, IndexError):
         raise MalformedCheckpoint("The index lacks its dtype, its shape or its slices.", WRITE_AGAIN) from None
     rank = len(full) if type(full) is tuple else MAX_RANK + 1
-    for extents in (full, *(extents for pair in slices for extents in pair)):
+    # Slices have few shapes, so each is looked at once.
+    for extents in {id(each): each for each in (full, *chain.from_iterable(slices))}.values():
         if type(extents) is not tuple or len(extents) != rank or not _is_shape(extents):
             raise MalformedCheckpoint("Its shape, or the region of a slice, is not a tuple of sizes.", WRITE_AGAIN)
     if type(dtype) is not Global:

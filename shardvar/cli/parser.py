@@ -90,7 +90,7 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="shardvar",
         description="Inspect, verify, compare and reshard checkpoints of sharded tensors (shardvar, TensorFlow, "
-        "safetensors, npz, PyTorch) without the framework that wrote them.",
+        "safetensors, npz, PyTorch, Orbax, Zarr, Keras, GGUF) without the framework that wrote them.",
         epilog="examples:\n"
         "  shardvar inspect runs/ckpt-1200\n"
         "  shardvar verify model.safetensors\n"

@@ -98,7 +98,8 @@ def dequantize(blocks: npt.NDArray[np.uint8], name: str) -> _Floats:
     if not blocks.size:
         return np.empty(shape, np.float32)
     fields = np.ascontiguousarray(blocks).reshape(-1, kind.nbytes).view(np.dtype(_FIELDS[name]))[:, 0]
-    return np.asarray(_DECODERS[name](fields), np.float32).reshape(shape)
+    with np.errstate(all="ignore"):  # a scale may be infinite, or NaN: the numbers are what the file says
+        return np.asarray(_DECODERS[name](fields), np.float32).reshape(shape)
 
 
 def is_decoded(name: str) -> bool:

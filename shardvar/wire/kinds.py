@@ -53,7 +53,7 @@ _MAGICS = (
     (0, b"PK\x05\x06", FileKind("an empty zip archive", "Write it again: no array was in it.", True)),
     (0, b"\x93NUMPY", FileKind(
         "a single NumPy array (.npy)", "Give it its own name (.npy), or store it with numpy.savez.")),
-    (0, b"\x89HDF\r\n\x1a\n", FileKind("an HDF5 file", _CONVERT)),
+    (0, b"\x89HDF\r\n\x1a\n", FileKind("an HDF5 file, as Keras writes", "Give it its own name (.h5).")),
     (0, b"GGUF", FileKind("a GGUF model", "Give it its own name (.gguf).")),
     (0, b"ggml", FileKind("a model of an old form of GGML", "Convert it to GGUF with llama.cpp.")),
     (0, b"tjgg", FileKind("a model of an old form of GGML", "Convert it to GGUF with llama.cpp.")),

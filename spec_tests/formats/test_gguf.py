@@ -107,6 +107,13 @@ def test_blocks_of_32_are_what_their_definition_says(name: str, data: st.DataObj
     assert numbers.tolist() == definition(name, scale + rest)
 
 
+def test_any_bytes_are_blocks() -> None:
+    """Also with scales that are infinite or NaN; no warning is given."""
+    for block in BLOCKS.values():
+        if is_decoded(block.name):
+            assert dequantize(np.full(2 * block.nbytes, 0x7C, np.uint8), block.name).shape == (2 * block.length,)
+
+
 def test_a_row_of_blocks_keeps_its_axes() -> None:
     for block in BLOCKS.values():
         rows = np.zeros((2, 1, 3 * block.nbytes), np.uint8)

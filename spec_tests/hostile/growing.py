@@ -4,6 +4,7 @@
 no verb may take more than about twice the time and the memory for it.
 """
 
+import io
 import json
 import struct
 import zlib
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isqrt
 
+import h5py
 import numpy as np
 
 from shardvar.formats.tensorflow.contents import slice_key
@@ -465,6 +467,50 @@ def orbax_steps(count: int) -> Files:
     return zarr.orbax(zarr.leaf(*["t"] * count), zarr.leaf("t"))
 
 
+# --- keras
+
+
+def keras_file(count: int, **how: object) -> bytes:
+    file = io.BytesIO()
+    with h5py.File(file, "w") as stored:
+        for number in range(count):
+            stored.create_dataset(f"layers/dense_{number}/vars/0", data=np.full(4, number, "<f4"), **how)
+    return file.getvalue()
+
+
+def keras_keys(count: int) -> Files:
+    return {"ck.weights.h5": keras_file(count)}
+
+
+def keras_decoded(count: int) -> Files:
+    """Small arrays that h5py decodes one by one."""
+    return {"ck.weights.h5": keras_file(count, chunks=(2,))}
+
+
+def keras_links(count: int) -> Files:
+    """One array under many names, and soft links to it."""
+    file = io.BytesIO()
+    with h5py.File(file, "w") as stored:
+        stored["t"] = np.zeros(4)
+        for number in range(count):
+            stored[f"hard {number}"] = stored["t"]
+            stored[f"soft {number}"] = h5py.SoftLink("/t")
+    return {"ck.weights.h5": file.getvalue()}
+
+
+def keras_set_layers(count: int) -> Files:
+    """The index of a set whose layers are not in its file."""
+    layers = {f"/layers/dense_{number}/vars": ["ck_00000.weights.h5"] for number in range(count)}
+    index = json.dumps({"weight_map": layers}).encode()
+    return {"ck.weights.json": index, "ck_00000.weights.h5": keras_file(1)}
+
+
+def keras_set_files(count: int) -> Files:
+    """The index of a set whose files are missing."""
+    layers = {f"/layers/dense_{number}/vars": f"ck_{number:05}.weights.h5" for number in range(count)}
+    return {"ck.weights.json": json.dumps({"weight_map": layers}).encode()}
+
+
 CONSTRUCTS = [
     Construct("tf key prefixes", "ck", tf_key_prefixes, 2000),
     Construct("tf key prefixes of allowed keys", "ck", tf_key_prefixes_of_allowed_keys, 2000),
@@ -515,6 +561,11 @@ CONSTRUCTS = [
     Construct("orbax leaves", "_METADATA", orbax_leaves, 150),
     Construct("orbax lost", "_METADATA", orbax_lost, 2000),
     Construct("orbax steps", "_METADATA", orbax_steps, 20000),
+    Construct("keras keys", "ck.weights.h5", keras_keys, 300),
+    Construct("keras decoded", "ck.weights.h5", keras_decoded, 200),
+    Construct("keras links", "ck.weights.h5", keras_links, 500),
+    Construct("keras set layers", "ck.weights.json", keras_set_layers, 1000),
+    Construct("keras set files", "ck.weights.json", keras_set_files, 500),
     Construct("native keys", "ck", native_keys, 2000),
     Construct("native rows", "ck", native_rows, 3000),
     Construct("native rods", "ck", native_rods, 4800),

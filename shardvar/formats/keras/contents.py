@@ -55,15 +55,15 @@ class KerasContents:
 def read_keras(storage: Storage, name: str) -> KerasContents:
     """Return the contents of the file, the archive, or the set with the index ``name``."""
     layers = _read_index(storage, name) if name.endswith(INDEX_SUFFIX) else {}
-    names = sorted({file for files in layers.values() for file in files}) if layers else [name]
+    names = sorted(layers) if layers else [name]
     contents = KerasContents(DataFiles(storage, names))
     try:
         for number, file in enumerate(names):
-            own = [layer for layer, files in layers.items() if file in files]
+            own = layers.get(file)
             try:
-                _add_file(contents, number, [*own] if layers else None)
+                _add_file(contents, number, own)
             except READ_ERRORS as error:
-                if not layers:
+                if own is None:
                     raise
                 contents.faults.update((layer, type(error)(f"{layer!r}: {error.cause}", error.remedy)) for layer in own)
     except BaseException:
@@ -115,7 +115,7 @@ def _compare(contents: KerasContents, place: str, layers: Sequence[str], keys: S
 
 
 def _read_index(storage: Storage, name: str) -> Mapping[str, Sequence[str]]:
-    """Return the files of each layer."""
+    """Return the paths of layers of each file."""
     file = storage.open(name)
     try:
         with prefix_errors(file.name):
@@ -129,7 +129,11 @@ def _read_index(storage: Storage, name: str) -> Mapping[str, Sequence[str]]:
             weight_map = index.get("weight_map") if type(index) is dict else None
             if type(weight_map) is not dict or not weight_map:
                 raise invalid("The index lacks a weight_map from paths of layers to names of files.")
-            return {layer.strip("/"): _files(layer, files) for layer, files in weight_map.items()}
+            layers: dict[str, list[str]] = {}
+            for layer, files in weight_map.items():
+                for each in _files(layer, files):
+                    layers.setdefault(each, []).append(layer.strip("/"))
+            return layers
     finally:
         file.close()
 

@@ -1,12 +1,14 @@
 """Files of torch.save that shardvar writes, read by PyTorch: bit for bit, with ``weights_only`` and mapped."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import shardvar as sv
 from shardvar.formats.torch.dtypes import DTYPES
+from spec_tests.helpers import torch_ranks
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -62,3 +64,44 @@ def test_many_tensors_need_the_wide_directory_and_are_loaded(tmp_path: Path) -> 
     sv.save(tmp_path / "x.pt", written)
     loaded = torch.load(tmp_path / "x.pt", weights_only=True)
     assert len(loaded) == 1 << 16 and loaded["t65535"].tolist() == [65535]
+
+
+def placements() -> list[tuple[tuple[int, ...], Any]]:
+    """Meshes, and the placements of a tensor on them; every tensor has two axes, or one."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    return [
+        ((3,), lambda _: [Shard(0)]),
+        ((3,), lambda value: [Shard(value.ndim - 1)]),
+        ((8,), lambda _: [Shard(0)]),
+        ((2,), lambda _: [Replicate()]),
+        ((2, 2), lambda value: [Shard(0), Shard(value.ndim - 1)]),
+        ((2, 2), lambda _: [Shard(0), Shard(0)]),
+        ((2, 3), lambda _: [Shard(0), Replicate()]),
+        ((2,), lambda _: [_StridedShard(0, split_factor=3)]),
+        ((2, 2), lambda _: [_StridedShard(0, split_factor=2), Shard(0)]),
+    ]
+
+
+@pytest.mark.parametrize("number", range(9))
+def test_files_of_ranks_have_the_values_that_torch_spread_over_them(number: int, tmp_path: Path) -> None:
+    """Each rank saves its own DTensors; together they are the whole tensors, bit for bit."""
+    mesh, chosen = placements()[number]
+    world = int(np.prod(mesh))
+    torch_ranks.save_ranks(tmp_path, world, torch_ranks.distributed(mesh, chosen))
+    loaded = sv.load(tmp_path)
+    for key, value in torch_ranks.values().items():
+        assert np.array_equal(loaded[key], value.numpy()), key
+    assert loaded["step"] == 7 and sv.verify(tmp_path).ok
+
+
+def test_fsdp_over_tensor_parallelism_and_fsdp1_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    torch_ranks.save_ranks(tmp_path / "a", 6, torch_ranks.fsdp_over_tensor_parallelism(3, 2))
+    torch_ranks.save_ranks(tmp_path / "b", 2, torch_ranks.fsdp1, "gloo")
+    one = sv.load(tmp_path / "a")
+    two = sv.load(tmp_path / "b", [f"model.{key}" for key in torch_ranks.values()])
+    for key, value in torch_ranks.values().items():
+        assert np.array_equal(one[key], value.numpy()) and np.array_equal(two[f"model.{key}"], value.numpy())

@@ -96,7 +96,7 @@ def _instance(name: str, data: bytes, position: int, memo: list[Any], known: Kno
         opcode = text[0]
         if opcode in _GETS and len(text) <= _LONGEST_GET:
             number = _integer(text[1:], "little") - len(memo)
-            value = memo[number] if number < 0 else added[number]  # one of its own values, if it is a new number
+            value = memo[number] if number < 0 else added[number]  # if the number is new, a value of this instance
         elif opcode in _INTS:
             value = _integer(text[1:], "little", signed=opcode == _SIGNED)
         else:

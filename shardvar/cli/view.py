@@ -25,7 +25,8 @@ _ENDINGS = (".html", ".htm")
 def execute(arguments: Namespace) -> int:
     """Write the page of one checkpoint, and with ``--open`` show it."""
     found = find_checkpoint(arguments.path)
-    target = arguments.output or os.path.join(found.storage.path, f"{found.stem}.html")
+    beside = found.path if found.is_folder else os.path.join(found.storage.path, found.stem)
+    target = arguments.output or f"{beside}.html"
     check_target(target)
     columns = _columns(found, arguments)
     write_page(target, make_page([columns]))

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import AmbiguousPath, CheckpointError, InvalidCheckpoint, TargetExists, UnsupportedError
+from shardvar.errors import (
+    AmbiguousPath,
+    CheckpointError,
+    InvalidCheckpoint,
+    MalformedCheckpoint,
+    TargetExists,
+    UnsupportedError,
+)
 from shardvar.formats.torch.dtypes import DTYPES
 from shardvar.formats.torch.item_frame import frame_of
 from shardvar.formats.torch.metadata import parse_metadata
@@ -118,6 +125,18 @@ def test_files_that_change_places_are_noticed_even_if_their_frames_are_equal(tmp
     assert not sv.verify(tmp_path / "ck").ok
     with pytest.raises(InvalidCheckpoint, match="other elements"):
         sv.load(tmp_path / "ck")
+
+
+def test_an_index_whose_checksums_are_not_as_many_as_its_items_is_refused(tmp_path: Path) -> None:
+    sv.save(tmp_path / "ck", TENSORS, format="torch")
+    index = tmp_path / "ck" / ".metadata"
+    octets = index.read_bytes()
+    place = octets.index(b"B\x10\0\0\0") + 1  # four numbers of four bytes
+    for nbytes in (15, 20):
+        changed = octets[:place] + nbytes.to_bytes(4, "little") + bytes(nbytes) + octets[place + 20 :]
+        index.write_bytes(changed)
+        with pytest.raises(MalformedCheckpoint, match="checksums"):
+            sv.open_checkpoint(tmp_path / "ck")
 
 
 def test_pythons_zipfile_reads_every_item_and_agrees_with_its_checksums(tmp_path: Path) -> None:

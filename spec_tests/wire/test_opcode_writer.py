@@ -23,9 +23,9 @@ VALUES = st.recursive(
 )
 
 
-@given(VALUES)
-def test_plain_values_are_what_both_readers_read(value: Any) -> None:
-    data = build_pickle(value)
+@given(VALUES, st.sampled_from([2, 4]))
+def test_plain_values_are_what_both_readers_read(value: Any, protocol: int) -> None:
+    data = build_pickle(value, protocol)
     assert pickle.loads(data) == value
     assert parse_pickle(data) == (value, len(data))
 
@@ -63,6 +63,14 @@ def test_texts_and_names_that_come_again_are_written_once() -> None:
     assert all(data.count(text.encode() + b"q") <= 1 for text in texts) and data.count(b"ca\nb\n") == 1
     value, _ = parse_pickle(data)
     assert value[:600] == texts * 2 and value[600] == "a.b" and value[601].name == value[602].name == "a.b"
+
+
+def test_protocol_4_writes_calls_and_names_once_too() -> None:
+    """Python makes one object of them; the bytes of an index with many equal sizes stay few."""
+    data = build_pickle([Call("pathlib.PurePosixPath", ("a", "b"))] * 3 + [b"\xff", Global("builtins.int")], 4)
+    first, second, third, octets, name = pickle.loads(data)
+    assert first is second is third and first == PurePosixPath("a/b") and (octets, name) == (b"\xff", int)
+    assert data.count(b"PurePosixPath") == 1
 
 
 @given(VALUES)

@@ -9,6 +9,8 @@ is a question for ``engine.pieces``, whether they are right one for ``engine.evi
 everything that was read is verified.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from shardvar.engine.evidence import Evidence
@@ -53,8 +55,10 @@ def read_arrays(
     # Move: small arrays out of spans, before the others take their memory; then bytes, regions and strings.
     arrays: _Arrays = {}
     read_small(reading, moves.where(is_cut_out), _cut_out(targets, arrays))
+    is_decoded = _can_be_decoded(moves, targets, source, entries) & ~is_string
+    _decode(reading, moves.where(is_decoded), targets, arrays)
     _allocate(targets, arrays)
-    rest = moves.where(~is_cut_out & ~is_string)
+    rest = moves.where(~is_cut_out & ~is_decoded & ~is_string)
     regions = plan.copies.take(np.flatnonzero(~is_range[plan.copies.target]))
     buffers = {row: bytes_of(arrays[row]) for row in {*rest.target.tolist(), *regions.target.tolist()}}
     read_moves(reading, rest, buffers, by_runs=True)
@@ -113,6 +117,25 @@ def _cut_out(targets: SliceTable, arrays: _Arrays) -> Receiver:
             arrays[row] = np.ndarray(shape[:rank], dtypes[number], span, begin).copy()
 
     return cut
+
+
+def _can_be_decoded(moves: MoveTable, targets: SliceTable, source: Source, entries: EntryTable) -> Bools:
+    """[k] True for moves that are a whole payload and a whole target, where the source returns what it decodes."""
+    whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & (moves.nbytes == targets.nbytes[moves.target])
+    can: Bools = ~entries.plain[moves.source] & whole & (moves.nbytes > 0) & hasattr(source, "decode")
+    return can
+
+
+def _decode(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Arrays) -> None:
+    """Make arrays of what the source decodes, which is not copied."""
+    if not len(moves):
+        return
+    reading.evidence.expect(moves.source)
+    decode: Callable[[EntryTable, int], memoryview] = reading.evidence.source.decode  # type: ignore[attr-defined]
+    for source, row, nbytes in zip(moves.source.tolist(), moves.target.tolist(), moves.nbytes.tolist(), strict=True):
+        payload = decode(reading.entries, source)
+        arrays[row] = np.ndarray(targets.region(row).shape, numpy_dtype(targets.dtype(row)), payload)
+        reading.progress(nbytes)
 
 
 def _allocate(targets: SliceTable, arrays: _Arrays) -> None:

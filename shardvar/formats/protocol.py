@@ -32,10 +32,12 @@ and the shape of the encoded bytes, and has these methods:
                                       writes again as they are (``Metadata.objects``); compares their checksums.
                                       ``reshard`` calls it
 
-A source that decodes slowly may have this method, which the engine calls if it exists:
+A source that decodes slowly may have these methods, which the engine calls if they exist:
 
     expect(entries, rows) -> None     says which entries that are not plain will be read next, in that order, so that
                                       they can be decoded ahead; others may be read all the same
+    decode(entries, row) -> memoryview   returns the payload of an entry that is not plain, in fresh memory that the
+                                      caller keeps: what ``read_into`` would give, and one copy less
 
 Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. The engine writes every payload at its
 place in a file that has a temporary name, then the bytes that frame the payloads, and syncs the file. Once all files

@@ -20,6 +20,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.table import format_named
 from shardvar.formats.zarr import decoder as decoder_module
+from shardvar.formats.zarr.ahead import Ahead, Band
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.zarr_metadata import parse_array
 from spec_tests.helpers.format_protocol import GOLDEN, golden_cases
@@ -194,6 +195,36 @@ def reader_of_bytes(path: Path, key: str) -> Any:
                 source.read_into(entries, row, start, memoryview(octets)[start : start + 1])
             whole[region.slices] = np.frombuffer(octets, whole.dtype).reshape(region.shape)
         return whole
+
+
+def test_what_is_loaded_is_the_callers() -> None:
+    """Arrays may be written, and what was read before stays what it is."""
+    with sv.open_checkpoint(GOLDEN / "orbax" / "pytree_zarr2" / "ckpt") as reader:
+        first = reader.read("host")
+        right = first.copy()
+        first[...] = 0
+        assert np.array_equal(reader.read("host"), right)
+
+
+def test_chunks_that_are_decoded_ahead_are_those_that_are_asked_for() -> None:
+    """In any order, some never, and an error only where its own chunk is asked for."""
+    begun: list[int] = []
+
+    def start(band: Band) -> int:
+        begun.append(band[0])
+        if band[0] == 3:
+            raise IncompleteCheckpoint("The third is missing.", "Look for it.")
+        return band[0] * 10
+
+    ahead = Ahead(start)
+    ahead.expect([((number, 0, 1), 1 << 25) for number in range(8)])
+    assert ahead.take((0, 0, 1)) == 0 and begun == [0, 1, 2]
+    assert ahead.take((1, 0, 1)) == 10 and begun == [0, 1, 2, 3]
+    assert ahead.take((2, 0, 1)) == 20
+    with pytest.raises(IncompleteCheckpoint, match="third"):
+        ahead.take((3, 0, 1))
+    assert ahead.take((6, 0, 1)) == 60 and ahead.take((0, 0, 1)) == 0 and ahead.take((9, 0, 1)) == 90
+    assert begun.count(6) == 1
 
 
 # --- Orbax

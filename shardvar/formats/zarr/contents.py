@@ -27,7 +27,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.decoder import Decoder
-from shardvar.formats.zarr.files import Listing
+from shardvar.formats.zarr.files import PathListing
 from shardvar.layout.dtypes import STRING, Bools, Ints, code, numpy_dtype
 from shardvar.limits import MAX_ABSENT_FILES, MAX_CODEC_EXPANSION, MAX_FILL_NBYTES, MAX_PAYLOAD_EXPANSION
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
@@ -105,7 +105,7 @@ class Convention:
 
 
 @dataclass(slots=True, eq=False)
-class Contents:
+class ArrayContents:
     """The arrays of a checkpoint."""
 
     arrays: list[Chunks] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Contents:
     first: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     """[n + 1] the number of the first entry of each array."""
 
-    def add(self, found: Sequence[Description], listing: Listing, convention: Convention, decoder: Decoder) -> None:
+    def add(self, found: Sequence[Description], listing: PathListing, convention: Convention, decoder: Decoder) -> None:
         """Add arrays, each checked by itself."""
         budget = MAX_FILL_NBYTES
         stored = sum(listing.sizes.values())
@@ -149,7 +149,7 @@ class Contents:
             self.by_key[each.key] = chunks
             self.findings += _oddities(chunks, listing)
 
-    def table(self, listing: Listing, convention: Convention, metadata: Metadata) -> tuple[TableIndex, Ints]:
+    def table(self, listing: PathListing, convention: Convention, metadata: Metadata) -> tuple[TableIndex, Ints]:
         """Return the table of contents, and the size of each file."""
         self._payloads = [*self.texts.values()]
         self.first = np.cumsum([0, *(len(chunks.names) for chunks in self.arrays)])
@@ -163,7 +163,7 @@ class Contents:
         counts = [*np.diff(self.first).tolist(), *([1] * len(self.texts))]
         tensor = np.repeat(np.arange(len(keys)), np.array(counts, np.int64))
         nbytes = np.array([0] * int(self.first[-1]) + [*map(len, self.texts.values())], np.int64)
-        # A value of the database is in no file of its own.
+        # Values of the database have no files.
         plain = np.concatenate([*(chunks.is_plain for chunks in self.arrays), np.zeros(len(self.texts), np.bool)])
         plain &= not convention.is_database
         paths = [path for chunks in self.arrays for path in _paths(chunks)]
@@ -240,7 +240,7 @@ def _fill_nbytes(chunks: Chunks) -> int:
     return int(chunks.shape[~chunks.is_present].prod(axis=1, dtype=np.float64).sum()) * itemsize
 
 
-def _check_files(chunks: Chunks, listing: Listing) -> None:
+def _check_files(chunks: Chunks, listing: PathListing) -> None:
     """Raise unless the size of each file is possible."""
     metadata = chunks.metadata
     nbytes = prod(metadata.chunk_shape) * numpy_dtype(metadata.dtype).itemsize
@@ -276,7 +276,7 @@ def _impossible(name: str, nbytes: int, size: int) -> InvalidCheckpoint:
     return InvalidCheckpoint(f"{cause} No codec makes that much of them.", DISTRUST)
 
 
-def _oddities(chunks: Chunks, listing: Listing) -> Iterator[Finding]:
+def _oddities(chunks: Chunks, listing: PathListing) -> Iterator[Finding]:
     """Yield what is odd about the files of an array that can be read."""
     path = chunks.description.path or "."
     absent = int((~chunks.is_present).sum())

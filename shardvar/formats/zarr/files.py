@@ -10,7 +10,7 @@ from shardvar.wire.damage import DISTRUST
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class PathListing:
     """The contents of a folder."""
 
     names: Sequence[str]
@@ -26,7 +26,7 @@ class Listing:
     def below(self, path: str) -> list[str]:
         """Return the paths of the files below a folder, in it.
 
-        >>> Listing(["a/.zarray", "a/0.0", "a0"], {}).below("a")
+        >>> PathListing(["a/.zarray", "a/0.0", "a0"], {}).below("a")
         ['.zarray', '0.0']
         """
         prefix = f"{path}/" if path else ""

@@ -9,9 +9,9 @@ from typing import Any
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, StorageError, UnsupportedError, prefix_errors
 from shardvar.formats.files import DataFiles
-from shardvar.formats.zarr.contents import Contents, Convention, Description
+from shardvar.formats.zarr.contents import ArrayContents, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
-from shardvar.formats.zarr.files import Listing, Tree
+from shardvar.formats.zarr.files import PathListing, Tree
 from shardvar.formats.zarr.source import ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.index import Metadata
@@ -25,7 +25,7 @@ CONVENTION = Convention(fills=True, is_database=False)
 def open_group(storage: Storage, name: str) -> ZarrSource:
     """Open the group or the array of a folder, by the name of its description."""
     tree, sizes = Tree(storage), storage.tree()
-    listing, contents = Listing([*sizes], sizes), Contents()
+    listing, contents = PathListing([*sizes], sizes), ArrayContents()
     with prefix_errors(storage.path):
         metadata = Metadata(user=_attributes(tree, listing, name))
         found = [*_arrays(tree, listing, contents)]
@@ -53,7 +53,7 @@ def text_of(fields: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _attributes(tree: Tree, listing: Listing, name: str) -> dict[str, str]:
+def _attributes(tree: Tree, listing: PathListing, name: str) -> dict[str, str]:
     """Return the attributes of the group, after checking its description."""
     with prefix_errors(name):
         version = 3 if name == "zarr.json" else 2
@@ -66,7 +66,7 @@ def _attributes(tree: Tree, listing: Listing, name: str) -> dict[str, str]:
     return text_of(attributes) if type(attributes) is dict else {}
 
 
-def _arrays(tree: Tree, listing: Listing, contents: Contents) -> Iterator[Description]:
+def _arrays(tree: Tree, listing: PathListing, contents: ArrayContents) -> Iterator[Description]:
     """Yield the descriptions of all arrays below a folder; what cannot be read is a fault of its key."""
     versions: dict[str, list[int]] = {}
     for path in listing.names:
@@ -79,7 +79,7 @@ def _arrays(tree: Tree, listing: Listing, contents: Contents) -> Iterator[Descri
             yield description
 
 
-def _describe(tree: Tree, folder: str, versions: Sequence[int], contents: Contents) -> Description | None:
+def _describe(tree: Tree, folder: str, versions: Sequence[int], contents: ArrayContents) -> Description | None:
     """Return the description of the array in a folder; None if it holds a group, or a fault."""
     description = Description(folder, folder, versions[0], b"")
     try:

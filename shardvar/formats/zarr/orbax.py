@@ -24,9 +24,9 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding, Sink
-from shardvar.formats.zarr.contents import DOCUMENTS, Chunks, Contents, Convention, Description
+from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Chunks, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
-from shardvar.formats.zarr.files import Listing, Tree, check_inside
+from shardvar.formats.zarr.files import PathListing, Tree, check_inside
 from shardvar.formats.zarr.group import read_document, text_of
 from shardvar.formats.zarr.names import DATABASE, STRINGS, TREE, UNFINISHED, find_orbax
 from shardvar.formats.zarr.pytree import PyTree, parse_tree
@@ -81,7 +81,7 @@ def open_orbax(storage: Storage) -> ZarrSource:
         cause = f"{storage.path}: Orbax has not finished this checkpoint, or was interrupted."
         raise IncompleteCheckpoint(cause, "Use an earlier step, or wait for the save to finish.")
     tree, sizes = Tree(storage), storage.tree()
-    contents = Contents()
+    contents = ArrayContents()
     with prefix_errors(storage.path):
         with prefix_errors(TREE):
             pytree = parse_tree(read_document(tree, TREE)) if TREE in sizes else None
@@ -90,7 +90,7 @@ def open_orbax(storage: Storage) -> ZarrSource:
             cause = f"{TREE} says that all arrays are in {DATABASE}, which is missing."
             raise MissingFile(cause, "Copy the checkpoint again, with all its files.")
         decoder = Decoder.of(storage, is_ocdbt)
-        listing = Listing(decoder.keys() if is_ocdbt else [*sizes], sizes)
+        listing = PathListing(decoder.keys() if is_ocdbt else [*sizes], sizes)
         convention = Convention(fills=False, is_database=is_ocdbt, database=DATABASE, texts=STRINGS)
         _add_strings(tree, pytree, contents)
         found = [*_arrays(tree, listing, decoder if is_ocdbt else None, pytree, contents)]
@@ -122,7 +122,7 @@ class OrbaxSource(ZarrSource):
 
 
 def _arrays(
-    tree: Tree, listing: Listing, decoder: Decoder | None, pytree: PyTree | None, contents: Contents
+    tree: Tree, listing: PathListing, decoder: Decoder | None, pytree: PyTree | None, contents: ArrayContents
 ) -> Iterator[Description]:
     """Yield the descriptions of the arrays that the index names; what is missing is a fault of its key."""
     there: dict[str, int] = {}
@@ -142,7 +142,7 @@ def _arrays(
         yield Description(key, key, there[key], value)
 
 
-def _places(pytree: PyTree, there: dict[str, int], contents: Contents) -> Iterator[str]:
+def _places(pytree: PyTree, there: dict[str, int], contents: ArrayContents) -> Iterator[str]:
     """Yield the keys whose arrays are there."""
     for key in pytree.arrays:
         try:
@@ -154,7 +154,7 @@ def _places(pytree: PyTree, there: dict[str, int], contents: Contents) -> Iterat
             contents.faults[key] = type(error)(f"{TREE}: {error.cause}", error.remedy)
 
 
-def _add_strings(tree: Tree, pytree: PyTree | None, contents: Contents) -> None:
+def _add_strings(tree: Tree, pytree: PyTree | None, contents: ArrayContents) -> None:
     """Add the leaves that are strings; those that their file does not have are faults."""
     if pytree is None or not pytree.strings:
         return
@@ -173,7 +173,7 @@ def _add_strings(tree: Tree, pytree: PyTree | None, contents: Contents) -> None:
             contents.faults[key] = IncompleteCheckpoint(cause.format(key), "Copy the folder again.")
 
 
-def _look(pytree: PyTree, there: dict[str, int], contents: Contents) -> None:
+def _look(pytree: PyTree, there: dict[str, int], contents: ArrayContents) -> None:
     """Note leaves without arrays, and arrays without leaves."""
     contents.findings += [
         Finding(key, f"It is an empty leaf ({kind}) and has no array.", False) for key, kind in pytree.empty.items()

@@ -15,7 +15,7 @@ from shardvar.forks import new_lock
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.ahead import Ahead, Band
-from shardvar.formats.zarr.contents import Contents, Convention
+from shardvar.formats.zarr.contents import ArrayContents, Convention
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import EntryTable, TableIndex
@@ -34,7 +34,7 @@ class ZarrSource:
     """The table of contents; ``start`` of an entry that is not plain is its number."""
     data: DataFiles
     """The files of chunks."""
-    contents: Contents
+    contents: ArrayContents
     """The arrays."""
     convention: Convention
     """The way in which the format reads them."""
@@ -97,6 +97,17 @@ class ZarrSource:
         whole = [each for each in bands if each[2] == self._rows(each[0])]
         self._ahead.expect([((number, 0, rows), row_nbytes * rows) for number, row_nbytes, rows in whole])
 
+    def decode(self, entries: EntryTable, row: int) -> memoryview:
+        """Return the payload of an entry in fresh memory, which the caller keeps."""
+        number, rows = int(entries.start[row]), 0
+        if self.contents.text_of(number) is None:
+            row_nbytes, rows = self._bands(number)
+            if rows == self._rows(number) and row_nbytes:
+                return self._finish((number, 0, rows))
+        payload = memoryview(bytearray(int(entries.slices.nbytes[row])))
+        self.read_into(entries, row, 0, payload)
+        return payload
+
     def findings(self) -> Sequence[Finding]:
         """Return the oddities of the files."""
         return self.contents.findings
@@ -125,14 +136,18 @@ class ZarrSource:
         with self._lock:
             found = self._decoded.get(band)
         if found is None:
-            description = self.contents.array_of(band[0])[0].description
-            with prefix_errors(f"{description.key!r}"):
-                found = self.decoder.finish_reading(description.path, self._ahead.take(band))
+            found = self._finish(band)
             with self._lock:
                 self._decoded[band] = found
                 while len(self._decoded) > _KEPT_BANDS:
                     self._decoded.popitem(last=False)
         return found
+
+    def _finish(self, band: Band) -> memoryview:
+        """Return the bytes of a band in fresh memory."""
+        description = self.contents.array_of(band[0])[0].description
+        with prefix_errors(f"{description.key!r}"):
+            return self.decoder.finish_reading(description.path, self._ahead.take(band))
 
     def _start(self, band: Band) -> Any:
         """Begin to decode a band."""

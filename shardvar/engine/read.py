@@ -45,7 +45,7 @@ def read_arrays(
     ``UnsupportedError`` for dtypes without values. Without ``is_verified`` plain payloads are not compared, and nothing
     but the bytes of the targets is read. Memory: the arrays, and a few blocks of 4 MiB.
     """
-    # Plan: every move is read once, in one of three ways.
+    # Plan: every move is read once, in one of four ways.
     moves, is_range = lower(plan)
     targets = plan.targets
     reading = Reading(Evidence(source, entries, takes_checksums=is_verified), progress)
@@ -55,10 +55,9 @@ def read_arrays(
     # Move: small arrays out of spans, before the others take their memory; then bytes, regions and strings.
     arrays: _Arrays = {}
     read_small(reading, moves.where(is_cut_out), _cut_out(targets, arrays))
-    is_decoded = _can_be_decoded(moves, targets, source, entries) & ~is_string
-    _decode(reading, moves.where(is_decoded), targets, arrays)
+    is_decoded = _decode(reading, moves, targets, arrays)
     _allocate(targets, arrays)
-    rest = moves.where(~is_cut_out & ~is_decoded & ~is_string)
+    rest = moves.where(~(is_cut_out | is_decoded | is_string))
     regions = plan.copies.take(np.flatnonzero(~is_range[plan.copies.target]))
     buffers = {row: bytes_of(arrays[row]) for row in {*rest.target.tolist(), *regions.target.tolist()}}
     read_moves(reading, rest, buffers, by_runs=True)
@@ -119,23 +118,25 @@ def _cut_out(targets: SliceTable, arrays: _Arrays) -> Receiver:
     return cut
 
 
-def _can_be_decoded(moves: MoveTable, targets: SliceTable, source: Source, entries: EntryTable) -> Bools:
-    """[k] True for moves that are a whole payload and a whole target, where the source returns what it decodes."""
+def _decode(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Arrays) -> Bools:
+    """Make arrays of payloads that the source decodes into fresh memory, which is not copied; [k] True for these moves.
+
+    Such a move is a whole payload and a whole target.
+    """
+    entries, source = reading.entries, reading.evidence.source
     whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & (moves.nbytes == targets.nbytes[moves.target])
-    can: Bools = ~entries.plain[moves.source] & whole & (moves.nbytes > 0) & hasattr(source, "decode")
-    return can
-
-
-def _decode(reading: Reading, moves: MoveTable, targets: SliceTable, arrays: _Arrays) -> None:
-    """Make arrays of what the source decodes, which is not copied."""
-    if not len(moves):
-        return
-    reading.evidence.expect(moves.source)
-    decode: Callable[[EntryTable, int], memoryview] = reading.evidence.source.decode  # type: ignore[attr-defined]
-    for source, row, nbytes in zip(moves.source.tolist(), moves.target.tolist(), moves.nbytes.tolist(), strict=True):
-        payload = decode(reading.entries, source)
-        arrays[row] = np.ndarray(targets.region(row).shape, numpy_dtype(targets.dtype(row)), payload)
+    is_string = (targets.codes() == code(STRING))[moves.target]
+    is_decoded: Bools = ~entries.plain[moves.source] & whole & (moves.nbytes > 0) & ~is_string
+    decode: Callable[[EntryTable, int], memoryview] | None = getattr(source, "decode", None)
+    if decode is None:
+        return np.zeros_like(is_decoded)
+    mine = moves.where(is_decoded)
+    reading.evidence.expect(mine.source)
+    for row, target, nbytes in zip(mine.source.tolist(), mine.target.tolist(), mine.nbytes.tolist(), strict=True):
+        payload = decode(entries, row)
+        arrays[target] = np.ndarray(targets.region(target).shape, numpy_dtype(targets.dtype(target)), payload)
         reading.progress(nbytes)
+    return is_decoded
 
 
 def _allocate(targets: SliceTable, arrays: _Arrays) -> None:

@@ -26,6 +26,7 @@ from shardvar.errors import (
     ShardvarError,
     UnsupportedError,
 )
+from shardvar.formats.files import OPEN_FILES
 from shardvar.formats.keras import FORMAT
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases, read_whole
@@ -264,6 +265,21 @@ def test_a_set_is_one_checkpoint_by_any_of_its_names(tmp_path: Path) -> None:
     assert sv.load(tmp_path, ["layers/dense/vars/1"])["layers/dense/vars/1"].shape == (64,)
     with pytest.raises(MissingFile, match="m_00001"):
         sv.load(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not list open files")
+def test_a_set_of_many_files_holds_few_of_them_open(tmp_path: Path) -> None:
+    """Also where h5py decodes their arrays."""
+    layers = {}
+    for number in range(150):
+        with h5py.File(tmp_path / f"m_{number:05}.weights.h5", "w") as file:
+            file.create_dataset(f"layers/{number}/vars/0", data=np.full(4, number, ">f4"))
+        layers[f"/layers/{number}/vars"] = f"m_{number:05}.weights.h5"
+    (tmp_path / "m.weights.json").write_text(json.dumps({"weight_map": layers}))
+    before = len(os.listdir("/proc/self/fd"))
+    with sv.open_checkpoint(tmp_path) as reader:
+        assert all((reader.read(f"layers/{number}/vars/0") == number).all() for number in range(150))
+        assert len(os.listdir("/proc/self/fd")) <= before + OPEN_FILES
 
 
 def test_an_array_in_two_files_of_a_set_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ is named by the paths of its layers.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from shardvar.errors import (
@@ -37,7 +38,7 @@ class KerasContents:
     data: DataFiles
     """The files, open."""
     opened: dict[int, Hdf5File] = field(default_factory=dict)
-    """The files as h5py has them open, by number."""
+    """The files of which h5py decodes some arrays, as it has them open, by number."""
     spans: dict[int, Span] = field(default_factory=dict)
     """The HDF5 bytes of each file."""
     datasets: dict[str, tuple[int, Dataset]] = field(default_factory=dict)
@@ -87,8 +88,10 @@ def _add_file(contents: KerasContents, number: int, layers: Sequence[str] | None
     with prefix_errors(file.name):
         is_archive = file.name.endswith(ARCHIVE_SUFFIX) or file.read(0, min(4, file.size)) == LOCAL_MAGIC
         span = contents.spans[number] = find_span(file, is_archive, HDF5_MAGIC)
-        opened = contents.opened[number] = Hdf5File(file, span)
+        opened = contents.opened[number] = Hdf5File(partial(contents.data.open, number), span)
         listing = opened.list()
+    if all(dataset.start is not None for dataset in listing.datasets):
+        contents.opened.pop(number).close()
     contents.attributes |= listing.attributes
     for key, fault in listing.faults.items():
         contents.faults[key] = type(fault)(f"{file.name}: {fault.cause}", fault.remedy)

@@ -12,7 +12,7 @@ anyway, and are passed over.
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -87,9 +87,9 @@ class Listing:
 class _View(io.RawIOBase):
     """A range of a file as a file of Python, for h5py."""
 
-    def __init__(self, file: ReadableFile, span: Span) -> None:
+    def __init__(self, open_file: Callable[[], ReadableFile], span: Span) -> None:
         super().__init__()
-        self._file, self._span, self._position = file, span, 0
+        self._open, self._span, self._position = open_file, span, 0
 
     def readable(self) -> bool:
         """Return True."""
@@ -113,7 +113,7 @@ class _View(io.RawIOBase):
         octets = memoryview(buffer).cast("B")
         nbytes = max(min(len(octets), self._span.nbytes - self._position), 0)
         if nbytes:
-            self._file.read_into(self._span.start + self._position, octets[:nbytes])
+            self._open().read_into(self._span.start + self._position, octets[:nbytes])
         self._position += nbytes
         return nbytes
 
@@ -144,12 +144,12 @@ def _translated(what: str, error_type: type[ShardvarError] = MalformedCheckpoint
 
 
 class Hdf5File:
-    """An open HDF5 file."""
+    """An open HDF5 file; ``open_file`` is asked for each read, since few files of a set are open at a time."""
 
-    def __init__(self, file: ReadableFile, span: Span) -> None:
+    def __init__(self, open_file: Callable[[], ReadableFile], span: Span) -> None:
         library = _library()
         with _translated("The file"):
-            self._handle: h5py.File = library.File(_View(file, span), "r", rdcc_nbytes=_CACHE_NBYTES)
+            self._handle: h5py.File = library.File(_View(open_file, span), "r", rdcc_nbytes=_CACHE_NBYTES)
         self._span = span
         self._kept: tuple[str, Any] | None = None
 

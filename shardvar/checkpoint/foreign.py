@@ -47,6 +47,7 @@ _NAMES = (
 
 _FOLDERS = (
     (r".*\.orbax-checkpoint-tmp(-\d+)?", FileKind("an Orbax checkpoint that was not finished", _UNFINISHED, True)),
+    (r"tmp-checkpoint-\d+|[A-Za-z_-]*\d+[._-]tmp", FileKind("a checkpoint that was not finished", _UNFINISHED, True)),
     (r"mp_rank_\d+(_\d+)*", FileKind(
         "a Megatron checkpoint in its old form, with a folder for each rank",
         "Name the file of one rank, or convert it where Megatron is installed: `tools/checkpoint/convert.py`.")),

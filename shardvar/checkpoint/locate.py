@@ -146,7 +146,7 @@ def several(path: Path, found: Sequence[Location]) -> AmbiguousPath:
     below = [parts(path, each) for each in found]
     kind = kind_of_folder([os.path.basename(split_path(path)[0].path), *(name for names in below for name in names)])
     cause = f"{os.fspath(path)} may mean {listed}{more}."
-    if kind:
+    if kind and not kind.is_lost:
         return AmbiguousPath(f"{cause} It is {kind.what}.", kind.remedy)
     newest = ", or take the newest: --latest, sv.newest_checkpoint" if in_series(differing(below)) else ""
     return AmbiguousPath(cause, f"Give the path of one of them{newest}.")

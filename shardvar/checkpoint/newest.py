@@ -5,7 +5,7 @@
     latest                               DeepSpeed's: the name of a step's folder
     step-1000, checkpoint-500, 20, ...   names that differ in their numbers alone (``steps``)
 
-A checkpoint that lacks its index was not finished. It is passed over, and listed with the others.
+A checkpoint that was not finished is passed over, and listed with the others.
 """
 
 import os
@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shardvar.checkpoint.foreign import kind_of_folder
 from shardvar.checkpoint.locate import Location, Path, find_below, find_checkpoint, parts, several
 from shardvar.checkpoint.objects.state_file import STATE_FILE, read_state_file
 from shardvar.checkpoint.steps import differing, in_series
@@ -33,7 +34,7 @@ class Candidate:
     step: str
     """The name that tells it from the others."""
     is_finished: bool
-    """False if its index is missing, as after an interrupted save."""
+    """False after an interrupted save: its index is missing, or its folder has a temporary name."""
 
 
 def newest_checkpoint(path: Path) -> str:
@@ -64,7 +65,7 @@ def candidates_of(path: Path) -> list[Candidate]:
     """Return the checkpoints that a path may mean, in natural order."""
     found = find_below(path)
     steps = differing([parts(path, each) for each in found])
-    return [Candidate(each, step, _is_finished(each)) for each, step in zip(found, steps, strict=True)]
+    return [Candidate(each, step, _is_finished(each, step)) for each, step in zip(found, steps, strict=True)]
 
 
 def newest_among(path: Path, found: Sequence[Candidate]) -> list[Candidate]:
@@ -105,6 +106,9 @@ def _last_number(text: str) -> int | None:
     return int(numbers[-1]) if numbers else None
 
 
-def _is_finished(found: Location) -> bool:
-    """Return False if the checkpoint is named by its index, and that is missing."""
+def _is_finished(found: Location, step: str) -> bool:
+    """Return False if the checkpoint is named by its index, and that is missing, or its step has a temporary name."""
+    kind = kind_of_folder([step])
+    if kind and kind.is_lost:
+        return False
     return format_of_name(found.name) != found.format.name or found.name in found.storage.names()

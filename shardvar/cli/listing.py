@@ -17,7 +17,7 @@ def take_newest(arguments: Namespace) -> None:
     unfinished = [each for each in candidates_of(folder) if not each.is_finished]
     if unfinished:
         steps = ", ".join(printable(each.step) for each in unfinished[-3:])
-        note(f"note: passed over {count(len(unfinished), 'checkpoint')} without an index, not finished: {steps}")
+        note(f"note: passed over {count(len(unfinished), 'checkpoint')} that were not finished: {steps}")
     note(f"note: the newest is {short_path(newest)}")
     setattr(arguments, name, newest)
 
@@ -53,4 +53,4 @@ def _newest(path: str, found: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _mark(each: Candidate, newest: Sequence[Candidate]) -> str:
-    return "newest" if [each] == newest else "" if each.is_finished else "not finished: its index is missing"
+    return "newest" if [each] == newest else "" if each.is_finished else "not finished"

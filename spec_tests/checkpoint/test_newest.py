@@ -94,6 +94,16 @@ def test_a_step_that_was_not_finished_is_passed_over_and_named(
     assert "step-100" in shown.out and "step-200" in shown.err
 
 
+@pytest.mark.parametrize("name", ["200.orbax-checkpoint-tmp-17", "tmp-checkpoint-200", "200.tmp"])
+def test_a_step_of_a_temporary_name_was_not_finished(name: str, tmp_path: Path) -> None:
+    save_steps(tmp_path, "{}/model")
+    save_steps(tmp_path, f"{name}/model", (200,))
+    assert newest_step(tmp_path) == 100
+    with pytest.raises(AmbiguousPath) as caught:
+        sv.load(tmp_path)
+    assert "It is" not in caught.value.cause
+
+
 def test_two_checkpoints_of_the_last_step_are_both_named(tmp_path: Path) -> None:
     save_steps(tmp_path, "step-{}/model.npz")
     save_steps(tmp_path, "step-{}/adapter.npz", (100,))

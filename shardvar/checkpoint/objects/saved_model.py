@@ -23,6 +23,7 @@ Slots of optimizers are in the checkpoint and not in the graph of objects: Tenso
 The variables come first and ``saved_model.pb`` last, so a folder with this file has them.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -66,7 +67,7 @@ _VERSION = message(2, number(1, 1), number(2, 1))
 
 def write_saved_model(path: Path, graph: ObjectGraph, image: Image) -> WriteReport:
     """Write the variables of an image and the file that describes them; ``TargetExists`` without ``force``."""
-    storage = LocalStorage(str(path))
+    storage = LocalStorage(os.fsdecode(path))
     # Check, and plan.
     content = build_saved_model(graph)
     storage.make()

@@ -5,27 +5,45 @@ It compares keys, dtypes, shapes, and then values. Both checkpoints are walked t
 cannot be read is named with its error, and hides no other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 
+from shardvar.checkpoint.arguments import check_mapping
 from shardvar.checkpoint.blocks import Blocks, batches
 from shardvar.checkpoint.locate import Path
 from shardvar.checkpoint.numbers import Number, is_number, python_number, widen_numbers
 from shardvar.checkpoint.reader import Reader, open_checkpoint
+from shardvar.checkpoint.renaming import new_names, select_keys
 from shardvar.checkpoint.reports import DiffReport, TensorDifference, Unreadable, ValueDifference
+from shardvar.checkpoint.tolerance import Tolerance
 from shardvar.engine.pool import BLOCK_NBYTES, Progress
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, code, dtype_name
 
 
-def diff(a: Path, b: Path, progress: Progress = lambda _nbytes: None) -> DiffReport:
+def diff(
+    a: Path,
+    b: Path,
+    progress: Progress = lambda _nbytes: None,
+    *,
+    filter: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    close: bool = False,
+    ignore_dtype: bool = False,
+) -> DiffReport:
     """Compare two checkpoints, tensor by tensor and element by element; formats, slices and files do not matter.
 
-    Elements are the same if their bits are; see ``compare_arrays`` for NaNs, zeros and other dtypes. Reads and
+    Elements are the same if their bits are; see ``compare_arrays`` for NaNs, zeros and other dtypes. With ``rtol`` or
+    ``atol``, those that are further apart differ, and with ``close`` those beyond the tolerances of their dtypes
+    (``checkpoint.tolerance``). ``rename`` gives keys of ``a`` the names that they have in ``b``, as in ``sv.reshard``;
+    ``filter`` and ``exclude`` are globs of these names. With ``ignore_dtype`` another dtype is no difference. Reads and
     verifies every payload of the tensors that both have with one shape. A tensor that is damaged is listed as
     unreadable; the errors of ``open_checkpoint`` are raised. ``progress`` is called with the payload
     bytes that were compared, of both. Memory: some blocks of 4 MiB, whatever the size of a tensor.
@@ -37,21 +55,26 @@ def diff(a: Path, b: Path, progress: Progress = lambda _nbytes: None) -> DiffRep
     >>> diff(one, two).differences[0].values.first
     (2,)
     """
+    tolerance = Tolerance.of(rtol, atol, close)
+    check_mapping(rename or {}, "names to names")
     with ExitStack() as stack:
         readers = [stack.enter_context(open_checkpoint(path)) for path in (a, b)]
-        return _report(readers[0], readers[1], progress)
+        names = dict(zip(new_names(readers[0].keys(), rename or {}), readers[0].keys(), strict=True))
+        chosen = select_keys(list(dict.fromkeys([*names, *readers[1]])), filter, exclude)
+        names = {name: key for name, key in names.items() if name in chosen}
+        walk = _Walk(Blocks.of(readers[0]), Blocks.of(readers[1]), names, tolerance, ignore_dtype, progress)
+        return _report(readers[0], readers[1], walk, [key for key in readers[1] if key in chosen])
 
 
-def _report(a: Reader, b: Reader, progress: Progress) -> DiffReport:
-    keys_a, keys_b = a.keys(), b.keys()
+def _report(a: Reader, b: Reader, walk: "_Walk", keys_b: list[str]) -> DiffReport:
+    keys_a = list(walk.names)
     in_a, in_b = set(keys_a), set(keys_b)
     common = {key: row for row, key in enumerate(keys_a) if key in in_b}
-    walk = _Walk(Blocks.of(a), Blocks.of(b), progress)
     # Check: a key that either index has a fault for is not read.
-    for side, reader in (("a", a), ("b", b)):
-        for key, error in reader.faults.items():
-            if key in common:
-                walk.fail(key, side, error)
+    for key in common:
+        for side, reader, stored in (("a", a, walk.names[key]), ("b", b, key)):
+            if stored in reader.faults:
+                walk.fail(key, side, reader.faults[stored])
     failed = {key for key, _ in walk.unreadable}
     # Move: the values of the others, which may turn out to be damaged too.
     walk.compare([key for key in common if key not in failed])
@@ -64,6 +87,7 @@ def _report(a: Reader, b: Reader, progress: Progress) -> DiffReport:
         differences=tuple(walk.differences[key] for key in common if key in walk.differences and key not in failed),
         unreadable=tuple(sorted(walk.unreadable.values(), key=lambda each: (common[each.key], each.side))),
         num_equal=len(common.keys() - walk.differences.keys() - failed),
+        tolerance=None if walk.tolerance is None else str(walk.tolerance),
     )
 
 
@@ -117,14 +141,17 @@ def are_comparable(dtype_a: str, dtype_b: str) -> bool:
     return dtype_a == dtype_b or (is_number(dtype_a) and is_number(dtype_b))
 
 
-def compare_arrays(a: Array, b: Array, start: int = 0) -> Difference:
+def compare_arrays(a: Array, b: Array, start: int = 0, tolerance: Tolerance | None = None) -> Difference:
     """Return the difference of two arrays of one shape; ``start`` is the flat index of their first element.
+
+    Numbers within the ``tolerance`` are the same.
 
     >>> compare_arrays(np.array([1, 2, 3]), np.array([1, 2, 5]), start=10)
     Difference(count=1, first=12, max_absolute=2, max_relative=0.4, num_without_distance=0)
     """
     a, b = a.reshape(-1), b.reshape(-1)
-    where = np.flatnonzero(_differ(a, b))
+    is_near = tolerance is not None and a.dtype.kind != "O"
+    where = np.flatnonzero(tolerance.beyond(a, b) if tolerance and is_near else _differ(a, b))
     if not len(where):
         return Difference()
     first = start + int(where[0])
@@ -203,8 +230,16 @@ class _Walk:
     """The first checkpoint."""
     b: Blocks
     """The second."""
+    names: Mapping[str, str]
+    """The keys of the first, by the names under which they are compared."""
+    tolerance: Tolerance | None
+    """How far numbers may be apart; None for bits."""
+    ignore_dtype: bool
+    """True if another dtype is no difference."""
     progress: Progress
     """Called with the payload bytes that were compared."""
+    name_of: dict[str, str] = field(default_factory=dict)
+    """The names by the keys of the first."""
     differences: dict[str, TensorDifference] = field(default_factory=dict)
     """By key."""
     unreadable: dict[tuple[str, str], Unreadable] = field(default_factory=dict)
@@ -217,7 +252,8 @@ class _Walk:
     def compare(self, keys: list[str]) -> None:
         """Compare the tensors of these keys, which both have and which have no fault."""
         rows_a, rows_b = self.a.tensors.rows(), self.b.tensors.rows()
-        pairs = {rows_a[key]: rows_b[key] for key in keys}
+        pairs = {rows_a[self.names[key]]: rows_b[key] for key in keys}
+        self.name_of.update((stored, name) for name, stored in self.names.items())
         for row, other in pairs.items():
             self._note(row, other, Difference())
         walked = [row for row, other in pairs.items() if self._may_be_same(row, other)]
@@ -240,9 +276,9 @@ class _Walk:
     def _compare_arrays(self, row: int, other: int, a: Array | ReadError, b: Array | ReadError) -> None:
         for side, value in (("a", a), ("b", b)):
             if isinstance(value, ReadError):
-                self.fail(self.a.tensors.keys[row], side, value)
+                self.fail(self._name(row), side, value)
         if not isinstance(a, ReadError) and not isinstance(b, ReadError):
-            self._note(row, other, compare_arrays(a, b))
+            self._note(row, other, compare_arrays(a, b, tolerance=self.tolerance))
         self.progress(int(self.a.nbytes[row] + self.b.nbytes[other]))
 
     def _compare_streams(self, row: int, other: int) -> None:
@@ -256,26 +292,35 @@ class _Walk:
             for x, y in _together(self.a.stream(row, count), self.b.stream(other, count)):
                 # Two variants may differ in length. The bytes that only one of them has differ.
                 shared, longer = sorted((len(x), len(y)))
-                total = total.merge(compare_arrays(x[:shared], y[:shared], start))
+                total = total.merge(self._compare(row, x[:shared], y[:shared], start))
                 if shared < longer:
                     total = total.merge(Difference(longer - shared, start + shared))
                 start += longer
                 self.progress(x.nbytes + y.nbytes)
         except _SideError as error:
-            self.fail(a.keys[row], error.side, error.error)
+            self.fail(self._name(row), error.side, error.error)
         else:
             self._note(row, other, total if is_number(a.dtype(row)) else only_bytes(total, a.dtype(row)))
+
+    def _name(self, row: int) -> str:
+        return self.name_of[self.a.tensors.keys[row]]
+
+    def _compare(self, row: int, a: Array, b: Array, start: int) -> Difference:
+        """Compare two portions; opaque elements, which come as integers, are never near."""
+        return compare_arrays(a, b, start, self.tolerance if is_number(self.a.tensors.dtype(row)) else None)
 
     def _note(self, row: int, other: int, found: Difference) -> None:
         """Keep the difference of two tensors, unless they are the same."""
         a, b = self.a.tensors, self.b.tensors
-        key, shape = a.keys[row], a.shape(row)
+        key, shape = self._name(row), a.shape(row)
+        is_other_dtype = a.codes[row] != b.codes[other] and not self.ignore_dtype
         values = None
         if found.count:
             first = None if found.first is None else _unravelled(found.first, shape)
             distances = found.max_absolute, found.max_relative, found.num_without_distance
             values = ValueDifference(found.count, first, *distances)
-        if values is not None or a.codes[row] != b.codes[other] or shape != b.shape(other):
+        is_unlike = not are_comparable(a.dtype(row), b.dtype(other))
+        if values is not None or is_other_dtype or is_unlike or shape != b.shape(other):
             kinds = a.dtype(row), b.dtype(other), shape, b.shape(other)
             self.differences[key] = TensorDifference(key, *kinds, values)
 

@@ -259,6 +259,8 @@ class DiffReport:
     """The tensors that could not be compared."""
     num_equal: int
     """Tensors that are the same in both: dtype, shape and every element."""
+    tolerance: str | None = None
+    """How far elements may be apart and count as the same; None if their bits must be the same."""
 
     @property
     def equal(self) -> bool:
@@ -277,6 +279,7 @@ class DiffReport:
             "differences": [each.to_json() for each in self.differences],
             "unreadable": [asdict(each) for each in self.unreadable],
             "num_equal": self.num_equal,
+            "tolerance": self.tolerance,
         }
 
     def _repr_html_(self) -> str:

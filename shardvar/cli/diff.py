@@ -7,6 +7,7 @@ from math import prod
 from shardvar.checkpoint.diff import diff
 from shardvar.checkpoint.reports import DiffReport, TensorDifference, ValueDifference
 from shardvar.cli.output import count, human_shape, note, one_line, print_json, progress, short_name, short_path
+from shardvar.cli.usage import parse_renames
 from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.view import check_target, write_diff_page
 
@@ -19,11 +20,23 @@ def execute(arguments: Namespace) -> int:
     if arguments.html:
         check_target(arguments.html)
     with progress("comparing", lambda: payload_nbytes(a) + payload_nbytes(b)) as advance:
-        report = diff(a, b, advance)
+        report = diff(
+            a,
+            b,
+            advance,
+            filter=arguments.filter,
+            exclude=arguments.exclude,
+            rename=parse_renames(arguments.rename or (), None),
+            rtol=arguments.rtol,
+            atol=arguments.atol,
+            close=arguments.close,
+            ignore_dtype=arguments.ignore_dtype,
+        )
     if arguments.json:
         print_json(report.to_json())
     else:
-        for line in _lines(report):
+        lines = list(_lines(report))
+        for line in lines[-1:] if arguments.summary else lines:
             print(line)
     if arguments.html:
         write_diff_page(arguments.html, report)
@@ -44,7 +57,8 @@ def _lines(report: DiffReport) -> Iterator[str]:
         place = f"unreadable in {broken.side.upper()}: {short_name(broken.key)}"
         yield f"{place}: {broken.kind}: {one_line(broken.message)}"
     if report.equal:
-        yield f"equal: {count(report.num_equal, 'tensor')} in both"
+        within = "" if report.tolerance is None else f", within {report.tolerance}"
+        yield f"equal: {count(report.num_equal, 'tensor')} in both{within}"
         return
     counts = {
         "equal": report.num_equal,

@@ -203,6 +203,16 @@ def _add_diff(commands: "Commands[Parser]") -> None:
     )
     parser.add_argument("a", metavar="A", help=_PATH)
     parser.add_argument("b", metavar="B", help="the checkpoint to compare with")
+    parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match GLOB; may be repeated")
+    parser.add_argument("--exclude", metavar="GLOB", action="append", help="not the keys that match GLOB; repeatable")
+    parser.add_argument(
+        "--rename", metavar="OLD=NEW", action="append", help="the name in B of a key, or keys by *, of A"
+    )
+    parser.add_argument("--rtol", metavar="R", type=float, help="elements may differ by R times the magnitude of B's")
+    parser.add_argument("--atol", metavar="A", type=float, help="elements may differ by A")
+    parser.add_argument("--close", action="store_true", help="with the tolerances of torch.testing.assert_close")
+    parser.add_argument("--ignore-dtype", action="store_true", help="compare values, and not dtypes")
+    parser.add_argument("--summary", action="store_true", help="print the last line alone")
     parser.add_argument("--html", metavar="FILE", help="also write a page that shows both side by side")
 
 

@@ -250,7 +250,10 @@ def test_a_report_is_json_with_stable_keys(directory: Path) -> None:
     sv.save(directory / "a", {"x": np.ones(2)})
     sv.save(directory / "b", {"x": np.array([np.inf, 1])})
     told = sv.diff(directory / "a", directory / "b").to_json()
-    assert list(told) == ("schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal".split())
+    assert (
+        list(told)
+        == "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal tolerance".split()
+    )
     assert list(told["differences"][0]) == "key dtype_a dtype_b shape_a shape_b values".split()
     assert told["differences"][0]["values"] == {
         "count": 1,

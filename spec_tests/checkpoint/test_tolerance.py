@@ -1,0 +1,100 @@
+"""diff as a judgement: tolerances, names, dtypes and keys that are compared."""
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.checkpoint.tolerance import Tolerance
+from shardvar.cli import main
+from shardvar.errors import ArgumentError
+
+floats = st.floats(allow_nan=True, allow_infinity=True, width=32)
+tolerances = st.floats(0, 10, allow_nan=False)
+
+
+@given(st.lists(st.tuples(floats, floats), min_size=1), tolerances, tolerances)
+def test_elements_are_beyond_where_numpy_says_that_they_are_not_close(
+    pairs: list[tuple[float, float]], rtol: float, atol: float
+) -> None:
+    a, b = (np.array(side, np.float32) for side in zip(*pairs, strict=True))
+    with np.errstate(all="ignore"):
+        right = ~np.isclose(a.astype(np.float64), b.astype(np.float64), rtol, atol, equal_nan=True)
+    assert Tolerance(rtol, atol).beyond(a, b).tolist() == right.tolist()
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
+def test_integers_without_a_tolerance_are_the_same_only_if_they_are_equal(values: list[int]) -> None:
+    a = np.array(values)
+    assert not Tolerance(0.0, 0.0).beyond(a, a).any()
+    assert Tolerance(0.0, 0.0).beyond(a, a ^ 1).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "near", "far"),
+    [("float32", 1e-6, 1e-4), ("float64", 1e-8, 1e-5), ("float16", 5e-4, 1e-2), (ml_dtypes.bfloat16, 8e-3, 0.1)],
+)
+def test_close_has_the_tolerances_of_pytorch(dtype: Any, near: float, far: float) -> None:
+    one = np.array([1.0]).astype(dtype)
+    assert not Tolerance().beyond(one, (1.0 + np.array([near])).astype(dtype)).any()
+    assert Tolerance().beyond(one, (1.0 + np.array([far])).astype(dtype)).all()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """Return two checkpoints that differ in a millionth, in a dtype, and in a prefix of keys."""
+    values = np.linspace(1, 2, 2_000_000, dtype=np.float32)
+    sv.save(tmp_path / "a", {"m.large": values, "m.small": values[:5], "m.step": np.array(3)}, partition=3)
+    b = {"large": values * np.float32(1 + 1e-6), "small": values[:5].astype(np.float64), "step": np.array(3)}
+    sv.save(tmp_path / "b.safetensors", b)
+    return tmp_path / "a", tmp_path / "b.safetensors"
+
+
+def test_checkpoints_are_equal_under_the_names_tolerance_and_dtypes_that_are_asked_for(pair: tuple[Path, Path]) -> None:
+    names = {"m.*": "*"}
+    assert not sv.diff(*pair).equal
+    strict = sv.diff(*pair, rename=names)
+    assert [each.key for each in strict.differences] == ["large", "small"] and not strict.only_in_a
+    assert [each.key for each in sv.diff(*pair, rename=names, ignore_dtype=True).differences] == ["large"]
+    report = sv.diff(*pair, rename=names, ignore_dtype=True, close=True)
+    assert report.equal and report.num_equal == 3 and report.tolerance == "the tolerances of the dtypes"
+    assert sv.diff(*pair, rename=names, exclude="small", rtol=1e-5).equal
+    far = sv.diff(*pair, rename=names, filter="large", rtol=1e-7)
+    assert not far.equal and far.tolerance == "rtol=1e-07, atol=0"
+
+
+def test_a_key_that_only_one_has_is_a_difference_whatever_the_tolerance_is(pair: tuple[Path, Path]) -> None:
+    report = sv.diff(*pair, rename={"m.large": "large"}, atol=1e9, ignore_dtype=True)
+    assert report.only_in_a == ("m.small", "m.step") and report.only_in_b == ("small", "step") and not report.equal
+
+
+def test_strings_have_no_tolerance(tmp_path: Path) -> None:
+    for name, text in (("a", b"x"), ("b", b"y")):
+        sv.save(tmp_path / name, {"s": np.array([text], object)})
+    assert not sv.diff(tmp_path / "a", tmp_path / "b", atol=1e9).equal
+
+
+@pytest.mark.parametrize("wrong", [{"rtol": -1.0}, {"atol": float("nan")}, {"atol": float("inf")}, {"rtol": "1"}])
+def test_a_tolerance_is_a_number_from_0_on(wrong: dict[str, Any], pair: tuple[Path, Path]) -> None:
+    with pytest.raises(ArgumentError, match="finite number >= 0"):
+        sv.diff(*pair, **wrong)
+
+
+def test_a_filter_that_matches_nothing_is_a_mistake(pair: tuple[Path, Path]) -> None:
+    with pytest.raises(ArgumentError, match="No tensor matches x"):
+        sv.diff(*pair, filter="x*")
+
+
+@pytest.mark.smoke
+def test_the_command_judges_within_the_tolerance(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    both = [str(path) for path in pair]
+    assert main(["diff", *both, "--rename", "m.*=*", "--ignore-dtype", "--close"]) == 0
+    assert "equal: 3 tensors in both, within the tolerances" in capsys.readouterr().out
+    assert main(["diff", *both, "--rename", "m.*=*", "--summary"]) == 1
+    assert capsys.readouterr().out == "1 equal, 2 changed, 0 only in A, 0 only in B\n"
+    assert main(["diff", *both, "--rtol", "x"]) == 2

@@ -2,7 +2,7 @@
 
     nothing             CheckpointNotFound, the only case in which it says that there is no checkpoint
     a file              the kind that its first bytes tell (``wire.kinds``), else the one that its name tells
-    a folder            what the names in it tell, else the kinds of its largest files
+    a folder            what the names in it tell, else the kinds of the files that look like models
 
 The cost is that of listing one folder and of reading the heads of a few files.
 """
@@ -26,7 +26,9 @@ from shardvar.storage.protocol import Storage
 from shardvar.wire.kinds import SNIFF_NBYTES, FileKind, kind_of
 
 _LOOKED_AT = 4
-"""The files of a folder whose heads are read: the largest ones."""
+"""The files of a folder whose heads are read."""
+_MODELS = (".bin", ".ckpt", ".pt", ".pth", ".pkl", ".h5", ".onnx", ".msgpack", ".pb", ".tar", ".gz", ".zip", ".npz")
+"""The endings of files that are more telling than others, however large these are."""
 
 _UNFINISHED = "The save was interrupted: take the step before it, and remove this folder."
 
@@ -108,24 +110,28 @@ def _folder_error(shown: str, storage: LocalStorage) -> ShardvarError:
         return error(f"The folder {shown} is {kind.what}.", kind.remedy)
     if not files and not folders:
         return CheckpointNotFound(f"The folder {shown} is empty.", "Give the folder of a checkpoint.")
-    seen = [f"{name} is {kind.what}" for name, kind in _largest(storage, files)]
+    kinds = _kinds_in(storage, files)
+    details = "; ".join(f"{name} is {kind.what}" for name, kind in kinds) or named([*files, *folders])
     holds = " and ".join(count(len(names), noun) for names, noun in ((files, "file"), (folders, "folder")) if names)
-    details = "; ".join(seen) or named([*files, *folders])
     cause = f"The folder {shown} holds {holds}, and no checkpoint that shardvar reads: {details}."
-    return CheckpointNotFound(cause, f"The formats are {', '.join(format_names())}.")
+    remedy = kinds[0][1].remedy if kinds else f"The formats are {', '.join(format_names())}."
+    lost = any(kind.is_lost for _, kind in kinds)
+    return MalformedCheckpoint(cause, remedy) if lost else CheckpointNotFound(cause, remedy)
 
 
-def _largest(storage: Storage, names: Sequence[str]) -> list[tuple[str, FileKind]]:
-    """Return the largest files of a folder that are of a known kind."""
-    sizes, kinds = dict[str, int](), []
+def _kinds_in(storage: Storage, names: Sequence[str]) -> list[tuple[str, FileKind]]:
+    """Return the kinds of a few files of a folder: those named as models are, and the largest; lost ones first."""
+    sizes = dict[str, int]()
     for name in names:
         with suppress(OSError):
             sizes[name] = os.stat(os.path.join(storage.path, name)).st_size
-    for name in sorted(sizes, key=lambda name: sizes[name])[-_LOOKED_AT:]:
+    order = sorted(sizes, key=lambda name: (name.endswith(_MODELS), sizes[name]), reverse=True)
+    kinds = []
+    for name in order[:_LOOKED_AT]:
         with suppress(ShardvarError):
             kind = _kind(name, _head(storage, name))
             kinds += [(name, kind)] if kind else []
-    return kinds[::-1]
+    return sorted(kinds, key=lambda each: not each[1].is_lost)
 
 
 def _head(storage: Storage, name: str) -> bytes:

@@ -110,6 +110,16 @@ def test_the_largest_files_of_a_folder_are_named(tmp_path: Path) -> None:
     assert "model.onnx is an ONNX model" in error_of(tmp_path).cause
 
 
+def test_a_folder_of_pointers_says_how_to_fetch_the_files(tmp_path: Path) -> None:
+    """Other files of the folder, which git has itself, are larger than a pointer."""
+    for name in ("README.md", "config.json", "merges.txt", "tokenizer.json", "vocab.json"):
+        (tmp_path / name).write_text("{} some text\n" * 100)
+    (tmp_path / "pytorch_model.bin").write_bytes(POINTER)
+    raised = error_of(tmp_path)
+    assert type(raised) is MalformedCheckpoint and raised.remedy == "Fetch the content: `git lfs pull`."
+    assert "pytorch_model.bin is a Git LFS pointer" in raised.cause
+
+
 def test_a_folder_of_any_size_costs_the_heads_of_a_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(50):
         (tmp_path / f"{number}.onnx").write_bytes(KINDS["an ONNX model"])

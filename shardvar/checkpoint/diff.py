@@ -43,7 +43,7 @@ def diff(
     Elements are the same if their bits are; see ``compare_arrays`` for NaNs, zeros and other dtypes. With ``rtol`` or
     ``atol``, those that are further apart differ, and with ``close`` those beyond the tolerances of their dtypes
     (``checkpoint.tolerance``). ``rename`` gives keys of ``a`` the names that they have in ``b``, as in ``sv.reshard``;
-    ``filter`` and ``exclude`` are globs of these names. With ``ignore_dtype`` another dtype is no difference. Reads and
+    ``filter`` and ``exclude`` are globs of these names. With ``ignore_dtype`` dtypes may differ. Reads and
     verifies every payload of the tensors that both have with one shape. A tensor that is damaged is listed as
     unreadable; the errors of ``open_checkpoint`` are raised. ``progress`` is called with the payload
     bytes that were compared, of both. Memory: some blocks of 4 MiB, whatever the size of a tensor.
@@ -233,9 +233,9 @@ class _Walk:
     names: Mapping[str, str]
     """The keys of the first, by the names under which they are compared."""
     tolerance: Tolerance | None
-    """How far numbers may be apart; None for bits."""
+    """The distance at which numbers count as the same; None for bits."""
     ignore_dtype: bool
-    """True if another dtype is no difference."""
+    """True if dtypes may differ."""
     progress: Progress
     """Called with the payload bytes that were compared."""
     name_of: dict[str, str] = field(default_factory=dict)

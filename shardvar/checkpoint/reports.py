@@ -260,7 +260,7 @@ class DiffReport:
     num_equal: int
     """Tensors that are the same in both: dtype, shape and every element."""
     tolerance: str | None = None
-    """How far elements may be apart and count as the same; None if their bits must be the same."""
+    """The distance at which elements count as the same; None if their bits must be the same."""
 
     @property
     def equal(self) -> bool:

@@ -1,4 +1,4 @@
-"""Tolerances: how far may two numbers be apart and still count as the same?
+"""Tolerances: the distance at which two numbers count as the same.
 
     |a - b| <= atol + rtol * |b|
 
@@ -24,7 +24,7 @@ _CLOSE = {
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far elements may be apart; without a value, as the dtypes say."""
+    """The distance at which elements count as the same; without a value, that of their dtypes."""
 
     rtol: float | None = None
     """The part of the second value's magnitude."""

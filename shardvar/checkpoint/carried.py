@@ -1,6 +1,6 @@
 """Objects that a checkpoint has beside its tensors, and that ``reshard`` carries along.
 
-    to the same format            as they are, whatever their classes
+    to a format that has objects  as they are, whatever their classes, or made of plain values
     to one that holds strings     plain objects become string tensors of their Python literals, as they are read
     to one that keeps metadata    the literals become the user's metadata
     to any other                  refused by name; a filter leaves them out
@@ -25,10 +25,11 @@ def find_objects(reader: Reader, form: Format, keys: Collection[str]) -> tuple[M
     read_objects = getattr(reader.source, "objects", None)
     if read_objects is None:
         return {}, []
-    if form.name == reader.format:
-        # An object of a class that is not read may be carried. Any other fault is one of the checkpoint.
-        faults = reader.faults
-        return read_objects({key for key in keys if isinstance(faults.get(key), UnsupportedError | NoneType)}), []
+    # An object of a class that is not read may be carried. Any other fault is one of the checkpoint.
+    faults = reader.faults
+    carried = read_objects({key for key in keys if isinstance(faults.get(key), UnsupportedError | NoneType)}, form.name)
+    if carried:
+        return carried, []
     if form.capabilities.keeps_metadata:
         tensors = reader.entries().slices.tensors
         return {}, [key for row, key in enumerate(tensors.keys) if key in keys and tensors.dtype(row) == STRING]

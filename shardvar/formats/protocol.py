@@ -27,10 +27,10 @@ and the shape of the encoded bytes, and has these methods:
 
     encodings() -> Mapping[str, str]  the name of the encoding of each such key
     dequantized() -> Source           the same checkpoint with the numbers of such keys in their place
-    objects(keys) -> Mapping[str, bytes]
-                                      the objects among the keys, each in bytes that a ``Sink`` of the same format
-                                      writes again as they are (``Metadata.objects``); compares their checksums.
-                                      ``reshard`` calls it
+    objects(keys, form) -> Mapping[str, bytes]
+                                      the objects among the keys, each in bytes that a ``Sink`` of the format of that
+                                      name writes as they are (``Metadata.objects``); compares their checksums. Without
+                                      those that the source cannot give so. ``reshard`` calls it
 
 A source that decodes slowly may have these methods, which the engine calls if they exist:
 
@@ -46,7 +46,7 @@ are finished, ``Sink.commit`` puts them in place, the index last. Nothing is vis
 Removing. ``Format.remove`` removes a checkpoint, the index first, so that a reader finds the whole checkpoint or none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -126,7 +126,7 @@ class FileWriter(Protocol):
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
         """Return the checksum of the payload of ``count`` strings or variants, which formats compute differently."""
 
-    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
+    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Iterable[tuple[int, bytes]]:
         """Return the bytes around the payloads (headers, directories), each with its offset in the file."""
 
 

@@ -157,10 +157,20 @@ def test_objects_are_carried_as_they_are_and_keep_their_places_in_nested_values(
     assert new.keys() == old.keys() and all(np.array_equal(new[key], old[key]) for key in old)
     with sv.open_checkpoint(source) as before, sv.open_checkpoint(tmp_path / "ck") as after:
         keys = {"name", "raw", "optim.groups.0.betas"}
-        assert before.source.objects(keys) == after.source.objects(keys)  # type: ignore[attr-defined]
-        assert before.source.objects(keys).keys() == keys  # type: ignore[attr-defined]
+        assert before.source.objects(keys, "torch") == after.source.objects(keys, "torch")  # type: ignore[attr-defined]
+        assert before.source.objects(keys, "torch").keys() == keys  # type: ignore[attr-defined]
         paths = dict(before.metadata.paths)
         assert paths.pop("epoch") == ("epoch",) and after.metadata.paths == paths | {"round": ("round",)}
+
+
+def test_plain_objects_of_a_file_of_torch_save_become_objects(tmp_path: Path) -> None:
+    """And what is not made of plain values is refused by name."""
+    source = GOLDEN / "torch_pt" / "training_checkpoint" / "x.pt"
+    sv.reshard(source, tmp_path / "ck", format="torch")
+    assert sv.diff(source, tmp_path / "ck").equal
+    with sv.open_checkpoint(tmp_path / "ck") as reader:
+        kinds = set(reader.index.items.dtypes)  # type: ignore[attr-defined]
+    assert "string" in kinds
 
 
 def test_objects_become_metadata_where_there_are_no_strings(tmp_path: Path) -> None:

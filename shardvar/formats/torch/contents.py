@@ -1,7 +1,8 @@
 """The contents of files of ``torch.save`` as a source: stored slices, in the order of their keys, and their faults."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -10,12 +11,14 @@ from shardvar.errors import CheckpointError, ShardvarError
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import Record
+from shardvar.formats.torch.item_frame import object_item
 from shardvar.formats.torch.items import View, read_view
 from shardvar.formats.torch.source import TorchSource
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.wire import strings
 from shardvar.wire.crc import CRC32
 
 _BLOCK_NBYTES = 1 << 22
@@ -72,7 +75,15 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
         plain,
     )
     index = TableIndex(entries, [*data.names], faults=cast(Mapping[str, CheckpointError], contents.faults))
-    return TorchSource(index, data, views, payloads, _looker(data, contents, keys))
+    objects = {keys[tensor]: each.value for tensor, each in rows if isinstance(each.value, bytes)}
+    return TorchSource(index, data, views, payloads, _looker(data, contents, keys), partial(_items, objects))
+
+
+def _items(objects: Mapping[str, bytes], keys: Collection[str]) -> dict[str, bytes]:
+    """Return the objects among keys as items of a distributed checkpoint, but for those that are not plain values."""
+    literals = {key: bytes(strings.decode(objects[key], ())[()]).decode("utf-8", "surrogatepass") for key in objects}
+    items = {key: object_item(literal) for key, literal in literals.items() if key in keys}
+    return {key: item for key, item in items.items() if item is not None}
 
 
 def _slices(keys: list[str], stored: Mapping[str, Sequence[Stored]], rows: Sequence[tuple[int, Stored]]) -> SliceTable:

@@ -2,9 +2,11 @@
 
 An item is an archive (``packing``) of one tensor. Its directory is padded, so that the size of the item is a multiple
 of 64 bytes. Then the elements of every item of a file begin at a multiple of 64 bytes, and can be mapped.
-Tensors of one dtype and one shape have one frame, so it is made once for all of them.
+Tensors of one dtype and one shape have one frame, so it is made once for all of them. The item of an object has no
+elements, and is its pickle in an archive.
 """
 
+import ast
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
@@ -62,6 +64,19 @@ def frame_of(dtype: str, shape: tuple[int, ...]) -> ItemFrame:
     head, tail = b"".join(ranges[:3]), b"".join(ranges[3:])
     entry = tail.rindex(_ELEMENTS) - CENTRAL.size
     return ItemFrame(_without(head, len(head) - len(ranges[2]) + _LOCAL_CRC), _without(tail, entry + _CENTRAL_CRC))
+
+
+def object_item(literal: str) -> bytes | None:
+    """Return the item of an object that has this literal; None if it is not one of plain values alone.
+
+    >>> object_item("{'betas': (0.9, 0.99)}") is None, object_item("set([1])") is None
+    (False, True)
+    """
+    try:
+        pickle = build_pickle(ast.literal_eval(literal))
+    except (ValueError, SyntaxError, KeyError):  # a call, such as that of a set, or infinity
+        return None
+    return b"".join(octets for _, octets in build_frame(records_of(pickle, []), []))
 
 
 def _without(octets: bytes, crc: int) -> tuple[bytes, bytes]:

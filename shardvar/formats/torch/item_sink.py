@@ -10,7 +10,7 @@ files are removed that a distributed checkpoint in this folder may have had befo
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,17 +54,15 @@ class DcpWriter:
         """Return the checksum of the bytes; the format holds neither strings nor variants."""
         return CRC32.compute(payload)
 
-    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
-        """Return what lies before the first payload, between two payloads, and after the last one."""
-        parts: list[tuple[int, bytes]] = []
+    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Iterator[tuple[int, bytes]]:
+        """Yield what lies before the first payload, between two payloads, and after the last one."""
         position, tail = 0, b""
-        frames = _frames(slices)
-        rows = zip(frames, start.tolist(), slices.nbytes.tolist(), checksums.payload.tolist(), strict=True)
+        rows = zip(_frames(slices), start.tolist(), slices.nbytes.tolist(), checksums.payload.tolist(), strict=True)
         for frame, begin, nbytes, crc in rows:
             head, next_tail = frame.build(crc)
-            parts.append((position, tail + head))
+            yield position, tail + head
             position, tail = begin + nbytes, next_tail
-        return [*parts, (position, tail)] if parts else []
+        yield position, tail
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,7 @@ class TorchSource:
     look: Callable[[], Iterable[Finding]]
     """Finds the oddities of the files."""
     carry: Callable[[Collection[str]], Mapping[str, bytes]] = lambda _keys: {}
-    """Returns the items of the objects among keys, in a distributed checkpoint."""
+    """Returns the objects among keys as items of a distributed checkpoint."""
 
     @property
     def crc(self) -> Checksum:
@@ -60,6 +60,6 @@ class TorchSource:
         """Return the oddities of the files."""
         return [*self.look()]
 
-    def objects(self, keys: Collection[str]) -> Mapping[str, bytes]:
-        """Return the objects among keys, each as the item that holds it."""
-        return self.carry(keys)
+    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
+        """Return the objects among keys as a distributed checkpoint holds them; none for any other format."""
+        return self.carry(keys) if form == "torch" else {}

@@ -244,7 +244,9 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
     _add_path(parser, "source", "SRC")
     parser.add_argument("target", metavar="DST", help="the new checkpoint; its ending may select the format")
     parser.add_argument(
-        "--format", metavar="NAME", help="shardvar, tensorflow, safetensors, npz (default: by DST's ending, or as SRC)"
+        "--format",
+        metavar="NAME",
+        help="shardvar, tensorflow, safetensors, npz, torch, pt, ... (default: by DST's ending, or as SRC)",
     )
     files = parser.add_mutually_exclusive_group()
     files.add_argument("--max-file-size", metavar="SIZE", help="fill files up to SIZE payload bytes: 64MB, 64MiB, 4096")

@@ -3,12 +3,12 @@
 import json
 import os
 import shutil
+import struct
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from hypothesis import given
@@ -32,6 +32,8 @@ from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases, read_whole
 from spec_tests.hostile.keras import MEMBER, WEIGHTS
 from spec_tests.hostile.npz import Member, archive
+
+h5py = pytest.importorskip("h5py", reason="h5py is not installed")
 
 CASES = golden_cases("keras")
 
@@ -213,6 +215,23 @@ def test_what_cannot_be_read_is_a_fault_of_its_key(tmp_path: Path) -> None:
             **dict.fromkeys(("text", "compound", "empty", "huge_chunk", "opaque", "nbit"), UnsupportedError),
         }
         assert reader.read("good").tolist() == [0, 1, 2]
+
+
+def test_a_claim_of_elements_that_are_not_stored_is_refused(tmp_path: Path) -> None:
+    """Of each layout; before anything is allocated, by h5py or here."""
+    for layout in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
+        with h5py.File(tmp_path / "m.h5", "w") as file:
+            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            plist.set_layout(layout)
+            if layout == h5py.h5d.CHUNKED:
+                plist.set_chunk((11,))
+            space = h5py.h5s.create_simple((77,))
+            stored = h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F64LE, space, plist)
+            stored.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(77.0))
+        data = (tmp_path / "m.h5").read_bytes()
+        (tmp_path / "m.h5").write_bytes(data.replace(struct.pack("<Q", 77), struct.pack("<Q", 1 << 40)))
+        error = error_of(tmp_path / "m.h5", "x")
+        assert isinstance(error, (InvalidCheckpoint, MalformedCheckpoint, IncompleteCheckpoint)), error
 
 
 def test_integers_that_do_not_fill_their_bytes_are_not_read_in_place(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isqrt
+from typing import Any
 
-import h5py
 import numpy as np
 
 from shardvar.formats.tensorflow.contents import slice_key
@@ -470,12 +470,22 @@ def orbax_steps(count: int) -> Files:
 # --- keras
 
 
+def hdf5(fill: Callable[[Any], object]) -> bytes:
+    """The bytes of a file of h5py, which is needed for this alone."""
+    import h5py
+
+    octets = io.BytesIO()
+    with h5py.File(octets, "w") as file:
+        fill(file)
+    return octets.getvalue()
+
+
 def keras_file(count: int, **how: object) -> bytes:
-    file = io.BytesIO()
-    with h5py.File(file, "w") as stored:
+    def fill(file: Any) -> None:
         for number in range(count):
-            stored.create_dataset(f"layers/dense_{number}/vars/0", data=np.full(4, number, "<f4"), **how)
-    return file.getvalue()
+            file.create_dataset(f"layers/dense_{number}/vars/0", data=np.full(4, number, "<f4"), **how)
+
+    return hdf5(fill)
 
 
 def keras_keys(count: int) -> Files:
@@ -489,13 +499,14 @@ def keras_decoded(count: int) -> Files:
 
 def keras_links(count: int) -> Files:
     """One array under many names, and soft links to it."""
-    file = io.BytesIO()
-    with h5py.File(file, "w") as stored:
-        stored["t"] = np.zeros(4)
+
+    def fill(file: Any) -> None:
+        file["t"] = np.zeros(4)
         for number in range(count):
-            stored[f"hard {number}"] = stored["t"]
-            stored[f"soft {number}"] = h5py.SoftLink("/t")
-    return {"ck.weights.h5": file.getvalue()}
+            file[f"hard {number}"] = file["t"]
+            file.id.links.create_soft(b"soft %d" % number, b"/t")
+
+    return {"ck.weights.h5": hdf5(fill)}
 
 
 def keras_set_layers(count: int) -> Files:

@@ -7,7 +7,7 @@ among them the configuration that Keras builds a model of, are not read.
 from typing import NamedTuple
 
 from shardvar.errors import IncompleteCheckpoint, MalformedCheckpoint, OutOfBounds, UnsupportedError
-from shardvar.formats.keras.names import MEMBER
+from shardvar.formats.keras.names import HDF5_MAGIC, MEMBER
 from shardvar.limits import MAX_DIRECTORY_NBYTES
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32
@@ -76,12 +76,12 @@ def is_right(file: ReadableFile, span: Span) -> bool:
     return crc == span.crc
 
 
-def find_span(file: ReadableFile, is_archive: bool, magic: bytes) -> Span:
+def find_span(file: ReadableFile, is_archive: bool) -> Span:
     """Return the HDF5 bytes of a file: the member of an archive, or all of it."""
     span = find_member(file) if is_archive else Span(0, file.size)
     first = file.read(span.start, min(SNIFF_NBYTES, span.nbytes))
     # HDF5 allows other bytes in front, a multiple of 512; Keras writes none, and a file without the magic is foreign.
-    if not first.startswith(magic):
+    if not first.startswith(HDF5_MAGIC):
         if is_archive:
             raise MalformedCheckpoint(f"{MEMBER!r} is not an HDF5 file: it begins otherwise.", WRITE_AGAIN)
         raise foreign_file("an HDF5 file", first, span.nbytes, "it begins otherwise")

@@ -20,7 +20,7 @@ from shardvar.errors import (
 from shardvar.formats.files import DataFiles
 from shardvar.formats.keras.archive import Span, find_span
 from shardvar.formats.keras.hdf5 import Dataset, Hdf5File
-from shardvar.formats.keras.names import ARCHIVE_SUFFIX, HDF5_MAGIC, INDEX_SUFFIX
+from shardvar.formats.keras.names import ARCHIVE_SUFFIX, INDEX_SUFFIX
 from shardvar.formats.protocol import Finding
 from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.storage.protocol import Storage
@@ -87,7 +87,7 @@ def _add_file(contents: KerasContents, number: int, layers: Sequence[str] | None
     file = contents.data.open(number)
     with prefix_errors(file.name):
         is_archive = file.name.endswith(ARCHIVE_SUFFIX) or file.read(0, min(4, file.size)) == LOCAL_MAGIC
-        span = contents.spans[number] = find_span(file, is_archive, HDF5_MAGIC)
+        span = contents.spans[number] = find_span(file, is_archive)
         opened = contents.opened[number] = Hdf5File(partial(contents.data.open, number), span)
         listing = opened.list()
     if all(dataset.start is not None for dataset in listing.datasets):

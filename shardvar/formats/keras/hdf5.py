@@ -47,6 +47,7 @@ _CACHE_NBYTES = 1 << 26
 _UNIT_NBYTES = 1 << 20
 """Bytes that are decoded at least, where rows are smaller."""
 _MAX_ATTRIBUTE_NBYTES = 64
+_NEVER_WRITTEN = "Its values were never written."
 _REPACK = "Write it again without it: `h5repack -l CONTI -f NONE old.h5 new.h5`."
 
 
@@ -290,9 +291,14 @@ class _Walk:
             return dataset._replace(start=0)
         if layout == h5d.CHUNKED:
             return dataset._replace(is_guarded=self._check_chunks(stored, plist, dataset))
+        nbytes = stored.get_storage_size()
+        if not nbytes:
+            raise IncompleteCheckpoint(_NEVER_WRITTEN, WRITE_AGAIN)
+        if nbytes != dataset.nbytes:
+            raise invalid(f"Its shape needs {dataset.nbytes} bytes, and {nbytes} are stored.")
         if layout == h5d.COMPACT:
             return dataset
-        start = self._check_contiguous(stored, dataset)
+        start = self._check_contiguous(stored, nbytes)
         return dataset._replace(start=self.span.start + start) if is_native else dataset
 
     def _dtype(self, stored: Any) -> tuple[str, bool]:
@@ -327,13 +333,11 @@ class _Walk:
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         return text if isinstance(text, str) else ""
 
-    def _check_contiguous(self, stored: Any, dataset: Dataset) -> int:
+    def _check_contiguous(self, stored: Any, nbytes: int) -> int:
         """Return the first byte of a contiguous dataset in the HDF5 file, or raise what is wrong with its place."""
-        start, nbytes = stored.get_offset(), stored.get_storage_size()
-        if start is None or not nbytes:
-            raise IncompleteCheckpoint("Its values were never written.", WRITE_AGAIN)
-        if nbytes != dataset.nbytes:
-            raise invalid(f"Its shape needs {dataset.nbytes} bytes, and {nbytes} are stored.")
+        start = stored.get_offset()
+        if start is None:
+            raise IncompleteCheckpoint(_NEVER_WRITTEN, WRITE_AGAIN)
         if start + nbytes > self.span.nbytes:
             cause = f"Its bytes from {start} to {start + nbytes} are not all in the file, which has {self.span.nbytes}."
             raise IncompleteCheckpoint(cause, COPY_AGAIN)

@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks import (
     lookup,
     objects,
+    orbax_checkpoints,
     partial,
     plan,
     policies,
@@ -28,7 +29,7 @@ from benchmarks.sizes import FULL, QUICK
 SUBJECTS: dict[str, Callable[[Setting], Iterator[Figure]]] = {
     module.__name__.rpartition(".")[2]: module.measure
     for module in (
-        *(startup, lookup, partial, plan, tiny, table, torch_checkpoints),
+        *(startup, lookup, partial, plan, tiny, table, torch_checkpoints, orbax_checkpoints),
         *(objects, policies, reshard, sharded, training),
     )
 }

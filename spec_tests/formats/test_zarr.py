@@ -10,6 +10,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import (
+    CheckpointError,
     CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
@@ -297,6 +298,22 @@ def test_a_missing_database_or_array_is_a_missing_file(tmp_path: Path) -> None:
     path = orbax(tmp_path / "b", [leaf("a", "t"), leaf("u")], ARRAY)
     with pytest.raises(MissingFile, match="'u'"):
         sv.load(path)
+
+
+def test_a_database_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+    """At one path, in one process; a reader of the old one says so, or gives its values."""
+    for case in ("dtypes", "mesh_2x2x2", "dtypes"):
+        shutil.rmtree(tmp_path / "ck", ignore_errors=True)
+        shutil.copytree(GOLDEN / "orbax" / case / "ckpt", tmp_path / "ck")
+        right = sv.load(GOLDEN / "orbax" / case / "ckpt")
+        assert all(array.tobytes() == right[key].tobytes() for key, array in sv.load(tmp_path / "ck").items())
+    with sv.open_checkpoint(tmp_path / "ck") as reader:
+        shutil.rmtree(tmp_path / "ck")
+        shutil.copytree(GOLDEN / "orbax" / "mesh_2x2x2" / "ckpt", tmp_path / "ck")
+        try:
+            assert np.array_equal(reader.read("int8"), right["int8"])
+        except CheckpointError as error:
+            assert "replaced" in str(error)
 
 
 def test_small_values_of_a_database_are_guarded_and_large_ones_are_not() -> None:

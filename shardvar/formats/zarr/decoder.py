@@ -25,6 +25,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
+from shardvar.formats.files import replaced_error
 from shardvar.layout.dtypes import Array
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import COPY_AGAIN
@@ -36,7 +37,9 @@ _NODES_NBYTES = 1 << 26
 
 _lock = new_lock()
 _loaded: dict[str, Any] = {}
-"""The module, its context, and the process that made it."""
+"""The module, and the process that imported it."""
+_POOLS = {"cache_pool": {"total_bytes_limit": 0}, "cache_pool#nodes": {"total_bytes_limit": _NODES_NBYTES}}
+"""Caches of one checkpoint: a database keeps what it has seen of the folder, which another may replace."""
 
 
 def _tensorstore() -> Any:
@@ -48,8 +51,7 @@ def _tensorstore() -> Any:
             except ImportError:
                 cause = "Reading compressed chunks and OCDBT needs the package tensorstore, which is not installed."
                 raise MissingExtra(cause, "Install it: pip install 'shardvar[orbax]'.") from None
-            pools = {"cache_pool": {"total_bytes_limit": 0}, "cache_pool#nodes": {"total_bytes_limit": _NODES_NBYTES}}
-            _loaded.update(module=tensorstore, context=tensorstore.Context(pools), process=os.getpid())
+            _loaded.update(module=tensorstore, process=os.getpid())
         if _loaded["process"] != os.getpid():
             cause = "This process was forked from one that has read chunks, whose threads it does not have."
             raise UnsupportedError(cause, "Start it with multiprocessing's method 'spawn', or read before the fork.")
@@ -66,11 +68,13 @@ class Decoder:
     """True if files are values of a database in the folder."""
     _arrays: dict[str, Any]
     """The arrays that are open, by path."""
+    _contexts: list[Any]
+    """The caches, as the only item, once something was read."""
 
     @classmethod
     def of(cls, storage: Storage, is_ocdbt: bool) -> "Decoder":
         """Return the decoder of a folder; nothing is imported or opened."""
-        return cls(storage, is_ocdbt, {})
+        return cls(storage, is_ocdbt, {}, [])
 
     def keys(self) -> list[str]:
         """Return the keys of the database, sorted."""
@@ -122,18 +126,22 @@ class Decoder:
                     "fill_missing_data_reads": fills,
                 }
                 module = _tensorstore()
-                found = module.open(
-                    spec, context=_loaded["context"], open=True, assume_metadata=True, read=True
-                ).result()
+                found = module.open(spec, context=self._context(), open=True, assume_metadata=True, read=True).result()
                 if len(self._arrays) >= _OPEN_ARRAYS:
                     self._arrays.clear()
                 self._arrays[path] = found
             return found
 
+    def _context(self) -> Any:
+        with _lock:
+            if not self._contexts:
+                self._contexts.append(_tensorstore().Context(_POOLS))
+            return self._contexts[0]
+
     def _database(self) -> Any:
         module = _tensorstore()
         with _Translation("manifest.ocdbt"):
-            return module.KvStore.open(self._place(""), context=_loaded["context"]).result()
+            return module.KvStore.open(self._place(""), context=self._context()).result()
 
     def _place(self, path: str) -> dict[str, Any]:
         # TensorStore takes paths that are absolute and free of links that lead up.
@@ -165,6 +173,8 @@ def _translated(error: Exception, place: str) -> ShardvarError:
     # The message goes on with the whole specification, and the source lines of the library.
     text = re.split(r" \[(?:tensorstore_spec|source)", str(error))[0].replace("\n", " ")
     cause = f"{place}: {text[:500]}."
+    if "Configuration mismatch" in text:
+        return replaced_error(place)
     if isinstance(error, PermissionError) or "PERMISSION_DENIED" in text:
         return StorageError(cause, "Change the permissions of the files.")
     if "NOT_FOUND" in text or "missing" in text:

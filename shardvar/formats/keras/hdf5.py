@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from shardvar.errors import (
+    READ_ERRORS,
     CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
@@ -233,14 +234,16 @@ class _Walk:
                 key = path + raw.decode("utf-8", "surrogateescape")
                 if len(key) > MAX_KEY_NBYTES // 4 and len(key.encode("utf-8", "surrogateescape")) > MAX_KEY_NBYTES:
                     raise past_limit(f"A path that begins with {key[:32]!r} is too long", "MAX_KEY_NBYTES")
-                info = self._follow(group, raw, key)
-                if info is None:
-                    continue
-                if info.type == self.library.h5o.TYPE_DATASET:
-                    self._add(group, raw, key)
-                elif info.type == self.library.h5o.TYPE_GROUP and info.addr not in entered:
-                    entered.add(info.addr)
-                    left.append((key + "/", self.library.h5g.open(group, raw)))
+                try:
+                    with _translated("It"):
+                        info = self._follow(group, raw, key)
+                        if info and info.type == self.library.h5o.TYPE_DATASET:
+                            self.found.datasets.append(self._dataset(self.library.h5d.open(group, raw), key))
+                        elif info and info.type == self.library.h5o.TYPE_GROUP and info.addr not in entered:
+                            entered.add(info.addr)
+                            left.append((key + "/", self.library.h5g.open(group, raw)))
+                except READ_ERRORS as error:
+                    self.found.faults[key] = type(error)(f"{key!r}: {error.cause}", error.remedy)
 
     def _follow(self, group: Any, raw: bytes, key: str) -> Any:
         """Return the object that a link leads to, if it is in this file and under no other name."""
@@ -251,23 +254,8 @@ class _Walk:
             self.found.notes.append(f"{key!r} is a soft link, which was not followed.")
             return None
         to = group.links.get_val(raw)[0] if kind == h5l.TYPE_EXTERNAL else b""
-        cause = f"{key!r} is a link to another file, {to.decode('utf-8', 'replace')!r}, which is not followed."
-        self.found.faults[key] = UnsupportedError(
-            cause, "Leave it out with a filter, or copy its target into the file."
-        )
-        return None
-
-    def _add(self, group: Any, raw: bytes, key: str) -> None:
-        """Add a dataset, or what is wrong with it."""
-        try:
-            with _translated("It"):
-                dataset = self._dataset(self.library.h5d.open(group, raw), key)
-        except ShardvarError as error:
-            if isinstance(error, MissingExtra):
-                raise
-            self.found.faults[key] = _fault(error, key)
-        else:
-            self.found.datasets.append(dataset)
+        cause = f"It is a link to another file, {to.decode('utf-8', 'replace')!r}, which is not followed."
+        raise UnsupportedError(cause, "Leave it out with a filter, or copy its target into the file.")
 
     def _dataset(self, stored: Any, key: str) -> Dataset:
         """Return what is needed to read a dataset; raise if it cannot or must not be read."""
@@ -365,8 +353,3 @@ class _Walk:
         if count < wanted:
             raise IncompleteCheckpoint(f"Of its {wanted} chunks only {count} were written.", WRITE_AGAIN)
         return _FLETCHER32 in filters
-
-
-def _fault(error: ShardvarError, key: str) -> ReadError:
-    """Return the error of a key."""
-    return type(error)(f"{key!r}: {error.cause}", error.remedy)  # type: ignore[return-value]

@@ -11,6 +11,7 @@ A checkpoint that was not finished is passed over, and listed with the others.
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from shardvar.checkpoint.foreign import kind_of_folder
@@ -18,7 +19,7 @@ from shardvar.checkpoint.locate import Location, Path, find_below, find_checkpoi
 from shardvar.checkpoint.objects.state_file import STATE_FILE, read_state_file
 from shardvar.checkpoint.steps import differing, in_series
 from shardvar.errors import AmbiguousPath
-from shardvar.formats.table import format_of_name
+from shardvar.formats.table import format_of_name, names_of_target
 from shardvar.storage.local import LocalStorage, split_path
 
 _MEGATRON, _DEEPSPEED = "latest_checkpointed_iteration.txt", "latest"
@@ -33,6 +34,8 @@ class Candidate:
     """The checkpoint."""
     step: str
     """The name that tells it from the others."""
+    saved: float | None
+    """The time of its last change, in seconds since the Epoch: that of its index, or of the file that it is."""
     is_finished: bool
     """False after an interrupted save: its index is missing, or its folder has a temporary name."""
 
@@ -65,7 +68,9 @@ def candidates_of(path: Path) -> list[Candidate]:
     """Return the checkpoints that a path may mean, in natural order."""
     found = find_below(path)
     steps = differing([parts(path, each) for each in found])
-    return [Candidate(each, step, _is_finished(each, step)) for each, step in zip(found, steps, strict=True)]
+    return [
+        Candidate(each, step, _saved(each), _is_finished(each, step)) for each, step in zip(found, steps, strict=True)
+    ]
 
 
 def newest_among(path: Path, found: Sequence[Candidate]) -> list[Candidate]:
@@ -104,6 +109,14 @@ def _pointer(storage: LocalStorage, name: str) -> str:
 def _last_number(text: str) -> int | None:
     numbers = re.findall("[0-9]+", text)
     return int(numbers[-1]) if numbers else None
+
+
+def _saved(found: Location) -> float | None:
+    """The time of the last change of the first file that exists of those a checkpoint may be named by."""
+    for name in names_of_target(found.name, found.format.name):
+        with suppress(OSError):
+            return os.stat(os.path.join(found.storage.path, name)).st_mtime
+    return None
 
 
 def _is_finished(found: Location, step: str) -> bool:

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
+from datetime import datetime
 
 from shardvar.checkpoint.newest import Candidate, candidates_of, newest_among, newest_checkpoint
 from shardvar.checkpoint.reports import SCHEMA
@@ -32,6 +33,7 @@ def print_choices(path: str, found: Sequence[Candidate], as_json: bool) -> None:
                 "format": each.location.format.name,
                 "newest": [each] == newest,
                 "finished": each.is_finished,
+                "saved": each.saved,
             }
             for each in found
         ]
@@ -39,8 +41,7 @@ def print_choices(path: str, found: Sequence[Candidate], as_json: bool) -> None:
         return
     choose = "one of them, or the newest with --latest" if len(newest) == 1 else "one of them"
     print(f"{count(len(found), 'checkpoint')} here; inspect {choose}:")
-    rows = [(each.location.format.name, short_path(each.location.path), _mark(each, newest)) for each in found]
-    print_table(("format", "path", ""), rows)
+    print_table(("format", "path", "saved", ""), [_row(each, newest) for each in found])
 
 
 def _newest(path: str, found: Sequence[Candidate]) -> list[Candidate]:
@@ -52,5 +53,7 @@ def _newest(path: str, found: Sequence[Candidate]) -> list[Candidate]:
         return []
 
 
-def _mark(each: Candidate, newest: Sequence[Candidate]) -> str:
-    return "newest" if [each] == newest else "" if each.is_finished else "not finished"
+def _row(each: Candidate, newest: Sequence[Candidate]) -> tuple[str, ...]:
+    saved = "" if each.saved is None else datetime.fromtimestamp(each.saved).strftime("%Y-%m-%d %H:%M")
+    mark = "newest" if [each] == newest else "" if each.is_finished else "not finished"
+    return each.location.format.name, short_path(each.location.path), saved, mark

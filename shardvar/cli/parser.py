@@ -254,7 +254,6 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
     parser.add_argument(
         "--shards", metavar="[GLOB=]N", action="append", help="cut along axis 0 into N slices; GLOB is of new keys"
     )
-    parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match GLOB; may be repeated")
     _add_names(parser)
     parser.add_argument(
         "--cast",
@@ -274,7 +273,8 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
 
 
 def _add_names(parser: Parser) -> None:
-    """Add the options that give keys other names."""
+    """Add the options that select keys and give them other names."""
+    parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match GLOB; may be repeated")
     parser.add_argument("--exclude", metavar="GLOB", action="append", help="not the keys that match GLOB; repeatable")
     parser.add_argument("--strip-prefix", metavar="P", help="drop P from the beginning of keys that have it")
     parser.add_argument(

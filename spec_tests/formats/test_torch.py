@@ -15,9 +15,9 @@ from shardvar.formats.files import DataFiles
 from shardvar.formats.torch.dcp import open_dcp
 from shardvar.formats.torch.frames import Frames
 from shardvar.formats.torch.leaves import leaves_of
-from shardvar.formats.torch.tensors import literal_of
+from shardvar.formats.torch.tensors import literal_of, tensor_of
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.inert import Node
+from shardvar.wire.inert import Global, Node
 from shardvar.wire.pickle import parse_pickle
 from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases
 
@@ -170,6 +170,19 @@ def test_keys_are_those_of_torch() -> None:
     tensor = Node("torch._utils._rebuild_tensor_v2", ())
     leaves, clashes = leaves_of({"a": [tensor, 1], "b": {0: 1, "0": 2}, "c": [1, [2, [3]]], "d": [{}, []], "e": {}})
     assert list(leaves) == ["a.0", "a.1", "b.0", "c", "d.1"] and clashes == {"b.0"}
+
+
+def test_a_call_of_what_has_no_name_is_refused() -> None:
+    """A pickle can call any value, also one that has no hash."""
+    nameless, wrapper = Node({"a": 1}, ()), "torch._utils._rebuild_parameter"
+    with pytest.raises(ShardvarError):
+        literal_of([nameless])
+    for tensor in (
+        Node(wrapper, (nameless,)),
+        Node("torch._tensor._rebuild_from_type_v2", (Global("torch._utils._rebuild_tensor_v2"), nameless, (), {})),
+    ):
+        with pytest.raises(ShardvarError):
+            tensor_of(tensor)
 
 
 def test_a_cycle_or_a_laugh_is_refused_and_not_followed() -> None:

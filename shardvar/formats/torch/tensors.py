@@ -28,9 +28,10 @@ from shardvar.wire.inert import Global, Node, Reference
 _UTILS = "torch._utils."
 _TENSOR_V1, _TENSOR_V2, _TENSOR_V3 = (f"{_UTILS}_rebuild_tensor{suffix}" for suffix in ("", "_v2", "_v3"))
 _TENSORS = (_TENSOR_V1, _TENSOR_V2, _TENSOR_V3)
-WRAPPED = {f"{_UTILS}_rebuild_parameter", f"{_UTILS}_rebuild_parameter_with_state"}
+# Tuples and not sets: the name of a call may be any value, also one that has no hash.
+WRAPPED = (f"{_UTILS}_rebuild_parameter", f"{_UTILS}_rebuild_parameter_with_state")
 FROM_TYPE = "torch._tensor._rebuild_from_type_v2"
-_TYPES = {"torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer"}
+_TYPES = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer")
 _CALLS = (*_TENSORS, *WRAPPED, FROM_TYPE)
 
 SUBCLASS = f"{_UTILS}_rebuild_wrapper_subclass"
@@ -51,11 +52,11 @@ _MAX_TEXT, _MAX_DEPTH = 1 << 20, 64
 """Bounds of the literal of an object: characters, and lists within lists."""
 
 
-_PLAIN_CALLS = {
+_PLAIN_CALLS = tuple(
     f"{module}.{name}"
     for module in ("builtins", "__builtin__")
     for name in ("set", "frozenset", "complex", "bytearray")
-}
+)
 """Calls that are part of a literal; protocol 2 has the names of Python 2."""
 _BRACKETS: dict[Any, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), dict: ("{", "}")}
 

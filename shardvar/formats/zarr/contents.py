@@ -236,6 +236,8 @@ def _absent(metadata: ArrayMetadata, names: set[str], counts: int) -> Incomplete
 
 def _fill_nbytes(chunks: Chunks) -> int:
     """Return the bytes that absent chunks become."""
+    if chunks.is_present.all():
+        return 0
     itemsize = numpy_dtype(chunks.metadata.dtype).itemsize
     return int(chunks.shape[~chunks.is_present].prod(axis=1, dtype=np.float64).sum()) * itemsize
 

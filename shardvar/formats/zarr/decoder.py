@@ -70,11 +70,13 @@ class Decoder:
     """The arrays that are open, by path."""
     _contexts: list[Any]
     """The caches, as the only item, once something was read."""
+    _databases: dict[str, Any]
+    """The database, once it is open, under an empty name."""
 
     @classmethod
     def of(cls, storage: Storage, is_ocdbt: bool) -> "Decoder":
         """Return the decoder of a folder; nothing is imported or opened."""
-        return cls(storage, is_ocdbt, {}, [])
+        return cls(storage, is_ocdbt, {}, [], {})
 
     def keys(self) -> list[str]:
         """Return the keys of the database, sorted."""
@@ -139,9 +141,12 @@ class Decoder:
             return self._contexts[0]
 
     def _database(self) -> Any:
-        module = _tensorstore()
-        with _Translation("manifest.ocdbt"):
-            return module.KvStore.open(self._place(""), context=self._context()).result()
+        with _lock:
+            if "" not in self._databases:
+                with _Translation("manifest.ocdbt"):
+                    opened = _tensorstore().KvStore.open(self._place(""), context=self._context()).result()
+                self._databases[""] = opened
+            return self._databases[""]
 
     def _place(self, path: str) -> dict[str, Any]:
         # TensorStore takes paths that are absolute and free of links that lead up.

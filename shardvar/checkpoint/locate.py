@@ -212,8 +212,8 @@ def find_in_other_formats(target: Location) -> Location | None:
 
 def _unambiguous(found: Location) -> str:
     """A path that means this checkpoint and no other, where one exists: its index, if its prefix is shared."""
-    for name in names_of_target(found.name, found.format.name):
-        path = os.path.join(found.storage.path, name)
+    paths = [os.path.join(found.storage.path, name) for name in names_of_target(found.name, found.format.name)]
+    for path in [found.path, *paths] if found.is_folder else paths:
         if find_checkpoints(path) == [found]:
             return path
     return found.path

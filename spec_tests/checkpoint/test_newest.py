@@ -175,3 +175,12 @@ def test_the_list_is_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ("step-10", False, True),
         ("step-100", True, True),
     ]
+
+
+def test_a_checkpoint_that_is_a_folder_is_named_by_the_folder(tmp_path: Path) -> None:
+    for step in STEPS:
+        sv.save(tmp_path / f"step-{step}", {"step": np.array(step)}, format="torch")
+    with pytest.raises(AmbiguousPath) as caught:
+        sv.load(tmp_path)
+    assert ".metadata" not in caught.value.cause and str(tmp_path / "step-9") in caught.value.cause
+    assert sv.newest_checkpoint(tmp_path) == str(tmp_path / "step-100") and newest_step(tmp_path) == 100

@@ -10,5 +10,6 @@
     peers      safetensors, npz, DCP, TensorFlow, Orbax behind one face
     holes      checkpoints whose data files are holes, for sizes too large to write
 
-and one module a subject: ``table``, ``tiny``, ``lookup``, ``partial``, ``reshard``, ``plan``, ``startup``.
+and one module a subject: ``table``, ``tiny``, ``lookup``, ``partial``, ``reshard``, ``plan``, ``startup``,
+``torch_checkpoints``.
 """

@@ -178,12 +178,14 @@ def _translated(error: Exception, place: str) -> ShardvarError:
     # The message goes on with the whole specification, and the source lines of the library.
     text = re.split(r" \[(?:tensorstore_spec|source)", str(error))[0].replace("\n", " ")
     cause = f"{place}: {text[:500]}."
+    # The status is the first word; the rest may have names of arrays in it.
+    status = text.partition(":")[0]
     if "Configuration mismatch" in text:
         return replaced_error(place)
-    if isinstance(error, PermissionError) or "PERMISSION_DENIED" in text:
+    if isinstance(error, PermissionError) or status == "PERMISSION_DENIED":
         return StorageError(cause, "Change the permissions of the files.")
-    if "NOT_FOUND" in text or "missing" in text:
-        return IncompleteCheckpoint(cause, "Copy the checkpoint again, with all its folders.")
-    if any(word in text.lower() for word in ("digest", "crc", "checksum")):
+    if "Digest mismatch" in text or "checksum verification failed" in text:
         return CorruptCheckpoint(cause, COPY_AGAIN)
+    if status in ("NOT_FOUND", "OUT_OF_RANGE") or ": Truncated " in text:
+        return IncompleteCheckpoint(cause, "Copy the checkpoint again, with all its folders.")
     return MalformedCheckpoint(cause, COPY_AGAIN)

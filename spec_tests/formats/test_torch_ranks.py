@@ -323,6 +323,20 @@ def test_a_tensor_without_elements_is_whole(tmp_path: Path) -> None:
     assert sv.load(tmp_path / "ck_world_size_2")["t"].shape == (1, 0)
 
 
+def test_a_dtensor_of_which_one_file_has_all_is_read_under_any_name(tmp_path: Path) -> None:
+    """On one device, or replicated; also a ShardedTensor of one shard."""
+    for value in (
+        dtensor(ROWS, (3, 2), (1,), (0,), SHARD),
+        dtensor(ROWS, (3, 2), (4,), (1,), placement("Replicate")),
+        sharded(ROWS, (3, 2), [0, 0]),
+    ):
+        write(tmp_path / "x.pt", {"t": value}, ROWS)
+        assert np.array_equal(sv.load(tmp_path / "x.pt")["t"], ROWS)
+    write(tmp_path / "x.pt", {"t": dtensor(ROWS, (3, 2), (2,), (0,), placement("Partial"))}, ROWS)
+    with pytest.raises(UnsupportedError, match="term of a value"):
+        sv.load(tmp_path / "x.pt")
+
+
 def test_a_part_of_a_dtensor_alone_says_what_to_do(tmp_path: Path) -> None:
     part = ROWS[:2]
     write(tmp_path / "x.pt", {"t": dtensor(part, (3, 2), (2,), (0,), SHARD)}, part)

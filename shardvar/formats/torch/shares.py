@@ -22,7 +22,7 @@ from shardvar.errors import InconsistentTensor, InvalidCheckpoint, MalformedChec
 from shardvar.formats.torch.dtypes import dtype_of
 from shardvar.formats.torch.items import View
 from shardvar.formats.torch.placements import Placement, Spread
-from shardvar.formats.torch.tensors import FROM_TYPE, SUBCLASS, WRAPPED, StoredTensor, tensor_of
+from shardvar.formats.torch.tensors import FROM_TYPE, OF_RANKS, SUBCLASS, WRAPPED, StoredTensor, tensor_of
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.wire.damage import WRITE_AGAIN
 from shardvar.wire.inert import Global, Node
@@ -71,8 +71,8 @@ class Share:
         return f"{self.kind} of {self.dtype} and shape {self.shape}"
 
 
-def share_of(value: Node, rank: int, view: ViewOf) -> Share:
-    """Return what the file of a rank holds of the tensor that a call would make."""
+def share_of(value: Node, rank: int | None, view: ViewOf) -> Share:
+    """Return what the file of a rank holds of the tensor that a call would make; ``rank`` is None if it is unknown."""
     value = _unwrap(value)
     args = value.args if type(value.args) is tuple and len(value.args) == 4 else (None,) * 4
     function, kind, described, state = args
@@ -93,6 +93,15 @@ def share_of(value: Node, rank: int, view: ViewOf) -> Share:
     return share
 
 
+def whole_of(value: Node, view: ViewOf) -> View:
+    """Return a tensor of which one file holds all elements: a plain one, or one that is not spread over ranks."""
+    share = share_of(value, None, view)
+    is_first = not any(map(any, share.offsets or ()))
+    if is_first and len(share.views) == 1 and share.views[0].tensor.shape == share.shape:
+        return share.views[0]
+    raise UnsupportedError(f"The file holds a part of {share.words}.", OF_RANKS)
+
+
 def _unwrap(value: Node) -> Node:
     """Return the tensor in a parameter."""
     while value.name in WRAPPED and type(value.args) is tuple and value.args and type(value.args[0]) is Node:
@@ -100,7 +109,7 @@ def _unwrap(value: Node) -> Node:
     return value
 
 
-def _dtensor(dtype: str, shape: tuple[int, ...], state: Any, rank: int, view: ViewOf) -> Share:
+def _dtensor(dtype: str, shape: tuple[int, ...], state: Any, rank: int | None, view: ViewOf) -> Share:
     fields = _attributes(state)
     local, spec = fields.get("_local_tensor"), _state(fields.get("_spec"))
     if type(local) is not Node or type(spec.get("placements")) not in (tuple, list):
@@ -113,7 +122,7 @@ def _dtensor(dtype: str, shape: tuple[int, ...], state: Any, rank: int, view: Vi
     return Share(dtype, shape, (view(tensor_of(local)),), spread=Spread(shape, extents, coordinate, placements))
 
 
-def _mesh(mesh: dict[Any, Any], rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _mesh(mesh: dict[Any, Any], rank: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the extents of a mesh, and the place in it of the rank that wrote the file."""
     _check_rank(mesh.get("_rank"), rank)
     ranks = mesh.get("mesh", mesh.get("_mesh"))
@@ -125,9 +134,9 @@ def _mesh(mesh: dict[Any, Any], rank: int) -> tuple[tuple[int, ...], tuple[int, 
     return extents, coordinate
 
 
-def _check_rank(claimed: Any, rank: int) -> None:
+def _check_rank(claimed: Any, rank: int | None) -> None:
     """Raise ``InvalidCheckpoint`` if a file has the name of another rank than that which wrote it."""
-    if type(claimed) is int and claimed != rank:
+    if type(claimed) is int and rank is not None and claimed != rank:
         cause = f"It says that rank {claimed} wrote it, and the name of the file that rank {rank} did."
         raise InvalidCheckpoint(cause, "Give each file its own name again.")
 
@@ -163,7 +172,7 @@ def _placement(value: Any, rank: int) -> Placement:
     return Placement(dim % rank, factor)
 
 
-def _sharded(dtype: str, shape: tuple[int, ...], state: Any, rank: int, view: ViewOf) -> Share:
+def _sharded(dtype: str, shape: tuple[int, ...], state: Any, rank: int | None, view: ViewOf) -> Share:
     shards = state[0] if type(state) is tuple and state else None
     if type(shards) is not list:
         raise MalformedCheckpoint("It is a ShardedTensor without a list of shards.", WRITE_AGAIN)

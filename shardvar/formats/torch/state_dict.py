@@ -20,8 +20,9 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.contents import SavedContents, Stored, torch_source
 from shardvar.formats.torch.items import payload_of
 from shardvar.formats.torch.names import is_bare
+from shardvar.formats.torch.shares import whole_of
 from shardvar.formats.torch.source import TorchSource
-from shardvar.formats.torch.tensors import is_tensor, tensor_of
+from shardvar.formats.torch.tensors import is_tensor
 from shardvar.formats.torch.unpickled import unpickle
 from shardvar.pictures.words import named
 from shardvar.storage.protocol import ReadableFile, Storage
@@ -79,7 +80,7 @@ def _add(contents: SavedContents, number: int, file: ReadableFile, wanted: set[s
         try:
             value = unpickled.value(key)
             stored = (
-                Stored.whole(number, unpickled.view(tensor_of(value)))
+                Stored.whole(number, whole_of(value, unpickled.view))
                 if is_tensor(value)
                 else Stored(number, payload_of(value))
             )

@@ -37,7 +37,7 @@ _CALLS = (*_TENSORS, *WRAPPED, FROM_TYPE)
 SUBCLASS = f"{_UTILS}_rebuild_wrapper_subclass"
 """The function that makes a tensor of a subclass, such as a DTensor."""
 _PLAIN = "Save it as a plain tensor."
-_OF_RANKS = (
+OF_RANKS = (
     "Put the files of all ranks into one folder, under names such as model_world_size_4_rank_0.pt, "
     "or save it as a plain tensor: `tensor.full_tensor()`."
 )
@@ -130,7 +130,7 @@ def tensor_of(value: Node) -> StoredTensor:
 def _unwrapped(function: Any, kind: Any, args: Any) -> Node:
     name, type_name = getattr(function, "name", None), getattr(kind, "name", None)
     if type(function) is not Global or name not in _CALLS or type_name not in _TYPES:
-        raise UnsupportedError(f"It is a tensor of the class {type_name}.", _OF_RANKS if name == SUBCLASS else _PLAIN)
+        raise UnsupportedError(f"It is a tensor of the class {type_name}.", OF_RANKS if name == SUBCLASS else _PLAIN)
     return Node(name, args)
 
 

@@ -316,6 +316,12 @@ def test_a_database_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
             assert "replaced" in str(error)
 
 
+def test_a_folder_with_neither_index_nor_arrays_is_not_a_checkpoint_of_nothing(tmp_path: Path) -> None:
+    path = make(tmp_path / "5", {"_CHECKPOINT_METADATA": {"item_handlers": {}}})
+    with pytest.raises(MissingFile, match="_METADATA is missing"):
+        sv.open_checkpoint(path)
+
+
 def test_small_values_of_a_database_are_guarded_and_large_ones_are_not() -> None:
     """A flipped bit of a large chunk is noticed by nobody, so that verify must not say ok."""
     report = sv.verify(GOLDEN / "orbax" / "stale_process_files" / "ckpt")

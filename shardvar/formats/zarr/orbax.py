@@ -94,6 +94,8 @@ def open_orbax(storage: Storage) -> ZarrSource:
         convention = Convention(fills=False, is_database=is_ocdbt, database=DATABASE, texts=STRINGS)
         _add_strings(tree, pytree, contents)
         found = [*_arrays(tree, listing, decoder if is_ocdbt else None, pytree, contents)]
+        if pytree is None and not found:
+            raise MissingFile(f"{TREE} is missing, and so are all arrays.", "Copy the checkpoint again.")
         contents.add(found, listing, convention, decoder)
         custom = text_of(pytree.custom) if pytree is not None else {}
         index, file_sizes = contents.table(listing, convention, Metadata(user=custom))

@@ -325,7 +325,7 @@ def test_other_arguments_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentTypeError, match="not a path"):
         build(3)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="Unknown format"):
-        build(tmp_path, format="zarr")
+        build(tmp_path, format="parquet")
 
 
 def test_a_file_in_the_place_of_the_directory_is_one_error(tmp_path: Path) -> None:

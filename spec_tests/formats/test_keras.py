@@ -159,7 +159,7 @@ def test_checksums_of_hdf5_are_compared_and_count(many: Path) -> None:
         sv.load(many)
 
 
-def test_the_checksum_of_an_archive_is_compared_by_verify(tmp_path: Path) -> None:
+def test_the_checksum_of_an_archive_is_compared_before_its_arrays_are_read(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "keras" / "keras_file" / "m.keras", tmp_path / "m.keras")
     assert set(sv.verify(tmp_path / "m.keras").outcomes.values()) == {"ok"}
     data = bytearray((tmp_path / "m.keras").read_bytes())
@@ -167,7 +167,10 @@ def test_the_checksum_of_an_archive_is_compared_by_verify(tmp_path: Path) -> Non
         data[int(reader.entries().start[0])] ^= 1
     (tmp_path / "m.keras").write_bytes(data)
     report = sv.verify(tmp_path / "m.keras")
-    assert not report.ok and "CRC" in report.damages[0].message and set(report.outcomes.values()) == {"not verifiable"}
+    assert not report.ok and "CRC" in report.damages[0].message and set(report.outcomes.values()) == {"damaged"}
+    with pytest.raises(CorruptCheckpoint, match="CRC"):
+        sv.load(tmp_path / "m.keras")
+    assert len(sv.load(tmp_path / "m.keras", mmap=True)) == 22
 
 
 def error_of(path: Path, key: str) -> ShardvarError:

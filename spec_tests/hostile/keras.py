@@ -2,6 +2,7 @@
 
 import json
 import struct
+import zlib
 from collections.abc import Iterator
 
 from spec_tests.helpers.paths import GOLDEN
@@ -63,6 +64,13 @@ def _archive_cases() -> Iterator[Case]:
         "InvalidCheckpoint",
         "Two members have the weights: readers choose different ones.",
         archive(config, weights, weights),
+    )
+    other = changed(WEIGHTS[9160:9164], b"\1\2\3\4")
+    yield case(
+        "swapped",
+        "CorruptCheckpoint",
+        "The weights are not those of which the archive has the checksum.",
+        archive(config, Member(MEMBER, other, crc=zlib.crc32(WEIGHTS))),
     )
     yield case("foreign", "MalformedCheckpoint", "The weights are a picture.", archive(config, Member(MEMBER, PICTURE)))
     yield case("cut", "MalformedCheckpoint", "The directory is missing.", archive(config, weights)[:-60])

@@ -1,7 +1,7 @@
 """The HDF5 file in an archive of Keras: a member that is not compressed, whose bytes lie in the archive as they are.
 
-The archive's checksum covers the whole member, and no array alone: it is compared by ``verify``. The other members,
-among them the configuration that Keras builds a model of, are not read.
+The archive's checksum covers the whole member, and no array alone: it is compared before the first array is read. The
+other members, among them the configuration that Keras builds a model of, are not read.
 """
 
 from typing import NamedTuple

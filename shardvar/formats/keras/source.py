@@ -2,17 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import cast
 
 import numpy as np
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, prefix_errors
+from shardvar.forks import new_lock
 from shardvar.formats.keras.archive import is_right
 from shardvar.formats.keras.contents import KerasContents, close_all
 from shardvar.formats.protocol import Finding
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex, find_shared
 from shardvar.planning.slices import TensorTable
-from shardvar.wire.damage import DISTRUST
+from shardvar.wire.damage import DISTRUST, corrupt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +29,7 @@ class KerasSource:
     """No array has a checksum that the engine could compare."""
     _compared: dict[int, bool] = field(init=False, default_factory=dict)
     """True if the member of an archive agrees with its checksum, by the number of the file, once it was compared."""
+    _lock: RLock = field(init=False, default_factory=new_lock)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "index", _index(self.contents))
@@ -37,6 +40,7 @@ class KerasSource:
         if entries.plain[row]:
             self.read_span(file, int(entries.start[row]) + start, buffer)
             return
+        self._check(file)
         # By its number: a caller may have renamed the key.
         _, dataset = self.contents.rows[int(entries.start[row])]
         with prefix_errors(f"{self.contents.data.open(file).name}: {dataset.key!r}"):
@@ -44,6 +48,7 @@ class KerasSource:
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from one file, from byte ``start`` of it on."""
+        self._check(file)
         self.contents.data.open(file).read_into(start, buffer)
 
     def map(self, file: int) -> memoryview:
@@ -55,10 +60,10 @@ class KerasSource:
         close_all(self.contents)
 
     def findings(self) -> Sequence[Finding]:
-        """Return the links that were not followed, and archives whose checksum disagrees: it is compared now."""
+        """Return the links that were not followed; an archive without arrays is compared with its checksum."""
         found = list(self.contents.findings)
         for number, span in self.contents.spans.items():
-            if span.crc is not None and not self._is_right(number):
+            if not self.contents.rows and not self._is_right(number):
                 cause = (
                     f"The {span.nbytes} bytes at offset {span.start}, which hold all arrays, disagree with their CRC."
                 )
@@ -70,12 +75,21 @@ class KerasSource:
         if key not in self.contents.datasets:
             return False
         number, dataset = self.contents.datasets[key]
-        return dataset.is_guarded or (self.contents.spans[number].crc is not None and self._is_right(number))
+        return dataset.is_guarded or self.contents.spans[number].crc is not None
+
+    def _check(self, number: int) -> None:
+        """Raise ``CorruptCheckpoint`` if an archive disagrees with its checksum, which covers all arrays at once."""
+        if not self._is_right(number):
+            span, name = self.contents.spans[number], self.contents.data.open(number).name
+            raise corrupt(f"{name}: The {span.nbytes} bytes at offset {span.start} disagree with their CRC.")
 
     def _is_right(self, number: int) -> bool:
-        if number not in self._compared:
-            self._compared[number] = is_right(self.contents.data.open(number), self.contents.spans[number])
-        return self._compared[number]
+        """Return True unless a checksum covers a file and disagrees; it is compared once."""
+        with self._lock:
+            if number not in self._compared:
+                span = self.contents.spans[number]
+                self._compared[number] = span.crc is None or is_right(self.contents.data.open(number), span)
+            return self._compared[number]
 
 
 def _index(contents: KerasContents) -> TableIndex:

@@ -121,7 +121,7 @@ def find_below(path: Path) -> list[Location]:
             here = {folder: find_checkpoints(folder) for folder in level}
             found += [location for locations in here.values() for location in locations]
             level = [folder for folder, locations in here.items() if not locations]
-    return sorted(found, key=lambda each: natural_key(each.path))
+    return sorted(found, key=lambda each: natural_key(each.path)) if len(found) > 1 else found
 
 
 def _folders_in(path: str) -> list[str]:

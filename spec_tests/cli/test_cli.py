@@ -365,10 +365,11 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
         ("show", path, "step"): "schema key dtype full_shape shape verified values",
         ("verify", path): "schema ok path format damages notes num_tensors num_slices num_files read_nbytes "
         "unguarded_nbytes unverified outcomes",
-        ("diff", path, path): "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal tolerance",
+        ("diff", path, path): "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal "
+        "tolerance",
         ("reshard", path, tmp_path / "x", "--dry-run"): "schema path format description num_tensors num_slices nbytes "
         "file_nbytes num_copies read_nbytes peak_nbytes free_nbytes callback_seconds num_empty_files "
-        "exceeding reused_files dry_run num_files verified",
+        "exceeding reused_files lost dry_run num_files verified",
     }
     for words, names in expected.items():
         assert list(run(*words, "--json").json) == names.split()

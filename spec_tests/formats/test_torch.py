@@ -20,24 +20,9 @@ from shardvar.storage.local import LocalStorage
 from shardvar.wire.inert import Global, Node
 from shardvar.wire.pickle import parse_pickle
 from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases
+from spec_tests.helpers.golden_verdicts import read_all
 
 CASES = [(kind, case) for kind in ("torch_dcp", "torch_pt") for case in golden_cases(kind)]
-
-
-def read_all(path: Path) -> tuple[dict[str, Any], dict[str, ShardvarError]]:
-    """Every tensor and object that can be read, and the error of every other key, or of "" for the whole."""
-    arrays: dict[str, Any] = {}
-    errors: dict[str, ShardvarError] = {}
-    try:
-        with sv.open_checkpoint(path) as reader:
-            for key in reader:
-                try:
-                    arrays[key] = reader.read(key)
-                except ShardvarError as error:
-                    errors[key] = error
-    except ShardvarError as error:
-        errors["the checkpoint"] = error
-    return arrays, errors
 
 
 def verdict_of(path: Path) -> str:

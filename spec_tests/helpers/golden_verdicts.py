@@ -11,7 +11,7 @@ THE_WHOLE = "the checkpoint"
 
 
 def read_all(path: Path) -> tuple[dict[str, Any], dict[str, ShardvarError]]:
-    """Every tensor that can be read, and the error of every other key, or of the whole."""
+    """Every tensor and object that can be read, and the error of every other key, or of the whole."""
     arrays: dict[str, Any] = {}
     errors: dict[str, ShardvarError] = {}
     try:

@@ -32,7 +32,7 @@ def test_200_writers_killed_at_random_calls_leave_the_old_or_the_new() -> None:
     said = run("killed_writers", str(KILLS), str(SEED))
     counts = re.findall(r"'(old|new|none)': (\d+)", said)
     assert sum(int(count) for _, count in counts) == KILLS and {kind for kind, _ in counts} == {"old", "new", "none"}
-    assert len(said.splitlines()) == 1 + 14, said
+    assert len(said.splitlines()) == 1 + 16, said
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -3,6 +3,7 @@
 # comments, empty lines and ``from MODULE import NAME as NAME``, and refuses any other line.
 
 from shardvar import errors as errors
+from shardvar import layouts as layouts
 from shardvar import nn as nn
 from shardvar import random as random
 from shardvar._version import __version__ as __version__
@@ -37,6 +38,7 @@ from shardvar.layout.shard_counts import MinSizePartitioner as MinSizePartitione
 from shardvar.layout.shard_counts import fixed_size_partitioner as fixed_size_partitioner
 from shardvar.layout.shard_counts import min_max_variable_partitioner as min_max_variable_partitioner
 from shardvar.layout.shard_counts import variable_axis_size_partitioner as variable_axis_size_partitioner
+from shardvar.layouts.mesh import Mesh as Mesh
 from shardvar.nn.matmul import matmul as matmul
 from shardvar.planning.policies import AllInOnePolicy as AllInOnePolicy
 from shardvar.planning.policies import MaxShardSizePolicy as MaxShardSizePolicy

@@ -25,6 +25,9 @@ but a small file must not become a thousand large arrays."""
 MAX_RANK: Final = 64
 """Axes of a tensor, as in NumPy 2."""
 
+MAX_DEVICES: Final = 1 << 20
+"""Devices of a mesh: a million, more than ten times as many as the largest job has. A layout has columns of them."""
+
 MAX_NBYTES: Final = 1 << 62
 """Bytes of a tensor, and any of its extents: sums and differences of two of them fit in 64 bits."""
 

@@ -5,7 +5,7 @@
 3. A read holds the mutexes of all shards, so it never sees half of a write. A write returns one list of plans, which
    ``commit`` performs at once.
 
-``Shard`` lists what this module asks of a shard. Every ``Variable`` provides it.
+``RowShard`` lists what this module asks of a shard. Every ``Variable`` provides it.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from shardvar.variables.updates import UpdateKind
 from shardvar.variables.writes import Resource, Write, holding
 
 
-class Shard(Protocol):
+class RowShard(Protocol):
     """A variable as a sharded variable uses it. Row numbers are the shard's own."""
 
     @property
@@ -45,7 +45,7 @@ class Shard(Protocol):
         """Return the writes that combine ascending rows with ``values[order]``."""
 
 
-S = TypeVar("S", bound=Shard)
+S = TypeVar("S", bound=RowShard)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +121,7 @@ class ShardGroup(Generic[S]):
 
 
 def read_rows_of(
-    shard: Shard, shape: tuple[int, ...], dtype: np.dtype[Any], rows: Rows, columns: tuple[slice, ...]
+    shard: RowShard, shape: tuple[int, ...], dtype: np.dtype[Any], rows: Rows, columns: tuple[slice, ...]
 ) -> Array:
     """Return rows of a plain variable of this shape and dtype, which is the only shard of itself."""
     return ShardGroup((shard,), RowLayout((0, shape[0])), shape[1:], dtype).read_rows(rows, columns)

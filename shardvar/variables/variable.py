@@ -98,7 +98,7 @@ class Variable(VariableInterface, metaclass=_Factory):
         """The sharded variable that this is a shard of, while that exists."""
         return None if self._container is None else self._container()
 
-    # The methods of a shard (`row_access.Shard`), and the interface by means of `read_value` and `assign`.
+    # The methods of a shard (`row_access.RowShard`), and the interface by means of `read_value` and `assign`.
 
     def read_range(self, out: Array, ranges: tuple[slice, ...]) -> None:
         """``out[...] = value[ranges]``, one slice for each of the first axes; ``out`` is on the current device."""

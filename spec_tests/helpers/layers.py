@@ -12,6 +12,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": ("pictures",),
     "forks": (),
     "layout": ("errors", "limits", "pictures"),
+    "layouts": ("errors", "limits", "pictures", "layout"),
     "tracking": ("errors",),
     "devices": ("errors", "forks", "layout"),
     "random": ("errors", "layout"),

@@ -11,11 +11,11 @@ from shardvar.conformance.calls import Broken, Calls
 from shardvar.layout.dtypes import Array
 from shardvar.testing import counting
 
-Layout = int | list[int]
+ShardSizes = int | list[int]
 """The cut of a variable: into a number of shards, or into shards of these rows."""
 
 TableCase = tuple[Array, int]
-LaidOutCase = tuple[Array, Layout]
+LaidOutCase = tuple[Array, ShardSizes]
 
 # Tables of one, two and three axes: implementations often assume two.
 ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3,), (2, 2))
@@ -75,7 +75,7 @@ def many_shards(row_shapes: Sequence[tuple[int, ...]] = ROW_SHAPES) -> st.Search
     return tables(13, row_shapes, 11, 3)
 
 
-def made(adapter: Calls, value: Array, layout: Layout) -> Any:
+def made(adapter: Calls, value: Array, layout: ShardSizes) -> Any:
     """Return the handle of a variable in this layout."""
     return adapter.create_uneven(value, layout) if isinstance(layout, list) else adapter.create(value, layout)
 

@@ -15,7 +15,7 @@ from shardvar.conformance.calls import Broken, Calls, expect, text
 from shardvar.conformance.registry import rule
 from shardvar.conformance.rules.cases import (
     LaidOutCase,
-    Layout,
+    ShardSizes,
     concatenated,
     few_rows,
     hollow_tables,
@@ -31,7 +31,7 @@ SPARSE = "essentially dicts mapping from indices to vectors"
 SLOTS = "Slot variable is partitioned in exactly the same way as the original variable."
 
 _Gradient = Array | tuple[Array, Array]
-StepsCase = tuple[Array, Layout, list[_Gradient]]
+StepsCase = tuple[Array, ShardSizes, list[_Gradient]]
 
 KINDS = ("sgd", "momentum", "adagrad", "adam")
 RATE = 0.1

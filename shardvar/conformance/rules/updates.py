@@ -12,7 +12,7 @@ from shardvar.conformance.rules.cases import (
     FULL,
     ORDINARY,
     LaidOutCase,
-    Layout,
+    ShardSizes,
     TableCase,
     made,
     must_be_unchanged,
@@ -28,7 +28,7 @@ LOOKUP = (
 WRITES = "`ShardedVariable` will support read and update functions like `read_value`, `assign_add` and `scatter_add`."
 COMPOSE = "that list of variables compose a larger variable"
 IDS = "Assuming we assign consecutive integer ids along the first axis of the variable"
-Lookup = tuple[Array, Layout, Array]
+Lookup = tuple[Array, ShardSizes, Array]
 
 _VECTORS = tables(row_shapes=((2,),))
 _PLAIN = tables(row_shapes=((), (2,)))
@@ -127,7 +127,7 @@ def rows_of_zeros_are_clipped(adapter: Calls, case: tuple[Lookup, float]) -> Non
     norms_are_clipped(adapter, ((np.zeros_like(value), layout, wanted), most))
 
 
-BagsCase = tuple[Array, Layout, SparseIds, str]
+BagsCase = tuple[Array, ShardSizes, SparseIds, str]
 COMBINERS = st.sampled_from(["sum", "mean", "sqrtn"])
 
 
@@ -234,7 +234,7 @@ def values_too_narrow_are_refused(adapter: Calls, case: TableCase) -> None:
     must_be_unchanged(adapter, handle, value)
 
 
-Scatter = tuple[Array, Layout, Update]
+Scatter = tuple[Array, ShardSizes, Update]
 
 
 @st.composite
@@ -315,7 +315,7 @@ def updates_outside_are_refused(adapter: Calls, case: Lookup) -> None:
     must_be_unchanged(adapter, handle, value)
 
 
-WritesCase = tuple[Array, Layout, list[Update]]
+WritesCase = tuple[Array, ShardSizes, list[Update]]
 
 
 @st.composite

@@ -11,7 +11,7 @@ from shardvar.conformance.rules.cases import (
     FULL,
     ORDINARY,
     LaidOutCase,
-    Layout,
+    ShardSizes,
     TableCase,
     concatenated,
     few_rows,
@@ -28,7 +28,7 @@ CONCAT = "ShardedVariable will register a tensor conversion function that concat
 LIST = "that list of variables compose a larger variable"
 PRODUCT = "For example, `tf.matmul` will concat the sharded variable and then do the multiplication."
 LAYOUT = "Exception will raised if the partitioner returns an unsupported partitioning layout."
-Indexed = tuple[Array, Layout, tuple[Any, ...]]
+Indexed = tuple[Array, ShardSizes, tuple[Any, ...]]
 
 
 @rule("R-CONCAT-1", 2, "000", CONCAT, "create read", tables())

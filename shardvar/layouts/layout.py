@@ -1,0 +1,179 @@
+"""Layouts: the regions of one tensor that each device of a mesh holds.
+
+A layout is geometry and holds no values. Its columns have a row for each region, so that a million regions are ordinary
+work; ``regions`` gives those of one device, for people. The constructors of this package make layouts by the rules of
+the frameworks; nothing that uses a layout needs to know which.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from shardvar.errors import ArgumentError, LayoutError
+from shardvar.layout.dtypes import Ints
+from shardvar.layout.region import Region, read_shape
+from shardvar.layouts.intervals import Intervals, grid_columns
+from shardvar.layouts.mesh import Mesh, check_mesh
+
+REDUCTIONS = ("sum", "avg", "min", "max", "product", "band", "bor", "bxor")
+"""The reductions that turn terms into values, in the words of ``torch.distributed``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Layout:
+    """The regions of a tensor that each device of a mesh holds.
+
+    Two layouts are equal if they have the same shape, each device holds the same regions in the same order, and the
+    same terms are pending. The mesh's shape, its names and the rule do not matter:
+
+    >>> from shardvar.layouts import Replicate, Shard, dtensor
+    >>> dtensor((8, 4), Mesh((2, 2)), [Shard(0), Shard(0)]) == dtensor((8, 4), Mesh((4,)), [Shard(0)])
+    True
+
+    A device without regions holds an empty shard.
+
+    >>> layout = dtensor((5, 4), Mesh((4,)), [Shard(0)])
+    >>> [str(region) for region in layout.regions(2)], layout.regions(3)
+    (['[4:5, 0:4]'], ())
+    """
+
+    shape: tuple[int, ...]
+    """The full shape of the tensor."""
+    mesh: Mesh
+    """The devices."""
+    rule: str
+    """The definition that the layout follows, as text: a framework, its version and its rule."""
+    device: Ints
+    """[n] the device that holds each region, ascending."""
+    offset: Ints
+    """[n, rank] the offset of each region in the tensor's coordinates; of one device, in the order in which it keeps
+    them."""
+    extent: Ints
+    """[n, rank] the shape of each region, which has elements. Regions that follow each other along an axis are one."""
+    pending: tuple[tuple[int, str], ...] = ()
+    """(mesh axis, reduction) of each mesh axis whose devices hold terms: the value is their reduction."""
+
+    def __post_init__(self) -> None:
+        check_mesh(self.mesh)
+        object.__setattr__(self, "shape", read_shape(self.shape))
+        object.__setattr__(self, "pending", tuple((int(axis), op) for axis, op in self.pending))
+        for name in ("device", "offset", "extent"):
+            column = np.array(getattr(self, name), dtype=np.int64)
+            column.flags.writeable = False
+            object.__setattr__(self, name, column)
+        self._check_columns()
+        axes = [axis for axis, _ in self.pending]
+        if len(set(axes)) != len(axes) or not set(axes) <= set(range(self.mesh.rank)):
+            raise ArgumentError(f"pending is {self.pending} on the mesh {self.mesh}.", "Name axes of the mesh, once.")
+        for _, op in self.pending:
+            check_reduction(op)
+
+    def _check_columns(self) -> None:
+        """Raise ``LayoutError`` unless the columns are regions of the tensor on devices of the mesh."""
+        rows, rank = len(self.device), len(self.shape)
+        if self.device.ndim != 1 or {self.offset.shape, self.extent.shape} != {(rows, rank)}:
+            raise LayoutError(
+                f"The columns have the shapes {self.device.shape}, {self.offset.shape} and {self.extent.shape}.",
+                f"Give [n], [n, {rank}] and [n, {rank}].",
+            )
+        if rows and (self.device[0] < 0 or self.device[-1] >= self.mesh.size or (np.diff(self.device) < 0).any()):
+            raise LayoutError(
+                f"The column of devices is not ascending from 0 to {self.mesh.size - 1} at most.", "Sort the regions."
+            )
+        outside = (self.offset < 0) | (self.extent < 1) | (self.offset + self.extent > np.array(self.shape, np.int64))
+        if outside.any():
+            row = int(np.argmax(outside.any(axis=1)))
+            raise LayoutError(
+                f"Device {self.device[row]} holds offset {self.offset[row].tolist()}, shape "
+                f"{self.extent[row].tolist()}, which is empty or reaches out of {self.shape}.",
+                "Leave out empty regions.",
+            )
+
+    @classmethod
+    def from_axes(
+        cls,
+        shape: Sequence[int],
+        mesh: Mesh,
+        rule: str,
+        axes: Sequence[Intervals],
+        pending: Sequence[tuple[int, str]] = (),
+    ) -> Self:
+        """The layout in which each device holds the product of its intervals along each axis of the tensor."""
+        return cls(tuple(shape), mesh, rule, *grid_columns(axes, mesh.size), tuple(pending))
+
+    def regions(self, device: int) -> tuple[Region, ...]:
+        """The regions that a device holds, in its order; none for an empty shard, ``OutOfRange`` for no such device."""
+        self.mesh.check_device(device)
+        first, last = np.searchsorted(self.device, [device, device + 1])
+        rows = zip(self.offset[first:last].tolist(), self.extent[first:last].tolist(), strict=True)
+        return tuple(Region(offset, extent) for offset, extent in rows)
+
+    @property
+    def replicas(self) -> tuple[tuple[int, ...], ...]:
+        """Groups of devices that hold the same regions in the same order; devices that hold nothing are one group.
+
+        Groups, and the devices in each, are in the C order of the mesh. Where something is pending, the devices of a
+        group may hold different terms: ``terms`` tells those apart.
+        """
+        bounds = np.searchsorted(self.device, np.arange(self.mesh.size + 1))
+        columns = np.concatenate([self.offset, self.extent], axis=1)
+        groups: dict[tuple[int, bytes], list[int]] = {}
+        for device in self.mesh.devices:
+            held = columns[bounds[device] : bounds[device + 1]]
+            # The number of regions counts too: a region of a scalar has no coordinates.
+            groups.setdefault((len(held), held.tobytes()), []).append(device)
+        return tuple(map(tuple, groups.values()))
+
+    @property
+    def terms(self) -> dict[str, Ints]:
+        """For each pending reduction, [devices] the number of the term that each device holds.
+
+        Devices that hold the same regions and the same numbers are copies of each other. Mesh axes of one device need
+        no reduction and are left out.
+
+        >>> from shardvar.layouts import Partial, Replicate, dtensor
+        >>> dtensor((4,), Mesh((2, 2)), [Replicate(), Partial("sum")]).terms
+        {'sum': array([0, 1, 0, 1])}
+        """
+        terms: dict[str, Ints] = {}
+        coordinates = self.mesh.coordinates()
+        for axis, op in sorted(self.pending):
+            count = self.mesh.shape[axis]
+            if count > 1:
+                terms[op] = terms.get(op, np.zeros(self.mesh.size, np.int64)) * count + coordinates[:, axis]
+        return terms
+
+    def holders(self, index: Sequence[int]) -> tuple[int, ...]:
+        """The devices that hold the element at an index of the tensor, ascending.
+
+        ``ArgumentError`` if the index has another rank, or lies outside of the shape.
+        """
+        place = np.array(read_shape(index), np.int64)
+        if len(place) != len(self.shape) or (place >= np.array(self.shape, np.int64)).any():
+            raise ArgumentError(f"The shape {self.shape} has no element {tuple(index)}.", "Give an index an axis.")
+        held = ((self.offset <= place) & (place < self.offset + self.extent)).all(axis=1)
+        return tuple(np.unique(self.device[held]).tolist())
+
+    def _identity(self) -> tuple[Any, ...]:
+        """The part of the layout that equality compares."""
+        columns = (self.device, self.offset, self.extent)
+        terms = tuple((op, numbers.tobytes()) for op, numbers in sorted(self.terms.items()))
+        return self.shape, self.mesh.size, *(column.tobytes() for column in columns), terms
+
+    def __eq__(self, other: object) -> bool:
+        return self._identity() == other._identity() if isinstance(other, Layout) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __repr__(self) -> str:
+        waiting = "".join(f", {op} pending over axis {axis}" for axis, op in self.pending)
+        return f"<Layout of {self.shape} on the mesh {self.mesh}{waiting}: {self.rule}>"
+
+
+def check_reduction(op: str) -> None:
+    """Raise ``ArgumentError`` unless the text names a reduction."""
+    if op not in REDUCTIONS:
+        raise ArgumentError(f"There is no reduction {op!r}.", f"Name one of {', '.join(REDUCTIONS)}.")

@@ -1,0 +1,50 @@
+"""Tables of layouts that the real frameworks made, from ``spec_tests/golden/layouts``."""
+
+import json
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from shardvar.layouts import Layout
+from spec_tests.helpers.paths import GOLDEN
+
+Case = dict[str, Any]
+
+
+@cache
+def table(name: str) -> tuple[Case, ...]:
+    """Return the cases of a table: ``dtensor``, ``fsdp``, ``jax`` or ``megatron``."""
+    with (GOLDEN / "layouts" / f"{name}.json").open(encoding="utf-8") as file:
+        return tuple(json.load(file)["cases"])
+
+
+def cases(name: str, *groups: str, refused: bool = False) -> list[Case]:
+    """Return the cases of some groups, or of all, that the framework accepted, or those that it refused."""
+    return [case for case in table(name) if ("refused" in case) == refused and (not groups or case["group"] in groups)]
+
+
+def held(layout: Layout) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+    """Return the regions that each device of a layout holds, as (offset, shape)."""
+    return {
+        device: [(region.offset, region.shape) for region in layout.regions(device)]
+        for device in range(layout.mesh.size)
+    }
+
+
+def recorded(case: Case) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+    """Return the regions that the framework's devices were found to hold; those without elements are left out."""
+    return {
+        device["device"]: [
+            (tuple(region["offset"]), tuple(region["shape"]))
+            for region in device["regions"]
+            if 0 not in region["shape"]
+        ]
+        for device in case["devices"]
+    }
+
+
+def local_positions(layout: Layout, device: int) -> list[int]:
+    """Return the C order numbers of the elements that a device holds, by NumPy on the whole array."""
+    whole = np.arange(int(np.prod(layout.shape))).reshape(layout.shape)
+    return [int(number) for region in layout.regions(device) for number in whole[region.slices].ravel()]

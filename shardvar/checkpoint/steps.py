@@ -8,7 +8,8 @@ nor are those of the parts of one checkpoint, such as ``mp_rank_01``.
 import re
 from collections.abc import Sequence
 
-_NUMBER = re.compile("([0-9]+)")
+# At most 18 digits, since ``int`` refuses texts of more than 4,300 digits, which a hostile key may hold.
+_NUMBER = re.compile("([0-9]{1,18})")
 _PART = re.compile("(rank|shard|part|worker|process|device|host|node)[-_.]?[0-9]", re.IGNORECASE)
 
 

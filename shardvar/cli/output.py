@@ -1,8 +1,8 @@
 """Output: tables and JSON on standard output, notes and progress on standard error.
 
-At a terminal rich draws the tables. Where a table is too wide, its widest column is wrapped; where that does not help,
-each row becomes a block of lines. No text is ever cut. A pipe gets plain columns, one line a row. Cells must be
-``printable`` already; rich interprets no markup.
+At a terminal rich draws the tables. Where a table is too wide, the columns that the caller can do without go first,
+then the middle of long names; a table whose columns are all needed becomes a block of lines a row. A pipe gets plain
+columns, one whole line a row. Cells must be ``printable`` already; rich interprets no markup.
 """
 
 import errno
@@ -16,13 +16,13 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, Literal
 
-from shardvar.pictures.words import count, human_shape, human_size, one_line, printable, short_name
+from shardvar.pictures.words import count, human_count, human_shape, human_size, one_line, printable, short_name
 
 _MOST_PRETTY = 2000
 """Rows beyond which a table is plain at a terminal too; rich would take seconds to lay out more."""
 
 _NARROWEST = 20
-"""The fewest cells to which a column is wrapped; below that, rows become blocks of lines."""
+"""The fewest cells to which the names of the first column are cut; below that, rows become blocks of lines."""
 
 _LINE = 120
 """The longest line of values."""
@@ -36,10 +36,19 @@ def print_json(value: dict[str, Any]) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Print rows of cells under headers; columns whose number is in ``right`` are set flush right."""
+def print_table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[int] = (),
+    drop: Sequence[int] | None = None,
+) -> None:
+    """Print rows of cells under headers; columns whose number is in ``right`` are set flush right.
+
+    Where a terminal is too narrow, the columns in ``drop`` go, the first of them first, and then names in the first
+    column are cut in their middle. Without ``drop`` nothing goes and nothing is cut.
+    """
     if sys.stdout.isatty() and len(rows) <= _MOST_PRETTY:
-        _print_rich(headers, rows, right)
+        _print_rich(headers, rows, right, drop)
     else:
         _print_plain(headers, rows, right)
 
@@ -47,6 +56,17 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Se
 def line_width() -> int:
     """Return the longest line of values: the width of the terminal, at most 120, or 120 for a pipe."""
     return min(get_terminal_size().columns, _LINE) if sys.stdout.isatty() else _LINE
+
+
+def warn(text: str) -> None:
+    """Print a line that asks for attention, in yellow at a terminal; it begins with an exclamation mark."""
+    if not sys.stdout.isatty():
+        print(text)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(highlight=False, markup=False, emoji=False).print(Text(text, style="yellow"), soft_wrap=True)
 
 
 def note(text: str) -> None:
@@ -130,7 +150,9 @@ def _print_plain(headers: Sequence[str], rows: Sequence[Sequence[str]], right: S
         print("  ".join(cells).rstrip())
 
 
-def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> None:
+def _print_rich(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int], drop: Sequence[int] | None
+) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.cells import cell_len
     from rich.console import Console
@@ -141,20 +163,43 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Se
     width, height = get_terminal_size()
     console = Console(width=width, height=height, highlight=False, markup=False, emoji=False)
     widths = [max(cell_len(line[column]) for line in [headers, *rows]) for column in range(len(headers))]
-    widest = widths.index(max(widths))
-    # Cells left for the widest column, about three for each column's margins: of 80, two others of 10 and 8 leave
-    # 80 - 18 - 3 * 3 = 53.
-    left = console.width - (sum(widths) - widths[widest]) - 3 * len(widths)
-    if left < min(widths[widest], _NARROWEST):
-        _print_stacked(headers, rows, console.width)
+    gone = _dropped(widths, drop or (), width)
+    kept = [column for column in range(len(headers)) if column not in gone]
+    # Cells left for the names: three lie between two columns.
+    left = width - sum(widths[column] + 3 for column in kept[1:])
+    if left < (widths[0] if drop is None else min(widths[0], _NARROWEST)):
+        _print_stacked(headers, rows, width)
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column, header in enumerate(headers):
+    for column in kept:
         side: Literal["left", "right"] = "right" if column in right else "left"
-        table.add_column(Text(header), justify=side, overflow="fold", no_wrap=column != widest)
+        table.add_column(Text(headers[column]), justify=side, no_wrap=True)
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(Text(_cut(row[0], left)), *(Text(row[column]) for column in kept[1:]))
     console.print(table)
+
+
+def _dropped(widths: Sequence[int], drop: Sequence[int], width: int) -> set[int]:
+    """Return the first columns of ``drop`` that must go so that a table fits, if only with shorter names."""
+    gone: set[int] = set()
+    for column in drop:
+        rest = sum(each + 3 for number, each in enumerate(widths) if number and number not in gone)
+        if min(widths[0], 2 * _NARROWEST) + rest <= width:
+            break
+        gone.add(column)
+    return gone
+
+
+def _cut(text: str, width: int) -> str:
+    """Return a text of at most so many cells: whole, or with an ellipsis for its middle, a third from its end."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= width:
+        return text
+    tail = text
+    while cell_len(tail) > (width - 1) // 3:
+        tail = tail[1:]
+    return set_cell_size(text, width - 1 - cell_len(tail)) + "…" + tail
 
 
 def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
@@ -169,7 +214,7 @@ def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width:
             print("    " + line.replace("\0", " "))
 
 
-__all__ = ["count", "human_shape", "human_size", "one_line", "printable", "short_name", "short_path"]
+__all__ = ["count", "human_count", "human_shape", "human_size", "one_line", "printable", "short_name", "short_path"]
 
 
 def short_path(path: str) -> str:

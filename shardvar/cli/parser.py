@@ -137,12 +137,17 @@ def _add_inspect(commands: "Commands[Parser]") -> None:
         commands,
         "inspect",
         "list the tensors of a checkpoint: keys, dtypes, shapes, sizes, slices, files",
-        ["model", "model.index --filter 'dense*' --slices", "model.safetensors --stats --json"],
+        ["model", "model.index --filter 'dense*' --slices", "model.safetensors --sort size --stats"],
     )
     _add_path(parser)
     parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match GLOB; may be repeated")
     parser.add_argument("--slices", action="store_true", help="list each slice: its region, size, file and offset")
     parser.add_argument("--stats", action="store_true", help="compute min, max, mean, std, NaNs (reads all values)")
+    parser.add_argument("--depth", metavar="N", help="no more than N levels of the tree")
+    parser.add_argument("--sort", choices=("name", "size"), default="name", help="size: the largest tensors first")
+    parser.add_argument("--brief", action="store_true", help="print the totals alone")
+    parser.add_argument("--all", action="store_true", help="fold nothing, and name every tensor that cannot be read")
+    parser.add_argument("-v", "--verbose", action="store_true", help="also print writer, policy, metadata, dtypes")
 
 
 def _add_show(commands: "Commands[Parser]") -> None:
@@ -262,6 +267,11 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
         help="convert the dtype of new keys that match GLOB, or of all floating-point tensors",
     )
     parser.add_argument("--dequantize", action="store_true", help=_DEQUANTIZE)
+    _add_writing(parser)
+
+
+def _add_writing(parser: Parser) -> None:
+    """Add the options of the write itself."""
     parser.add_argument("--keep-going", action="store_true", help="leave out tensors that cannot be read; exit with 1")
     parser.add_argument("--dry-run", action="store_true", help="print what would be written, and write nothing")
     parser.add_argument(
@@ -270,6 +280,7 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
         help="replace DST in one step (not atomic for a safetensors set of several files)",
     )
     parser.add_argument("--verify", action="store_true", help="read the new checkpoint back and verify it")
+    parser.add_argument("-v", "--verbose", action="store_true", help="also print the policy that chose the files")
 
 
 def _add_names(parser: Parser) -> None:

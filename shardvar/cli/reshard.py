@@ -41,7 +41,7 @@ def execute(arguments: Namespace) -> int:
     if arguments.json:
         print_json(report.to_json() | {"verified": verified and verified.ok})
     else:
-        _print_report(report, verified)
+        _print_report(report, verified, arguments.verbose)
     code = 0 if verified is None else code_of_report(verified)
     return code or (_LOST if report.lost else 0)
 
@@ -52,12 +52,13 @@ def _policy(arguments: Namespace) -> TablePolicy | None:
     return None if arguments.max_file_size is None else MaxShardSizePolicy(parse_size(arguments.max_file_size))
 
 
-def _print_report(report: WriteReport, verified: VerifyReport | None) -> None:
+def _print_report(report: WriteReport, verified: VerifyReport | None, verbose: bool) -> None:
     done = "would write" if report.dry_run else "wrote"
     what = f"{count(report.num_tensors, 'tensor')} in {count(report.num_slices, 'slice')}"
     size = f"{count(report.num_files, 'file')}, {human_size(report.nbytes)}"
     print(f"{done} {short_path(report.path)} ({report.format}): {what}, {size}")
-    print(f"policy: {one_line(report.description)}")
+    if report.dry_run or verbose:
+        print(f"policy: {one_line(report.description)}")
     for each in report.lost:
         print(f"lost: {short_name(each.key or '')}: {each.kind}: {one_line(each.message)}")
     if report.reused_files:

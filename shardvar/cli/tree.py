@@ -1,18 +1,26 @@
-"""Keys as a tree: cut after each ``/``, or after each ``.`` in keys without ``/``.
+"""Keys as a tree: cut after each ``/``, or after each ``.`` in keys without ``/``, in natural order.
 
-A chain of single branches is one line. At a terminal, numbered siblings that are otherwise the same, such as the
-layers of a deep model, share a line too.
+A chain of single branches is one line. In an overview, siblings that differ in one number alone, such as the layers of
+a deep model, share a line too. Two siblings are alike if the same names are below them, in any order, with the same
+kinds of tensors. The range of such a line says exactly which numbers exist: ``{0..2,9}``, or ``{00..11}`` with the
+padding of the keys. A number that no sibling has is a gap, which the line knows.
 """
 
 import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+from shardvar.checkpoint.steps import natural_key
 
 _MOST_LEVELS = 32
 """The most times that a key is cut; the rest stays together, which bounds the recursion."""
 
-_FEWEST_ALIKE = 4
+_FEWEST_ALIKE = 3
 """The fewest numbered siblings that share a line; fewer are shown one by one."""
+
+_MOST_GAPS = 3
+"""The most missing numbers that are taken for gaps; more are a rule, such as every second layer."""
 
 # At most nine digits, since ``int`` refuses texts of more than 4,300 digits, which a hostile key may hold.
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -25,26 +33,49 @@ class Line:
     label: str
     """The end of the key, without what the lines above it show."""
     guide: str
-    """The branches drawn in front of it."""
+    """The branches drawn in front of it, three characters a level."""
     leaf: int | None
     """The position of the key that ends here; None for a branch."""
     leaves: tuple[int, ...]
     """The positions of all keys at or below it, including those of siblings that share the line."""
+    num_alike: int = 1
+    """The siblings that share the line."""
+    gaps: tuple[int, ...] = ()
+    """The numbers between the first and the last of these siblings that no sibling has."""
+
+    @property
+    def level(self) -> int:
+        """The depth of the line, 1 at the root."""
+        return len(self.guide) // 3
 
 
 @dataclass(slots=True)
 class _Node:
     leaf: int | None = None
     children: dict[str, "_Node"] = field(default_factory=dict)
+    form: int = 0
+    """Equal for branches with the same names and kinds of tensors below them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Siblings that share a line."""
+
+    label: str
+    names: Sequence[str]
+    """The labels of the siblings."""
+    gaps: tuple[int, ...] = ()
 
 
 def tree_lines(keys: Sequence[str], kinds: Sequence[Hashable] | None = None) -> Iterator[Line]:
-    """Yield the lines of the tree, branches first.
+    """Yield the lines of the tree, from top to bottom.
 
-    ``kinds`` describes the tensor of each key. With it, siblings that differ in a number only share a line.
+    ``kinds`` describes the tensor of each key. With it, siblings that differ in one number only share a line.
 
     >>> [line.guide + line.label for line in tree_lines(["a/b/c", "a/b/d", "e"])]
     ['├─ a/b/', '│  ├─ c', '│  └─ d', '└─ e']
+    >>> [line.label for line in tree_lines(["w00", "w01", "w02", "w10"], "ffff")]
+    ['w{00..02,10}']
     """
     root = _Node()
     for position, key in enumerate(keys):
@@ -52,7 +83,9 @@ def tree_lines(keys: Sequence[str], kinds: Sequence[Hashable] | None = None) -> 
         for label in _labels(key):
             node = node.children.setdefault(label, _Node())
         node.leaf = position
-    return _lines(root, "", kinds)
+    if kinds is not None:
+        _number_forms(root, kinds, {})
+    return _lines(root, "", kinds is not None)
 
 
 def _labels(key: str) -> list[str]:
@@ -64,49 +97,96 @@ def _labels(key: str) -> list[str]:
     return labels + words[-1:] if words[-1] or not labels else labels
 
 
-def _lines(node: _Node, guide: str, kinds: Sequence[Hashable] | None) -> Iterator[Line]:
-    groups = _groups(node, kinds)
-    for number, (label, child, alike) in enumerate(groups, 1):
+def _number_forms(node: _Node, kinds: Sequence[Hashable], numbers: dict[Hashable, int]) -> None:
+    """Give equal branches the same number, so that comparing two of them takes one step whatever their size."""
+    for child in node.children.values():
+        _number_forms(child, kinds, numbers)
+    below = frozenset((label, child.form) for label, child in node.children.items())
+    node.form = numbers.setdefault((node.leaf is not None and (kinds[node.leaf],), below), len(numbers))
+
+
+def _lines(node: _Node, guide: str, in_brief: bool) -> Iterator[Line]:
+    groups = _groups(node, in_brief)
+    for number, group in enumerate(groups, 1):
         is_last = number == len(groups)
-        # A chain of single branches is one line: ``a/`` above ``b/`` alone becomes ``a/b/``.
-        while child.leaf is None and len(child.children) == 1:
-            (more, child), *_ = child.children.items()
-            label += more
-            alike = [each for sibling in alike for each in sibling.children.values()]
-        leaves = tuple(leaf for sibling in alike for leaf in _leaves(sibling))
-        yield Line(label, guide + ("└─ " if is_last else "├─ "), child.leaf, leaves)
-        yield from _lines(child, guide + ("   " if is_last else "│  "), kinds)
+        label, gaps, nodes = group.label, group.gaps, [node.children[name] for name in group.names]
+        # A chain of single lines is one line: ``a/`` above ``b/`` alone becomes ``a/b/``, and ``layers.{0..3}.`` too.
+        while nodes[0].leaf is None and len(inner := _groups(nodes[0], in_brief)) == 1:
+            label, gaps = label + inner[0].label, gaps + inner[0].gaps
+            nodes = [each.children[name] for each in nodes for name in inner[0].names]
+        leaves = tuple(leaf for each in nodes for leaf in _leaves(each))
+        yield Line(label, guide + ("└─ " if is_last else "├─ "), nodes[0].leaf, leaves, len(nodes), gaps)
+        yield from _lines(nodes[0], guide + ("   " if is_last else "│  "), in_brief)
 
 
-def _groups(node: _Node, kinds: Sequence[Hashable] | None) -> list[tuple[str, _Node, list[_Node]]]:
-    """Return the lines of a node's children: (label, the child that is shown, all children that share the line)."""
-    if kinds is None:
-        return [(label, child, [child]) for label, child in node.children.items()]
-    alike: dict[Hashable, list[tuple[str, _Node]]] = {}
-    for label, child in node.children.items():
-        # A tuple for numbered labels and a text for others, so that a ``#`` in a key is never taken for a number.
-        shape: Hashable = (_NUMBER.sub("#", label, count=1), _kind(child, kinds)) if _NUMBER.search(label) else label
-        alike.setdefault(shape, []).append((label, child))
-    groups: list[tuple[str, _Node, list[_Node]]] = []
-    for members in alike.values():
-        if len(members) < _FEWEST_ALIKE:
-            groups.extend((label, child, [child]) for label, child in members)
+def _groups(node: _Node, in_brief: bool) -> list[_Group]:
+    """Return the lines of a node's children, in natural order of the first child of each."""
+    labels = sorted(node.children, key=natural_key)
+    if not in_brief:
+        return [_Group(label, [label]) for label in labels]
+    alike: dict[Hashable, list[str]] = {}
+    numbers: dict[tuple[str, ...], set[int]] = {}
+    for label in labels:
+        # Numbered labels are grouped by a pair and others by a text, so that a ``#`` in a key is never a number.
+        numbered = _NUMBER.search(label) is not None
+        alike.setdefault((_NUMBER.sub("#", label), node.children[label].form) if numbered else label, []).append(label)
+        for found in _NUMBER.finditer(label):
+            numbers.setdefault(_around(label, found), set()).add(int(found[0]))
+    groups = [_group(members, numbers) for each in alike.values() for members in _by_one_number(each)]
+    return sorted((each for several in groups for each in several), key=lambda each: natural_key(each.names[0]))
+
+
+def _group(labels: Sequence[str], numbers: dict[tuple[str, ...], set[int]]) -> list[_Group]:
+    """Return one line for labels that differ in one number, or a line for each where they are few."""
+    if len(labels) < _FEWEST_ALIKE:
+        return [_Group(label, [label]) for label in labels]
+    matches = [list(_NUMBER.finditer(label)) for label in labels]
+    varying = next(place for place, found in enumerate(zip(*matches, strict=True)) if len({m[0] for m in found}) > 1)
+    before, after = _around(labels[0], matches[0][varying])
+    texts = [found[varying][0] for found in matches]
+    first, last = int(texts[0]), int(texts[-1])
+    there = numbers[before, after]
+    is_dense = last - first < len(there) + _MOST_GAPS + 1
+    missing = tuple(n for n in range(first, last) if n not in there)[: _MOST_GAPS + 1] if is_dense else ()
+    gaps = missing if len(missing) <= _MOST_GAPS else ()
+    return [_Group(f"{before}{{{_ranges(texts)}}}{after}", labels, gaps)]
+
+
+def _around(label: str, number: re.Match[str]) -> tuple[str, str]:
+    """Return the text before and after a number of a label."""
+    return label[: number.start()], label[number.end() :]
+
+
+def _by_one_number(labels: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield groups of labels, which are the same but for their numbers, such that one number varies in each group."""
+    numbers = [tuple(_NUMBER.findall(label)) for label in labels]
+    varying = [place for place, found in enumerate(zip(*numbers, strict=True)) if len(set(found)) > 1]
+    if len(varying) <= 1:
+        yield labels
+        return
+    # Of ``head_0_w_1``, the last number varies first: ``head_0_w_{0..3}`` and ``head_1_w_{0..3}``.
+    place = varying[-1]
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for label, found in zip(labels, numbers, strict=True):
+        groups.setdefault(found[:place] + found[place + 1 :], []).append(label)
+    yield from groups.values()
+
+
+def _ranges(texts: Sequence[str]) -> str:
+    """Return exactly these numbers, which ascend: ``0..2,9`` or ``00..11``; with a step, ``0..8..2``, as in shells."""
+    runs: list[list[str]] = []
+    for text in texts:
+        # The successor of 09 is 10 and that of 9 is 10: padding belongs to the range.
+        if runs and text == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][-1])):
+            runs[-1].append(text)
         else:
-            groups.append((_range_label([label for label, _ in members]), members[0][1], [m for _, m in members]))
-    return groups
-
-
-def _range_label(labels: Sequence[str]) -> str:
-    """Return ``layer_{0..11}/`` for labels that differ in their first number."""
-    # Gaps do not show: layers 0, 1, 5 and 6 are {0..6}, and only the number of tensors says that some are missing.
-    numbers = [int(found.group()) for label in labels if (found := _NUMBER.search(label))]
-    return _NUMBER.sub(f"{{{min(numbers)}..{max(numbers)}}}", labels[0], count=1)
-
-
-def _kind(node: _Node, kinds: Sequence[Hashable]) -> Hashable:
-    """Return a value that is equal for branches with the same names below them and the same kinds of tensors."""
-    own = None if node.leaf is None else kinds[node.leaf]
-    return own, tuple((label, _kind(child, kinds)) for label, child in node.children.items())
+            runs.append([text])
+    numbers = [int(text) for text in texts]
+    steps = {b - a for a, b in pairwise(numbers)}
+    padding_is_plain = len(set(map(len, texts))) == 1 or not any(text[0] == "0" < text for text in texts)
+    if len(steps) == 1 and len(runs) == len(texts) > _FEWEST_ALIKE and padding_is_plain:
+        return f"{texts[0]}..{texts[-1]}..{steps.pop()}"
+    return ",".join(",".join(run) if len(run) < _FEWEST_ALIKE else f"{run[0]}..{run[-1]}" for run in runs)
 
 
 def _leaves(node: _Node) -> Iterator[int]:

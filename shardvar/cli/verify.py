@@ -5,24 +5,16 @@
 3  nothing is damaged, and something that the format guards could not be read or compared
 """
 
-import re
 from argparse import Namespace
-from collections import Counter
-from collections.abc import Iterable, Sequence
 
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import VerifyReport
 from shardvar.checkpoint.verify import verify
-from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_name, short_path
+from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_path
+from shardvar.cli.problems import print_problems
 from shardvar.errors import CheckpointError
 
 _OK, _NO, _NOT_VERIFIED = 0, 1, 3
-
-_NAMED = 3
-"""Keys that a line names; it counts the others."""
-_MOST_ALIKE = 16
-"""Problems that differ only in their numbers and are printed; the others are counted."""
-_NUMBER = re.compile("[0-9]+")
 
 
 def execute(arguments: Namespace) -> int:
@@ -61,9 +53,9 @@ def payload_nbytes(path: str) -> int:
 
 def print_report(report: VerifyReport, strict: bool = False) -> None:
     """Print the report for people, damage first."""
-    _print_problems("damaged", [(each.key, each.kind, each.message) for each in report.damages])
+    print_problems("damaged: ", [(each.key, each.kind, each.message) for each in report.damages])
     unread = [(each.key, each.kind, each.message) for each in report.unverified if each.kind is not None]
-    _print_problems("not verified", unread)
+    print_problems("not verified: ", unread)
     for each in report.notes:
         print(f"note: {one_line(each)}")
     what = f"{count(report.num_tensors, 'tensor')} in {count(report.num_slices, 'slice')}"
@@ -84,35 +76,3 @@ def _verdict(report: VerifyReport, strict: bool) -> str:
     if strict and report.unguarded:
         return f"not guarded: {len(report.unguarded):,} of {count(report.num_tensors, 'tensor')} in"
     return "ok:"
-
-
-def _print_problems(word: str, problems: Iterable[tuple[str | None, str | None, str]]) -> None:
-    """Print problems, each a key, the class of an error and its message: a line for each cause, with its keys."""
-    # One cause may be that of many keys, such as a missing file: their messages differ in the key alone.
-    keys_of: dict[tuple[str | None, str], list[str]] = {}
-    for key, kind, message in problems:
-        cause = message if key is None else message.replace(f"{key!r}: ", "", 1)
-        keys_of.setdefault((kind, cause), []).extend([] if key is None else [key])
-    # Many causes may differ in their numbers alone, such as overlaps: the first ones are examples of the others.
-    alike: Counter[tuple[str | None, str]] = Counter()
-    others: dict[tuple[str | None, str], list[str]] = {}
-    for (kind, cause), keys in keys_of.items():
-        pattern = kind, _NUMBER.sub("", cause.replace(repr(keys[0]), "") if keys else cause)
-        alike[pattern] += 1
-        if alike[pattern] > _MOST_ALIKE:
-            others.setdefault(pattern, []).extend(keys)
-            continue
-        print(f"{word}: {_named(keys)}{kind}: {one_line(cause)}")
-    for pattern, keys in others.items():
-        number = count(alike[pattern] - _MOST_ALIKE, "problem")
-        print(f"{word}: {_named(keys)}{pattern[0]}: {number} more like those above; `--json` lists all.")
-
-
-def _named(keys: Sequence[str]) -> str:
-    """The keys of a line, the first few by name."""
-    if not keys:
-        return ""
-    if len(keys) == 1:
-        return f"{short_name(keys[0])}: "
-    more = f" and {len(keys) - _NAMED:,} more" if len(keys) > _NAMED else ""
-    return f"{count(len(keys), 'tensor')} ({', '.join(map(short_name, keys[:_NAMED]))}{more}): "

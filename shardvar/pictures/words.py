@@ -95,6 +95,24 @@ def human_size(nbytes: int) -> str:
     return f"{size / 1000:.1f} PB"
 
 
+def human_count(number: int) -> str:
+    """Return a count of elements: exact below 10,000, else three digits and a unit.
+
+    >>> human_count(9999), human_count(16_777_216), human_count(6_738_415_616)
+    ('9,999', '16.8M', '6.74B')
+    """
+    if number < 10_000:
+        return f"{number:,}"
+    size = float(number)
+    for unit in ("K", "M", "B", "T"):
+        size /= 1000
+        # 999.5 and more would be rounded to 1000.
+        if size < 999.5 or unit == "T":
+            break
+    digits = 2 if size < 9.995 else 1 if size < 99.95 else 0
+    return f"{size:,.{digits}f}{unit}"
+
+
 def human_shape(shape: Sequence[int]) -> str:
     """Return a shape in brackets; a scalar's is ``[]``.
 

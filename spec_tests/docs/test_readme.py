@@ -60,7 +60,7 @@ def test_every_key_of_json_is_documented() -> None:
         WriteReport,
     )
     from shardvar.checkpoint.stats import Statistics
-    from shardvar.cli.inspect import Slice
+    from shardvar.cli.tensors import Slice
 
     names = set(Statistics().to_json()) | {"error", "cause", "remedy", "stats", "stats_error", "fault", "checkpoints"}
     names |= {

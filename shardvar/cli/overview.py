@@ -1,0 +1,265 @@
+"""The overview of a checkpoint that ``inspect`` prints for people: two lines of totals, a tree, and what is wrong.
+
+At a terminal the tree is folded until it fits: equal layers share a line, TensorFlow's suffix of keys and the slots of
+optimizers are left out and named below, and deep levels are left out where there are too many lines. Columns that say
+nothing are left out, then those that do not fit. ``--all`` folds nothing. A pipe gets every whole key, a line each.
+"""
+
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from shutil import get_terminal_size
+
+from shardvar.checkpoint.numbers import Number
+from shardvar.checkpoint.parameters import count_parameters, is_optimizer_state
+from shardvar.checkpoint.reader import Reader
+from shardvar.checkpoint.stats import Statistics
+from shardvar.cli.output import count, human_count, human_shape, human_size, print_table, printable, short_path, warn
+from shardvar.cli.problems import print_problems
+from shardvar.cli.tensors import Tensor, list_slices
+from shardvar.cli.tree import Line, tree_lines
+from shardvar.errors import ReadError
+
+_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_SLOT = re.compile(r"(.+)/\.OPTIMIZER_SLOT/.+/([^/]+)")
+"""A slot in TensorFlow's checkpoints of objects, without the suffix: the variable, and the name of the slot."""
+
+_FEWEST_LINES, _MOST_LINES = 24, 60
+"""The height of a folded tree is that of the terminal, between these."""
+_LINES_AROUND = 8
+"""Lines of the terminal for what is printed above and below the tree."""
+_MOST_NAMED = 3
+"""Tensors that a line of findings names; it counts the others."""
+
+_HEADERS = ("tensor", "dtype", "shape", "params", "size", "slices", "files", "")
+_RIGHT = (3, 4, 5)
+_LEAST_NEEDED = (6, 3, 5, 1, 2)
+"""Columns in the order in which they go where the terminal is narrow: files, params, slices, dtype, shape."""
+
+_Row = tuple[str, ...]
+
+
+def print_overview(
+    reader: Reader, tensors: Sequence[Tensor], measured: Mapping[str, Statistics | ReadError], arguments: Namespace
+) -> None:
+    """Print totals, the tree or table of tensors, statistics if they were measured, and what cannot be read."""
+    for line in _heading(reader, tensors, arguments.verbose):
+        print(line)
+    if not arguments.brief:
+        if tensors:
+            print()
+            _print_tensors(reader, tensors, arguments)
+        if measured:
+            print()
+            _print_statistics(measured)
+    faults = [(each.key, type(each.fault).__name__, str(each.fault)) for each in tensors if each.fault is not None]
+    if faults:
+        print(f"\n{count(len(faults), 'tensor')} cannot be read:")
+        print_problems("  ", faults, everything=arguments.all)
+
+
+def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterator[str]:
+    slices = sum(tensor.num_slices for tensor in tensors)
+    files = len({name for tensor in tensors for name in tensor.files})
+    size = human_size(sum(tensor.nbytes for tensor in tensors))
+    totals = f"{count(len(tensors), 'tensor')} in {count(slices, 'slice')}, {count(files, 'file')}, {size}"
+    yield f"{short_path(reader.path)} ({reader.format}): {totals}"
+    parameters = count_parameters((each.key, each.dtype, each.shape, each.encoding) for each in tensors)
+    if parameters.total:
+        kinds = list(parameters.by_dtype)
+        dtypes = f"all {kinds[0]}" if len(kinds) == 1 else f"{', '.join(kinds[:-1])} and {kinds[-1]}"
+        slots = sum(tensor.nbytes for tensor in tensors if is_optimizer_state(tensor.key))
+        optimizer = f"; optimizer {human_size(slots)}" if slots else ""
+        number = human_count(parameters.total)
+        yield f"{number} parameter{'' if parameters.total == 1 else 's'}, {dtypes}{optimizer}"
+    if verbose:
+        yield from _details(reader, parameters.by_dtype)
+
+
+def _details(reader: Reader, parameters: Mapping[str, int]) -> Iterator[str]:
+    metadata = reader.metadata
+    for kind, number in parameters.items():
+        yield f"parameters in {kind}: {number:,}"
+    if metadata.writer:
+        yield f"written by {printable(metadata.writer)}"
+    if metadata.description:
+        yield f"policy: {printable(metadata.description)}"
+    for name, value in metadata.user.items():
+        yield f"metadata: {printable(name)} = {printable(value)}"
+
+
+def _print_tensors(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace) -> None:
+    at_terminal = sys.stdout.isatty()
+    if arguments.sort == "size":
+        largest = sorted(tensors, key=lambda each: -each.nbytes)
+        rows = [row for each in largest for row in _tensor_rows(reader, printable(each.key), each, arguments)]
+        _print_rows(rows, at_terminal)
+    elif not at_terminal:
+        _print_rows(_piped_rows(reader, tensors, arguments), at_terminal)
+    else:
+        _print_tree(reader, tensors, arguments)
+
+
+def _print_rows(rows: Sequence[_Row], at_terminal: bool) -> None:
+    """Print rows; at a terminal without the columns that are the same in each, or do not fit."""
+    if not at_terminal:
+        # The number of parameters is left out, since it follows from dtype and shape.
+        kept = [column for column in range(len(_HEADERS)) if column != 3]
+        right = [kept.index(column) for column in (4, 5)]
+        print_table(_taken(_HEADERS, kept), [_taken(row, kept) for row in rows], right)
+        return
+    # Only the rows of tensors have a number of slices.
+    constant = {column for column in (1, 3, 5, 6, 7) if len({row[column] for row in rows if row[5]}) == 1}
+    kept = [column for column in range(len(_HEADERS)) if column not in constant]
+    drop = [kept.index(column) for column in _LEAST_NEEDED if column in kept]
+    right = [kept.index(column) for column in _RIGHT if column in kept]
+    print_table(_taken(_HEADERS, kept), [_taken(row, kept) for row in rows], right, drop)
+
+
+def _taken(row: Sequence[str], columns: Sequence[int]) -> _Row:
+    return tuple(row[column] for column in columns)
+
+
+def _piped_rows(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace) -> list[_Row]:
+    """Every whole key, indented by two spaces a level."""
+    rows: list[_Row] = []
+    for line in tree_lines([tensor.key for tensor in tensors]):
+        indent = "  " * (line.level - 1)
+        if arguments.depth is not None and line.level > arguments.depth:
+            continue
+        if line.leaf is None:
+            rows.append(_branch_row(indent + printable(line.label), line, tensors))
+        else:
+            tensor = tensors[line.leaf]
+            rows.extend(_tensor_rows(reader, indent + printable(tensor.key), tensor, arguments))
+    return rows
+
+
+def _print_tree(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace) -> None:
+    # Like tensors share a line only in an overview; these options ask about each tensor.
+    in_brief = not (arguments.slices or arguments.filter or arguments.stats or arguments.all)
+    shown, slots, left_out = _fold(tensors) if in_brief else (tensors, [], [])
+    keys = [each.key.removesuffix(_SUFFIX) if in_brief else each.key for each in shown]
+    kinds = [(each.kind, each.shape, each.num_slices, each.mark) for each in shown] if in_brief else None
+    lines = list(tree_lines(keys, kinds))
+    depth = arguments.depth or (_fitting_depth(lines) if in_brief else None)
+    kept = [line for line in lines if depth is None or line.level <= depth]
+    rows = [row for line in kept for row in _line_rows(reader, line, shown, arguments)]
+    if slots:
+        rows.append(_slots_row(slots))
+    _print_rows(rows, at_terminal=True)
+    if len(kept) < len(lines):
+        deeper = f"--depth {(depth or 0) + 1} opens the next level, --all lists every tensor"
+        print(f"\n{count(len(tensors), 'tensor')} in {count(len(kept), 'line')}; {deeper}")
+    if left_out:
+        print(f"folded: {', '.join(left_out)} (--all shows them)")
+    for line in lines:
+        if line.gaps:
+            missing = ", ".join(map(str, line.gaps))
+            warn(f"! {printable(line.label)}: {missing} {'is' if len(line.gaps) == 1 else 'are'} missing")
+
+
+def _fold(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], list[str]]:
+    """Return the tensors of the tree, the slots that share a line, and the words for what the tree leaves out."""
+    graph = [each for each in tensors if each.key == _GRAPH]
+    slots = [each for each in tensors if _SLOT.fullmatch(each.key.removesuffix(_SUFFIX))]
+    apart = {each.key for each in (*graph, *slots)}
+    shown = [each for each in tensors if each.key not in apart]
+    left_out = [_SUFFIX] if any(each.key.endswith(_SUFFIX) for each in tensors) else []
+    left_out += ["the object graph"] if graph else []
+    left_out += [count(len(slots), "slot")] if slots else []
+    return shown, slots, left_out
+
+
+def _slots_row(slots: Sequence[Tensor]) -> _Row:
+    matches = [found for each in slots if (found := _SLOT.fullmatch(each.key.removesuffix(_SUFFIX)))]
+    names = ", ".join(dict.fromkeys(printable(found[2]) for found in matches))
+    nbytes = human_size(sum(each.nbytes for each in slots))
+    variables = count(len({found[1] for found in matches}), "tensor")
+    return "optimizer slots", "", f"{names} of {variables}", "", nbytes, "", "", ""
+
+
+def _fitting_depth(lines: Sequence[Line]) -> int | None:
+    """Return the deepest level at which the tree fits the terminal, at least 1; None if it fits as it is."""
+    most = min(max(get_terminal_size().lines - _LINES_AROUND, _FEWEST_LINES), _MOST_LINES)
+    if len(lines) <= most:
+        return None
+    depth = 1
+    while sum(line.level <= depth + 1 for line in lines) <= most:
+        depth += 1
+    return depth
+
+
+def _line_rows(reader: Reader, line: Line, tensors: Sequence[Tensor], arguments: Namespace) -> Iterator[_Row]:
+    alike = f" (x{line.num_alike})" if line.num_alike > 1 else ""
+    label = line.guide + printable(line.label) + alike
+    if line.leaf is None:
+        yield _branch_row(label, line, tensors)
+    else:
+        yield from _tensor_rows(reader, label, tensors[line.leaf], arguments)
+
+
+def _branch_row(label: str, line: Line, tensors: Sequence[Tensor]) -> _Row:
+    below = [tensors[leaf] for leaf in line.leaves]
+    nbytes = human_size(sum(tensor.nbytes for tensor in below))
+    parameters = sum(tensor.num_parameters for tensor in below)
+    return label, "", count(len(below), "tensor"), human_count(parameters) if parameters else "", nbytes, "", "", ""
+
+
+def _tensor_rows(reader: Reader, label: str, tensor: Tensor, arguments: Namespace) -> Iterator[_Row]:
+    shape = "" if tensor.shape is None else human_shape(tensor.shape)
+    parameters = human_count(tensor.num_parameters) if tensor.num_parameters else ""
+    numbers = str(tensor.num_slices), str(len(tensor.files)), tensor.mark.upper()
+    yield label, tensor.kind, shape, parameters, human_size(tensor.nbytes), *numbers
+    if not arguments.slices:
+        return
+    for each in list_slices(reader, tensor):
+        region = ", ".join(f"{start}:{start + extent}" for start, extent in zip(each.offset, each.shape, strict=True))
+        place = f"{printable(each.file)} at {each.start}"
+        yield "", "", f"[{region}]", "", human_size(each.nbytes), "", place, ""
+
+
+def _print_statistics(measured: Mapping[str, Statistics | ReadError]) -> None:
+    findings = list(_findings(measured))
+    for line in findings:
+        warn(line)
+    if findings:
+        print()
+    digits = 3 if sys.stdout.isatty() else 6
+    headers = ("tensor", "min", "max", "mean", "std", "NaN", "inf", "zero")
+    rows = [_statistics_row(key, each, digits) for key, each in measured.items()]
+    print_table(headers, rows, range(1, 8), [7, 4])
+
+
+def _findings(measured: Mapping[str, Statistics | ReadError]) -> Iterator[str]:
+    """Yield a line for each remarkable thing: NaN, infinity, tensors of zeros alone, tensors of one value."""
+    found = {key: each for key, each in measured.items() if isinstance(each, Statistics)}
+    numbers = {
+        "with NaN": [f"{printable(key)} ({each.nan:,})" for key, each in found.items() if each.nan],
+        "with infinity": [f"{printable(key)} ({each.inf:,})" for key, each in found.items() if each.inf],
+        "of zeros alone": [printable(key) for key, each in found.items() if each.count and each.zero == each.count],
+        "of one value": [printable(key) for key, each in found.items() if _is_constant(each)],
+    }
+    for word, keys in numbers.items():
+        if keys:
+            more = f" and {len(keys) - _MOST_NAMED:,} more" if len(keys) > _MOST_NAMED else ""
+            yield f"! {count(len(keys), 'tensor')} {word}: {', '.join(keys[:_MOST_NAMED])}{more}"
+
+
+def _is_constant(found: Statistics) -> bool:
+    """Return True if there are several elements and all have one value, which is not zero."""
+    several = found.count > 1 and not found.nan and not found.inf
+    return several and found.minimum == found.maximum and found.zero != found.count
+
+
+def _statistics_row(key: str, found: Statistics | ReadError, digits: int) -> _Row:
+    if isinstance(found, ReadError):
+        return printable(key), type(found).__name__, *[""] * 6
+    numbers = [_number(each, digits) for each in (found.minimum, found.maximum, found.mean, found.std)]
+    return printable(key), *numbers, str(found.nan), str(found.inf), str(found.zero)
+
+
+def _number(value: Number | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)

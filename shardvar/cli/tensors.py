@@ -1,0 +1,149 @@
+"""The tensors of an open checkpoint as rows for people and programs: what its index says of each."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from shardvar.checkpoint.parameters import num_parameters
+from shardvar.checkpoint.reader import Reader
+from shardvar.errors import ArgumentError, ReadError
+from shardvar.planning.index import NO_CHECKSUM, EntryTable
+
+_MARKS = {
+    "OverlappingSlices": "overlapping",
+    "IncompleteCheckpoint": "incomplete",
+    "MissingFile": "file missing",
+    "OutOfBounds": "out of bounds",
+    "InconsistentTensor": "inconsistent",
+    "CorruptCheckpoint": "corrupt",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A stored slice."""
+
+    offset: tuple[int, ...]
+    """Its first index along each axis of the whole tensor."""
+    shape: tuple[int, ...]
+    """Its extents."""
+    file: str
+    """The data file that holds it."""
+    start: int
+    """The position of its first byte in the file, in formats that store payloads as they are."""
+    nbytes: int
+    """The bytes of the payload."""
+    checksum: str | None
+    """The payload's checksum as eight hexadecimal digits; None where the index has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor that a checkpoint names."""
+
+    key: str
+    """The name under which it was saved."""
+    dtype: str | None
+    """Its dtype; None where the index lacks it."""
+    shape: tuple[int, ...] | None
+    """Its full shape; None where the index lacks it."""
+    nbytes: int
+    """The bytes of its payloads."""
+    num_slices: int
+    """The number of slices that it is stored as."""
+    files: tuple[str, ...]
+    """The data files that hold them."""
+    fault: ReadError | None
+    """The reason why it cannot be read; None for a sound tensor."""
+    rows: tuple[int, ...]
+    """Its rows in the reader's table of entries."""
+    encoding: str | None = None
+    """The encoding of its bytes, such as Q8_0; None for a tensor whose elements are its values."""
+
+    @property
+    def num_parameters(self) -> int:
+        """The elements that are parameters of a model."""
+        return num_parameters(self.key, self.dtype, self.shape, self.encoding)
+
+    @property
+    def kind(self) -> str:
+        """The dtype, and the encoding of quantised bytes; empty where the index lacks them."""
+        return f"{self.dtype or ''} {self.encoding or ''}".strip()
+
+    @property
+    def mark(self) -> str:
+        """A word for the fault; empty for a tensor without one."""
+        return "" if self.fault is None else _MARKS.get(type(self.fault).__name__, "unreadable")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the tensor as a JSON object with stable keys."""
+        fault = self.fault and {"kind": type(self.fault).__name__, "message": str(self.fault)}
+        return {
+            "key": self.key,
+            "dtype": self.dtype,
+            "encoding": self.encoding,
+            "shape": None if self.shape is None else list(self.shape),
+            "num_parameters": self.num_parameters,
+            "nbytes": self.nbytes,
+            "num_slices": self.num_slices,
+            "files": list(self.files),
+            "fault": fault,
+        }
+
+
+def list_tensors(reader: Reader, globs: Sequence[str] | None = None) -> list[Tensor]:
+    """Return the tensors whose keys match one of the globs, in the order of the index."""
+    entries, faults = reader.entries(), reader.faults
+    tensors, files = entries.slices.tensors, reader.index.files
+    # Lists, since taking single elements from NumPy arrays is slow, and a checkpoint may have 10^5 tensors.
+    order_list, bounds = (column.tolist() for column in entries.slices.by_tensor())
+    nbytes, file = entries.slices.nbytes.tolist(), entries.file.tolist()
+    row_of, encodings = tensors.rows(), reader.encodings
+    listed = []
+    for key in reader:
+        if globs and not any(fnmatchcase(key, glob) for glob in globs):
+            continue
+        row = row_of.get(key)
+        # A key whose entries could not be decoded is listed all the same, with its fault.
+        if row is None:
+            listed.append(Tensor(key, None, None, 0, 0, (), faults.get(key), ()))
+            continue
+        rows = tuple(order_list[bounds[row] : bounds[row + 1]])
+        names = tuple(files[number] for number in sorted({file[entry] for entry in rows}))
+        total = sum(nbytes[entry] for entry in rows)
+        dtype, shape = tensors.dtype(row), tensors.shape(row)
+        fault, encoding = faults.get(key), encodings.get(key)
+        listed.append(Tensor(key, dtype, shape, total, len(rows), names, fault, rows, encoding))
+    # In a checkpoint without tensors no pattern matches, which is not the user's mistake.
+    if globs and not listed and reader.keys():
+        raise ArgumentError(
+            f"No tensor matches {' or '.join(globs)}.", "`shardvar inspect` without --filter lists all."
+        )
+    return listed
+
+
+def list_slices(reader: Reader, tensor: Tensor) -> list[Slice]:
+    """Return the slices of one tensor, in the order of their offsets."""
+    entries, files = reader.entries(), reader.index.files
+    return sorted((_slice(entries, files, row) for row in tensor.rows), key=lambda each: each.offset)
+
+
+def slice_json(each: Slice) -> dict[str, Any]:
+    """Return the slice as a JSON object with stable keys."""
+    return asdict(each) | {"offset": list(each.offset), "shape": list(each.shape)}
+
+
+def _slice(entries: EntryTable, files: Sequence[str], row: int) -> Slice:
+    slices = entries.slices
+    # Offsets and shapes are padded to the highest rank of the checkpoint.
+    rank = int(slices.tensors.ranks[slices.tensor[row]])
+    checksum = int(entries.checksum[row])
+    return Slice(
+        tuple(slices.offset[row, :rank].tolist()),
+        tuple(slices.shape[row, :rank].tolist()),
+        files[int(entries.file[row])],
+        int(entries.start[row]),
+        int(slices.nbytes[row]),
+        None if checksum == NO_CHECKSUM else f"{checksum:08x}",
+    )

@@ -1,0 +1,207 @@
+"""Tests of the overview that ``inspect`` prints: the tree is exact, it fits the terminal, and what is odd is named."""
+
+import re
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.cli.tree import Line, tree_lines
+from spec_tests.helpers.command_line import Run, run, terminal
+from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
+from spec_tests.helpers.paths import GOLDEN
+
+__all__ = ["run"]
+
+
+def drawn(keys: list[str], kinds: str | None = None) -> list[str]:
+    """The lines of a tree, each with its guide."""
+    return [line.guide + line.label for line in tree_lines(keys, kinds)]
+
+
+def expanded(label: str) -> Iterator[str]:
+    """The names that a label stands for, as a shell expands braces: ``{0..2,9}``, ``{00..11}`` and ``{0..8..2}``."""
+    texts = re.split(r"\{([^}]*)\}", label)
+    choices = [[text] if place % 2 == 0 else list(numbers(text)) for place, text in enumerate(texts)]
+    return ("".join(words) for words in product(*choices))
+
+
+def numbers(text: str) -> Iterator[str]:
+    for item in text.split(","):
+        first, last, step = (*item.split(".."), *("" for _ in range(2)))[:3]
+        for number in range(int(first), int(last or first) + 1, int(step or "1")):
+            yield str(number).zfill(len(first))
+
+
+def whole_keys(lines: list[Line]) -> list[str]:
+    """All keys that a tree stands for."""
+    path: list[str] = []
+    keys: list[str] = []
+    for line in lines:
+        path[line.level - 1 :] = [line.label]
+        if line.leaf is not None:
+            keys.extend(expanded("".join(path)))
+    return keys
+
+
+@given(st.lists(st.one_of(st.sampled_from(ODD_KEYS), st.text("a/.", max_size=60)), unique=True))
+def test_the_tree_has_every_key_once_and_spells_it(names: list[str]) -> None:
+    path: list[str] = []
+    seen: dict[int, str] = {}
+    for line in tree_lines(names):
+        path[line.level - 1 :] = [line.label]
+        if line.leaf is not None:
+            seen[line.leaf] = "".join(path)
+    assert seen == dict(enumerate(names))
+
+
+@given(
+    st.lists(st.from_regex(r"(l_?[0-9]{1,2}|h[0-9]_w[0-9])(/[wb][0-2]?)?", fullmatch=True), unique=True, max_size=40),
+    st.randoms(use_true_random=False),
+)
+def test_a_folded_tree_stands_for_exactly_the_keys(keys: list[str], random: object) -> None:
+    """Expanding the ranges as a shell does gives every key once, and none that does not exist."""
+    kinds = [random.choice("fffi") for _ in keys]  # type: ignore[attr-defined]
+    lines = list(tree_lines(keys, kinds))
+    assert sorted(whole_keys(lines)) == sorted(keys)
+    assert sorted(leaf for line in lines if line.level == 1 for leaf in line.leaves) == list(range(len(keys)))
+    for line in lines:
+        assert line.leaf is None or len({kinds[leaf] for leaf in line.leaves if "/" not in keys[leaf]}) <= 1
+
+
+def test_layers_that_are_alike_share_a_line_of_the_tree() -> None:
+    keys = [f"block_{n}/{part}" for n in range(12) for part in ("w", "b")] + ["head"]
+    assert drawn(keys, "wb" * 12 + "h") == ["├─ block_{0..11}/", "│  ├─ b", "│  └─ w", "└─ head"]
+    different = [str(n) for n in range(25)]
+    assert len(list(tree_lines(keys, different))) == 37
+
+
+def test_layers_are_alike_whatever_the_order_of_their_children() -> None:
+    keys = ["l0/w", "l0/b", "l1/b", "l1/w", "l2/w", "l2/b"]
+    assert drawn(keys, "wbbwwb") == ["└─ l{0..2}/", "   ├─ b", "   └─ w"]
+
+
+def test_a_range_names_exactly_the_numbers_that_exist() -> None:
+    """Gaps, padding, steps, several numbers in a name, and odd ones out."""
+    assert drawn(["l0", "l1", "l2", "l9"], "ffff") == ["└─ l{0..2,9}"]
+    assert drawn([f"{n:02}" for n in range(12)], "f" * 12) == ["└─ {00..11}"]
+    assert drawn([f"b{n}" for n in range(0, 70, 7)], "f" * 10) == ["└─ b{0..63..7}"]
+    assert drawn([f"layer_{n}" for n in range(6)], "abaaba") == ["├─ layer_{0,2,3,5}", "├─ layer_1", "└─ layer_4"]
+    assert drawn([f"conv2d_{n}.w" for n in range(3)], "fff") == ["└─ conv2d_{0..2}.w"]
+    both = [f"h{a}_w{b}" for a in range(2) for b in range(3)]
+    assert drawn(both, "f" * 6) == ["├─ h0_w{0..2}", "└─ h1_w{0..2}"]
+
+
+def test_siblings_are_in_natural_order() -> None:
+    assert [line.label for line in tree_lines(["w10", "w9", "w2", "a"])] == ["a", "w2", "w9", "w10"]
+
+
+def test_a_missing_number_is_a_gap_and_a_sibling_that_differs_is_not() -> None:
+    missing = [f"l{n}" for n in range(8) if n != 5]
+    assert [line.gaps for line in tree_lines(missing, "f" * 7)] == [(5,)]
+    assert [line.gaps for line in tree_lines([f"l{n}" for n in range(8)], "fffffiff")] == [(), ()]
+
+
+def saved_layers(path: Path, without: int | None = None) -> Path:
+    """A checkpoint of twelve layers with two tensors each, an embedding and a step."""
+    layers = [number for number in range(12) if number != without]
+    tensors: dict[str, np.ndarray] = {f"layers.{n}.{part}": np.ones((4, 8), "f4") for n in layers for part in "wb"}
+    sv.save(path, {"embed.weight": np.zeros((10, 4), "f4"), "step": np.int64(7), **tensors})
+    return path
+
+
+def test_totals_count_parameters_and_their_dtypes(tmp_path: Path, run: Run) -> None:
+    path = saved_layers(tmp_path / "model")
+    lines = run("inspect", path, "--brief").out.splitlines()
+    assert lines[0].endswith("(shardvar): 26 tensors in 26 slices, 1 file, 3.2 kB")
+    assert lines[1:] == ["808 parameters, all float32"]
+    told = run("inspect", path, "--json").json
+    assert (told["num_parameters"], told["parameters_by_dtype"]) == (808, {"float32": 808})
+    assert "policy: " in run("inspect", path, "--brief", "-v").out
+
+
+def test_optimizer_state_and_counters_are_no_parameters(run: Run) -> None:
+    told = run("inspect", GOLDEN / "tensorflow" / "keras_adam", "--json").json
+    counted = {each["key"]: each["num_parameters"] for each in told["tensors"]}
+    assert all(("_trainable_variables" in key or "moving_" in key) == (number > 0) for key, number in counted.items())
+
+
+def test_a_terminal_shows_the_tree_as_deep_as_it_is_asked_to(tmp_path: Path, run: Run) -> None:
+    path = saved_layers(tmp_path / "model", without=7)
+    with terminal(80):
+        whole, shallow = run("inspect", path).out, run("inspect", path, "--depth", "1").out
+        everything = run("inspect", path, "--all").out
+    assert "layers.{0..6,8..11}. (x11)" in whole and "! layers.{0..6,8..11}.: 7 is missing" in whole
+    assert "24 tensors in 3 lines; --depth 2 opens the next level" in shallow and "─ w" not in shallow
+    assert all(f"{number}." in everything for number in (0, 6, 8, 11)) and "(x" not in everything
+    assert run("inspect", path, "--depth", "0").code == 2
+
+
+def test_a_tree_that_is_too_long_for_the_terminal_is_cut_at_a_level(tmp_path: Path, run: Run) -> None:
+    sv.save(tmp_path / "model", {f"{a}/{b}": np.ones(ord(a) * ord(b)) for a in "abcd" for b in "efghijklmnopqrst"})
+    with terminal(80):
+        out = run("inspect", tmp_path / "model").out
+    assert "64 tensors in 4 lines; --depth 2 opens the next level, --all lists every tensor" in out
+
+
+def test_the_largest_tensors_come_first_on_request(tmp_path: Path, run: Run) -> None:
+    out = run("inspect", saved_layers(tmp_path / "model"), "--sort", "size").out.partition("\n\n")[2]
+    keys = [line.split()[0] for line in out.splitlines()[1:]]
+    assert (keys[0], keys[-1], len(keys)) == ("embed.weight", "step", 26)
+
+
+def test_columns_that_say_nothing_are_left_out_at_a_terminal(tmp_path: Path, run: Run) -> None:
+    sv.save(tmp_path / "model", {"a": np.ones((2, 3)), "b": np.ones((4, 3))})
+    with terminal(100):
+        header = run("inspect", tmp_path / "model").out.partition("\n\n")[2].splitlines()[0]
+    assert header.split() == ["tensor", "shape", "params", "size"]
+
+
+def test_names_of_tensorflow_are_folded_and_said(run: Run) -> None:
+    with terminal(100):
+        out = run("inspect", GOLDEN / "tensorflow" / "slots_v1_adam").out
+    assert "m, v of 1 tensor" in out
+    assert "folded: /.ATTRIBUTES/VARIABLE_VALUE, the object graph, 2 slots (--all shows them)" in out
+
+
+def test_odd_values_are_named_above_the_statistics(tmp_path: Path, run: Run) -> None:
+    values = {
+        "n": [np.nan, 1.0, np.nan],
+        "i": [np.inf, -np.inf, 0.0],
+        "z": [0.0, 0.0],
+        "c": [3.0, 3.0],
+        "x": [1.0, 2.0],
+    }
+    sv.save(tmp_path / "model", {key: np.array(each, float) for key, each in values.items()})
+    out = run("inspect", tmp_path / "model", "--stats").out
+    assert [line for line in out.splitlines() if line.startswith("!")] == [
+        "! 1 tensor with NaN: n (2)",
+        "! 1 tensor with infinity: i (2)",
+        "! 1 tensor of zeros alone: z",
+        "! 1 tensor of one value: c",
+    ]
+
+
+def test_a_lost_file_is_one_line_and_all_keys_are_named_on_request(tmp_path: Path, run: Run) -> None:
+    path = saved_layers(tmp_path / "model")
+    for file in tmp_path.glob("*.svdata*"):
+        file.unlink()
+    out = run("inspect", path).out.partition("cannot be read:")[2]
+    assert len(out.strip().splitlines()) == 1 and "and 23 more" in out
+    assert "layers.11.w" in run("inspect", path, "--all").out.partition("cannot be read:")[2]
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_long_name_is_cut_in_its_middle_at_a_terminal(columns: int, tmp_path: Path, run: Run) -> None:
+    key = "a_name_of_a_tensor_" * 20 + "end"
+    sv.save(tmp_path / "model", {key: np.ones(3), "b": np.ones(4)})
+    with terminal(columns):
+        table = run("inspect", tmp_path / "model").out.partition("\n\n")[2]
+    (row,) = [line for line in table.splitlines() if "a_name" in line]
+    assert "…" in row and "end" in row and len(row) <= columns
+    assert key in run("inspect", tmp_path / "model").out

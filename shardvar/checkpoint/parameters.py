@@ -16,7 +16,7 @@ from math import prod
 from shardvar.wire.ggml import BLOCKS
 
 _NUMERIC = ("float", "bfloat", "complex", "qint", "quint", "int4", "int2", "uint4", "uint2")
-"""How the names of dtypes begin that hold weights; nothing but weights is kept in integers of two or four bits."""
+"""Beginnings of the names of dtypes that hold weights; nothing but weights is kept in integers of two or four bits."""
 
 _OPTIMIZER = re.compile(
     r"(?:^|[./])(?:optimizers?|opt|optim|optimizer_states?|opt_states?|\.OPTIMIZER_SLOT)(?:[./](?!_trainable_variables/)|$)"

@@ -1,0 +1,165 @@
+"""PyTorch's FSDP: what its shards hold (torch 2.13.0, ``fully_shard`` and ``FullyShardedDataParallel``).
+
+**FSDP2** shards each parameter along one dimension by ``torch.chunk``. Where tensor parallelism cuts the parameter too,
+it comes first, and FSDP cuts what it left. If both cut the same dimension, the parameter's placements are
+``(_StridedShard(dim, split_factor=tp), Shard(dim))``, and torch has two definitions that differ for some uneven sizes:
+
+    fsdp(shape, mesh, ...)                                   what the shards hold, ``full_tensor`` and ``redistribute``
+    dtensor(shape, mesh, fsdp_placements(shape, mesh, ...))  what the placements say, ``distribute_tensor``, and the
+                                                             offsets in distributed checkpoints
+
+The smallest case is 7 rows on a mesh of (dp 3, tp 2). They agree wherever tp divides the extent.
+
+**FSDP1** flattens the parameters of a module into one, cuts that, and so holds ranges of elements: ``fsdp_flat``.
+
+Roles of mesh axes: one called ``tp`` or ``ep`` is that of tensor or expert parallelism. The other axis shards. If there
+are two, the documentation of ``fully_shard`` says: "parameters are sharded across the 2nd dim and replicated across the
+1st dim (HSDP)".
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from shardvar.errors import ArgumentError, LayoutError
+from shardvar.layout.region import read_shape, regions_of_range
+from shardvar.layouts.dtensor import DTensorPlacement, Replicate, Shard, StridedShard, read_dim
+from shardvar.layouts.intervals import Intervals
+from shardvar.layouts.layout import Layout
+from shardvar.layouts.mesh import Mesh, check_mesh
+
+_RULE = "FSDP2 shards: tensor parallelism first, then chunk (torch 2.13)"
+_FLAT_RULE = "FSDP1 flat parameter (torch 2.13)"
+
+_TENSOR_PARALLEL = ("tp", "ep")
+_ALIGNMENT_NBYTES = 16
+"""FSDP1 aligns parameters within a flat one to 16 bytes, the width of vectorised loads on GPUs."""
+
+
+def fsdp(shape: Sequence[int], mesh: Mesh, fsdp_dim: int = 0, tp_dim: int | None = None) -> Layout:
+    """The layout of a parameter under ``fully_shard``: what each device holds.
+
+    ``fsdp_dim`` is the answer of ``shard_placement_fn``; ``tp_dim`` the dimension that the mesh axis ``tp`` or ``ep``
+    cuts, None if it replicates. ``LayoutError`` for a dimension other than the first that does not divide: "FSDP does
+    not support uneven sharding on dim 1". ``ArgumentError`` for axes without a role, ``OutOfRange`` for dimensions that
+    the parameter does not have.
+
+    >>> from shardvar.layouts import dtensor
+    >>> layout = fsdp((7, 4), Mesh((3, 2), ("dp", "tp")), tp_dim=0)
+    >>> [[str(region) for region in layout.regions(device)] for device in (4, 5)]
+    [[], ['[6:7, 0:4]']]
+    >>> layout == dtensor((7, 4), layout.mesh, fsdp_placements((7, 4), layout.mesh, tp_dim=0))
+    False
+    """
+    extents = read_shape(shape)
+    dim, other = _read_dims(extents, mesh, fsdp_dim, tp_dim)
+    shard_axis, tp_axis = _roles(mesh)
+    coordinates = mesh.coordinates()
+    axes = [Intervals.whole(extent, mesh.size) for extent in extents]
+    if other is not None and tp_axis is not None:
+        axes[other] = axes[other].cut(coordinates[:, tp_axis], mesh.shape[tp_axis])
+    count = mesh.shape[shard_axis]
+    lengths = axes[dim].lengths()
+    if dim > 0 and (lengths % count).any():
+        length = lengths[np.argmax(lengths % count > 0)]
+        raise LayoutError(
+            f"Dimension {dim} of the shape {extents} has {length} indices on some device, which FSDP does not cut into "
+            f"{count} uneven parts.",
+            "Shard dimension 0, or pad the parameter.",
+        )
+    axes[dim] = axes[dim].cut(coordinates[:, shard_axis], count)
+    return Layout.from_axes(extents, mesh, _RULE, axes)
+
+
+def fsdp_placements(
+    shape: Sequence[int], mesh: Mesh, fsdp_dim: int = 0, tp_dim: int | None = None
+) -> tuple[DTensorPlacement, ...]:
+    """The placements that ``fully_shard`` gives the parameter of ``fsdp``; errors of the arguments as there.
+
+    >>> fsdp_placements((7, 4), Mesh((3, 2), ("dp", "tp")), tp_dim=0)
+    (StridedShard(dim=0, split_factor=2), Shard(dim=0))
+    """
+    dim, other = _read_dims(read_shape(shape), mesh, fsdp_dim, tp_dim)
+    shard_axis, tp_axis = _roles(mesh)
+    placements: list[DTensorPlacement] = [Replicate()] * mesh.rank
+    placements[shard_axis] = Shard(dim)
+    if other is not None and tp_axis is not None:
+        placements[tp_axis] = Shard(other)
+        if other == dim:
+            placements[shard_axis] = StridedShard(dim, mesh.shape[tp_axis])
+    return tuple(placements)
+
+
+def fsdp_flat(
+    shapes: Sequence[Sequence[int]],
+    mesh: Mesh,
+    *,
+    use_orig_params: bool = True,
+    itemsize: int = 4,
+    no_shard: bool = False,
+) -> tuple[Layout, ...]:
+    """The layouts of the parameters of one FSDP1 module, in their order: ranges of a flat parameter.
+
+    The parameters follow each other in C order. With ``use_orig_params`` each begins at a multiple of 16 bytes, where
+    elements have ``itemsize`` bytes. The flat parameter is cut into equal ranges, the last of them padded. On a mesh of
+    two axes the first one replicates (HYBRID_SHARD); with ``no_shard`` all devices hold everything (NO_SHARD).
+    ``ArgumentError`` for a scalar parameter, which FSDP1 refuses, and for a mesh of three axes or more.
+
+    >>> weight, bias = fsdp_flat([(5, 3), (5,)], Mesh((2,)))
+    >>> [[str(region) for region in each.regions(0)] for each in (weight, bias)]
+    [['[0:3, 0:3]', '[3:4, 0:2]'], []]
+    """
+    extents = [read_shape(shape) for shape in shapes]
+    if () in extents:
+        raise ArgumentError(
+            f"Parameter {extents.index(())} is a scalar, which FSDP1 does not flatten.", "Give it the shape (1,)."
+        )
+    if itemsize < 1:
+        raise ArgumentError(f"itemsize is {itemsize}.", "Give the bytes of an element.")
+    check_mesh(mesh)
+    if mesh.rank not in (1, 2):
+        raise ArgumentError(f"FSDP1 has no meaning for the mesh {mesh}.", "Give one axis, or (replicate, shard).")
+    step = max(1, _ALIGNMENT_NBYTES // itemsize) if use_orig_params else 1
+    starts, end = [], 0
+    for parameter in extents:
+        starts.append(-(-end // step) * step)  # rounded up to the alignment: 15 elements of 4 bytes end at 16
+        end = starts[-1] + prod(parameter)
+    count = 1 if no_shard else mesh.shape[-1]
+    length = -(-end // count)
+    places = mesh.coordinates()[:, -1] % count
+    both = zip(extents, starts, strict=True)
+    return tuple(_flat_layout(shape, start, length, places.tolist(), mesh) for shape, start in both)
+
+
+def _flat_layout(shape: tuple[int, ...], start: int, length: int, places: list[int], mesh: Mesh) -> Layout:
+    """The layout of a parameter at ``start`` of a flat one, of which place p has elements [p, p + 1) * length."""
+    regions_of = {}
+    for place in set(places):
+        low, high = place * length - start, (place + 1) * length - start
+        regions_of[place] = regions_of_range(shape, max(low, 0), min(high, prod(shape)))
+    held = [(device, region) for device, place in enumerate(places) for region in regions_of[place]]
+    columns = [np.array([getattr(region, name) for _, region in held], np.int64) for name in ("offset", "shape")]
+    offset, extent = (column.reshape(len(held), len(shape)) for column in columns)
+    return Layout(shape, mesh, _FLAT_RULE, np.array([device for device, _ in held], np.int64), offset, extent)
+
+
+def _roles(mesh: Mesh) -> tuple[int, int | None]:
+    """The mesh axis that shards, and that of tensor parallelism if there is one; ``ArgumentError`` for any others."""
+    check_mesh(mesh)
+    names = mesh.axis_names or ("",) * mesh.rank
+    tensor = [axis for axis, name in enumerate(names) if name in _TENSOR_PARALLEL]
+    others = [axis for axis in range(mesh.rank) if axis not in tensor]
+    if len(tensor) > 1 or len(others) not in (1, 2):
+        raise ArgumentError(
+            f"The axes of the mesh {mesh} have no roles in FSDP.",
+            "Give (shard), (replicate, shard), and behind them an axis of the name tp or ep.",
+        )
+    return others[-1], (tensor[0] if tensor else None)
+
+
+def _read_dims(shape: tuple[int, ...], mesh: Mesh, fsdp_dim: int, tp_dim: int | None) -> tuple[int, int | None]:
+    """The dimensions counted from the front; ``ArgumentError`` for a ``tp_dim`` on a mesh without such an axis."""
+    if tp_dim is not None and _roles(mesh)[1] is None:
+        raise ArgumentError(f"tp_dim is {tp_dim} and the mesh {mesh} has no axis tp or ep.", "Name the axis tp.")
+    return read_dim(fsdp_dim, shape), None if tp_dim is None else read_dim(tp_dim, shape)

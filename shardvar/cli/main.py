@@ -42,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ShardvarError as error:
         return _say(error, exit_code(error), as_json)
     except KeyboardInterrupt:
-        note("interrupted")
+        # A reshard keeps the data files that it finished, and reads them back instead of writing them again.
+        resumed = words[:1] == ["reshard"] and "--dry-run" not in words
+        note("interrupted; the same command continues" if resumed else "interrupted")
         return 128 + signal.SIGINT
     except BrokenPipeError:
         drop_output()

@@ -75,6 +75,8 @@ def parse_arguments(words: Sequence[str]) -> Namespace:
         make_parser().print_help()
         # Help was printed, but nothing was done: scripts must not take that for success.
         raise Usage(2)
+    if words[0] == "help":
+        words = [*words[1:2], "--help"]
     first = words[0]
     # Checked before argparse does it, which suggests no spelling.
     if first not in COMMANDS and not first.startswith("-"):

@@ -69,14 +69,20 @@ def named(names: Collection[str]) -> str:
 def similar(name: str, names: Iterable[str], count: int = 1) -> list[str]:
     """Return up to ``count`` of the names that are spelled most like ``name``, the nearest first.
 
-    The time of a comparison grows with the square of the length, so long names are not compared.
+    Where none is, names that contain it. The time of a comparison grows with the square of the length, so long names
+    are not compared.
+
+    >>> similar("kernal", ["kernel", "bias"]), similar("embed", ["bias", "model/embed/tokens"])
+    (['kernel'], ['model/embed/tokens'])
     """
     from difflib import get_close_matches  # only a mistake pays for this import
 
     if len(name) > MAX_SUGGESTED_LENGTH:
         return []
     short = [each for each in islice(names, _MOST_CANDIDATES) if len(each) <= MAX_SUGGESTED_LENGTH]
-    return get_close_matches(name, short, n=count)
+    near = get_close_matches(name, short, n=count)
+    # One or two letters are part of too many names.
+    return near or [each for each in short if len(name) > 2 and name.lower() in each.lower()][:count]
 
 
 def human_size(nbytes: int) -> str:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -205,3 +206,21 @@ def test_a_long_name_is_cut_in_its_middle_at_a_terminal(columns: int, tmp_path: 
     (row,) = [line for line in table.splitlines() if "a_name" in line]
     assert "…" in row and "end" in row and len(row) <= columns
     assert key in run("inspect", tmp_path / "model").out
+
+
+def test_help_is_a_command_too(run: Run) -> None:
+    assert run("help", "verify").out == run("verify", "--help").out
+    assert run("help").out == run("--help").out
+    assert run("help", "verfy").code == 2
+
+
+def test_a_key_is_found_by_a_part_of_it(tmp_path: Path, run: Run) -> None:
+    path = saved_layers(tmp_path / "model")
+    assert "Did you mean 'embed.weight'?" in run("show", path, "embed").err
+
+
+def test_an_interrupted_reshard_says_that_it_can_be_continued(tmp_path: Path, run: Run) -> None:
+    path = saved_layers(tmp_path / "model")
+    with patch("shardvar.cli.reshard.reshard", side_effect=KeyboardInterrupt):
+        assert run("reshard", path, tmp_path / "x").err == "interrupted; the same command continues\n"
+        assert run("reshard", path, tmp_path / "x", "--dry-run").err == "interrupted\n"

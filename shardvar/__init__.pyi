@@ -17,6 +17,7 @@ from shardvar.checkpoint.callbacks import ShardingCallback as ShardingCallback
 from shardvar.checkpoint.callbacks import compose as compose
 from shardvar.checkpoint.diff import diff as diff
 from shardvar.checkpoint.digest import digest as digest
+from shardvar.checkpoint.local_shards import LocalShard as LocalShard
 from shardvar.checkpoint.newest import newest_checkpoint as newest_checkpoint
 from shardvar.checkpoint.objects import Checkpoint as Checkpoint
 from shardvar.checkpoint.objects import CheckpointManager as CheckpointManager
@@ -24,6 +25,8 @@ from shardvar.checkpoint.objects import PendingSave as PendingSave
 from shardvar.checkpoint.objects import latest_checkpoint as latest_checkpoint
 from shardvar.checkpoint.objects.export import export as export
 from shardvar.checkpoint.objects.export import load_exported as load_exported
+from shardvar.checkpoint.shares import commit_shards as commit_shards
+from shardvar.checkpoint.shares import save_shards as save_shards
 from shardvar.checkpoint.verify import verify as verify
 from shardvar.devices import track_transfers as track_transfers
 from shardvar.layout import Partition as Partition

@@ -43,12 +43,15 @@ Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. 
 place in a file that has a temporary name, then the bytes that frame the payloads, and syncs the file. Once all files
 are finished, ``Sink.commit`` puts them in place, the index last. Nothing is visible before.
 
+Sharing. A ``SharedFormat`` is one in which many processes may write a checkpoint together: each creates its share, a
+checkpoint under a name of ``formats.shares``, and ``SharedFormat.merge`` makes one checkpoint of the shares.
+
 Removing. ``Format.remove`` removes a checkpoint, the index first, so that a reader finds the whole checkpoint or none.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -193,4 +196,26 @@ class Format(Protocol):
 
         Files that writers of this name left behind are removed too, even if it has no checkpoint. Files of other
         checkpoints stay: the index is not believed, and only names that a writer of this checkpoint uses are removed.
+        """
+
+
+class SharedFormat(Format, Protocol):
+    """A format in which many processes may write one checkpoint."""
+
+    def version(self, storage: Storage, name: str) -> str:
+        """Return a text that another checkpoint of this name does not have; empty if none can be read."""
+
+    def merge(
+        self,
+        storage: Storage,
+        name: str,
+        shares: Sequence[Any],
+        entries: EntryTable,
+        metadata: Metadata,
+        generation: str,
+    ) -> None:
+        """Make a checkpoint of the shares, which are sources that ``open`` returned; its version is ``generation``.
+
+        ``entries`` are those of the shares that are kept; their files count through the files of all shares. The data
+        files are renamed, and the index is put in place last. A commit that was killed can be made again.
         """

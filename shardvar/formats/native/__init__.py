@@ -6,18 +6,21 @@ docs/format.md describes a checkpoint on disk byte by byte. The modules:
     entries   the metadata block and blocks of entries -> values in memory; what is hostile is refused
     source    an open checkpoint: keys -> index blocks -> entries -> payloads
     sink      a checkpoint being written: places of payloads, blocks of entries, commit
+    merge     the commit of what several processes wrote
 
 Two checkpoints of the same input differ only in the name of the generation.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardvar.formats.files import take_away
+from shardvar.formats.native.merge import merge_native
 from shardvar.formats.native.names import aside_name, find_native, leftovers, native_index_name
-from shardvar.formats.native.sink import CAPABILITIES, NativeSink, create_native
+from shardvar.formats.native.sink import CAPABILITIES, NativeSink, create_native, generation_of
 from shardvar.formats.native.source import NativeSource, open_native
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.index import Metadata
+from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 
@@ -52,6 +55,22 @@ class NativeFormat:
         """Remove the index, and then all generations of data files."""
         index = native_index_name(name), aside_name(name, "removed")
         take_away(storage, [index], lambda names: leftovers(names, name, ()))
+
+    def version(self, storage: Storage, name: str) -> str:
+        """Return the generation of the checkpoint; empty if it does not exist or its index is damaged."""
+        return generation_of(storage, name) or ""
+
+    def merge(
+        self,
+        storage: Storage,
+        name: str,
+        shares: Sequence[NativeSource],
+        entries: EntryTable,
+        metadata: Metadata,
+        generation: str,
+    ) -> None:
+        """Make one checkpoint of the shares of several processes; its ``version`` is ``generation``."""
+        merge_native(storage, name, shares, entries, metadata, generation)
 
 
 FORMAT = NativeFormat()

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 
 from shardvar.errors import ArgumentError
+from shardvar.formats.shares import is_share_file, share_files
 
 _INDEX_SUFFIX = ".svindex"
 
@@ -60,8 +61,8 @@ def find_native(names: Iterable[str], name: str) -> list[str]:
     """
     # An interpretation counts only if its index exists: data files alone are not a checkpoint.
     indexes = [file for file in names if file.endswith(_INDEX_SUFFIX) and file != _INDEX_SUFFIX]
-    if not name:
-        return [file.removesuffix(_INDEX_SUFFIX) for file in indexes]
+    if not name:  # a share is what one process writes of a checkpoint; its very name finds it
+        return [file.removesuffix(_INDEX_SUFFIX) for file in indexes if not is_share_file(file)]
     if native_index_name(name) in indexes:
         return [name]
     if name in indexes:
@@ -73,10 +74,11 @@ def find_native(names: Iterable[str], name: str) -> list[str]:
 def leftovers(names: Iterable[str], prefix: str, named: Iterable[str]) -> list[str]:
     """Return the files of a prefix that its index, which names ``named``, does not name.
 
-    They are older generations, files of writers that died, journals, and indexes under temporary names. Other files,
-    such as a copy of an index under another name, are never among them.
+    They are older generations, files of writers that died, journals, indexes under temporary names, and shares. Other
+    files, such as a copy of an index under another name, are never among them.
     """
-    kept = {native_index_name(prefix), *named}
-    return [
+    names, kept = list(names), {native_index_name(prefix), *named}
+    aside = [
         name for name in names if name not in kept and (match := _ASIDE.fullmatch(name)) and match["prefix"] == prefix
     ]
+    return aside + share_files(names, prefix)

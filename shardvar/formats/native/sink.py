@@ -93,11 +93,13 @@ class NativeSink:
     """[m] the first byte of each payload, in bytes of its file."""
     writer: NativeWriter = NativeWriter()
     """The checksums of each file."""
+    written: Sequence[str] = ()
+    """[files] the names under which the data files were written, where these are not yet the final ones."""
 
     @property
-    def asides(self) -> list[str]:
-        """The data files' names, which are final."""
-        return data_names(self.prefix, self.overview.generation, self.assignment.num_files)
+    def asides(self) -> Sequence[str]:
+        """The data files' names, which are final unless shares are merged."""
+        return self.written or self._data_names
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Write the index under a temporary name, rename it over the old one, and remove what it does not name."""
@@ -105,22 +107,26 @@ class NativeSink:
         rows = _sort_rows(self.assignment, self.keys, self.start, checksums)
         octets = b"".join(encode_block_file(_encode_rows(rows), self.overview.encode()))
         last = self._index_aside, native_index_name(self.prefix)
-        data = [(name, name) for name in self.asides]
+        data = list(zip(self.asides, self._data_names, strict=True))
         # Commit, then remove: before the rename, the old index still names the old files.
         put_in_place(self.storage, data, last, octets, tidy=self._tidy)
 
     def withdraw(self) -> None:
         """Remove the files, unless the index in place names them; without an answer to that they stay."""
         with suppress(StorageError):
-            if _generation_of(self.storage, self.prefix) != self.overview.generation:
+            if generation_of(self.storage, self.prefix) != self.overview.generation:
                 discard_files(self.storage, [*self.asides, self._index_aside])
+
+    @property
+    def _data_names(self) -> list[str]:
+        return data_names(self.prefix, self.overview.generation, self.assignment.num_files)
 
     @property
     def _index_aside(self) -> str:
         return aside_name(self.prefix, self.overview.generation)
 
     def _tidy(self) -> None:
-        remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self.asides))
+        remove_unnamed(self.storage, lambda names: leftovers(names, self.prefix, self._data_names))
 
 
 def create_native(
@@ -129,7 +135,7 @@ def create_native(
     """Lay the slices out; ``UnsupportedError`` if the format cannot hold them."""
     for name in (generation, generation + _OTHER):
         check_generation(name)
-    _check_holds(assignment)
+    check_assignment(assignment)
     keys = [encode_text(key) for key in assignment.slices.tensors.keys]
     start, sizes = plan_places(assignment)
     description = metadata.description or assignment.description
@@ -138,7 +144,8 @@ def create_native(
     return NativeSink(storage, prefix, assignment, keys, Overview(metadata, fresh, sizes), start)
 
 
-def _check_holds(assignment: Assignment) -> None:
+def check_assignment(assignment: Assignment) -> None:
+    """Raise ``UnsupportedError`` unless the format can hold the slices in these files."""
     slices = assignment.slices
     check_holds(slices, CAPABILITIES, "shardvar")
     if assignment.num_files > MAX_FILES:
@@ -161,10 +168,10 @@ def _fresh(storage: Storage, prefix: str, generation: str) -> str:
 
     Writing these files again would break the old checkpoint before the new one is there.
     """
-    return generation + _OTHER if _generation_of(storage, prefix) == generation else generation
+    return generation + _OTHER if generation_of(storage, prefix) == generation else generation
 
 
-def _generation_of(storage: Storage, prefix: str) -> str | None:
+def generation_of(storage: Storage, prefix: str) -> str | None:
     """Return the generation that the index in place names; None for no index, or one that cannot be decoded."""
     try:
         file = storage.open(native_index_name(prefix))

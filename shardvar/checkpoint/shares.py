@@ -1,0 +1,372 @@
+"""Shares: a checkpoint that many processes write together, without messages between them.
+
+    each process   local shards --save_shards--> its share: data files, and an index of what it holds
+    any of them    all shares present --merge--> entries, proven whole --commit--> the checkpoint, its index last
+
+find     the target, and the token of the run: a digest of its name and of the checkpoint that is there now
+move     the process's tensors into its share, a checkpoint under its own prefix (``formats.shares``)
+wait     until each process has committed its share; every process looks at the directory alone
+commit   under the lock of the target: merge the shares (``planning.merging``), and put one index in place
+
+Until the commit the old checkpoint stays as it is. A process that dies leaves at most its share, which is not read:
+the shares of another run, or of one that began with another checkpoint in place, have another token.
+"""
+
+import hashlib
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from shardvar.checkpoint.arguments import check_string, texts_of
+from shardvar.checkpoint.local_shards import LocalTensors, source_of_shards
+from shardvar.checkpoint.locate import Location, Path, find_target
+from shardvar.checkpoint.reports import WriteReport
+from shardvar.checkpoint.save import WRITER
+from shardvar.checkpoint.writing import PEAK_NBYTES, WritePlan, carry_out, check_may_write
+from shardvar.engine.arrays import ArraySource
+from shardvar.engine.pool import block_ranges, new_buffer
+from shardvar.errors import ArgumentError, IncompleteCheckpoint, LockHeld, StorageError, UnsupportedError
+from shardvar.formats.protocol import SharedFormat, Source
+from shardvar.formats.shares import parse_share_name, share_name
+from shardvar.formats.table import names_of_target, stem_of_name
+from shardvar.layout.region import read_integers
+from shardvar.limits import MAX_FILES
+from shardvar.planning.decision import Decision
+from shardvar.planning.index import EntryTable, Metadata, concatenate_entries
+from shardvar.planning.merging import check_replicas, check_share, merge_entries, name_processes
+from shardvar.planning.plan import Assignment, CopyTable, Plan
+from shardvar.planning.slices import sum_by
+
+_DESCRIPTION = "One file for each process."
+
+_POLL_SECONDS = 0.02, 1.0
+"""The first and the longest pause between two looks at the directory; each is half as long again as the one before."""
+
+_ANEW = "Save again, under a new run."
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One save by several processes."""
+
+    target: Location
+    """The checkpoint to write."""
+    name: str
+    """The name that the caller gave the run."""
+    count: int
+    """The number of processes."""
+    version: str
+    """The version of the checkpoint that is replaced; empty for none."""
+
+    @property
+    def path(self) -> str:
+        """The path of the checkpoint, for messages."""
+        return self.target.path
+
+    @property
+    def format(self) -> SharedFormat:
+        """The format of the checkpoint."""
+        return cast("SharedFormat", self.target.format)
+
+    @property
+    def generation(self) -> str:
+        """The version of the checkpoint once it is committed."""
+        # 64 bits: two runs do not get the same one by chance.
+        return hashlib.sha256(self.name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+    @property
+    def token(self) -> str:
+        """The token of the shares: those that began with another checkpoint in place have another one."""
+        return self.generation + hashlib.sha256(self.version.encode()).hexdigest()[:8]
+
+    def share(self, process: int) -> Location:
+        """Return the location of one process's share."""
+        return replace(self.target, name=share_name(self.target.name, self.token, process, self.count))
+
+    def missing(self) -> list[int]:
+        """Return the processes that have not committed their shares."""
+        names = set(self.target.storage.names())
+        return [process for process in range(self.count) if not _has_index(self.share(process), names)]
+
+
+def save_shards(
+    path: Path,
+    tensors: LocalTensors,
+    *,
+    process: int,
+    num_processes: int,
+    run: str,
+    format: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    replicas: str = "equal",
+    force: bool = False,
+    commit: bool = True,
+    timeout: float = 600.0,
+) -> WriteReport:
+    """Write what this process holds of a checkpoint that many processes write; return a report of its share.
+
+    Every process gives the same ``path``, ``num_processes`` and ``run``, a text that no other save of this path has
+    (a step and the number of the restart, for example), and its own number ``process``, from 0 on. ``tensors`` maps
+    keys to arrays, which are whole tensors, or to local shards, one or several. Slices that several processes hold
+    alike are replicas: the lowest process is taken, and ``replicas="first"`` allows that their values differ.
+
+    Returns when the checkpoint is committed, by whichever process was last; ``IncompleteCheckpoint`` names those that
+    did not save within ``timeout`` seconds. With ``commit=False``, returns when the share is written; then
+    ``commit_shards`` commits. ``ArgumentError`` for a number that two processes have. An error leaves the checkpoint
+    that was there before.
+
+    >>> import tempfile
+    >>> from shardvar import LocalShard
+    >>> tensors = {"w": LocalShard(np.ones((5, 4)), offset=(0, 0), full_shape=(5, 4))}
+    >>> save_shards(f"{tempfile.mkdtemp()}/model", tensors, process=0, num_processes=1, run="step-7").num_slices
+    1
+    """
+    check_replicas(replicas)
+    saved = _find_run(path, run, num_processes, format)
+    report = _save(saved, process, tensors, texts_of(metadata), force)
+    if commit:
+        _commit(saved, replicas, timeout)
+    return report
+
+
+def commit_shards(
+    path: Path,
+    *,
+    num_processes: int,
+    run: str,
+    format: str | None = None,
+    replicas: str = "equal",
+    timeout: float = 0.0,
+) -> WriteReport:
+    """Make one checkpoint of the shares that the processes of a run have written; return a report of the checkpoint.
+
+    For processes that called ``save_shards`` with ``commit=False`` and have met at a barrier since. One of them calls
+    this, or several: the first one commits. ``IncompleteCheckpoint`` names the processes that have not saved within
+    ``timeout`` seconds, and tensors with holes; ``OverlappingSlices`` and ``InconsistentTensor`` what does not fit
+    together. An error leaves the checkpoint that was there before.
+    """
+    check_replicas(replicas)
+    saved = _find_run(path, run, num_processes, format)
+    _commit(saved, replicas, timeout)
+    return _report(saved.target)
+
+
+# --- One process's share
+
+
+def _save(saved: _Run, process: int, tensors: LocalTensors, user: dict[str, str], force: bool) -> WriteReport:
+    """Write the share of one process."""
+    # Check.
+    (process,) = read_integers([process], "process number")
+    if not 0 <= process < saved.count:
+        cause = f"process={process} is not one of {saved.count} processes."
+        raise ArgumentError(cause, f"Give 0 to {saved.count - 1}.")
+    if _is_committed(saved):
+        raise ArgumentError(f"The run {saved.name!r} of {saved.path} is committed already.", "Give each save its own.")
+    # Plan.
+    source = source_of_shards(tensors)
+    check_share(source.index.entries, process)
+    work = _plan_share(saved.share(process), source, Metadata(_DESCRIPTION, WRITER, user))
+    check_may_write(replace(work, target=saved.target, force=force, replace_atomically=True))
+    # Move.
+    return replace(_write_share(saved, work, source, process), path=saved.path)
+
+
+def _find_run(path: Path, run: str, count: int, format: str | None) -> _Run:
+    """The run of these arguments; what the format cannot do is refused."""
+    check_string(run, "names of runs")
+    if not run:
+        raise ArgumentError("The name of the run is empty.", "Give a text that no other save of this path has.")
+    (count,) = read_integers([count], "number of processes")
+    if not 1 <= count <= MAX_FILES:
+        raise ArgumentError(f"num_processes={count} is not a number of processes.", f"Give 1 to {MAX_FILES}.")
+    target = find_target(path, format, otherwise="shardvar")
+    if not hasattr(target.format, "merge"):
+        cause = f"The format {target.format.name} cannot be written by several processes."
+        raise UnsupportedError(cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard.")
+    form = cast("SharedFormat", target.format)
+    return _Run(target, run, count, form.version(target.storage, target.name))
+
+
+def _plan_share(target: Location, source: ArraySource, metadata: Metadata) -> WritePlan:
+    """Every local shard as one slice of the one file of this process; the target need not be covered, so no policy."""
+    slices = source.index.entries.slices
+    rows = np.arange(len(slices))
+    file = np.zeros_like(rows)
+    assignment = Assignment(slices, file, int(len(slices) > 0), metadata.description)
+    plan = Plan(slices, slices, CopyTable(rows, rows, slices.offset, slices.shape))
+    return WritePlan(target, source.index.entries, metadata, False, False, Decision(assignment, plan, 0.0))
+
+
+def _write_share(saved: _Run, work: WritePlan, source: ArraySource, process: int) -> WriteReport:
+    """Write the share, or find that an earlier attempt of this run has written the same."""
+    what = f"Process {process} of the run {saved.name!r} of {saved.path}"
+    share = saved.share(process)
+    if not _has_index(share, set(share.storage.names())):
+        try:
+            return carry_out(work, source, None, lambda _: None)
+        except LockHeld as error:
+            raise ArgumentError(f"{what} is saving already.", "Give each process its own number.") from error
+    # The number was given twice, or the run was killed and is repeated: only the values can tell.
+    if not _is_same(share, source):
+        cause = f"{what} has saved already, and other values."
+        raise ArgumentError(cause, "Give each process its own number, and a new run to each save and each restart.")
+    return _report(share)
+
+
+def _is_same(share: Location, source: ArraySource) -> bool:
+    """Return True if a share holds what the source holds, by the checksums."""
+    opened = share.open()
+    try:
+        stored, crc = _entries(opened), opened.crc
+        if crc is None:
+            return False
+        known = dict(zip(_names(stored), stored.checksum.tolist(), strict=True))
+        mine = _names(source.index.entries)
+        return len(known) == len(mine) and all(
+            known.get(name) == _checksum(source, row, crc) for row, name in enumerate(mine)
+        )
+    finally:
+        opened.close()
+
+
+def _names(entries: EntryTable) -> list[tuple[Any, ...]]:
+    """The key, dtype, full shape and region of each slice."""
+    slices = [entries.slices[row] for row in range(len(entries))]
+    return [(each.key, each.dtype, each.full_shape, each.region) for each in slices]
+
+
+def _checksum(source: ArraySource, row: int, crc: Any) -> int:
+    """The checksum of one payload of a source of arrays."""
+    value = 0
+    for start, stop in block_ranges(0, source.nbytes(row)):
+        buffer = new_buffer(stop - start)
+        source.read_span(row, start, buffer)
+        value = crc.compute(buffer, value)
+    return value
+
+
+# --- The commit
+
+
+def _commit(saved: _Run, replicas: str, timeout: float) -> None:
+    """Wait for all shares, and merge them unless another process has; ``IncompleteCheckpoint`` names missing ones."""
+    target, deadline, pause = saved.target, time.monotonic() + timeout, _POLL_SECONDS[0]
+    while True:
+        if _is_committed(saved):
+            return
+        missing = saved.missing()
+        if not missing:
+            try:
+                with target.storage.lock(target.stem):
+                    if not _is_committed(saved):
+                        _merge(saved, replicas)
+                    return
+            except LockHeld:
+                pass  # by the process that commits, or by a writer of another checkpoint of this name
+        if time.monotonic() >= deadline:
+            raise _late(saved, missing, timeout)
+        time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
+        pause = min(pause * 1.5, _POLL_SECONDS[1])
+
+
+def _is_committed(saved: _Run) -> bool:
+    """Return True if the run is committed; raise if it cannot be any more, or processes disagree about it."""
+    target = saved.target
+    version = saved.format.version(target.storage, target.name)
+    if version == saved.generation:
+        return True
+    if version != saved.version:
+        raise StorageError(f"{saved.path} was replaced while the run {saved.name!r} saved it.", _ANEW)
+    for name in target.storage.names():
+        found = parse_share_name(stem_of_name(name, target.format.name), target.name)
+        if found is None or not found[0].startswith(saved.generation):
+            continue
+        token, process, count = found
+        if count != saved.count:
+            cause = f"Process {process} of the run {saved.name!r} of {saved.path} is one of {count}, not {saved.count}."
+            raise ArgumentError(cause, "Give all processes one num_processes, and each save its own run.")
+        if token != saved.token:
+            cause = f"Process {process} of the run {saved.name!r} began when another checkpoint was at {saved.path}."
+            raise StorageError(cause, _ANEW)
+    return False
+
+
+def _late(saved: _Run, missing: list[int], timeout: float) -> Exception:
+    """The error for shares that are missing, or for a commit that another writer keeps from being made."""
+    if missing:
+        who = name_processes(missing)
+        cause = f"{who[:1].upper()}{who[1:]} of {saved.count} did not save within {timeout:g} s."
+        cause = f"{cause} {saved.path} is as it was before the run {saved.name!r}."
+        return IncompleteCheckpoint(cause, f"Find out why. {_ANEW}")
+    return LockHeld(f"{saved.path} is held by another writer for {timeout:g} s.", "Let it finish, and save again.")
+
+
+def _merge(saved: _Run, replicas: str) -> None:
+    """Merge the shares and commit; the caller holds the lock."""
+    target = saved.target
+    with ExitStack() as opened:
+        # Check, and plan: nothing is changed until the merged entries are proven whole.
+        shares = []
+        for process in range(saved.count):
+            share = saved.share(process).open()
+            opened.callback(share.close)
+            shares.append(share)
+        starts = np.cumsum([0, *(len(share.index.files) for share in shares)]).tolist()
+        tables = [_entries(share) for share in shares]
+        tables = [replace(table, file=table.file + start) for table, start in zip(tables, starts, strict=False)]
+        entries, metadata = merge_entries(tables, replicas), _metadata(shares)
+        # Commit.
+        saved.format.merge(target.storage, target.name, shares, entries, metadata, saved.generation)
+
+
+def _entries(share: Source) -> EntryTable:
+    """All entries of a share, which may lack regions; raises any other fault of its index."""
+    for error in share.index.faults.values():
+        if not isinstance(error, IncompleteCheckpoint):
+            raise error
+    return concatenate_entries(list(share.index.scan()))
+
+
+def _metadata(shares: list[Source]) -> Metadata:
+    """The metadata of all shares together; a text that processes give differently is refused."""
+    user: dict[str, tuple[int, str]] = {}
+    for process, share in enumerate(shares):
+        for name, text in share.index.metadata.user.items():
+            first, known = user.setdefault(name, (process, text))
+            if known != text:
+                cause = f"The metadata {name!r} are {known!r} in process {first} and {text!r} in process {process}."
+                raise ArgumentError(cause, "Give the same text in all processes, or in one of them alone.")
+    return Metadata(_DESCRIPTION, WRITER, {name: text for name, (_, text) in user.items()})
+
+
+def _has_index(share: Location, names: set[str]) -> bool:
+    """Return True if a share is committed, by the names in the directory."""
+    return not names.isdisjoint(names_of_target(share.name, share.format.name)[1:])
+
+
+def _report(found: Location) -> WriteReport:
+    """Return the report of a checkpoint, or of a share, that is in place."""
+    source = found.open()
+    try:
+        entries, metadata, num_files = _entries(source), source.index.metadata, len(source.index.files)
+    finally:
+        source.close()
+    nbytes = int(entries.slices.nbytes.sum())
+    return WriteReport(
+        path=found.path,
+        format=found.format.name,
+        description=metadata.description,
+        num_tensors=len(entries.slices.tensors),
+        num_slices=len(entries),
+        nbytes=nbytes,
+        file_nbytes=tuple(sum_by(entries.file, entries.slices.nbytes, num_files).tolist()),
+        num_copies=len(entries),
+        read_nbytes=nbytes,
+        peak_nbytes=PEAK_NBYTES,
+        free_nbytes=found.storage.free_nbytes(),
+    )

@@ -1,0 +1,279 @@
+"""Many processes write one checkpoint: it is the one that a single save writes, or an error says whose fault it is."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+import shardvar as sv
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointNotFound,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    InconsistentTensor,
+    LayoutError,
+    LockHeld,
+    MissingFile,
+    OverlappingSlices,
+    StorageError,
+    TargetExists,
+    UnsupportedError,
+)
+from shardvar.storage.local import LocalStorage
+from spec_tests.helpers.shared_saves import Shares, demo_share, demo_tensors, divided, save_all, start_process
+
+FINISHED = re.compile(r"ck\.svindex|ck\.svdata-[0-9a-f]{16}-\d{5}-of-\d{5}")
+
+
+def rows(start: int, stop: int, of: int = 4, dtype: Any = np.float32) -> sv.LocalShard:
+    return sv.LocalShard(np.arange(start, stop, dtype=dtype), (start,), (of,))
+
+
+@given(divided())
+def test_any_division_over_processes_is_the_checkpoint_that_one_save_writes(
+    tmp_path_factory: pytest.TempPathFactory, drawn: tuple[dict[str, Any], Shares]
+) -> None:
+    tensors, shares = drawn
+    place = tmp_path_factory.mktemp("shares")
+    save_all(place / "ck", shares, "1")
+    sv.save(place / "one", tensors)
+    assert sv.digest(place / "ck").tensors == sv.digest(place / "one").tensors
+    assert sv.verify(place / "ck").ok
+    assert all(FINISHED.fullmatch(name) for name in os.listdir(place) if not name.startswith("one."))
+
+
+@pytest.mark.smoke
+def test_processes_that_only_share_a_directory_save_one_checkpoint_and_then_another(tmp_path: Path) -> None:
+    for run in ("1", "2"):
+        started = [start_process(tmp_path / "ck", run, process, 3) for process in (2, 0, 1)]
+        printed = [process.communicate(timeout=120)[0] for process in started]
+        assert printed == [f"{run}\n"] * 3
+        read = sv.load(tmp_path / "ck")
+        assert all(np.array_equal(read[key], array) for key, array in demo_tensors(int(run)).items())
+    assert all(FINISHED.fullmatch(name) for name in os.listdir(tmp_path))
+
+
+def test_a_restored_process_reads_its_regions_and_no_others(tmp_path: Path) -> None:
+    save_all(tmp_path / "ck", [demo_share(1, process, 3) for process in range(3)], "1")
+    table = demo_tensors(1)["table"]
+    with sv.open_checkpoint(tmp_path / "ck") as reader:
+        for start, stop in sv.div(13, 5):
+            assert np.array_equal(reader.read("table", sv.Region((start, 0), (stop - start, 4))), table[start:stop])
+
+
+def test_the_old_checkpoint_is_there_until_the_last_share_is(tmp_path: Path) -> None:
+    path = tmp_path / "ck"
+    sv.save(path, demo_tensors(1))
+    shares = [demo_share(2, process, 3) for process in range(3)]
+    for process in range(3):
+        assert sv.load(path)["step"] == 1
+        sv.save_shards(path, shares[process], process=process, num_processes=3, run="2", commit=process == 2)
+    assert sv.load(path)["step"] == 2
+
+
+def test_a_first_save_that_is_not_committed_is_not_a_checkpoint(tmp_path: Path) -> None:
+    sv.save_shards(tmp_path / "ck", demo_share(1, 0, 2), process=0, num_processes=2, run="1", commit=False)
+    for path in (tmp_path, tmp_path / "ck"):
+        with pytest.raises(CheckpointNotFound):
+            sv.load(path)
+
+
+def test_processes_that_did_not_save_are_named(tmp_path: Path) -> None:
+    for process in (0, 3):
+        share = demo_share(1, process, 5)
+        sv.save_shards(tmp_path / "ck", share, process=process, num_processes=5, run="1", commit=False)
+    with pytest.raises(IncompleteCheckpoint, match=r"Processes 1, 2 and 4 of 5 did not save within 0.1 s"):
+        sv.commit_shards(tmp_path / "ck", num_processes=5, run="1", timeout=0.1)
+
+
+def test_a_commit_may_be_asked_for_by_every_process(tmp_path: Path) -> None:
+    for process in range(3):
+        share = demo_share(1, process, 3)
+        sv.save_shards(tmp_path / "ck", share, process=process, num_processes=3, run="1", commit=False)
+    reports = [sv.commit_shards(tmp_path / "ck", num_processes=3, run="1") for _ in range(3)]
+    assert {report.num_files for report in reports} == {3}
+    assert {report.num_tensors for report in reports} == {4}
+    assert {report.nbytes for report in reports} == {report.nbytes for report in reports[:1]}
+
+
+@pytest.mark.parametrize(
+    ("shares", "error", "words"),
+    [
+        ([{"w": rows(0, 2)}, {"w": rows(3, 4)}], IncompleteCheckpoint, r"'w' lacks \[2:3\]. .*processes 0 and 1"),
+        ([{"w": rows(0, 3)}, {}, {"w": rows(2, 4)}], OverlappingSlices, r"overlap in \[2:3\]. .*processes 0 and 2"),
+        ([{"w": rows(0, 2)}, {"w": rows(2, 4, dtype=np.int8)}], InconsistentTensor, r"float32\[4\] in process 0"),
+        ([{"w": rows(0, 2)}, {"w": rows(2, 4, of=5)}], InconsistentTensor, r"float32\[5\] in process 1"),
+        ([{"w": np.zeros(3)}, {"w": np.ones(3)}], InconsistentTensor, r"'w' has other values in process 1 than in pro"),
+    ],
+)  # fmt: skip
+def test_shares_that_do_not_fit_together_are_refused_by_process_and_the_old_checkpoint_stays(
+    shares: Shares, error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "ck"
+    sv.save(path, demo_tensors(1))
+    with pytest.raises(error, match=words):
+        save_all(path, shares, "2")
+    assert sv.load(path)["step"] == 1
+    # What was left does not confuse another save, of either kind.
+    save_all(path, [demo_share(3, process, 2) for process in range(2)], "3")
+    assert sv.load(path)["step"] == 3
+    assert all(FINISHED.fullmatch(name) for name in os.listdir(tmp_path))
+
+
+def test_of_replicas_that_differ_the_lowest_process_counts_if_the_caller_says_so(tmp_path: Path) -> None:
+    shares: list[dict[str, Any]] = [{"w": np.full(3, process)} for process in range(3)]
+    save_all(tmp_path / "ck", shares, "1", replicas="first")
+    assert sv.load(tmp_path / "ck")["w"].tolist() == [0, 0, 0]
+    with pytest.raises(ArgumentError, match="replicas='last' is not a way"):
+        save_all(tmp_path / "ck", shares, "2", replicas="last")
+
+
+def test_a_process_number_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ck"
+    options: dict[str, Any] = {"process": 1, "num_processes": 3, "run": "1", "commit": False}
+    sv.save_shards(path, demo_share(1, 1, 3), **options)
+    sv.save_shards(path, demo_share(1, 1, 3), **options)  # the same values: a process that was started again
+    for other in (demo_share(1, 2, 3), demo_share(2, 1, 3), {}):
+        with pytest.raises(ArgumentError, match="Process 1 of the run '1' of .*ck has saved already, and other values"):
+            sv.save_shards(path, other, **options)
+
+
+def test_a_process_number_that_is_saving_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ck"
+    options: dict[str, Any] = {"process": 1, "num_processes": 3, "run": "1", "commit": False}
+    sv.save_shards(path, demo_share(1, 1, 3), **options)
+    (index,) = (name for name in os.listdir(tmp_path) if name.endswith(".svindex"))
+    (tmp_path / index).unlink()
+    held = LocalStorage(str(tmp_path)).lock(index.removesuffix(".svindex"))
+    with held, pytest.raises(ArgumentError, match="Process 1 of the run '1' of .*ck is saving already"):
+        sv.save_shards(path, demo_share(1, 1, 3), **options)
+
+
+def test_processes_that_disagree_on_their_number_are_refused_before_they_write(tmp_path: Path) -> None:
+    save = {"run": "1", "commit": False}
+    sv.save_shards(tmp_path / "ck", demo_share(1, 0, 2), process=0, num_processes=2, **save)
+    before = os.listdir(tmp_path)
+    with pytest.raises(ArgumentError, match=r"Process 0 of the run '1' of .*ck is one of 2, not 3\."):
+        sv.save_shards(tmp_path / "ck", demo_share(1, 1, 3), process=1, num_processes=3, **save)
+    assert os.listdir(tmp_path) == before
+
+
+def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses(tmp_path: Path) -> None:
+    path = tmp_path / "ck"
+    sv.save(path, demo_tensors(1))
+    sv.save_shards(path, demo_share(2, 0, 2), process=0, num_processes=2, run="2", commit=False)
+    aside = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path) if "svshare" in name}
+    sv.save(path, demo_tensors(3))
+    assert not [name for name in os.listdir(tmp_path) if "svshare" in name]
+    for name, octets in aside.items():  # as if the process had saved its share a moment later
+        (tmp_path / name).write_bytes(octets)
+    with pytest.raises(StorageError, match="Process 0 of the run '2' began when another checkpoint was at"):
+        sv.save_shards(path, demo_share(2, 1, 2), process=1, num_processes=2, run="2")
+    assert sv.load(path)["step"] == 3
+
+
+def test_a_run_is_committed_once(tmp_path: Path) -> None:
+    shares = [demo_share(1, process, 2) for process in range(2)]
+    save_all(tmp_path / "ck", shares, "1")
+    with pytest.raises(ArgumentError, match="The run '1' of .*ck is committed already"):
+        save_all(tmp_path / "ck", shares, "1")
+
+
+def test_a_writer_that_holds_the_checkpoint_is_waited_for(tmp_path: Path) -> None:
+    shares = [demo_share(1, process, 2) for process in range(2)]
+    with (
+        LocalStorage(str(tmp_path)).lock("ck"),
+        pytest.raises(LockHeld, match=r"ck is held by another writer for 0.1 s"),
+    ):
+        save_all(tmp_path / "ck", shares, "1", timeout=0.1)
+    assert sv.commit_shards(tmp_path / "ck", num_processes=2, run="1").num_tensors == 4
+
+
+@pytest.mark.parametrize(("change", "error"), [(None, MissingFile), (b"", IncompleteCheckpoint)])
+def test_a_share_whose_data_file_is_lost_or_cut_is_not_committed(
+    change: bytes | None, error: type[Exception], tmp_path: Path
+) -> None:
+    path = tmp_path / "ck"
+    for process in range(2):
+        share = demo_share(1, process, 2)
+        sv.save_shards(path, share, process=process, num_processes=2, run="1", commit=False)
+    data = next(tmp_path.glob("*00001-of-00002.svdata-*"))
+    if change is None:
+        data.unlink()
+    else:
+        data.write_bytes(change)
+    with pytest.raises(error, match="00001-of-00002"):
+        sv.commit_shards(path, num_processes=2, run="1")
+    assert not (tmp_path / "ck.svindex").exists()
+
+
+def test_a_share_whose_index_is_damaged_is_not_committed(tmp_path: Path) -> None:
+    path = tmp_path / "ck"
+    sv.save_shards(path, demo_share(1, 0, 1), process=0, num_processes=1, run="1", commit=False)
+    index = next(tmp_path.glob("*.svindex"))
+    octets = bytearray(index.read_bytes())
+    octets[100] ^= 1
+    index.write_bytes(octets)
+    with pytest.raises(CorruptCheckpoint, match="00000-of-00001"):
+        sv.commit_shards(path, num_processes=1, run="1")
+
+
+def test_metadata_of_all_processes_are_kept_and_may_not_differ(tmp_path: Path) -> None:
+    path = tmp_path / "ck"
+    for process, metadata in enumerate([{"step": "7"}, {"step": "7", "loss": "0.5"}]):
+        options: dict[str, Any] = {"num_processes": 2, "run": "1", "metadata": metadata, "commit": process == 1}
+        sv.save_shards(path, demo_share(1, process, 2), process=process, **options)
+    with sv.open_checkpoint(path) as reader:
+        assert reader.metadata.user == {"step": "7", "loss": "0.5"}
+        assert reader.metadata.description == "One file for each process."
+    sv.save_shards(path, {}, process=0, num_processes=2, run="2", metadata={"step": "8"}, commit=False)
+    with pytest.raises(ArgumentError, match="The metadata 'step' are '8' in process 0 and '9' in process 1"):
+        sv.save_shards(path, {}, process=1, num_processes=2, run="2", metadata={"step": "9"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"process": 2}, ArgumentError, "process=2 is not one of 2 processes. Give 0 to 1."),
+        ({"process": -1}, ArgumentError, "process=-1 is not one of 2"),
+        ({"process": "0"}, ArgumentError, "Invalid process number"),
+        ({"num_processes": 0}, ArgumentError, "num_processes=0 is not"),
+        ({"num_processes": 100_000}, ArgumentError, "num_processes=100000 is not"),
+        ({"run": ""}, ArgumentError, "The name of the run is empty"),
+        ({"run": 7}, ArgumentError, "names of runs are strings"),
+        ({"format": "npz"}, UnsupportedError, "npz cannot be written by several processes.*sv.reshard"),
+        ({"tensors": [1]}, ArgumentError, "mapping from keys to arrays or local shards"),
+        ({"tensors": {"w": [rows(0, 2), 1]}}, ArgumentError, "'w' has a int among its local shards"),
+        ({"tensors": {"w": [rows(0, 2), rows(2, 4, 5)]}}, InconsistentTensor, r"'w' are float32\[4\] and float32\[5\]"),
+        ({"tensors": {"w": [rows(0, 3), rows(2, 4)]}}, OverlappingSlices, r"overlap in \[2:3\]. .*held by process 1"),
+        ({"tensors": {"w": sv.LocalShard(np.array([b"a"], object), [0], [2])}}, UnsupportedError, "be divided"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_refused_before_anything_is_written(
+    arguments: dict[str, Any], error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    given = {"tensors": {}, "process": 1, "num_processes": 2, "run": "1", **arguments}
+    with pytest.raises(error, match=words):
+        sv.save_shards(tmp_path / "ck", **given)
+    assert not os.listdir(tmp_path)
+
+
+def test_a_checkpoint_of_another_format_is_not_hidden_by_one_of_shares(tmp_path: Path) -> None:
+    sv.save(tmp_path / "ck", demo_tensors(1), format="tensorflow")
+    options: dict[str, Any] = {"process": 0, "num_processes": 1, "run": "1"}
+    with pytest.raises(TargetExists, match="exists in the format tensorflow"):
+        sv.save_shards(tmp_path / "ck", demo_share(1, 0, 1), **options)
+    sv.save_shards(tmp_path / "ck", demo_share(1, 0, 1), **options, force=True)
+
+
+def test_a_local_shard_lies_within_its_tensor() -> None:
+    assert str(sv.LocalShard(np.zeros((2, 3)), [1, 0], [3, 3]).region) == "[1:3, 0:3]"
+    assert sv.LocalShard(7, (), ()).region.size == 1
+    for offset, full_shape in [((2, 0), (3, 3)), ((0,), (3, 3)), ((0, 0), (3,)), ((-1, 0), (3, 3))]:
+        with pytest.raises(LayoutError):
+            sv.LocalShard(np.zeros((2, 3)), offset, full_shape)

@@ -8,21 +8,22 @@ cannot be read is named with its error, and hides no other.
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Self
 
 import numpy as np
 
 from shardvar.checkpoint.arguments import check_mapping
 from shardvar.checkpoint.blocks import Blocks, batches
+from shardvar.checkpoint.comparison import DiffReport, TensorDifference, Unreadable, ValueDifference
+from shardvar.checkpoint.distances import Difference, are_comparable, compare_arrays, only_bytes, products_of_same
 from shardvar.checkpoint.locate import Path
-from shardvar.checkpoint.numbers import Number, is_number, python_number, widen_numbers
+from shardvar.checkpoint.numbers import is_number
+from shardvar.checkpoint.products import Products
 from shardvar.checkpoint.reader import Reader, open_checkpoint
 from shardvar.checkpoint.renaming import new_names, select_keys
-from shardvar.checkpoint.reports import DiffReport, TensorDifference, Unreadable, ValueDifference
 from shardvar.checkpoint.tolerance import Tolerance
-from shardvar.engine.pool import BLOCK_NBYTES, Progress
+from shardvar.engine.pool import BLOCK_NBYTES, Progress, run_ahead
 from shardvar.errors import READ_ERRORS, ReadError
-from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, code, dtype_name
+from shardvar.layout.dtypes import ITEMSIZES, Array
 
 
 def diff(
@@ -89,137 +90,6 @@ def _report(a: Reader, b: Reader, walk: "_Walk", keys_b: list[str]) -> DiffRepor
         num_equal=len(common.keys() - walk.differences.keys() - failed),
         tolerance=None if walk.tolerance is None else str(walk.tolerance),
     )
-
-
-# The difference of two arrays, in portions that can be put together.
-#
-# Elements of one dtype are the same if their bits are. So a NaN equals a NaN of the same bits and no other, and 0.0
-# differs from -0.0, though at a distance of 0: resharding must give back bits. Elements of different dtypes are the
-# same if their values are, with every NaN the same; integers beyond 2**53 lose digits beside floats.
-#
-# The distance of two elements is ``|a - b|``, exact for integers, and their relative distance is that over
-# ``max(|a|, |b|)``. Both are symmetric. A NaN has no distance, so elements without one are counted apart.
-#
-#     compare_arrays(a, b) = compare_arrays(a[:k], b[:k]) merged with compare_arrays(a[k:], b[k:], start=k)
-
-
-_SUB_BYTE = {"int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"}
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The difference of two flat arrays of one length."""
-
-    count: int = 0
-    """Elements that differ."""
-    first: int | None = None
-    """The flat index of the first one that does."""
-    max_absolute: Number | None = None
-    """The largest distance; None where no differing elements have one."""
-    max_relative: float | None = None
-    """The largest relative distance."""
-    num_without_distance: int = 0
-    """Differing elements that have no distance, because a NaN is among them."""
-
-    def merge(self, later: "Difference") -> Self:
-        """The difference of the two stretches together; ``later`` comes after this one."""
-        return type(self)(
-            self.count + later.count,
-            later.first if self.first is None else self.first,
-            _larger(self.max_absolute, later.max_absolute),
-            _larger(self.max_relative, later.max_relative),
-            self.num_without_distance + later.num_without_distance,
-        )
-
-
-def are_comparable(dtype_a: str, dtype_b: str) -> bool:
-    """Return True if elements of the two dtypes can be the same: the dtypes are equal, or both are of numbers.
-
-    >>> are_comparable("float32", "bfloat16"), are_comparable("string", "int8"), are_comparable("string", "string")
-    (True, False, True)
-    """
-    return dtype_a == dtype_b or (is_number(dtype_a) and is_number(dtype_b))
-
-
-def compare_arrays(a: Array, b: Array, start: int = 0, tolerance: Tolerance | None = None) -> Difference:
-    """Return the difference of two arrays of one shape; ``start`` is the flat index of their first element.
-
-    Numbers within the ``tolerance`` are the same.
-
-    >>> compare_arrays(np.array([1, 2, 3]), np.array([1, 2, 5]), start=10)
-    Difference(count=1, first=12, max_absolute=2, max_relative=0.4, num_without_distance=0)
-    """
-    a, b = a.reshape(-1), b.reshape(-1)
-    is_near = tolerance is not None and a.dtype.kind != "O"
-    where = np.flatnonzero(tolerance.beyond(a, b) if tolerance and is_near else _differ(a, b))
-    if not len(where):
-        return Difference()
-    first = start + int(where[0])
-    if a.dtype.kind == "O":
-        return Difference(len(where), first)
-    return Difference(len(where), first, *_distances(*_in_common(a[where], b[where])))
-
-
-def only_bytes(found: Difference, dtype: str) -> Difference:
-    """Return the difference without distances, for elements other than numbers: opaque ones are compared as bytes."""
-    return Difference(found.count, found.first) if ITEMSIZES[code(dtype)] else Difference(found.count)
-
-
-def _differ(a: Array, b: Array) -> Bools:
-    """[k] True where two elements differ."""
-    mask: Bools
-    if a.dtype.kind == "O":
-        mask = a != b
-        return mask
-    if a.dtype == b.dtype and dtype_name(a.dtype) in _SUB_BYTE:
-        a, b = widen_numbers(a), widen_numbers(b)  # the bits of an element, without those that only fill its byte
-    if a.dtype != b.dtype:
-        a, b = _in_common(a, b)
-        # x != x is True for NaNs alone, so two NaNs count as the same value.
-        mask = (a != b) & ~((a != a) & (b != b))
-    elif a.itemsize == 16:
-        # complex128: NumPy has no integer of 16 bytes, so the bits are compared as two of 8.
-        mask = (a.view(np.uint64).reshape(-1, 2) != b.view(np.uint64).reshape(-1, 2)).any(axis=1)
-    else:
-        # As integers: as floats, 0.0 would equal -0.0, and a NaN would differ from itself.
-        word = np.dtype(f"u{a.itemsize}")
-        mask = a.view(word) != b.view(word)
-    return mask
-
-
-def _in_common(a: Array, b: Array) -> tuple[Array, Array]:
-    """Both arrays as one type that holds the values of each, but for integers that float64 cannot hold."""
-    a, b = widen_numbers(a), widen_numbers(b)
-    if a.dtype == b.dtype:
-        return a, b
-    common = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
-    return a.astype(common), b.astype(common)
-
-
-def _distances(a: Array, b: Array) -> tuple[Number | None, float | None, int]:
-    """The largest distance, the largest relative distance, and the number of pairs that have none."""
-    if a.dtype.kind in "iu":
-        # Modulo 2**64, which is exact: the smaller is taken from the larger. For int64 the largest distance, from
-        # -2**63 to 2**63 - 1, is 2**64 - 1, which fits uint64.
-        distance = np.maximum(a, b).view(np.uint64) - np.minimum(a, b).view(np.uint64)
-        # As float64, since the absolute value of -2**63 does not fit int64. The elements differ, so the scale is not 0.
-        scale = np.maximum(np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64)))
-        return int(distance.max()), float((distance / scale).max()), 0
-    with np.errstate(invalid="ignore", over="ignore"):
-        distance = np.abs(a - b)
-        scale = np.maximum(np.abs(a), np.abs(b))
-        relative = np.divide(distance, scale, out=np.zeros_like(distance), where=scale > 0)
-    # With an infinity on one side, inf / inf gave NaN.
-    relative[np.isinf(distance)] = np.inf
-    has_one = ~np.isnan(distance)
-    if not has_one.any():
-        return None, None, len(distance)
-    missing = len(distance) - int(np.count_nonzero(has_one))
-    return python_number(distance[has_one].max()), float(relative[has_one].max()), missing
-
-
-def _larger(a: Any, b: Any) -> Any:
-    return b if a is None else a if b is None else max(a, b)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,10 +159,15 @@ class _Walk:
         count = BLOCK_NBYTES // itemsize
         total, start = Difference(), 0
         try:
-            for x, y in _together(self.a.stream(row, count), self.b.stream(other, count)):
+            for x, y in _together(run_ahead(self.a.stream(row, count)), run_ahead(self.b.stream(other, count))):
                 # Two variants may differ in length. The bytes that only one of them has differ.
                 shared, longer = sorted((len(x), len(y)))
-                total = total.merge(self._compare(row, x[:shared], y[:shared], start))
+                found = self._compare(row, x[:shared], y[:shared], start)
+                if found.count and not total.count:
+                    total = Difference(products=self._products_before(row, count, start))
+                elif total.count and not found.count and is_number(a.dtype(row)):
+                    found = Difference(products=products_of_same(x))
+                total = total.merge(found)
                 if shared < longer:
                     total = total.merge(Difference(longer - shared, start + shared))
                 start += longer
@@ -301,6 +176,20 @@ class _Walk:
             self.fail(self._name(row), error.side, error.error)
         else:
             self._note(row, other, total if is_number(a.dtype(row)) else only_bytes(total, a.dtype(row)))
+
+    def _products_before(self, row: int, count: int, stop: int) -> Products:
+        """The products of the elements before ``stop``, which are the same on both sides.
+
+        They are read once more, so that tensors without a difference cost no arithmetic.
+        """
+        total, start = Products(), 0
+        if is_number(self.a.tensors.dtype(row)):
+            stream = self.a.stream(row, count)
+            while start < stop:
+                block = next(stream)
+                total += products_of_same(block)
+                start += len(block)
+        return total
 
     def _name(self, row: int) -> str:
         return self.name_of[self.a.tensors.keys[row]]
@@ -314,15 +203,35 @@ class _Walk:
         a, b = self.a.tensors, self.b.tensors
         key, shape = self._name(row), a.shape(row)
         is_other_dtype = a.codes[row] != b.codes[other] and not self.ignore_dtype
-        values = None
-        if found.count:
-            first = None if found.first is None else _unravelled(found.first, shape)
-            distances = found.max_absolute, found.max_relative, found.num_without_distance
-            values = ValueDifference(found.count, first, *distances)
+        values = _placed(found, shape) if found.count else None
         is_unlike = not are_comparable(a.dtype(row), b.dtype(other))
         if values is not None or is_other_dtype or is_unlike or shape != b.shape(other):
             kinds = a.dtype(row), b.dtype(other), shape, b.shape(other)
             self.differences[key] = TensorDifference(key, *kinds, values)
+
+
+def _placed(found: Difference, shape: tuple[int, ...]) -> ValueDifference:
+    """The difference with indexes of the tensor in the place of flat ones."""
+
+    def index(flat: int | None) -> tuple[int, ...] | None:
+        return None if flat is None else tuple(int(i) for i in np.unravel_index(flat, shape)) if shape else ()
+
+    products = found.products or Products()
+    absolute, absolute_at = found.absolute or (None, None)
+    relative, relative_at = found.relative or (None, None)
+    return ValueDifference(
+        count=found.count,
+        first=index(found.first),
+        max_absolute=absolute,
+        max_absolute_at=index(absolute_at),
+        max_relative=relative,
+        max_relative_at=index(relative_at),
+        num_without_distance=found.num_without_distance,
+        num_zeros=found.num_zeros,
+        num_nans=found.num_nans,
+        cosine=products.cosine,
+        relative_norm=products.relative_norm,
+    )
 
 
 class _SideError(Exception):
@@ -349,7 +258,3 @@ def _next(side: str, stream: Iterator[Array]) -> Array | None:
         return next(stream, None)
     except READ_ERRORS as error:
         raise _SideError(side, error) from error
-
-
-def _unravelled(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(flat, shape)) if shape else ()

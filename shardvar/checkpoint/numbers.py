@@ -37,7 +37,7 @@ def widen_numbers(array: Array) -> Array:
     kind = array.dtype.kind
     if kind == "u" and array.itemsize == 8:
         return array.astype(np.uint64, copy=False)
-    if kind in "iub" or array.dtype.name in _SMALL_INTEGERS:
+    if kind in "iub" or (kind == "V" and array.dtype.name in _SMALL_INTEGERS):
         return array.astype(np.int64)
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
         return array.astype(np.complex128 if kind == "c" else np.float64)

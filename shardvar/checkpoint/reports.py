@@ -3,7 +3,8 @@
     WriteReport    save, reshard (with ``dry_run`` what they would do)
     VerifyReport   verify: one ``Damage`` for each thing that is wrong, one ``Unverified`` for each tensor of which
                    nothing is known, and the outcome of each tensor
-    DiffReport     diff: one ``TensorDifference`` for each tensor that is not the same
+
+``checkpoint.comparison`` has the report of ``diff``.
 
 A report holds numbers, texts and other reports, and knows nothing of open checkpoints. Its JSON changes its meaning
 only with ``SCHEMA``. The drawing functions at the end import ``shardvar.pictures`` when a notebook asks for them, so
@@ -13,12 +14,11 @@ R-POLICY-16 (RFC 001): "Other metrics will give a summary of the shards collecti
 description)."
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from shardvar.checkpoint.numbers import Number, json_number
-from shardvar.pictures.words import count, human_shape, human_size
+from shardvar.pictures.words import count, human_size
 from shardvar.planning.policies.policy import Exceeding
 
 SCHEMA = 1
@@ -180,116 +180,9 @@ class VerifyReport:
         return _verify_html(self)
 
 
-# What ``diff`` found, as values.
-
-
-@dataclass(frozen=True, slots=True)
-class ValueDifference:
-    """The difference between the values of one tensor."""
-
-    count: int
-    """Elements that differ; bytes of the payload where the dtype is variant."""
-    first: tuple[int, ...] | None
-    """The index of the first one that differs, in C order; None for a variant."""
-    max_absolute: Number | None
-    """The largest distance; None where nothing has one (strings, opaque dtypes, NaNs)."""
-    max_relative: float | None
-    """The largest distance relative to the larger of the two magnitudes."""
-    num_without_distance: int
-    """Differing elements that have no distance, because a NaN is among them."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The difference as a JSON object with stable keys."""
-        numbers = {"max_absolute": json_number(self.max_absolute), "max_relative": json_number(self.max_relative)}
-        return asdict(self) | {"first": None if self.first is None else list(self.first)} | numbers
-
-
-@dataclass(frozen=True, slots=True)
-class TensorDifference:
-    """A tensor that both checkpoints have and that is not the same in both."""
-
-    key: str
-    """Its name."""
-    dtype_a: str
-    """Its dtype in the first."""
-    dtype_b: str
-    """Its dtype in the second."""
-    shape_a: tuple[int, ...]
-    """Its shape in the first."""
-    shape_b: tuple[int, ...]
-    """Its shape in the second."""
-    values: ValueDifference | None
-    """The difference of its values; None where they are equal, or of other shapes, or strings beside numbers."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The difference as a JSON object with stable keys."""
-        shapes = {"shape_a": list(self.shape_a), "shape_b": list(self.shape_b)}
-        return asdict(self) | shapes | {"values": self.values and self.values.to_json()}
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A tensor that could not be compared, since one of the checkpoints is damaged there."""
-
-    key: str
-    """Its name."""
-    side: str
-    """``"a"`` or ``"b"``: which of the two."""
-    kind: str
-    """The name of the error's class."""
-    message: str
-    """The error."""
-
-
-@dataclass(frozen=True, slots=True)
-class DiffReport:
-    """Report of ``diff``."""
-
-    path_a: str
-    """The first checkpoint."""
-    path_b: str
-    """The second."""
-    only_in_a: tuple[str, ...]
-    """Keys that only the first has."""
-    only_in_b: tuple[str, ...]
-    """Keys that only the second has."""
-    differences: tuple[TensorDifference, ...]
-    """The tensors that both have and that differ, in the order of the first."""
-    unreadable: tuple[Unreadable, ...]
-    """The tensors that could not be compared."""
-    num_equal: int
-    """Tensors that are the same in both: dtype, shape and every element."""
-    tolerance: str | None = None
-    """The distance at which elements count as the same; None if their bits must be the same."""
-
-    @property
-    def equal(self) -> bool:
-        """True where both hold the same tensors."""
-        return not (self.only_in_a or self.only_in_b or self.differences or self.unreadable)
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object with stable keys."""
-        return {
-            "schema": SCHEMA,
-            "equal": self.equal,
-            "path_a": self.path_a,
-            "path_b": self.path_b,
-            "only_in_a": list(self.only_in_a),
-            "only_in_b": list(self.only_in_b),
-            "differences": [each.to_json() for each in self.differences],
-            "unreadable": [asdict(each) for each in self.unreadable],
-            "num_equal": self.num_equal,
-            "tolerance": self.tolerance,
-        }
-
-    def _repr_html_(self) -> str:
-        """The report as a table, for notebooks."""
-        return _diff_html(self)
-
-
 # Tables for notebooks. Every name in them is escaped.
 
-_MOST_ROWS = 24
+MOST_ROWS = 24
 """Rows of a table: a hundred thousand would make a notebook unusable."""
 
 
@@ -303,7 +196,7 @@ def _write_html(report: WriteReport) -> str:
     ]  # fmt: skip
     sizes = report.file_nbytes
     rows = [
-        (f"file {number}", human_size(size), bar(size, max(sizes))) for number, size in enumerate(sizes[:_MOST_ROWS])
+        (f"file {number}", human_size(size), bar(size, max(sizes))) for number, size in enumerate(sizes[:MOST_ROWS])
     ]
     would = "would be written to " if report.dry_run else "written to "
     policy = html_table(("policy",), [(report.description,)]) if report.description else Markup("")
@@ -324,36 +217,5 @@ def _verify_html(report: VerifyReport) -> str:
     rows += [(each.key, bad("not verifiable"), each.message) for each in report.uncompared]
     if not rows:
         return html_block(f"ok: {report.path}", about)
-    table = html_table(("where", "problem", "what it is"), rows[:_MOST_ROWS], more=max(0, len(rows) - _MOST_ROWS))
+    table = html_table(("where", "problem", "what it is"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS))
     return html_block(f"{'damaged' if report.damages else 'not verified'}: {report.path}", about, table)
-
-
-def _diff_html(report: DiffReport) -> str:
-    """A table of the differences, tensor by tensor."""
-    from shardvar.pictures.table import Markup, html_block, html_table
-
-    about = [f"A: {report.path_a}", f"B: {report.path_b}", f"{report.num_equal:,} equal"]
-    rows = list(_differences(report))
-    title = "equal" if report.equal else f"{count(len(rows), 'difference')}"
-    table = html_table(("tensor", "", "what differs"), rows[:_MOST_ROWS], more=max(0, len(rows) - _MOST_ROWS))
-    return html_block(title, about, table if rows else Markup(""))
-
-
-def _differences(report: DiffReport) -> Iterator[tuple[object, object, object]]:
-    from shardvar.pictures.table import bad
-
-    for broken in report.unreadable:
-        yield broken.key, bad(f"unreadable in {broken.side.upper()}"), broken.message
-    for each in report.differences:
-        told = []
-        if each.dtype_a != each.dtype_b:
-            told.append(f"dtype {each.dtype_a} and {each.dtype_b}")
-        if each.shape_a != each.shape_b:
-            told.append(f"shape {human_shape(each.shape_a)} and {human_shape(each.shape_b)}")
-        if each.values is not None:
-            most = "" if each.values.max_absolute is None else f", by at most {each.values.max_absolute:.6g}"
-            told.append(count(each.values.count, "value") + most)
-        yield each.key, "differs", "; ".join(told)
-    for side, keys in (("A", report.only_in_a), ("B", report.only_in_b)):
-        for key in keys:
-            yield key, f"only in {side}", ""

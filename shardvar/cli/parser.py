@@ -219,6 +219,9 @@ def _add_diff(commands: "Commands[Parser]") -> None:
     parser.add_argument("--atol", metavar="A", type=float, help="elements may differ by A")
     parser.add_argument("--close", action="store_true", help="with the tolerances of torch.testing.assert_close")
     parser.add_argument("--ignore-dtype", action="store_true", help="compare values, and not dtypes")
+    parser.add_argument(
+        "--sort", choices=("index", "change"), default="index", help="in the order of A, or the largest change first"
+    )
     parser.add_argument("--summary", action="store_true", help="print the last line alone")
     parser.add_argument("--html", metavar="FILE", help="also write a page that shows both side by side")
 

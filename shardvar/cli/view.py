@@ -9,9 +9,10 @@ import secrets
 from argparse import Namespace
 from pathlib import Path
 
+from shardvar.checkpoint.comparison import DiffReport
 from shardvar.checkpoint.locate import Location, find_checkpoint
 from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.reports import SCHEMA, DiffReport
+from shardvar.checkpoint.reports import SCHEMA
 from shardvar.checkpoint.stats import histograms, measure
 from shardvar.cli.output import count, human_size, note, print_json, progress, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists

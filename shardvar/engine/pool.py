@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +69,16 @@ def run_all(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Don
             for future in pending:
                 future.cancel()
     return done
+
+
+def run_ahead(items: Iterator[Work]) -> Iterator[Work]:
+    """Yield the items; while the caller works with one, a thread gets the next one."""
+    with ThreadPoolExecutor(1) as executor:
+        end = object()
+        future = executor.submit(next, items, end)
+        while (item := future.result()) is not end:
+            future = executor.submit(next, items, end)
+            yield cast(Work, item)
 
 
 def run_in_order(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Done]:

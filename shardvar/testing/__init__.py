@@ -13,37 +13,49 @@ The drawn values are small and odd, since laws rarely break by size: they break 
 shards, at ids that repeat and are out of order. Every value shrinks to a plain case that still fails: fewer rows, fewer
 shards, ids near 0, values 1, 2, 3.
 
-Hypothesis comes with the extra: ``pip install "shardvar[testing]"``.
+Hypothesis comes with the extra: ``pip install "shardvar[testing]"``. The assertions need NumPy alone:
+
+    from shardvar.testing import assert_checkpoints_equal
+
+    def test_conversion(tmp_path):
+        assert_checkpoints_equal("model", convert("model", tmp_path), rtol=1e-6)
 """
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from shardvar.errors import MissingExtra
+from shardvar.testing.compare import assert_checkpoints_equal, assert_matches_oracle, difference
 
 # Asked before the imports below, whose error would name the module and not the extra to install.
-if find_spec("hypothesis") is None:
-    raise MissingExtra(
-        "shardvar.testing needs Hypothesis, which is not installed.", 'Run: pip install "shardvar[testing]"'
+if TYPE_CHECKING or find_spec("hypothesis") is not None:
+    from shardvar.testing.arrays import arrays, bits, counting, shapes, string_arrays
+    from shardvar.testing.checkpoints import Policy, checkpoints, keys, policies, sharded_checkpoints
+    from shardvar.testing.geometry import layouts, partitioners, partitions, regions, regions_in, tilings
+    from shardvar.testing.machine import ShardedVariableMachine, sharded_of, sharded_variables
+    from shardvar.testing.operations import (
+        Snapshot,
+        SparseIds,
+        Update,
+        clipped,
+        ids,
+        max_norms,
+        refused_updates,
+        slices,
+        sparse_ids,
+        update_sequences,
+        updated,
     )
+else:
 
-from shardvar.testing.arrays import arrays, bits, counting, shapes, string_arrays
-from shardvar.testing.checkpoints import Policy, checkpoints, keys, policies, sharded_checkpoints
-from shardvar.testing.compare import assert_matches_oracle, difference
-from shardvar.testing.geometry import layouts, partitioners, partitions, regions, regions_in, tilings
-from shardvar.testing.machine import ShardedVariableMachine, sharded_of, sharded_variables
-from shardvar.testing.operations import (
-    Snapshot,
-    SparseIds,
-    Update,
-    clipped,
-    ids,
-    max_norms,
-    refused_updates,
-    slices,
-    sparse_ids,
-    update_sequences,
-    updated,
-)
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise MissingExtra(
+            f"shardvar.testing.{name} needs Hypothesis, which is not installed.",
+            'Run: pip install "shardvar[testing]"',
+        )
+
 
 __all__ = [
     "Policy",
@@ -52,6 +64,7 @@ __all__ = [
     "SparseIds",
     "Update",
     "arrays",
+    "assert_checkpoints_equal",
     "assert_matches_oracle",
     "bits",
     "checkpoints",

@@ -1,10 +1,15 @@
-"""The comparison of an answer with the oracle's: it names the first difference, its place and both values."""
+"""Comparisons of an answer with the oracle's, and of two checkpoints, for tests: they name what differs, and where."""
 
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardvar.checkpoint.comparison import DiffReport, lines_of_diff
+from shardvar.checkpoint.diff import diff
+from shardvar.checkpoint.locate import Path
 from shardvar.layout.dtypes import Array, dtype_name
 
 
@@ -23,6 +28,58 @@ def assert_matches_oracle(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0
     found = difference(actual, expected, ulps=ulps)
     if found is not None:
         raise AssertionError(f"{what} {found}")
+
+
+_MOST_LINES = 20
+"""Tensors that a message names; it counts the others."""
+
+
+def assert_checkpoints_equal(
+    a: Path,
+    b: Path,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    close: bool = False,
+    ignore_dtype: bool = False,
+    rename: Mapping[str, str] | None = None,
+    filter: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+) -> None:
+    """Raise ``AssertionError``, naming the tensors that differ, unless two checkpoints hold the same.
+
+    ``a`` and ``b`` are paths of checkpoints in any format and layout. The options are those of ``sv.diff``: without a
+    tolerance, elements are the same if their bits are. The tensors that changed most are named first; a tensor that
+    cannot be read counts as one that differs. Raises the errors of ``sv.open_checkpoint``, and ``ArgumentError`` for
+    wrong options. Does not need Hypothesis.
+
+    >>> import numpy as np, os, shardvar as sv, tempfile
+    >>> one, two = (os.path.join(tempfile.mkdtemp(), name) for name in ("model", "model.npz"))
+    >>> _ = sv.save(one, {"x": np.ones(4)}, partition=2), sv.save(two, {"x": np.ones(4)})
+    >>> assert_checkpoints_equal(one, two)
+    """
+    __tracebackhide__ = True
+    report = diff(
+        a,
+        b,
+        filter=filter,
+        exclude=exclude,
+        rename=rename,
+        rtol=rtol,
+        atol=atol,
+        close=close,
+        ignore_dtype=ignore_dtype,
+    )
+    if not report.equal:
+        raise AssertionError(_summary(report))
+
+
+def _summary(report: DiffReport) -> str:
+    """Return the differences as lines, the largest change first."""
+    *lines, last = lines_of_diff(report.by_change())
+    more = [f"... and {len(lines) - _MOST_LINES:,} more"] if len(lines) > _MOST_LINES else []
+    title = f"The checkpoints A = {report.path_a} and B = {report.path_b} differ: {last}."
+    return "\n".join([title, *islice(lines, _MOST_LINES), *more])
 
 
 def difference(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0) -> str | None:

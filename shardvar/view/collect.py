@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from shardvar.checkpoint.comparison import DiffReport
 from shardvar.checkpoint.numbers import json_number
 from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.reports import DiffReport
 from shardvar.checkpoint.stats import Statistics
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ReadError, StorageError
 from shardvar.layout.dtypes import Ints

@@ -1,7 +1,8 @@
 """``diff``: the same bits in any layout are equal, and every difference is found, measured and placed."""
 
 from collections.abc import Iterator
-from math import inf, isinf, isnan
+from fractions import Fraction
+from math import inf, isinf, isnan, isqrt
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint import blocks, diff
+from shardvar.checkpoint import blocks, diff, distances
 from shardvar.checkpoint.blocks import cut_in_order
-from shardvar.checkpoint.diff import Difference, compare_arrays
-from shardvar.checkpoint.reports import DiffReport
+from shardvar.checkpoint.comparison import DiffReport
+from shardvar.checkpoint.distances import Difference, compare_arrays, products_of_same
+from shardvar.checkpoint.numbers import widen_numbers
+from shardvar.checkpoint.products import Products
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable
@@ -42,9 +45,9 @@ def pairs(draw: st.DrawFn) -> tuple[Any, Any]:
     return a, b
 
 
-def by_definition(a: Any, b: Any) -> tuple[list[int], float | None, float | None, int]:
-    """(where the bits differ, largest distance, largest relative distance, pairs without one), element by element."""
-    where, distances, relatives, without = [], [], [], 0
+def by_definition(a: Any, b: Any) -> tuple[list[int], dict[int, float], dict[int, float]]:
+    """(where the bits differ, distances by place, relative distances by place), element by element."""
+    where, distances, relatives = [], {}, {}
     for i, (x, y) in enumerate(zip(a, b, strict=True)):
         if x.tobytes() == y.tobytes():
             continue
@@ -53,24 +56,31 @@ def by_definition(a: Any, b: Any) -> tuple[list[int], float | None, float | None
         with np.errstate(all="ignore"):
             distance = abs(p - q) if not isinstance(p, complex) else float(np.abs(np.complex128(p) - np.complex128(q)))
             scale = max(float(np.abs(np.complex128(z))) for z in (p, q))
-        if isnan(distance):
-            without += 1
-            continue
-        distances.append(distance)
-        relatives.append(inf if isinf(distance) else distance / scale if scale else 0.0)
-    return where, max(distances, default=None), max(relatives, default=None), without
+        if not isnan(distance):
+            distances[i] = distance
+            relatives[i] = inf if isinf(distance) else distance / scale if scale else 0.0
+    return where, distances, relatives
+
+
+def check_largest(found: tuple[float, int] | None, values: dict[int, float]) -> None:
+    """The value is the largest, and the place one that has it."""
+    assert (found is None) == (not values)
+    if found is not None:
+        assert found[0] == pytest.approx(max(values.values()), rel=1e-12)
+        assert values[found[1]] == pytest.approx(found[0], rel=1e-12)
 
 
 @given(pairs())
 def test_a_difference_is_what_its_definition_says(pair: tuple[Any, Any]) -> None:
-    a, b = pair
-    where, absolute, relative, without = by_definition(a, b)
-    found = compare_arrays(a, b)
+    """Each largest distance is at the index that is given."""
+    where, distances, relatives = by_definition(*pair)
+    found = compare_arrays(*pair)
+    without = len(where) - len(distances)
     assert (found.count, found.first, found.num_without_distance) == (len(where), (where or [None])[0], without)
-    assert (found.max_absolute is None) == (absolute is None)
-    if absolute is not None:
-        assert found.max_absolute == pytest.approx(absolute, rel=1e-12)
-        assert found.max_relative == pytest.approx(relative, rel=1e-12)
+    check_largest(found.absolute, distances)
+    check_largest(found.relative, relatives)
+    assert found.num_zeros == sum(distance == 0 for distance in distances.values())
+    assert found.num_nans == sum(bool(pair[0][i] != pair[0][i] and pair[1][i] != pair[1][i]) for i in where)
 
 
 @given(pairs(), st.data())
@@ -94,16 +104,75 @@ def test_equal_values_of_different_dtypes_do_not_differ(one: str, other: str, nu
 def test_integers_are_far_apart_exactly() -> None:
     """The distance of the ends of int64 is no int64."""
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    assert compare_arrays(np.array([low]), np.array([high])).max_absolute == 2**64 - 1
-    assert compare_arrays(np.array([2**63], np.uint64), np.array([2**63 + 1], np.uint64)).max_absolute == 1
+    assert compare_arrays(np.array([low]), np.array([high])).absolute == (2**64 - 1, 0)
+    assert compare_arrays(np.array([2**63], np.uint64), np.array([2**63 + 1], np.uint64)).absolute == (1, 0)
 
 
 def test_nans_and_zeros_are_their_bits() -> None:
     """A NaN is the same as one of the same bits, and as no other; the two zeros differ by nothing."""
     nan, other = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32).reshape(2, 1)
     assert compare_arrays(nan, nan.copy()) == Difference()
-    assert compare_arrays(nan, other) == Difference(1, 0, None, None, 1)
-    assert compare_arrays(np.array([0.0]), np.array([-0.0])) == Difference(1, 0, 0.0, 0.0)
+    assert compare_arrays(nan, other) == Difference(1, 0, None, None, 1, 0, 1)
+    assert compare_arrays(np.array([0.0]), np.array([-0.0])) == Difference(1, 0, (0.0, 0), (0.0, 0), 0, 1)
+
+
+def compare_arrays_whole(a: Any, b: Any) -> Difference:
+    with patch.object(distances, "_PORTION", 1 << 20):
+        return compare_arrays(a, b)
+
+
+def fractions(a: Any, b: Any) -> list[tuple[Fraction, Fraction]]:
+    """The real numbers of two arrays in pairs, of elements that are finite in both; a complex one is two."""
+    wide = [array.astype(np.complex128) for array in (a, b)]
+    finite = np.isfinite(wide[0]) & np.isfinite(wide[1])
+    return [
+        (Fraction(float(getattr(x, part))), Fraction(float(getattr(y, part))))
+        for x, y in zip(*(array[finite] for array in wide), strict=True)
+        for part in ("real", "imag")
+    ]
+
+
+def root(fraction: Fraction) -> Fraction:
+    """The square root to 60 digits at least."""
+    scale = 10**60 * max(1, fraction.denominator)
+    return Fraction(isqrt(fraction.numerator * scale * scale // fraction.denominator), scale)
+
+
+@given(pairs())
+def test_cosine_and_norm_are_those_of_exact_fractions(pair: tuple[Any, Any]) -> None:
+    """Whatever the magnitudes are, and without the elements that are not finite."""
+    pair = tuple(array.astype(np.int8) if array.dtype.kind == "b" else array for array in pair)
+    if pair[0].dtype.kind in "iu":
+        pair = tuple(array.astype(np.float64) for array in pair)
+    with np.errstate(invalid="ignore"):
+        numbers = fractions(*pair)
+    found = compare_arrays(*pair).products
+    if found is None:
+        return
+    norm_a, norm_b = (root(sum((each[i] ** 2 for each in numbers), Fraction())) for i in (0, 1))
+    apart = root(sum(((x - y) ** 2 for x, y in numbers), Fraction()))
+    largest = max(norm_a, norm_b)
+    if not numbers:
+        assert found.relative_norm is None
+    else:
+        assert found.relative_norm == pytest.approx(float(apart / largest) if largest else 0.0, rel=1e-6)
+    if norm_a and norm_b:
+        product = sum((x * y for x, y in numbers), Fraction())
+        assert found.cosine == pytest.approx(float(product / (norm_a * norm_b)), abs=1e-9)
+    else:
+        assert found.cosine is None
+
+
+@given(pairs())
+def test_elements_that_are_the_same_have_the_products_of_any(pair: tuple[Any, Any]) -> None:
+    wide = widen_numbers(pair[0])
+    assert products_of_same(pair[0]) == Products.of(wide, wide)
+
+
+@given(pairs(), st.integers(1, 5))
+def test_portions_change_no_figure(pair: tuple[Any, Any], portion: int) -> None:
+    with patch.object(distances, "_PORTION", portion):
+        assert compare_arrays(*pair) == compare_arrays_whole(*pair)
 
 
 @given(shapes(max_rank=4), st.integers(1, 30))
@@ -254,13 +323,20 @@ def test_a_report_is_json_with_stable_keys(directory: Path) -> None:
         list(told)
         == "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal tolerance".split()
     )
-    assert list(told["differences"][0]) == "key dtype_a dtype_b shape_a shape_b values".split()
+    assert list(told["differences"][0]) == "key dtype_a dtype_b shape_a shape_b values change".split()
     assert told["differences"][0]["values"] == {
         "count": 1,
         "first": [0],
         "max_absolute": "inf",
+        "max_absolute_at": [0],
         "max_relative": "inf",
+        "max_relative_at": [0],
         "num_without_distance": 0,
+        "num_zeros": 0,
+        "num_nans": 0,
+        "cosine": 1.0,
+        "relative_norm": 0.0,
+        "only": None,
     }
 
 

@@ -1,5 +1,6 @@
 """diff as a judgement: tolerances, names, dtypes and keys that are compared."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,76 @@ def test_the_command_judges_within_the_tolerance(pair: tuple[Path, Path], capsys
     assert main(["diff", *both, "--rename", "m.*=*", "--summary"]) == 1
     assert capsys.readouterr().out == "1 equal, 2 changed, 0 only in A, 0 only in B\n"
     assert main(["diff", *both, "--rtol", "x"]) == 2
+
+
+def files(tmp_path: Path, a: Any, b: Any) -> list[Path]:
+    for name, array in (("a", a), ("b", b)):
+        sv.save(tmp_path / name, {"x": array} if isinstance(array, np.ndarray) else array)
+    return [tmp_path / "a", tmp_path / "b"]
+
+
+NAN = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "only"),
+    [
+        ([0.0, 1.0], [-0.0, 1.0], "sign of zero"),
+        ([NAN[0], 1.0], [NAN[1], 1.0], "bits of NaN"),
+        ([NAN[0], 0.0], [NAN[1], -0.0], "sign of zero and bits of NaN"),
+        ([NAN[0], 0.0], [NAN[1], 1.0], None),
+        ([NAN[0]], [1.0], None),
+    ],
+)
+def test_differences_without_another_value_are_called_by_their_bits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], a: Any, b: Any, only: str | None
+) -> None:
+    pair = files(tmp_path, np.array(a, np.float32), np.array(b, np.float32))
+    values = sv.diff(*pair).differences[0].values
+    assert values is not None
+    assert (values.only, values.to_json()["only"]) == (only, only)
+    assert main(["diff", *map(str, pair)]) == 1
+    assert (f"only in the {only}\n" in capsys.readouterr().out) == (only is not None)
+
+
+def test_the_largest_change_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tensors that cannot be compared as numbers first, those without another value last."""
+    x = np.arange(1.0, 5.0)
+    a = {
+        "little": x,
+        "zero": x * 0,
+        "much": x,
+        "shape": x,
+        "cast": x,
+        "same": x,
+        "inf": x,
+        "text": np.array([b"x"], object),
+    }
+    b = a | {"little": x * 1.5, "zero": x * -0.0, "much": -x, "shape": x[1:], "cast": x.astype(np.float32)}
+    pair = files(tmp_path, a, b | {"inf": np.array([1, 2, 3, np.inf]), "text": np.array([b"y"], object)})
+    report = sv.diff(*pair).by_change()
+    assert [each.key for each in report.differences] == ["inf", "shape", "text", "much", "little", "cast", "zero"]
+    assert [each.change for each in report.differences][3:] == [2.0, pytest.approx(1 / 3), 0.0, 0.0]
+    assert main(["diff", *map(str, pair), "--sort", "change", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)["differences"]
+    assert [(each["key"], each["change"]) for each in told[:4]] == [
+        ("inf", "inf"), ("shape", "inf"), ("text", "inf"), ("much", 2.0),
+    ]  # fmt: skip
+    assert main(["diff", *map(str, pair), "--sort", "change"]) == 1
+    assert capsys.readouterr().out.splitlines()[3].startswith("differs: much: 4 of 4 elements")
+    assert main(["diff", *map(str, pair), "--sort", "size"]) == 2
+
+
+def test_figures_of_large_tensors_count_elements_that_are_the_same(tmp_path: Path) -> None:
+    """The first blocks are the same, then one element differs, then blocks that are the same again."""
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((1500, 2100)).astype(np.float32)
+    b = a.copy()
+    b[1001, 7] += 1000
+    values = sv.diff(*files(tmp_path, a, b)).differences[0].values
+    x, y = (array.astype(np.float64).ravel() for array in (a, b))
+    norms = [float(np.linalg.norm(each)) for each in (x, y, y - x)]
+    assert values is not None
+    assert values.first == values.max_absolute_at == values.max_relative_at == (1001, 7)
+    assert values.cosine == pytest.approx(float(x @ y) / norms[0] / norms[1], rel=1e-12)
+    assert values.relative_norm == pytest.approx(norms[2] / max(norms[:2]), rel=1e-12)

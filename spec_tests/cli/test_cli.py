@@ -256,8 +256,10 @@ def test_diff_says_what_differs_and_where(tmp_path: Path, run: Run) -> None:
     assert outcome.out.splitlines() == [
         "only in A: empty",
         "only in B: new",
-        "differs: dense/kernel: 1 of 40 elements, first at [3, 2], by at most 0.5 (relative 0.0286)",
-        "differs: step: 1 of 1 element, first at [], by at most 1 (relative 0.000833)",
+        "differs: dense/kernel: 1 of 40 elements, first at [3, 2], by at most 0.5 (relative 0.0286); "
+        "relative norm 0.00349, cosine 0.999994",
+        "differs: step: 1 of 1 element, first at [], by at most 1 (relative 0.000833); relative norm 0.000833, "
+        "cosine 1",
         "1 equal, 2 changed, 1 only in A, 1 only in B",
     ]
     assert run("diff", path, tmp_path / "other.npz", "--json").json["equal"] is False

@@ -265,13 +265,63 @@ import shardvar.testing
 """
 
 
-def test_without_hypothesis_the_remedy_is_told() -> None:
+def without_hypothesis(statement: str) -> "subprocess.CompletedProcess[str]":
     path = str(Path(sv.__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {path!r}){WITHOUT}"],
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {path!r}){WITHOUT}{statement}"],
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_without_hypothesis_the_remedy_is_told() -> None:
+    done = without_hypothesis("from shardvar.testing import ids")
     assert done.returncode == 1
-    assert 'needs Hypothesis, which is not installed. Run: pip install "shardvar[testing]"' in done.stderr
+    assert (
+        'shardvar.testing.ids needs Hypothesis, which is not installed. Run: pip install "shardvar[testing]"'
+        in done.stderr
+    )
+
+
+def test_the_assertions_need_no_hypothesis() -> None:
+    done = without_hypothesis(
+        "from shardvar.testing import assert_checkpoints_equal, assert_matches_oracle\n"
+        "assert 'hypothesis' not in sys.modules and not hasattr(shardvar.testing, 'nothing')"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_checkpoints_that_are_equal_are_not_named(tmp_path: Path) -> None:
+    """Within the tolerances, names, dtypes and keys that are asked for."""
+    x = np.linspace(1, 2, 9, dtype=np.float32)
+    sv.save(tmp_path / "a", {"m.x": x, "other": x}, partition=2)
+    sv.save(tmp_path / "b.npz", {"x": x.astype(np.float64) * (1 + 1e-6)})
+    names = {"rename": {"m.*": "*"}, "exclude": "other"}
+    t.assert_checkpoints_equal(tmp_path / "a", tmp_path / "b.npz", **names, rtol=1e-5, ignore_dtype=True)
+    t.assert_checkpoints_equal(tmp_path / "a", tmp_path / "b.npz", **names, close=True, ignore_dtype=True)
+    for options in ({"rtol": 1e-5}, {"ignore_dtype": True}, {"atol": 1e-9, "ignore_dtype": True}):
+        with pytest.raises(AssertionError, match="0 equal, 1 changed"):
+            t.assert_checkpoints_equal(tmp_path / "a", tmp_path / "b.npz", **names, **options)
+
+
+def test_checkpoints_that_differ_are_named_the_largest_change_first(tmp_path: Path) -> None:
+    x = np.arange(1.0, 5.0)
+    sv.save(tmp_path / "a", {f"k{i:02d}": x for i in range(30)})
+    sv.save(tmp_path / "b", {f"k{i:02d}": x * (1 + i) for i in range(30)})
+    with pytest.raises(AssertionError) as caught:
+        t.assert_checkpoints_equal(tmp_path / "a", tmp_path / "b")
+    title, *lines = str(caught.value).splitlines()
+    assert title.startswith("The checkpoints A = ") and title.endswith("1 equal, 29 changed, 0 only in A, 0 only in B.")
+    assert lines[0].startswith("differs: k29: 4 of 4 elements, first at [0], by at most 116 at [3] (relative 0.967)")
+    assert [line.split(": ")[1] for line in lines[:20]] == [f"k{i:02d}" for i in range(29, 9, -1)]
+    assert lines[20:] == ["... and 9 more"]
+
+
+def test_a_tensor_that_cannot_be_read_is_not_equal(tmp_path: Path) -> None:
+    for name in "ab":
+        sv.save(tmp_path / name, {"x": np.ones(4), "y": np.zeros(4)})
+    file = next(path for path in tmp_path.iterdir() if path.name.startswith("b.") and "data-" in path.name)
+    file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
+    with pytest.raises(AssertionError, match="unreadable in B: x: CorruptCheckpoint"):
+        t.assert_checkpoints_equal(tmp_path / "a", tmp_path / "b")

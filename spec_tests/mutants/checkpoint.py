@@ -14,7 +14,7 @@ MUTANTS = [
     mutant(
         "nan-differs",
         "diff compares values, not bits: a NaN differs from itself, and 0.0 is -0.0.",
-        "checkpoint/diff.py",
+        "checkpoint/distances.py",
         "    if a.dtype != b.dtype:\n        a, b = _in_common(a, b)\n",
         "    if a.dtype.kind == 'f':\n        mask = a != b\n        return mask\n"
         "    if a.dtype != b.dtype:\n        a, b = _in_common(a, b)\n",

@@ -3,6 +3,7 @@
 from shardvar.layouts.dtensor import DTensorPlacement, Partial, Replicate, Shard, StridedShard, dtensor
 from shardvar.layouts.fsdp import fsdp, fsdp_flat, fsdp_placements
 from shardvar.layouts.layout import Layout
+from shardvar.layouts.megatron import from_rank_offsets, megatron, padded_vocabulary, replica_id, vocabulary_range
 from shardvar.layouts.named_sharding import UNCONSTRAINED, named_sharding
 from shardvar.layouts.parameter_servers import parameter_servers
 
@@ -15,9 +16,14 @@ __all__ = [
     "Shard",
     "StridedShard",
     "dtensor",
+    "from_rank_offsets",
     "fsdp",
     "fsdp_flat",
     "fsdp_placements",
+    "megatron",
     "named_sharding",
+    "padded_vocabulary",
     "parameter_servers",
+    "replica_id",
+    "vocabulary_range",
 ]

@@ -51,7 +51,8 @@ class Layout:
     """[n, rank] the offset of each region in the tensor's coordinates; of one device, in the order in which it keeps
     them."""
     extent: Ints
-    """[n, rank] the shape of each region, which has elements. Regions that follow each other along an axis are one."""
+    """[n, rank] the shape of each region, which has elements. Neighbours along an axis are one region, except where the
+    framework keeps a tensor for each, as Megatron does for layers."""
     pending: tuple[tuple[int, str], ...] = ()
     """(mesh axis, reduction) of each mesh axis whose devices hold terms: the value is their reduction."""
 

@@ -1,0 +1,210 @@
+"""Megatron-core's ShardedTensor: what each rank saves of a tensor of a model (megatron-core 0.16.1).
+
+Ranks are counted with tensor parallelism fastest, so the mesh in C order is ``(pp, dp, cp, tp)``. Experts have a second
+mesh over the same ranks, ``(pp, expert_dp, ep, expert_tp)``. Axes may be left out, and are then of one device.
+
+    column parallel   axis 0 of the weight [out, in] in tp parts, the bias too; also query, key and value together
+    row parallel      axis 1 in tp parts; the bias is whole on each rank
+    vocabulary        axis 0 in tp parts, after the vocabulary was padded: ``padded_vocabulary``
+    gated             axis 0 is [gate; up]: a rank holds its part of each
+    layers, experts   axes in front of the tensor's; each layer, and each expert, is a ShardedTensor, so a region
+
+All local tensors of a key are equal: "100 is not divisible by 8" is an error of Megatron, and nothing is uneven.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from shardvar.errors import ArgumentError, LayoutError, OutOfRange
+from shardvar.layout.partition import Interval
+from shardvar.layout.region import Region, read_integers, read_shape
+from shardvar.layouts.intervals import Intervals
+from shardvar.layouts.layout import Layout
+from shardvar.layouts.mesh import Mesh, check_mesh
+
+Parallel = Literal["column", "row", "vocabulary"]
+"""A kind of tensor parallelism."""
+
+_RULE = "Megatron ShardedTensor (megatron-core 0.16)"
+
+_AXES = ("pp", "dp", "cp", "tp", "expert_dp", "ep", "expert_tp")
+
+
+def megatron(
+    shape: Sequence[int],
+    mesh: Mesh,
+    parallel: Parallel | None = None,
+    *,
+    layers: bool = False,
+    experts: bool = False,
+    gated: bool = False,
+    stage: int | None = None,
+) -> Layout:
+    """The layout of a tensor of a Megatron model; ``shape`` is that of the checkpoint, layers and experts included.
+
+    ``parallel`` None keeps the tensor whole on the ranks of tensor parallelism. With ``layers`` the first axis counts
+    layers, which the pipeline stages share equally; otherwise ``stage`` names the stage that holds the tensor, -1 the
+    last one, None all of them. With ``experts`` the next axis counts experts.
+
+    ``LayoutError`` for an extent that does not divide, ``ArgumentError`` for a mesh axis that Megatron does not have,
+    ``OutOfRange`` for a stage, or for an axis that the tensor does not have.
+
+    >>> fc1 = megatron((4, 32, 8), Mesh((2, 2), ("pp", "tp")), "column", layers=True, gated=True)
+    >>> [str(region) for region in fc1.regions(3)]
+    ['[2:3, 8:16, 0:8]', '[2:3, 24:32, 0:8]', '[3:4, 8:16, 0:8]', '[3:4, 24:32, 0:8]']
+    """
+    check_mesh(mesh)
+    _check_arguments(mesh, parallel, gated)
+    extents = read_shape(shape)
+    axes = [Intervals.whole(extent, mesh.size) for extent in extents]
+    first = layers + experts
+    cut = first + (parallel == "row")
+    if max(first, cut + 1 if parallel else 0) > len(extents):
+        raise OutOfRange(f"The shape {extents} has no axis {max(first - 1, cut)}.", "Give all axes of the checkpoint.")
+    if layers:
+        axes[0] = _singles(_cut(axes[0], extents, 0, mesh, "pp"))
+    if experts:
+        axes[layers] = _singles(_cut(axes[layers], extents, int(layers), mesh, "ep"))
+    if parallel:
+        axes[cut] = _cut(axes[cut], extents, cut, mesh, _tensor_axis(mesh), halves=2 if gated else 1)
+    layout = Layout.from_axes(extents, mesh, _RULE, axes)
+    return layout if stage is None else _on_stage(layout, stage)
+
+
+def replica_id(mesh: Mesh, device: int, parallel: Parallel | None = None) -> tuple[int, int, int]:
+    """The ``replica_id`` (pp, tp, dp) with which a rank saves a tensor; the rank whose numbers are all 0 stores it.
+
+    >>> mesh = Mesh((2, 2), ("dp", "tp"))
+    >>> [replica_id(mesh, device) for device in range(4)]
+    [(0, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)]
+    >>> replica_id(mesh, 1, "column")
+    (0, 0, 0)
+    """
+    check_mesh(mesh)
+    _check_arguments(mesh, parallel, gated=False)
+    at = dict(zip(mesh.axis_names or (), mesh.coordinate(device), strict=True))
+    if "ep" in at:
+        return 0, 0, at.get("expert_dp", 0)
+    context = mesh.shape[mesh.axis("cp")] if "cp" in at else 1
+    return 0, 0 if parallel else at.get("tp", 0), at.get("dp", 0) * context + at.get("cp", 0)
+
+
+def from_rank_offsets(
+    local_shape: Sequence[int], *rank_offsets: tuple[int, int, int], prepend_axis_num: int = 0
+) -> tuple[tuple[int, ...], Region]:
+    """The full shape and the region of ``ShardedTensor.from_rank_offsets``.
+
+    Each offset is (axis, i, n): along this axis, counted with the prepended ones, the local tensor is number i of n
+    equal ones. Prepended axes have the local extent 1. As in Megatron, an axis may be given twice, and the last one
+    counts. ``ArgumentError`` for numbers that are not 0 <= i < n or a negative axis, ``OutOfRange`` for an axis that
+    the tensor does not have.
+
+    >>> shape, region = from_rank_offsets((3, 4), (0, 2, 5), (1, 1, 2), prepend_axis_num=1)
+    >>> shape, str(region)
+    ((5, 6, 4), '[2:3, 3:6, 0:4]')
+    """
+    if prepend_axis_num < 0:
+        raise ArgumentError(f"prepend_axis_num is {prepend_axis_num}.", "Give the number of axes in front, or 0.")
+    local = (*[1] * prepend_axis_num, *read_shape(local_shape))
+    offset, shape = [0] * len(local), list(local)
+    for given in rank_offsets:
+        numbers = read_integers(given, "rank offset")
+        if len(numbers) != 3 or min(numbers) < 0 or numbers[1] >= numbers[2]:
+            raise ArgumentError(f"The rank offset {numbers} is not valid.", "Give (axis, i, n) with 0 <= i < n.")
+        axis, number, count = numbers
+        if axis >= len(local):
+            raise OutOfRange(f"The rank offset {numbers} names axis {axis} of {len(local)}.", "Count axes from 0.")
+        offset[axis], shape[axis] = number * local[axis], count * local[axis]
+    return tuple(shape), Region(offset, local)
+
+
+def padded_vocabulary(size: int, tensor_parallel: int, multiple: int = 128) -> int:
+    """The rows of an embedding for ``size`` words: the next multiple of ``multiple`` * ``tensor_parallel``.
+
+    ``multiple`` is Megatron's make_vocab_size_divisible_by. Rows from ``size`` on are padding, and their number depends
+    on the parallelism: to reshard, load the rows that both have.
+
+    >>> padded_vocabulary(50257, 1), padded_vocabulary(50257, 8)
+    (50304, 51200)
+    """
+    if size < 0 or tensor_parallel < 1 or multiple < 1:
+        raise ArgumentError(
+            f"A vocabulary of {size} words cannot be padded for {tensor_parallel} ranks to a multiple of {multiple}.",
+            "Give positive numbers.",
+        )
+    step = multiple * tensor_parallel
+    return -(-size // step) * step
+
+
+def vocabulary_range(size: int, rank: int, world_size: int) -> Interval:
+    """The words of one rank; ``LayoutError`` if the ranks do not divide the vocabulary, ``OutOfRange`` for a rank.
+
+    >>> vocabulary_range(96, 1, 4)
+    (24, 48)
+    """
+    if world_size < 1 or size < 0 or size % world_size:
+        raise LayoutError(
+            f"A vocabulary of {size} words is not divisible by {world_size} ranks.", "Pad it with padded_vocabulary."
+        )
+    if not 0 <= rank < world_size:
+        raise OutOfRange(f"There is no rank {rank} of {world_size}.", f"Give a number from 0 to {world_size - 1}.")
+    return rank * size // world_size, (rank + 1) * size // world_size
+
+
+def _check_arguments(mesh: Mesh, parallel: str | None, gated: bool) -> None:
+    """Raise ``ArgumentError`` for a mesh or a kind of parallelism that Megatron does not have."""
+    for name in mesh.axis_names or ("",) * mesh.rank:
+        if name not in _AXES:
+            raise ArgumentError(f"The mesh {mesh} has an axis that Megatron lacks.", f"Use {', '.join(_AXES)}.")
+    if parallel is not None and parallel not in get_args(Parallel):
+        raise ArgumentError(f"parallel is {parallel!r}.", f"Give one of {get_args(Parallel)}, or None.")
+    if gated and parallel != "column":
+        raise ArgumentError(f"A gated tensor is column parallel, and parallel is {parallel!r}.", "Give 'column'.")
+
+
+def _tensor_axis(mesh: Mesh) -> str:
+    return "expert_tp" if "expert_tp" in (mesh.axis_names or ()) else "tp"
+
+
+def _cut(axis: Intervals, shape: tuple[int, ...], dim: int, mesh: Mesh, name: str, halves: int = 1) -> Intervals:
+    """Cut an axis of the tensor by a mesh axis: one equal part a device, or one of each of several halves."""
+    named = name in (mesh.axis_names or ())
+    count = mesh.shape[mesh.axis(name)] if named else 1
+    part = mesh.coordinates()[:, mesh.axis(name)] if named else np.zeros(mesh.size, np.int64)
+    extent = shape[dim]
+    if extent % (halves * count):
+        raise LayoutError(
+            f"Axis {dim} of the shape {shape} has {extent} indices, which Megatron does not cut into "
+            f"{halves * count} uneven parts.",
+            f"Choose a number of {name} ranks that divides it, or pad it (a vocabulary: padded_vocabulary).",
+        )
+    size = extent // (halves * count)
+    # The halves stay apart, also where one device holds both: each is a ShardedTensor.
+    device = np.repeat(axis.device, halves)
+    start = (np.arange(halves) * count + part[axis.device][:, None]).ravel() * size
+    return replace(axis, device=device, start=start, stop=start + size)
+
+
+def _singles(axis: Intervals) -> Intervals:
+    """The same indices with an interval for each, as each layer and each expert is a tensor."""
+    lengths = axis.stop - axis.start
+    device = np.repeat(axis.device, lengths)
+    ends = np.cumsum(lengths)
+    start = np.arange(len(device)) + np.repeat(axis.start - (ends - lengths), lengths)
+    return replace(axis, device=device, start=start, stop=start + 1)
+
+
+def _on_stage(layout: Layout, stage: int) -> Layout:
+    """The same layout, on the ranks of one pipeline stage alone."""
+    mesh = layout.mesh
+    named = "pp" in (mesh.axis_names or ())
+    count = mesh.shape[mesh.axis("pp")] if named else 1
+    if not -count <= stage < count:
+        raise OutOfRange(f"The mesh {mesh} has no pipeline stage {stage}.", f"It has {count}.")
+    if not named:
+        return layout
+    keep = mesh.coordinates()[layout.device, mesh.axis("pp")] == stage % count
+    return replace(layout, device=layout.device[keep], offset=layout.offset[keep], extent=layout.extent[keep])

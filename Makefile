@@ -15,6 +15,8 @@ BROWSER := .venv-browser/bin/python
 DOCS  := .venv-docs/bin/python
 BUILT := .venv-wheel/bin/python
 
+SCHEMA := .venv/bin/check-jsonschema --quiet --builtin-schema
+
 LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/tour.ipynb
 
 # The folders of tests that need nothing but the developer's tools.
@@ -46,6 +48,9 @@ check: .venv/installed ## lint, format, types, architecture, rules
 	$(DEV) -m ruff format --check $(LINTED)
 	$(DEV) -m mypy
 	$(DEV) -m vulture
+	$(SCHEMA) vendor.github-workflows .github/workflows/*.yml
+	$(SCHEMA) vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/checkpoint.yml
+	$(SCHEMA) vendor.citation-file-format CITATION.cff
 	$(DEV) -m pytest -q spec_tests/architecture spec_tests/project/test_repository.py spec_tests/docs/test_rules.py
 
 docs: .venv-docs/installed ## build the site in build/docs; warnings are errors, and so is a reference that leads nowhere

@@ -29,6 +29,7 @@ from shardvar.checkpoint.shares import commit_shards as commit_shards
 from shardvar.checkpoint.shares import save_shards as save_shards
 from shardvar.checkpoint.verify import verify as verify
 from shardvar.devices import track_transfers as track_transfers
+from shardvar.devices.redistribute import redistribute as redistribute
 from shardvar.layout import Partition as Partition
 from shardvar.layout import PartitionSpec as PartitionSpec
 from shardvar.layout import Region as Region

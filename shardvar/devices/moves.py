@@ -10,6 +10,7 @@ was copied. Moves within one device copy where the caller asked for a copy, and 
     move            a buffer's value on another device
     move_array      the same for an array, with source and target named
     copy_into       values into memory that lives on the target already
+    copy_all        several regions, as one message
     gather_into     rows of an array into memory that lives on the target already
     gather_parts    the same from arrays that each live on a device, as if they were one
 
@@ -144,6 +145,20 @@ def copy_into(out: Array, values: npt.ArrayLike, source: Device, target: Device)
     array = np.asarray(values)
     out[...] = array
     record_transfer(source, target, value_nbytes(array))
+
+
+def copy_all(
+    regions: Iterable[tuple[Array, Array]], source: Device, target: Device, combine: np.ufunc | None = None
+) -> None:
+    """``out[...] = values`` for each pair of ``regions``, or ``combine(out, values)``: one message for all of them."""
+    nbytes = 0
+    for out, values in regions:
+        if combine is None:
+            out[...] = values
+        else:
+            combine(out, values, out=out)
+        nbytes += value_nbytes(values)
+    record_transfer(source, target, nbytes)
 
 
 def gather_into(out: Array, array: Array, rows: Ints, source: Device, target: Device, at: Ints | None = None) -> None:

@@ -6,16 +6,22 @@ from shardvar.layouts.layout import Layout
 from shardvar.layouts.megatron import from_rank_offsets, megatron, padded_vocabulary, replica_id, vocabulary_range
 from shardvar.layouts.named_sharding import UNCONSTRAINED, named_sharding
 from shardvar.layouts.parameter_servers import parameter_servers
+from shardvar.layouts.redistribution import DeviceCopies, Redistribution, plan_redistribution
+from shardvar.layouts.steps import DTensorStep, dtensor_steps
 
 __all__ = [
     "UNCONSTRAINED",
     "DTensorPlacement",
+    "DTensorStep",
+    "DeviceCopies",
     "Layout",
     "Partial",
+    "Redistribution",
     "Replicate",
     "Shard",
     "StridedShard",
     "dtensor",
+    "dtensor_steps",
     "from_rank_offsets",
     "fsdp",
     "fsdp_flat",
@@ -24,6 +30,7 @@ __all__ = [
     "named_sharding",
     "padded_vocabulary",
     "parameter_servers",
+    "plan_redistribution",
     "replica_id",
     "vocabulary_range",
 ]

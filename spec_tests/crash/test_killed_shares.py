@@ -1,0 +1,174 @@
+"""Processes that are killed, interrupted or refused by the disk while they save one checkpoint together.
+
+Of two processes the first has saved its share; the second dies at each call that it makes of the operating system,
+from the first byte of its share to the end of the commit. The old checkpoint or the new one is there, whole, whoever
+looks; the same run goes on where the second process died, and any other save finds the way free.
+"""
+
+import errno
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import ArgumentError, CheckpointError, CheckpointNotFound, IncompleteCheckpoint, StorageError
+from spec_tests.helpers.faulty_storage import kill_myself
+from spec_tests.helpers.killed_writers import in_child
+from spec_tests.helpers.shared_saves import demo_share, demo_tensors
+from spec_tests.helpers.system_calls import Disk, snapshot, survivors
+
+FINISHED = re.compile(r"ck\.svindex|ck\.svdata-[0-9a-f]{16}-\d{5}-of-\d{5}")
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is forced to the disk is seen without one: by the events of a power cut."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def save_share(place: Path, seed: int, process: int, *, commit: bool) -> None:
+    """Save what one of two processes holds, as the run whose name is the seed."""
+    share = demo_share(seed, process, 2)
+    sv.save_shards(place / "ck", share, process=process, num_processes=2, run=str(seed), commit=commit, timeout=0)
+
+
+def prepare(place: Path, *, is_there: bool) -> None:
+    """The old checkpoint, if there is one, and the share of the first process."""
+    place.mkdir()
+    if is_there:
+        for process in range(2):
+            save_share(place, 1, process, commit=process == 1)
+    save_share(place, 2, 0, commit=False)
+
+
+def state(place: Path) -> int:
+    """Return the seed of the checkpoint that is there, 0 for none; anything else is an error."""
+    try:
+        read = sv.load(place / "ck")
+    except CheckpointNotFound:
+        return 0
+    seed = int(read["step"])
+    assert all(np.array_equal(read[key], array) for key, array in demo_tensors(seed).items()), "a mixture"
+    return seed
+
+
+def finish(place: Path) -> None:
+    """Go on with the same run: the second process saves again, unless the run is committed."""
+    try:
+        save_share(place, 2, 1, commit=True)
+    except ArgumentError as error:
+        assert "is committed already" in error.cause
+
+
+def assert_clean(place: Path, files: int = 2) -> None:
+    assert sv.verify(place / "ck").ok
+    assert len(os.listdir(place)) == 1 + files, os.listdir(place)
+    assert all(FINISHED.fullmatch(name) for name in os.listdir(place)), os.listdir(place)
+
+
+def ends(tmp_path: Path, *, is_there: bool, end: Callable[[Path, int], bool]) -> Iterator[tuple[Path, int]]:
+    """For each call of the second process: the directory in which it came to its end there, and the call's number."""
+    prepare(tmp_path / "prepared", is_there=is_there)
+    for at in range(1000):
+        place = tmp_path / "place"
+        shutil.copytree(tmp_path / "prepared", place)
+        has_ended = end(place, at)
+        if not has_ended:
+            return
+        yield place, at
+        shutil.rmtree(place)
+    pytest.fail("the run does not come to its end")
+
+
+def killed(place: Path, at: int) -> bool:
+    """Kill the second process at a call; return False if it comes to its end before."""
+
+    def save() -> int:
+        with Disk(str(place), at, kill_myself, lambda nbytes: nbytes // 2).meeting():
+            save_share(place, 2, 1, commit=True)
+        return 0
+
+    code = in_child(save)
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_process_that_is_killed_leaves_the_old_or_the_new_and_the_same_run_goes_on(
+    is_there: bool, tmp_path: Path
+) -> None:
+    seen = set()
+    for place, at in ends(tmp_path, is_there=is_there, end=killed):
+        found = state(place)
+        seen.add(found)
+        if at % 3 == 0:  # by the process itself, started again
+            finish(place)
+        elif at % 3 == 1:  # by any process that commits what is complete, or starts what is not
+            try:
+                sv.commit_shards(place / "ck", num_processes=2, run="2")
+            except IncompleteCheckpoint:
+                finish(place)
+        else:
+            sv.save(place / "ck", demo_tensors(2))
+        assert state(place) == 2, at
+        if found == 2:  # killed after the commit: what it did not remove is left to the next one
+            sv.save(place / "ck", demo_tensors(2))
+        assert_clean(place, files=1 if found == 2 or at % 3 == 2 else 2)
+    assert seen == {int(is_there), 2}
+
+
+@pytest.mark.parametrize("kind", [errno.ENOSPC, KeyboardInterrupt])
+def test_an_error_or_an_interrupt_leaves_the_old_or_the_new_and_another_run_is_clean(
+    kind: int | type[KeyboardInterrupt], tmp_path: Path
+) -> None:
+    seen = set()
+
+    def fail(place: Path, at: int) -> bool:
+        fault = kind if isinstance(kind, type) else lambda: OSError(kind, os.strerror(kind))
+
+        def save() -> int:  # in another process, whose lock ends with it
+            disk = Disk(str(place), at, fault)
+            with disk.meeting(), suppress(StorageError, CheckpointError, KeyboardInterrupt):
+                save_share(place, 2, 1, commit=True)
+            return int(disk.taken > at)
+
+        return bool(in_child(save))
+
+    for place, at in ends(tmp_path, is_there=True, end=fail):
+        seen.add(state(place))
+        for process in range(2):
+            save_share(place, 3, process, commit=process == 1)
+        assert state(place) == 3, at
+        assert_clean(place)
+    assert seen == {1, 2}
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_power_cut_leaves_the_old_or_the_new_and_the_new_once_the_call_has_returned(
+    is_there: bool, tmp_path: Path
+) -> None:
+    place = tmp_path / "run"
+    prepare(place, is_there=is_there)
+    before, disk = snapshot(place), Disk(str(place))
+    with disk.meeting():
+        save_share(place, 2, 1, commit=True)
+    seen = set()
+    for is_done, files in survivors(before, disk.events):
+        left = tmp_path / "left"
+        left.mkdir()
+        for name, octets in files.items():
+            (left / name).write_bytes(octets)
+        found = state(left)
+        seen.add(found)
+        assert found == 2 or (found == int(is_there) and not is_done), sorted(files)
+        if found:
+            assert sv.verify(left / "ck").ok
+        shutil.rmtree(left)
+    assert seen == {int(is_there), 2}

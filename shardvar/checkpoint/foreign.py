@@ -21,7 +21,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.table import format_names
 from shardvar.pictures.words import count, named
-from shardvar.storage.local import LocalStorage, split_path
+from shardvar.storage.places import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.wire.kinds import SNIFF_NBYTES, FileKind, kind_of
 
@@ -67,11 +67,18 @@ _FOLDERS = (
 def explain(path: str | os.PathLike[str], near: str | None) -> ShardvarError:
     """Return the error that says what is at a path without a checkpoint; ``near`` is a remedy for a misspelt one."""
     shown = os.fspath(path)
-    if not os.path.lexists(path):
+    storage, name = split_place(path)
+    if not _exists(path, storage, name):
         remedy = near or "Give its prefix, its index file, one of its data files or its directory."
         return CheckpointNotFound(f"There is no checkpoint at {shown}.", remedy)
-    storage, name = split_path(path)
     return _file_error(shown, storage, name, near) if name else _folder_error(shown, storage)
+
+
+def _exists(path: str | os.PathLike[str], storage: Storage, name: str) -> bool:
+    """Return True if something has that path; folders of a bucket exist if something is in them."""
+    if storage.local_path is not None:
+        return os.path.lexists(path)
+    return name in storage.names() if name else bool(storage.names() or storage.folders())
 
 
 def kind_of_folder(names: Iterable[str]) -> FileKind | None:
@@ -80,7 +87,7 @@ def kind_of_folder(names: Iterable[str]) -> FileKind | None:
     return next((kind for pattern, kind in _FOLDERS if any(re.fullmatch(pattern, each) for each in names)), None)
 
 
-def _file_error(shown: str, storage: LocalStorage, name: str, near: str | None) -> ShardvarError:
+def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> ShardvarError:
     """Return the error of a file of no format."""
     formats = f"The formats are {', '.join(format_names())}."
     first = _head(storage, name)
@@ -101,7 +108,7 @@ def _kind(name: str, first: bytes) -> FileKind | None:
     return by_name if by_name and by_name.is_lost else kind_of(first) or by_name
 
 
-def _folder_error(shown: str, storage: LocalStorage) -> ShardvarError:
+def _folder_error(shown: str, storage: Storage) -> ShardvarError:
     """Return the error of a folder without a checkpoint."""
     files, folders = storage.names(), storage.folders()
     kind = kind_of_folder([os.path.basename(storage.path), *folders, *files])
@@ -123,8 +130,9 @@ def _kinds_in(storage: Storage, names: Sequence[str]) -> list[tuple[str, FileKin
     """Return the kinds of a few files of a folder: those named as models are, and the largest; lost ones first."""
     sizes = dict[str, int]()
     for name in names:
-        with suppress(OSError):
-            sizes[name] = os.stat(os.path.join(storage.path, name)).st_size
+        status = storage.status(name)
+        if status is not None:
+            sizes[name] = status.nbytes
     order = sorted(sizes, key=lambda name: (name.endswith(_MODELS), sizes[name]), reverse=True)
     kinds = []
     for name in order[:_LOOKED_AT]:

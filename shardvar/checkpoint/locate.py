@@ -27,7 +27,8 @@ from shardvar.formats.table import (
     usual_name,
 )
 from shardvar.pictures.words import similar
-from shardvar.storage.local import LocalStorage, split_path
+from shardvar.storage.places import split_place
+from shardvar.storage.protocol import Storage
 
 Path = str | os.PathLike[str]
 
@@ -35,6 +36,8 @@ _DEPTH = 3
 """The levels of folders that are searched below a folder without a checkpoint: RUN/checkpoints/STEP/default."""
 _MAX_FOLDERS = 10_000
 """The folders that are searched at the most."""
+_VARIABLES = "variables"
+"""The directory in which a SavedModel keeps its checkpoint."""
 _LISTED = 20
 """The checkpoints that an error lists."""
 
@@ -45,7 +48,7 @@ class Location:
 
     format: Format
     """The format of the checkpoint."""
-    storage: LocalStorage
+    storage: Storage
     """The directory that holds it."""
     name: str
     """Its name there, as the format calls it."""
@@ -74,15 +77,18 @@ class Location:
 
 def find_checkpoints(path: Path) -> list[Location]:
     """Return every checkpoint that a path may mean: as a prefix, an index file, a directory, or a data file."""
-    storage, name = split_path(path)
+    return _found_at(*split_place(path))
+
+
+def _found_at(storage: Storage, name: str) -> list[Location]:
+    """The checkpoints that a name may mean in a directory; without a name, all of it."""
     found = _locate(storage, name)
-    if not found and not name:
-        # A SavedModel keeps its checkpoint in a directory of this name.
-        found = _locate(LocalStorage(os.path.join(storage.path, "variables")), "")
+    if not found and not name and _VARIABLES in storage.folders():
+        found = _locate(storage.folder(_VARIABLES), "")
     return found
 
 
-def _locate(storage: LocalStorage, name: str) -> list[Location]:
+def _locate(storage: Storage, name: str) -> list[Location]:
     """The checkpoints of all formats that a name may mean in a directory."""
     sides: list[Format] = []
     found: list[Location] = []
@@ -108,25 +114,29 @@ def find_below(path: Path) -> list[Location]:
     A folder of steps has its checkpoints one or two folders down, a pipeline in a folder for each component. A folder
     is not searched if a checkpoint is in it. ``AmbiguousPath`` if there are too many folders.
     """
-    found = find_checkpoints(path)
-    storage, name = split_path(path)
+    storage, name = split_place(path)
+    return _found_below(path, storage, _found_at(storage, name), name)
+
+
+def _found_below(path: Path, storage: Storage, found: list[Location], name: str) -> list[Location]:
+    """The checkpoints ``found`` in a directory, otherwise those of the folders below it, in natural order."""
     if not found and not name:
-        level, left = [storage.path], _MAX_FOLDERS
+        level, left = [storage], _MAX_FOLDERS
         for _ in range(_DEPTH):
             level = [folder for each in level for folder in _folders_in(each)]
             left -= len(level)
             if left < 0:
                 cause = f"{os.fspath(path)} has no checkpoint itself, and more than {_MAX_FOLDERS:,} folders below it."
                 raise AmbiguousPath(cause, "Give the path of a folder nearer to the checkpoint.")
-            here = {folder: find_checkpoints(folder) for folder in level}
-            found += [location for locations in here.values() for location in locations]
-            level = [folder for folder, locations in here.items() if not locations]
+            here = [(folder, _found_at(folder, "")) for folder in level]
+            found += [location for _, locations in here for location in locations]
+            level = [folder for folder, locations in here if not locations]
     return sorted(found, key=lambda each: natural_key(each.path)) if len(found) > 1 else found
 
 
-def _folders_in(path: str) -> list[str]:
-    """The paths of the folders in a folder, apart from hidden ones."""
-    return [os.path.join(path, name, "") for name in LocalStorage(path).folders() if not name.startswith(".")]
+def _folders_in(storage: Storage) -> list[Storage]:
+    """The folders in a folder, apart from hidden ones."""
+    return [storage.folder(name) for name in storage.folders() if not name.startswith(".")]
 
 
 def find_checkpoint(path: Path) -> Location:
@@ -143,8 +153,9 @@ def several(path: Path, found: Sequence[Location]) -> AmbiguousPath:
     """Return the error of a path that may mean any of several checkpoints."""
     listed = ", ".join(f"{_unambiguous(each)} ({each.format.name})" for each in found[:_LISTED])
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
-    below = [parts(path, each) for each in found]
-    kind = kind_of_folder([os.path.basename(split_path(path)[0].path), *(name for names in below for name in names)])
+    folder = split_place(path)[0].path
+    below = [parts(folder, each) for each in found]
+    kind = kind_of_folder([os.path.basename(folder), *(name for names in below for name in names)])
     cause = f"{os.fspath(path)} may mean {listed}{more}."
     if kind and not kind.is_lost:
         return AmbiguousPath(f"{cause} It is {kind.what}.", kind.remedy)
@@ -152,15 +163,15 @@ def several(path: Path, found: Sequence[Location]) -> AmbiguousPath:
     return AmbiguousPath(cause, f"Give the path of one of them{newest}.")
 
 
-def parts(path: Path, found: Location) -> list[str]:
-    """Return the names that lead from a folder to a checkpoint below it."""
-    return os.path.relpath(found.path, split_path(path)[0].path).split(os.sep)
+def parts(folder: str, found: Location) -> list[str]:
+    """Return the names that lead from a folder, or from its URL, to a checkpoint below it."""
+    return os.path.relpath(found.path, folder).split(os.sep)
 
 
 def _nearest(path: Path) -> str | None:
     """The checkpoint whose name is nearest to a misspelt path, as a remedy."""
-    storage, name = split_path(path)
-    there = {each.name for each in find_checkpoints(storage.path + os.sep)} | set(storage.folders())
+    storage, name = split_place(path)
+    there = {each.name for each in _found_at(storage, "")} | set(storage.folders())
     near = similar(name, sorted(there)) if name else []
     return f"Did you mean {os.path.join(os.path.dirname(os.fspath(path)), near[0])}?" if near else None
 
@@ -171,7 +182,7 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
     ``otherwise`` is the format of a path whose ending says nothing. The path of a format whose checkpoints are folders
     is that of the folder, which need not exist, or of the index in it.
     """
-    storage, name = split_path(path)
+    storage, name = split_place(path)
     ending = format_of_name(name or os.path.basename(storage.path))
     form = format_named(format_name or ending or otherwise)
     index = form.capabilities.folder_index
@@ -180,7 +191,7 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
         if not is_inside and name in storage.names():
             cause = f"{os.fsdecode(path)} is a file, and a checkpoint of the format {form.name} is a folder."
             raise TargetExists(cause, "Choose another name.")
-        folder = storage if is_inside else split_path(os.path.join(os.fsdecode(path), ""))[0]
+        folder = storage if is_inside else split_place(os.path.join(os.fsdecode(path), ""))[0]
         return Location(form, folder, index)
     name = name or usual_name(form.name)
     if not name:
@@ -190,6 +201,9 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
 
 def is_same(a: Location, b: Location) -> bool:
     """Return True if two names are of the same checkpoint or of the same file, also if one leads through a link."""
+    if a.storage.local_path is None or b.storage.local_path is None:
+        # Buckets have no links. A path of a file means that file in any format.
+        return a.path == b.path or (a.format.name == b.format.name and a.storage == b.storage and a.stem == b.stem)
     if os.path.realpath(a.path) == os.path.realpath(b.path):
         # Checkpoints of several formats may share a prefix. A path of a file means that file in any format.
         return a.format.name == b.format.name or os.path.isfile(a.path)

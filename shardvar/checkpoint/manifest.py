@@ -35,7 +35,8 @@ from shardvar.errors import (
 from shardvar.formats.files import write_file
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import names_of_target
-from shardvar.storage.local import LocalStorage, split_path
+from shardvar.storage.places import split_place
+from shardvar.storage.protocol import Storage
 
 ENDING = ".sha256"
 """The ending of a manifest's name; before it is the checkpoint's."""
@@ -113,7 +114,7 @@ def _key(text: str) -> str | None:
 
 def read_manifest(path: Path) -> Manifest:
     """Return the manifest in a file."""
-    storage, name = split_path(path)
+    storage, name = split_place(path)
     file = storage.open(name)
     try:
         return decode_manifest(file.read(0, file.size), os.fspath(path))
@@ -140,7 +141,7 @@ def write_manifest(report: DigestReport, force: bool = False) -> str:
     path = manifest_path(found)
     manifest = Manifest(path, report.tensors, _digest_files(found))
     octets = encode_manifest(manifest)
-    storage, name = split_path(path)
+    storage, name = split_place(path)
     with storage.lock(name):
         if name in storage.names() and not force:
             raise TargetExists(f"{path} exists.", "Compare with it (--against), or pass force=True (--force).")
@@ -162,7 +163,7 @@ def _digest_files(found: Location) -> dict[str, str]:
     return {f"{folder}{name}": value for name, value in zip(there, digests, strict=True)}
 
 
-def _digest_file(storage: LocalStorage, name: str) -> str:
+def _digest_file(storage: Storage, name: str) -> str:
     file = storage.open(name)
     try:
         state = hashlib.sha256()

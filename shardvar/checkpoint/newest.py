@@ -11,7 +11,6 @@ A checkpoint that was not finished is passed over, and listed with the others.
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from shardvar.checkpoint.foreign import kind_of_folder
@@ -20,7 +19,8 @@ from shardvar.checkpoint.objects.state_file import STATE_FILE, read_state_file
 from shardvar.checkpoint.steps import differing, in_series
 from shardvar.errors import AmbiguousPath
 from shardvar.formats.table import format_of_name, names_of_target
-from shardvar.storage.local import LocalStorage, split_path
+from shardvar.storage.places import split_place
+from shardvar.storage.protocol import Storage
 
 _MEGATRON, _DEEPSPEED = "latest_checkpointed_iteration.txt", "latest"
 _POINTER_NBYTES = 256
@@ -67,7 +67,8 @@ def newest_checkpoint(path: Path) -> str:
 def candidates_of(path: Path) -> list[Candidate]:
     """Return the checkpoints that a path may mean, in natural order."""
     found = find_below(path)
-    steps = differing([parts(path, each) for each in found])
+    folder = split_place(path)[0].path if len(found) > 1 else os.curdir  # of one, the last component counts
+    steps = differing([parts(folder, each) for each in found])
     return [
         Candidate(each, step, _saved(each), _is_finished(each, step)) for each, step in zip(found, steps, strict=True)
     ]
@@ -76,14 +77,14 @@ def candidates_of(path: Path) -> list[Candidate]:
 def newest_among(path: Path, found: Sequence[Candidate]) -> list[Candidate]:
     """Return the newest of some checkpoints; several if they are of one step, none if nothing tells."""
     finished = [each for each in found if each.is_finished]
-    stated = _stated(split_path(path)[0], finished)
+    stated = _stated(split_place(path)[0], finished)
     if stated:
         return stated
     series = in_series([each.step for each in finished])
     return [each for each in finished if each.step == series[-1]] if series else []
 
 
-def _stated(storage: LocalStorage, found: Sequence[Candidate]) -> list[Candidate]:
+def _stated(storage: Storage, found: Sequence[Candidate]) -> list[Candidate]:
     """The checkpoints of the step that a file in the folder names, as far as they exist."""
     names = storage.names()
     state = read_state_file(storage, STATE_FILE) if STATE_FILE in names else None
@@ -97,7 +98,7 @@ def _stated(storage: LocalStorage, found: Sequence[Candidate]) -> list[Candidate
     return [each for each in found if each.step == name]
 
 
-def _pointer(storage: LocalStorage, name: str) -> str:
+def _pointer(storage: Storage, name: str) -> str:
     """The text of a small file."""
     file = storage.open(name)
     try:
@@ -114,8 +115,9 @@ def _last_number(text: str) -> int | None:
 def _saved(found: Location) -> float | None:
     """The time of the last change of the first file that exists of those a checkpoint may be named by."""
     for name in names_of_target(found.name, found.format.name):
-        with suppress(OSError):
-            return os.stat(os.path.join(found.storage.path, name)).st_mtime
+        status = found.storage.status(name)
+        if status is not None:
+            return status.changed
     return None
 
 

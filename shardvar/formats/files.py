@@ -58,14 +58,7 @@ def read_beginning(storage: Storage, name: str, nbytes: int) -> bytes:
 
 def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
     """Return True if another file than the open ``file`` has that name now; a missing file was not replaced."""
-    try:
-        other = storage.open(name)
-    except MissingFile:
-        return False
-    try:
-        return other.stamp != file.stamp
-    finally:
-        other.close()
+    return storage.stamp(name) not in (None, file.stamp)
 
 
 def replaced_error(name: str) -> CorruptCheckpoint:

@@ -10,7 +10,14 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
-from shardvar.errors import ArgumentError, ArgumentTypeError, InvalidCheckpoint, ShardvarError, StorageError
+from shardvar.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    InvalidCheckpoint,
+    MissingFile,
+    ShardvarError,
+    StorageError,
+)
 from shardvar.storage.posix import (
     LocalReadableFile,
     LocalWritableFile,
@@ -21,6 +28,7 @@ from shardvar.storage.posix import (
     sync,
     writing,
 )
+from shardvar.storage.protocol import FileStatus
 
 _NAME_NBYTES = 255
 """The longest name that the usual file systems take."""
@@ -35,6 +43,11 @@ class LocalStorage:
 
     path: str
     """The directory's path."""
+
+    @property
+    def local_path(self) -> str:
+        """The directory's path."""
+        return self.path
 
     def open(self, name: str) -> LocalReadableFile:
         """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a regular file."""
@@ -53,6 +66,15 @@ class LocalStorage:
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
+    def stamp(self, name: str) -> str | None:
+        """Return the stamp of the file that has the name at this moment; None if it is missing."""
+        try:
+            file = self.open(name)
+        except MissingFile:
+            return None
+        file.close()
+        return file.stamp
+
     def folders(self) -> list[str]:
         """Return the names of the directories in the directory, sorted, without symbolic links."""
         with reading(self.path):
@@ -65,6 +87,14 @@ class LocalStorage:
     def folder(self, name: str) -> "LocalStorage":
         """Return a directory in the directory; it need not exist."""
         return LocalStorage(self._join(name, InvalidCheckpoint))
+
+    def status(self, name: str) -> FileStatus | None:
+        """Return size and age of a file in the directory; None if it does not exist, or cannot be looked at."""
+        try:
+            status = os.stat(self._join(name))
+        except OSError:
+            return None
+        return FileStatus(status.st_size, status.st_mtime)
 
     def tree(self) -> dict[str, int]:
         """Return the sizes of all files in the directory and below it, by their paths with "/", sorted by path."""

@@ -7,8 +7,20 @@ Whether a commit survives a crash depends on two promises of a storage: ``Writab
 are on the disk, and ``rename`` replaces a name in one step and returns once that step is on the disk.
 """
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    """Size and age of a file, as its folder tells them."""
+
+    nbytes: int
+    """The number of bytes."""
+    changed: float | None
+    """The time of the last change, in seconds since the Epoch; None if it is not known."""
 
 
 class ReadableFile(Protocol):
@@ -67,6 +79,10 @@ class Storage(Protocol):
     def path(self) -> str:
         """The directory's path, for messages."""
 
+    @property
+    def local_path(self) -> str | None:
+        """The directory's path on the local disk; None if the files are not on a local disk."""
+
     def open(self, name: str) -> ReadableFile:
         """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a regular file."""
 
@@ -76,11 +92,17 @@ class Storage(Protocol):
     def names(self) -> list[str]:
         """Return the names of the files in the directory, sorted."""
 
+    def stamp(self, name: str) -> str | None:
+        """Return the ``ReadableFile.stamp`` of the file that has the name at this moment; None if it is missing."""
+
     def folders(self) -> list[str]:
         """Return the names of the directories in the directory, sorted, without symbolic links."""
 
     def folder(self, name: str) -> "Storage":
         """Return a directory in the directory; it need not exist."""
+
+    def status(self, name: str) -> FileStatus | None:
+        """Return size and age of a file in the directory; None if it does not exist."""
 
     def tree(self) -> dict[str, int]:
         """Return the sizes of all files in the directory and below it, by their paths with "/", sorted by path.
@@ -102,3 +124,15 @@ class Storage(Protocol):
 
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Hold ``name`` for one writer; ``LockHeld`` at once if another holds it. The lock ends with its process."""
+
+    def make(self) -> None:
+        """Make the directory, and those above it, if they do not exist."""
+
+    def check_writable(self, name: str) -> None:
+        """Raise what ``make`` and ``lock`` would raise, as far as it can be known; nothing is changed."""
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raise if one of the names cannot be that of a new file."""
+
+    def free_nbytes(self) -> int:
+        """Return the bytes for which the directory has room."""

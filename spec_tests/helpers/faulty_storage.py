@@ -125,9 +125,17 @@ class FaultyStorage:
     def path(self) -> str:
         return self.inner.path
 
+    @property
+    def local_path(self) -> str:
+        return self.inner.path
+
     def open(self, name: str) -> ReadableFile:
         self.fault.live()
         return self.inner.open(name)
+
+    def stamp(self, name: str) -> str | None:
+        self.fault.live()
+        return self.inner.stamp(name)
 
     def names(self) -> list[str]:
         self.fault.live()
@@ -175,7 +183,7 @@ def failing(directory: Path, fault: Fault) -> Iterator[None]:
         storage, name = split_path(path)
         return (FaultyStorage(storage, fault) if Path(storage.path) == directory else storage), name
 
-    with mock.patch("shardvar.checkpoint.locate.split_path", faulty_split):
+    with mock.patch("shardvar.checkpoint.locate.split_place", faulty_split):
         yield
 
 

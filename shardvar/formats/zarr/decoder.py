@@ -150,7 +150,10 @@ class Decoder:
 
     def _place(self, path: str) -> dict[str, Any]:
         # TensorStore takes paths that are absolute and free of links that lead up.
-        folder = os.path.realpath(self.storage.path) + "/"
+        if self.storage.local_path is None:
+            cause = f"{self.storage.path} is not on a local disk, where alone compressed chunks and OCDBT are read."
+            raise UnsupportedError(cause, "Copy the checkpoint to a local disk.")
+        folder = os.path.realpath(self.storage.local_path) + "/"
         if not self.is_ocdbt:
             return {"driver": "file", "path": folder + path}
         base = {"driver": "file", "path": folder}

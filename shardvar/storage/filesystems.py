@@ -1,0 +1,148 @@
+"""File systems of fsspec, such as ``hf://``, ``sftp://`` and ``hdfs://``: the one module that imports it.
+
+A read cannot state the version that it is of, so a file that is replaced while it is read is noticed by the checksums
+alone, or when it is opened anew. Nothing is written: fsspec cannot replace a file only if it is unchanged.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Self
+
+from shardvar.errors import (
+    ArgumentError,
+    MissingExtra,
+    MissingFile,
+    ShardvarError,
+    StorageError,
+    UnsupportedError,
+)
+from shardvar.forks import new_lock
+from shardvar.storage.remote import FolderListing, Head
+
+_lock = new_lock()
+_processes: dict[str, int] = {}
+"""The process that used fsspec first."""
+
+_TIMES = ("mtime", "last_modified", "LastModified", "created")
+"""The names under which file systems give the time of the last change."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesystemClient:
+    """The requests to one file system."""
+
+    root: str
+    """Scheme and server, or scheme and first step, without "/" at its end."""
+    _opened: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        return type(self), (self.root,)  # a file system that is pickled may have keys in it
+
+    def place(self, key: str) -> str:
+        """Return the URL of a key, for messages and for users."""
+        return f"{self.root}/{key}" if key else self.root
+
+    def head(self, key: str) -> Head:
+        """Return the facts of a file; ``MissingFile`` if it does not exist."""
+        with self._asking(key) as (system, base):
+            found = system.info(_below(base, key))
+        if found.get("type") != "file":
+            raise MissingFile(f"{self.place(key)} is not a file.", "Find the file, or use another checkpoint.")
+        return _head_of_info(found)
+
+    def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
+        """Return the bytes that the server sends for a range, none of them beyond the size that ``head`` tells."""
+        with self._asking(key) as (system, base):
+            # Without this, files of systems that are not asynchronous read 5 MiB ahead.
+            options = {} if getattr(system, "async_impl", False) else {"cache_type": "none"}
+            return memoryview(
+                system.cat_file(_below(base, key), start=start, end=min(start + nbytes, head.nbytes), **options)
+            )
+
+    def listing(self, key: str) -> FolderListing:
+        """Return the content of a folder; empty if it does not exist."""
+        try:
+            with self._asking(key) as (system, base):
+                path = _below(base, key)
+                found = [each for each in system.ls(path, detail=True) if _name(each) != path.rpartition("/")[2]]
+        except MissingFile:
+            return FolderListing({}, [])
+        files = {_name(each): _head_of_info(each) for each in found if each["type"] == "file"}
+        return FolderListing(files, sorted(_name(each) for each in found if each["type"] == "directory"))
+
+    def walk(self, key: str) -> dict[str, int]:
+        """Return the sizes of all files below a folder, by their paths from it."""
+        with self._asking(key) as (system, base):
+            path = _below(base, key)
+            found = system.find(path, detail=True)
+            return {name.strip("/")[len(path.strip("/")) :].strip("/"): each["size"] for name, each in found.items()}
+
+    @contextmanager
+    def _asking(self, key: str) -> Iterator[tuple[Any, str]]:
+        """Give the file system and the path of the root in it, and turn its errors into those of shardvar."""
+        try:
+            yield self._system()
+        except ShardvarError:
+            raise
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise MissingFile(f"{self.place(key)} is missing.", "Find the file, or use another checkpoint.") from error
+        except Exception as error:  # noqa: BLE001 - each file system raises errors of its library
+            cause = f"{self.place(key)} does not answer as it should: {_first_words(error)}."
+            raise StorageError(cause, "Check address, credentials and connection, and try again.") from None
+
+    def _system(self) -> tuple[Any, str]:
+        with _lock:
+            if _processes.setdefault("first", os.getpid()) != os.getpid():
+                cause = "This process was forked from one that has used a remote file system, whose threads it lacks."
+                raise UnsupportedError(cause, "Start it with multiprocessing's method 'spawn', or fork before.")
+            if "" not in self._opened:
+                self._opened[""] = _open_system(self.root)
+            found: tuple[Any, str] = self._opened[""]
+            return found
+
+
+def _open_system(root: str) -> tuple[Any, str]:
+    """Return a file system, and the path of the root in it."""
+    scheme = root.partition("://")[0]
+    try:
+        from fsspec.core import url_to_fs
+        from fsspec.registry import known_implementations, registry
+    except ImportError:
+        cause = f"Reading {scheme}:// needs the package fsspec, which is not installed."
+        raise MissingExtra(cause, "Install it: pip install 'shardvar[cloud]'.") from None
+    if scheme not in known_implementations and scheme not in registry:
+        raise ArgumentError(
+            f"The scheme {scheme}:// is not known.", "Use s3, gs, az, abfs, https, or a scheme that fsspec knows."
+        )
+    try:
+        system, base = url_to_fs(root, use_listings_cache=False)
+    except ImportError as error:
+        raise MissingExtra(f"Reading {scheme}:// needs a package that is not installed.", f"{error}.") from None
+    return system, base
+
+
+def _below(base: str, key: str) -> str:
+    return f"{base.rstrip('/')}/{key}" if key else base
+
+
+def _name(found: Mapping[str, Any]) -> str:
+    """Return the bare name of an item of a listing."""
+    return str(found["name"]).rstrip("/").rpartition("/")[2]
+
+
+def _head_of_info(found: Mapping[str, Any]) -> Head:
+    """Return the facts that fsspec gives of a file; its version is all that is said of it."""
+    time = next((found[name] for name in _TIMES if found.get(name) is not None), None)
+    changed = time.timestamp() if isinstance(time, datetime) else float(time) if isinstance(time, int | float) else None
+    tag = next((found[name] for name in ("ETag", "etag", "blob_id", "sha256") if found.get(name)), None)
+    return Head(found["size"], str(tag or changed or ""), changed)
+
+
+def _first_words(error: BaseException) -> str:
+    """Return the first line of an error's text, without the queries of URLs in it, which may be signatures."""
+    line = (str(error).splitlines() or [""])[0] or type(error).__name__
+    return re.sub(r"\?\S+", "", line).strip().rstrip(".")

@@ -1,0 +1,184 @@
+"""Buckets of S3, Google Cloud Storage and Azure, and files of web servers: the one module that imports obstore.
+
+Credentials are those that obstore finds itself (the environment, a service account, an instance's role). None is taken
+from a URL, kept, pickled or shown: an ``ObjectClient`` pickles its root alone, and makes its store when it is used.
+
+obstore's errors have one line and then pages of the server's answer; the line alone is kept, without the query of any
+URL in it. Its threads do not survive a fork: a child of a process that has used it is refused, since it would wait for
+ever.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Self
+from urllib.parse import quote
+
+from shardvar.errors import (
+    ArgumentError,
+    CorruptCheckpoint,
+    MissingExtra,
+    MissingFile,
+    ShardvarError,
+    StorageError,
+    UnsupportedError,
+)
+from shardvar.forks import new_lock
+from shardvar.storage.remote import FolderListing, Head
+
+OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss", "https", "http"])
+"""The schemes of URLs that this module serves."""
+
+_RETRIES: dict[str, Any] = {
+    "max_retries": 6,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2},
+}
+"""Seven attempts within a minute: throttling passes in that time, and one does not wait longer for a server."""
+
+_CLIENT = {"timeout": "120s", "connect_timeout": "5s"}
+"""A request with its body may take two minutes: 8 MiB at 70 KB/s."""
+
+_ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
+"""The variables by which obstore allows a service that is not encrypted, such as one on this machine."""
+
+_lock = new_lock()
+_loaded: dict[str, Any] = {}
+"""The module, and the process that imported it."""
+
+
+def _obstore() -> Any:
+    """Return the module; ``MissingExtra`` if it is not installed."""
+    with _lock:
+        if not _loaded:
+            try:
+                import obstore
+                import obstore.store
+            except ImportError:
+                cause = "Reading and writing in buckets needs the package obstore, which is not installed."
+                raise MissingExtra(cause, "Install it: pip install 'shardvar[cloud]'.") from None
+            _loaded.update(module=obstore, process=os.getpid())
+        if _loaded["process"] != os.getpid():
+            cause = "This process was forked from one that has used a bucket, whose threads it does not have."
+            raise UnsupportedError(cause, "Start it with multiprocessing's method 'spawn', or fork before.")
+        return _loaded["module"]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectClient:
+    """The requests to one bucket, container or web server."""
+
+    root: str
+    """The URL of the bucket or the server, without "/" at its end."""
+    _stores: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        return type(self), (self.root,)  # a store that is pickled may have keys in it
+
+    @property
+    def is_web(self) -> bool:
+        """Return True for a web server, which lists nothing."""
+        return self.root.startswith("http")
+
+    def place(self, key: str) -> str:
+        """Return the URL of a key, for messages and for users."""
+        return f"{self.root}/{quote(key) if self.is_web else key}" if key else self.root
+
+    def head(self, key: str) -> Head:
+        """Return the facts of a file; ``MissingFile`` if it does not exist."""
+        with self._asking(key):
+            return _head_of(_obstore().head(self._store(), key))
+
+    def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
+        """Return the bytes that the server sends for a range; ``CorruptCheckpoint`` if the file has another version."""
+        options: dict[str, Any] = {"range": (start, start + nbytes)}
+        if head.version and not self.is_web:
+            options["if_match"] = f'"{head.version}"'
+        with self._asking(key):
+            answer = _obstore().get(self._store(), key, options=options)
+            found = _head_of(answer.meta)
+            if found.nbytes != head.nbytes or found.version != head.version:
+                raise self._replaced(key)
+            return memoryview(answer.bytes())
+
+    def listing(self, key: str) -> FolderListing:
+        """Return the content of a folder; empty if it does not exist."""
+        if self.is_web:
+            raise UnsupportedError(
+                f"{self.place(key)} is a folder of a web server, which cannot be listed.",
+                "Give the URL of a file: the index of a checkpoint, or its only file.",
+            )
+        try:
+            with self._asking(key):
+                found = _obstore().list_with_delimiter(self._store(), key or None)
+        except MissingFile:
+            raise StorageError(f"{self.root} does not exist.", "Create the bucket, or check its name.") from None
+        first = len(key) + 1 if key else 0
+        files = {each["path"][first:]: _head_of(each) for each in found["objects"] if len(each["path"]) > first}
+        return FolderListing(files, sorted(path[first:] for path in found["common_prefixes"]))
+
+    def walk(self, key: str) -> dict[str, int]:
+        """Return the sizes of all files below a folder, by their paths from it."""
+        first = len(key) + 1 if key else 0
+        with self._asking(key):
+            pages = _obstore().list(self._store(), key or None)
+            return {each["path"][first:]: each["size"] for page in pages for each in page}
+
+    def _store(self) -> Any:
+        """Return the store, made from the environment of the moment in which it is used first."""
+        module = _obstore()
+        with _lock:
+            if "" not in self._stores:
+                # These options replace what the environment says of the connection, so that is asked here.
+                allowed = any(os.environ.get(name, "").lower() in ("true", "1") for name in _ALLOW_HTTP)
+                options = {**_CLIENT, "allow_http": allowed or self.root.startswith("http:")}
+                try:
+                    store = module.store.from_url(self.root, client_options=options, retry_config=_RETRIES)
+                except module.exceptions.BaseError as error:
+                    remedy = "Set what the service needs in the environment, such as AZURE_STORAGE_ACCOUNT_NAME."
+                    raise ArgumentError(f"{self.root} cannot be used: {_first_line(error)}.", remedy) from None
+                self._stores[""] = store
+            return self._stores[""]
+
+    @contextmanager
+    def _asking(self, key: str) -> Iterator[None]:
+        """Turn obstore's errors that are raised inside into those of shardvar."""
+        module = _obstore()
+        try:
+            yield
+        except ShardvarError:
+            raise
+        except (module.exceptions.BaseError, OSError, ValueError, NotImplementedError) as error:
+            raise self._translated(module.exceptions, key, error) from None
+
+    def _translated(self, kinds: Any, key: str, error: Exception) -> ShardvarError:
+        place = self.place(key)
+        if isinstance(error, FileNotFoundError) or "404 Not Found" in _first_line(error):
+            return MissingFile(f"{place} is missing.", "Find the file, or use another checkpoint.")
+        if isinstance(error, kinds.PreconditionError):
+            return self._replaced(key)
+        if isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError):
+            cause = f"{place}: permission is denied."
+            return StorageError(cause, "Check the credentials in the environment, and the rights that they have.")
+        cause = f"{place} does not answer as it should: {_first_line(error)}."
+        return StorageError(cause, "Check address, credentials and connection, and try again.")
+
+    def _replaced(self, key: str) -> CorruptCheckpoint:
+        cause = f"{self.place(key)} was replaced while the checkpoint was being read."
+        return CorruptCheckpoint(cause, "Open the checkpoint again.")
+
+
+def _head_of(meta: Any) -> Head:
+    """Return the facts that obstore gives of an object."""
+    changed = meta["last_modified"].timestamp()
+    # Listings of Azure have entity tags without the quotation marks that its other answers have.
+    return Head(meta["size"], (meta["e_tag"] or "").strip('"') or meta["version"] or f"{changed}", changed)
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, without the server's page and without queries, which may be secret."""
+    line = (str(error).splitlines() or [type(error).__name__])[0].partition(": <")[0]
+    return re.sub(r"\?\S+", "", line).strip().rstrip(".")

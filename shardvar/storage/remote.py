@@ -1,0 +1,347 @@
+"""A prefix of a bucket, or a folder of a remote file system, as a ``Storage``.
+
+    RemoteStorage --key--> Client (``objects``: obstore; ``filesystems``: fsspec) --requests--> server
+
+Requests are what costs here, so three rules differ from those of a disk.
+
+Listing. A folder is listed once by each ``RemoteStorage``, and the listing tells sizes and versions, so that a file is
+opened without a request. A path that is split anew lists anew.
+
+Reading ahead. A small read brings the bytes beside it too, which the next small reads take without a request. What was
+brought and not yet taken is bounded by ``AHEAD_NBYTES`` for all files of a folder together, for as long as its
+``RemoteStorage`` is used. So whatever is read, the bytes that are transferred are at most those that a disk would read
+and ``AHEAD_NBYTES`` more.
+
+Believing. Servers and what lies between cut answers short without an error. So the length of every answer is compared,
+and every read states the version that was opened: a file that is replaced meanwhile is an error, never a mixture.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from shardvar.errors import (
+    ArgumentError,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MissingFile,
+    StorageError,
+    UnsupportedError,
+)
+from shardvar.forks import new_lock
+from shardvar.storage.protocol import FileStatus, WritableFile
+
+AHEAD_NBYTES = 3 << 19
+"""The most bytes that are held because they lay beside bytes that were asked for: 1.5 MiB."""
+
+_SPAN_NBYTES = 256 << 10
+"""Reads of at least this size are made as they are; smaller ones are extended to it. About the bytes that a connection
+brings in the time of one request: 100 MB/s times 2.5 ms."""
+
+_TAIL_NBYTES = 64 << 10
+"""A small read this near to the end of a file is extended backwards, since indexes are read from their ends."""
+
+
+_MOST_SPANS = 32
+"""Spans that are held, so that they take at most 8 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The facts of one stored file."""
+
+    nbytes: int
+    """Its size."""
+    version: str
+    """A text that differs for other content: an entity tag, a generation, or size and time; empty if not known."""
+    changed: float | None
+    """The time of its last change, in seconds since the Epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderListing:
+    """The content of one folder."""
+
+    files: Mapping[str, Head]
+    """The files, by bare name."""
+    folders: Sequence[str]
+    """The bare names of the folders, sorted."""
+
+
+class Client(Protocol):
+    """The requests to one server. A key is a path from its root, with "/" and without one at its ends."""
+
+    def place(self, key: str) -> str:
+        """Return the URL of a key, for messages and for users."""
+
+    def head(self, key: str) -> Head:
+        """Return the facts of a file; ``MissingFile`` if it does not exist."""
+
+    def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
+        """Return the bytes that the server sends for a range; ``CorruptCheckpoint`` if the file has another version."""
+
+    def listing(self, key: str) -> FolderListing:
+        """Return the content of a folder; empty if it does not exist."""
+
+    def walk(self, key: str) -> dict[str, int]:
+        """Return the sizes of all files below a folder, by their paths from it."""
+
+
+@dataclass(slots=True)
+class _Span:
+    """A range of a file that is held in memory."""
+
+    key: str
+    """The file's key."""
+    version: str
+    """The file's version."""
+    start: int
+    """The first byte, in the file."""
+    octets: memoryview
+    """The bytes."""
+    surplus: int
+    """The number of them that were not taken yet."""
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """The bytes that are held ahead for all files of a folder together; used under the lock."""
+
+    nbytes: int = 0
+    """Bytes that were brought and not taken yet, those of spans that were dropped included."""
+    spans: list[_Span] = field(default_factory=list)
+    """The spans that are held, the one that was brought last at the end."""
+
+    def take(self, key: str, version: str, start: int, nbytes: int) -> memoryview | None:
+        """Return bytes that are held, and count them as taken."""
+        for number, span in enumerate(self.spans):
+            first = start - span.start
+            if (span.key, span.version) == (key, version) and first >= 0 and first + nbytes <= len(span.octets):
+                # Bytes that are taken twice count twice: a span is rather dropped early than kept for ever.
+                taken = min(nbytes, span.surplus)
+                span.surplus -= taken
+                self.nbytes -= taken
+                if not span.surplus:
+                    del self.spans[number]
+                return span.octets[first : first + nbytes]
+        return None
+
+    def hold(self, span: _Span) -> None:
+        """Hold one more span. What is dropped for it stays counted: it was brought in vain."""
+        self.spans.append(span)
+        del self.spans[:-_MOST_SPANS]
+
+
+@dataclass(slots=True)
+class RemoteReadableFile:
+    """A file on a server, open for reading by several threads."""
+
+    name: str
+    """The URL, for messages."""
+    size: int
+    """The number of bytes."""
+    stamp: str
+    """The version."""
+    _client: Client
+    _key: str
+    _head: Head
+    _ahead: _Ahead
+    _is_closed: bool = False
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` with the bytes from ``start`` on; ``IncompleteCheckpoint`` if the file ends before."""
+        octets = buffer.cast("B") if buffer.nbytes else buffer
+        if len(octets):
+            octets[:] = self._bytes(start, len(octets))
+
+    def read(self, start: int, nbytes: int) -> bytes:
+        """Return the bytes ``[start, start + nbytes)``; a file that is too short is refused before any request."""
+        return bytes(self._bytes(start, nbytes))
+
+    def map(self) -> memoryview:
+        """Raise ``UnsupportedError``: only a local disk has memory maps."""
+        cause = f"{self.name} cannot be mapped into memory, because it is not on a local disk."
+        raise UnsupportedError(cause, "Read it without mmap, or copy the checkpoint to a local disk.")
+
+    def close(self) -> None:
+        """Refuse further reads."""
+        self._is_closed = True
+
+    def _bytes(self, start: int, nbytes: int) -> memoryview:
+        self._check_range(start, nbytes)
+        if not nbytes:
+            return memoryview(b"")
+        if nbytes >= _SPAN_NBYTES:
+            return self._fetch(start, nbytes)
+        with _lock:
+            held = self._ahead.take(self._key, self._head.version, start, nbytes)
+            if held is not None:
+                return held
+            begin, end = self._extended(start, start + nbytes)
+            surplus = end - begin - nbytes
+            self._ahead.nbytes += surplus  # before the request: other threads ask for their share meanwhile
+        octets = self._fetch(begin, end - begin)
+        if surplus:
+            with _lock:
+                self._ahead.hold(_Span(self._key, self._head.version, begin, octets, surplus))
+        return octets[start - begin : start - begin + nbytes]
+
+    def _extended(self, start: int, stop: int) -> tuple[int, int]:
+        """Return a range extended by bytes beside it, as far as the room for bytes ahead allows; the lock is held."""
+        room = min(_SPAN_NBYTES - (stop - start), max(AHEAD_NBYTES - self._ahead.nbytes, 0))
+        if self.size <= _SPAN_NBYTES and room >= self.size - (stop - start):
+            return 0, self.size
+        if start >= self.size - _TAIL_NBYTES:
+            return max(min(start, stop - min(room, _TAIL_NBYTES)), 0), stop
+        return start, min(stop + room, self.size)
+
+    def _fetch(self, start: int, nbytes: int) -> memoryview:
+        octets = self._client.read(self._key, self._head, start, nbytes)
+        if len(octets) != nbytes:
+            cause = f"{self.name}: the server sent {len(octets)} of {nbytes} bytes at offset {start}."
+            raise StorageError(cause, "Try again; if it stays so, a proxy between cuts answers short.")
+        return octets
+
+    def _check_range(self, start: int, nbytes: int) -> None:
+        if self._is_closed:
+            raise ArgumentError(f"{self.name} was closed.", "Open the checkpoint again.")
+        if start < 0 or nbytes < 0:
+            cause = f"{self.name} cannot be read: invalid range of {nbytes} bytes at offset {start}."
+            raise ArgumentError(cause, "Give an offset and a size of at least 0.")
+        if start + nbytes > self.size:
+            raise IncompleteCheckpoint(
+                f"{self.name} ends before the {nbytes} bytes at offset {start}: it has {self.size}.",
+                "The file was cut short; copy it again from where it was written.",
+            )
+
+
+_lock = new_lock()
+"""Guards what is held ahead: short work, so that one lock serves all files."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStorage:
+    """One folder of a server: files whose keys begin with its key."""
+
+    client: Client
+    """The requests."""
+    key: str
+    """The folder's key; empty for the root."""
+    _listings: dict[str, FolderListing] = field(default_factory=dict, compare=False, repr=False)
+    _ahead: _Ahead = field(default_factory=_Ahead, compare=False, repr=False)
+
+    @property
+    def path(self) -> str:
+        """The folder's URL."""
+        return self.client.place(self.key)
+
+    @property
+    def local_path(self) -> None:
+        """None: the files are not on a local disk."""
+        return None
+
+    def open(self, name: str) -> RemoteReadableFile:
+        """Open a file; ``MissingFile`` if it does not exist."""
+        key = self._join(name)
+        head = self._listing().files.get(name) if self._listings else None
+        head = head or self.client.head(key)
+        return RemoteReadableFile(
+            self.client.place(key), head.nbytes, _stamp(head), self.client, key, head, self._ahead
+        )
+
+    def names(self) -> list[str]:
+        """Return the names of the files in the folder, sorted; empty if it does not exist."""
+        return sorted(self._listing().files)
+
+    def stamp(self, name: str) -> str | None:
+        """Return the stamp of the file that has the name at this moment; None if it does not exist."""
+        try:
+            head = self.client.head(self._join(name))
+        except MissingFile:
+            return None
+        with _lock:
+            self._listings.clear()  # what was listed may be of the checkpoint before
+        return _stamp(head)
+
+    def folders(self) -> list[str]:
+        """Return the names of the folders in the folder, sorted."""
+        return list(self._listing().folders)
+
+    def folder(self, name: str) -> "RemoteStorage":
+        """Return a folder in the folder; it need not exist."""
+        return RemoteStorage(self.client, self._join(name))
+
+    def tree(self) -> dict[str, int]:
+        """Return the sizes of all files in the folder and below it, by their paths with "/", sorted by path."""
+        return dict(sorted(self.client.walk(self.key).items()))
+
+    def status(self, name: str) -> FileStatus | None:
+        """Return size and time of a file in the folder; None if it does not exist."""
+        head = self._listing().files.get(name)
+        return None if head is None else FileStatus(head.nbytes, head.changed)
+
+    def create(self, name: str) -> WritableFile:
+        """Raise ``UnsupportedError``, as all that follow: nothing is written."""
+        raise self._read_only(name)
+
+    def rename(self, old: str, new: str) -> None:
+        """Raise."""
+        raise self._read_only(old, new)
+
+    def move(self, old: str, new: str) -> None:
+        """Raise."""
+        raise self._read_only(old, new)
+
+    def sync(self) -> None:
+        """Raise."""
+        raise self._read_only()
+
+    def remove(self, name: str) -> None:
+        """Raise."""
+        raise self._read_only(name)
+
+    def lock(self, name: str) -> AbstractContextManager[None]:
+        """Raise."""
+        raise self._read_only(name)
+
+    def make(self) -> None:
+        """Raise."""
+        raise self._read_only()
+
+    def check_writable(self, name: str) -> None:
+        """Raise."""
+        raise self._read_only(name)
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raise."""
+        raise self._read_only(*names)
+
+    def free_nbytes(self) -> int:
+        """Raise."""
+        raise self._read_only()
+
+    def _read_only(self, *names: str) -> UnsupportedError:
+        place = self.client.place(self._join(names[-1])) if names else self.path
+        return UnsupportedError(f"{place} can be read, and not written.", "Write to a local disk, and copy it there.")
+
+    def _listing(self) -> FolderListing:
+        with _lock:
+            found = self._listings.get("")
+        if found is None:
+            found = self.client.listing(self.key)
+            with _lock:
+                self._listings[""] = found
+        return found
+
+    def _join(self, name: str) -> str:
+        """Return the key of a file; ``InvalidCheckpoint`` if the name is not bare."""
+        if name in ("", ".", "..") or "/" in name or any(ord(character) < 32 for character in name):
+            cause = f"Invalid file name {name!r} in {self.path}: it is not the name of one file."
+            raise InvalidCheckpoint(cause, "Use a name that stays in its folder.")
+        return f"{self.key}/{name}" if self.key else name
+
+
+def _stamp(head: Head) -> str:
+    """Return the text that differs for other content."""
+    return f"{head.nbytes}-{head.version}"

@@ -1,0 +1,87 @@
+"""URLs: the bucket prefix or the remote folder that a URL means, and a bare name in it.
+
+    s3://bucket/run/model     RemoteStorage s3://bucket/run, "model", or s3://bucket/run/model, "" if that is a folder
+    https://host/model.npz    the file alone: web servers list nothing
+    hf://user/model/x.gguf    any scheme that fsspec knows
+
+A URL with a user's name, a password or a query is refused, and its text is not repeated: these are where secrets are.
+Credentials come from the environment. ``http`` is spoken to this machine alone, since everyone between could change
+what is read.
+"""
+
+from urllib.parse import unquote, urlsplit
+
+from shardvar.errors import ArgumentError, MissingFile, UnsupportedError
+from shardvar.storage.filesystems import FilesystemClient
+from shardvar.storage.objects import OBJECT_SCHEMES, ObjectClient
+from shardvar.storage.remote import Client, FolderListing, RemoteStorage
+
+_LOOPBACK = frozenset(["localhost", "127.0.0.1", "::1"])
+_CLOUD_HOSTS = (".amazonaws.com", ".cloudflarestorage.com", ".core.windows.net", ".fabric.microsoft.com")
+
+
+def split_url(url: str) -> tuple[RemoteStorage, str]:
+    """Return the storage and the bare name that a URL means; the name is empty if it means a folder.
+
+    ``ArgumentError`` for a URL that cannot be one of a checkpoint. One folder of a bucket is listed, and nothing else
+    is asked for.
+    """
+    scheme = url.partition("://")[0].lower()
+    _check_url(scheme, url)
+    root, key = _split_key(scheme, url)
+    if scheme in ("http", "https"):
+        return _split_web(ObjectClient(root), key, url)
+    client: Client = ObjectClient(root) if scheme in OBJECT_SCHEMES else FilesystemClient(root)
+    if not key or url.endswith("/"):
+        return RemoteStorage(client, key), ""
+    folder, _, name = key.rpartition("/")
+    above = RemoteStorage(client, folder)
+    return (above.folder(name), "") if name in above.folders() else (above, name)
+
+
+def _split_web(client: ObjectClient, key: str, url: str) -> tuple[RemoteStorage, str]:
+    """Return the storage of a web server as if it had nothing but one file; others are found by their names alone."""
+    if not key or url.endswith("/"):
+        raise UnsupportedError(
+            f"{url} is a folder of a web server, which cannot be listed.",
+            "Give the URL of a file: the index of a checkpoint, or its only file.",
+        )
+    folder, _, name = key.rpartition("/")
+    try:
+        files = {name: client.head(key)}
+    except MissingFile:
+        files = {}
+    return RemoteStorage(client, folder, {"": FolderListing(files, [])}), name
+
+
+def _check_url(scheme: str, url: str) -> None:
+    """Raise for URLs that may hold secrets, or that everyone between may change."""
+    shown = f"{scheme}://..."
+    if scheme in ("file", "local"):
+        raise ArgumentError(f"{url} is a path of this machine.", f"Leave {scheme}:// out.")
+    if "?" in url:
+        raise ArgumentError(f"The URL {shown} has a query.", "Leave it out; credentials come from the environment.")
+    place = url.partition("://")[2].partition("/")[0]
+    # abfs://container@account.dfs.core.windows.net names a container in this way; a password needs a colon.
+    if "@" in place and (scheme not in ("abfs", "abfss", "hdfs", "sftp", "ssh") or ":" in place.rpartition("@")[0]):
+        raise ArgumentError(
+            f"The URL {shown} has a user's name or a password in it.", "Credentials come from the environment."
+        )
+    host = urlsplit(url).hostname or "" if scheme in ("http", "https") else ""
+    if scheme == "http" and host not in _LOOPBACK:
+        raise ArgumentError(f"{url} is not protected from changes on its way.", "Use https.")
+    if host.endswith(_CLOUD_HOSTS):
+        raise ArgumentError(f"{url} is an address of a bucket.", "Give it as s3://bucket/... or az://container/....")
+
+
+def _split_key(scheme: str, url: str) -> tuple[str, str]:
+    """Return the root of a URL, and the key below it without "/" at its ends."""
+    place, _, rest = url.partition("://")[2].partition("/")
+    if scheme in ("http", "https"):
+        rest = unquote(rest.partition("#")[0])
+    key = rest.strip("/")
+    if not place:
+        raise ArgumentError(f"{url!r} names no bucket or server.", f"Give {scheme}://NAME/PATH.")
+    if (key and any(step in ("", ".", "..") for step in key.split("/"))) or any(ord(each) < 32 for each in url):
+        raise ArgumentError(f"{url!r} has empty steps, dots or control characters in its path.", "Leave them out.")
+    return f"{scheme}://{place}", key

@@ -1,0 +1,83 @@
+"""A web server on this machine that sends ranges of files in memory, counts what it sends, and can misbehave."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+
+
+@dataclass
+class RangeServer:
+    """The files of the server, and what it has sent."""
+
+    files: dict[str, bytes]
+    """The files, by their paths without "/" at the beginning."""
+    url: str = ""
+    """The address, without "/" at the end."""
+    sent_nbytes: int = 0
+    """Bytes of files that were sent."""
+    num_requests: int = 0
+    """Requests that were answered."""
+    cut: int = 0
+    """Bytes that are left out at the end of each range, as a broken proxy does that corrects the length."""
+    failures: list[int] = field(default_factory=list)
+    """Status codes for the next requests, instead of answers."""
+
+
+@contextmanager
+def serving(files: dict[str, bytes]) -> Iterator[RangeServer]:
+    """Serve files until the block is left."""
+    state = RangeServer(files)
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self) -> None:
+            self.answer(with_body=False)
+
+        def do_GET(self) -> None:
+            self.answer(with_body=True)
+
+        def answer(self, with_body: bool) -> None:
+            content = state.files.get(self.path.lstrip("/"))
+            with lock:
+                state.num_requests += 1
+                status = state.failures.pop(0) if state.failures else 404 if content is None else 200
+            if status != 200 or content is None:
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            asked = _RANGE.fullmatch(self.headers.get("Range", ""))
+            start, stop = (int(asked[1]), min(int(asked[2]) + 1, len(content))) if asked else (0, len(content))
+            self.send_response(206 if asked else 200)
+            if asked:
+                self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(content)}")
+                stop = max(stop - state.cut, start)
+            self.send_header("Accept-Ranges", "bytes")
+            self.send_header("Last-Modified", "Sun, 01 Nov 2026 00:00:00 GMT")
+            self.send_header("Content-Length", str(stop - start))
+            self.end_headers()
+            if with_body:
+                with lock:
+                    state.sent_nbytes += stop - start
+                self.wfile.write(content[start:stop])
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    state.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

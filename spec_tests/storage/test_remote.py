@@ -1,0 +1,371 @@
+"""Buckets and remote file systems: a URL means what the path means, and costs what the disk costs and a little more."""
+
+import os
+import pickle
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import (
+    AmbiguousPath,
+    ArgumentError,
+    CheckpointNotFound,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    MissingExtra,
+    MissingFile,
+    StorageError,
+    UnsupportedError,
+)
+from shardvar.storage import filesystems, objects
+from shardvar.storage.objects import ObjectClient
+from shardvar.storage.places import split_place
+from shardvar.storage.posix import LocalReadableFile
+from shardvar.storage.remote import AHEAD_NBYTES, FolderListing, Head, RemoteStorage
+from spec_tests.helpers.range_server import RangeServer, serving
+
+CONTENT = np.random.default_rng(1).bytes(3 << 20)
+NAMES = {
+    "shardvar": "model",
+    "tensorflow": "model",
+    "safetensors": "model.safetensors",
+    "npz": "model.npz",
+    "pt": "model.pt",
+    "torch": "model",
+}
+
+
+class FakeClient:
+    """The requests of a server that has one file, ``f``, in memory."""
+
+    def __init__(self, content: bytes = CONTENT) -> None:
+        self.content, self.sent, self.cut = content, 0, 0
+
+    def place(self, key: str) -> str:
+        return f"fake://server/{key}"
+
+    def head(self, key: str) -> Head:
+        return Head(len(self.content), "v", None)
+
+    def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
+        assert nbytes > 0 and start >= 0 and start + nbytes <= len(self.content)
+        octets = self.content[start : start + nbytes + self.cut]
+        self.sent += len(octets)
+        return memoryview(octets)
+
+    def listing(self, key: str) -> FolderListing:
+        return FolderListing({"f": self.head("f")}, [])
+
+    def walk(self, key: str) -> dict[str, int]:
+        return {"f": len(self.content)}
+
+
+sizes = st.one_of(st.integers(0, 5000), st.integers(0, 600_000))
+
+
+@given(
+    size=st.one_of(st.integers(0, 400_000), st.just(len(CONTENT))),
+    reads=st.lists(st.tuples(st.integers(0, len(CONTENT)), sizes), max_size=40),
+)
+def test_any_reads_give_the_bytes_and_bring_little_more(size: int, reads: list[tuple[int, int]]) -> None:
+    """A read is a slice of the content; all together bring at most what they ask for and ``AHEAD_NBYTES``."""
+    client = FakeClient(CONTENT[:size])
+    file, asked = RemoteStorage(client, "").open("f"), 0
+    for start, nbytes in reads:
+        start = min(start, size)
+        nbytes = min(nbytes, size - start)
+        assert file.read(start, nbytes) == CONTENT[:size][start : start + nbytes]
+        buffer = bytearray(nbytes)
+        file.read_into(start, memoryview(buffer))
+        assert buffer == CONTENT[:size][start : start + nbytes]
+        asked += 2 * nbytes
+    assert client.sent <= asked + AHEAD_NBYTES
+
+
+def test_neighbours_come_with_one_request() -> None:
+    """A thousand small reads side by side are a few requests, forwards and near the end of the file."""
+    client = FakeClient()
+    file = RemoteStorage(client, "").open("f")
+    for start in range(0, 200_000, 200):
+        file.read(start, 200)
+    assert client.sent <= 256 << 10
+    for start in range(len(CONTENT) - 200, len(CONTENT) - 60_000, -200):
+        file.read(start, 200)
+    assert client.sent <= (256 << 10) + (64 << 10)
+
+
+def test_files_of_one_storage_share_the_room_ahead() -> None:
+    """Scattered reads stop bringing more once the room is used, whatever is closed and opened meanwhile."""
+    client = FakeClient()
+    storage = RemoteStorage(client, "")
+    for start in range(0, 2_000_000, 300_000):
+        for _ in range(3):
+            file = storage.open("f")
+            file.read(start, 10)
+            file.close()
+    assert client.sent <= 7 * 3 * 10 + AHEAD_NBYTES
+
+
+@pytest.mark.parametrize("cut", [-1, 1])
+def test_an_answer_of_another_length_is_an_error(cut: int) -> None:
+    """Servers and proxies send less, or more, without an error: the length of every answer is compared."""
+    client = FakeClient()
+    client.cut = cut
+    file = RemoteStorage(client, "").open("f")
+    with pytest.raises(StorageError, match=r"fake://server/f: the server sent \d+ of 300000 bytes at offset 10\."):
+        file.read(10, 300_000)
+    with pytest.raises(StorageError, match="the server sent"):
+        file.read(10, 10)
+
+
+def test_ranges_outside_a_file_are_refused_without_a_request() -> None:
+    file = RemoteStorage(FakeClient(b"abc"), "").open("f")
+    with pytest.raises(IncompleteCheckpoint, match="ends before the 3 bytes at offset 1: it has 3"):
+        file.read(1, 3)
+    with pytest.raises(ArgumentError, match="invalid range"):
+        file.read(-1, 1)
+    with pytest.raises(UnsupportedError, match="without mmap"):
+        file.map()
+    file.close()
+    with pytest.raises(ArgumentError, match="was closed"):
+        file.read(0, 1)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\nb"])
+def test_a_name_leads_to_no_other_folder(name: str) -> None:
+    with pytest.raises(InvalidCheckpoint, match="not the name of one file"):
+        RemoteStorage(FakeClient(), "run").open(name)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("s3://KEY:SECRET@bucket/model", "password"),
+        ("s3://SECRET@bucket/model", "password"),
+        ("abfs://c:SECRET@account.dfs.core.windows.net/x", "password"),
+        ("https://user:SECRET@host/model.npz", "password"),
+        ("https://host/model.npz?X-Amz-Signature=SECRET", "query"),
+        ("s3://bucket/model?versionId=SECRET", "query"),
+        ("http://example.com/model.npz", "Use https"),
+        ("https://b.s3.us-east-1.amazonaws.com/model", "s3://bucket"),
+        ("https://host/", "cannot be listed"),
+        ("s3:///model", "names no bucket"),
+        ("s3://bucket/a//b", "empty steps"),
+        ("s3://bucket/../b", "empty steps"),
+        ("file:///tmp/model", "Leave file:// out"),
+        (Path("s3://bucket/model"), "as text, not as pathlib.Path"),
+    ],
+)  # fmt: skip
+def test_urls_that_cannot_be_used_are_refused_without_a_request(url: Any, words: str) -> None:
+    """The error says why, and never repeats what may be secret."""
+    with pytest.raises(ArgumentError, match=words) as caught:
+        sv.load(url)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_unknown_schemes_and_packages_that_are_missing_are_told_apart() -> None:
+    pytest.importorskip("fsspec")
+    with pytest.raises(ArgumentError, match="The scheme zz:// is not known"):
+        sv.load("zz://a/b")
+    with pytest.raises(MissingExtra, match="hdfs://|pyarrow"):
+        sv.load("hdfs://host/a")
+
+
+@pytest.fixture
+def bucket() -> Iterator[Any]:
+    """A folder of fsspec's file system in memory: the URL, and a function that copies a local folder to it."""
+    fsspec = pytest.importorskip("fsspec")
+    system, name = fsspec.filesystem("memory"), uuid.uuid4().hex
+
+    def put(folder: Path) -> str:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                system.pipe_file(f"/{name}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+        return f"memory://{name}"
+
+    yield put
+    if system.exists(f"/{name}"):
+        system.rm(f"/{name}", recursive=True)
+
+
+@pytest.mark.parametrize("form", NAMES)
+def test_a_url_is_read_as_the_path_is(form: str, bucket: Any, tmp_path: Path) -> None:
+    """Load, part, verify, digest, diff and reshard of a URL answer what they answer of the path."""
+    tensors = {"w": np.arange(60_000, dtype="<f4").reshape(300, 200), "b": np.array([1, 2, 3]), "s": np.float64(2.5)}
+    sv.save(tmp_path / NAMES[form], tensors, format=form)
+    url = f"{bucket(tmp_path)}/{NAMES[form]}"
+    read = sv.load(url)
+    assert read.keys() == tensors.keys() and all(np.array_equal(read[key], tensors[key]) for key in tensors)
+    with sv.open_checkpoint(url) as reader:
+        assert reader.path == url and np.array_equal(reader["w"][7:9, 3], tensors["w"][7:9, 3])
+    assert sv.verify(url).ok and sv.digest(url).tensors == sv.digest(tmp_path / NAMES[form]).tensors
+    assert sv.diff(url, tmp_path / NAMES[form]).num_equal == 3
+    sv.reshard(url, tmp_path / "out" / "copy.npz")
+    assert sv.diff(tmp_path / "out" / "copy.npz", url).num_equal == 3
+
+
+def test_folders_names_and_steps_mean_the_same(bucket: Any, tmp_path: Path) -> None:
+    """A folder of one checkpoint is that checkpoint, several are ambiguous, and the newest is found by its number."""
+    for step in (9, 10):
+        sv.save(tmp_path / f"step-{step}" / "model", {"w": [step]})
+    sv.save(tmp_path / "variables" / "variables", {"w": [0]}, format="tensorflow")
+    url = bucket(tmp_path)
+    assert (
+        sv.load(f"{url}/step-9")["w"] == sv.load(f"{url}/step-9/")["w"] == sv.load(f"{url}/step-9/model.svindex")["w"]
+    )
+    assert sv.newest_checkpoint(f"{url}/step-10") == f"{url}/step-10/model"
+    assert sv.load(url)["w"] == [0]  # as of a SavedModel
+    with pytest.raises(CheckpointNotFound, match=f"There is no checkpoint at {url}/step-11"):
+        sv.load(f"{url}/step-11")
+
+
+def test_the_newest_step_of_a_url_is_found(bucket: Any, tmp_path: Path) -> None:
+    for step in (9, 10):
+        sv.save(tmp_path / f"step-{step}" / "model", {"w": [step]})
+    url = bucket(tmp_path)
+    assert sv.newest_checkpoint(url) == f"{url}/step-10/model"
+    with pytest.raises(AmbiguousPath, match="step-9"):
+        sv.load(url)
+
+
+def test_a_url_is_not_written(bucket: Any, tmp_path: Path) -> None:
+    sv.save(tmp_path / "model", {"w": [1]})
+    url = bucket(tmp_path)
+    with pytest.raises(UnsupportedError, match="can be read, and not written"):
+        sv.save(f"{url}/other", {"w": [1]})
+    with pytest.raises(ArgumentError, match="both the source and the target"):
+        sv.reshard(f"{url}/model", f"{url}/model", force=True)
+
+
+def test_a_map_of_a_url_is_refused(bucket: Any, tmp_path: Path) -> None:
+    sv.save(tmp_path / "model", {"w": [1]})
+    with pytest.raises(UnsupportedError, match="Read it without mmap"):
+        sv.load(f"{bucket(tmp_path)}/model", mmap=True)
+
+
+# --- Web servers, by obstore
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RangeServer]:
+    pytest.importorskip("obstore")
+    with serving({}) as state:
+        yield state
+
+
+def publish(server: RangeServer, folder: Path) -> None:
+    server.files.update({path.name: path.read_bytes() for path in folder.iterdir()})
+
+
+@pytest.mark.parametrize("name", ["model.svindex", "model.safetensors", "model.npz"])
+def test_reading_brings_what_the_disk_reads_and_little_more(
+    name: str, server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open, list, one slice and one tensor transfer at most ``AHEAD_NBYTES`` more, counted at the server."""
+    tensors = {f"t{i}": np.full((1000, 500), i, "<f4") for i in range(8)}
+    path = tmp_path / name.removesuffix(".svindex")
+    sv.save(path, tensors)
+    publish(server, tmp_path)
+    local = 0
+    for method in ("read", "read_into"):
+        original = getattr(LocalReadableFile, method)
+
+        def counted(self: Any, start: int, last: Any, original: Any = original) -> Any:
+            nonlocal local
+            local += last if isinstance(last, int) else len(last)
+            return original(self, start, last)
+
+        monkeypatch.setattr(LocalReadableFile, method, counted)
+
+    def use(place: Any) -> list[Any]:
+        with sv.open_checkpoint(place) as reader:
+            return [reader.keys(), reader["t3"][10:20].tolist(), np.asarray(reader["t5"]).tolist()]
+
+    assert use(path) == use(f"{server.url}/{name}")
+    assert server.sent_nbytes <= local + AHEAD_NBYTES
+    assert server.num_requests < 40
+
+
+def test_a_web_server_that_cuts_answers_short_is_an_error(server: RangeServer, tmp_path: Path) -> None:
+    sv.save(tmp_path / "model.npz", {"w": np.arange(1000)})
+    publish(server, tmp_path)
+    server.cut = 3
+    with pytest.raises(StorageError, match="the server sent"):
+        sv.load(f"{server.url}/model.npz")
+
+
+def test_a_file_that_is_replaced_meanwhile_is_an_error(server: RangeServer, tmp_path: Path) -> None:
+    sv.save(tmp_path / "model.npz", {"w": np.zeros(200_000)})
+    publish(server, tmp_path)
+    with sv.open_checkpoint(f"{server.url}/model.npz") as reader:
+        server.files["model.npz"] += b"more"
+        with pytest.raises(CorruptCheckpoint, match="was replaced while"):
+            np.asarray(reader["w"])
+
+
+def test_passing_failures_are_tried_again_and_refusals_are_told(server: RangeServer, tmp_path: Path) -> None:
+    """503 and 429 pass; 403 does not, and its error is one short line."""
+    sv.save(tmp_path / "model.npz", {"w": [1, 2]})
+    publish(server, tmp_path)
+    server.failures = [503, 429]
+    assert sv.load(f"{server.url}/model.npz")["w"].tolist() == [1, 2]
+    server.failures = [403] * 3
+    with pytest.raises(StorageError, match="permission is denied") as caught:
+        sv.load(f"{server.url}/model.npz")
+    assert len(str(caught.value)) < 200
+
+
+def test_what_is_not_there_is_not_found(server: RangeServer) -> None:
+    with pytest.raises(CheckpointNotFound, match=f"There is no checkpoint at {server.url}/none.npz"):
+        sv.load(f"{server.url}/none.npz")
+
+
+def test_blanks_in_a_url_are_encoded(server: RangeServer, tmp_path: Path) -> None:
+    sv.save(tmp_path / "model.npz", {"w": [1, 2]})
+    server.files["a%20b/model.npz"] = (tmp_path / "model.npz").read_bytes()
+    with sv.open_checkpoint(f"{server.url}/a%20b/model.npz") as reader:
+        assert reader.path == f"{server.url}/a%20b/model.npz" and reader["w"][:].tolist() == [1, 2]
+
+
+def test_a_forked_child_is_refused(server: RangeServer, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads of obstore and fsspec are not in the child, which would wait for them for ever."""
+    for url in (f"{server.url}/none.npz", "memory://none/model"):
+        with pytest.raises(CheckpointNotFound):
+            sv.load(url)
+    parent = os.getpid()
+    for module in (objects, filesystems):
+        monkeypatch.setattr(module.os, "getpid", lambda: parent + 1)
+    for url in (f"{server.url}/none.npz", "memory://none/model"):
+        with pytest.raises(UnsupportedError, match=r"forked.*spawn"):
+            sv.load(url)
+
+
+def test_a_client_pickles_its_url_alone(server: RangeServer) -> None:
+    """A store that is pickled may have keys in it, so none is: the copy makes one from the environment it is in."""
+    client = ObjectClient(server.url)
+    with pytest.raises(MissingFile):
+        client.head("none")
+    assert client._stores
+    copy = pickle.loads(pickle.dumps(client))
+    assert copy == client and not copy._stores and repr(copy) == f"ObjectClient(root={server.url!r})"
+
+
+def test_without_the_extra_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.setattr(objects, "_loaded", {})
+    with pytest.raises(MissingExtra, match=r"pip install 'shardvar\[cloud\]'"):
+        sv.load("s3://bucket/model")
+
+
+def test_a_path_is_split_as_before(tmp_path: Path) -> None:
+    storage, name = split_place(tmp_path / "model")
+    assert (storage.local_path, storage.path, name) == (str(tmp_path), str(tmp_path), "model")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ from shardvar.layout.region import Region
 from shardvar.pictures.words import count, human_shape, human_size
 from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries
 from shardvar.planning.plan import find_faults
+
+if TYPE_CHECKING:
+    from shardvar.layouts import Layout
 
 VERIFY = ("auto", "full")
 
@@ -181,6 +184,19 @@ class Reader:
             for error in find_faults(entries.slices).values():
                 raise error
             return entries
+
+    def layout(self, key: str) -> "Layout | None":
+        """Return the layout of a mesh whose devices hold the key's slices, one each; None if no rule gives them.
+
+        A checkpoint does not say which device held a slice: devices are counted in the C order of the slices. Errors as
+        ``find``.
+        """
+        # Imported on use: commands that list tensors do not pay for it.
+        from shardvar.layouts.recognition import recognize
+
+        slices = self.find(key).slices
+        shape = slices.tensors.shape(0)
+        return recognize(shape, slices.offset[:, : len(shape)], slices.shape[:, : len(shape)])
 
     def _repr_html_(self) -> str:
         """The first tensors as a table, for notebooks. Looks at all entries, at no payload."""

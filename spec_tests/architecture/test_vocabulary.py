@@ -24,7 +24,7 @@ HOMES = {
         *(f"formats/zarr/{name}.py" for name in ("__init__", "contents", "decoder", "group", "orbax", "source")),
         "wire/zarr_metadata.py",
         "formats/keras/hdf5.py",
-        *(f"layouts/{name}.py" for name in ("intervals", "dtensor", "fsdp")),
+        *(f"layouts/{name}.py" for name in ("intervals", "dtensor", "fsdp", "recognition")),
     ),
     "piece": ("engine/pieces.py",),
 }

@@ -33,7 +33,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "wire.crc",
         "wire.strings",
     ),
-    "checkpoint": (*_MEMORY, *_DISK[3:], "limits", "pictures", "_version"),
+    "checkpoint": (*_MEMORY, *_DISK[3:], "layouts", "limits", "pictures", "_version"),
     "view": ("errors", "layout", "planning", "pictures", "storage.protocol", "checkpoint"),
     "vectors": ("errors",),
     "cli": (*_BELOW_ROOF, "pictures", "view", "vectors"),

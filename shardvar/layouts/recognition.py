@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardvar.layout.dtypes import Ints
 from shardvar.layout.cutting import Sizes
+from shardvar.layout.dtypes import Ints
 from shardvar.layout.partition import chunk, div
 from shardvar.layouts.dtensor import DTensorPlacement, Replicate, Shard, dtensor
 from shardvar.layouts.fsdp import fsdp

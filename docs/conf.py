@@ -61,7 +61,7 @@ html_show_sourcelink = False
 _PAGES = Path(__file__).parent.glob("*.*")
 html_sidebars: dict[str, list[str]] = {page.stem: [] for page in _PAGES}
 html_theme_options = {
-    "header_links_before_dropdown": 4,
+    "header_links_before_dropdown": 6,
     "navbar_align": "left",
     "show_prev_next": True,
     "secondary_sidebar_items": ["page-toc"],

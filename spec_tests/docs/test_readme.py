@@ -50,15 +50,8 @@ def test_every_option_is_documented() -> None:
 
 def test_every_key_of_json_is_documented() -> None:
     """The page names the keys that ``test_json_has_the_keys_that_docs_describe`` finds in printed JSON."""
-    from shardvar.checkpoint.reports import (
-        Damage,
-        DiffReport,
-        TensorDifference,
-        Unreadable,
-        ValueDifference,
-        VerifyReport,
-        WriteReport,
-    )
+    from shardvar.checkpoint.comparison import DiffReport, TensorDifference, Unreadable, ValueDifference
+    from shardvar.checkpoint.reports import Damage, VerifyReport, WriteReport
     from shardvar.checkpoint.stats import Statistics
     from shardvar.cli.tensors import Slice
 

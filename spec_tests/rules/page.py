@@ -14,7 +14,7 @@ from spec_tests.rules.status import KEPT, NOT_TESTED, RULE_KEPT, running_tests, 
 PAGE = paths.DOCS / "rules.md"
 
 _HEAD = """\
-# Rules
+# Specification
 
 Every normative sentence of the four RFCs, and every further sentence that the code quotes, verbatim. `make rules`
 generates this page from the data in `spec_tests/rules/`, from the rule ids in the code and its tests, and from

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from shardvar.checkpoint.foreign import explain, kind_of_folder
 from shardvar.checkpoint.steps import differing, in_series, natural_key
-from shardvar.errors import AmbiguousPath, ArgumentError, TargetExists
+from shardvar.errors import AmbiguousPath, ArgumentError, TargetExists, UnsupportedError
 from shardvar.formats.protocol import Format, Source
 from shardvar.formats.table import (
+    ending_of_other_files,
     format_named,
     format_of_name,
     formats_of,
@@ -184,6 +185,10 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
     """
     storage, name = split_place(path)
     ending = format_of_name(name or os.path.basename(storage.path))
+    other = None if format_name or ending else ending_of_other_files(name)
+    if other:
+        cause = f"{os.fsdecode(path)} ends like another kind of file, {other}, and no format is named."
+        raise UnsupportedError(cause, "Name the format (--format), or end the name in .safetensors, .npz or .pt.")
     form = format_named(format_name or ending or otherwise)
     index = form.capabilities.folder_index
     if index:

@@ -70,6 +70,13 @@ _PREFIX_INDEXES = (".svindex", ".index")
 """The endings of indexes whose checkpoints are named without them."""
 
 
+_OTHER_FILES = (
+    ".bin", ".onnx", ".tflite", ".pb", ".msgpack", ".mlmodel", ".json", ".txt", ".html", ".csv", ".parquet", ".zip",
+    ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z",
+)  # fmt: skip
+"""Endings of files that no format writes, or that several programs mean differently."""
+
+
 def format_names() -> list[str]:
     """Return the names of all formats."""
     return [*_BUILT_IN, *(point.name for point in _added())]
@@ -148,6 +155,15 @@ def format_of_name(name: str) -> str | None:
     ('safetensors', None)
     """
     return next((form for form, known in _BUILT_IN.items() if name.endswith(known.suffixes)), None)
+
+
+def ending_of_other_files(name: str) -> str | None:
+    """Return the ending of a name that promises another kind of file than a checkpoint, or None.
+
+    >>> ending_of_other_files("model.onnx"), ending_of_other_files("model-v1.2")
+    ('.onnx', None)
+    """
+    return next((each for each in _OTHER_FILES if name.lower().endswith(each)), None)
 
 
 def stem_of_name(name: str, format_name: str) -> str:

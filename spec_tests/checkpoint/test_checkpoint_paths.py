@@ -114,3 +114,18 @@ def test_checkpoints_that_are_folders_are_not_numbered(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="folder"):
         sv.CheckpointManager(sv.Checkpoint(v=variable), tmp_path, max_to_keep=2, format="torch").save()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "pytorch_model.bin", "model.ZIP", "model.json"])
+def test_a_name_of_another_kind_of_file_is_written_in_a_named_format_only(name: str, tmp_path: Path) -> None:
+    """A native checkpoint is not looked for behind the name of another file, so nothing is written."""
+    with pytest.raises(UnsupportedError, match=r"ends like another kind of file.*Name the format"):
+        sv.save(tmp_path / name, {"w": np.ones(3)})
+    assert list(tmp_path.iterdir()) == []
+    sv.save(tmp_path / name, {"w": np.ones(3)}, format="shardvar")
+    assert sv.load(tmp_path / name)["w"].tolist() == [1, 1, 1]
+
+
+def test_a_dot_in_a_name_is_no_ending(tmp_path: Path) -> None:
+    sv.save(tmp_path / "model-v1.2", {"w": np.ones(3)})
+    assert sv.verify(tmp_path / "model-v1.2").ok

@@ -21,6 +21,10 @@ REDUCTIONS = ("sum", "avg", "min", "max", "product", "band", "bor", "bxor")
 """The reductions that turn terms into values, in the words of ``torch.distributed``."""
 
 
+_MOST_NAMED = 16
+"""Groups of devices in the text of a layout, and devices and regions of each."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Layout:
     """The regions of a tensor that each device of a mesh holds.
@@ -169,9 +173,42 @@ class Layout:
     def __hash__(self) -> int:
         return hash(self._identity())
 
+    def __str__(self) -> str:
+        """The devices that hold the same, and their regions, a line for each group; at most 16 of each."""
+        groups = self.replicas
+        names = [_some(group, ", ") for group in groups[:_MOST_NAMED]]
+        width = max(map(len, names))
+        lines = [f"{self.shape} on the mesh {self.mesh}: {self.rule}", *map(self._pending_text, self.pending)]
+        for group, name in zip(groups, names, strict=False):
+            lines.append(f"  {name:{width}}  {_some(self.regions(group[0]), ' ') or 'nothing'}")
+        if len(groups) > _MOST_NAMED:
+            lines.append(f"  and {len(groups) - _MOST_NAMED} more groups of devices")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The mesh and the tensor as drawings in which devices have the colour of what they hold, for notebooks."""
+        from shardvar.pictures.drawings import layout_html
+
+        groups = [
+            (group, [(region.offset, region.shape) for region in self.regions(group[0])]) for group in self.replicas
+        ]
+        about = (self.rule, *map(self._pending_text, self.pending))
+        return layout_html(self.shape, (self.mesh.shape, str(self.mesh), self.mesh.devices), groups, about)
+
+    def _pending_text(self, pending: tuple[int, str]) -> str:
+        axis, op = pending
+        name = self.mesh.axis_names[axis] if self.mesh.axis_names else axis
+        return f"{op} pending over the mesh axis {name}: devices along it hold terms"
+
     def __repr__(self) -> str:
         waiting = "".join(f", {op} pending over axis {axis}" for axis, op in self.pending)
         return f"<Layout of {self.shape} on the mesh {self.mesh}{waiting}: {self.rule}>"
+
+
+def _some(values: Sequence[object], separator: str) -> str:
+    """The first values as a text, and the number of the others."""
+    more = f" and {len(values) - _MOST_NAMED} more" if len(values) > _MOST_NAMED else ""
+    return separator.join(map(str, values[:_MOST_NAMED])) + more
 
 
 def check_reduction(op: str) -> None:

@@ -1,6 +1,7 @@
-"""Drawings for notebooks: a tensor's shape cut into rectangles, and the flow of bytes between slices.
+"""Drawings for notebooks: a tensor's shape cut into rectangles, meshes, and the flow of bytes between slices.
 
-A partition draws its shape to scale, one rectangle a part; a plan draws its sources on the left, its targets on the
+A partition draws its shape to scale, one rectangle a part; a layout draws its mesh and its tensor, in which devices
+and what they hold have one colour; a plan draws its sources on the left, its targets on the
 right, and between them a band for each copy, as thick as the bytes that move. Both are SVG in the notebook's own
 colours. Callers pass plain numbers and texts: this layer imports no other, so every layer may draw with it.
 """
@@ -28,6 +29,7 @@ MOST_MOVES = 60
 _MOST_ROWS = 16
 
 _SHAPE_WIDTH = 320
+_DEVICE_WIDTH, _DEVICE_HEIGHT = 40, 22
 _FLOW_WIDTH, _COLUMN, _GAP = 460, 96, 3
 
 
@@ -47,8 +49,13 @@ def drawn_axes(shape: Sequence[int], rectangles: Sequence[Rectangle]) -> tuple[i
     return tuple(sorted([*cut, *(axis for axis in axes if axis not in cut)][:2]))
 
 
-def rectangles_svg(shape: Sequence[int], rectangles: Sequence[Rectangle], label: str) -> Markup:
-    """Draw rectangles inside a shape, each axis to its own scale, with their numbers where there is room."""
+def rectangles_svg(
+    shape: Sequence[int], rectangles: Sequence[Rectangle], label: str, numbers: Sequence[int] | None = None
+) -> Markup:
+    """Draw rectangles inside a shape, each axis to its own scale, with their numbers where there is room.
+
+    ``numbers`` has one for each rectangle; without it they are counted.
+    """
     axes = drawn_axes(shape, rectangles)
     down = shape[axes[0]] if len(axes) == 2 else 1
     across = shape[axes[-1]] if axes else 1
@@ -56,7 +63,7 @@ def rectangles_svg(shape: Sequence[int], rectangles: Sequence[Rectangle], label:
     height = 44 if len(axes) < 2 else round(max(70.0, min(220.0, _SHAPE_WIDTH * down / max(across, 1))))
     drawn = [
         _numbered(number, _span(each, axes[-1:], across, _SHAPE_WIDTH), _span(each, axes[:-1], down, height))
-        for number, each in enumerate(rectangles[:MOST_RECTANGLES])
+        for number, each in zip(numbers or range(len(rectangles)), rectangles[:MOST_RECTANGLES], strict=False)
     ]
     words = [f"axis {axis} {'↓' if axis == axes[0] and len(axes) == 2 else '→'} {shape[axis]:,}" for axis in axes]
     if len(rectangles) > MOST_RECTANGLES:
@@ -105,6 +112,58 @@ def partition_html(shape: Sequence[int], parts: Sequence[Rectangle]) -> str:
     return html_block(f"Partition of {human_shape(shape)}", (count(len(parts), "part"),), drawing, table)
 
 
+def mesh_svg(mesh: Sequence[int], devices: Sequence[int], numbers: Sequence[int]) -> Markup:
+    """Draw the devices of a mesh in C order, a row for each index of all axes but the last, in the colours of numbers.
+
+    Meshes of more than ``MOST_RECTANGLES`` devices are not drawn.
+    """
+    if len(devices) > MOST_RECTANGLES:
+        return Markup("")
+    columns = mesh[-1] if mesh else 1
+    wide = min(_DEVICE_WIDTH, _SHAPE_WIDTH / columns)
+    drawn = [
+        _numbered(
+            number,
+            (round(place % columns * wide, 2), round(wide, 2)),
+            (place // columns * _DEVICE_HEIGHT, _DEVICE_HEIGHT),
+            device,
+        )
+        for place, (device, number) in enumerate(zip(devices, numbers, strict=True))
+    ]
+    width, height = round(columns * wide), len(devices) // columns * _DEVICE_HEIGHT
+    return Markup(
+        f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{count(len(devices), "device")}" style="display:block;margin:6px 0 2px">{"".join(drawn)}</svg>'
+    )
+
+
+def layout_html(
+    shape: Sequence[int],
+    mesh: tuple[Sequence[int], str, Sequence[int]],
+    groups: Sequence[tuple[Sequence[int], Sequence[Rectangle]]],
+    about: Sequence[str],
+) -> str:
+    """Return a layout as HTML: ``mesh`` is its shape, its name and its devices in C order.
+
+    ``groups`` has the devices that hold the same, with their regions; ``about`` further facts.
+    """
+    first_of = {device: devices[0] for devices, _ in groups for device in devices}
+    held = [(devices[0], region) for devices, regions in groups for region in regions]
+    label = f"{human_shape(shape)} on {count(len(mesh[2]), 'device')}"
+    tensor = rectangles_svg(shape, [region for _, region in held], label, [number for number, _ in held])
+    rows = [
+        (", ".join(map(str, devices)), ", ".join(region_text(*each) for each in regions[:_MOST_ROWS]) or "nothing")
+        for devices, regions in groups[:_MOST_ROWS]
+    ]
+    return html_block(
+        f"Layout of {human_shape(shape)} on the mesh {mesh[1]}",
+        about,
+        mesh_svg(mesh[0], mesh[2], [first_of[device] for device in mesh[2]]),
+        tensor,
+        html_table(("devices", "regions"), rows, more=len(groups) - len(rows)),
+    )
+
+
 def plan_html(
     num_sources: int, num_targets: int, moves: Sequence[tuple[Named, Named, str, int]], num_moves: int
 ) -> str:
@@ -142,7 +201,8 @@ def _span(rectangle: Rectangle, axes: Sequence[int], whole: int, pixels: int) ->
     return round(rectangle[0][axis] * scale, 2), round(rectangle[1][axis] * scale, 2)
 
 
-def _numbered(number: int, x: tuple[float, float], y: tuple[float, float]) -> str:
+def _numbered(number: int, x: tuple[float, float], y: tuple[float, float], text: int | None = None) -> str:
+    """Draw a rectangle in the colour of a number, with the number or another text in it where there is room."""
     if not x[1] or not y[1]:
         return ""  # a part without elements
     # A white edge would cover a rectangle that is hardly wider than the edge.
@@ -152,7 +212,8 @@ def _numbered(number: int, x: tuple[float, float], y: tuple[float, float]) -> st
     )
     # Room for three digits of 11 pixels; in less, the number would run into the next rectangle.
     if x[1] > 22 and y[1] > 13:
-        drawn += f'<text x="{x[0] + 5}" y="{y[0] + 12.5}" font-size="11" fill="#fff">{number}</text>'
+        text = number if text is None else text
+        drawn += f'<text x="{x[0] + 5}" y="{y[0] + 12.5}" font-size="11" fill="#fff">{text}</text>'
     return drawn
 
 

@@ -199,3 +199,24 @@ def test_a_mesh_is_a_mesh() -> None:
 def test_the_face_has_the_names() -> None:
     assert sv.Mesh is Mesh
     assert sv.layouts.Layout is Layout
+
+
+def test_the_text_of_a_layout_lists_groups_and_their_regions() -> None:
+    layout = dtensor((5, 4), Mesh((4, 2), ("dp", "tp")), [Shard(0), Partial()])
+    assert str(layout).splitlines() == [
+        "(5, 4) on the mesh (dp=4, tp=2): DTensor placements, from left to right (torch 2.13)",
+        "sum pending over the mesh axis tp: devices along it hold terms",
+        "  0, 1  [0:2, 0:4]",
+        "  2, 3  [2:4, 0:4]",
+        "  4, 5  [4:5, 0:4]",
+        "  6, 7  nothing",
+    ]
+
+
+def test_the_text_of_a_large_layout_counts_what_it_leaves_out() -> None:
+    assert str(dtensor((64,), Mesh((64,)), [Shard(0)])).splitlines()[-1] == "  and 48 more groups of devices"
+    assert str(dtensor((4,), Mesh((20,)), [Replicate()])).splitlines()[1].endswith("14, 15 and 4 more  [0:4]")
+    assert str(dtensor((64,), Mesh((2,)), [StridedShard(0, 32)])).splitlines()[1].endswith(" and 16 more")
+    assert (
+        str(dtensor((4,), Mesh((2,)), [Partial("max")])).splitlines()[1].startswith("max pending over the mesh axis 0")
+    )

@@ -1,5 +1,6 @@
 """What values show of themselves in a notebook: true, bounded, well formed, and no markup of a name's."""
 
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.layout import Partition
+from shardvar.layouts import DTensorPlacement, Layout, Partial, Replicate, Shard, StridedShard, dtensor
 from shardvar.pictures.drawings import drawn_axes, rectangles_svg
 from shardvar.pictures.table import html_table, shown
 from shardvar.planning.plan import plan_copies
@@ -91,6 +93,41 @@ def test_the_areas_of_a_drawing_are_those_of_the_parts() -> None:
     Rectangles().feed(rectangles_svg((10, 8), rectangles, ""))
     whole, *parts = sizes
     assert parts == pytest.approx([whole * part.size / 80 for part in partition], rel=1e-2)
+
+
+@pytest.mark.parametrize("placements", [(Shard(0), Shard(1)), (Shard(0), Replicate()), (StridedShard(0, 3), Partial())])
+def test_a_layout_draws_its_devices_and_what_they_hold(placements: tuple[DTensorPlacement, ...]) -> None:
+    """A rectangle for each device, one for each region of a group, and one for the shape; and all of it in words."""
+    layout = dtensor((7, 4), sv.Mesh((3, 2), ("dp", "tp")), placements)
+    distinct = sum(len(layout.regions(group[0])) for group in layout.replicas)
+    assert Outline(layout._repr_html_()).seen.count("rect") == 6 + 1 + distinct
+    text = said(layout)
+    assert "(dp=3, tp=2)" in text and layout.rule in text
+    assert all(str(region) in text for device in range(6) for region in layout.regions(device))
+    assert ("pending over the mesh axis tp" in text) == (placements[1] == Partial())
+
+
+def test_devices_that_hold_the_same_have_one_colour() -> None:
+    layout = dtensor((4,), sv.Mesh((2, 2), devices=(3, 1, 2, 0)), [Shard(0), Replicate()])
+    fills = re.findall(r'fill="(hsl[^"]*)"[^>]*/><text[^>]*>(\d)</text>', layout._repr_html_())
+    colours = {int(device): fill for fill, device in fills[:4]}
+    assert [device for _, device in fills[:4]] == ["3", "1", "2", "0"]
+    assert colours[3] == colours[1] != colours[2] == colours[0]
+    assert [fill for fill, _ in fills[4:]] == [colours[3], colours[2]]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        dtensor((), sv.Mesh(()), []),
+        dtensor((0, 4), sv.Mesh((2,)), [Shard(0)]),
+        dtensor((3, 4, 5), sv.Mesh((64, 64)), [Shard(0), StridedShard(1, 2)]),
+        dtensor((5000,), sv.Mesh((5000,)), [Shard(0)]),
+    ],
+)
+def test_every_layout_shows_itself_within_bounds(layout: Layout) -> None:
+    assert said(layout).startswith("Layout of ")
+    assert len(layout._repr_html_()) < 300_000
 
 
 def test_cut_axes_are_drawn_first() -> None:

@@ -10,26 +10,23 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import partial
 
 import numpy as np
 
 from shardvar.checkpoint.arguments import check_mapping, check_policy, check_string
 from shardvar.checkpoint.carried import find_objects, read_texts
+from shardvar.checkpoint.conversions import Conversions, stored_entries
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint, find_target, is_same
-from shardvar.checkpoint.numbers import is_floating
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names, select_keys
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.rescue import find_lost, note_of
 from shardvar.checkpoint.save import WRITER, check_keys
 from shardvar.checkpoint.writing import Partitions, WritePlan, carry_out, check_may_write, plan_checkpoint, preview
-from shardvar.engine.cast import CastSource, cast_entries
 from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import parse_dtype
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.policies import Policy
 from shardvar.planning.slices import SliceTable
@@ -47,6 +44,7 @@ def reshard(
     strip_prefix: str | None = None,
     rename: Mapping[str, str] | None = None,
     add_prefix: str | None = None,
+    transpose: str | Iterable[str] | None = None,
     cast: Mapping[str, str] | str | None = None,
     dequantize: bool = False,
     keep_going: bool = False,
@@ -58,16 +56,17 @@ def reshard(
 
     ``format`` defaults to what the ending of ``target`` says, else to that of the source. Tensors keep their slices
     unless ``partition`` says otherwise (see ``save``), and share one file unless ``policy`` does. ``filter`` and
-    ``exclude`` are globs of the keys to take. A prefix is stripped where a key has it, ``rename`` maps old names to new
-    ones (``checkpoint.renaming``), and a prefix is added. ``cast`` maps globs of new keys to dtypes, or is the dtype of
-    all floating-point tensors. Quantised blocks are copied as bytes, or with ``dequantize`` as the numbers that they
-    stand for, in float32. ``TargetExists`` without ``force``; the errors of ``save``. With ``keep_going``, tensors that
-    cannot be read are left out, and ``lost`` in the report and in the target's metadata. Every checksum is compared
-    before the commit; the source is never touched. After a kill, a second run reuses finished files. Memory: some
-    blocks of 4 MiB and the columns of the plan, whatever the size of a tensor.
+    ``exclude`` are globs of the keys to take; ``strip_prefix``, ``rename`` and ``add_prefix`` give them new names
+    (``checkpoint.renaming``), of which ``transpose`` has globs of matrices. ``cast`` maps such globs to dtypes, or is
+    the dtype of all floating-point tensors. Quantised blocks are copied as bytes, or with ``dequantize`` as numbers of
+    float32. ``TargetExists`` without ``force``; the errors of ``save``. With ``keep_going``, those that cannot be read
+    are left out, and ``lost`` in the report and in the target's metadata. Every checksum is compared before the commit;
+    the source is never touched. After a kill, a second run reuses finished files. Memory: some blocks of 4 MiB and the
+    columns of the plan, whatever the size of a tensor.
     """
     check_policy(policy)
-    changes = Changes(filter, exclude, strip_prefix, rename or {}, add_prefix, cast or {}, keep_going)
+    conversions = Conversions(cast or {}, transpose)
+    changes = Changes(filter, exclude, strip_prefix, rename or {}, add_prefix, conversions, keep_going)
     plan = partial(plan_checkpoint, policy=policy, partition=partition, force=force)
     found, goal = _find(source, target, format)
     with Reader(found.path, found.format.name, found.open(dequantize=dequantize)) as reader:
@@ -88,8 +87,8 @@ class Changes:
     """New names by old ones."""
     add_prefix: str | None
     """A prefix that all keys get."""
-    cast: Mapping[str, str] | str
-    """Dtypes by globs of new keys, or the dtype of all floating-point tensors."""
+    conversions: Conversions
+    """The tensors that get other dtypes or axes."""
     keep_going: bool
     """True to leave out tensors that cannot be read."""
 
@@ -158,7 +157,7 @@ def _select(
     paths = {key: path for key, path in reader.metadata.paths.items() if new.get(key) == key}
     carried = {new[key]: octets for key, octets in objects.items()}
     about = Metadata(writer=WRITER, user=user, paths=paths, objects=carried)
-    return *_cast(reader.source, replace(entries, slices=slices), changes.cast, encodings), about
+    return *changes.conversions.of(reader.source, replace(entries, slices=slices), encodings), about
 
 
 def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
@@ -181,43 +180,6 @@ def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
     return replace(chosen, slices=table)
 
 
-def _cast(
-    source: Source, stored: EntryTable, cast: Mapping[str, str] | str, encodings: Mapping[str, str]
-) -> tuple[EntryTable, Source]:
-    """The entries with the dtypes that they are cast to, and the source that converts them."""
-    dtypes = _floats(stored, cast) if isinstance(cast, str) else _matching(stored, cast)
-    if not dtypes:
-        return stored, source
-    for key in filter(encodings.__contains__, dtypes):
-        cause = (
-            f"{key!r} consists of blocks of {encodings[key]}: cast to {dtypes[key]}, their bytes would mean nothing."
-        )
-        raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
-    return cast_entries(stored, dtypes), CastSource(source, stored)
-
-
-def _floats(stored: EntryTable, given: str) -> dict[str, str]:
-    """The dtype, for each floating-point tensor."""
-    dtype, tensors = parse_dtype(given), stored.slices.tensors
-    floats = [key for row, key in enumerate(tensors.keys) if is_floating(tensors.dtype(row))]
-    if not floats:
-        raise ArgumentError(f"No tensor has floating-point numbers, so none is cast to {dtype}.")
-    return dict.fromkeys(floats, dtype)
-
-
-def _matching(stored: EntryTable, globs: Mapping[str, str]) -> dict[str, str]:
-    """The dtype of each tensor that matches a glob; of several, the last one counts."""
-    check_mapping(globs, "names to names")
-    dtypes: dict[str, str] = {}
-    for glob, given in globs.items():
-        dtype = parse_dtype(given)
-        hits = [key for key in stored.slices.tensors.keys if fnmatchcase(key, glob)]
-        if not hits:
-            raise ArgumentError(f"No tensor matches {glob!r}, so none is cast to {dtype}.")
-        dtypes |= dict.fromkeys(hits, dtype)
-    return dtypes
-
-
 def _generation(found: Location, reader: Reader, payloads: Source, work: WritePlan) -> str | None:
     """A digest of the source as it is now, the plan and the writer: the same reshard again has the same.
 
@@ -226,9 +188,9 @@ def _generation(found: Location, reader: Reader, payloads: Source, work: WritePl
     if not work.may_resume:
         return None
     # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype they are stored in.
-    stored = payloads.stored if isinstance(payloads, CastSource) else work.entries
+    stored, transposed = stored_entries(payloads, work.entries)
     digest = hashlib.sha256(f"{WRITER} {found.path} {found.format.name} {work.target.format.name}".encode())
-    digest.update(repr((work.assignment.num_files, work.metadata)).encode("utf-8", "surrogateescape"))
+    digest.update(repr((work.assignment.num_files, work.metadata, transposed)).encode("utf-8", "surrogateescape"))
     files = reader.index.files
     for number in np.unique(stored.file).tolist():  # a file that is not needed may be missing
         name = files[number]

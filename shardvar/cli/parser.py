@@ -266,6 +266,9 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
     )
     _add_names(parser)
     parser.add_argument(
+        "--transpose", metavar="GLOB", action="append", help="exchange the axes of matrices; repeatable"
+    )
+    parser.add_argument(
         "--cast",
         metavar="[GLOB=]DTYPE",
         action="append",

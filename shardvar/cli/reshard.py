@@ -30,6 +30,7 @@ def execute(arguments: Namespace) -> int:
             strip_prefix=arguments.strip_prefix,
             rename=rename,
             add_prefix=arguments.add_prefix,
+            transpose=arguments.transpose,
             cast=cast,
             dequantize=arguments.dequantize,
             keep_going=arguments.keep_going,

@@ -1,0 +1,118 @@
+"""Conversions: which tensors change their axes or their dtypes on the way from a source to a target?
+
+    stored entries --transpose--> --cast--> entries to write
+
+Each step gives entries and a source that reads them, so that planning and the engine see tensors as they will be. Globs
+are of the keys of the target. A glob that matches nothing is an error.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from shardvar.checkpoint.arguments import check_mapping, strings_of
+from shardvar.checkpoint.numbers import is_floating
+from shardvar.engine.cast import CastSource, cast_entries
+from shardvar.engine.transpose import TransposedSource, transpose_entries
+from shardvar.errors import ArgumentError
+from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import is_whole, parse_dtype
+from shardvar.planning.index import EntryTable
+from shardvar.storage.scratch import map_scratch
+
+
+@dataclass(frozen=True, slots=True)
+class Conversions:
+    """The tensors to convert, by globs of their keys in the target."""
+
+    cast: Mapping[str, str] | str
+    """Dtypes by globs, or the dtype of all floating-point tensors."""
+    transpose: str | Iterable[str] | None
+    """Globs of matrices to transpose."""
+
+    def of(self, source: Source, stored: EntryTable, encodings: Mapping[str, str]) -> tuple[EntryTable, Source]:
+        """Return the converted entries and the source that reads them."""
+        return _cast(*_transpose(source, stored, self.transpose, encodings), self.cast, encodings)
+
+
+def stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, list[int]]:
+    """Return the entries of a converted source as they are stored, and the rows of those that are transposed."""
+    if isinstance(source, CastSource):
+        entries = source.stored
+        source = source.inner
+    if isinstance(source, TransposedSource):
+        return source.stored, np.flatnonzero(source.is_transposed).tolist()
+    return entries, []
+
+
+def _transpose(
+    source: Source, stored: EntryTable, transpose: str | Iterable[str] | None, encodings: Mapping[str, str]
+) -> tuple[Source, EntryTable]:
+    """The source that transposes the matrices that match, and its entries."""
+    tensors = stored.slices.tensors
+    ranks = tensors.ranks.tolist()
+    is_matrix = np.zeros(len(tensors), np.bool)
+    for glob in [] if transpose is None else strings_of(transpose, "globs"):
+        hits = [row for row, key in enumerate(tensors.keys) if fnmatchcase(key, glob)]
+        for row in hits:
+            _check_transposable(tensors.keys[row], tensors.dtype(row), tensors.shape(row), encodings)
+        # As in NumPy, a vector is its own transpose: a glob of kernels may match biases too.
+        matrices = [row for row in hits if ranks[row] == 2]
+        if not matrices:
+            raise ArgumentError(f"No matrix matches {glob!r}, so none is transposed.")
+        is_matrix[matrices] = True
+    if not is_matrix.any():
+        return source, stored
+    entries, rows = transpose_entries(stored, is_matrix)
+    return TransposedSource(source, stored, rows, map_scratch), entries
+
+
+def _check_transposable(key: str, dtype: str, shape: tuple[int, ...], encodings: Mapping[str, str]) -> None:
+    """Raise ``ArgumentError`` for tensors that have no transpose, or several."""
+    if len(shape) > 2:
+        cause = f"{key!r} has the shape {shape}, and only matrices are transposed."
+        raise ArgumentError(cause, "Choose a glob that does not match it.")
+    if len(shape) == 2 and is_whole(dtype):
+        raise ArgumentError(f"{key!r} is of dtype {dtype}, which is never cut or transposed.", "Choose numbers.")
+    if key in encodings:
+        cause = f"{key!r} consists of blocks of {encodings[key]}: transposed, their bytes would mean nothing."
+        raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
+
+
+def _cast(
+    source: Source, stored: EntryTable, cast: Mapping[str, str] | str, encodings: Mapping[str, str]
+) -> tuple[EntryTable, Source]:
+    """The entries with the dtypes that they are cast to, and the source that converts them."""
+    dtypes = _floats(stored, cast) if isinstance(cast, str) else _matching(stored, cast)
+    if not dtypes:
+        return stored, source
+    for key in filter(encodings.__contains__, dtypes):
+        cause = (
+            f"{key!r} consists of blocks of {encodings[key]}: cast to {dtypes[key]}, their bytes would mean nothing."
+        )
+        raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
+    return cast_entries(stored, dtypes), CastSource(source, stored)
+
+
+def _floats(stored: EntryTable, given: str) -> dict[str, str]:
+    """The dtype, for each floating-point tensor."""
+    dtype, tensors = parse_dtype(given), stored.slices.tensors
+    floats = [key for row, key in enumerate(tensors.keys) if is_floating(tensors.dtype(row))]
+    if not floats:
+        raise ArgumentError(f"No tensor has floating-point numbers, so none is cast to {dtype}.")
+    return dict.fromkeys(floats, dtype)
+
+
+def _matching(stored: EntryTable, globs: Mapping[str, str]) -> dict[str, str]:
+    """The dtype of each tensor that matches a glob; of several, the last one counts."""
+    check_mapping(globs, "names to names")
+    dtypes: dict[str, str] = {}
+    for glob, given in globs.items():
+        dtype = parse_dtype(given)
+        hits = [key for key in stored.slices.tensors.keys if fnmatchcase(key, glob)]
+        if not hits:
+            raise ArgumentError(f"No tensor matches {glob!r}, so none is cast to {dtype}.")
+        dtypes |= dict.fromkeys(hits, dtype)
+    return dtypes

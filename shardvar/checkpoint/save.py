@@ -44,10 +44,10 @@ def save(
     ``path`` is a prefix; for formats of one file its name, and for formats of folders the folder. ``format``
     defaults to what the ending of ``path`` says (``.safetensors``, ``.npz``), else to ``"shardvar"``. ``partition``
     says into which slices tensors are cut: a number of parts along the first axis, counts per axis, a
-    ``PartitionSpec``, a ``Partition``, a partitioner, or a mapping from globs of keys to these. A partitioner is
-    called as ``p(shape, dtype)`` or, if it takes three arguments, as ``p(num_shards, shape, dtype)``;
-    ``num_shards`` is the number of tasks that hold the tensors, 1 for arrays and files. ``policy`` says which
-    slices share a file.
+    ``PartitionSpec``, a ``Partition``, a ``Layout``, whose regions are stored once each, a partitioner, or a mapping
+    from globs of keys to these. A partitioner is called as ``p(shape, dtype)`` or, if it takes three arguments, as
+    ``p(num_shards, shape, dtype)``; ``num_shards`` is the number of tasks that hold the tensors, 1 for arrays and
+    files. ``policy`` says which slices share a file.
 
     Arrays may have any strides and byte order; object arrays of ``bytes`` are string tensors. An existing checkpoint is
     replaced in one step; ``TargetExists`` where the format cannot do that and ``force`` is not set.

@@ -248,6 +248,7 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
         [
             "model model5 --shards 5 --files 2",
             "model model.safetensors --filter 'dense/*' --rename 'dense/*=head/*'",
+            "model ranks --mesh 'dp=2,tp=4' --shards '*.weight=tp,-' --files-by device",
             "model model-tf --format tensorflow --shards 'embedding=4' --max-file-size 64MiB --dry-run",
         ],
     )
@@ -258,12 +259,7 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
         metavar="NAME",
         help="shardvar, tensorflow, safetensors, npz, torch, pt, ... (default: by DST's ending, or as SRC)",
     )
-    files = parser.add_mutually_exclusive_group()
-    files.add_argument("--max-file-size", metavar="SIZE", help="fill files up to SIZE payload bytes: 64MB, 64MiB, 4096")
-    files.add_argument("--files", metavar="N", help="balance the bytes over N files")
-    parser.add_argument(
-        "--shards", metavar="[GLOB=]N", action="append", help="cut along axis 0 into N slices; GLOB is of new keys"
-    )
+    _add_cuts(parser)
     _add_names(parser)
     parser.add_argument(
         "--transpose", metavar="GLOB", action="append", help="exchange the axes of matrices; repeatable"
@@ -285,10 +281,29 @@ def _add_writing(parser: Parser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="replace DST in one step (not atomic for a safetensors set of several files)",
+        help="replace DST, in one step unless it is a safetensors set of several files",
     )
     parser.add_argument("--verify", action="store_true", help="read the new checkpoint back and verify it")
     parser.add_argument("-v", "--verbose", action="store_true", help="also print the policy that chose the files")
+
+
+def _add_cuts(parser: Parser) -> None:
+    """Add the options that cut tensors and choose their files."""
+    files = parser.add_mutually_exclusive_group()
+    files.add_argument("--max-file-size", metavar="SIZE", help="fill files up to SIZE payload bytes: 64MB, 64MiB, 4096")
+    files.add_argument("--files", metavar="N", help="balance the bytes over N files")
+    files.add_argument(
+        "--files-by",
+        choices=("device",),
+        help="a file for each device of --mesh, or for each of the N --shards",
+    )
+    parser.add_argument("--mesh", metavar="AXIS=N,..", help="axes of a mesh of devices, for --shards: dp=2,tp=4")
+    parser.add_argument(
+        "--shards",
+        metavar="[GLOB=]CUT",
+        action="append",
+        help="N slices along axis 0, or by axes of --mesh: tp,-; GLOB is of new keys",
+    )
 
 
 def _add_names(parser: Parser) -> None:

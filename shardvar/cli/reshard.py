@@ -4,10 +4,11 @@ from argparse import Namespace
 
 from shardvar.checkpoint.reports import VerifyReport, WriteReport
 from shardvar.checkpoint.reshard import reshard
+from shardvar.cli.cuts import parse_mesh, parse_shards
 from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_name, short_path
-from shardvar.cli.usage import parse_casts, parse_count, parse_renames, parse_shards, parse_size
+from shardvar.cli.usage import parse_casts, parse_count, parse_renames, parse_size
 from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, verify_with_progress
-from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, TablePolicy
+from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, ShardByDevicePolicy, TablePolicy
 
 _LOST = 1
 
@@ -15,7 +16,8 @@ _LOST = 1
 def execute(arguments: Namespace) -> int:
     """Write the checkpoint. Return 0, or what ``--verify`` makes of what was written, or 1 where tensors were lost."""
     policy = _policy(arguments)
-    partition = parse_shards(arguments.shards or ())
+    mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
+    partition = parse_shards(arguments.shards or (), mesh, on_devices=arguments.files_by is not None)
     rename = parse_renames(arguments.rename or (), arguments.rename_file)
     cast = parse_casts(arguments.cast or ())
     with progress("resharding", lambda: payload_nbytes(arguments.source)) as advance:
@@ -50,6 +52,8 @@ def execute(arguments: Namespace) -> int:
 def _policy(arguments: Namespace) -> TablePolicy | None:
     if arguments.files is not None:
         return BalancedPolicy(parse_count(arguments.files, "--files"))
+    if arguments.files_by is not None:
+        return ShardByDevicePolicy()
     return None if arguments.max_file_size is None else MaxShardSizePolicy(parse_size(arguments.max_file_size))
 
 

@@ -45,22 +45,6 @@ def parse_count(text: str, option: str) -> int:
     return int(text)
 
 
-def parse_shards(texts: Sequence[str]) -> dict[str, int]:
-    """Return the number of shards by glob: ``N`` is for every tensor, ``GLOB=N`` for the tensors that match.
-
-    Of several globs that match a tensor the last one counts, so the plain number is put first.
-
-    >>> parse_shards(["emb*=8", "2"])
-    {'*': 2, 'emb*': 8}
-    """
-    general: dict[str, int] = {}
-    special: dict[str, int] = {}
-    for text in texts:
-        glob, equals, count = text.rpartition("=")
-        (special if equals else general)[glob or "*"] = parse_count(count, "--shards")
-    return general | special
-
-
 def parse_pairs(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
     """Return pairs of ``NAME=VALUE``, cut at the first ``=``; ``form`` is how the option's help writes them."""
     pairs: dict[str, str] = {}

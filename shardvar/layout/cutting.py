@@ -7,12 +7,14 @@ with the same meaning, and refuse the rest with the same error:
     counts            div parts along each axis; axes that are left out stay whole
     a PartitionSpec   counts, or uneven sizes
     a Partition       these parts
+    a Layout          the parts that devices of a mesh hold, each part once
     a partitioner     a callable that answers with one of the forms above; that of a variable with counts or a spec
 
 1. ``call_partitioner`` asks a partitioner with the arguments of its signature: RFC 000's two, or RFC 002's three.
 2. ``read_cut`` turns any form into a ``Partition`` or into the sizes of the parts along every axis. More parts than
    indices are clamped, so that no part of a count is empty.
-3. ``part_columns`` gives the parts as columns, ``plan_rows`` as a proven ``Partition`` of rows.
+3. ``part_columns`` gives the parts as columns, ``plan_rows`` as a proven ``Partition`` of rows. Of a layout there is a
+   column of devices too.
 
 A new form is read in ``read_cut``, and nowhere else.
 """
@@ -20,7 +22,7 @@ A new form is read in ``read_cut``, and nowhere else.
 from collections.abc import Callable, Sequence
 from inspect import Parameter, signature
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,10 +31,25 @@ from shardvar.layout.dtypes import Ints
 from shardvar.layout.partition import Partition, PartitionSpec, columns_of
 from shardvar.layout.region import Region
 
-AnyPartitioner = Callable[..., "int | Sequence[int] | PartitionSpec | Partition"]
+
+@runtime_checkable
+class DeviceParts(Protocol):
+    """A cut that says which device holds each part: a ``shardvar.layouts.Layout``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The full shape."""
+        ...
+
+    def distinct_parts(self) -> tuple[Ints, Ints, Ints]:
+        """The parts, which tile the shape: the device [n] of each, offsets [n, rank] and shapes [n, rank]."""
+        ...
+
+
+AnyPartitioner = Callable[..., "int | Sequence[int] | PartitionSpec | Partition | DeviceParts"]
 """``p(shape, dtype)`` or ``p(num_shards, shape, dtype)``."""
 
-Cut = int | Sequence[int] | PartitionSpec | Partition | AnyPartitioner
+Cut = int | Sequence[int] | PartitionSpec | Partition | DeviceParts | AnyPartitioner
 """The cut of one tensor, in one of the forms of the module's docstring."""
 
 Sizes = tuple[tuple[int, ...], ...]
@@ -45,8 +62,8 @@ _ROWS = (
 
 def read_cut(
     cut: Cut, shape: Sequence[int], dtype: Any, num_shards: int = 1, *, rows_only: bool = False
-) -> Partition | Sizes:
-    """The parts that ``cut`` means for a tensor with an axis: a ``Partition`` that was given, else sizes for each axis.
+) -> Partition | DeviceParts | Sizes:
+    """The parts that ``cut`` means for a tensor with an axis: a ``Partition`` or layout, else sizes for each axis.
 
     ``LayoutError`` if it does not cut this shape; with ``rows_only`` also if it cuts another axis than the first, or
     says nothing of that. Partitioners get ``dtype`` and ``num_shards``.
@@ -62,8 +79,8 @@ def read_cut(
         # R-PART-1 (RFC 000): the answer is "a list/tuple representing the number of partitions on each dimension". RFC
         # 002 adds the spec. Variables keep to that; a save also takes what it takes without a partitioner.
         raise LayoutError(f"{place}.", "Answer with a list [n, 1, ...] where n is at least 1, or with a PartitionSpec.")
-    if isinstance(cut, Partition):
-        return _check_partition(cut, tuple(shape), rows_only)
+    if isinstance(cut, Partition | DeviceParts):
+        return _check_parts(cut, tuple(shape), source, rows_only)
     spec = _read_spec(cut, place)
     given = spec.splits if spec.partitions is None else spec.partitions
     # ``rows_only`` counts as 0 or 1: with it, an empty list is refused, because it does not say how rows are cut.
@@ -85,21 +102,27 @@ def read_cut(
     return PartitionSpec(partitions=clamped).sizes(shape)
 
 
-def part_columns(cut: Cut, shape: Sequence[int], dtype: Any, num_shards: int = 1) -> tuple[Ints, Ints]:
+def part_columns(cut: Cut, shape: Sequence[int], dtype: Any, num_shards: int = 1) -> tuple[Ints, Ints, Ints | None]:
     """Offsets and shapes [parts, rank] of the parts that ``cut`` means, in C order; errors as ``read_cut``.
 
-    Sizes that add up tile the shape, so that the parts of many tensors need no proof.
+    The third column has the device [parts] of each part of a layout, whose parts are in the order of devices; it is
+    None for other cuts. Sizes that add up tile the shape, so that the parts of many tensors need no proof.
 
-    >>> [column.tolist() for column in part_columns([2, 2], (3, 4), "float32")]
-    [[[0, 0], [0, 2], [2, 0], [2, 2]], [[2, 2], [2, 2], [1, 2], [1, 2]]]
+    >>> offset, shape, _ = part_columns([2, 2], (3, 4), "float32")
+    >>> offset.tolist(), shape.tolist()
+    ([[0, 0], [0, 2], [2, 0], [2, 2]], [[2, 2], [2, 2], [1, 2], [1, 2]])
     """
     parts = read_cut(cut, shape, dtype, num_shards)
+    if isinstance(parts, DeviceParts):
+        device, offset, extent = parts.distinct_parts()
+        return offset, extent, device
     if isinstance(parts, Partition):
-        return columns_of(parts.parts, len(shape))
+        return *columns_of(parts.parts, len(shape)), None
     # The grid in C order: the parts along the last axis follow each other, as in nested loops over the axes.
     starts = np.meshgrid(*(np.array([0, *accumulate(along)][:-1], np.int64) for along in parts), indexing="ij")
     extents = np.meshgrid(*(np.array(along, np.int64) for along in parts), indexing="ij")
-    return np.column_stack([axis.ravel() for axis in starts]), np.column_stack([axis.ravel() for axis in extents])
+    offset, extent = (np.column_stack([axis.ravel() for axis in grid]) for grid in (starts, extents))
+    return offset, extent, None
 
 
 def plan_rows(cut: Cut | None, shape: Sequence[int], dtype: Any, num_shards: int = 1) -> Partition:
@@ -117,6 +140,8 @@ def plan_rows(cut: Cut | None, shape: Sequence[int], dtype: Any, num_shards: int
     if cut is None or not shape:
         return Partition(tuple(shape), (Region.whole(shape),))
     parts = read_cut(cut, shape, dtype, num_shards, rows_only=True)
+    if isinstance(parts, DeviceParts):  # which ``rows_only`` made a partition of
+        raise LayoutError(f"{parts!r} does not cut rows.", _ROWS)
     return parts if isinstance(parts, Partition) else Partition.from_sizes(shape, parts)
 
 
@@ -164,7 +189,7 @@ def _read_spec(cut: Any, place: str) -> PartitionSpec:
             return PartitionSpec(partitions=cut)
     except ArgumentError:
         pass  # the same error as for other kinds
-    raise LayoutError(f"{place}.", "Give a number of parts, one for each axis, a PartitionSpec or a Partition.")
+    raise LayoutError(f"{place}.", "Give a number of parts, one for each axis, a PartitionSpec, Partition or Layout.")
 
 
 def _check_sizes(sizes: Sizes, shape: Sequence[int], place: str) -> Sizes:
@@ -172,6 +197,19 @@ def _check_sizes(sizes: Sizes, shape: Sequence[int], place: str) -> Sizes:
         if not along or sum(along) != extent or any(size < 0 for size in along):
             raise LayoutError(f"{place}: the sizes {along} do not add up to {extent}.", "Give sizes that add up.")
     return sizes
+
+
+def _check_parts(
+    cut: Partition | DeviceParts, shape: tuple[int, ...], source: str, rows_only: bool
+) -> Partition | DeviceParts:
+    if isinstance(cut, Partition):
+        return _check_partition(cut, shape, rows_only)
+    if tuple(cut.shape) != shape:
+        raise LayoutError(f"{source} is a layout of {cut.shape}; the tensor has {shape}.", "Give its own.")
+    if not rows_only:
+        return cut
+    _, offset, extent = cut.distinct_parts()
+    return _check_partition(Partition(shape, tuple(map(Region, offset.tolist(), extent.tolist()))), shape, True)
 
 
 def _check_partition(partition: Partition, shape: tuple[int, ...], rows_only: bool) -> Partition:

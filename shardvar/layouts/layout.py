@@ -7,12 +7,14 @@ the frameworks; nothing that uses a layout needs to know which.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Self
 
 import numpy as np
 
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout.dtypes import Ints
+from shardvar.layout.partition import check_tiles
 from shardvar.layout.region import Region, read_shape
 from shardvar.layouts.intervals import Intervals, grid_columns
 from shardvar.layouts.mesh import Mesh, check_mesh
@@ -160,6 +162,31 @@ class Layout:
             raise ArgumentError(f"The shape {self.shape} has no element {tuple(index)}.", "Give an index an axis.")
         held = ((self.offset <= place) & (place < self.offset + self.extent)).all(axis=1)
         return tuple(np.unique(self.device[held]).tolist())
+
+    def distinct_parts(self) -> tuple[Ints, Ints, Ints]:
+        """Each region once, as checkpoints store it: the first device [n] that holds it, offsets and shapes [n, rank].
+
+        They tile the tensor and are in the order of devices. ``LayoutError`` for regions that do not, and where
+        something is pending: a term is not a value.
+
+        >>> from shardvar.layouts import Replicate, Shard, dtensor
+        >>> device, offset, shape = dtensor((4,), Mesh((2, 2)), [Replicate(), Shard(0)]).distinct_parts()
+        >>> device.tolist(), offset.tolist(), shape.tolist()
+        ([0, 1], [[0], [2]], [[2], [2]])
+        """
+        if any(self.mesh.shape[axis] > 1 for axis, _ in self.pending):
+            raise LayoutError(f"{self!r} holds terms, which are not values.", "Reduce them first: sv.redistribute.")
+        columns = np.column_stack([self.offset, self.extent])
+        # Equal regions are neighbours once sorted, the first device in front.
+        order = np.lexsort((self.device, *columns.T[::-1]))
+        is_first = np.ones(len(order), np.bool)
+        is_first[1:] = (columns[order][1:] != columns[order][:-1]).any(axis=1)
+        rows = np.sort(order[is_first])
+        device, offset, extent = self.device[rows], self.offset[rows], self.extent[rows]
+        if not prod(self.shape):  # no device holds a region; the tensor exists all the same
+            return np.zeros(1, np.int64), np.zeros((1, len(self.shape)), np.int64), np.array([self.shape], np.int64)
+        check_tiles(self.shape, list(map(Region, offset.tolist(), extent.tolist())))
+        return device, offset, extent
 
     def _identity(self) -> tuple[Any, ...]:
         """The part of the layout that equality compares."""

@@ -27,7 +27,7 @@ from shardvar.layout.region import Region
 from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.plan import Assignment, Plan, find_faults, plan_copies
 from shardvar.planning.policies.policy import Exceeding, Policy, TablePolicy
-from shardvar.planning.slices import SliceTable, TensorTable, stack, widen
+from shardvar.planning.slices import LOCAL_DEVICE, SliceTable, TensorTable, stack, widen
 
 _NAMED = 256
 """Losses that an error lists; more have one common cause, and are counted."""
@@ -42,6 +42,9 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
     ``ArgumentError``. Counts are clamped to the number of rows, and strings and scalars stay whole, as in TensorFlow. A
     partitioner is asked once for each dtype and shape. One of three arguments gets as ``num_shards`` the number of
     tasks that hold the slices, which is the number of parameter servers; it is 1 for arrays and for files.
+
+    Parts of a layout are on the first devices that hold them, and all other slices on device 0, unless the slices that
+    are cut have devices already.
     """
     if partition is None:
         return slices
@@ -57,7 +60,9 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
     tables += [
         _cut_tensors(tensors, rows, cuts[rule[rows[0]]], nbytes[rows], num_shards) for rows in _alike(tensors, rule)
     ]
-    if slices.device is not None:  # a tensor that is cut lies where its first slice was
+    if slices.device is None:
+        tables = _on_devices(tables)
+    else:  # a tensor that is cut lies where its first slice was
         present, first = np.unique(slices.tensor, return_index=True)
         of_tensor = np.zeros(len(tensors), dtype=np.int64)
         of_tensor[present] = slices.device[first]
@@ -65,6 +70,19 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
     table = stack(tables)
     # Tensors keep their order; the slices of one follow each other.
     return table.take(table.by_tensor()[0])
+
+
+def _on_devices(tables: Sequence[SliceTable]) -> list[SliceTable]:
+    """Tables of slices of which some are on numbered devices: the others are on device 0, which is the local one."""
+    count = max((len(table.devices) for table in tables), default=0)
+    if not count:
+        return list(tables)
+    # Devices of one task, so that the default policy writes one file, and ``ShardByDevicePolicy`` one for each.
+    names = tuple(f"{LOCAL_DEVICE.rpartition(':')[0]}:{number}" for number in range(count))
+    return [
+        replace(table, device=np.zeros(len(table), np.int64) if table.device is None else table.device, devices=names)
+        for table in tables
+    ]
 
 
 def _rules(keys: Sequence[str], globs: Sequence[str]) -> Ints:
@@ -99,12 +117,16 @@ def _cut_tensors(tensors: TensorTable, rows: Ints, cut: Cut, nbytes: Ints, num_s
     if is_whole(dtype) or not full_shape:
         return _whole(tensors, rows, nbytes)
     try:
-        offset, shape = part_columns(cut, full_shape, dtype, num_shards)
+        offset, shape, device = part_columns(cut, full_shape, dtype, num_shards)
     except ArgumentError as error:
         raise type(error)(f"{tensors.keys[first]!r}: {error.cause}", error.remedy) from error
     count, rank, times = len(offset), tensors.shapes.shape[1], (len(rows), 1)
     offset, shape = np.tile(widen(offset, rank, 0), times), np.tile(widen(shape, rank, 1), times)
-    return SliceTable.of(tensors, np.repeat(rows, count), offset, shape, np.repeat(nbytes, count))
+    table = SliceTable.of(tensors, np.repeat(rows, count), offset, shape, np.repeat(nbytes, count))
+    if device is None:
+        return table
+    places = ("",) * (int(device.max(initial=0)) + 1)  # the caller names them
+    return replace(table, device=np.tile(device, len(rows)), devices=places)
 
 
 def _whole(tensors: TensorTable, rows: Ints, nbytes: Ints) -> SliceTable:

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
+from shardvar.cli.cuts import parse_shards
 from shardvar.cli.output import human_size, printable
 from shardvar.cli.parser import COMMANDS
-from shardvar.cli.usage import parse_index_text, parse_shards, parse_size
+from shardvar.cli.usage import parse_index_text, parse_size
 from spec_tests.helpers import paths
 from spec_tests.helpers.command_line import FORMATS, Run, run, saved, tensors, terminal
 from spec_tests.helpers.hypothesis_strategies import keys
@@ -283,6 +284,32 @@ def test_reshard_takes_every_option(tmp_path: Path, run: Run) -> None:
         assert len(reader.find("head/kernel")) >= 2
 
 
+def test_reshard_cuts_by_the_axes_of_a_mesh_with_a_file_for_each_device(tmp_path: Path, run: Run) -> None:
+    """Entries name mesh axes, ``-`` leaves an axis whole, ``+`` joins two; a count is for servers."""
+    tensors = {"q": np.arange(32.0).reshape(8, 4), "o": np.arange(32.0).reshape(4, 8), "n": np.ones(4)}
+    sv.save(tmp_path / "model", tensors)
+    words = "--mesh dp=2,tp=2 --shards q=dp+tp,- --shards o=-,tp --files-by device --json"
+    assert run("reshard", tmp_path / "model", tmp_path / "ranks", *words.split()).json["num_files"] == 4
+    with sv.open_checkpoint(tmp_path / "ranks") as reader:
+        found = {key: reader.find(key) for key in tensors}
+        regions = {
+            key: [(str(each.slices.region(row)), int(each.file[row])) for row in range(len(each))]
+            for key, each in found.items()
+        }
+    assert regions == {
+        "q": [("[0:2, 0:4]", 0), ("[2:4, 0:4]", 1), ("[4:6, 0:4]", 2), ("[6:8, 0:4]", 3)],
+        "o": [("[0:4, 0:4]", 0), ("[0:4, 4:8]", 1)],  # replicas on devices 2 and 3 are not stored again
+        "n": [("[0:4]", 0)],
+    }
+    assert run("diff", tmp_path / "model", tmp_path / "ranks").code == 0
+    words = "--shards 3 --files-by device --json"
+    servers = run("reshard", tmp_path / "ranks", tmp_path / "servers", *words.split())
+    assert servers.json["num_files"] == 3
+    assert servers.json["num_slices"] == 9
+    uneven = run("reshard", tmp_path / "model", tmp_path / "x", "--mesh", "tp=3", "--shards", "q=tp")
+    assert uneven.code == 2 and "'q': Axis 0" in uneven.err
+
+
 @pytest.mark.parametrize(
     ("given", "name"), [("f2", "float16"), ("half", "float16"), (">i8", "int64"), ("d", "float64")]
 )
@@ -328,6 +355,16 @@ def test_reshard_replaces_nothing_unasked(tmp_path: Path, run: Run) -> None:
         (["reshard", "a", "b", "--files", "1", "--max-file-size", "1"], 2),
         (["reshard", "a", "b", "--max-file-size", "lots"], 2),
         (["reshard", "a", "b", "--shards", "x=y"], 2),
+        (["reshard", "a", "b", "--shards", "tp,-"], 2),
+        (["reshard", "a", "b", "--mesh", "tp=2", "--shards", "4"], 2),
+        (["reshard", "a", "b", "--mesh", "tp=2"], 2),
+        (["reshard", "a", "b", "--mesh", "tp=0", "--shards", "tp"], 2),
+        (["reshard", "a", "b", "--mesh", "2", "--shards", "tp"], 2),
+        (["reshard", "a", "b", "--mesh", "tp=2,tp=2", "--shards", "tp"], 2),
+        (["reshard", "a", "b", "--mesh", "tp=2", "--shards", "xx"], 2),
+        (["reshard", "a", "b", "--mesh", "tp=2", "--shards", "tp,,-"], 2),
+        (["reshard", "a", "b", "--files-by", "device"], 2),
+        (["reshard", "a", "b", "--files-by", "device", "--files", "2"], 2),
         (["reshard", "a", "b", "--rename", "x"], 2),
         (["reshard", "a", "b", "--cast", "*=float31"], 2),
     ],

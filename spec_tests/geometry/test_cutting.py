@@ -48,7 +48,7 @@ def test_the_columns_of_a_grid_are_its_partition(shape: tuple[int, ...], data: s
     clamped = [min(count, max(extent, 1)) for count, extent in zip(counts, shape, strict=False)]
     expected = Partition.from_counts(shape, clamped)
     for cut in (counts, PartitionSpec(partitions=counts), expected, answering(counts)):
-        offset, extent = part_columns(cut, shape, "int8")
+        offset, extent, _ = part_columns(cut, shape, "int8")
         assert [Region(*row) for row in zip(offset.tolist(), extent.tolist(), strict=True)] == list(expected)
 
 

@@ -1,6 +1,6 @@
 """The table of layers: which layer may import which, as docs/design.md draws it."""
 
-_MEMORY = ("errors", "forks", "layout", "tracking", "devices", "random", "variables", "nn")
+_MEMORY = ("errors", "forks", "layout", "layouts", "tracking", "devices", "random", "variables", "nn")
 _DISK = ("errors", "forks", "layout", "planning", "wire", "storage", "formats", "engine")
 _BELOW_ROOF = (*_MEMORY, "training", *_DISK[3:], "checkpoint")
 

@@ -63,14 +63,11 @@ class ShardByDevicePolicy(ColumnarPolicy):
         return "Places the slices of each device in a file of their own."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """Put the slices of the device that comes first in file 0, those of the next device in file 1, and so on."""
+        """Put the slices of the device of the lowest number in file 0, those of the next one in file 1, and so on."""
         device = np.zeros(len(slices), dtype=np.int64) if slices.device is None else slices.device
-        # np.unique numbers devices by value; files are numbered by first appearance. Example: devices 7, 2, 7 are
-        # unique 2, 7 with first rows 1, 0; argsort(first) is 1, 0, so 7 becomes file 0 and 2 becomes file 1.
-        _, first, number = np.unique(device, return_index=True, return_inverse=True)
-        position = np.empty(len(first), dtype=np.int64)
-        position[np.argsort(first)] = np.arange(len(first))
-        return _by_number(slices, position[number], self.description)
+        # Devices without slices have no file: devices 7, 2, 7 are files 1, 0, 1.
+        _, number = np.unique(device, return_inverse=True)
+        return _by_number(slices, number, self.description)
 
 
 def _by_number(slices: SliceTable, number: Ints, description: str) -> Assignment:

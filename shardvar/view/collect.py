@@ -14,8 +14,10 @@ import numpy as np
 
 from shardvar.checkpoint.comparison import DiffReport
 from shardvar.checkpoint.numbers import json_number
+from shardvar.checkpoint.parameters import num_parameters
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.stats import Statistics
+from shardvar.checkpoint.steps import natural_key
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ReadError, StorageError
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import EntryTable
@@ -32,8 +34,9 @@ _EXACT = 2**53
 
 
 def choose_keys(reader: Reader, globs: Sequence[str] | None = None) -> list[str]:
-    """Return the keys that match one of the globs, in the order of the index; ``ArgumentError`` where none matches."""
-    keys = [key for key in reader if not globs or any(fnmatchcase(key, glob) for glob in globs)]
+    """Return the keys that match one of the globs, in natural order; ``ArgumentError`` where none matches."""
+    chosen = (key for key in reader if not globs or any(fnmatchcase(key, glob) for glob in globs))
+    keys = sorted(chosen, key=natural_key)
     if globs and not keys and len(reader):
         raise ArgumentError(
             f"No tensor matches {' or '.join(globs)}.", "`shardvar inspect` without --filter lists all."
@@ -65,6 +68,12 @@ def describe(
     used = sorted({tensors.dtype(row) for row in rows if row >= 0})
     shapes: dict[tuple[int, ...], int] = {}
     shape = [-1 if row < 0 else shapes.setdefault(tensors.shape(row), len(shapes)) for row in rows]
+    encodings = reader.encodings
+    parameters = sum(
+        num_parameters(key, tensors.dtype(row), tensors.shape(row), encodings.get(key))
+        for key, row in zip(keys, rows, strict=True)
+        if row >= 0
+    )
     nbytes = np.append(entries.slices.nbytes_of_tensors(), 0)  # the last one is that of row -1
     return {
         "path": reader.path,
@@ -72,6 +81,7 @@ def describe(
         "writer": metadata.writer,
         "description": metadata.description,
         "metadata": dict(metadata.user),
+        "num_parameters": parameters,
         "files": list(reader.index.files),
         "file_nbytes": list(file_nbytes),
         "dtypes": used,

@@ -71,6 +71,34 @@ def test_dtypes_are_picked_by_buttons(page: Page) -> None:
     assert page.find("#chips [aria-pressed=true]").text.startswith("int64")
 
 
+def odd_values() -> dict[str, np.ndarray]:
+    values = {"n10": [np.nan, 1], "n9": [np.inf, 0], "zeros": [0, 0], "same": [3, 3], "plain": [1, 2]}
+    return {key: np.array(each, np.float32) for key, each in values.items()}
+
+
+def test_odd_values_are_named_marked_and_filtered(chromium: Chrome, tmp_path: Path) -> None:
+    page = show(chromium, view(tmp_path, odd_values(), "--stats"))
+    told = "1 tensor with NaN, 1 tensor with infinity, 1 tensor of zeros alone, 1 tensor of one value."
+    assert page.text("header .health").endswith(told)
+    chips = {each.text.split()[0]: each for each in page.all("#chips button")}
+    assert list(chips) == ["float32", "NaN", "infinity", "zeros", "one"]
+    chips["NaN"].click()
+    assert page.keys() == ["n10"] and page.text("#table .mark.flag") == "NaN"
+
+
+def test_values_that_were_not_read_are_not_called_healthy(chromium: Chrome, tmp_path: Path) -> None:
+    page = show(chromium, view(tmp_path, odd_values()))
+    assert page.text("header .health").startswith("Values and checksums: not read. shardvar verify ")
+    assert page.text("header .totals").startswith("10 parameters · 5 tensors")
+
+
+def test_keys_are_in_natural_order_both_ways(chromium: Chrome, tmp_path: Path) -> None:
+    page = show(chromium, view(tmp_path, odd_values()))
+    assert page.keys() == ["n9", "n10", "plain", "same", "zeros"]
+    page.find("#table .head button").click()
+    assert page.keys() == ["zeros", "same", "plain", "n10", "n9"]
+
+
 def test_a_click_on_an_area_chooses_its_tensor_and_tells_all_of_it(page: Page) -> None:
     page.point(".map", 0.2, 0.5, click=True)
     assert page.text("#detail-title") == "embedding"

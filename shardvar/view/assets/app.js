@@ -1,6 +1,6 @@
 // The state of the page: what is searched for, filtered and selected; and the parts that are redrawn when it changes.
 
-const state = { query: "", dtypes: new Set(), statuses: new Set(), onlyFaults: false, prefix: "", item: null, sort: "key", down: false };
+const state = { query: "", dtypes: new Set(), statuses: new Set(), flags: new Set(), onlyFaults: false, prefix: "", item: null, sort: "key", down: false };
 let shown = ITEMS;
 let shownSet = null; // null: all
 
@@ -85,7 +85,9 @@ const MARKS = {
 
 function keyCell(item) {
   const fault = item.errors?.[0] ?? item.rows.map((row, side) => SIDES[side].faults.get(row)).find(Boolean);
-  return [fault ? element("span", { class: "mark", text: MARKS[fault.kind] ?? "unreadable", title: oneLine(fault.message) }) : "", ...keyParts(printable(item.key))];
+  const odd = [...flagsOf(item)].filter((flag) => flag === "NaN" || flag === "infinity");
+  const flags = odd.map((flag) => element("span", { class: "mark flag", text: flag }));
+  return [fault ? element("span", { class: "mark", text: MARKS[fault.kind] ?? "unreadable", title: oneLine(fault.message) }) : "", ...flags, ...keyParts(printable(item.key))];
 }
 
 // Where it does not fit, a key is cut before its last part, which tells it from its neighbours.
@@ -151,6 +153,7 @@ function sorted(items) {
   const column = COLUMNS.find((each) => each.name === state.sort);
   if (column.name === "key" && !state.down && !IS_DIFF) return items; // as the index has them
   const values = new Map(items.map((item) => [item, column.value(item)]));
+  if (column.name === "key") ranked(items, values);
   const rank = (value) => (value === null || value === "" ? 1 : 0); // what has no value comes last, either way
   const sign = state.down ? -1 : 1;
   return [...items].sort((x, y) => {
@@ -160,12 +163,20 @@ function sorted(items) {
   });
 }
 
+// Keys in natural order: those of one checkpoint have it, those of two are compared here.
+function ranked(items, values) {
+  const { compare } = new Intl.Collator("en", { numeric: true });
+  const ordered = IS_DIFF ? [...items].sort((x, y) => compare(x.key, y.key)) : items;
+  ordered.forEach((item, place) => values.set(item, place));
+}
+
 // Everything that follows from what is asked for.
 function apply() {
   const matches = matcher(state.query.trim());
   const isAsked = (item) =>
     (!state.dtypes.size || item.rows.some((row, side) => row >= 0 && state.dtypes.has(dtypeOf(SIDES[side], row)))) &&
     (!state.statuses.size || state.statuses.has(item.status)) &&
+    (!state.flags.size || [...flagsOf(item)].some((flag) => state.flags.has(flag))) &&
     (!state.onlyFaults || isFaulty(item)) && matches(item.key);
   const found = ITEMS.filter(isAsked);
   shownSet = found.length === ITEMS.length ? null : new Set(found);
@@ -203,7 +214,7 @@ function showCrumbs() {
 }
 
 function chip(text, number, hue, isOn, toggle) {
-  const mark = hue === undefined ? null : element("i", { style: { background: hue === "bad" ? theme.bad : solid(hue) } });
+  const mark = hue === undefined ? null : element("i", { style: { background: hue === "bad" ? theme.bad : hue === "flag" ? "var(--flag)" : solid(hue) } });
   return element("button", { class: "chip", type: "button", "aria-pressed": String(isOn), onclick: toggle }, mark, text, element("span", { class: "num", text: grouped(number) }));
 }
 
@@ -214,8 +225,10 @@ function flip(set, value) {
 function showChips() {
   const counts = new Map();
   const statuses = new Map();
+  const flags = new Map();
   let faults = 0;
   for (const item of ITEMS) {
+    for (const flag of flagsOf(item)) flags.set(flag, (flags.get(flag) ?? 0) + 1);
     const names = new Set(item.rows.map((row, side) => (row < 0 ? "" : dtypeOf(SIDES[side], row))));
     for (const name of names) if (name) counts.set(name, (counts.get(name) ?? 0) + 1);
     statuses.set(item.status, (statuses.get(item.status) ?? 0) + 1);
@@ -242,6 +255,9 @@ function showChips() {
   if (faults && !IS_DIFF) {
     made.push(chip("cannot be read", faults, "bad", state.onlyFaults, () => ((state.onlyFaults = !state.onlyFaults), again())));
   }
+  for (const flag of FLAGS) {
+    if (flags.has(flag)) made.push(chip(flag, flags.get(flag), "flag", state.flags.has(flag), () => (flip(state.flags, flag), again())));
+  }
   box.replaceChildren(...made);
   if (focused >= 0) box.children[focused]?.focus();
 }
@@ -251,14 +267,31 @@ function showHeading() {
   heading.classList.toggle("two", IS_DIFF);
   for (const side of SIDES) {
     const totals = element("p", { class: "totals num" });
-    const facts = [count(side.keys.length, "tensor"), count(side.tensorOf.length, "slice"), count(side.files.length, "file"), humanSize(side.total)];
-    totals.append(facts.join(" · "));
+    const parameters = side.num_parameters ? `${humanCount(side.num_parameters)} parameter${side.num_parameters === 1 ? "" : "s"}` : "";
+    const facts = [parameters, count(side.keys.length, "tensor"), count(side.tensorOf.length, "slice"), count(side.files.length, "file"), humanSize(side.total)];
+    totals.append(facts.filter(Boolean).join(" · "));
     const about = [`${side.format} format`, side.writer && `written by ${printable(side.writer)}`, side.description && `policy: ${printable(side.description)}`];
     heading.append(element("div", {},
       element(IS_DIFF ? "h2" : "h1", { title: printable(side.path), text: (IS_DIFF ? `${"AB"[side.number]}: ` : "") + printable(baseName(side.path)) }),
-      totals, element("p", { class: "about", text: about.filter(Boolean).join(" · ") })));
+      totals, healthLine(side), element("p", { class: "about", text: about.filter(Boolean).join(" · ") })));
   }
   if (IS_DIFF) heading.before(element("h1", { text: diffSentence() }));
+}
+
+// What is known of its health, and the command that says the rest. A page of a comparison has read every value.
+function healthLine(side) {
+  const line = element("p", { class: "health" });
+  if (IS_DIFF) return line;
+  const command = (words) => element("code", { text: `shardvar ${words} ${printable(baseName(side.path))}` });
+  if (!side.stats) {
+    line.append("Values and checksums: not read. ", command("verify"), " compares the checksums, ", command("view --stats"), " finds NaN, infinity and constants.");
+    return line;
+  }
+  const found = FLAGS.map((flag) => [flag, ITEMS.filter((item) => flagsOf(item).has(flag)).length]).filter(([, number]) => number);
+  const values = found.length ? found.map(([flag, number]) => `${count(number, "tensor")} ${flag === "NaN" || flag === "infinity" ? "with" : "of"} ${flag}`).join(", ") : "no NaN, no infinity, no constants";
+  const damage = side.faults.size ? `${count(side.faults.size, "tensor")} cannot be read` : "read whole, and compared with the checksums that the format has";
+  line.append(`Values: ${damage}; ${values}.`);
+  return line;
 }
 
 function diffSentence() {

@@ -95,6 +95,24 @@ function isFaulty(item) {
   return item.status === "unreadable" || item.rows.some((row, side) => row >= 0 && SIDES[side].faults.has(row));
 }
 
+const FLAGS = ["NaN", "infinity", "zeros alone", "one value"];
+
+// What is remarkable about the values of an item, by the words of FLAGS; nothing where they were not read.
+function flagsOf(item) {
+  const found = new Set();
+  item.rows.forEach((row, number) => {
+    const { stats, statistics } = SIDES[number];
+    const place = statistics.get(row);
+    if (place === undefined) return;
+    const [count, nan, inf, zero] = ["count", "nan", "inf", "zero"].map((name) => stats[name][place]);
+    if (nan) found.add("NaN");
+    if (inf) found.add("infinity");
+    if (count && zero === count) found.add("zeros alone");
+    else if (count > 1 && !nan && !inf && stats.min[place] === stats.max[place]) found.add("one value");
+  });
+  return found;
+}
+
 // [offset, shape] of a slice; of one that is its whole tensor, the tensor's.
 function boxOf(side, slice) {
   const shape = shapeOf(side, side.tensorOf[slice]);
@@ -133,6 +151,18 @@ function humanSize(nbytes) {
     if (size < 999.95) return `${size.toFixed(1)} ${unit}`;
   }
   return `${(size / 1000).toFixed(1)} PB`;
+}
+
+// A count of elements as the command line prints it: exact below 10,000, else three digits and a unit.
+function humanCount(number) {
+  if (number < 10000) return grouped(number);
+  let size = number;
+  let unit = "";
+  for (unit of ["K", "M", "B", "T"]) {
+    size /= 1000;
+    if (size < 999.5) break;
+  }
+  return size.toFixed(size < 9.995 ? 2 : size < 99.95 ? 1 : 0) + unit;
 }
 
 function humanShape(shape) {

@@ -68,12 +68,6 @@ def describe(
     used = sorted({tensors.dtype(row) for row in rows if row >= 0})
     shapes: dict[tuple[int, ...], int] = {}
     shape = [-1 if row < 0 else shapes.setdefault(tensors.shape(row), len(shapes)) for row in rows]
-    encodings = reader.encodings
-    parameters = sum(
-        num_parameters(key, tensors.dtype(row), tensors.shape(row), encodings.get(key))
-        for key, row in zip(keys, rows, strict=True)
-        if row >= 0
-    )
     nbytes = np.append(entries.slices.nbytes_of_tensors(), 0)  # the last one is that of row -1
     return {
         "path": reader.path,
@@ -81,7 +75,7 @@ def describe(
         "writer": metadata.writer,
         "description": metadata.description,
         "metadata": dict(metadata.user),
-        "num_parameters": parameters,
+        "num_parameters": _num_parameters(reader, keys),
         "files": list(reader.index.files),
         "file_nbytes": list(file_nbytes),
         "dtypes": used,
@@ -142,6 +136,13 @@ def _size(storage: Storage, name: str) -> int | None:
         return file.size
     finally:
         file.close()
+
+
+def _num_parameters(reader: Reader, keys: Sequence[str]) -> int:
+    tensors, encodings = reader.entries().slices.tensors, reader.encodings
+    row_of = tensors.rows()
+    found = [(key, row_of[key]) for key in keys if key in row_of]
+    return sum(num_parameters(key, tensors.dtype(row), tensors.shape(row), encodings.get(key)) for key, row in found)
 
 
 def _slices_of(entries: EntryTable, rows: Sequence[int]) -> tuple[Ints, list[int]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks import (
+    layouts,
     lookup,
     objects,
     orbax_checkpoints,
@@ -30,7 +31,7 @@ SUBJECTS: dict[str, Callable[[Setting], Iterator[Figure]]] = {
     module.__name__.rpartition(".")[2]: module.measure
     for module in (
         *(startup, lookup, partial, plan, tiny, table, torch_checkpoints, orbax_checkpoints),
-        *(objects, policies, reshard, sharded, training),
+        *(objects, policies, reshard, sharded, training, layouts),
     )
 }
 

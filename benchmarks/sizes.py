@@ -24,6 +24,8 @@ class Sizes:
     """What is resharded to see that memory does not grow."""
     plan_slices: int = 1_000_000
     """Slices of a plan, before and after."""
+    mesh_side: int = 64
+    """Devices along each of the two axes of a mesh."""
     sharded_rows: int = 1_000_000
     """Rows of 64 float32 of the sharded variable."""
     training_users: int = 200_000

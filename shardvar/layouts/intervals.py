@@ -1,4 +1,4 @@
-"""Intervals: the indices of one tensor axis that each device holds, as columns over all devices of a mesh.
+"""Intervals: the indices of one tensor axis that each device of a mesh holds, as columns.
 
 Every layout whose devices hold a grid (an outer product of indices along each axis) is made here:
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from shardvar.errors import LayoutError
 from shardvar.layout.dtypes import Ints
+from shardvar.limits import MAX_NBYTES
 
 Division = Callable[[Ints, Ints, int], tuple[Ints, Ints]]
 """``division(length, part, count)``: start and stop of a part of a range of this length, element by element."""
@@ -47,30 +48,34 @@ def div_bounds(length: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intervals:
-    """Disjoint ranges of indices of one axis, with the device that holds each."""
+    """Lists of ranges of indices of one axis, and the list that each device holds.
 
-    device: Ints
-    """[n] the device, ascending."""
+    Devices that differ on other mesh axes alone share a list, so the work does not grow with their number.
+    """
+
+    owner: Ints
+    """[n] the list that each range belongs to, ascending."""
     start: Ints
-    """[n] the first index, in the tensor's coordinates; rows of one device are in the order in which it keeps them."""
+    """[n] the first index, in the tensor's coordinates; rows of a list are in the order of its devices."""
     stop: Ints
     """[n] the index behind the last one, greater than the first."""
-    num_devices: int
-    """The number of devices; one without rows holds nothing."""
+    number: Ints
+    """[devices] the list that each device holds; one without rows holds nothing."""
+    num_lists: int
+    """The number of lists."""
 
     @classmethod
     def whole(cls, extent: int, num_devices: int) -> Self:
-        """All indices of an axis on each device; ``LayoutError`` if the devices hold 2**63 of them or more."""
-        if extent * num_devices >= 2**63:
-            raise LayoutError(f"{num_devices} devices hold {extent} indices each, which is 2**63 or more.")
-        device = np.arange(num_devices if extent else 0, dtype=np.int64)
-        return cls(device, np.zeros_like(device), np.full_like(device, extent), num_devices)
+        """All indices of an axis on each device; ``LayoutError`` for an extent that no tensor has."""
+        if extent > MAX_NBYTES:
+            raise LayoutError(f"An axis has {extent} indices.", f"At most {MAX_NBYTES} are supported.")
+        rows = 1 if extent else 0
+        zeros = np.zeros(rows, np.int64)
+        return cls(zeros, zeros, np.full(rows, extent, np.int64), np.zeros(num_devices, np.int64), 1)
 
     def lengths(self) -> Ints:
-        """[num_devices] how many indices each device holds."""
-        lengths = np.zeros(self.num_devices, np.int64)
-        np.add.at(lengths, self.device, self.stop - self.start)
-        return lengths
+        """[devices] how many indices each device holds."""
+        return self._lengths()[self.number]
 
     def cut(self, part: Ints, count: int, division: Division = chunk_bounds) -> Self:
         """Keep part ``part[device]`` of ``count`` of the indices that each device holds.
@@ -79,54 +84,64 @@ class Intervals:
         >>> list(zip(kept.start.tolist(), kept.stop.tolist()))
         [(0, 3), (3, 6), (6, 9), (9, 12), (12, 13)]
         """
-        low, high = division(self.lengths(), part, count)
-        return self._take(np.arange(self.num_devices), low, high)
+        # List l becomes the lists l * count to l * count + count - 1.
+        source, number = np.divmod(np.arange(self.num_lists * count), count)
+        low, high = division(self._lengths()[source], number, count)
+        return self._take(np.arange(len(source)), low, high, part, count)
 
     def cut_strided(self, part: Ints, count: int, factor: int) -> Self:
         """Divide the indices of each device into ``factor`` ranges, and keep part ``part[device]`` of each.
 
         >>> kept = Intervals.whole(12, 2).cut_strided(np.array([0, 1]), 2, factor=3)
-        >>> list(zip(kept.device.tolist(), kept.start.tolist(), kept.stop.tolist()))
+        >>> list(zip(kept.owner.tolist(), kept.start.tolist(), kept.stop.tolist()))
         [(0, 0, 2), (0, 4, 6), (0, 8, 10), (1, 2, 4), (1, 6, 8), (1, 10, 12)]
         """
-        lengths = self.lengths()
-        step = np.maximum(-(-lengths // factor), 1)
-        # Ranges past the end are left out, and so are devices whose part of each range is empty: a range of `step`
+        source, number = np.divmod(np.arange(self.num_lists * count), count)
+        lengths = self._lengths()[source]
+        # More ranges than indices have one index each.
+        step = np.maximum(-(-lengths // min(factor, MAX_NBYTES)), 1)
+        # Ranges past the end are left out, and so are lists whose part of each range is empty: a range of `step`
         # indices has no part from number `step` on. So the work is bounded by the indices, whatever the factor is.
-        ranges = np.where(part < step, -(-lengths // step), 0)
-        device = np.repeat(np.arange(self.num_devices), ranges)
-        base = step[device] * (np.arange(len(device)) - np.repeat(np.cumsum(ranges) - ranges, ranges))
-        low, high = chunk_bounds(np.minimum(step[device], lengths[device] - base), part[device], count)
-        return self._take(device, base + low, base + high)
+        ranges = np.where(number < step, -(-lengths // step), 0)
+        owner = np.repeat(np.arange(len(source)), ranges)
+        base = step[owner] * (np.arange(len(owner)) - np.repeat(np.cumsum(ranges) - ranges, ranges))
+        low, high = chunk_bounds(np.minimum(step[owner], lengths[owner] - base), number[owner], count)
+        return self._take(owner, base + low, base + high, part, count)
 
-    def _take(self, device: Ints, low: Ints, high: Ints) -> Self:
-        """Keep ``[low, high)`` of the indices that ``device`` holds, counted in the order in which it keeps them."""
-        # The indices of all devices are counted one after the other. Example: device 0 holds 2:4 and 8:9, device 1
-        # holds 0:5; their places are 0:2, 2:3 and 3:8.
+    def _lengths(self) -> Ints:
+        """[lists] the number of indices of each list."""
+        lengths = np.zeros(self.num_lists, np.int64)
+        np.add.at(lengths, self.owner, self.stop - self.start)
+        return lengths
+
+    def _take(self, owner: Ints, low: Ints, high: Ints, part: Ints, count: int) -> Self:
+        """Make new lists: ``owner`` gets ``[low, high)`` of list ``owner // count``, counted in its order."""
+        # The indices of all lists are counted one after the other. Example: list 0 holds 2:4 and 8:9, list 1 holds 0:5;
+        # their places are 0:2, 2:3 and 3:8.
         stops = np.cumsum(self.stop - self.start)
         starts = stops - (self.stop - self.start)
-        lengths = self.lengths()
-        first = (np.cumsum(lengths) - lengths)[device]
+        lengths = self._lengths()
+        first = (np.cumsum(lengths) - lengths)[owner // count]
         keep = low < high
-        device, low, high = device[keep], (first + low)[keep], (first + high)[keep]
+        owner, low, high = owner[keep], (first + low)[keep], (first + high)[keep]
         # Each range [low, high) meets the rows from the one that holds `low` to the one that holds `high - 1`.
         row = np.searchsorted(stops, low, side="right")
-        count = np.searchsorted(starts, high, side="left") - row
-        each = np.repeat(np.arange(len(device)), count)
-        row = row[each] + np.arange(len(each)) - np.repeat(np.cumsum(count) - count, count)
+        rows = np.searchsorted(starts, high, side="left") - row
+        each = np.repeat(np.arange(len(owner)), rows)
+        row = row[each] + np.arange(len(each)) - np.repeat(np.cumsum(rows) - rows, rows)
         shift = self.start[row] - starts[row]
         begin = np.maximum(low[each], starts[row]) + shift
         end = np.minimum(high[each], stops[row]) + shift
-        return type(self)(*_joined(device[each], begin, end), self.num_devices)
+        return type(self)(*_joined(owner[each], begin, end), self.number * count + part, self.num_lists * count)
 
 
-def _joined(device: Ints, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
-    """Join each row with the one before it where that is the same device's and ends where this one begins."""
-    if not len(device):
-        return device, start, stop
-    is_new = np.ones(len(device), bool)
-    is_new[1:] = (device[1:] != device[:-1]) | (start[1:] != stop[:-1])
-    return device[is_new], start[is_new], stop[np.append(np.flatnonzero(is_new)[1:] - 1, len(device) - 1)]
+def _joined(owner: Ints, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
+    """Join each row with the one before it where that is of the same list and ends where this one begins."""
+    if not len(owner):
+        return owner, start, stop
+    is_new = np.ones(len(owner), bool)
+    is_new[1:] = (owner[1:] != owner[:-1]) | (start[1:] != stop[:-1])
+    return owner[is_new], start[is_new], stop[np.append(np.flatnonzero(is_new)[1:] - 1, len(owner) - 1)]
 
 
 def grid_columns(axes: Sequence[Intervals], num_devices: int) -> tuple[Ints, Ints, Ints]:
@@ -136,7 +151,9 @@ def grid_columns(axes: Sequence[Intervals], num_devices: int) -> tuple[Ints, Int
     >>> [column.tolist() for column in grid_columns([rows, Intervals.whole(3, 2)], 2)]
     [[0, 1], [[0, 0], [2, 0]], [[2, 3], [2, 3]]]
     """
-    counts = [np.bincount(axis.device, minlength=num_devices) for axis in axes]
+    rows = [np.bincount(axis.owner, minlength=axis.num_lists) for axis in axes]
+    counts = [row[axis.number] for row, axis in zip(rows, axes, strict=True)]
+    first = [(np.cumsum(row) - row)[axis.number] for row, axis in zip(rows, axes, strict=True)]
     total = np.prod(counts, axis=0, dtype=np.int64) if axes else np.ones(num_devices, np.int64)
     device = np.repeat(np.arange(num_devices), total)
     offset, extent = np.empty((2, len(device), len(axes)), np.int64)
@@ -144,7 +161,7 @@ def grid_columns(axes: Sequence[Intervals], num_devices: int) -> tuple[Ints, Int
     number = np.arange(len(device)) - np.repeat(np.cumsum(total) - total, total)
     for axis in reversed(range(len(axes))):
         number, digit = np.divmod(number, counts[axis][device])
-        row = (np.cumsum(counts[axis]) - counts[axis])[device] + digit
+        row = first[axis][device] + digit
         offset[:, axis] = axes[axis].start[row]
         extent[:, axis] = axes[axis].stop[row] - axes[axis].start[row]
     return device, offset, extent

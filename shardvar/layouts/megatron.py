@@ -65,11 +65,11 @@ def megatron(
     if max(first, cut + 1 if parallel else 0) > len(extents):
         raise OutOfRange(f"The shape {extents} has no axis {max(first - 1, cut)}.", "Give all axes of the checkpoint.")
     if layers:
-        axes[0] = _singles(_cut(axes[0], extents, 0, mesh, "pp"))
+        axes[0] = _singles(_cut(extents, 0, mesh, "pp"))
     if experts:
-        axes[layers] = _singles(_cut(axes[layers], extents, int(layers), mesh, "ep"))
+        axes[layers] = _singles(_cut(extents, int(layers), mesh, "ep"))
     if parallel:
-        axes[cut] = _cut(axes[cut], extents, cut, mesh, _tensor_axis(mesh), halves=2 if gated else 1)
+        axes[cut] = _cut(extents, cut, mesh, _tensor_axis(mesh), halves=2 if gated else 1)
     layout = Layout.from_axes(extents, mesh, _RULE, axes)
     return layout if stage is None else _on_stage(layout, stage)
 
@@ -169,8 +169,8 @@ def _tensor_axis(mesh: Mesh) -> str:
     return "expert_tp" if "expert_tp" in (mesh.axis_names or ()) else "tp"
 
 
-def _cut(axis: Intervals, shape: tuple[int, ...], dim: int, mesh: Mesh, name: str, halves: int = 1) -> Intervals:
-    """Cut an axis of the tensor by a mesh axis: one equal part a device, or one of each of several halves."""
+def _cut(shape: tuple[int, ...], dim: int, mesh: Mesh, name: str, halves: int = 1) -> Intervals:
+    """An axis of the tensor that a mesh axis cuts: one equal part a device, or one of each of several halves."""
     named = name in (mesh.axis_names or ())
     count = mesh.shape[mesh.axis(name)] if named else 1
     part = mesh.coordinates()[:, mesh.axis(name)] if named else np.zeros(mesh.size, np.int64)
@@ -182,19 +182,18 @@ def _cut(axis: Intervals, shape: tuple[int, ...], dim: int, mesh: Mesh, name: st
             f"Choose a number of {name} ranks that divides it, or pad it (a vocabulary: padded_vocabulary).",
         )
     size = extent // (halves * count)
-    # The halves stay apart, also where one device holds both: each is a ShardedTensor.
-    device = np.repeat(axis.device, halves)
-    start = (np.arange(halves) * count + part[axis.device][:, None]).ravel() * size
-    return replace(axis, device=device, start=start, stop=start + size)
+    # A list for each part. The halves stay apart, also where one device holds both: each is a ShardedTensor.
+    owner = np.repeat(np.arange(count if extent else 0), halves)
+    start = (np.tile(np.arange(halves), len(owner) // halves) * count + owner) * size
+    return Intervals(owner, start, start + size, part, count)
 
 
 def _singles(axis: Intervals) -> Intervals:
     """The same indices with an interval for each, as each layer and each expert is a tensor."""
     lengths = axis.stop - axis.start
-    device = np.repeat(axis.device, lengths)
     ends = np.cumsum(lengths)
-    start = np.arange(len(device)) + np.repeat(axis.start - (ends - lengths), lengths)
-    return replace(axis, device=device, start=start, stop=start + 1)
+    start = np.arange(lengths.sum()) + np.repeat(axis.start - (ends - lengths), lengths)
+    return replace(axis, owner=np.repeat(axis.owner, lengths), start=start, stop=start + 1)
 
 
 def _on_stage(layout: Layout, stage: int) -> Layout:

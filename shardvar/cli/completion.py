@@ -125,6 +125,10 @@ def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[st
         return iter(())
     if action.choices:
         return (choice for choice in action.choices if choice.startswith(word))
+    if action.metavar == "NAME":
+        from shardvar.formats.table import format_names
+
+        return (name for name in format_names() if name.startswith(word))
     wants_keys = action.metavar in ("KEY", "GLOB", "OLD=NEW", "[GLOB=]DTYPE", "[GLOB=]N")
     return _keys(given[0], word) if wants_keys and given else iter(())
 

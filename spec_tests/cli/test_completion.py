@@ -11,6 +11,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.cli.completion import MANY, SCRIPTS, candidates
+from shardvar.formats.table import format_names
 from shardvar.cli.main import main
 from shardvar.cli.parser import COMMANDS
 
@@ -151,3 +152,8 @@ def test_a_misspelt_option_or_path_is_told_what_it_may_have_meant(
     ]:
         assert main(line) in (2, 3)
         assert hint in capsys.readouterr().err
+
+
+def test_the_names_of_formats_are_offered() -> None:
+    assert list(candidates(["reshard", "a", "b", "--format", "sa"])) == ["safetensors"]
+    assert set(candidates(["reshard", "a", "b", "--format", ""])) == set(format_names())

@@ -11,9 +11,9 @@ import pytest
 
 import shardvar as sv
 from shardvar.cli.completion import MANY, SCRIPTS, candidates
-from shardvar.formats.table import format_names
 from shardvar.cli.main import main
 from shardvar.cli.parser import COMMANDS
+from shardvar.formats.table import format_names
 
 KEYS = ["dense/bias", "dense/kernel", "odd name $HOME'\"", "step"]
 
@@ -33,7 +33,7 @@ def words(*typed: str) -> list[str]:
 def test_verbs_and_their_options_are_those_of_the_parser() -> None:
     assert words("") == list(COMMANDS) == words()
     assert words("re") == ["reshard"]
-    assert words("reshard", "a", "b", "--f") == ["--format", "--files", "--filter", "--force"]
+    assert words("reshard", "a", "b", "--f") == ["--format", "--files", "--files-by", "--filter", "--force"]
     assert words("show", "model", "key", "--verify", "") == ["auto", "full"]
     assert words("completion", "") == list(SCRIPTS) == ["bash", "zsh", "fish"]
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from shardvar.checkpoint.arguments import check_string, texts_of
 from shardvar.checkpoint.local_shards import LocalTensors, source_of_shards
-from shardvar.checkpoint.locate import Location, Path, find_target
+from shardvar.checkpoint.locate import Location, Path, check_on_disk, find_target
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.save import WRITER
 from shardvar.checkpoint.writing import PEAK_NBYTES, WritePlan, carry_out, check_may_write
@@ -185,6 +185,7 @@ def _find_run(path: Path, run: str, count: int, format: str | None) -> _Run:
     if not 1 <= count <= MAX_FILES:
         raise ArgumentError(f"num_processes={count} is not a number of processes.", f"Give 1 to {MAX_FILES}.")
     target = find_target(path, format, otherwise="shardvar")
+    check_on_disk(target, "shares of several processes")
     if not hasattr(target.format, "merge"):
         cause = f"The format {target.format.name} cannot be written by several processes."
         raise UnsupportedError(cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard.")

@@ -183,7 +183,8 @@ def _check_room(target: Location, tasks: list[FileTask], free: int) -> None:
     finished = {name.removesuffix(JOURNAL) for name in target.storage.names() if name.endswith(JOURNAL)}
     needed = sum(int(task.plan.targets.nbytes.sum()) for task in tasks if task.name not in finished)
     # The index and the frames around the payloads take some bytes more, so a full disk has no room for nothing either.
-    if needed > free or not free:
+    is_local = target.storage.local_path is not None  # before an upload, only the files that are not finished need room
+    if is_local and (needed > free or not free):
         raise StorageError(
             f"{target.path} needs {needed} bytes and {target.storage.path} has {free} free.", "Make room first."
         )

@@ -27,6 +27,8 @@ def execute(arguments: Namespace) -> int:
     """Write the page of one checkpoint, and with ``--open`` show it."""
     found = find_checkpoint(arguments.path)
     beside = found.path if found.is_folder else os.path.join(found.storage.path, found.stem)
+    if found.storage.local_path is None:  # the page is written here
+        beside = os.path.basename(beside)
     target = arguments.output or f"{beside}.html"
     check_target(target)
     columns = _columns(found, arguments)

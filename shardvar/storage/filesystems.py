@@ -21,7 +21,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
-from shardvar.storage.remote import FolderListing, Head
+from shardvar.storage.requests import FolderListing, Head
 
 _lock = new_lock()
 _processes: dict[str, int] = {}
@@ -41,6 +41,11 @@ class FilesystemClient:
 
     def __reduce__(self) -> tuple[type[Self], tuple[str]]:
         return type(self), (self.root,)  # a file system that is pickled may have keys in it
+
+    @property
+    def can_write(self) -> bool:
+        """Return False."""
+        return False
 
     def place(self, key: str) -> str:
         """Return the URL of a key, for messages and for users."""

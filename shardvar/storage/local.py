@@ -6,6 +6,7 @@ Symbolic links are followed in reading (caches of downloaded checkpoints consist
 
 import errno
 import os
+import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ from shardvar.storage.protocol import FileStatus
 
 _NAME_NBYTES = 255
 """The longest name that the usual file systems take."""
+
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+"""The beginning of a URL."""
 
 _CANNOT_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOTSUP}
 """Answers of network file systems that cannot sync a directory, and need not."""
@@ -131,6 +135,9 @@ class LocalStorage:
         with writing(target):
             os.replace(source, target)
 
+    def announce(self, names: Iterable[str]) -> None:
+        """Do nothing: a file is in its directory from the beginning."""
+
     def sync(self) -> None:
         """Force all changes of names so far to the disk."""
         with writing(self.path):
@@ -202,6 +209,8 @@ def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
         raise ArgumentTypeError(f"Invalid path {path!r}.", "Give the path of a checkpoint.") from None
     if not text or "\0" in text:
         raise ArgumentError(f"Invalid path {text!r}.", "Give the path of a checkpoint.")
+    if URL.match(text):
+        raise ArgumentError("A URL was given where a path is needed.", "Give the path of something on a local disk.")
     try:
         full = os.path.join(os.getcwd(), text)
     except OSError as error:

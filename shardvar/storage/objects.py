@@ -11,15 +11,17 @@ ever.
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
 from shardvar.errors import (
     ArgumentError,
     CorruptCheckpoint,
+    LockHeld,
     MissingExtra,
     MissingFile,
     ShardvarError,
@@ -27,7 +29,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
-from shardvar.storage.remote import FolderListing, Head
+from shardvar.storage.requests import FolderListing, Head
 
 OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss", "https", "http"])
 """The schemes of URLs that this module serves."""
@@ -44,6 +46,11 @@ _CLIENT = {"timeout": "120s", "connect_timeout": "5s"}
 
 _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
 """The variables by which obstore allows a service that is not encrypted, such as one on this machine."""
+
+_PART_NBYTES = 8 << 20
+"""A part of an upload; three are held in memory at a time. No service takes parts below 5 MiB."""
+_MOST_PARTS = 9000
+"""S3 takes 10,000 parts of a file."""
 
 _lock = new_lock()
 _loaded: dict[str, Any] = {}
@@ -82,6 +89,11 @@ class ObjectClient:
     def is_web(self) -> bool:
         """Return True for a web server, which lists nothing."""
         return self.root.startswith("http")
+
+    @property
+    def can_write(self) -> bool:
+        """Return True for a bucket, which has conditional requests."""
+        return not self.is_web
 
     def place(self, key: str) -> str:
         """Return the URL of a key, for messages and for users."""
@@ -127,6 +139,48 @@ class ObjectClient:
             pages = _obstore().list(self._store(), key or None)
             return {each["path"][first:]: each["size"] for page in pages for each in page}
 
+    def put(self, key: str, path: str) -> Head:
+        """Upload a local file, in parts if it is large, and return its facts; it appears whole or not at all."""
+        nbytes = os.path.getsize(path)
+        part_nbytes = max(_PART_NBYTES, -(-nbytes // _MOST_PARTS))
+        try:
+            with self._asking(key):
+                found = _obstore().put(self._store(), key, Path(path), chunk_size=part_nbytes, max_concurrency=3)
+        except StorageError as error:
+            # The answer to the last request may be lost, and the file whole all the same.
+            with suppress(MissingFile):
+                head = self.head(key)
+                if head.nbytes == nbytes:
+                    return head
+            remedy = f"{error.remedy} A rule of the bucket that ends unfinished uploads frees what this one left."
+            raise StorageError(error.cause, remedy) from None
+        return Head(nbytes, _version(found), None)
+
+    def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
+        """Write a file in one step if the one there is ``old``, or none is; ``LockHeld`` otherwise."""
+        kinds = _obstore().exceptions
+        lost = LockHeld(f"{self.place(key)} was written by another writer.", "Look at what is there now.")
+        try:
+            with self._asking(key):
+                mode: Any = "create"
+                if old is not None:
+                    # Google asks for a generation, which listings lack; the others for the entity tag as it is sent.
+                    meta = _obstore().head(self._store(), key)
+                    if _version(meta) != old.version:
+                        raise lost
+                    mode = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
+                found = _put_in_mode(self._store(), key, content, mode, kinds)
+        except MissingFile:
+            found = None
+        if found is None:
+            raise lost
+        return Head(len(content), _version(found), None)
+
+    def delete(self, key: str) -> None:
+        """Delete a file; does nothing if it does not exist."""
+        with suppress(MissingFile), self._asking(key):
+            _obstore().delete(self._store(), key)
+
     def _store(self) -> Any:
         """Return the store, made from the environment of the moment in which it is used first."""
         module = _obstore()
@@ -171,11 +225,24 @@ class ObjectClient:
         return CorruptCheckpoint(cause, "Open the checkpoint again.")
 
 
+def _put_in_mode(store: Any, key: str, content: bytes, mode: Any, kinds: Any) -> Any:
+    """Return the answer to a conditional request; None if its condition does not hold."""
+    try:
+        return _obstore().put(store, key, content, mode=mode)
+    except (kinds.AlreadyExistsError, kinds.PreconditionError):
+        return None
+
+
 def _head_of(meta: Any) -> Head:
     """Return the facts that obstore gives of an object."""
     changed = meta["last_modified"].timestamp()
+    return Head(meta["size"], _version(meta) or f"{changed}", changed)
+
+
+def _version(meta: Any) -> str:
+    """Return the entity tag that an answer has, or the version; empty if it has none."""
     # Listings of Azure have entity tags without the quotation marks that its other answers have.
-    return Head(meta["size"], (meta["e_tag"] or "").strip('"') or meta["version"] or f"{changed}", changed)
+    return (meta["e_tag"] or "").strip('"') or meta["version"] or ""
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,10 +10,9 @@ import os
 import re
 
 from shardvar.errors import ArgumentError
-from shardvar.storage.local import split_path
+from shardvar.storage.local import URL, split_path
 from shardvar.storage.protocol import Storage
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOST_SLASH = re.compile(r"(s3|gs|az|abfss?|https?|hf):/[^/]")
 
 
@@ -23,7 +22,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
     >>> is_url("s3://bucket/model"), is_url("/data/model")
     (True, False)
     """
-    return isinstance(path, str) and _URL.match(path) is not None
+    return isinstance(path, str) and URL.match(path) is not None
 
 
 def split_place(path: str | os.PathLike[str]) -> tuple[Storage, str]:

@@ -219,6 +219,8 @@ class LocalWritableFile:
     """The full path, for messages."""
     _descriptor: _Descriptor | None
     """The descriptor; None once closed."""
+    is_forced: bool = True
+    """False for a temporary file, which closing does not force to the disk."""
 
     def write(self, start: int, buffer: memoryview | bytes) -> None:
         """Write ``buffer`` to ``[start, start + len(buffer))``; ``StorageError`` if the disk is full."""
@@ -237,7 +239,7 @@ class LocalWritableFile:
     def close(self) -> None:
         """Force the bytes to the disk and close the file; closing it again does nothing."""
         descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
+        if descriptor is not None and self.is_forced:
             with writing(self.name):
                 # A name may reach the disk before the bytes of its file. This holds for an index that is renamed, for
                 # the data files that it names, and for a file whose journal says that it is finished. So their bytes
@@ -264,7 +266,7 @@ def open_local(path: str) -> LocalReadableFile:
     return LocalReadableFile(path, status.st_size, stamp, descriptor)
 
 
-def create_local(path: str) -> LocalWritableFile:
+def create_local(path: str, *, is_forced: bool = True) -> LocalWritableFile:
     """Open a new file for writing; readers that have an old file of that name open or mapped keep it.
 
     The old file is removed and not emptied. That is also faster, and a symbolic link in its place is not followed.
@@ -273,7 +275,7 @@ def create_local(path: str) -> LocalWritableFile:
         with suppress(FileNotFoundError):
             os.unlink(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        return LocalWritableFile(path, _Descriptor(os.open(path, flags, 0o666)))
+        return LocalWritableFile(path, _Descriptor(os.open(path, flags, 0o666)), is_forced)
 
 
 def _begin_sync(descriptor: int, start: int, nbytes: int) -> None:

@@ -116,6 +116,9 @@ class Storage(Protocol):
     def move(self, old: str, new: str) -> None:
         """Rename ``old`` to ``new`` in one step that the next ``sync`` or ``rename`` forces to the disk."""
 
+    def announce(self, names: Iterable[str]) -> None:
+        """Say which files will be created under their final names; a bucket uploads each once it is finished."""
+
     def sync(self) -> None:
         """Force all changes of names so far to the disk."""
 

@@ -16,10 +16,12 @@ Believing. Servers and what lies between cut answers short without an error. So 
 and every read states the version that was opened: a file that is replaced meanwhile is an error, never a mixture.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Self
 
 from shardvar.errors import (
     ArgumentError,
@@ -30,7 +32,9 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
-from shardvar.storage.protocol import FileStatus, WritableFile
+from shardvar.storage.protocol import FileStatus, ReadableFile, WritableFile
+from shardvar.storage.requests import Client, FolderListing, Head
+from shardvar.storage.uploads import Upload
 
 AHEAD_NBYTES = 3 << 19
 """The most bytes that are held because they lay beside bytes that were asked for: 1.5 MiB."""
@@ -45,47 +49,6 @@ _TAIL_NBYTES = 64 << 10
 
 _MOST_SPANS = 32
 """Spans that are held, so that they take at most 8 MiB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The facts of one stored file."""
-
-    nbytes: int
-    """Its size."""
-    version: str
-    """A text that differs for other content: an entity tag, a generation, or size and time; empty if not known."""
-    changed: float | None
-    """The time of its last change, in seconds since the Epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class FolderListing:
-    """The content of one folder."""
-
-    files: Mapping[str, Head]
-    """The files, by bare name."""
-    folders: Sequence[str]
-    """The bare names of the folders, sorted."""
-
-
-class Client(Protocol):
-    """The requests to one server. A key is a path from its root, with "/" and without one at its ends."""
-
-    def place(self, key: str) -> str:
-        """Return the URL of a key, for messages and for users."""
-
-    def head(self, key: str) -> Head:
-        """Return the facts of a file; ``MissingFile`` if it does not exist."""
-
-    def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
-        """Return the bytes that the server sends for a range; ``CorruptCheckpoint`` if the file has another version."""
-
-    def listing(self, key: str) -> FolderListing:
-        """Return the content of a folder; empty if it does not exist."""
-
-    def walk(self, key: str) -> dict[str, int]:
-        """Return the sizes of all files below a folder, by their paths from it."""
 
 
 @dataclass(slots=True)
@@ -230,6 +193,11 @@ class RemoteStorage:
     """The folder's key; empty for the root."""
     _listings: dict[str, FolderListing] = field(default_factory=dict, compare=False, repr=False)
     _ahead: _Ahead = field(default_factory=_Ahead, compare=False, repr=False)
+    _uploads: list[Upload] = field(default_factory=list, compare=False, repr=False)
+    """The write that is under way, if one is."""
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Client, str]]:
+        return type(self), (self.client, self.key)  # another process lists anew, and has no part in a write
 
     @property
     def path(self) -> str:
@@ -241,18 +209,23 @@ class RemoteStorage:
         """None: the files are not on a local disk."""
         return None
 
-    def open(self, name: str) -> RemoteReadableFile:
+    def open(self, name: str) -> ReadableFile:
         """Open a file; ``MissingFile`` if it does not exist."""
         key = self._join(name)
-        head = self._listing().files.get(name) if self._listings else None
-        head = head or self.client.head(key)
+        staged = self._uploads[0].open(name) if self._uploads else None
+        if staged is not None:
+            return staged
+        listed = self._uploads[0].there if self._uploads else self._listing().files if self._listings else {}
+        # What was written in this write has no version until its upload has ended.
+        head = listed.get(name)
+        head = head if head and head.version else self.client.head(key)
         return RemoteReadableFile(
             self.client.place(key), head.nbytes, _stamp(head), self.client, key, head, self._ahead
         )
 
     def names(self) -> list[str]:
         """Return the names of the files in the folder, sorted; empty if it does not exist."""
-        return sorted(self._listing().files)
+        return self._uploads[0].names() if self._uploads else sorted(self._listing().files)
 
     def stamp(self, name: str) -> str | None:
         """Return the stamp of the file that has the name at this moment; None if it does not exist."""
@@ -282,48 +255,71 @@ class RemoteStorage:
         return None if head is None else FileStatus(head.nbytes, head.changed)
 
     def create(self, name: str) -> WritableFile:
-        """Raise ``UnsupportedError``, as all that follow: nothing is written."""
-        raise self._read_only(name)
+        """Open a new file, which is on this machine until it is uploaded; only within ``lock``."""
+        return self._writing(name).create(name)
 
     def rename(self, old: str, new: str) -> None:
-        """Raise."""
-        raise self._read_only(old, new)
+        """Upload the last file of a checkpoint in one step: the commit (``storage.uploads``)."""
+        self._writing(new).rename(old, new)
 
     def move(self, old: str, new: str) -> None:
-        """Raise."""
-        raise self._read_only(old, new)
+        """Upload a file under its final name."""
+        self._writing(new).move(old, new)
 
     def sync(self) -> None:
-        """Raise."""
-        raise self._read_only()
+        """Do nothing: what a server has taken is stored."""
+
+    def announce(self, names: Iterable[str]) -> None:
+        """Upload these files as soon as they are finished; their names are final."""
+        if self._uploads:
+            self._uploads[0].announce(names)
 
     def remove(self, name: str) -> None:
-        """Raise."""
-        raise self._read_only(name)
+        """Delete a file; does nothing if it does not exist."""
+        self._writing(name).remove(name)
 
-    def lock(self, name: str) -> AbstractContextManager[None]:
-        """Raise."""
-        raise self._read_only(name)
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Begin a write: what is listed now is what the commit replaces. Nothing is locked (``storage.uploads``)."""
+        self.check_writable(name)
+        with _lock:
+            self._listings.clear()
+        upload = Upload(self.client, self.key, name, dict(self._listing().files))  # type: ignore[arg-type]
+        self._uploads.append(upload)
+        try:
+            yield
+        finally:
+            self._uploads.remove(upload)
+            with _lock:
+                self._listings.clear()
+            upload.end()
 
     def make(self) -> None:
-        """Raise."""
-        raise self._read_only()
+        """Do nothing: a prefix exists when something is in it."""
 
     def check_writable(self, name: str) -> None:
-        """Raise."""
-        raise self._read_only(name)
+        """Raise ``UnsupportedError`` if the server cannot be written; its rights show when it is."""
+        if not self.client.can_write:
+            place = self.client.place(self._join(name))
+            cause = f"{place} can be read, and not written."
+            raise UnsupportedError(cause, "Write to a bucket (s3, gs, az), or to a local disk and copy it there.")
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Raise."""
-        raise self._read_only(*names)
+        """Raise if one of the names cannot be that of a new file."""
+        for name in names:
+            self._join(name)
 
     def free_nbytes(self) -> int:
-        """Raise."""
-        raise self._read_only()
+        """Return the free bytes of the disk for temporary files, on which files are finished before they go up."""
+        return shutil.disk_usage(tempfile.gettempdir()).free
 
-    def _read_only(self, *names: str) -> UnsupportedError:
-        place = self.client.place(self._join(names[-1])) if names else self.path
-        return UnsupportedError(f"{place} can be read, and not written.", "Write to a local disk, and copy it there.")
+    def _writing(self, name: str) -> Upload:
+        """Return the write that is under way."""
+        self.check_writable(name)
+        if not self._uploads:
+            cause = f"{self.client.place(self._join(name))} is written by one process alone."
+            raise UnsupportedError(cause, "Leave the executor out, or write to a shared disk.")
+        return self._uploads[0]
 
     def _listing(self) -> FolderListing:
         with _lock:

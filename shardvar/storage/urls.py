@@ -14,7 +14,8 @@ from urllib.parse import unquote, urlsplit
 from shardvar.errors import ArgumentError, MissingFile, UnsupportedError
 from shardvar.storage.filesystems import FilesystemClient
 from shardvar.storage.objects import OBJECT_SCHEMES, ObjectClient
-from shardvar.storage.remote import Client, FolderListing, RemoteStorage
+from shardvar.storage.remote import RemoteStorage
+from shardvar.storage.requests import Client, FolderListing
 
 _LOOPBACK = frozenset(["localhost", "127.0.0.1", "::1"])
 _CLOUD_HOSTS = (".amazonaws.com", ".cloudflarestorage.com", ".core.windows.net", ".fabric.microsoft.com")

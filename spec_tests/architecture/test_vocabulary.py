@@ -29,7 +29,7 @@ HOMES = {
     "piece": ("engine/pieces.py",),
 }
 """A word -> the modules that may use it freely; others may only name what these define."""
-PROPER_NAMES = re.compile(r"Box(-| and )Muller|torch\.chunk|viewBox|rich\.box|box=SIMPLE_HEAD")
+PROPER_NAMES = re.compile(r"Box(-| and )Muller|torch\.chunk|viewBox|rich\.box|box=SIMPLE_HEAD|chunk_size=part_nbytes")
 CLASS_NAMES = {
     "Claim", "Draft", "Filling", "Found", "Gathered", "Given", "Held", "Kept", "Known", "Laid", "Manner", "Measured",
     "Placed", "Read", "Said", "Seen", "Taken", "Told", "Written",

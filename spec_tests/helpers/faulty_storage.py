@@ -151,6 +151,9 @@ class FaultyStorage:
     def move(self, old: str, new: str) -> None:
         self.fault.step(f"move {old} {new}", lambda: self.inner.move(old, new))
 
+    def announce(self, names: Iterable[str]) -> None:
+        self.inner.announce(names)
+
     def sync(self) -> None:
         self.fault.step("sync", self.inner.sync)
 

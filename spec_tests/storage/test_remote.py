@@ -30,7 +30,8 @@ from shardvar.storage import filesystems, objects
 from shardvar.storage.objects import ObjectClient
 from shardvar.storage.places import split_place
 from shardvar.storage.posix import LocalReadableFile
-from shardvar.storage.remote import AHEAD_NBYTES, FolderListing, Head, RemoteStorage
+from shardvar.storage.remote import AHEAD_NBYTES, RemoteStorage
+from shardvar.storage.requests import FolderListing, Head
 from spec_tests.helpers.range_server import RangeServer, serving
 
 CONTENT = np.random.default_rng(1).bytes(3 << 20)
@@ -242,6 +243,8 @@ def test_a_url_is_not_written(bucket: Any, tmp_path: Path) -> None:
     url = bucket(tmp_path)
     with pytest.raises(UnsupportedError, match="can be read, and not written"):
         sv.save(f"{url}/other", {"w": [1]})
+    with pytest.raises(UnsupportedError, match="can be read, and not written"):
+        sv.reshard(f"{url}/model", f"{url}/other", dry_run=True)
     with pytest.raises(ArgumentError, match="both the source and the target"):
         sv.reshard(f"{url}/model", f"{url}/model", force=True)
 

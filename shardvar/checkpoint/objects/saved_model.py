@@ -45,7 +45,7 @@ from shardvar.errors import ArgumentError, TargetExists, UnsupportedError
 from shardvar.formats.files import discard_files, put_in_place, write_file
 from shardvar.formats.tensorflow.protos import ENUMS
 from shardvar.layout.dtypes import dtype_name
-from shardvar.storage.local import LocalStorage
+from shardvar.storage.local import LocalStorage, split_path
 from shardvar.tracking import ObjectGraph, Trackable
 from shardvar.tracking.graph import ContainerNode
 from shardvar.variables import VariableInterface
@@ -67,8 +67,9 @@ _VERSION = message(2, number(1, 1), number(2, 1))
 
 def write_saved_model(path: Path, graph: ObjectGraph, image: Image) -> WriteReport:
     """Write the variables of an image and the file that describes them; ``TargetExists`` without ``force``."""
-    storage = LocalStorage(os.fsdecode(path))
     # Check, and plan.
+    split_path(path)  # raises if it is a URL
+    storage = LocalStorage(os.fsdecode(path))
     content = build_saved_model(graph)
     storage.make()
     with storage.lock("saved_model"):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from shardvar.checkpoint.locate import Location, Path, find_checkpoints, find_target
+from shardvar.checkpoint.locate import Location, Path, check_on_disk, find_checkpoints, find_target
 from shardvar.checkpoint.objects.state_file import (
     NUMBER,
     STATE_FILE,
@@ -60,7 +60,8 @@ def find_series(prefix: Path, format_name: str | None) -> Location:
 
 
 def check_series(target: Location) -> None:
-    """Raise ``UnsupportedError`` if checkpoints of the target's format are folders, which are not numbered."""
+    """Raise ``UnsupportedError`` if checkpoints of the target cannot be numbered: folders, and those in a bucket."""
+    check_on_disk(target, "numbered checkpoints")
     if target.is_folder:
         cause = f"A checkpoint of the format {target.format.name} is a folder, and folders are not numbered."
         raise UnsupportedError(cause, "Write each checkpoint to another path, or choose the format shardvar.")

@@ -141,7 +141,9 @@ def create_native(
     description = metadata.description or assignment.description
     metadata = Metadata(description, metadata.writer, metadata.user)
     fresh = _fresh(storage, prefix, generation)
-    return NativeSink(storage, prefix, assignment, keys, Overview(metadata, fresh, sizes), start)
+    sink = NativeSink(storage, prefix, assignment, keys, Overview(metadata, fresh, sizes), start)
+    storage.announce(sink.asides)
+    return sink
 
 
 def check_assignment(assignment: Assignment) -> None:

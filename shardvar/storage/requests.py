@@ -1,0 +1,67 @@
+"""The requests to a server that holds files: what clients offer, and what they answer.
+
+``objects`` and ``filesystems`` have the clients, ``remote`` and ``uploads`` use them. A key is a path from the server's
+root, with "/" between its steps and none at its ends. Clients raise shardvar's errors alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The facts of one stored file."""
+
+    nbytes: int
+    """Its size."""
+    version: str
+    """A text that differs for other content: an entity tag, a generation, or size and time; empty if not known."""
+    changed: float | None
+    """The time of its last change, in seconds since the Epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderListing:
+    """The content of one folder."""
+
+    files: Mapping[str, Head]
+    """The files, by bare name."""
+    folders: Sequence[str]
+    """The bare names of the folders, sorted."""
+
+
+class Client(Protocol):
+    """The requests to one server. A key is a path from its root, with "/" and without one at its ends."""
+
+    def place(self, key: str) -> str:
+        """Return the URL of a key, for messages and for users."""
+
+    def head(self, key: str) -> Head:
+        """Return the facts of a file; ``MissingFile`` if it does not exist."""
+
+    def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
+        """Return the bytes that the server sends for a range; ``CorruptCheckpoint`` if the file has another version."""
+
+    def listing(self, key: str) -> FolderListing:
+        """Return the content of a folder; empty if it does not exist."""
+
+    def walk(self, key: str) -> dict[str, int]:
+        """Return the sizes of all files below a folder, by their paths from it."""
+
+    @property
+    def can_write(self) -> bool:
+        """Return True if it is a ``storage.uploads.BucketClient``."""
+
+
+class BucketClient(Client, Protocol):
+    """The requests that write."""
+
+    def put(self, key: str, path: str) -> Head:
+        """Upload a local file, in parts if it is large, and return its facts; it appears whole or not at all."""
+
+    def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
+        """Write a file in one step if the one there is ``old``, or none is; ``LockHeld`` otherwise."""
+
+    def delete(self, key: str) -> None:
+        """Delete a file; does nothing if it does not exist."""

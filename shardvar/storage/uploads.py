@@ -1,0 +1,225 @@
+"""One write into a bucket: files that are finished here, and a commit that is one conditional request.
+
+A bucket has neither random writes nor renames nor locks, so a write is another than on a disk:
+
+    create, write    in a folder of temporary files on this machine
+    announced files  go up, in parts, once they are closed and the next begins: no index names them before the commit
+    move             uploads a file under its final name
+    rename           the commit: it uploads the last file (the index, or the only file) in one request, which succeeds
+                     only if the bucket still has what it had when the write began
+
+A writer that loses the race against another gets ``LockHeld``, and nothing of its checkpoint is in place. A request of
+which the answer is lost may have taken effect, so after any error the file is read back and compared.
+
+Where names of data files do not differ between writers, they are claimed first, by an object that only one can create
+(``.NAME.claim``). A killed writer leaves it: the error of the next one says so. Announced names differ, and need none.
+"""
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from shardvar.errors import LockHeld, MissingFile, ShardvarError, StorageError, UnsupportedError
+from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
+from shardvar.storage.requests import BucketClient, Head
+
+ONE_REQUEST_NBYTES = 64 << 20
+"""A commit of at most this size is one conditional request; it is held in memory twice. A larger file goes up in parts,
+which no condition can guard: its version is compared just before, under a claim."""
+
+
+@dataclass(slots=True)
+class Upload:
+    """The state of one write, from the moment in which it was decided."""
+
+    client: BucketClient
+    """The requests."""
+    key: str
+    """The folder's key."""
+    stem: str
+    """The name of the checkpoint, without its ending."""
+    there: dict[str, Head]
+    """The files of the folder: those that were there at the beginning, with the changes of this write."""
+    folder: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="shardvar-"))
+    """The temporary files."""
+    staged: dict[str, str] = field(default_factory=dict)
+    """The files that are on this machine alone, by name, each with its path."""
+    announced: set[str] = field(default_factory=set)
+    """Names that are final from the beginning."""
+    claim: str | None = None
+    """The key of the claim, once it is made."""
+    claimed: Mapping[str, Head] | None = None
+    """The files that were there when the claim was made."""
+    own: set[str] = field(default_factory=set)
+    """The files that this write has uploaded."""
+    is_committed: bool = False
+    """True once the commit was made."""
+    is_open: bool = False
+    """True from the request of the commit until its outcome is known."""
+
+    def create(self, name: str) -> LocalWritableFile:
+        """Open a new temporary file."""
+        self._upload_announced()
+        path = os.path.join(self.folder, secrets.token_hex(8))
+        file = create_local(path, is_forced=False)
+        self.staged[name] = path
+        return file
+
+    def open(self, name: str) -> LocalReadableFile | None:
+        """Open a file that is on this machine alone; None for others. Announced files go up first."""
+        if self._is_announced(name):
+            self._upload_announced()
+        return open_local(self.staged[name]) if name in self.staged else None
+
+    def names(self) -> list[str]:
+        """Return the names of all files; ``StorageError`` as long as the outcome of the commit is not known."""
+        if self.is_open:
+            raise self._unknown(self.key)
+        return sorted({*self.there, *self.staged})
+
+    def announce(self, names: Iterable[str]) -> None:
+        """Say which files have their final names from the beginning."""
+        self.announced.update(names)
+
+    def move(self, old: str, new: str) -> None:
+        """Upload a file under its final name, which is claimed first."""
+        self._check_staged(old)
+        self._check_unchanged(new, self._claim())
+        self._put(old, new)
+
+    def rename(self, old: str, new: str) -> None:
+        """Commit: upload the last file if what it replaces is unchanged; ``LockHeld`` otherwise."""
+        self._check_staged(old)
+        self._upload_announced()
+        path, key = self.staged[old], self._join(new)
+        if os.path.getsize(path) > ONE_REQUEST_NBYTES:
+            self._claim()
+            self._check_unchanged(new, self.client.listing(self.key).files)
+            self.there.pop(new, None)
+            self.is_open = True
+            self._put(old, new)
+            self.is_open, self.is_committed = False, True
+            return
+        with open(path, "rb") as file:
+            content = file.read()
+        replaced = self.there.pop(new, None)  # what is there from now on is asked, not remembered
+        self.there[new] = self._commit(key, content, replaced)
+        self.is_committed = True
+        self._drop(old)
+
+    def remove(self, name: str) -> None:
+        """Delete a file, whether it went up already or not."""
+        self._drop(name)
+        if name in self.there:
+            if not self.is_committed and name not in self.own:
+                # The old index of a set goes before the new files come: it must still be the one that was seen.
+                self._check_unchanged(name, self._claim())
+            del self.there[name]
+            self.client.delete(self._join(name))
+
+    def end(self) -> None:
+        """Remove the temporary files and the claim."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.claim is not None:
+            with suppress(StorageError):  # the error that led here, if any, says more
+                self.client.delete(self.claim)
+
+    def _commit(self, key: str, content: bytes, old: Head | None) -> Head:
+        """Make the conditional request, and find out what became of it if its answer was lost."""
+        for attempt in range(2):
+            self.is_open = True
+            try:
+                head = self.client.put_if(key, content, old)
+            except StorageError as error:
+                found = self._read_back(key)
+                self.is_open = False
+                if found is not None and found[1] == content:
+                    return found[0]
+                if found is None and old is None and attempt == 0:
+                    continue  # refused because of a file that was being removed
+                is_other = found is not None and (old is None or found[0].version != old.version)
+                raise (self._lost(key) if is_other or isinstance(error, LockHeld) else error) from None
+            self.is_open = False
+            return head
+        raise self._lost(key)
+
+    def _read_back(self, key: str) -> tuple[Head, bytes] | None:
+        """Return the facts and the content of a file; None if it does not exist."""
+        try:
+            head = self.client.head(key)
+            if head.nbytes > ONE_REQUEST_NBYTES:
+                return head, b""
+            return head, bytes(self.client.read(key, head, 0, head.nbytes)) if head.nbytes else b""
+        except MissingFile:
+            return None
+        except ShardvarError:
+            raise self._unknown(key) from None
+
+    def _upload_announced(self) -> None:
+        """Upload the announced files that are closed: all that are staged, since one file is written at a time."""
+        for name in [name for name in self.staged if self._is_announced(name)]:
+            self._put(name, name)
+
+    def _put(self, old: str, new: str) -> None:
+        # Before the request: a file of which the answer is lost must be removed too.
+        self.there[new] = Head(os.path.getsize(self.staged[old]), "", None)
+        self.own.add(new)
+        self.there[new] = self.client.put(self._join(new), self.staged[old])
+        self._drop(old)
+
+    def _drop(self, name: str) -> None:
+        path = self.staged.pop(name, None)
+        if path is not None:
+            with suppress(OSError):
+                os.unlink(path)
+
+    def _claim(self) -> Mapping[str, Head]:
+        """Claim the names of this checkpoint, and return the files that were there when the claim was made."""
+        if self.claimed is None:
+            claim = self._join(f".{self.stem}.claim")
+            try:
+                self.client.put_if(claim, self.folder.encode(), None)
+            except LockHeld:
+                raise LockHeld(
+                    f"{self.client.place(self._join(self.stem))} is being written by another writer, which holds "
+                    f"{self.client.place(claim)}.",
+                    "Wait until it is done. If it was killed, delete that object.",
+                ) from None
+            self.claim = claim
+            self.claimed = self.client.listing(self.key).files
+        return self.claimed
+
+    def _check_unchanged(self, name: str, now: Mapping[str, Head]) -> None:
+        """Raise ``LockHeld`` if a file is another than at the beginning."""
+        before, after = self.there.get(name), now.get(name)
+        if (before and before.version) != (after and after.version):
+            raise self._lost(self._join(name))
+
+    def _check_staged(self, name: str) -> None:
+        if name not in self.staged:
+            place = self.client.place(self._join(name))
+            raise UnsupportedError(f"{place} cannot be renamed: a bucket has no renames.", "Copy it, or write it anew.")
+
+    def _is_announced(self, name: str) -> bool:
+        # The journal of a file has the file's name and an ending.
+        return name in self.announced or name.rpartition(".")[0] in self.announced
+
+    def _join(self, name: str) -> str:
+        return f"{self.key}/{name}" if self.key else name
+
+    def _lost(self, key: str) -> LockHeld:
+        return LockHeld(
+            f"{self.client.place(key)} was written by another writer meanwhile; nothing of this write is in place.",
+            "Look at what is there now, and run it again if it is to be replaced.",
+        )
+
+    def _unknown(self, key: str) -> StorageError:
+        return StorageError(
+            f"{self.client.place(key)}: the answer to the commit was lost, and whether the new checkpoint is in place "
+            "is not known.",
+            "Verify what is there before you write again.",
+        )

@@ -1,0 +1,108 @@
+"""A bucket in memory with the requests of a real one, each of which can fail, before or after it took effect."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+from shardvar.errors import CorruptCheckpoint, LockHeld, MissingFile, StorageError
+from shardvar.storage.requests import FolderListing, Head
+
+
+class Dead(BaseException):
+    """The writer is killed."""
+
+
+@dataclass
+class MemoryBucket:
+    """A client of ``storage.uploads`` over a dictionary."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    """The content by key."""
+    log: list[str] = field(default_factory=list)
+    """The requests that change something."""
+    fail_at: int | None = None
+    """The number of the changing request that fails, counted from 0."""
+    takes_effect: bool = False
+    """True if it takes effect all the same: its answer is lost."""
+    error: type[BaseException] = StorageError
+    """What is raised then; after ``Dead`` every request raises it."""
+    is_dead: bool = False
+    """True once ``Dead`` was raised."""
+
+    can_write = True
+
+    def place(self, key: str) -> str:
+        return f"s3://bucket/{key}"
+
+    def head(self, key: str) -> Head:
+        self.live()
+        if key not in self.files:
+            raise MissingFile(f"{key} is missing.", "Find it.")
+        return head_of(self.files[key])
+
+    def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
+        if self.head(key) != head and head.version:
+            raise CorruptCheckpoint(f"{key} was replaced.", "Open it again.")
+        return memoryview(self.files[key])[start : start + nbytes]
+
+    def listing(self, key: str) -> FolderListing:
+        self.live()
+        below = [path.removeprefix(f"{key}/") for path in self.files if path.startswith(f"{key}/")]
+        files = {name: head_of(self.files[f"{key}/{name}"]) for name in below if "/" not in name}
+        return FolderListing(files, sorted({name.partition("/")[0] for name in below if "/" in name}))
+
+    def walk(self, key: str) -> dict[str, int]:
+        raise NotImplementedError
+
+    def put(self, key: str, path: str) -> Head:
+        content = Path(path).read_bytes()
+        self.change(f"put {key}", lambda: self.files.update({key: content}))
+        return head_of(content)
+
+    def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
+        def put() -> None:
+            there = self.files.get(key)
+            if (there and head_of(there).version) != (old and old.version):
+                raise LockHeld(f"{key} was written by another.", "Look.")
+            self.files[key] = content
+
+        self.change(f"put_if {key}", put)
+        return head_of(content)
+
+    def delete(self, key: str) -> None:
+        self.change(f"delete {key}", lambda: discard(self.files, key))
+
+    def live(self) -> None:
+        if self.is_dead:
+            raise Dead
+
+    def change(self, what: str, do: Callable[[], None]) -> None:
+        """Carry a change out, unless it is the one that fails."""
+        self.live()
+        fails = len(self.log) == self.fail_at
+        self.log.append(what)
+        if not fails or self.takes_effect:
+            do()
+        if fails and self.error is Dead:
+            self.is_dead = True
+            raise Dead
+        if fails:
+            raise StorageError("The server does not answer.", "Wait.")
+
+
+def discard(files: dict[str, bytes], key: str) -> None:
+    files.pop(key, None)
+
+
+def head_of(content: bytes) -> Head:
+    return Head(len(content), hashlib.md5(content).hexdigest(), None)
+
+
+@contextmanager
+def in_bucket(bucket: MemoryBucket) -> Iterator[None]:
+    """Every URL of a bucket means this one."""
+    with mock.patch("shardvar.storage.urls.ObjectClient", lambda root: bucket):
+        yield

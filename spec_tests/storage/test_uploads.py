@@ -1,0 +1,276 @@
+"""Writing into a bucket: whatever request fails or is lost, and whoever else writes, one whole checkpoint is there."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.checkpoint.manifest import write_manifest
+from shardvar.errors import ArgumentError, CheckpointNotFound, LockHeld, StorageError, TargetExists, UnsupportedError
+from shardvar.storage import uploads
+from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket
+
+OLD = {"w": np.arange(600, dtype="<f4").reshape(30, 20), "b": np.array([1, 2, 3])}
+NEW = {"w": OLD["w"] + 1, "b": OLD["b"] + 1, "c": np.array([4.0])}
+MANY = sv.MaxShardSizePolicy(1000)
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "native": ("model", {"partition": 3}),
+    "native of many files": ("model", {"partition": 3, "policy": MANY}),
+    "tensorflow": ("model", {"format": "tensorflow", "partition": 3, "policy": MANY}),
+    "safetensors": ("model.safetensors", {}),
+    "safetensors set": ("model.safetensors", {"policy": sv.MaxShardSizePolicy(30)}),
+    "npz": ("model.npz", {}),
+    "pt": ("model.pt", {}),
+}
+ATOMIC = sorted(set(FORMS) - {"safetensors set"})
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture(autouse=True)
+def no_temporary_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever happens, the temporary files of a write are removed."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield
+    assert os.listdir(folder) == []
+
+
+def url_of(form: str) -> str:
+    return f"s3://bucket/run/{FORMS[form][0]}"
+
+
+def save(bucket: MemoryBucket, form: str, tensors: dict[str, Any], **options: Any) -> None:
+    with in_bucket(bucket):
+        sv.save(url_of(form), tensors, **FORMS[form][1], **options)
+
+
+def load(bucket: MemoryBucket, form: str) -> dict[str, Any] | None:
+    """The tensors that a reader finds, None for nothing; what is there is whole."""
+    with in_bucket(MemoryBucket(dict(bucket.files))):
+        try:
+            found = sv.load(url_of(form))
+        except CheckpointNotFound:
+            return None
+        assert sv.verify(url_of(form)).ok
+        return found
+
+
+def is_same(found: dict[str, Any] | None, tensors: dict[str, Any]) -> bool:
+    return (
+        found is not None
+        and found.keys() == tensors.keys()
+        and all(np.array_equal(found[k], tensors[k]) for k in found)
+    )
+
+
+def names(bucket: MemoryBucket) -> set[str]:
+    """The names of the files without what differs from one write to the next."""
+    return {key.rpartition("-of-")[2] if "svdata" in key else key for key in bucket.files}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_written_is_read_and_replaced(form: str) -> None:
+    """A second checkpoint takes the place of the first, and no file of the first or of the write stays."""
+    bucket, only = MemoryBucket(), MemoryBucket()
+    save(bucket, form, OLD)
+    assert is_same(load(bucket, form), OLD)
+    save(bucket, form, NEW, force=True)
+    save(only, form, NEW)
+    assert is_same(load(bucket, form), NEW)
+    assert len(bucket.files) == len(only.files) and not any(".claim" in key for key in bucket.files)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_last_file_is_committed_by_one_conditional_request(form: str) -> None:
+    """The index, or the only file, goes up last and in one step; nothing is uploaded under a name that is temporary."""
+    bucket = MemoryBucket()
+    save(bucket, form, OLD)
+    kept = [entry for entry in bucket.log if not entry.startswith("delete") and ".claim" not in entry]
+    assert kept[-1].startswith("put_if") and [entry.startswith("put_if") for entry in kept].count(True) == 1
+    assert {entry.split(" ")[1] for entry in kept} == set(bucket.files)
+
+
+@pytest.mark.parametrize("takes_effect", [False, True], ids=["refused", "answer lost"])
+@pytest.mark.parametrize("form", ATOMIC)
+def test_a_request_that_fails_leaves_the_old_checkpoint_or_the_new_one(form: str, takes_effect: bool) -> None:
+    """Each request in turn fails, with and without effect. A save that returns has put the new checkpoint in place."""
+    before = MemoryBucket()
+    save(before, form, OLD)
+    number, ended = 0, False
+    while not ended:
+        bucket = MemoryBucket(dict(before.files), fail_at=number, takes_effect=takes_effect)
+        try:
+            save(bucket, form, NEW, force=True)
+        except StorageError:
+            assert is_same(load(bucket, form), OLD), bucket.log
+            assert {key for key in bucket.files if ".claim" not in key} == set(before.files), bucket.log
+        else:
+            assert is_same(load(bucket, form), NEW), bucket.log
+            ended = len(bucket.log) <= number
+        number += 1
+    assert number > 1
+
+
+@pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("form", ATOMIC)
+def test_a_writer_killed_at_any_request_leaves_a_whole_checkpoint(form: str, takes_effect: bool) -> None:
+    """The next save, which may have to delete a claim, leaves nothing of the killed one."""
+    before, clean = MemoryBucket(), MemoryBucket()
+    save(before, form, OLD)
+    save(clean, form, NEW)
+    number, ended = 0, False
+    while not ended:
+        bucket = MemoryBucket(dict(before.files), fail_at=number, takes_effect=takes_effect, error=Dead)
+        try:
+            save(bucket, form, NEW, force=True)
+            ended = True
+        except Dead:
+            pass
+        found = load(bucket, form)
+        assert is_same(found, OLD) or is_same(found, NEW), bucket.log
+        again = MemoryBucket({key: value for key, value in bucket.files.items() if ".claim" not in key})
+        save(again, form, NEW, force=True)
+        assert is_same(load(again, form), NEW) and len(again.files) == len(clean.files)
+        number += 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("is_there", [False, True], ids=["new", "replaced"])
+def test_a_lost_race_is_an_error_and_changes_nothing(
+    form: str, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer commits between the beginning of a save and its commit: the save says so, and leaves no file."""
+    bucket = MemoryBucket()
+    if is_there:
+        save(bucket, form, OLD)
+    # Other names: the index of a set has no values in it, and would be the same bytes as before.
+    other = {"x": OLD["w"], "y": OLD["b"]}
+    original, raced = uploads.Upload.create, list[dict[str, bytes]]()
+
+    def create(self: Any, name: str) -> Any:
+        if not raced:
+            raced.append({})
+            save(bucket, form, other, force=True)
+            raced[0] = dict(bucket.files)
+        return original(self, name)
+
+    monkeypatch.setattr(uploads.Upload, "create", create)
+    with pytest.raises(LockHeld, match="written by another writer meanwhile; nothing of this write is in place"):
+        save(bucket, form, NEW, force=True)
+    assert bucket.files == raced[0] and is_same(load(bucket, form), other)
+
+
+def test_a_claim_of_another_writer_is_respected() -> None:
+    """Formats whose data files have fixed names are written by one writer at a time; the claim is named."""
+    bucket = MemoryBucket({"run/.model.claim": b"other"})
+    with pytest.raises(LockHeld, match=r"holds s3://bucket/run/\.model\.claim\. .*delete that object"):
+        save(bucket, "tensorflow", OLD)
+    assert set(bucket.files) == {"run/.model.claim"}
+    save(bucket, "native", OLD)
+
+
+def test_a_file_too_large_for_one_request_is_compared_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes up in parts under a claim, and not at all if the file that it replaces is another by then."""
+    monkeypatch.setattr(uploads, "ONE_REQUEST_NBYTES", 100)
+    bucket = MemoryBucket()
+    save(bucket, "safetensors", OLD)
+    save(bucket, "safetensors", NEW)
+    assert is_same(load(bucket, "safetensors"), NEW) and set(bucket.files) == {"run/model.safetensors"}
+    original = uploads.Upload.create
+
+    def create(self: Any, name: str) -> Any:
+        bucket.files["run/model.safetensors"] = b"other"
+        return original(self, name)
+
+    monkeypatch.setattr(uploads.Upload, "create", create)
+    with pytest.raises(LockHeld, match="nothing of this write is in place"):
+        save(bucket, "safetensors", OLD)
+    assert bucket.files == {"run/model.safetensors": b"other"}
+
+
+def test_an_outcome_that_stays_unknown_is_said_and_removes_nothing() -> None:
+    """The answer to the commit is lost, and the server with it: the files stay, since they may be in place."""
+    bucket = MemoryBucket()
+    save(bucket, "native", OLD)
+    old = dict(bucket.files)
+    bucket.log.clear()
+
+    class Gone(MemoryBucket):
+        def head(self, key: str) -> Any:
+            if any(entry.startswith("put_if") for entry in self.log):
+                raise StorageError("The server is gone.", "Wait.")
+            return super().head(key)
+
+    gone = Gone(dict(old), fail_at=1, takes_effect=True)
+    with pytest.raises(StorageError, match="whether the new checkpoint is in place is not known"):
+        save(gone, "native", NEW, force=True)
+    assert set(old) < set(gone.files)
+    assert is_same(load(gone, "native"), NEW)
+
+
+def test_a_killed_reshard_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """Finished files are in the bucket with their journals, so a second run, on any machine, uploads the rest alone."""
+    sv.save(tmp_path / "source", OLD)
+    options: dict[str, Any] = {"partition": 6, "policy": sv.MaxShardSizePolicy(500)}
+    bucket = MemoryBucket(fail_at=7, error=Dead)
+    with in_bucket(bucket), pytest.raises(Dead):
+        sv.reshard(tmp_path / "source", url_of("native"), **options)
+    again = MemoryBucket(dict(bucket.files))
+    with in_bucket(again):
+        report = sv.reshard(tmp_path / "source", url_of("native"), **options)
+    assert report.reused_files >= 2
+    uploaded = [entry for entry in again.log if entry.startswith("put ") and not entry.endswith(".done")]
+    assert len(uploaded) == len(report.file_nbytes) - report.reused_files
+    assert is_same(load(again, "native"), OLD) and not any(key.endswith(".done") for key in again.files)
+
+
+def test_refusals_come_before_the_first_request_that_writes() -> None:
+    bucket = MemoryBucket()
+    save(bucket, "safetensors set", OLD)
+    bucket.log.clear()
+    with pytest.raises(TargetExists, match="cannot do in one step"):
+        save(bucket, "safetensors set", NEW)
+    with (
+        in_bucket(bucket),
+        pytest.raises(UnsupportedError, match="is a folder of files, which is not written to a URL"),
+    ):
+        sv.save("s3://bucket/run/folder", OLD, format="torch")
+    with in_bucket(bucket):
+        assert sv.reshard(url_of("safetensors set"), "s3://bucket/run/new", format="shardvar", dry_run=True).dry_run
+    assert bucket.log == []
+
+
+def test_a_manifest_is_written_beside_its_checkpoint() -> None:
+    bucket = MemoryBucket()
+    save(bucket, "native", OLD)
+    with in_bucket(bucket):
+        report = sv.digest(url_of("native"))
+        assert write_manifest(report) == "s3://bucket/run/model.sha256"
+        assert sv.verify(url_of("native"), against="s3://bucket/run/model.sha256").ok
+
+
+def test_what_needs_a_disk_is_refused_for_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call takes a URL for a path of this machine, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    bucket, objects = MemoryBucket(), sv.Checkpoint(w=sv.Variable([1.0]))
+    with in_bucket(bucket):
+        for call in (
+            lambda: objects.save("s3://bucket/run/ck"),
+            lambda: sv.CheckpointManager(objects, "s3://bucket/run", max_to_keep=2).save(),
+            lambda: sv.export(objects, "s3://bucket/run/model", format="tensorflow"),
+            lambda: sv.latest_checkpoint("s3://bucket/run"),
+            lambda: sv.save_shards("s3://bucket/run/m", {"w": [1]}, process=0, num_processes=1, run="a"),
+        ):
+            with pytest.raises(ArgumentError, match="local disk"):
+                call()
+        objects.write("s3://bucket/run/one")
+        other = sv.Checkpoint(w=sv.Variable([2.0]))
+        other.read("s3://bucket/run/one").assert_consumed()
+        assert other.w.numpy().tolist() == [1.0]
+    assert os.listdir(tmp_path) == ["temporary"] and all(key.startswith("run/one.") for key in bucket.files)

@@ -14,6 +14,7 @@ from benchmarks import (
     partial,
     plan,
     policies,
+    redistribution,
     reshard,
     sharded,
     startup,
@@ -31,7 +32,7 @@ SUBJECTS: dict[str, Callable[[Setting], Iterator[Figure]]] = {
     module.__name__.rpartition(".")[2]: module.measure
     for module in (
         *(startup, lookup, partial, plan, tiny, table, torch_checkpoints, orbax_checkpoints),
-        *(objects, policies, reshard, sharded, training, layouts),
+        *(objects, policies, redistribution, reshard, sharded, training, layouts),
     )
 }
 

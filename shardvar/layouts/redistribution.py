@@ -64,11 +64,6 @@ class DeviceCopies:
         """[n] the number of elements of each copy."""
         return np.asarray(np.prod(self.extent, axis=1, dtype=np.int64))
 
-    def take(self, rows: Ints | Bools) -> "DeviceCopies":
-        """The table of some of the rows, in the given order."""
-        columns = self.sender, self.receiver, self.term, self.source_row, self.target_row, self.offset, self.extent
-        return DeviceCopies(*(column[rows] for column in columns))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Redistribution:
@@ -300,31 +295,33 @@ def _copies(
     holders: _Regions, receivers: _Regions, source: Layout, target: Layout
 ) -> tuple[DeviceCopies, DeviceCopies]:
     """The copies that cross from one device to another, and those that stay on their device."""
-    wanted, held, offset, extent = _common(receivers, holders)
+    wanted, held = _pairs(receivers, holders)
+    # A pair has one term; its common region is that of the axes behind those of terms.
+    offset, extent = intersect(
+        receivers.offset[wanted, 2:], receivers.extent[wanted, 2:], holders.offset[held, 2:], holders.extent[held, 2:]
+    )
     # One copy for each receiver of each pair: [p] -> [n].
     counts = np.diff(receivers.start)[wanted]
     pair = np.repeat(np.arange(len(wanted)), counts)
     within = np.arange(len(pair)) - np.repeat(np.cumsum(counts) - counts, counts)
     place = receivers.start[wanted[pair]] + within
     receiver, region = receivers.device[place], held[pair]
+    term = holders.offset[region, 1]
     holder, is_kept = _own_row(holders, region, receiver)
-    sizes = np.prod(extent, axis=1, dtype=np.int64)[pair]
     moved = np.flatnonzero(~is_kept)
-    holder[moved] = _deal(holders, region[moved], receiver[moved], sizes[moved])
-    source_row, target_row = holders.row[holder], receivers.row[place]
-    copies = DeviceCopies(
-        source.device[source_row], target.device[target_row], offset[pair, 1], source_row, target_row,
-        offset[pair, 2:], extent[pair, 2:],
-    )  # fmt: skip
-    # Pairs are in the order of target regions and offsets already, so a stable sort by receiver and term keeps these.
-    order = np.lexsort((copies.term, copies.receiver))
-    return copies.take(order[~is_kept[order]]), copies.take(order[is_kept[order]])
+    sizes = np.prod(extent, axis=1, dtype=np.int64)[pair[moved]]
+    holder[moved] = _deal(holders, region[moved], receiver[moved], sizes)
+    # Pairs are in the order of both layouts' regions, which a stable sort by receiver and term keeps.
+    order = np.argsort(receiver * (int(term.max(initial=0)) + 1) + term, kind="stable")
 
+    def table(rows: Ints) -> DeviceCopies:
+        source_row, target_row = holders.row[holder[rows]], receivers.row[place[rows]]
+        return DeviceCopies(
+            source.device[source_row], target.device[target_row], term[rows], source_row, target_row,
+            offset[pair[rows]], extent[pair[rows]],
+        )  # fmt: skip
 
-def _common(wanted: _Regions, held: _Regions) -> tuple[Ints, Ints, Ints, Ints]:
-    """The pairs of regions that meet, in the order of the wanted ones and then of the held ones; the common regions."""
-    i, j = _pairs(wanted, held)
-    return i, j, *intersect(wanted.offset[i], wanted.extent[i], held.offset[j], held.extent[j])
+    return table(order[~is_kept[order]]), table(order[is_kept[order]])
 
 
 def _pairs(wanted: _Regions, held: _Regions) -> tuple[Ints, Ints]:
@@ -360,11 +357,11 @@ def _own_row(holders: _Regions, region: Ints, receiver: Ints) -> tuple[Ints, Boo
 
 def _deal(holders: _Regions, region: Ints, receiver: Ints, sizes: Ints) -> Ints:
     """[n] the holder that sends each copy: messages of a group of holders are dealt out in turn, largest first."""
-    if not len(region):
-        return np.zeros(0, np.int64)
+    count = np.diff(holders.start)[region]
+    if not (count > 1).any():  # one holder each, or no copy at all: nothing to deal
+        return holders.start[region]
     # A group is known by its first holder: devices that share one region share all, in a layout on a mesh.
     group = holders.device[holders.start[:-1]][region]
-    count = np.diff(holders.start)[region]
     message_keys, message = np.unique(group * (int(receiver.max()) + 1) + receiver, return_inverse=True)
     total = np.zeros(len(message_keys), np.int64)
     np.add.at(total, message, sizes)

@@ -10,7 +10,7 @@ import shardvar as sv
 
 pytest.importorskip("benchmarks", reason="the benchmarks stand in the tree, not in the wheel")
 
-from benchmarks import layouts, lookup, partial, plan  # after the skip
+from benchmarks import layouts, lookup, partial, plan, redistribution  # after the skip
 from benchmarks.figures import Figure, to_json
 from benchmarks.holes import one_tensor, write_holes
 from benchmarks.places import Place
@@ -53,7 +53,8 @@ def test_a_figure_is_a_miss_past_its_target_alone() -> None:
 def test_what_needs_neither_clock_nor_peer_is_within_its_target(tmp_path: Path) -> None:
     """Bytes and memory are the same on every machine."""
     setting = Setting([Place("disk", tmp_path)], SIZES)
-    figures = [figure for subject in (lookup, partial, plan, layouts) for figure in subject.measure(setting)]
+    subjects = (lookup, partial, plan, layouts, redistribution)
+    figures = [figure for subject in subjects for figure in subject.measure(setting)]
     assert [figure for figure in figures if figure.verdict == "miss" and figure.unit == "MiB"] == []
     assert all(figure.value is not None or figure.note.endswith("is not installed") for figure in figures)
 

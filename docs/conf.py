@@ -5,8 +5,10 @@ reference, ``docs/api``. Its directive ``names`` lists the public names of a mod
 table and then one by one, so that the pages need not repeat them.
 """
 
+import ast
 import inspect
 import re
+import textwrap
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -117,6 +119,31 @@ def resolve_by_face(
     )
 
 
+def show_signature_as_written(
+    app: Any, what: str, name: str, value: Any, options: Any, signature: str, returns: str
+) -> tuple[str, str] | None:
+    """Return the signature of a function as its source has it.
+
+    An evaluated signature spells out what ``ArrayLike`` stands for, over many lines of NumPy's
+    private types. Strategies, which Hypothesis makes at run time, have no source.
+    """
+    if what not in ("function", "method"):
+        return None
+    try:
+        source = inspect.getsource(inspect.unwrap(value))
+    except OSError:
+        return None
+    tree = ast.parse(textwrap.dedent(source))
+    (node,) = tree.body
+    if not isinstance(node, ast.FunctionDef):
+        return None
+    if what == "method" and node.args.args and node.args.args[0].arg in ("self", "cls"):
+        del node.args.args[0]
+    shown = [ast.unparse(node.args), ast.unparse(node.returns) if node.returns else ""]
+    arguments, result = (text.replace("npt.", "").replace("np.", "numpy.") for text in shown)
+    return f"({arguments})", result
+
+
 def convert_markdown(app: Any, docname: str, source: list[str]) -> None:
     """Convert anchors, and links to files outside the site, to Sphinx's forms."""
     folder = Path(app.env.doc2path(docname)).parent
@@ -154,4 +181,5 @@ def setup(app: Any) -> None:
     app.add_directive("names", Names)
     app.connect("source-read", convert_markdown)
     app.connect("autodoc-process-docstring", convert_docstring)
+    app.connect("autodoc-process-signature", show_signature_as_written)
     app.connect("missing-reference", resolve_by_face, priority=400)

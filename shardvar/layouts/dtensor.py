@@ -99,7 +99,8 @@ def check_placements(placements: Sequence[DTensorPlacement], mesh: Mesh) -> tupl
         )
     if len(placements) != mesh.rank:
         raise ArgumentError(
-            f"{len(placements)} placements are given for the mesh {mesh}, which has {mesh.rank} axes.",
+            f"The mesh {mesh} and the placements {list(placements)} differ in number: {mesh.rank} and "
+            f"{len(placements)}.",
             "Give one for each axis of the mesh, not of the tensor.",
         )
     for placement in placements:
@@ -107,15 +108,15 @@ def check_placements(placements: Sequence[DTensorPlacement], mesh: Mesh) -> tupl
             raise ArgumentError(
                 f"{placement} divides a dimension into less than one range.", "Give a factor from 1 on."
             )
-    ops = {each.op for each in placements if isinstance(each, Partial)}
-    for op in sorted(ops):
+    ops = [each.op for each in placements if isinstance(each, Partial)]
+    for op in ops:
         check_reduction(op)
         # distribute_tensor: "Replicate to Partial(product) conversion is not supported."
         if op not in ("sum", "avg", "min", "max"):
             raise ArgumentError(f"No tensor can be distributed as terms of {op!r}.", "Use sum, avg, min or max.")
-    if len(ops) > 1 and ops != {"sum", "avg"}:
+    if len(set(ops)) > 1 and set(ops) != {"sum", "avg"}:
         raise ArgumentError(
-            f"The placements have the reductions {', '.join(sorted(ops))}.", "Use one, or sum together with avg."
+            f"The placements have the reductions {', '.join(sorted(set(ops)))}.", "Use one, or sum together with avg."
         )
     return tuple(placements)
 

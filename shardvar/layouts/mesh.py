@@ -1,9 +1,9 @@
 """Meshes: devices in a grid, with a number and a coordinate for each device."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class Mesh:
     ) -> None:
         extents = read_integers(shape, "mesh shape")
         object.__setattr__(self, "shape", extents)
-        object.__setattr__(self, "axis_names", None if axis_names is None else tuple(axis_names))
+        object.__setattr__(self, "axis_names", None if axis_names is None else _read_names(axis_names))
         self._check_axes()
         numbers = range(self.size) if devices is None else read_integers(devices, "order of devices")
         object.__setattr__(self, "devices", tuple(numbers))
@@ -65,8 +65,6 @@ class Mesh:
         names = self.axis_names
         if names is None:
             return
-        if not all(isinstance(name, str) for name in names):
-            raise ArgumentTypeError(f"axis_names is {names!r}.", "Give a text for each axis, or leave it out.")
         if len(names) != len(self.shape) or len(set(names)) != len(names):
             raise ArgumentError(
                 f"axis_names is {names} for the mesh shape {self.shape}.", "Give a different name for each axis."
@@ -105,7 +103,9 @@ class Mesh:
         ``ArgumentError`` for a name that the mesh does not have, ``OutOfRange`` for a position.
         """
         if isinstance(name, str) or not hasattr(name, "__index__"):
-            if self.axis_names is None or name not in self.axis_names:
+            if self.axis_names is None:
+                raise ArgumentError(f"The mesh {self} has no axis {name!r}.", "Name its axes: sv.Mesh(shape, names).")
+            if name not in self.axis_names:
                 raise ArgumentError(f"The mesh {self} has no axis {name!r}.", "Name one of its axes.")
             return self.axis_names.index(name)
         if not -self.rank <= name < self.rank:
@@ -122,6 +122,14 @@ class Mesh:
     def __str__(self) -> str:
         names = self.axis_names or map(str, range(self.rank))
         return f"({', '.join(f'{name}={extent}' for name, extent in zip(names, self.shape, strict=True))})"
+
+
+def _read_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Names as a tuple; ``ArgumentTypeError`` for one text, whose letters would be names, and for other values."""
+    given: Any = names
+    if isinstance(given, str) or not isinstance(given, Iterable) or not all(isinstance(each, str) for each in given):
+        raise ArgumentTypeError(f"axis_names is {given!r}.", "Give a sequence with a text for each axis.")
+    return tuple(given)
 
 
 def check_mesh(mesh: Mesh) -> None:

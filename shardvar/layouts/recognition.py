@@ -4,7 +4,7 @@ A checkpoint lists the regions that it stores, and not who held them. Regions th
 
 1. ``_grid`` finds the sizes of the parts along each axis, or that the regions are not a grid.
 2. Each rule in turn is asked for these sizes: chunk along each axis (DTensor, and equal parts of every framework), then
-   div along the first axis (parameter servers), then FSDP2 over tensor parallelism.
+   div along each axis (parameter servers, and ``partition=``), then FSDP2 over tensor parallelism.
 
 The first rule that gives exactly these parts is the answer. Parts without elements are not stored, so a mesh with more
 devices than parts is not found again.
@@ -19,6 +19,7 @@ from shardvar.layout.dtypes import Ints
 from shardvar.layout.partition import chunk, div
 from shardvar.layouts.dtensor import DTensorPlacement, Replicate, Shard, dtensor
 from shardvar.layouts.fsdp import fsdp
+from shardvar.layouts.intervals import Intervals, div_bounds
 from shardvar.layouts.layout import Layout
 from shardvar.layouts.mesh import Mesh
 from shardvar.layouts.parameter_servers import parameter_servers
@@ -45,8 +46,8 @@ def recognize(shape: Sequence[int], offset: Ints, extent: Ints) -> Layout | None
     if all(grid[axis] == _sizes(chunk(shape[axis], len(grid[axis]))) for axis in cut):
         placements: list[DTensorPlacement] = [Shard(axis) for axis in cut]
         return dtensor(shape, mesh, placements or [Replicate()])
-    if cut == [0] and grid[0] == _sizes(div(shape[0], mesh.size)):
-        return parameter_servers(shape, mesh)
+    if all(grid[axis] == _sizes(div(shape[axis], len(grid[axis]))) for axis in cut):
+        return parameter_servers(shape, mesh) if cut == [0] else _div_grid(tuple(shape), mesh, cut)
     return _fsdp_over_tensor_parallelism(tuple(shape), cut[0], grid[cut[0]]) if len(cut) == 1 else None
 
 
@@ -67,6 +68,14 @@ def _grid(shape: tuple[int, ...], offset: Ints, extent: Ints) -> Sizes | None:
     # Each cell of the grid once: as many cells as regions, and no cell twice.
     cells = int(np.prod([len(along) for along in sizes], dtype=np.int64))
     return tuple(sizes) if len(offset) == cells == len(np.unique(number)) else None
+
+
+def _div_grid(shape: tuple[int, ...], mesh: Mesh, cut: Sequence[int]) -> Layout:
+    """The layout in which each mesh axis cuts one axis of the tensor by div, as ``partition=[5, 2]`` does."""
+    axes = [Intervals.whole(extent, mesh.size) for extent in shape]
+    for number, axis in enumerate(cut):
+        axes[axis] = axes[axis].cut(mesh.coordinates()[:, number], mesh.shape[number], div_bounds)
+    return Layout.from_axes(shape, mesh, "div on each axis, as sv.save(partition=...)", axes)
 
 
 def _fsdp_over_tensor_parallelism(shape: tuple[int, ...], axis: int, sizes: tuple[int, ...]) -> Layout | None:

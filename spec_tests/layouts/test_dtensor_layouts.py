@@ -160,6 +160,7 @@ def test_a_factor_far_above_the_extent_costs_no_more_than_the_extent() -> None:
         ([StridedShard(0, 1.5)], ArgumentTypeError),  # type: ignore[arg-type]  # the subject of the test
         ([StridedShard(2, 2)], OutOfRange),
         ([Partial("mean")], ArgumentError),
+        ([Partial(["sum"])], ArgumentError),  # type: ignore[arg-type]  # the subject of the test
         ([], ArgumentError),
     ],
 )

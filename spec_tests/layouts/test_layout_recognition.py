@@ -54,6 +54,15 @@ def test_div_is_parameter_servers_where_it_is_not_chunk() -> None:
     assert "RFC 000" in found.rule
 
 
+def test_a_grid_by_div_is_found() -> None:
+    """What ``sv.save(partition=[5, 3])`` stores."""
+    parts = sv.Partition.from_counts((13, 4), (5, 3)).parts
+    found = recognize((13, 4), *columns_of(parts, 2))
+    assert found is not None
+    assert (found.mesh.shape, [found.regions(device) for device in range(15)]) == ((5, 3), [(part,) for part in parts])
+    assert "partition" in found.rule
+
+
 def test_tensor_parallelism_under_fsdp_is_found_where_no_plainer_rule_is() -> None:
     """13 rows on (dp 2, tp 3) are 5 5 3, and then 3 2 3 2 2 1: neither chunk nor div."""
     layout = fsdp((13, 4), Mesh((2, 3), ("dp", "tp")), tp_dim=0)

@@ -51,6 +51,8 @@ def test_axes_are_found_by_name_and_by_position() -> None:
         (((2, 2), ("x",)), ArgumentError),
         (((2, 2), ("x", "x")), ArgumentError),
         (((2, 2), ("x", 1)), ArgumentTypeError),
+        (((2, 2), "xy"), ArgumentTypeError),
+        (((2, 2), 2), ArgumentTypeError),
         (((2, 2), None, (0, 1, 2)), ArgumentError),
         (((2, 2), None, (0, 1, 2, 2)), ArgumentError),
         (((2, 2), None, (1, 2, 3, 4)), ArgumentError),

@@ -98,8 +98,8 @@ def test_memory_is_that_of_the_plan_and_is_given_back() -> None:
     source, target = (dtensor((7, 4), sv.Mesh((2, 2)), each) for each in ([Shard(0), Shard(1)], [Shard(1), R]))
     plan = plan_redistribution(source, target)
     devices = [Device(f"GPU:{number}", memory_limit=int(plan.peak(8)[number])) for number in range(4)]
-    whole = np.arange(28.0).reshape(7, 4)
-    result = sv.redistribute(parts_of(whole, source), source, target, devices=devices)
+    parts = parts_of(np.arange(28.0).reshape(7, 4), source)  # which live on here, and not on the devices
+    result = sv.redistribute(parts, source, target, devices=devices)
     assert [device.peak for device in devices] == plan.peak(8).tolist()
     assert [device.used for device in devices] == [sum(array.nbytes for array in arrays) for arrays in result]
     del result

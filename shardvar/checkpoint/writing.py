@@ -15,6 +15,8 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Any, cast
 
+import numpy as np
+
 from shardvar.checkpoint.callbacks.call import ask_callback, overlay, overlay_entries
 from shardvar.checkpoint.callbacks.slice_source import SliceSource
 from shardvar.checkpoint.locate import Location, find_in_other_formats
@@ -34,11 +36,11 @@ from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.layout.cutting import Cut
 from shardvar.pictures.words import message
-from shardvar.planning.capabilities import check_holds, join_whole
-from shardvar.planning.decision import Decision, cut_slices, decide
+from shardvar.planning.capabilities import are_grids, check_holds, join_whole
+from shardvar.planning.decision import Decision, cut_slices, decide, is_cut_by
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Assignment, Plan
-from shardvar.planning.policies import Policy, ShardByTaskPolicy, TablePolicy
+from shardvar.planning.policies import Policy, SeparatePolicy, ShardByTaskPolicy, TablePolicy
 from shardvar.planning.slices import SliceTable
 
 _LOG = logging.getLogger(__package__)
@@ -106,7 +108,10 @@ def plan_checkpoint(
     # Plan: slices, then the file of each, then the copies that fill them.
     capabilities = target.format.capabilities
     slices = _slices(entries.slices, partition, target.format)
-    policy = policy or ShardByTaskPolicy()
+    policy = policy or (SeparatePolicy() if capabilities.is_grid else ShardByTaskPolicy())
+    if capabilities.is_grid and not isinstance(policy, SeparatePolicy):
+        cause = f"In the format {target.format.name} each slice is a file, so that no policy chooses files."
+        raise ArgumentError(cause, "Leave the policy out (--files, --max-file-size, --files-by).")
     substitutes: ArraySource | None = None
     if hasattr(policy, "assign"):
         decision = decide(cast("TablePolicy", policy), slices, capabilities, entries.slices, perf_counter)
@@ -132,7 +137,22 @@ def _slices(stored: SliceTable, partition: Partitions, form: Format) -> SliceTab
             f"The format {form.name} holds no slices, so its tensors cannot be cut.",
             "Leave the partition out: every tensor is written whole. Or choose a format with slices, such as shardvar.",
         )
-    return join_whole(cut_slices(stored, partition), form.capabilities)
+    cut = cut_slices(stored, partition)
+    if partition is not None and form.capabilities.is_grid:
+        _check_grids(cut, partition, form.name)
+    return join_whole(cut, form.capabilities)
+
+
+def _check_grids(cut: SliceTable, partition: Partitions, form: str) -> None:
+    """Raise ``ArgumentError`` if a tensor that the partition cuts has unequal parts; others are joined."""
+    odd = np.flatnonzero(~are_grids(cut) & is_cut_by(cut.tensors.keys, partition))
+    if len(odd):
+        key, shape = cut.tensors.keys[int(odd[0])], cut.tensors.shape(int(odd[0]))
+        cause = f"The format {form} has slices of one shape, and the partition cuts {key!r} of {list(shape)} unequally."
+        sizes = "of 13 rows: sv.PartitionSpec(splits=[[3, 3, 3, 3, 1]])"
+        raise ArgumentError(
+            cause, f"Choose counts that divide it. The last part on the first axis may be short, {sizes}."
+        )
 
 
 def carry_out(work: WritePlan, source: Source, generation: str | None, progress: Progress) -> WriteReport:
@@ -220,7 +240,9 @@ def _is_replaced_at_once(work: WritePlan, there: list[str]) -> bool:
     named = names_of_target(target.stem, target.format.name)[1:]
     file = min(named, key=len, default=target.name)  # the longer ending is that of a set's index
     others = set(there).intersection(target.storage.names()) - {file}  # a set may be there that has lost its index
-    return target.format.capabilities.atomic_overwrite or (work.assignment.num_files <= 1 and not others)
+    capabilities = target.format.capabilities
+    is_single = work.assignment.num_files <= 1 and not others and not capabilities.is_grid
+    return capabilities.atomic_overwrite or is_single
 
 
 def _is_unfinished(target: Location, there: list[str]) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.layout.dtypes import NAMES, Bools, code
+from shardvar.layout.dtypes import NAMES, Bools, Ints, code
 from shardvar.limits import MAX_KEY_NBYTES
 from shardvar.planning.slices import SliceTable
 
@@ -31,6 +31,8 @@ class Capabilities:
     """True if an existing checkpoint is replaced in one step, so that no crash leaves a mixture."""
     keeps_metadata: bool = False
     """True if it keeps the user's metadata and no strings; the text of objects goes there."""
+    is_grid: bool = False
+    """True if each slice is a file, and the slices of a tensor must be equal; the last on axis 0 may be shorter."""
     folder_index: str = ""
     """The name of the index of a format whose checkpoint is a folder, which holds no other checkpoint; else empty."""
 
@@ -76,6 +78,8 @@ def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
     """
     tensors = slices.tensors
     cuttable = _codes_of(capabilities.slice_dtypes)[tensors.codes] & (tensors.ranks <= capabilities.max_slice_rank)
+    if capabilities.is_grid:
+        cuttable &= are_grids(slices)
     joined = (~cuttable)[slices.tensor]
     keep = np.ones(len(slices), dtype=np.bool)
     if not capabilities.empty_slices:
@@ -95,6 +99,28 @@ def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
     # them.
     table = SliceTable.of(tensors, slices.tensor[rows], offset, shape, slices.nbytes[rows])
     return table if slices.device is None else replace(table, device=slices.device[rows], devices=slices.devices)
+
+
+def are_grids(slices: SliceTable) -> Bools:
+    """[n] True for tensors whose slices are equal, except that the last ones on axis 0 may be shorter.
+
+    Slices without elements do not count. For example, 13 rows in slices of 3, 3, 3, 3 and 1 are a grid.
+    """
+    shapes, step = slices.tensors.shapes, grid_steps(slices)
+    mine, full = step[slices.tensor], shapes[slices.tensor]
+    fits = (slices.offset % mine == 0) & (slices.shape == np.minimum(mine, full - slices.offset))
+    fits[:, 1:] &= (full % mine == 0)[:, 1:]
+    is_odd = ~fits.all(axis=1) & (slices.shape > 0).all(axis=1)
+    fit: Bools = np.bincount(slices.tensor[is_odd], minlength=len(shapes)) == 0
+    return fit
+
+
+def grid_steps(slices: SliceTable) -> Ints:
+    """[n, rank] the extents of the slice of each tensor that begins at its first element, at least 1 on each axis."""
+    step = slices.tensors.shapes.copy()
+    rows = np.flatnonzero((slices.offset == 0).all(axis=1) & (slices.shape > 0).all(axis=1))
+    step[slices.tensor[rows]] = slices.shape[rows]
+    return np.maximum(step, 1)
 
 
 def _codes_of(names: frozenset[str]) -> Bools:

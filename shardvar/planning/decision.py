@@ -17,12 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
+from typing import Any
 
 import numpy as np
 
 from shardvar.errors import ArgumentError, PolicyError
 from shardvar.layout.cutting import Cut, part_columns
-from shardvar.layout.dtypes import Ints, is_whole
+from shardvar.layout.dtypes import Bools, Ints, is_whole
 from shardvar.layout.region import Region
 from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.plan import Assignment, Plan, find_faults, plan_copies
@@ -49,11 +50,8 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
     if partition is None:
         return slices
     # Tensors of one rule, dtype and shape are cut together: there may be 100,000 tensors, but they have few shapes.
-    rules = dict(partition) if isinstance(partition, Mapping) else {"*": partition}
-    tensors, cuts = slices.tensors, list(rules.values())
-    rule = _rules(tensors.keys, list(rules))
-    # A cut of None takes its tensors back from earlier globs; the last place is that of tensors without a rule, -1.
-    rule[np.array([cut is None for cut in cuts] + [True])[rule]] = -1
+    tensors = slices.tensors
+    cuts, rule = _rules(tensors.keys, partition)
     nbytes = slices.nbytes_of_tensors()
     num_shards = len(slices.tasks()[1]) if any(map(callable, cuts)) else 1
     tables = [slices.take(np.flatnonzero(rule[slices.tensor] < 0))]
@@ -85,16 +83,25 @@ def _on_devices(tables: Sequence[SliceTable]) -> list[SliceTable]:
     ]
 
 
-def _rules(keys: Sequence[str], globs: Sequence[str]) -> Ints:
-    """[n] the number of the last glob that matches each key; -1 if none does."""
-    rule = np.full(len(keys), -1, dtype=np.int64)
-    for number, glob in enumerate(globs):
+def is_cut_by(keys: Sequence[str], partition: Cut | Mapping[str, Cut] | None) -> Bools:
+    """[n] True for the keys that a partition speaks of."""
+    return _rules(keys, partition)[1] >= 0
+
+
+def _rules(keys: Sequence[str], partition: Cut | Mapping[str, Cut] | None) -> tuple[list[Any], Ints]:
+    """The cuts, and [n] the number of the cut of the last glob that matches each key; -1 if none does."""
+    rules = dict(partition) if isinstance(partition, Mapping) else {"*": partition}
+    cuts: list[Any] = list(rules.values())
+    rule: Ints = np.full(len(keys), -1, dtype=np.int64)
+    for number, glob in enumerate(rules):
         matches = re.compile(translate(glob)).match  # what fnmatchcase does, but once
         matched = [row for row, key in enumerate(keys) if matches(key)]
         if not matched and glob != "*":
             raise ArgumentError(f"No tensor matches {glob!r}.", "`shardvar inspect` lists the keys.")
         rule[matched] = number
-    return rule
+    # A cut of None takes its tensors back from earlier globs; the last place is that of tensors without a rule, -1.
+    rule[np.array([cut is None for cut in cuts] + [True])[rule]] = -1
+    return cuts, rule
 
 
 def _alike(tensors: TensorTable, rule: Ints) -> list[Ints]:

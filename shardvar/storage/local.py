@@ -1,14 +1,15 @@
 """A directory of the local disk as a ``Storage``, and the conversion of a path to a directory and a bare name.
 
-A bare name has no separators and is neither ``.`` nor ``..``, so that an index cannot lead out of the directory.
-Symbolic links are followed in reading (caches of downloaded checkpoints consist of them) and never in writing.
+A bare name has no separators and is neither ``.`` nor ``..``, so that an index cannot lead out of the directory. A path
+of a file in a folder of the directory consists of bare names, joined by "/". Symbolic links are followed in reading
+(caches of downloaded checkpoints consist of them) and never in writing.
 """
 
 import errno
 import os
 import re
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 from shardvar.errors import (
@@ -58,8 +59,8 @@ class LocalStorage:
         return open_local(self._join(name, InvalidCheckpoint))
 
     def create(self, name: str) -> LocalWritableFile:
-        """Open a new file for writing; it replaces an old one of that name."""
-        return create_local(self._join(name))
+        """Open a new file for writing; it replaces an old one of that name, or path, whose folders are made."""
+        return create_local(self._place(name))
 
     def names(self) -> list[str]:
         """Return the names of the files in the directory, sorted; empty if the directory does not exist."""
@@ -130,24 +131,29 @@ class LocalStorage:
             _sync_directory(self.path)
 
     def move(self, old: str, new: str) -> None:
-        """Rename ``old`` to ``new``, replacing it, in one step that the next ``sync`` or ``rename`` forces."""
-        source, target = self._join(old), self._join(new)
+        """Rename ``old`` to the name or path ``new``, replacing it, in one step that the next ``sync`` forces."""
+        source, target = self._join(old), self._place(new)
         with writing(target):
             os.replace(source, target)
 
     def announce(self, names: Iterable[str]) -> None:
         """Do nothing: a file is in its directory from the beginning."""
 
-    def sync(self) -> None:
-        """Force all changes of names so far to the disk."""
-        with writing(self.path):
-            _sync_directory(self.path)
+    def sync(self, folder: str = "") -> None:
+        """Force all changes of names so far to the disk, in the directory or in a folder of it, if it exists."""
+        path = self._inside(folder) if folder else self.path
+        with writing(path), suppress(FileNotFoundError) if folder else nullcontext():
+            _sync_directory(path)
 
     def remove(self, name: str) -> None:
-        """Delete a file; does nothing if it does not exist."""
-        path = self._join(name)
+        """Delete a file by its name or path, and folders that this leaves empty; does nothing if it does not exist."""
+        path = self._inside(name)
         with writing(path), suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(path)
+        with suppress(OSError):  # of a folder that is not empty, or not there
+            for _ in range(name.count("/")):
+                path = os.path.dirname(path)
+                os.rmdir(path)
 
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Hold ``name`` for one writer; ``LockHeld`` at once if another holds it. The lock ends with its process."""
@@ -188,6 +194,24 @@ class LocalStorage:
         with writing(path):
             disk = os.statvfs(path or os.curdir)
         return disk.f_bavail * disk.f_frsize
+
+    def _place(self, name: str) -> str:
+        """Return the path at which a file is made, with its folders made."""
+        path = self._inside(name)
+        if "/" in name:
+            with writing(path):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+        return path
+
+    def _inside(self, name: str) -> str:
+        """Return the path of a file in the directory or its folders; ``ArgumentError`` if the name leads elsewhere."""
+        *folders, last = name.split("/")
+        storage = self
+        for folder in folders:
+            storage = LocalStorage(storage._join(folder))
+            if os.path.islink(storage.path):
+                raise StorageError(f"{storage.path} is a symbolic link, behind which nothing is written.", "Remove it.")
+        return storage._join(last)
 
     def _join(self, name: str, error: type[ShardvarError] = ArgumentError) -> str:
         """Return the path of a file; raise ``error`` if the name is not bare."""

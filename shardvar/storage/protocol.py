@@ -1,7 +1,9 @@
 """The interface of the place that holds a checkpoint's files.
 
 A ``Storage`` is one directory (or one bucket prefix). Files in it have bare names, without separators, so that even a
-hostile index cannot name a file outside the checkpoint. Offsets and sizes are bytes of the file.
+hostile index cannot name a file outside the checkpoint. What is written may also have a path: bare names joined by
+"/", of which the last is that of the file. Folders are there as long as there are files in them: writing a file makes
+them, and removing the last file removes them. Offsets and sizes are bytes of the file.
 
 Whether a commit survives a crash depends on two promises of a storage: ``WritableFile.close`` returns once the bytes
 are on the disk, and ``rename`` replaces a name in one step and returns once that step is on the disk.
@@ -87,7 +89,7 @@ class Storage(Protocol):
         """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a regular file."""
 
     def create(self, name: str) -> WritableFile:
-        """Open a new file for writing; it replaces an old one of that name."""
+        """Open a new file for writing, by its name or path; it replaces an old one."""
 
     def names(self) -> list[str]:
         """Return the names of the files in the directory, sorted."""
@@ -114,16 +116,16 @@ class Storage(Protocol):
         """Rename ``old`` to ``new``, replacing it, in one step; force the steps before, and then it, to the disk."""
 
     def move(self, old: str, new: str) -> None:
-        """Rename ``old`` to ``new`` in one step that the next ``sync`` or ``rename`` forces to the disk."""
+        """Rename ``old`` to the name or path ``new`` in one step that the next ``sync`` of its folder forces."""
 
     def announce(self, names: Iterable[str]) -> None:
         """Say which files will be created under their final names; a bucket uploads each once it is finished."""
 
-    def sync(self) -> None:
-        """Force all changes of names so far to the disk."""
+    def sync(self, folder: str = "") -> None:
+        """Force all changes of names so far to the disk, in the directory or in one folder of it."""
 
     def remove(self, name: str) -> None:
-        """Delete a file; does nothing if it does not exist."""
+        """Delete a file by its name or path; does nothing if it does not exist."""
 
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Hold ``name`` for one writer; ``LockHeld`` at once if another holds it. The lock ends with its process."""

@@ -266,7 +266,7 @@ class RemoteStorage:
         """Upload a file under its final name."""
         self._writing(new).move(old, new)
 
-    def sync(self) -> None:
+    def sync(self, folder: str = "") -> None:
         """Do nothing: what a server has taken is stored."""
 
     def announce(self, names: Iterable[str]) -> None:

@@ -29,7 +29,7 @@ from shardvar.wire.strict_json import parse_json
 DEPTH = 64
 """Levels of a document, whose attributes are the user's."""
 _MAX_DOCUMENT_NBYTES = 1 << 20
-_MAX_RANK = 32
+MAX_AXES = 32
 """Axes of an array in TensorStore."""
 
 _NATIVE = (
@@ -54,6 +54,9 @@ _UNGUARDED |= set(
 )
 """Codecs that keep no checksum, those of other programs included."""
 _SHARDING = "sharding_indexed"
+_CHECKSUM = {"name": "crc32c", "configuration": {}}
+COMPLETE = {"all_chunks_are_stored": True}
+"""The attributes by which shardvar says that an absent chunk is lost. Zarr itself takes it for the fill value."""
 _INDEX_ENTRY_NBYTES = 16
 """Bytes of the index of a chunk for each of its inner chunks: offset and length."""
 
@@ -80,6 +83,10 @@ class ArrayMetadata:
     """True if the array has a fill value, which stands for chunks that are absent."""
     is_raw: bool
     """True if chunks are stored as they are in memory: little-endian, in C order, not compressed."""
+    is_framed: bool
+    """True if chunks are stored as they are in memory, and then their CRC32C: 4 bytes, little-endian."""
+    is_complete: bool
+    """True if the writer says that it stored every chunk, so that the fill value stands for none."""
     is_sharded: bool
     """True if chunks consist of inner chunks."""
     is_guarded: bool
@@ -176,6 +183,8 @@ def _parse_v2(document: Mapping[str, Any]) -> ArrayMetadata:
         prefix="",
         has_fill=document.get("fill_value") is not None,
         is_raw=compressor is None and (order == "C" or len(shape) < 2) and not str(text).startswith(">"),
+        is_framed=False,
+        is_complete=False,
         is_sharded=False,
         is_guarded=compressor is not None and document["compressor"].get("checksum") is True,
         document=sent | {"compressor": compressor, "dimension_separator": separator},
@@ -216,6 +225,8 @@ def _parse_v3(document: Mapping[str, Any]) -> ArrayMetadata:
         prefix="c" if encoding == "default" else "",
         has_fill=document.get("fill_value") is not None,
         is_raw=len(codecs) == 1 and _is_raw(codecs[0], dtype),
+        is_framed=len(codecs) == 2 and _is_raw(codecs[0], dtype) and codecs[1] == _CHECKSUM,
+        is_complete=document.get("attributes") == COMPLETE,
         is_sharded=any(codec["name"] == _SHARDING for codec in codecs),
         is_guarded=_guards(codecs),
         document={field: document.get(field) for field in fields} | {"zarr_format": 3, "node_type": "array"},
@@ -228,8 +239,8 @@ def _metadata(**fields: Any) -> ArrayMetadata:
     rank = len(metadata.shape)
     if len(metadata.chunk_shape) != rank:
         raise invalid(f"It has {rank} axes, and its chunks {len(metadata.chunk_shape)}.")
-    if rank > _MAX_RANK:
-        raise UnsupportedError(f"It has {rank} axes, more than {_MAX_RANK}.", "Reshape it before it is saved.")
+    if rank > MAX_AXES:
+        raise UnsupportedError(f"It has {rank} axes, more than {MAX_AXES}.", "Reshape it before it is saved.")
     for extents in (metadata.shape, metadata.chunk_shape):
         # An element has at most 16 bytes.
         if prod(extents) > MAX_NBYTES // 16:
@@ -244,7 +255,7 @@ def _extents(fields: Mapping[str, Any], name: str, least: int = 0) -> tuple[int,
     if type(extents) is not list or not all(type(extent) is int for extent in extents):
         raise invalid(f"Its {name} is not a list of integers.")
     if not all(least <= extent <= MAX_NBYTES for extent in extents):
-        raise InvalidCheckpoint(f"Its {name} is {extents[:_MAX_RANK]}, with an extent out of range.", DISTRUST)
+        raise InvalidCheckpoint(f"Its {name} is {extents[:MAX_AXES]}, with an extent out of range.", DISTRUST)
     return tuple(extents)
 
 

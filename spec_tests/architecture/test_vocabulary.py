@@ -21,7 +21,11 @@ HOMES = {
         "conformance/adapters/torch.py",
         "formats/torch/metadata.py",
         "formats/torch/item_index.py",
-        *(f"formats/zarr/{name}.py" for name in ("__init__", "contents", "decoder", "group", "orbax", "source")),
+        *(
+            f"formats/zarr/{name}.py"
+            for name in ("__init__", "build", "contents", "decoder", "group", "index", "names", "orbax")
+        ),
+        *(f"formats/zarr/{name}.py" for name in ("sink", "source")),
         "wire/zarr_metadata.py",
         "formats/keras/hdf5.py",
         *(f"layouts/{name}.py" for name in ("intervals", "dtensor", "fsdp", "recognition")),

@@ -154,8 +154,19 @@ class FaultyStorage:
     def announce(self, names: Iterable[str]) -> None:
         self.inner.announce(names)
 
-    def sync(self) -> None:
-        self.fault.step("sync", self.inner.sync)
+    def tree(self) -> dict[str, int]:
+        self.fault.live()
+        return self.inner.tree()
+
+    def folders(self) -> list[str]:
+        self.fault.live()
+        return self.inner.folders()
+
+    def folder(self, name: str) -> LocalStorage:
+        return self.inner.folder(name)
+
+    def sync(self, folder: str = "") -> None:
+        self.fault.step(f"sync {folder}", lambda: self.inner.sync(folder))
 
     def remove(self, name: str) -> None:
         self.fault.step(f"remove {name}", lambda: self.inner.remove(name))

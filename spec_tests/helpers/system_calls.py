@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-PATHS = ("open", "unlink", "replace", "makedirs", "scandir", "statvfs", "stat")
+PATHS = ("open", "unlink", "replace", "makedirs", "rmdir", "scandir", "statvfs", "stat")
 """Calls of ``os`` that take a path first."""
 DESCRIPTORS = ("fsync", "pwrite", "pread", "preadv", "fstat")
 """Calls of ``os`` that take a descriptor first."""
@@ -39,7 +39,7 @@ class Event:
     """Something that was done to the disk."""
 
     kind: str
-    """``link``, ``write``, ``sync``, ``rename``, ``unlink``, ``mkdir`` or ``sync directory``."""
+    """``link``, ``write``, ``sync``, ``rename``, ``unlink``, ``mkdir``, ``rmdir`` or ``sync directory``."""
     path: str
     """Of what; relative to the root, which is empty."""
     target: str = ""
@@ -134,8 +134,8 @@ class Disk:
                 self.events.append(Event(kind, path, site=_site()))
             case "replace":
                 self.events.append(Event("rename", path, os.path.relpath(rest[0], self.root)))
-            case "unlink":
-                self.events.append(Event("unlink", path))
+            case "unlink" | "rmdir":
+                self.events.append(Event(what, path))
             case "makedirs" if is_new:
                 self.events.append(Event("mkdir", path))
 
@@ -194,7 +194,8 @@ def survivors(before: dict[str, bytes], events: Sequence[Event]) -> Iterator[tup
     A file's bytes are forced to the disk by its sync, its name by its directory's. What is not may be there or not:
     each change of a directory by itself, and of a file's bytes any. Lock files are left out: nothing is in them.
     """
-    durable: Names = {path: _Content(bytearray(octets), octets) for path, octets in before.items()}
+    durable: Names = {str(above): None for path in before for above in list(Path(path).parents)[:-1]}
+    durable |= {path: _Content(bytearray(octets), octets) for path, octets in before.items()}
     seen = dict(durable)
     pending: list[tuple[str, Change]] = []
     known: set[tuple[bool, frozenset[tuple[str, bytes]]]] = set()
@@ -229,7 +230,10 @@ def _change(event: Event, content: _Content | None) -> Change:
     def change(names: Names) -> None:
         if event.kind in ("unlink", "rename"):
             names.pop(event.path, None)
-        if event.kind != "unlink":
+        if event.kind == "rmdir":  # what is in it cannot be reached, whether its removal reached the disk or not
+            for path in [path for path in names if f"{path}/".startswith(f"{event.path}/")]:
+                del names[path]
+        elif event.kind != "unlink":
             names[event.target or event.path] = made
 
     return change

@@ -1,4 +1,4 @@
-"""What Orbax, zarr-python and xarray write is what shardvar reads; each is skipped where it is not installed."""
+"""What Orbax, zarr-python and xarray write is what shardvar reads, and the reverse; skipped where one is missing."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import shardvar as sv
+from shardvar.formats.zarr.build import WRITTEN as WRITTEN_DTYPES
+from shardvar.layout.dtypes import numpy_dtype
 
 RNG = np.random.default_rng(7)
 TREE = {
@@ -99,3 +101,101 @@ def test_datasets_of_xarray(tmp_path: Path, version: int) -> None:
     hold(tmp_path / "ds", {"t": values})
     with sv.open_checkpoint(tmp_path / "ds") as reader:
         assert reader.metadata.user["title"] == "a run" and "x" in reader.faults
+
+
+WRITTEN = {
+    **{f"dtypes/{name}": np.arange(20).reshape(5, 4).astype(numpy_dtype(name)) for name in sorted(WRITTEN_DTYPES)},
+    "scalar": np.float64(2.5),
+    "empty": np.zeros((0, 3), np.float32),
+    "odd é name .-0": np.ones((1, 1, 2), np.uint8),
+    "layers.0.cut": np.arange(39, dtype=np.float32).reshape(13, 3),
+    "grid": np.arange(48, dtype=np.int16).reshape(4, 12),
+}
+CUTS = {"layers.0.cut": sv.PartitionSpec(splits=[[3, 3, 3, 3, 1]]), "grid": [2, 3]}
+
+
+def write(path: Path, form: str) -> None:
+    sv.save(path, WRITTEN, format=form, partition=CUTS, metadata={"by": "me"})
+
+
+def hold_bits(found: Any, written: Any, key: str) -> None:
+    found, written = np.asarray(found), np.asarray(written)
+    assert found.dtype == written.dtype and found.shape == written.shape, key
+    assert found.tobytes() == written.tobytes(), key
+
+
+def test_zarr_python_reads_what_is_written_of_the_dtypes_that_it_has(tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr")
+    write(tmp_path / "ck", "zarr")
+    group = zarr.open_group(tmp_path / "ck", mode="r")
+    assert dict(group.attrs) == {"by": "me"}
+    refused = set()
+    for key, array in WRITTEN.items():
+        try:
+            hold_bits(group[key][...], array, key)
+        except ValueError as error:
+            refused.add(key)
+            assert "data type" in str(error)
+    assert all("float8" in key or "bfloat16" in key for key in refused)
+
+
+def test_zarr_python_refuses_a_chunk_that_was_changed(tmp_path: Path) -> None:
+    """The codec crc32c is its own."""
+    zarr = pytest.importorskip("zarr")
+    write(tmp_path / "ck", "zarr")
+    chunk = tmp_path / "ck" / "grid" / "c" / "1" / "2"
+    chunk.write_bytes(b"x" + chunk.read_bytes()[1:])
+    with pytest.raises(ValueError, match="checksum"):
+        zarr.open_group(tmp_path / "ck", mode="r")["grid"][...]
+    assert [damage.key for damage in sv.verify(tmp_path / "ck").damages] == ["grid"]
+
+
+def test_tensorstore_reads_what_is_written(tmp_path: Path) -> None:
+    tensorstore = pytest.importorskip("tensorstore")
+    for form, driver in (("zarr", "zarr3"), ("orbax", "zarr")):
+        write(tmp_path / form, form)
+        for key, array in WRITTEN.items():
+            store = {"driver": "file", "path": str(tmp_path / form / key)}
+            opened = tensorstore.open({"driver": driver, "kvstore": store}, open=True, read=True).result()
+            hold_bits(opened.read().result(), array, key)
+
+
+def test_xarray_opens_what_is_written_as_a_dataset_and_as_a_tree(tmp_path: Path) -> None:
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("zarr")
+    plain = {"w": np.arange(6.0).reshape(2, 3), "a/w": np.arange(4), "a/b/v": np.float32(1), "w_0": np.zeros((3, 2))}
+    sv.save(tmp_path / "ck", plain, format="zarr")
+    dataset = xarray.open_zarr(tmp_path / "ck", consolidated=False)
+    for key in ("w", "w_0"):
+        hold_bits(dataset[key].values, plain[key], key)
+    tree = xarray.open_datatree(tmp_path / "ck", engine="zarr", consolidated=False)
+    for key, array in plain.items():
+        hold_bits(tree[key].values, array, key)
+
+
+def leaves_of(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix.removesuffix("."): tree}
+    return {key: value for name, below in tree.items() for key, value in leaves_of(below, f"{prefix}{name}.").items()}
+
+
+def test_orbax_restores_what_is_written(tmp_path: Path) -> None:
+    """By its checkpointers, and as a step of a manager."""
+    ocp = pytest.importorskip("orbax.checkpoint")
+    write(tmp_path / "run" / "12" / "default", "orbax")
+    path = tmp_path / "run" / "12" / "default"
+    with ocp.CheckpointManager(tmp_path / "run") as manager:
+        restored = manager.restore(12, args=ocp.args.PyTreeRestore())
+    for tree in (ocp.PyTreeCheckpointer().restore(path), restored):
+        leaves = leaves_of(tree)
+        assert leaves.keys() == WRITTEN.keys()
+        for key, array in WRITTEN.items():
+            hold_bits(leaves[key], array, key)
+
+
+def test_orbax_restores_the_lists_of_a_checkpoint_whose_index_knows_them(tmp_path: Path) -> None:
+    ocp = pytest.importorskip("orbax.checkpoint")
+    ocp.PyTreeCheckpointer().save(tmp_path / "ck", {"layers": [np.arange(3), np.arange(4)]})
+    sv.reshard(tmp_path / "ck", tmp_path / "copy", format="orbax")
+    restored = ocp.PyTreeCheckpointer().restore(tmp_path / "copy")
+    assert isinstance(restored["layers"], list) and np.array_equal(restored["layers"][1], np.arange(4))

@@ -194,15 +194,44 @@ def test_only_bare_names_are_opened(storage: LocalStorage, name: str) -> None:
     with pytest.raises(InvalidCheckpoint):
         storage.open(name)
     calls: list[Callable[[], object]] = [
-        lambda: storage.create(name),
-        lambda: storage.remove(name),
         lambda: storage.rename(name, "x"),
         lambda: storage.rename("x", name),
         lambda: storage.lock(name),
     ]
+    if name != "a/b":  # a path of bare names
+        calls += [lambda: storage.create(name), lambda: storage.remove(name), lambda: storage.move("x", name)]
+        calls += [lambda: storage.create(f"a/{name}"), lambda: storage.sync(f"{name}/a")]
     for call in calls:
         with pytest.raises(ArgumentError):
             call()
+
+
+def test_folders_are_there_as_long_as_there_are_files_in_them(storage: LocalStorage) -> None:
+    """Writing a file by its path makes them, and removing the last file removes them; other folders stay."""
+    (Path(storage.path) / "mine").mkdir()
+    storage.create("a/b/x").close()
+    storage.create("y").close()
+    storage.move("y", "a/c/z")
+    storage.sync("a/b")
+    storage.sync("not there")
+    assert [*storage.tree()] == ["a/b/x", "a/c/z"]
+    storage.remove("a/b/x")
+    storage.remove("a/b/x")
+    storage.remove("mine/x")
+    assert storage.folders() == ["a"] and storage.folder("a").folders() == ["c"]
+    storage.remove("a/c/z")
+    assert storage.folders() == []
+
+
+def test_nothing_is_made_or_removed_behind_a_link_to_a_folder(storage: LocalStorage, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "x").write_bytes(b"mine")
+    (Path(storage.path) / "link").symlink_to(tmp_path / "outside")
+    storage.create("y").close()
+    for call in (storage.create, storage.remove, lambda name: storage.move("y", name)):
+        with pytest.raises(StorageError, match="symbolic link"):
+            call("link/x")
+    assert (tmp_path / "outside" / "x").read_bytes() == b"mine"
 
 
 def test_what_is_no_regular_file_is_malformed(storage: LocalStorage) -> None:

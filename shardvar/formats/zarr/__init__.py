@@ -1,37 +1,60 @@
-"""Zarr groups, and checkpoints of Orbax, which consist of Zarr arrays; read without JAX, Orbax and zarr-python.
+"""Zarr groups, and checkpoints of Orbax, which consist of Zarr arrays; without JAX, Orbax and zarr-python.
 
 names      file names, and the checkpoints that a folder holds
 files      the files of a tree of folders
 ahead      decoding what will be asked for next
+index      the table of contents, and checksums at the ends of chunks
 contents   the arrays as a table of contents, and what they may claim
 decoder    TensorStore, which decodes chunks
 source     the payloads
 group      opening a group of Zarr
 pytree     the index of a checkpoint of Orbax
 orbax      its format
+build      descriptions and names, as they are written
+sink       writing a folder of arrays
 
 The codec of an array's description is ``wire.zarr_metadata``.
 """
 
 from dataclasses import dataclass
 
-from shardvar.errors import UnsupportedError
-from shardvar.formats.protocol import Sink
+from shardvar.formats.zarr.build import WRITTEN, build_array, build_group
 from shardvar.formats.zarr.group import open_group
-from shardvar.formats.zarr.names import find_group
+from shardvar.formats.zarr.names import GROUPS, check_paths, find_group, folders_above
+from shardvar.formats.zarr.sink import (
+    FolderSink,
+    check_arrays,
+    check_folder,
+    chunk_paths,
+    plan_folder,
+    remove_arrays,
+)
 from shardvar.formats.zarr.source import ZarrSource
-from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.capabilities import Capabilities, grid_steps
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
+from shardvar.wire.zarr_metadata import MAX_AXES
 
-CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset())
-"""Nothing can be written yet."""
+INDEX = "zarr.json"
+"""The description of the group, version 3."""
+_SIDES = frozenset({*GROUPS, ".zattrs"})
+
+CAPABILITIES = Capabilities(
+    dtypes=WRITTEN,
+    slice_dtypes=WRITTEN,
+    max_slice_rank=MAX_AXES,
+    atomic_overwrite=False,
+    keeps_metadata=True,
+    is_grid=True,
+    folder_index=INDEX,
+)
+"""Numbers, in chunks of one shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZarrFormat:
-    """Zarr of version 2 or 3: a folder with a group, or with one array."""
+    """Zarr of version 2 or 3: a folder with a group, or with one array. Version 3 is written."""
 
     name: str = "zarr"
     """The name for ``format=``."""
@@ -46,13 +69,27 @@ class ZarrFormat:
         """Open the group or the array of the folder."""
         return open_group(storage, name)
 
-    def create(self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str) -> Sink:
-        """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError("The format zarr is read and not written.", "Choose the format safetensors.")
+    def create(
+        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
+    ) -> FolderSink:
+        """Lay the slices out as the group of the folder."""
+        slices = assignment.slices
+        keys = slices.tensors.keys
+        check_arrays(assignment, self.capabilities, self.name)
+        check_paths(keys, self.name)
+        check_folder(storage, INDEX)
+        documents = {f"{folder}/{INDEX}": build_group({}) for folder in folders_above(keys)}
+        steps = grid_steps(slices).tolist()
+        for row, key in enumerate(keys):
+            shape = slices.tensors.shape(row)
+            documents[f"{key}/{INDEX}"] = build_array(key, slices.tensors.dtype(row), shape, steps[row][: len(shape)])
+        index = INDEX, build_group(metadata.user)
+        paths = chunk_paths(slices, keys, version=3)
+        return plan_folder(storage, assignment, index, documents, _SIDES, paths, generation, is_guarded=True)
 
     def remove(self, storage: Storage, name: str) -> None:
-        """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError("The format zarr is read and not written.", "Remove the folder.")
+        """Remove the group of the folder, and not the folder."""
+        remove_arrays(storage, INDEX, _SIDES)
 
 
 FORMAT = ZarrFormat()

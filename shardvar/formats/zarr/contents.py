@@ -28,9 +28,10 @@ from shardvar.errors import (
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import PathListing
+from shardvar.formats.zarr.index import TRAILER_NBYTES, ChunkIndex
 from shardvar.layout.dtypes import STRING, Bools, Ints, code, numpy_dtype
 from shardvar.limits import MAX_ABSENT_FILES, MAX_CODEC_EXPANSION, MAX_FILL_NBYTES, MAX_PAYLOAD_EXPANSION
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.wire.damage import COPY_AGAIN, DISTRUST, past_limit
 from shardvar.wire.zarr_metadata import ArrayMetadata, may_be_guarded, parse_array
@@ -81,7 +82,7 @@ class Chunks:
         """[m] True for chunks whose elements lie in their file as in memory."""
         # What is cut off a chunk on the first axis lies behind the elements that are left; on others, between them.
         whole = (self.shape == np.array(self.metadata.chunk_shape, np.int64))[:, 1:].all(axis=1)
-        plain: Bools = whole & self.is_present & self.metadata.is_raw
+        plain: Bools = whole & self.is_present & (self.metadata.is_raw | self.metadata.is_framed)
         return plain
 
     @property
@@ -149,7 +150,7 @@ class ArrayContents:
             self.by_key[each.key] = chunks
             self.findings += _oddities(chunks, listing)
 
-    def table(self, listing: PathListing, convention: Convention, metadata: Metadata) -> tuple[TableIndex, Ints]:
+    def table(self, listing: PathListing, convention: Convention, metadata: Metadata) -> tuple[ChunkIndex, Ints]:
         """Return the table of contents, and the size of each file."""
         self._payloads = [*self.texts.values()]
         self.first = np.cumsum([0, *(len(chunks.names) for chunks in self.arrays)])
@@ -178,7 +179,8 @@ class ArrayContents:
         entries = EntryTable(slices, file, start, np.full(len(tensor), NO_CHECKSUM), plain)
         sizes = np.array([listing.sizes.get(name, 0) for name in files], np.int64)
         faults = cast(dict[str, CheckpointError], self.faults)
-        return TableIndex(entries, files, metadata, faults), sizes
+        framed = np.array([*(chunks.metadata.is_framed for chunks in self.arrays)] + [False] * len(self.texts), np.bool)
+        return ChunkIndex(entries, files, metadata, faults, is_framed=framed[tensor] & plain), sizes
 
     def array_of(self, number: int) -> tuple[Chunks, int]:
         """Return the array of an entry, and the number of its chunk in it."""
@@ -207,7 +209,7 @@ def _paths(chunks: Chunks) -> Iterator[str]:
 def _chunks(description: Description, metadata: ArrayMetadata, there: list[str], fills: bool) -> Chunks:
     """Return the chunks of an array, of which ``there`` are stored."""
     counts, names = prod(metadata.counts), {*there}.difference(_OWN)
-    may_be_absent = fills and metadata.has_fill
+    may_be_absent = fills and metadata.has_fill and not metadata.is_complete
     # No list is made whose length is a claim.
     if counts > len(names) + (MAX_ABSENT_FILES if may_be_absent else 0):
         if may_be_absent:
@@ -245,12 +247,12 @@ def _fill_nbytes(chunks: Chunks) -> int:
 def _check_files(chunks: Chunks, listing: PathListing) -> None:
     """Raise unless the size of each file is possible."""
     metadata = chunks.metadata
-    nbytes = prod(metadata.chunk_shape) * numpy_dtype(metadata.dtype).itemsize
+    nbytes = prod(metadata.chunk_shape) * numpy_dtype(metadata.dtype).itemsize + metadata.is_framed * TRAILER_NBYTES
     folder = f"{chunks.description.path}/".removeprefix("/")
     for row in np.flatnonzero(chunks.is_present).tolist():
         name = folder + chunks.names[row]
         size = listing.sizes[name]
-        if metadata.is_raw and size != nbytes:
+        if (metadata.is_raw or metadata.is_framed) and size != nbytes:
             error = IncompleteCheckpoint if size < nbytes else InvalidCheckpoint
             raise error(f"The chunk {name!r} has {size} bytes in the place of {nbytes}.", COPY_AGAIN)
         if nbytes > size * MAX_CODEC_EXPANSION:

@@ -12,6 +12,7 @@ from shardvar.formats.files import DataFiles
 from shardvar.formats.zarr.contents import ArrayContents, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import PathListing, Tree
+from shardvar.formats.zarr.names import check_finished
 from shardvar.formats.zarr.source import ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.index import Metadata
@@ -24,6 +25,7 @@ CONVENTION = Convention(fills=True, is_database=False)
 
 def open_group(storage: Storage, name: str) -> ZarrSource:
     """Open the group or the array of a folder, by the name of its description."""
+    check_finished(storage, name)
     tree, sizes = Tree(storage), storage.tree()
     listing, contents = PathListing([*sizes], sizes), ArrayContents()
     with prefix_errors(storage.path):

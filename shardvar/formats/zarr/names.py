@@ -5,6 +5,10 @@ Orbax   _METADATA, the index; manifest.ocdbt, a database; _CHECKPOINT_METADATA, 
 a step  STEP/_CHECKPOINT_METADATA, and a folder an item: STEP/default/_METADATA
 """
 
+import re
+from collections.abc import Iterable, Sequence
+
+from shardvar.errors import MissingFile, UnsupportedError
 from shardvar.storage.protocol import Storage
 
 GROUPS = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
@@ -23,16 +27,79 @@ def find_group(names: list[str], name: str) -> list[str]:
     (['.zgroup'], [])
     """
     found = [each for each in GROUPS if each in names]
+    # A folder that a writer has not finished is found, so that opening it says so, and not as the arrays in it.
+    found = found or [GROUPS[0]] * is_interrupted(names, GROUPS[0])
     return found[:1] if found and name in ("", *found) else []
 
 
 def find_orbax(storage: Storage, name: str) -> list[str]:
     """Return the indexes of the checkpoints that a name may mean: that of the folder, or those of a step's items."""
     names = storage.names()
-    own = [each for each in (TREE, DATABASE, STEP) if each in names]
+    own = [each for each in (TREE, DATABASE, STEP) if each in names] or [TREE] * is_interrupted(names, TREE)
     if not own or name not in ("", *own):
         return []
     if own == [STEP]:
         items = [folder for folder in storage.folders() if find_orbax(storage.folder(folder), "") == [TREE]]
         return [f"{item}/{TREE}" for item in items] or [TREE]
     return [TREE]
+
+
+_TOKEN = r"[A-Za-z0-9]+\.tmp"
+
+
+def is_interrupted(names: Iterable[str], index: str) -> bool:
+    """Return True if an index stands aside.
+
+    >>> is_interrupted(["zarr.json.a1.tmp"], "zarr.json"), is_interrupted(["zarr.json"], "zarr.json")
+    (True, False)
+    """
+    return any(re.fullmatch(rf"{re.escape(index)}\.{_TOKEN}", name) for name in names)
+
+
+def asides_of(names: Iterable[str], index: str) -> list[str]:
+    """Return the temporary files of writers, and their journals."""
+    return [name for name in names if re.fullmatch(rf"(chunk-\d+|{re.escape(index)})\.{_TOKEN}(\.done)?", name)]
+
+
+def check_finished(storage: Storage, index: str) -> None:
+    """Raise ``MissingFile`` if the index of a folder stands aside, and is not in place."""
+    names = storage.names()
+    if index not in names and is_interrupted(names, index):
+        cause = f"{storage.path}: {index} is missing, since a save was interrupted while it put files in place."
+        raise MissingFile(cause, "Save it again with force=True (--force), or use another checkpoint.")
+
+
+_MAX_STEP_NBYTES = 255
+"""The longest name of a folder that the usual file systems take."""
+
+
+def check_paths(keys: Sequence[str], form: str) -> None:
+    """Raise ``UnsupportedError`` unless each key is the path of a folder for an array of the format ``form``."""
+    for key in keys:
+        for step in key.split("/"):
+            # Version 3 keeps names that begin with "__" for itself.
+            if step in ("", ".", "..", "zarr.json") or step.startswith("__") or {*step} & {"\0", "\\"}:
+                cause = f"The format {form} cannot hold the key {key!r}: {step!r} cannot be the name of a folder of it."
+                raise UnsupportedError(cause, "Rename the tensor (--rename).")
+            if len(step.encode("utf-8", "surrogateescape")) > _MAX_STEP_NBYTES:
+                cause = (
+                    f"The format {form} cannot hold the key {key!r}: {step!r} has more than {_MAX_STEP_NBYTES} bytes."
+                )
+                raise UnsupportedError(cause, "Rename the tensor (--rename).")
+    both = sorted(set(folders_above(keys)).intersection(keys))
+    if both:
+        cause = f"The format {form} cannot hold {both[0]!r} beside a key below it, {both[0] + '/'!r}…"
+        raise UnsupportedError(cause, "Rename one of them (--rename).")
+
+
+def folders_above(keys: Iterable[str]) -> list[str]:
+    """Return the folders that the paths lead through, without the last one of each.
+
+    >>> folders_above(["a/b/w", "a/v", "u"])
+    ['a', 'a/b']
+    """
+    found: set[str] = set()
+    for path in keys:
+        while (path := path.rpartition("/")[0]) and path not in found:
+            found.add(path)
+    return sorted(found)

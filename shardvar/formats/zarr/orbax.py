@@ -19,27 +19,55 @@ from shardvar.errors import (
     CheckpointError,
     IncompleteCheckpoint,
     MissingFile,
-    UnsupportedError,
+    TargetExists,
     prefix_errors,
 )
 from shardvar.formats.files import DataFiles
-from shardvar.formats.protocol import Finding, Sink
+from shardvar.formats.protocol import Finding
+from shardvar.formats.zarr.build import WRITTEN, build_array_v2
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Chunks, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import PathListing, Tree, check_inside
 from shardvar.formats.zarr.group import read_document, text_of
-from shardvar.formats.zarr.names import DATABASE, STRINGS, TREE, UNFINISHED, find_orbax
-from shardvar.formats.zarr.pytree import PyTree, parse_tree
+from shardvar.formats.zarr.names import (
+    DATABASE,
+    STEP,
+    STRINGS,
+    TREE,
+    UNFINISHED,
+    check_finished,
+    check_paths,
+    find_orbax,
+)
+from shardvar.formats.zarr.pytree import PyTree, build_tree, parse_tree
+from shardvar.formats.zarr.sink import (
+    FolderSink,
+    check_arrays,
+    check_folder,
+    chunk_paths,
+    plan_folder,
+    remove_arrays,
+)
 from shardvar.formats.zarr.source import ZarrSource
-from shardvar.planning.capabilities import Capabilities
+from shardvar.planning.capabilities import Capabilities, grid_steps
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
-from shardvar.wire.zarr_metadata import parse_object
+from shardvar.wire.zarr_metadata import MAX_AXES, parse_object
 
-CAPABILITIES = Capabilities(dtypes=frozenset(), slice_dtypes=frozenset())
-"""Nothing can be written yet."""
+CAPABILITIES = Capabilities(
+    dtypes=WRITTEN,
+    slice_dtypes=WRITTEN,
+    max_slice_rank=MAX_AXES,
+    atomic_overwrite=False,
+    keeps_metadata=True,
+    is_grid=True,
+    folder_index=TREE,
+)
+"""Numbers, in chunks of one shape."""
+_SIDES = frozenset({TREE, STEP, STRINGS, "_sharding", "commit_success.txt"})
+"""The files that Orbax has at the top of a checkpoint."""
 
 INLINE_NBYTES = 1024
 """The size up to which Orbax lets the database put a value into a node, which has a checksum."""
@@ -63,13 +91,31 @@ class OrbaxFormat:
         item, _, _ = name.rpartition("/")
         return open_orbax(storage.folder(item) if item else storage)
 
-    def create(self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str) -> Sink:
-        """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError("The format orbax is read and not written.", "Choose the format safetensors.")
+    def create(
+        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
+    ) -> FolderSink:
+        """Lay the slices out as the checkpoint of the folder."""
+        slices = assignment.slices
+        keys = slices.tensors.keys
+        check_arrays(assignment, self.capabilities, self.name)
+        check_paths(keys, self.name)
+        if DATABASE in storage.names():
+            cause = f"{storage.path} has a database, {DATABASE}, which is not replaced."
+            raise TargetExists(cause, "Write into another folder, or remove this one.")
+        check_folder(storage, TREE)
+        steps = grid_steps(slices).tolist()
+        documents = {}
+        for row, key in enumerate(keys):
+            shape = slices.tensors.shape(row)
+            document = build_array_v2(slices.tensors.dtype(row), shape, steps[row][: len(shape)])
+            documents[f"{key}/{DOCUMENTS[2]}"] = document
+        index = TREE, build_tree(keys, metadata.paths, metadata.user)
+        paths = chunk_paths(slices, keys, version=2)
+        return plan_folder(storage, assignment, index, documents, _SIDES, paths, generation, is_guarded=False)
 
     def remove(self, storage: Storage, name: str) -> None:
-        """Raise ``UnsupportedError``: the format is read only."""
-        raise UnsupportedError("The format orbax is read and not written.", "Remove the folder.")
+        """Remove the checkpoint of the folder, and not the folder."""
+        remove_arrays(storage, TREE, _SIDES)
 
 
 FORMAT = OrbaxFormat()
@@ -80,6 +126,7 @@ def open_orbax(storage: Storage) -> ZarrSource:
     if any(UNFINISHED in step for step in storage.path.split("/")[-2:]):
         cause = f"{storage.path}: Orbax has not finished this checkpoint, or was interrupted."
         raise IncompleteCheckpoint(cause, "Use an earlier step, or wait for the save to finish.")
+    check_finished(storage, TREE)
     tree, sizes = Tree(storage), storage.tree()
     contents = ArrayContents()
     with prefix_errors(storage.path):
@@ -97,8 +144,8 @@ def open_orbax(storage: Storage) -> ZarrSource:
         if pytree is None and not found:
             raise MissingFile(f"{TREE} is missing, and so are all arrays.", "Copy the checkpoint again.")
         contents.add(found, listing, convention, decoder)
-        custom = text_of(pytree.custom) if pytree is not None else {}
-        index, file_sizes = contents.table(listing, convention, Metadata(user=custom))
+        about = Metadata(user=text_of(pytree.custom), paths=pytree.paths) if pytree is not None else Metadata()
+        index, file_sizes = contents.table(listing, convention, about)
     data = DataFiles(tree, index.files, None if is_ocdbt else file_sizes)
     return OrbaxSource(index, data, contents, convention, decoder)
 

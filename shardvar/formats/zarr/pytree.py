@@ -11,11 +11,13 @@ A leaf's key is its path joined by dots, and its array has the same name. Orbax 
 Without ``_METADATA``, the arrays that are there are the leaves, and what is lost cannot be noticed.
 """
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardvar.errors import CheckpointError, InvalidCheckpoint
+from shardvar.errors import CheckpointError, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid, past_limit
 from shardvar.wire.zarr_metadata import parse_object
@@ -37,6 +39,8 @@ class PyTree:
     """The keys of leaves that have no array, each with its type."""
     faults: dict[str, CheckpointError] = field(default_factory=dict)
     """Keys that two leaves have."""
+    paths: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
+    """The steps that lead to each key; those of lists are numbers."""
     custom: Mapping[str, Any] = field(default_factory=dict)
     """Values that the user stored with it."""
     is_ocdbt: bool | None = None
@@ -61,7 +65,8 @@ def parse_tree(data: bytes) -> PyTree:
         [], custom=custom if type(custom) is dict else {}, is_ocdbt=is_ocdbt if type(is_ocdbt) is bool else None
     )
     seen: set[str] = set()
-    for key, kind in map(_leaf, leaves.values()):
+    for key, path, kind in map(_leaf, leaves.values()):
+        tree.paths[key] = path
         if key in seen and kind not in _EMPTY:
             tree.faults[key] = InvalidCheckpoint(f"Two leaves have the key {key!r}, and one array.", WRITE_AGAIN)
         seen.add(key)
@@ -75,8 +80,8 @@ def parse_tree(data: bytes) -> PyTree:
     return tree
 
 
-def _leaf(leaf: Any) -> tuple[str, str]:
-    """Return the key and the type of a leaf."""
+def _leaf(leaf: Any) -> tuple[str, tuple[str | int, ...], str]:
+    """Return the key, the path and the type of a leaf."""
     steps = leaf.get("key_metadata") if type(leaf) is dict else None
     value = leaf.get("value_metadata") if type(leaf) is dict else None
     kind = value.get("value_type") if type(value) is dict else None
@@ -85,4 +90,47 @@ def _leaf(leaf: Any) -> tuple[str, str]:
     names = [step.get("key") if type(step) is dict else None for step in steps]
     if not all(type(name) in (str, int) for name in names):
         raise invalid("A leaf of the index has a path that is not a list of names.")
-    return ".".join(map(str, names)), kind
+    path = tuple(_step(step) for step in steps)
+    return ".".join(map(str, names)), path, kind
+
+
+_DICT, _LIST = 2, 1
+"""The types of the containers that a step of a path leads into."""
+
+
+def _step(step: Mapping[str, Any]) -> str | int:
+    """Return a step of a path: the number of an item of a list, or the name of one of a dict."""
+    name = str(step["key"])
+    return int(name) if step.get("key_type") == _LIST and re.fullmatch(r"\d{1,9}", name, re.ASCII) else name
+
+
+def build_tree(keys: Sequence[str], paths: Mapping[str, tuple[str | int, ...]], custom: Mapping[str, str]) -> bytes:
+    """Return the index of arrays without a database.
+
+    A key is cut at its dots, unless ``paths`` has its steps. ``UnsupportedError`` for a key that leads through another.
+
+    >>> parse_tree(build_tree(["a.w", "b"], {}, {"by": "me"})).arrays
+    ['a.w', 'b']
+    """
+    leaves = {}
+    for key in keys:
+        steps = paths.get(key, ())
+        if ".".join(map(str, steps)) != key:
+            steps = tuple(key.split("."))
+        leaves[str(tuple(map(str, steps)))] = {
+            "key_metadata": [{"key": str(step), "key_type": _LIST if type(step) is int else _DICT} for step in steps],
+            "value_metadata": {"value_type": "np.ndarray", "skip_deserialize": False},
+        }
+    above = {".".join(parts[:count]) for parts in (key.split(".") for key in keys) for count in range(1, len(parts))}
+    both = sorted(above.intersection(keys))
+    if both:
+        cause = f"The format orbax cannot hold {both[0]!r} beside keys that begin with {both[0] + '.'!r}."
+        raise UnsupportedError(cause, "Rename one of them (--rename).")
+    index = {
+        "tree_metadata": leaves,
+        "use_ocdbt": False,
+        "use_zarr3": False,
+        "store_array_data_equal_to_fill_value": True,
+        "custom_metadata": dict(custom) or None,
+    }
+    return json.dumps(index).encode()

@@ -17,8 +17,10 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.ahead import Ahead, Band
 from shardvar.formats.zarr.contents import ArrayContents, Convention
 from shardvar.formats.zarr.decoder import Decoder
+from shardvar.formats.zarr.index import ChunkIndex
 from shardvar.layout.dtypes import Ints, numpy_dtype
-from shardvar.planning.index import EntryTable, TableIndex
+from shardvar.planning.index import EntryTable
+from shardvar.wire.crc import CRC32C, Checksum
 
 _BAND_NBYTES = 1 << 23
 """Bytes that are decoded at once of a chunk that consists of inner chunks."""
@@ -30,7 +32,7 @@ _KEPT_BANDS = 2
 class ZarrSource:
     """An open checkpoint."""
 
-    index: TableIndex
+    index: ChunkIndex
     """The table of contents; ``start`` of an entry that is not plain is its number."""
     data: DataFiles
     """The files of chunks."""
@@ -48,11 +50,12 @@ class ZarrSource:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_ahead", Ahead(self._start))
+        self.index.data.append(self.data)
 
     @property
-    def crc(self) -> None:
-        """Checksums are compared by the decoder, as far as there are any."""
-        return None
+    def crc(self) -> Checksum:
+        """The checksum of chunks that are read in place; the decoder compares those of the others."""
+        return CRC32C
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the payload of one entry, from byte ``start`` of the payload on."""

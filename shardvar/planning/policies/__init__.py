@@ -1,6 +1,12 @@
 """Policies: which slices share a file. Pure functions of columns, which can be called as RFC 001's callbacks too."""
 
-from shardvar.planning.policies.grouping import AllInOnePolicy, BalancedPolicy, ShardByDevicePolicy, ShardByTaskPolicy
+from shardvar.planning.policies.grouping import (
+    AllInOnePolicy,
+    BalancedPolicy,
+    SeparatePolicy,
+    ShardByDevicePolicy,
+    ShardByTaskPolicy,
+)
 from shardvar.planning.policies.max_shard_size import MaxShardSizePolicy
 from shardvar.planning.policies.policy import CallbackPolicy, ColumnarPolicy, Policy, TablePolicy, TensorSliceDict
 
@@ -11,6 +17,7 @@ __all__ = [
     "ColumnarPolicy",
     "MaxShardSizePolicy",
     "Policy",
+    "SeparatePolicy",
     "ShardByDevicePolicy",
     "ShardByTaskPolicy",
     "TablePolicy",

@@ -33,6 +33,20 @@ class AllInOnePolicy(ColumnarPolicy):
 
 
 @dataclass(frozen=True, slots=True)
+class SeparatePolicy(ColumnarPolicy):
+    """A file for each slice, in formats whose slices are files."""
+
+    @property
+    def description(self) -> str:
+        """One sentence about the policy."""
+        return "Places each slice in a separate file."
+
+    def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
+        """Put slice number n in file n."""
+        return Assignment(slices, np.arange(len(slices), dtype=np.int64), len(slices), self.description)
+
+
+@dataclass(frozen=True, slots=True)
 class ShardByTaskPolicy(ColumnarPolicy):
     """A file for each task, the default; one file in formats that have only one.
 

@@ -1,0 +1,88 @@
+"""The table of contents of arrays whose chunks are followed by their checksums, as the codec crc32c writes them.
+
+Such a chunk is read in place, or mapped. Its checksum is at the end of its file, and read when its entry is asked for,
+by ``find`` or ``scan``. It covers the whole chunk:
+
+    | elements in the array | elements outside of it | checksum of both |
+
+If c is the checksum of the first part and p that of the second, n bytes long, the stored one is c * x**(8*n) + p modulo
+the generator. So c is found by a multiplication with x**(-8*n), which is a power of x too: x**(2**31 - 1) is 1.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shardvar.errors import CheckpointError
+from shardvar.forks import new_lock
+from shardvar.formats.files import DataFiles
+from shardvar.layout.dtypes import Bools, Ints
+from shardvar.planning.index import EntryTable, TableIndex
+from shardvar.wire.crc import CRC32C
+
+TRAILER_NBYTES = 4
+"""The bytes of a checksum."""
+_ORDER = (1 << 31) - 1
+"""The smallest power of x that is 1 modulo CRC32C's generator, which is x + 1 times a primitive one of degree 31."""
+_BLOCK_NBYTES = 1 << 22
+"""The bytes that are read at once of the elements outside of an array."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkIndex(TableIndex):
+    """A table of contents that reads checksums when they are asked for; safe to use from several threads."""
+
+    is_framed: Bools = field(default_factory=lambda: np.zeros(0, np.bool))
+    """[m] True for entries whose checksums are still to be read."""
+    data: list[DataFiles] = field(default_factory=list)
+    """The open files, as the only item, once there are any."""
+    _reading: Any = field(default_factory=new_lock)
+
+    def find(self, key: str) -> EntryTable:
+        """The entries of one key; ``UnknownKey`` if the index does not have it."""
+        found = super(ChunkIndex, self).find(key)
+        if not self.is_framed.any():
+            return found
+        order, bounds = self._grouped[0]
+        row = self._rows[key]
+        self._read(order[bounds[row] : bounds[row + 1]])
+        return super(ChunkIndex, self).find(key)
+
+    def scan(self) -> Iterator[EntryTable]:
+        """All entries in one table."""
+        self._read(np.arange(len(self.entries)))
+        yield self.entries
+
+    def _read(self, rows: Ints) -> None:
+        """Read the checksums of some entries."""
+        with self._reading:
+            for row in rows[self.is_framed[rows]].tolist():
+                try:
+                    self.entries.checksum[row] = self._checksum(row)
+                except CheckpointError:
+                    # The decoder finds the same when the entry is read, and it is an error of that key alone.
+                    self.entries.start[row], self.entries.plain[row] = row, False
+                self.is_framed[row] = False
+
+    def _checksum(self, row: int) -> int:
+        """Return the checksum of the elements in the array."""
+        file, nbytes = self.data[0].open(int(self.entries.file[row])), int(self.entries.slices.nbytes[row])
+        stop = file.size - TRAILER_NBYTES
+        outside = 0
+        for start in range(nbytes, stop, _BLOCK_NBYTES):
+            outside = CRC32C.compute(file.read(start, min(_BLOCK_NBYTES, stop - start)), outside)
+        stored = int.from_bytes(file.read(stop, TRAILER_NBYTES), "little")
+        return first_checksum(stored, outside, stop - nbytes)
+
+
+def first_checksum(both: int, second: int, second_nbytes: int) -> int:
+    """Return the CRC32C of the first of two byte strings, from that of both and that of the second.
+
+    >>> hex(first_checksum(CRC32C.compute(b"123456789"), CRC32C.compute(b"56789"), 5))
+    '0xf63af4ee'
+    >>> hex(CRC32C.compute(b"1234"))
+    '0xf63af4ee'
+    """
+    return CRC32C.combine(both ^ second, 0, -second_nbytes % _ORDER)

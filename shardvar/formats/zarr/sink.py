@@ -1,0 +1,278 @@
+"""Writing a folder of arrays: a file for each chunk, in the folder of its array, and an index, put in place last.
+
+    prepare  the chunks stand aside in the folder of the checkpoint, and so does the new index
+    retire   the old index is removed, and then the arrays that it led to
+    move     descriptions and chunks come to their places; without an index, they are not a checkpoint
+    commit   the index is renamed
+
+A checkpoint is not replaced in one step, since the names of its files follow from its keys. While an index stands aside
+(or is about to be removed), the arrays of the folder belong to an interrupted writer, and the next one removes them.
+Without any index they may be another program's, and nothing is written among them.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardvar.errors import MissingFile, StorageError, TargetExists, UnsupportedError
+from shardvar.formats.files import discard_files, remove_unnamed, write_file
+from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.zarr.build import chunk_name
+from shardvar.formats.zarr.names import asides_of, folders_above, is_interrupted
+from shardvar.layout.dtypes import Ints
+from shardvar.planning.capabilities import Capabilities, are_grids, check_holds, grid_steps
+from shardvar.planning.plan import Assignment
+from shardvar.planning.slices import SliceTable
+from shardvar.storage.protocol import Storage
+from shardvar.wire.crc import CRC32C, Checksum
+
+_PADDING = bytes(1 << 20)
+"""Zeros that are written at once."""
+_DESCRIPTIONS = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
+_CHUNK = re.compile(r"(.+?)/(?:c(?:/\d+)*|\d+(?:[./]\d+)*)")
+"""The path of a chunk, with the folder of its array."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkWriter:
+    """The frame of a chunk: zeros where it reaches out of its array, and its checksum."""
+
+    is_guarded: bool
+    """True if a checksum follows the elements."""
+    steps: tuple[int, ...]
+    """[n] the rows of the chunks of each tensor."""
+    run_nbytes: int = 0
+    """0: runs of payloads have no checksums."""
+
+    @property
+    def crc(self) -> Checksum | None:
+        """The checksum of the codec crc32c."""
+        return CRC32C if self.is_guarded else None
+
+    def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
+        """Return the checksum of the bytes; the format holds neither strings nor variants."""
+        return CRC32C.compute(payload)
+
+    def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Iterator[tuple[int, bytes]]:
+        """Yield what follows the elements of the file's chunk."""
+        for row in range(min(len(slices), 1)):
+            nbytes, crc = int(slices.nbytes[row]), int(checksums.payload[row])
+            if not nbytes:
+                return
+            # 13 rows in chunks of 3 end with a chunk of 1 row, after which 2 rows of zeros are stored.
+            rows = int(slices.shape[row, 0]) if slices.shape.shape[1] else 1
+            end = nbytes // rows * self.steps[int(slices.tensor[row])]
+            while nbytes < end:
+                zeros = _PADDING[: end - nbytes]
+                yield nbytes, zeros
+                crc = CRC32C.compute(zeros, crc)
+                nbytes += len(zeros)
+            if self.is_guarded:
+                yield end, crc.to_bytes(4, "little")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FolderSink:
+    """A folder of arrays that is being written."""
+
+    storage: Storage
+    """The folder."""
+    index: str
+    """The name of the index."""
+    content: bytes
+    """The bytes of the index."""
+    documents: Mapping[str, bytes]
+    """All other descriptions, by path."""
+    sides: frozenset[str]
+    """Names of files that an older index may have had beside it."""
+    paths: Sequence[str]
+    """[m] the place of each chunk; empty for arrays without elements, which have none."""
+    generation: str
+    """The token in the temporary names."""
+    writer: ChunkWriter
+    """The frame of each chunk."""
+
+    @property
+    def asides(self) -> list[str]:
+        """The temporary name of each chunk."""
+        return [f"chunk-{number:05}.{self.generation}.tmp" for number in range(len(self.paths))]
+
+    @property
+    def start(self) -> Ints:
+        """[m] zeros: elements come first in their files."""
+        return np.zeros(len(self.paths), np.int64)
+
+    def commit(self, checksums: Sequence[FileChecksums]) -> None:
+        """Put the finished chunks in place, the index last."""
+        storage, is_committing = self.storage, False
+        try:
+            # Prepare: the name of the new index must be on the disk before an array is removed or made.
+            write_file(storage, self._index_aside, self.content)
+            storage.sync()
+            _clear(storage, self.index, self.sides)
+            # Move: descriptions first, because a chunk is known by the description in the folder of its array.
+            for path, content in self.documents.items():
+                write_file(storage, path, content)
+            _sync_above(storage, self.documents)
+            for aside, path in zip(self.asides, self.paths, strict=True):
+                if path:
+                    storage.move(aside, path)
+            _sync_above(storage, self.paths)
+            # Commit.
+            is_committing = True
+            storage.rename(self._index_aside, self.index)
+            self._tidy()
+        except BaseException:
+            with suppress(StorageError):  # what stays is removed by the next writer
+                names = storage.names()
+                if is_committing and self._index_aside not in names:
+                    self._tidy()
+                else:
+                    discard_files(storage, self.asides)
+                    if self.index not in names:
+                        _clear(storage, self.index, self.sides)
+                    storage.remove(self._index_aside)
+            raise
+
+    def withdraw(self) -> None:
+        """Remove the files that have temporary names; a commit leaves none."""
+        discard_files(self.storage, self.asides)
+
+    def _tidy(self) -> None:
+        remove_unnamed(self.storage, lambda names: asides_of(names, self.index))
+
+    @property
+    def _index_aside(self) -> str:
+        return f"{self.index}.{self.generation}.tmp"
+
+
+def remove_arrays(storage: Storage, index: str, sides: frozenset[str]) -> None:
+    """Remove the checkpoint of a folder, and not the folder."""
+    names = storage.names()
+    marker = f"{index}.removed.tmp"
+    # Commit: without its index the folder has no checkpoint, and what stands aside says that arrays are to be removed.
+    if index in names:
+        storage.rename(index, marker)
+    if is_interrupted(storage.names(), index):
+        _clear(storage, index, sides)
+    # The index that stands aside goes last, when all else is gone from the disk.
+    for name in sorted(asides_of(storage.names(), index), key=lambda name: name.startswith(index)):
+        storage.remove(name)
+
+
+def check_folder(storage: Storage, index: str) -> None:
+    """Raise ``TargetExists`` if a folder without an index has arrays: a new index would make them its own.
+
+    ``UnsupportedError`` for a folder that is not on a local disk.
+    """
+    if storage.local_path is None:
+        cause = f"{storage.path} is not on a local disk, and folders of arrays are written there."
+        raise UnsupportedError(cause, "Write it to a local disk, and copy the folder.")
+    names = storage.names()
+    if index in names or is_interrupted(names, index):
+        return
+    found = next((path for path in _tree(storage) if _is_description(path)), None)
+    if found is not None:
+        cause = f"{storage.path} has no {index}, but arrays: {found}."
+        raise TargetExists(cause, "Write into a folder that is empty or new.")
+
+
+def check_arrays(assignment: Assignment, capabilities: Capabilities, form: str) -> None:
+    """Raise ``UnsupportedError`` if the slices cannot be chunks of arrays."""
+    slices, tensors = assignment.slices, assignment.slices.tensors
+    check_holds(slices, capabilities, form)
+    if (np.bincount(assignment.file, minlength=1) > 1).any():
+        cause = f"The format {form} has a file for each slice."
+        raise UnsupportedError(cause, "Leave the policy out.")
+    deep = np.flatnonzero(tensors.ranks > capabilities.max_slice_rank)
+    if len(deep):
+        cause = f"{tensors.keys[int(deep[0])]!r} has {tensors.ranks[deep[0]]} axes, and arrays of the format {form}"
+        raise UnsupportedError(f"{cause} at most {capabilities.max_slice_rank}.", "Reshape it, or leave it out.")
+    is_odd = ~are_grids(slices)[slices.tensor]
+    is_odd |= ~slices.is_whole() & ~(slices.shape > 0).all(axis=1)
+    if is_odd.any():
+        key = slices.key(int(is_odd.argmax()))
+        cause = f"The format {form} cannot hold the slices of {key!r}, which are not a grid of equal ones."
+        raise UnsupportedError(cause, "Write the tensor whole, or in equal parts.")
+
+
+def chunk_paths(slices: SliceTable, folders: Sequence[str], version: int) -> list[str]:
+    """Return the path of the chunk of each slice; empty for slices without elements. [n] ``folders`` are the arrays."""
+    step = grid_steps(slices)[slices.tensor]
+    places = slices.offset // step
+    paths = []
+    for row, (tensor, place) in enumerate(zip(slices.tensor.tolist(), places.tolist(), strict=True)):
+        name = chunk_name(version, place[: int(slices.tensors.ranks[tensor])])
+        paths.append(f"{folders[tensor]}/{name}" if (slices.shape[row] > 0).all() else "")
+    return paths
+
+
+def plan_folder(
+    storage: Storage,
+    assignment: Assignment,
+    index: tuple[str, bytes],
+    documents: Mapping[str, bytes],
+    sides: frozenset[str],
+    paths: Sequence[str],
+    generation: str,
+    *,
+    is_guarded: bool,
+) -> FolderSink:
+    """Return the sink of slices whose places are decided, file by file."""
+    slices = assignment.slices
+    steps = grid_steps(slices)
+    rows = steps[:, 0] if steps.shape[1] else np.ones(len(steps), np.int64)
+    # Files are numbered by the assignment, and ``paths`` by its rows.
+    of_file = [""] * assignment.num_files
+    for number, path in zip(assignment.file.tolist(), paths, strict=True):
+        of_file[number] = path
+    writer = ChunkWriter(is_guarded, tuple(rows.tolist()))
+    return FolderSink(storage, *index, documents, sides, of_file, generation, writer)
+
+
+def _clear(storage: Storage, index: str, sides: frozenset[str]) -> None:
+    """Remove the index and the arrays of a folder, on the disk too, in that order."""
+    names = storage.names()
+    own = [*_own_files(storage)]
+    for name in sorted({index, *sides}.intersection(names), key=lambda name: name != index):
+        storage.remove(name)
+    # Were an array gone and the index back after a power cut, the fill value would stand for its chunks.
+    if own or index in names:
+        storage.sync()
+    # Chunks first: without its description, the next writer would not know a chunk.
+    for paths in ([path for path in own if not _is_description(path)], [*filter(_is_description, own)]):
+        for path in paths:
+            storage.remove(path)
+        _sync_above(storage, paths)
+    if own:
+        storage.sync()
+
+
+def _sync_above(storage: Storage, paths: Iterable[str]) -> None:
+    """Force the names in the folders that paths lead through to the disk."""
+    for folder in reversed(folders_above(paths)):
+        storage.sync(folder)
+
+
+def _is_description(path: str) -> bool:
+    return path.rpartition("/")[2] in _DESCRIPTIONS
+
+
+def _own_files(storage: Storage) -> Iterator[str]:
+    """Yield the files of arrays and groups below a folder; other files in their folders are the user's."""
+    tree = _tree(storage)
+    nodes = {path.rpartition("/")[0] for path in tree if _is_description(path)}
+    for path in tree:
+        chunk = _CHUNK.fullmatch(path)
+        if "/" in path and (_is_description(path) or (chunk is not None and chunk[1] in nodes)):
+            yield path
+
+
+def _tree(storage: Storage) -> list[str]:
+    try:
+        return [*storage.tree()]
+    except MissingFile:  # a folder that is not made yet
+        return []

@@ -1,0 +1,198 @@
+"""Zarr and Orbax, written: grids of slices, checksums at the ends of chunks, keys as paths, and what is refused."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import ArgumentError, CorruptCheckpoint, MissingFile, TargetExists, UnsupportedError
+from shardvar.formats.table import format_named
+from shardvar.formats.zarr.build import WRITTEN
+from shardvar.formats.zarr.index import first_checksum
+from shardvar.formats.zarr.pytree import build_tree, parse_tree
+from shardvar.layout.dtypes import numpy_dtype
+from shardvar.planning.capabilities import are_grids
+from shardvar.planning.index import Metadata
+from shardvar.planning.policies import BalancedPolicy
+from shardvar.planning.slices import SliceTable, TensorTable, pad
+from shardvar.wire.crc import CRC32C
+from spec_tests.helpers.native_checkpoints import assignment_of, whole
+
+FOLDERS = ["zarr", "orbax"]
+
+
+@given(st.binary(max_size=70), st.binary(max_size=70))
+def test_the_checksum_of_the_first_of_two_strings_follows_from_that_of_both(first: bytes, second: bytes) -> None:
+    both = CRC32C.compute(first + second)
+    assert first_checksum(both, CRC32C.compute(second), len(second)) == CRC32C.compute(first)
+
+
+def is_grid(sizes: list[list[int]]) -> bool:
+    """The sizes of the parts along each axis are equal, but for a smaller last one on axis 0."""
+    return all(
+        len({*along[:-1], *(along[-1:] if axis else [])}) <= 1 and along[-1] <= along[0]
+        for axis, along in enumerate(sizes)
+    )
+
+
+SIZES = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=4), min_size=1, max_size=2)
+
+
+@given(SIZES, st.randoms())
+def test_a_grid_has_equal_slices_but_for_the_last_on_the_first_axis(sizes: list[list[int]], random: Any) -> None:
+    """In whatever order the slices are listed."""
+    stops = [np.cumsum(along).tolist() for along in sizes]
+    regions = [
+        (tuple(stop - size for stop, size in at), tuple(size for _, size in at))
+        for at in np.array(np.meshgrid(*(range(len(along)) for along in sizes), indexing="ij"))
+        .reshape(len(sizes), -1)
+        .T.tolist()
+        for at in [[(stops[axis][part], sizes[axis][part]) for axis, part in enumerate(at)]]
+    ]
+    random.shuffle(regions)
+    table = TensorTable.of([("t", "float32", tuple(map(sum, sizes)))])
+    offset, shape = (pad([region[column] for region in regions], fill=0)[1] for column in (0, 1))
+    slices = SliceTable.of(table, np.zeros(len(regions), np.int64), offset, shape)
+    assert are_grids(slices).tolist() == [is_grid(sizes)]
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+@given(rows=st.integers(0, 13), step=st.integers(1, 5), name=st.sampled_from(sorted(WRITTEN)))
+def test_what_is_written_in_equal_slices_is_read_in_them(
+    tmp_path_factory: pytest.TempPathFactory, form: str, rows: int, step: int, name: str
+) -> None:
+    """Any number of rows in slices of any size; bit for bit, and every bit verified where the format guards it."""
+    table = (np.arange(rows * 3).reshape(rows, 3) % 2).astype(numpy_dtype(name))
+    sizes = [step] * (rows // step) + [rows % step] * (rows % step > 0)
+    path = tmp_path_factory.mktemp("ck") / "ck"
+    partition = sv.PartitionSpec(splits=[sizes]) if sizes else None
+    report = sv.save(path, {"t": table}, format=form, partition=partition)
+    assert report.num_slices == max(len(sizes), 1)
+    loaded = sv.load(path)["t"]
+    assert loaded.dtype == table.dtype and loaded.tobytes() == table.tobytes()
+    verified = sv.verify(path)
+    assert verified.ok and (form == "orbax" or not rows or not verified.unverified)
+
+
+def test_a_flipped_bit_of_any_chunk_is_found_where_it_is_read_in_place(tmp_path: Path) -> None:
+    """Those of the short one at the end, of the zeros after it, and of the checksums too."""
+    sv.save(
+        tmp_path / "ck", {"t": np.arange(5, dtype=np.int16)}, format="zarr", partition=sv.PartitionSpec(splits=[[3, 2]])
+    )
+    for number in (0, 1):
+        chunk = tmp_path / "ck" / "t" / "c" / str(number)
+        whole = chunk.read_bytes()
+        assert len(whole) == 3 * 2 + 4
+        for bit in range(8 * len(whole)):
+            flipped = bytearray(whole)
+            flipped[bit // 8] ^= 1 << bit % 8
+            chunk.write_bytes(flipped)
+            with pytest.raises(CorruptCheckpoint):
+                sv.load(tmp_path / "ck")
+            assert [damage.key for damage in sv.verify(tmp_path / "ck").damages] == ["t"]
+        chunk.write_bytes(whole)
+
+
+def test_chunks_with_checksums_are_mapped(tmp_path: Path) -> None:
+    table = np.arange(6, dtype=np.float32).reshape(2, 3)
+    sv.save(tmp_path / "ck", {"t": table}, format="zarr")
+    mapped = sv.load(tmp_path / "ck", mmap=True)["t"]
+    assert np.array_equal(mapped, table) and not mapped.flags.writeable
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_a_partition_that_cuts_unequally_is_refused_and_stored_slices_are_joined(form: str, tmp_path: Path) -> None:
+    """13 rows in 5 parts by div are 3, 3, 3, 2 and 2. A tensor that the partition does not name is joined as well."""
+    table = {"t": np.arange(26).reshape(13, 2), "u": np.arange(4)}
+    with pytest.raises(ArgumentError, match="'t' of \\[13, 2\\] unequally"):
+        sv.save(tmp_path / "ck", table, format=form, partition=5)
+    assert not (tmp_path / "ck").exists()
+    sv.save(tmp_path / "source", table, partition=5)
+    for partition, count in ((None, 1 + 4), ({"u": 2}, 1 + 2)):
+        report = sv.reshard(tmp_path / "source", tmp_path / "ck", format=form, partition=partition, force=True)
+        assert report.num_slices == count
+        assert np.array_equal(sv.load(tmp_path / "ck")["t"], table["t"])
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_no_policy_chooses_files(form: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="each slice is a file"):
+        sv.save(tmp_path / "ck", {"t": np.arange(3)}, format=form, policy=BalancedPolicy(2))
+    assert not (tmp_path / "ck").exists()
+
+
+KEYS = ["", "/a", "a/", "a//b", "../a", "a/../b", ".", "zarr.json", "a/zarr.json", "__a", "a\\b", "x" * 256]
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_that_is_not_the_path_of_a_folder_is_refused_by_name(form: str, key: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="cannot hold the key"):
+        sv.save(tmp_path / "run" / "ck", {key: np.arange(3), "good": np.arange(3)}, format=form)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(("form", "keys"), [("zarr", ["a", "a/b"]), ("orbax", ["a", "a/b"]), ("orbax", ["a.b", "a"])])
+def test_a_key_that_leads_through_another_is_refused(form: str, keys: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="'a' beside"):
+        sv.save(tmp_path / "ck", {key: np.arange(3) for key in keys}, format=form)
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_a_folder_with_a_checkpoint_is_replaced_only_if_that_is_asked_for(form: str, tmp_path: Path) -> None:
+    sv.save(tmp_path / "ck", {"t": np.arange(3)}, format=form)
+    with pytest.raises(TargetExists, match="cannot do in one step"):
+        sv.save(tmp_path / "ck", {"u": np.arange(4)}, format=form)
+    sv.save(tmp_path / "ck", {"u": np.arange(4)}, format=form, force=True)
+    assert [*sv.load(tmp_path / "ck")] == ["u"]
+
+
+def test_a_database_of_orbax_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "manifest.ocdbt").write_bytes(b"a database")
+    with pytest.raises(TargetExists, match="database"):
+        sv.save(tmp_path, {"t": np.arange(3)}, format="orbax", force=True)
+
+
+def test_an_interrupted_folder_is_an_error_and_not_the_arrays_in_it(tmp_path: Path) -> None:
+    sv.save(tmp_path / "ck", {"t": np.arange(3)}, format="zarr")
+    (tmp_path / "ck" / "zarr.json").rename(tmp_path / "ck" / "zarr.json.1f.tmp")
+    with pytest.raises(MissingFile, match="interrupted"):
+        sv.load(tmp_path / "ck")
+
+
+NAMES = st.lists(st.sampled_from(["a", "b", "c0", "0", "1", "é", " "]), min_size=1, max_size=3).map(tuple)
+
+
+@given(st.sets(NAMES, max_size=6))
+def test_an_index_of_orbax_lists_the_keys_that_it_was_made_of(names: set[tuple[str, ...]]) -> None:
+    """With the steps of lists and dicts, and with the user's metadata; refused where one leads through another."""
+    paths = {".".join(steps): tuple(int(step) if step in "01" else step for step in steps) for steps in names}
+    if any(other != key and other.startswith(f"{key}.") for key in paths for other in paths):
+        with pytest.raises(UnsupportedError):
+            build_tree([*paths], paths, {})
+        return
+    tree = parse_tree(build_tree([*paths], paths, {"k": "v"}))
+    assert tree.arrays == [*paths] and tree.paths == paths and tree.custom == {"k": "v"}
+    assert tree.is_ocdbt is False and not tree.faults
+
+
+def test_metadata_is_kept_and_every_group_has_a_description(tmp_path: Path) -> None:
+    sv.save(tmp_path / "ck", {"a/b/t": np.arange(3)}, format="zarr", metadata={"k": "v"})
+    for folder in ("", "a", "a/b"):
+        description = json.loads((tmp_path / "ck" / folder / "zarr.json").read_bytes())
+        assert description["node_type"] == "group"
+    with sv.open_checkpoint(tmp_path / "ck") as reader:
+        assert reader.metadata.user == {"k": "v"}
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_a_place_that_is_not_on_a_local_disk_is_refused_before_anything_is_written(form: str) -> None:
+    bucket: Any = SimpleNamespace(path="s3://bucket/ck", local_path=None, names=list)
+    with pytest.raises(UnsupportedError, match="s3://bucket/ck"):
+        format_named(form).create(bucket, "", assignment_of([whole("t", np.arange(3))]), Metadata(), "g1")

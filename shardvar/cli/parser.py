@@ -84,7 +84,7 @@ def parse_arguments(words: Sequence[str]) -> Namespace:
         listed = f"The commands are {', '.join(COMMANDS)}; `shardvar --help` describes them."
         remedy = f"Did you mean {near[0]!r}?" if near else listed
         raise Usage(2, ArgumentError(f"Unknown command {first!r}.", remedy))
-    return make_parser().parse_args(_options_first(list(words)) if words[0] == "show" else words)
+    return make_parser().parse_args(_options_first(list(words)) if words[0] == "show" else _with_cuts(words))
 
 
 def make_parser() -> Parser:
@@ -257,7 +257,7 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
     parser.add_argument(
         "--format",
         metavar="NAME",
-        help="shardvar, tensorflow, safetensors, npz, torch, pt, ... (default: by DST's ending, or as SRC)",
+        help="shardvar, torch, safetensors, npz, ... (default: by DST's ending, or as SRC)",
     )
     _add_cuts(parser)
     _add_names(parser)
@@ -268,7 +268,7 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
         "--cast",
         metavar="[GLOB=]DTYPE",
         action="append",
-        help="convert the dtype of new keys that match GLOB, or of all floating-point tensors",
+        help="convert the dtype of new keys that match GLOB, or of all float tensors",
     )
     parser.add_argument("--dequantize", action="store_true", help=_DEQUANTIZE)
     _add_writing(parser)
@@ -344,6 +344,17 @@ def _add_completion(commands: "Commands[Parser]") -> None:
         allow_abbrev=False,
     )
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+
+
+def _with_cuts(words: Sequence[str]) -> list[str]:
+    """Return the arguments with ``--shards -,tp`` as one word, since argparse would take ``-,tp`` for an option."""
+    joined: list[str] = []
+    for word in words:
+        if word.startswith("-,") and joined[-1:] == ["--shards"]:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _options_first(words: list[str]) -> list[str]:

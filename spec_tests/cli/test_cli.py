@@ -306,6 +306,8 @@ def test_reshard_cuts_by_the_axes_of_a_mesh_with_a_file_for_each_device(tmp_path
     servers = run("reshard", tmp_path / "ranks", tmp_path / "servers", *words.split())
     assert servers.json["num_files"] == 3
     assert servers.json["num_slices"] == 9
+    words = "--mesh tp=2 --shards -,tp --exclude n --json"  # a cut that looks like an option
+    assert run("reshard", tmp_path / "model", tmp_path / "columns", *words.split()).json["num_slices"] == 4
     uneven = run("reshard", tmp_path / "model", tmp_path / "x", "--mesh", "tp=3", "--shards", "q=tp")
     assert uneven.code == 2 and "'q': Axis 0" in uneven.err
 

@@ -8,6 +8,7 @@ commit   the index last; a run that was killed is taken up by its generation, a 
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +18,7 @@ import numpy as np
 from shardvar.checkpoint.arguments import check_mapping, check_policy, check_string
 from shardvar.checkpoint.carried import find_objects, read_texts
 from shardvar.checkpoint.conversions import Conversions, stored_entries
+from shardvar.checkpoint.joining import open_sources
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint, find_target, is_same
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names, select_keys
@@ -27,13 +29,12 @@ from shardvar.checkpoint.writing import Partitions, WritePlan, carry_out, check_
 from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
-from shardvar.planning.index import EntryTable, Metadata
+from shardvar.planning.index import EntryTable, Metadata, take_tensors
 from shardvar.planning.policies import Policy
-from shardvar.planning.slices import SliceTable
 
 
 def reshard(
-    source: Path,
+    source: Path | Sequence[Path],
     target: Path,
     *,
     format: str | None = None,
@@ -44,6 +45,7 @@ def reshard(
     strip_prefix: str | None = None,
     rename: Mapping[str, str] | None = None,
     add_prefix: str | None = None,
+    concat: Mapping[str, int] | None = None,
     transpose: str | Iterable[str] | None = None,
     cast: Mapping[str, str] | str | None = None,
     dequantize: bool = False,
@@ -52,24 +54,25 @@ def reshard(
     dry_run: bool = False,
     progress: Progress = lambda _nbytes: None,
 ) -> WriteReport:
-    """Write the checkpoint at ``source`` anew at ``target``; return a report. With ``dry_run`` nothing is written.
+    """Write the checkpoint at ``source`` anew at ``target``; return a report. With ``dry_run``, write nothing.
 
-    ``format`` defaults to what the ending of ``target`` says, else to that of the source. Tensors keep their slices
-    unless ``partition`` says otherwise (see ``save``), and share one file unless ``policy`` does. ``filter`` and
-    ``exclude`` are globs of the keys to take; ``strip_prefix``, ``rename`` and ``add_prefix`` give them new names
-    (``checkpoint.renaming``), of which ``transpose`` has globs of matrices. ``cast`` maps such globs to dtypes, or is
-    the dtype of all floating-point tensors. Quantised blocks are copied as bytes, or with ``dequantize`` as numbers of
-    float32. ``TargetExists`` without ``force``; the errors of ``save``. With ``keep_going``, those that cannot be read
-    are left out, and ``lost`` in the report and in the target's metadata. Every checksum is compared before the commit;
-    the source is never touched. After a kill, a second run reuses finished files. Memory: some blocks of 4 MiB and the
-    columns of the plan, whatever the size of a tensor.
+    Several sources become one (``checkpoint.joining``): ``concat`` maps globs of keys to the axis along which their
+    parts follow each other, in the order of the sources; other tensors must be the same in all. ``format`` defaults to
+    what the ending of ``target`` says, else to that of the source. Tensors keep their slices unless ``partition`` says
+    otherwise (see ``save``), and share one file unless ``policy`` does. ``filter`` and ``exclude`` are globs of keys to
+    take; ``strip_prefix``, ``rename`` and ``add_prefix`` give new names (``checkpoint.renaming``), of which
+    ``transpose`` has globs of matrices. ``cast`` maps such globs to dtypes, or is the dtype of all floating-point
+    tensors. Quantised blocks stay bytes, or with ``dequantize`` become float32. ``TargetExists`` without ``force``; the
+    errors of ``save``. With ``keep_going``, tensors that cannot be read are left out, and ``lost`` in report and
+    metadata. Every checksum is compared before the commit; the source is never touched. Memory: some blocks of 4 MiB
+    and the columns of the plan, whatever a tensor's size.
     """
     check_policy(policy)
-    conversions = Conversions(cast or {}, transpose)
-    changes = Changes(filter, exclude, strip_prefix, rename or {}, add_prefix, conversions, keep_going)
+    convert = Conversions(cast or {}, transpose)
+    changes = Changes(filter, exclude, strip_prefix, rename or {}, add_prefix, convert, keep_going)
     plan = partial(plan_checkpoint, policy=policy, partition=partition, force=force)
-    found, goal = _find(source, target, format)
-    with Reader(found.path, found.format.name, found.open(dequantize=dequantize)) as reader:
+    found, goal = _find(source, target, format, keep_going)
+    with open_sources(found, concat or {}, filter, exclude, dequantize=dequantize) as reader:
         return _reshard(found, goal, reader, changes, plan, dry_run, progress)
 
 
@@ -94,7 +97,7 @@ class Changes:
 
 
 def _reshard(
-    found: Location,
+    found: Sequence[Location],
     goal: Location,
     reader: Reader,
     changes: Changes,
@@ -103,7 +106,8 @@ def _reshard(
     progress: Progress,
 ) -> WriteReport:
     # Plan.
-    kept = select_keys(reader.keys(), changes.filter, changes.exclude)
+    # Of several sources, the keys were chosen before they were joined.
+    kept = set(reader) if len(found) > 1 else select_keys(reader.keys(), changes.filter, changes.exclude)
     objects, texts = find_objects(reader, goal.format, kept)
     lost = find_lost(reader, kept.difference(objects)) if changes.keep_going else ()
     kept.difference_update(each.key for each in lost if each.key is not None)
@@ -118,12 +122,20 @@ def _reshard(
     return replace(carry_out(work, payloads, generation, progress), lost=lost)
 
 
-def _find(source: Path, target: Path, format: str | None) -> tuple[Location, Location]:
-    """The locations of source and target, which must not be the same."""
-    found = find_checkpoint(source)
-    goal = find_target(target, format, otherwise=found.format.name)
-    if is_same(found, goal):
-        raise ArgumentError(f"{found.path} is both the source and the target.", "Choose another target.")
+def _find(
+    source: Path | Sequence[Path], target: Path, format: str | None, keep_going: bool
+) -> tuple[list[Location], Location]:
+    """The locations of sources and target, which must not be the same."""
+    sources = [source] if isinstance(source, str | os.PathLike) else list(source)
+    if not sources:
+        raise ArgumentError("There is no source.", "Give the path of a checkpoint.")
+    if len(sources) > 1 and keep_going:
+        raise ArgumentError("Several sources are joined only if all are whole.", "Rescue them one by one, then join.")
+    found = [find_checkpoint(each) for each in sources]
+    goal = find_target(target, format, otherwise=found[0].format.name)
+    for each in found:
+        if is_same(each, goal):
+            raise ArgumentError(f"{each.path} is both the source and the target.", "Choose another target.")
     return found, goal
 
 
@@ -167,20 +179,10 @@ def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
             is_unsupported = isinstance(error, UnsupportedError)
             leave = " Or leave it out with exclude= (--exclude)." if is_unsupported else ""
             raise type(error)(error.cause, error.remedy + leave)
-    entries = reader.entries()
-    tensors = entries.slices.tensors
-    left = kept - objects
-    rows = np.array([row for row, key in enumerate(tensors.keys) if key in left], dtype=np.int64)
-    # The new row of each tensor, -1 for those left out: if rows 0 and 2 of three are kept, it is 0, -1, 1.
-    position = np.full(len(tensors), -1, dtype=np.int64)
-    position[rows] = np.arange(len(rows))
-    chosen = entries.take(np.flatnonzero(position[entries.slices.tensor] >= 0))
-    slices = chosen.slices
-    table = SliceTable(tensors.take(rows), position[slices.tensor], slices.offset, slices.shape, slices.nbytes)
-    return replace(chosen, slices=table)
+    return take_tensors(reader.entries(), kept - objects)
 
 
-def _generation(found: Location, reader: Reader, payloads: Source, work: WritePlan) -> str | None:
+def _generation(found: Sequence[Location], reader: Reader, payloads: Source, work: WritePlan) -> str | None:
     """A digest of the source as it is now, the plan and the writer: the same reshard again has the same.
 
     None where the plan does not say all that is written.
@@ -189,12 +191,13 @@ def _generation(found: Location, reader: Reader, payloads: Source, work: WritePl
         return None
     # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype they are stored in.
     stored, transposed = stored_entries(payloads, work.entries)
-    digest = hashlib.sha256(f"{WRITER} {found.path} {found.format.name} {work.target.format.name}".encode())
+    named = " ".join(f"{each.path} {each.format.name}" for each in found)
+    digest = hashlib.sha256(f"{WRITER} {named} {work.target.format.name}".encode())
     digest.update(repr((work.assignment.num_files, work.metadata, transposed)).encode("utf-8", "surrogateescape"))
-    files = reader.index.files
+    joined, files = getattr(reader.source, "places", None), reader.index.files
     for number in np.unique(stored.file).tolist():  # a file that is not needed may be missing
-        name = files[number]
-        file = found.storage.open(name)
+        storage, name = joined[number] if joined else (found[0].storage, files[number])
+        file = storage.open(name)
         try:
             digest.update(f"{name} {file.stamp}".encode("utf-8", "surrogateescape"))
         finally:

@@ -13,14 +13,20 @@ from shardvar.errors import ShardvarError
 def take_newest(arguments: Namespace) -> None:
     """Put the path of the newest checkpoint in the place of the folder that ``--latest`` was given for."""
     name = "source" if "source" in arguments else "path"
-    folder = getattr(arguments, name)
+    given = getattr(arguments, name)
+    newest = [_newest_in(folder) for folder in given] if isinstance(given, list) else _newest_in(given)
+    setattr(arguments, name, newest)
+
+
+def _newest_in(folder: str) -> str:
+    """The path of the newest checkpoint in a folder, after notes that say which it is."""
     newest = newest_checkpoint(folder)
     unfinished = [each for each in candidates_of(folder) if not each.is_finished]
     if unfinished:
         steps = ", ".join(printable(each.step) for each in unfinished[-3:])
         note(f"note: passed over {count(len(unfinished), 'checkpoint')} that were not finished: {steps}")
     note(f"note: the newest is {short_path(newest)}")
-    setattr(arguments, name, newest)
+    return newest
 
 
 def print_choices(path: str, found: Sequence[Candidate], as_json: bool) -> None:

@@ -252,7 +252,8 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
             "model model-tf --format tensorflow --shards 'embedding=4' --max-file-size 64MiB --dry-run",
         ],
     )
-    _add_path(parser, "source", "SRC")
+    parser.add_argument("source", metavar="SRC", nargs="+", help="a checkpoint, or several to join")
+    parser.add_argument("--latest", action="store_true", help="the newest checkpoint in the folder SRC")
     parser.add_argument("target", metavar="DST", help="the new checkpoint; its ending may select the format")
     parser.add_argument(
         "--format",
@@ -261,6 +262,17 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
     )
     _add_cuts(parser)
     _add_names(parser)
+    _add_conversions(parser)
+    _add_writing(parser)
+
+
+def _add_conversions(parser: Parser) -> None:
+    parser.add_argument(
+        "--concat",
+        metavar="GLOB=AXIS",
+        action="append",
+        help="join the parts that several SRC hold, along AXIS",
+    )
     parser.add_argument(
         "--transpose", metavar="GLOB", action="append", help="exchange the axes of matrices; repeatable"
     )
@@ -271,7 +283,6 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
         help="convert the dtype of new keys that match GLOB, or of all float tensors",
     )
     parser.add_argument("--dequantize", action="store_true", help=_DEQUANTIZE)
-    _add_writing(parser)
 
 
 def _add_writing(parser: Parser) -> None:

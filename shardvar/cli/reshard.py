@@ -6,7 +6,7 @@ from shardvar.checkpoint.reports import VerifyReport, WriteReport
 from shardvar.checkpoint.reshard import reshard
 from shardvar.cli.cuts import parse_mesh, parse_shards
 from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_name, short_path
-from shardvar.cli.usage import parse_casts, parse_count, parse_renames, parse_size
+from shardvar.cli.usage import parse_axes, parse_casts, parse_count, parse_renames, parse_size
 from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, verify_with_progress
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, ShardByDevicePolicy, TablePolicy
 
@@ -20,7 +20,8 @@ def execute(arguments: Namespace) -> int:
     partition = parse_shards(arguments.shards or (), mesh, on_devices=arguments.files_by is not None)
     rename = parse_renames(arguments.rename or (), arguments.rename_file)
     cast = parse_casts(arguments.cast or ())
-    with progress("resharding", lambda: payload_nbytes(arguments.source)) as advance:
+    concat = parse_axes(arguments.concat or ())
+    with progress("resharding", lambda: sum(map(payload_nbytes, arguments.source))) as advance:
         report = reshard(
             arguments.source,
             arguments.target,
@@ -32,6 +33,7 @@ def execute(arguments: Namespace) -> int:
             strip_prefix=arguments.strip_prefix,
             rename=rename,
             add_prefix=arguments.add_prefix,
+            concat=concat,
             transpose=arguments.transpose,
             cast=cast,
             dequantize=arguments.dequantize,

@@ -5,7 +5,7 @@ stored at all (``scan``), a table at a time. ``Entry`` is one stored slice, for 
 them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
@@ -184,6 +184,19 @@ def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
     shared[rows[order[1:][meet]]] = True
     shared[rows[order[:-1][meet]]] = True
     return shared
+
+
+def take_tensors(entries: EntryTable, keys: Collection[str]) -> EntryTable:
+    """Return the entries of some keys, over a table of these tensors alone; both in the order that they had."""
+    tensors = entries.slices.tensors
+    rows = np.array([row for row, key in enumerate(tensors.keys) if key in keys], dtype=np.int64)
+    # The new row of each tensor, -1 for those left out: if rows 0 and 2 of three are kept, it is 0, -1, 1.
+    position = np.full(len(tensors), -1, dtype=np.int64)
+    position[rows] = np.arange(len(rows))
+    chosen = entries.take(np.flatnonzero(position[entries.slices.tensor] >= 0))
+    slices = chosen.slices
+    table = SliceTable(tensors.take(rows), position[slices.tensor], slices.offset, slices.shape, slices.nbytes)
+    return replace(chosen, slices=table)
 
 
 def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:

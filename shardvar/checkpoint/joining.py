@@ -1,0 +1,304 @@
+"""Joining: several checkpoints as one, such as the files that each rank of a tensor-parallel program saved.
+
+    names     a set of which the names say that some are missing is refused, and so is one in another order
+    keys      every checkpoint has every key that is taken
+    rules     the parts of a tensor that matches a glob of ``concat`` follow each other along an axis
+    copies    all other tensors are the same in all checkpoints: they are compared, and kept once
+
+``JoinedSource`` is a source like any other: its slices are those of all checkpoints, at the places that they have in
+the joined tensors. All that is wrong with keys, dtypes and shapes is found before a value is read.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from shardvar.checkpoint.arguments import check_mapping
+from shardvar.checkpoint.diff import compare_readers
+from shardvar.checkpoint.locate import Location, is_same
+from shardvar.checkpoint.reader import Reader
+from shardvar.checkpoint.renaming import select_keys
+from shardvar.engine.evidence import check_entry
+from shardvar.errors import ArgumentError, InconsistentTensor
+from shardvar.forks import new_lock
+from shardvar.formats.protocol import Source
+from shardvar.layout.dtypes import Ints, is_whole
+from shardvar.pictures.words import human_shape, named
+from shardvar.planning.index import EntryTable, Metadata, TableIndex, concatenate_entries, take_tensors
+from shardvar.storage.protocol import Storage
+from shardvar.wire.crc import Checksum
+
+_OF_TOTAL = re.compile(r"(?<![0-9])([0-9]{1,6})[-_]?of[-_]?([0-9]{1,6})(?![0-9])")
+"""A number and the number of all in a name: ``x-00001-of-00004``, ``rank_0_of_4``."""
+_RANK = re.compile(r"rank[-_]?([0-9]{1,6})(?![0-9])")
+"""The number of a rank in a name, which count from 0: ``mp_rank_00``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedSource:
+    """Several sources as one; an entry that is not plain has the number of its ``origin`` as its start."""
+
+    sources: Sequence[Source]
+    """The sources, in order."""
+    tables: Sequence[EntryTable]
+    """The entries of each, as its index gives them."""
+    first_file: Ints
+    """[n + 1] the number of the first file of each, among the files of all."""
+    first_entry: Ints
+    """[n + 1] the number of the first entry of each, among the entries of all."""
+    places: Sequence[tuple[Storage, str]]
+    """The directory and the name of each file."""
+    index: TableIndex
+    """The table of contents of all."""
+    crc: Checksum | None
+    """The checksum that guards plain entries."""
+    verified: set[int] = field(default_factory=set)
+    """Entries with another checksum that were verified."""
+    lock: RLock = field(default_factory=new_lock)
+    """Guards ``verified``."""
+
+    def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` with bytes of a file."""
+        number = int(np.searchsorted(self.first_file, file, side="right")) - 1
+        self.sources[number].read_span(file - int(self.first_file[number]), start, buffer)
+
+    def map(self, file: int) -> memoryview:
+        """Return a file as a memory map."""
+        number = int(np.searchsorted(self.first_file, file, side="right")) - 1
+        return self.sources[number].map(file - int(self.first_file[number]))
+
+    def close(self) -> None:
+        """Close all sources."""
+        for source in self.sources:
+            source.close()
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from a payload of one of the sources, from byte ``start`` of it on."""
+        place = int(entries.start[row])
+        if entries.plain[row]:
+            self.read_span(int(entries.file[row]), place + start, buffer)
+            return
+        number = int(np.searchsorted(self.first_entry, place, side="right")) - 1
+        source, stored, inner = self.sources[number], self.tables[number], place - int(self.first_entry[number])
+        with self.lock:
+            # A plain payload has a checksum of another kind than those that the engine compares.
+            if stored.plain[inner] and place not in self.verified:
+                check_entry(source, stored, inner)
+                self.verified.add(place)
+        source.read_into(stored, inner, start, buffer)
+
+    def encodings(self) -> Mapping[str, str]:
+        """The encodings of keys, which are those of the first source."""
+        find: Callable[[], Mapping[str, str]] = getattr(self.sources[0], "encodings", dict)
+        return find()
+
+
+def open_sources(
+    found: Sequence[Location],
+    concat: Mapping[str, int],
+    filter: str | Iterable[str] | None,
+    exclude: str | Iterable[str] | None,
+    *,
+    dequantize: bool,
+) -> Reader:
+    """Open checkpoints as one, with the keys that ``filter`` and ``exclude`` take; one alone is opened as it is."""
+    if len(found) == 1:
+        if concat:
+            raise ArgumentError(
+                "There is one source, so nothing is concatenated.", "Give several, or leave out concat."
+            )
+        return Reader(found[0].path, found[0].format.name, found[0].open(dequantize=dequantize))
+    check_mapping(concat, "globs to axes")
+    _check_apart(found)
+    _check_set([each.path for each in found])
+    with ExitStack() as stack:
+        readers = [
+            stack.enter_context(Reader(each.path, each.format.name, each.open(dequantize=dequantize))) for each in found
+        ]
+        kept = select_keys(list(dict.fromkeys(key for reader in readers for key in reader)), filter, exclude)
+        for fault in (error for reader in readers for key, error in reader.faults.items() if key in kept):
+            raise fault
+        axes = _axes(readers, kept, concat)
+        _check_copies(readers, [key for key in readers[0] if key in kept and key not in axes])
+        joined = _join(found, readers, kept, axes)
+        stack.pop_all()  # the joined source closes them
+    return Reader(" + ".join(each.path for each in found), found[0].format.name, joined)
+
+
+def _check_apart(found: Sequence[Location]) -> None:
+    """Raise ``ArgumentError`` if two paths are of one checkpoint."""
+    for number, each in enumerate(found):
+        other = next((before for before in found[:number] if is_same(before, each)), None)
+        if other is not None:
+            raise ArgumentError(f"{other.path} and {each.path} are one checkpoint.", "Give it once.")
+
+
+def _check_set(paths: Sequence[str]) -> None:
+    """Raise ``ArgumentError`` if the numbers in names say that sources are missing, or in another order.
+
+    Names without numbers say nothing.
+    """
+    for pattern in (_OF_TOTAL, _RANK):
+        matches = [list(pattern.finditer(path)) for path in paths]
+        if not all(matches):
+            continue
+        # The last number of a path: a folder may have one too.
+        words = [tuple(map(int, found[-1].groups())) for found in matches]
+        numbers = [word[0] for word in words]
+        total = words[0][1] if pattern is _OF_TOTAL else max(numbers) + 1
+        if len(set(numbers)) < len(numbers) or any(word[1:] != words[0][1:] for word in words):
+            continue
+        if len(numbers) < total:
+            cause = (
+                f"The names are of {len(numbers)} of {total} sources: {named([os.path.basename(p) for p in paths])}."
+            )
+            raise ArgumentError(cause, "Give all of them, in order.")
+        if numbers != sorted(numbers):
+            cause = f"The numbers in the names are not in order: {', '.join(map(str, numbers))}."
+            raise ArgumentError(cause, "Give the sources in the order of their ranks: `sort -V` sorts names so.")
+
+
+def _axes(readers: Sequence[Reader], kept: set[str], concat: Mapping[str, int]) -> dict[str, int]:
+    """The axis of each key that is concatenated; raises if checkpoints do not agree on keys, dtypes and shapes."""
+    for reader in readers:
+        missing = sorted(kept.difference(reader))
+        if missing:
+            cause = f"{reader.path} lacks {named(missing)}, which other sources have."
+            raise InconsistentTensor(cause, "Give the sources of one run, or leave the keys out: exclude (--exclude).")
+    tables = [_about(reader) for reader in readers]
+    axes: dict[str, int] = {}
+    for glob, axis in concat.items():
+        hits = [key for key in tables[0] if key in kept and fnmatchcase(key, glob)]
+        if not hits:
+            raise ArgumentError(f"No tensor matches {glob!r}, so none is concatenated.")
+        axes.update({key: _axis_of(key, axis, *tables[0][key]) for key in hits})
+    unlike = [key for key in tables[0] if key in kept and not _agree([table[key] for table in tables], axes.get(key))]
+    if unlike:
+        which = "; ".join(
+            f"{each.path}: {_words(table[unlike[0]])}" for each, table in zip(readers, tables, strict=True)
+        )
+        cause = f"The sources differ in the dtype or the shape of {named(unlike)}. {which}."
+        raise InconsistentTensor(cause, "Say along which axis their parts follow each other: --concat 'GLOB=AXIS'.")
+    return axes
+
+
+_About = tuple[str, tuple[int, ...]]
+"""The dtype and the shape of a tensor."""
+
+
+def _about(reader: Reader) -> dict[str, _About]:
+    tensors = reader.entries().slices.tensors
+    return {key: (tensors.dtype(row), tensors.shape(row)) for row, key in enumerate(tensors.keys)}
+
+
+def _words(about: _About) -> str:
+    return f"{about[0]} {human_shape(about[1])}"
+
+
+def _axis_of(key: str, axis: Any, dtype: str, shape: tuple[int, ...]) -> int:
+    """The axis, counted from the first one."""
+    if isinstance(axis, bool) or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
+        cause = f"{key!r} has the shape {human_shape(shape)}, and no axis {axis!r} to concatenate along."
+        raise ArgumentError(cause, "Choose an axis of the tensor, or a glob that does not match it.")
+    if is_whole(dtype):
+        raise ArgumentError(f"{key!r} is of dtype {dtype}, which is never concatenated.", "Choose numbers.")
+    return axis % len(shape)
+
+
+def _agree(tensors: Sequence[_About], axis: int | None) -> bool:
+    """Return True if dtypes are equal, and shapes but for the axis."""
+    first = tensors[0]
+    return all(
+        dtype == first[0]
+        and len(shape) == len(first[1])
+        and all(one == other or at == axis for at, (one, other) in enumerate(zip(shape, first[1], strict=True)))
+        for dtype, shape in tensors
+    )
+
+
+def _check_copies(readers: Sequence[Reader], keys: list[str]) -> None:
+    """Raise unless the tensors that are kept once are the same in all checkpoints."""
+    for other in readers[1:]:
+        report = compare_readers(readers[0], other, keys)
+        for broken in report.unreadable:
+            raise InconsistentTensor(f"{broken.key!r} cannot be compared: {broken.message}", "Take it from a copy.")
+        if report.differences:
+            which = named([each.key for each in report.differences])
+            cause = f"{readers[0].path} and {other.path} hold different values of {which}."
+            remedy = "If they are parts, say along which axis: --concat 'GLOB=AXIS'. Else the sources are of two runs."
+            raise InconsistentTensor(cause, remedy)
+
+
+def _join(
+    found: Sequence[Location], readers: Sequence[Reader], kept: set[str], axes: Mapping[str, int]
+) -> JoinedSource:
+    """The joined source."""
+    tables = [reader.entries() for reader in readers]
+    first_file = np.cumsum([0, *(len(reader.index.files) for reader in readers)])
+    first_entry = np.cumsum([0, *map(len, tables)])
+    kinds = [reader.source.crc for reader in readers]
+    crc = next((kind for kind in kinds if kind is not None), None)
+    abouts = [_about(reader) for reader in readers]
+    full = {key: _joined_shape([about[key][1] for about in abouts], axes.get(key)) for key in abouts[0] if key in kept}
+    begin = dict.fromkeys(axes, 0)
+    parts = []
+    for number, table in enumerate(tables):
+        # A checksum of another kind is compared by the joined source.
+        plain = table.plain & (kinds[number] in (crc, None))
+        start = np.where(plain, table.start, first_entry[number] + np.arange(len(table)))
+        moved = replace(table, file=table.file + first_file[number], start=start, plain=plain)
+        # An empty tensor has one slice, which is that of the first source.
+        taken = [key for key in full if number == 0 or (key in axes and 0 not in full[key])]
+        parts.append(_placed(take_tensors(moved, set(taken)), full, axes, begin))
+        for key, axis in axes.items():
+            begin[key] += abouts[number][key][1][axis]
+    names = [(each.storage, name) for each, reader in zip(found, readers, strict=True) for name in reader.index.files]
+    # Runs of one size are kept, where all have them.
+    steps = {None if part.runs is None else part.runs.run_nbytes for part in parts}
+    index = TableIndex(
+        concatenate_entries([part if len(steps) == 1 else replace(part, runs=None) for part in parts]),
+        [os.path.join(storage.path, name) for storage, name in names],
+        _metadata([reader.metadata for reader in readers]),
+    )
+    return JoinedSource([reader.source for reader in readers], tables, first_file, first_entry, names, index, crc)
+
+
+def _joined_shape(shapes: Sequence[tuple[int, ...]], axis: int | None) -> tuple[int, ...]:
+    return tuple(sum(s[at] for s in shapes) if at == axis else size for at, size in enumerate(shapes[0]))
+
+
+def _placed(
+    entries: EntryTable, full: Mapping[str, tuple[int, ...]], axes: Mapping[str, int], begin: Mapping[str, int]
+) -> EntryTable:
+    """The entries of one source at their places in the joined tensors."""
+    slices, keys = entries.slices, entries.slices.tensors.keys
+    shapes, offset, shape = slices.tensors.shapes.copy(), slices.offset.copy(), slices.shape.copy()
+    axis = np.array([axes.get(key, -1) for key in keys], dtype=np.int64)
+    joined = np.flatnonzero(axis >= 0)
+    shapes[joined, axis[joined]] = [full[keys[row]][axis[row]] for row in joined.tolist()]
+    starts = np.array([begin.get(key, 0) for key in keys], dtype=np.int64)
+    mine = np.flatnonzero(axis[slices.tensor] >= 0)
+    offset[mine, axis[slices.tensor[mine]]] += starts[slices.tensor[mine]]
+    # A tensor without elements is one slice, the whole of it; of others, slices without elements hold nothing.
+    is_empty = (shapes == 0).any(axis=1)[slices.tensor[mine]]
+    offset[mine[is_empty]], shape[mine[is_empty]] = 0, shapes[slices.tensor[mine[is_empty]]]
+    left = np.ones(len(entries), np.bool)
+    left[mine] = is_empty | (shape[mine] > 0).all(axis=1)
+    tensors = replace(slices.tensors, shapes=shapes)
+    placed = replace(entries, slices=replace(slices, tensors=tensors, offset=offset, shape=shape))
+    return placed.take(np.flatnonzero(left))
+
+
+def _metadata(all_of: Sequence[Metadata]) -> Metadata:
+    """The metadata of the first, without what the user's differ in."""
+    common = {
+        name: text for name, text in all_of[0].user.items() if all(each.user.get(name) == text for each in all_of)
+    }
+    return replace(all_of[0], user=common)

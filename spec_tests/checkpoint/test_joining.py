@@ -1,0 +1,167 @@
+"""Several sources as one checkpoint: parts follow each other, copies are compared, and half a set is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.cli import main
+from shardvar.errors import ArgumentError, InconsistentTensor
+from spec_tests.helpers.hypothesis_strategies import arrays
+
+FORMATS = {"shardvar": "", "tensorflow": "", "safetensors": ".safetensors", "npz": ".npz", "torch": "", "pt": ".pt"}
+
+
+@given(arrays(max_rank=3), st.data())
+def test_joined_parts_are_those_of_numpy(
+    tmp_path_factory: pytest.TempPathFactory, array: Any, data: st.DataObject
+) -> None:
+    """Bits, for parts of any sizes, in any slices of sources and target; equal tensors without a rule are kept once."""
+    if array.ndim == 0:
+        return
+    array = array.astype(array.dtype.newbyteorder("="))
+    directory = tmp_path_factory.mktemp("joined")
+    axis = data.draw(st.integers(-array.ndim, array.ndim - 1))
+    at = data.draw(st.lists(st.integers(0, array.shape[axis]), min_size=1, max_size=3).map(sorted))
+    parts = [np.ascontiguousarray(part) for part in np.split(array, at, axis)]
+    paths = [directory / str(number) for number in range(len(parts))]
+    for path, part in zip(paths, parts, strict=True):
+        cut = {"w": data.draw(st.integers(1, 3))} if part.size else None
+        sv.save(path, {"w": part, "once": array}, partition=cut)
+    cut = {"w": data.draw(st.integers(1, 3))} if array.size else None
+    sv.reshard(paths, directory / "joined", concat={"w": axis}, partition=cut)
+    found = sv.load(directory / "joined")
+    assert found["w"].dtype == array.dtype and found["w"].shape == array.shape
+    assert found["w"].tobytes() == found["once"].tobytes() == np.ascontiguousarray(array).tobytes()
+    assert sv.verify(directory / "joined").ok
+
+
+W = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+
+
+def ranks(directory: Path, names: list[str], **changes: Any) -> list[str]:
+    """Save the parts of a matrix, one in each file, beside a vector that all have; ``changes`` go to the last one."""
+    directory.mkdir(exist_ok=True)
+    parts = np.split(W, len(names), axis=1)
+    for number, (name, part) in enumerate(zip(names, parts, strict=True)):
+        more = changes if number == len(names) - 1 else {}
+        sv.save(directory / name, {"w": part, "norm": np.arange(3.0)} | more)
+    return [str(directory / name) for name in names]
+
+
+@pytest.mark.parametrize("first", FORMATS)
+@pytest.mark.parametrize("second", FORMATS)
+def test_sources_of_any_formats_are_joined(tmp_path: Path, first: str, second: str) -> None:
+    """Each checksum is compared, whichever the format has."""
+    paths = []
+    for number, form in enumerate((first, second)):
+        path = tmp_path / f"s{number}{FORMATS[form]}"
+        sv.save(path, {"w": W[:, 3 * number : 3 * number + 3], "norm": np.arange(3.0)}, format=form)
+        paths.append(path)
+    sv.reshard(paths, tmp_path / "joined.npz", concat={"w": 1})
+    assert np.array_equal(sv.load(tmp_path / "joined.npz")["w"], W)
+    sv.reshard(paths, tmp_path / "t", format="shardvar", concat={"w": 1}, transpose="w", cast="f16")
+    assert np.array_equal(sv.load(tmp_path / "t")["w"], W.T.astype(np.float16))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "npz"])
+def test_a_damaged_part_is_never_written(tmp_path: Path, form: str, number: int) -> None:
+    paths = []
+    for at, each in enumerate(("shardvar", form) if number else (form, "shardvar")):
+        path = tmp_path / str(at) / f"m{FORMATS[each]}"
+        path.parent.mkdir()
+        sv.save(path, {"w": np.full((40_000, 3), 77.0)}, format=each)
+        paths.append(path)
+    file = max(paths[number].parent.iterdir(), key=lambda path: path.stat().st_size)
+    octets = bytearray(file.read_bytes())
+    octets[500_000] ^= 1
+    file.write_bytes(octets)
+    with pytest.raises(sv.errors.CheckpointError):
+        sv.reshard(paths, tmp_path / "joined", format="shardvar", concat={"w": 1})
+    assert not (tmp_path / "joined.index").exists()
+
+
+@pytest.mark.smoke
+def test_the_command_joins_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = ranks(tmp_path / "in", ["rank0.safetensors", "rank1.safetensors"])
+    assert main(["reshard", *paths, str(tmp_path / "out.safetensors"), "--concat", "w=1", "--verify"]) == 0
+    assert "2 tensors in 2 slices" in capsys.readouterr().out
+    found = sv.load(tmp_path / "out.safetensors")
+    assert np.array_equal(found["w"], W) and np.array_equal(found["norm"], np.arange(3.0))
+    assert main(["reshard", *paths, str(tmp_path / "x.safetensors"), "--concat", "w=one"]) == 2
+    assert main(["reshard", *paths, str(tmp_path / "x.safetensors")]) == 3
+    assert main(["reshard", *paths, paths[0]]) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "words"),
+    [
+        ({}, {}, "hold different values of 'w'"),
+        ({"norm": np.ones(3)}, {"concat": {"w": 1}}, "hold different values of 'norm'.*two runs"),
+        ({"more": np.ones(3)}, {"concat": {"w": 1}}, "lacks 'more'"),
+        ({"w": np.ones((5, 3), np.float32)}, {"concat": {"w": 1}}, "differ in the dtype or the shape of 'w'"),
+        ({"w": np.ones((4, 3))}, {"concat": {"w": 1}}, "rank1.npz: float64 \\[4, 3\\]"),
+        ({}, {"concat": {"w": 2}}, "no axis 2"),
+        ({}, {"concat": {"w": -3}}, "no axis -3"),
+        ({}, {"concat": {"w": True}}, "no axis True"),
+        ({}, {"concat": {"x*": 1}}, "No tensor matches 'x\\*'"),
+        ({}, {"concat": 1}, "not a mapping"),
+        ({}, {"concat": {"w": 1}, "exclude": "x"}, "No tensor matches 'x'"),
+        ({}, {"concat": {"w": 1}, "keep_going": True}, "joined only if all are whole"),
+    ],
+)
+def test_sources_that_do_not_agree_are_refused_before_anything_is_written(
+    tmp_path: Path, changes: Any, options: Any, words: str
+) -> None:
+    paths = ranks(tmp_path, ["rank0.npz", "rank1.npz"], **changes)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises((ArgumentError, InconsistentTensor, TypeError), match=words):
+        sv.reshard(paths, tmp_path / "out", format="shardvar", **options)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_keys_that_are_left_out_need_not_agree(tmp_path: Path) -> None:
+    paths = ranks(tmp_path, ["rank0.npz", "rank1.npz"], norm=np.ones(3), more=np.ones(1))
+    sv.reshard(paths, tmp_path / "a", format="shardvar", concat={"*": 1}, filter="w")
+    sv.reshard(paths, tmp_path / "b", format="shardvar", concat={"w": 1}, exclude=["norm", "more"])
+    for name in "ab":
+        assert list(sv.load(tmp_path / name)) == ["w"] and np.array_equal(sv.load(tmp_path / name)["w"], W)
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "words"),
+    [
+        (["x-00001-of-00003.npz", "x-00002-of-00003.npz", "x-00003-of-00003.npz"], [0, 2], "2 of 3 sources"),
+        (["rank_0_of_2.npz", "rank_1_of_2.npz"], [1, 0], "not in order: 1, 0"),
+        (["mp_rank_00.npz", "mp_rank_01.npz", "mp_rank_02.npz"], [0, 2], "2 of 3 sources"),
+        ([f"rank{number}.npz" for number in range(3)], [0, 2, 1], "not in order: 0, 2, 1"),
+        (["a.npz", "b.npz"], [0, 0], "one checkpoint"),
+    ],
+)
+def test_half_a_set_of_ranks_is_refused(tmp_path: Path, names: list[str], given: list[int], words: str) -> None:
+    paths = ranks(tmp_path, names)
+    with pytest.raises(ArgumentError, match=words):
+        sv.reshard([paths[at] for at in given], tmp_path / "out", format="shardvar", concat={"w": 1})
+
+
+def test_one_source_is_not_concatenated(tmp_path: Path) -> None:
+    paths = ranks(tmp_path, ["a.npz"])
+    with pytest.raises(ArgumentError, match="one source"):
+        sv.reshard(paths, tmp_path / "out.npz", concat={"w": 1})
+    with pytest.raises(ArgumentError, match="no source"):
+        sv.reshard([], tmp_path / "out.npz")
+    sv.reshard(paths, tmp_path / "out.npz")
+    assert sv.diff(paths[0], tmp_path / "out.npz").equal
+
+
+def test_metadata_that_sources_share_is_kept(tmp_path: Path) -> None:
+    for number in range(2):
+        sv.save(tmp_path / f"r{number}", {"w": W}, metadata={"run": "7", "rank": str(number)})
+    sv.reshard([tmp_path / "r0", tmp_path / "r1"], tmp_path / "out", concat={"w": 0})
+    with sv.open_checkpoint(tmp_path / "out") as reader:
+        assert reader.metadata.user == {"run": "7"}

@@ -9,7 +9,7 @@ shape" is an error of ``devices_indices_map`` and of ``device_put``.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,13 @@ _RULE = "NamedSharding (jax 0.10)"
 
 
 def named_sharding(
-    shape: Sequence[int], mesh: Mesh, spec: Sequence[SpecEntry], *, unreduced: Sequence[str] = ()
+    shape: Sequence[int], mesh: Mesh, spec: Iterable[SpecEntry], *, unreduced: Iterable[str] = ()
 ) -> Layout:
     """The layout of an array with ``NamedSharding(mesh, PartitionSpec(*spec))``.
 
     A spec that is shorter than the shape leaves the other axes whole. ``unreduced`` names mesh axes whose devices hold
-    terms of a sum. JAX accepts it only for mesh axes of the type Explicit.
+    terms of a sum. JAX accepts it only for mesh axes of the type Explicit. A ``PartitionSpec`` of JAX may be given as
+    it is, and brings the unreduced axes that it has.
 
     ``ArgumentError`` where JAX refuses the spec: a mesh axis named twice, an unknown name. ``OutOfRange`` for names
     behind the last axis of the tensor. ``LayoutError`` if an extent does not divide.
@@ -51,11 +52,12 @@ tensor, or name mesh axes whose number of devices divides it: JAX has no uneven 
     """
     check_mesh(mesh)
     extents, entries = read_shape(shape), _read_spec(spec)
-    pending = _read_axes(mesh, unreduced)
+    # JAX's PartitionSpec keeps unreduced axes beside its entries.
+    pending = _read_axes(mesh, unreduced or getattr(spec, "unreduced", ()))
     _check_names(mesh, entries, pending)
     if any(entries[len(extents) :]):
         raise OutOfRange(
-            f"The spec {tuple(spec)} names mesh axes for more axes than the shape {extents} has.", "Leave them out."
+            f"The spec {tuple(entries)} names mesh axes for more axes than the shape {extents} has.", "Leave them out."
         )
     axes = [Intervals.whole(extent, mesh.size) for extent in extents]
     for dim, (names, extent) in enumerate(zip(entries, extents, strict=False)):
@@ -79,26 +81,28 @@ def _parts(mesh: Mesh, names: Sequence[str]) -> tuple[Ints, int]:
     return part, count
 
 
-def _read_spec(spec: Sequence[SpecEntry]) -> list[tuple[str, ...]]:
+def _read_spec(spec: Iterable[SpecEntry]) -> list[tuple[str, ...]]:
     """The names of each entry. ``()`` means None, and ``("x",)`` means ``"x"``, as in JAX."""
-    given: Any = spec
-    if isinstance(given, str) or not isinstance(given, Sequence):
+    # The PartitionSpec of JAX keeps its entries in this field, and cannot be iterated if axes are unreduced.
+    given: Any = getattr(spec, "partitions", spec)
+    if isinstance(given, str | Set | Mapping) or not isinstance(given, Iterable):
         raise ArgumentTypeError(f"The spec is {given!r}.", "Give a tuple with one entry for each axis of the tensor.")
     entries = []
-    for entry in given:
-        names = () if entry is None or entry == UNCONSTRAINED else (entry,) if isinstance(entry, str) else entry
+    for entry in (given := tuple(given)):
+        # JAX's UNCONSTRAINED is an object that prints so.
+        names = () if entry is None or str(entry) == UNCONSTRAINED else (entry,) if isinstance(entry, str) else entry
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
             raise ArgumentTypeError(
-                f"The spec {tuple(given)} has the entry {entry!r}.", "Give None, a name, or a tuple of names."
+                f"The spec {given} has the entry {entry!r}.", "Give None, a name, or a tuple of names."
             )
         entries.append(tuple(names))
     return entries
 
 
-def _read_axes(mesh: Mesh, names: Sequence[str]) -> tuple[str, ...]:
+def _read_axes(mesh: Mesh, names: Iterable[str]) -> tuple[str, ...]:
     """The names of ``unreduced``, in the order of the mesh; ``ArgumentError`` for unknown ones."""
-    if isinstance(names, str):
-        raise ArgumentTypeError(f"unreduced is {names!r}.", f"Give a tuple: ({names!r},).")
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise ArgumentTypeError(f"unreduced is {names!r}.", "Give a tuple of names.")
     return tuple(sorted(names, key=mesh.axis))
 
 

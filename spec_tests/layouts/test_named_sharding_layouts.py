@@ -110,6 +110,8 @@ def test_an_order_of_devices_composes_with_a_spec() -> None:
     [
         ("xy", (), ArgumentTypeError),
         (None, (), ArgumentTypeError),
+        ({"x", "y"}, (), ArgumentTypeError),
+        ({"x": None}, (), ArgumentTypeError),
         ((3,), (), ArgumentTypeError),
         (((None,),), (), ArgumentTypeError),
         (("z",), (), ArgumentError),
@@ -117,6 +119,7 @@ def test_an_order_of_devices_composes_with_a_spec() -> None:
         ((None, None, "x"), (), OutOfRange),
         ((None, "x"), (), LayoutError),
         ((), "x", ArgumentTypeError),
+        ((), 1, ArgumentTypeError),
         ((), ("z",), ArgumentError),
         ((), ("x", "x"), ArgumentError),
         (("x",), ("x",), ArgumentError),
@@ -126,6 +129,21 @@ def test_bad_specs_are_refused(spec: Any, unreduced: Any, error: type[ArgumentEr
     with pytest.raises(error) as caught:
         named_sharding((8, 3), MESH, spec, unreduced=unreduced)
     assert caught.value.remedy
+
+
+class PartitionSpec:
+    """As JAX has it: not a sequence."""
+
+    partitions = ("x", None)
+    unreduced = frozenset({"y"})
+
+
+def test_a_spec_of_jax_is_taken_with_its_unreduced_axes() -> None:
+    """They would be lost without a word if only the entries were read."""
+    expected = named_sharding((8, 6), MESH, ("x",), unreduced=("y",))
+    found = named_sharding((8, 6), MESH, PartitionSpec())  # type: ignore[arg-type]  # JAX has no types here
+    assert found == expected
+    assert expected.pending == ((1, "sum"),)
 
 
 def test_a_mesh_without_names_has_no_axis_to_name() -> None:

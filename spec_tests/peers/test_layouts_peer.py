@@ -163,3 +163,11 @@ def test_a_device_holds_what_devices_indices_map_says() -> None:
             for device, indices in answer.items()
         }
     assert 0 < accepted < len(asked)
+
+
+def test_a_partition_spec_is_taken_as_it_is() -> None:
+    sharding = pytest.importorskip("jax", reason="JAX is not installed").sharding
+    spec, mesh = sharding.PartitionSpec, Mesh((2, 2), ("x", "y"))
+    assert named_sharding((8, 6), mesh, spec(("y", "x"), None)) == named_sharding((8, 6), mesh, (("y", "x"),))
+    assert named_sharding((8, 6), mesh, spec(spec.UNCONSTRAINED, "x")) == named_sharding((8, 6), mesh, (None, "x"))
+    assert named_sharding((8, 6), mesh, spec("x", unreduced={"y"})).pending == ((1, "sum"),)

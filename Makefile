@@ -12,6 +12,7 @@ PIP_INSTALL := -m pip --disable-pip-version-check --quiet install
 DEV   := .venv/bin/python
 PEERS := .venv-peers/bin/python
 BROWSER := .venv-browser/bin/python
+CLOUD := .venv-cloud/bin/python
 DOCS  := .venv-docs/bin/python
 BUILT := .venv-wheel/bin/python
 
@@ -20,7 +21,7 @@ SCHEMA := .venv/bin/check-jsonschema --quiet --builtin-schema
 LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/tour.ipynb
 
 # The folders of tests that need nothing but the developer's tools.
-LAYERS := $(filter-out peers notebook browser,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard spec_tests/*/test_*.py))))))
+LAYERS := $(filter-out peers notebook browser cloud,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard spec_tests/*/test_*.py))))))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check docs laws rules layers crash vectors peers browser bench wheel notebook tour clean
@@ -109,6 +110,10 @@ tour: .venv-docs/installed ## execute the tour from top to bottom, and check eac
 browser: .venv-browser/installed ## open the pages of shardvar view in headless Chromium: search, click, hover, keys
 	@if .ci/chromium; then $(BROWSER) -m pytest -q -p no:cacheprovider spec_tests/browser; fi
 
+.PHONY: cloud
+cloud: .venv-cloud/installed build/azurite/installed ## write and read buckets of S3, Google and Azure, as emulators on this machine have them
+	$(CLOUD) -m pytest -q -rs -p no:cacheprovider spec_tests/cloud spec_tests/storage/test_remote.py
+
 bench: .venv-peers/installed ## measure against the peers; figures are ratios within one run
 	$(PEERS) -m benchmarks
 
@@ -146,6 +151,19 @@ clean: ## remove everything that these verbs made
 	$(PYTHON) -m venv .venv-browser
 	$(BROWSER) $(PIP_INSTALL) --upgrade "pip>=25.1"
 	$(BROWSER) $(PIP_INSTALL) --editable . --group browser
+	@touch $@
+
+.venv-cloud/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-cloud
+	$(CLOUD) $(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(CLOUD) $(PIP_INSTALL) --editable ".[cloud]" --group cloud
+	@touch $@
+
+# Azure's emulator is a program of node. Without npm its tests are skipped, and say so.
+build/azurite/installed:
+	@mkdir -p build/azurite
+	@if command -v npm > /dev/null; then npm install --silent --no-audit --no-fund --prefix build/azurite azurite@3.35.0; \
+	else echo "npm is not installed: the tests of Azure will be skipped"; fi
 	@touch $@
 
 # torch goes first and alone: any other package of the group would accept, and fetch, another version of it.

@@ -107,8 +107,9 @@ class ObjectClient:
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
         """Return the bytes that the server sends for a range; ``CorruptCheckpoint`` if the file has another version."""
         options: dict[str, Any] = {"range": (start, start + nbytes)}
-        if head.version and not self.is_web:
-            options["if_match"] = f'"{head.version}"'
+        condition = None if self.is_web else _condition(head.version)
+        if condition is not None:
+            options["if_match"] = condition
         with self._asking(key):
             answer = _obstore().get(self._store(), key, options=options)
             found = _head_of(answer.meta)
@@ -166,7 +167,7 @@ class ObjectClient:
                 if old is not None:
                     # Google asks for a generation, which listings lack; the others for the entity tag as it is sent.
                     meta = _obstore().head(self._store(), key)
-                    if _version(meta) != old.version:
+                    if _head_of(meta).version != old.version:
                         raise lost
                     mode = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
                 found = _put_in_mode(self._store(), key, content, mode, kinds)
@@ -188,7 +189,8 @@ class ObjectClient:
             if "" not in self._stores:
                 # These options replace what the environment says of the connection, so that is asked here.
                 allowed = any(os.environ.get(name, "").lower() in ("true", "1") for name in _ALLOW_HTTP)
-                options = {**_CLIENT, "allow_http": allowed or self.root.startswith("http:")}
+                is_plain = any(url.startswith("http:") for url in (self.root, os.environ.get("GOOGLE_BASE_URL", "")))
+                options = {**_CLIENT, "allow_http": allowed or is_plain}
                 try:
                     store = module.store.from_url(self.root, client_options=options, retry_config=_RETRIES)
                 except module.exceptions.BaseError as error:
@@ -209,15 +211,16 @@ class ObjectClient:
             raise self._translated(module.exceptions, key, error) from None
 
     def _translated(self, kinds: Any, key: str, error: Exception) -> ShardvarError:
-        place = self.place(key)
-        if isinstance(error, FileNotFoundError) or "404 Not Found" in _first_line(error):
+        place, line = self.place(key), _first_line(error)  # listings tell the status in their text alone
+        if isinstance(error, FileNotFoundError) or "404 Not Found" in line:
             return MissingFile(f"{place} is missing.", "Find the file, or use another checkpoint.")
         if isinstance(error, kinds.PreconditionError):
             return self._replaced(key)
-        if isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError):
+        is_denied = isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError)
+        if is_denied or "403 Forbidden" in line or "401 Unauthorized" in line:
             cause = f"{place}: permission is denied."
             return StorageError(cause, "Check the credentials in the environment, and the rights that they have.")
-        cause = f"{place} does not answer as it should: {_first_line(error)}."
+        cause = f"{place} does not answer as it should: {line}."
         return StorageError(cause, "Check address, credentials and connection, and try again.")
 
     def _replaced(self, key: str) -> CorruptCheckpoint:
@@ -236,16 +239,26 @@ def _put_in_mode(store: Any, key: str, content: bytes, mode: Any, kinds: Any) ->
 def _head_of(meta: Any) -> Head:
     """Return the facts that obstore gives of an object."""
     changed = meta["last_modified"].timestamp()
-    return Head(meta["size"], _version(meta) or f"{changed}", changed)
+    return Head(meta["size"], _version(meta) or f"time {changed}", changed)
 
 
 def _version(meta: Any) -> str:
-    """Return the entity tag that an answer has, or the version; empty if it has none."""
+    """Return the entity tag that an answer has, else the version; empty if it has none."""
     # Listings of Azure have entity tags without the quotation marks that its other answers have.
-    return (meta["e_tag"] or "").strip('"') or meta["version"] or ""
+    tag = (meta["e_tag"] or "").strip('"')
+    return tag or (f"version {meta['version']}" if meta["version"] else "")
+
+
+def _condition(version: str) -> str | None:
+    """Return the entity tag as a request states it; None for a weak one, and for what is another kind of version.
+
+    >>> _condition("5d41"), _condition('W/"5d41'), _condition("time 12.5")
+    ('"5d41"', None, None)
+    """
+    return None if not version or " " in version or version.startswith("W/") else f'"{version}"'
 
 
 def _first_line(error: BaseException) -> str:
     """Return the first line of an error's text, without the server's page and without queries, which may be secret."""
     line = (str(error).splitlines() or [type(error).__name__])[0].partition(": <")[0]
-    return re.sub(r"\?\S+", "", line).strip().rstrip(".")
+    return re.sub(r"\?\S+", "", line).strip().rstrip(".:")

@@ -27,14 +27,14 @@ from shardvar.storage.scratch import map_scratch
 class Conversions:
     """The tensors to convert, by globs of their keys in the target."""
 
-    cast: Mapping[str, str] | str
+    cast: Mapping[str, str] | str | None
     """Dtypes by globs, or the dtype of all floating-point tensors."""
     transpose: str | Iterable[str] | None
     """Globs of matrices to transpose."""
 
     def of(self, source: Source, stored: EntryTable, encodings: Mapping[str, str]) -> tuple[EntryTable, Source]:
         """Return the converted entries and the source that reads them."""
-        return _cast(*_transpose(source, stored, self.transpose, encodings), self.cast, encodings)
+        return _cast(*_transpose(source, stored, self.transpose, encodings), self.cast or {}, encodings)
 
 
 def stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, list[int]]:

@@ -64,12 +64,11 @@ def reshard(
     ``transpose`` has globs of matrices. ``cast`` maps such globs to dtypes, or is the dtype of all floating-point
     tensors. Quantised blocks stay bytes, or with ``dequantize`` become float32. ``TargetExists`` without ``force``; the
     errors of ``save``. With ``keep_going``, tensors that cannot be read are left out, and ``lost`` in report and
-    metadata. Every checksum is compared before the commit; the source is never touched. Memory: some blocks of 4 MiB
-    and the columns of the plan, whatever a tensor's size.
+    metadata. Every checksum is compared before the commit; the source is never touched. Memory: some blocks of 4 MiB,
+    and the plan.
     """
     check_policy(policy)
-    convert = Conversions(cast or {}, transpose)
-    changes = Changes(filter, exclude, strip_prefix, rename or {}, add_prefix, convert, keep_going)
+    changes = Changes(filter, exclude, strip_prefix, rename or {}, add_prefix, Conversions(cast, transpose), keep_going)
     plan = partial(plan_checkpoint, policy=policy, partition=partition, force=force)
     found, goal = _find(source, target, format, keep_going)
     with open_sources(found, concat or {}, filter, exclude, dequantize=dequantize) as reader:

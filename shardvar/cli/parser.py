@@ -246,7 +246,6 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
         "reshard",
         "rewrite a checkpoint with other slices, other files, or in another format",
         [
-            "model model5 --shards 5 --files 2",
             "model model.safetensors --filter 'dense/*' --rename 'dense/*=head/*'",
             "model ranks --mesh 'dp=2,tp=4' --shards '*.weight=tp,-' --files-by device",
             "model model-tf --format tensorflow --shards 'embedding=4' --max-file-size 64MiB --dry-run",

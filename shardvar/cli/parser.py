@@ -257,7 +257,7 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
     parser.add_argument(
         "--format",
         metavar="NAME",
-        help="shardvar, torch, safetensors, npz, ... (default: by DST's ending, or as SRC)",
+        help="shardvar, torch, safetensors, npz, ... (default: by DST, or as SRC)",
     )
     _add_cuts(parser)
     _add_names(parser)

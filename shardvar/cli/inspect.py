@@ -15,10 +15,13 @@ from shardvar.checkpoint.reports import SCHEMA
 from shardvar.checkpoint.stats import Statistics, measure
 from shardvar.cli.listing import print_choices
 from shardvar.cli.output import print_json, progress
-from shardvar.cli.overview import print_overview
+from shardvar.cli.overview import ODD, print_overview
 from shardvar.cli.tensors import Tensor, list_slices, list_tensors, slice_json
 from shardvar.cli.usage import parse_count
-from shardvar.errors import ReadError
+from shardvar.errors import ArgumentError, ReadError
+
+_FOUND = 1
+"""The exit code where values are found that ``--fail-on`` lists."""
 
 _StatisticsByKey = dict[str, Statistics | ReadError]
 
@@ -26,6 +29,7 @@ _StatisticsByKey = dict[str, Statistics | ReadError]
 def execute(arguments: Namespace) -> int:
     """Show one checkpoint, or list the checkpoints that the path may mean."""
     arguments.depth = None if arguments.depth is None else parse_count(arguments.depth, "--depth")
+    unwanted = _unwanted(arguments)
     found = candidates_of(arguments.path)
     if len(found) > 1:
         print_choices(arguments.path, found, arguments.json)
@@ -39,7 +43,19 @@ def execute(arguments: Namespace) -> int:
             _print_json(reader, tensors, measured, arguments)
         else:
             print_overview(reader, tensors, measured, arguments)
-    return 0
+    odd = (each for each in measured.values() if isinstance(each, Statistics))
+    return _FOUND if any(ODD[name][1](each) for each in odd for name in unwanted) else 0
+
+
+def _unwanted(arguments: Namespace) -> list[str]:
+    """Return the names of the odd values that ``--fail-on`` lists."""
+    names = [] if arguments.fail_on is None else arguments.fail_on.lower().split(",")
+    unknown = [name for name in names if name not in ODD]
+    if unknown:
+        raise ArgumentError(f"--fail-on {arguments.fail_on!r} has {unknown[0]!r}.", f"Choose from {', '.join(ODD)}.")
+    if names and not arguments.stats:
+        raise ArgumentError("--fail-on needs the values, and --stats is not given.", "Add --stats, which reads them.")
+    return names
 
 
 def _measure(reader: Reader, tensors: Sequence[Tensor]) -> _StatisticsByKey:

@@ -8,7 +8,7 @@ nothing are left out, then those that do not fit. ``--all`` folds nothing. A pip
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from shutil import get_terminal_size
 
 from shardvar.checkpoint.numbers import Number
@@ -39,6 +39,21 @@ _LEAST_NEEDED = (6, 3, 5, 1, 2)
 """Columns in the order in which they go where the terminal is narrow: files, params, slices, dtype, shape."""
 
 _Row = tuple[str, ...]
+
+
+def _is_constant(found: Statistics) -> bool:
+    """Return True if there are several elements and all have one value, which is not zero."""
+    several = found.count > 1 and not found.nan and not found.inf
+    return several and found.minimum == found.maximum and found.zero != found.count
+
+
+ODD: Mapping[str, tuple[str, Callable[[Statistics], bool]]] = {
+    "nan": ("with NaN", lambda found: found.nan > 0),
+    "inf": ("with infinity", lambda found: found.inf > 0),
+    "zero": ("of zeros alone", lambda found: 0 < found.count == found.zero),
+    "constant": ("of one value", _is_constant),
+}
+"""Kinds of values that are worth a line: the name for ``--fail-on``, the words for people, and the test."""
 
 
 def print_overview(
@@ -236,22 +251,15 @@ def _print_statistics(measured: Mapping[str, Statistics | ReadError]) -> None:
 def _findings(measured: Mapping[str, Statistics | ReadError]) -> Iterator[str]:
     """Yield a line for each remarkable thing: NaN, infinity, tensors of zeros alone, tensors of one value."""
     found = {key: each for key, each in measured.items() if isinstance(each, Statistics)}
-    numbers = {
-        "with NaN": [f"{printable(key)} ({each.nan:,})" for key, each in found.items() if each.nan],
-        "with infinity": [f"{printable(key)} ({each.inf:,})" for key, each in found.items() if each.inf],
-        "of zeros alone": [printable(key) for key, each in found.items() if each.count and each.zero == each.count],
-        "of one value": [printable(key) for key, each in found.items() if _is_constant(each)],
+    counts = {
+        "nan": {key: f" ({each.nan:,})" for key, each in found.items()},
+        "inf": {key: f" ({each.inf:,})" for key, each in found.items()},
     }
-    for word, keys in numbers.items():
+    for name, (word, is_so) in ODD.items():
+        keys = [printable(key) + counts.get(name, {}).get(key, "") for key, each in found.items() if is_so(each)]
         if keys:
             more = f" and {len(keys) - _MOST_NAMED:,} more" if len(keys) > _MOST_NAMED else ""
             yield f"! {count(len(keys), 'tensor')} {word}: {', '.join(keys[:_MOST_NAMED])}{more}"
-
-
-def _is_constant(found: Statistics) -> bool:
-    """Return True if there are several elements and all have one value, which is not zero."""
-    several = found.count > 1 and not found.nan and not found.inf
-    return several and found.minimum == found.maximum and found.zero != found.count
 
 
 def _statistics_row(key: str, found: Statistics | ReadError, digits: int) -> _Row:

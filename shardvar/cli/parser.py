@@ -145,6 +145,9 @@ def _add_inspect(commands: "Commands[Parser]") -> None:
     parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match GLOB; may be repeated")
     parser.add_argument("--slices", action="store_true", help="list each slice: its region, size, file and offset")
     parser.add_argument("--stats", action="store_true", help="compute min, max, mean, std, NaNs (reads all values)")
+    parser.add_argument(
+        "--fail-on", metavar="LIST", help="with --stats: exit with 1 for any of nan, inf, zero, constant (nan,inf)"
+    )
     parser.add_argument("--depth", metavar="N", help="no more than N levels of the tree")
     parser.add_argument("--sort", choices=("name", "size"), default="name", help="size: the largest tensors first")
     parser.add_argument("--brief", action="store_true", help="print the totals alone")

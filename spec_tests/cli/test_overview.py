@@ -188,6 +188,18 @@ def test_odd_values_are_named_above_the_statistics(tmp_path: Path, run: Run) -> 
     ]
 
 
+def test_odd_values_fail_on_request(tmp_path: Path, run: Run) -> None:
+    sv.save(tmp_path / "model", {"a": np.array([np.nan, 1.0]), "b": np.array([2.0, 2.0])})
+    path = tmp_path / "model"
+    codes = {
+        words: run("inspect", path, "--stats", "--fail-on", words).code for words in ("nan", "inf,zero", "CONSTANT")
+    }
+    assert codes == {"nan": 1, "inf,zero": 0, "CONSTANT": 1}
+    assert run("inspect", path, "--stats", "--fail-on", "nan", "--json").code == 1
+    assert run("inspect", path, "--fail-on", "nan").code == 2
+    assert "Choose from nan, inf, zero, constant." in run("inspect", path, "--stats", "--fail-on", "naan").err
+
+
 def test_a_lost_file_is_one_line_and_all_keys_are_named_on_request(tmp_path: Path, run: Run) -> None:
     path = saved_layers(tmp_path / "model")
     for file in tmp_path.glob("*.svdata*"):

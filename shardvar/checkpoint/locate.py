@@ -65,6 +65,11 @@ class Location:
         return bool(self.name) and self.name == self.format.capabilities.folder_index
 
     @property
+    def folder(self) -> str:
+        """The path of its files in the directory, with "/" at the end; empty but for an item of a step of Orbax."""
+        return self.name[: self.name.rfind("/") + 1]
+
+    @property
     def stem(self) -> str:
         """The name without its ending: the same for every name that a person may have for this checkpoint."""
         return stem_of_name(self.name, self.format.name)

@@ -31,6 +31,7 @@ from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.planning.index import EntryTable, Metadata, take_tensors
 from shardvar.planning.policies import Policy
+from shardvar.storage.protocol import ReadableFile, Storage
 
 
 def reshard(
@@ -195,8 +196,8 @@ def _generation(found: Sequence[Location], reader: Reader, payloads: Source, wor
     digest.update(repr((work.assignment.num_files, work.metadata, transposed)).encode("utf-8", "surrogateescape"))
     joined, files = getattr(reader.source, "places", None), reader.index.files
     for number in np.unique(stored.file).tolist():  # a file that is not needed may be missing
-        storage, name = joined[number] if joined else (found[0].storage, files[number])
-        file = storage.open(name)
+        storage, name = joined[number] if joined else (found[0].storage, found[0].folder + files[number])
+        file = _open_inside(storage, name)
         try:
             digest.update(f"{name} {file.stamp}".encode("utf-8", "surrogateescape"))
         finally:
@@ -213,3 +214,11 @@ def _generation(found: Sequence[Location], reader: Reader, payloads: Source, wor
         digest.update(np.ascontiguousarray(column, dtype=np.int64).tobytes())
     # 64 bits keep names short, and two writes into one directory do not get the same ones by chance.
     return digest.hexdigest()[:16]
+
+
+def _open_inside(storage: Storage, name: str) -> ReadableFile:
+    """Open a data file by its name or path."""
+    *folders, last = name.split("/")
+    for folder in folders:
+        storage = storage.folder(folder)
+    return storage.open(last)

@@ -228,7 +228,8 @@ def check_may_write(work: WritePlan) -> None:
         atomic = _is_replaced_at_once(work, there)
         if atomic and work.replace_atomically:
             return
-        manner = "" if atomic else ", which this format cannot do in one step: a crash in between leaves a mixture"
+        left = "no checkpoint" if target.format.capabilities.is_grid else "a mixture"
+        manner = "" if atomic else f", which this format cannot do in one step: a crash in between leaves {left}"
         raise TargetExists(
             f"{target.path} exists.", f"Choose another name, or pass force=True (--force) to replace it{manner}."
         )

@@ -53,7 +53,7 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         raise MissingExtra(
             f"shardvar.testing.{name} needs Hypothesis, which is not installed.",
-            'Run: pip install "shardvar[testing]"',
+            "Install it: pip install 'shardvar[testing]'.",
         )
 
 

@@ -147,7 +147,7 @@ def test_a_key_that_leads_through_another_is_refused(form: str, keys: list[str],
 @pytest.mark.parametrize("form", FOLDERS)
 def test_a_folder_with_a_checkpoint_is_replaced_only_if_that_is_asked_for(form: str, tmp_path: Path) -> None:
     sv.save(tmp_path / "ck", {"t": np.arange(3)}, format=form)
-    with pytest.raises(TargetExists, match="cannot do in one step"):
+    with pytest.raises(TargetExists, match="in between leaves no checkpoint"):
         sv.save(tmp_path / "ck", {"u": np.arange(4)}, format=form)
     sv.save(tmp_path / "ck", {"u": np.arange(4)}, format=form, force=True)
     assert [*sv.load(tmp_path / "ck")] == ["u"]
@@ -196,3 +196,21 @@ def test_a_place_that_is_not_on_a_local_disk_is_refused_before_anything_is_writt
     bucket: Any = SimpleNamespace(path="s3://bucket/ck", local_path=None, names=list)
     with pytest.raises(UnsupportedError, match="s3://bucket/ck"):
         format_named(form).create(bucket, "", assignment_of([whole("t", np.arange(3))]), Metadata(), "g1")
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("target", ["shardvar", "torch", "zarr", "orbax"])
+def test_a_folder_of_arrays_is_resharded(form: str, target: str, tmp_path: Path) -> None:
+    """Its files are in folders, and an item of a step is in one more."""
+    tensors = {"a.w": np.arange(6).reshape(2, 3), "b": np.float32(1)}
+    sv.save(tmp_path / "ck", tensors, format=form, partition={"a.w": 2})
+    sources = [tmp_path / "ck"]
+    if form == "orbax":
+        (tmp_path / "run" / "7").mkdir(parents=True)
+        (tmp_path / "run" / "7" / "_CHECKPOINT_METADATA").write_bytes(b"{}")
+        (tmp_path / "ck").rename(tmp_path / "run" / "7" / "default")
+        sources = [tmp_path / "run" / "7", tmp_path / "run" / "7" / "default"]
+    for number, source in enumerate(sources):
+        report = sv.reshard(source, tmp_path / f"copy{number}", format=target)
+        assert report.num_slices == 3
+        assert sv.diff(source, tmp_path / f"copy{number}").equal

@@ -279,7 +279,7 @@ def test_without_hypothesis_the_remedy_is_told() -> None:
     done = without_hypothesis("from shardvar.testing import ids")
     assert done.returncode == 1
     assert (
-        'shardvar.testing.ids needs Hypothesis, which is not installed. Run: pip install "shardvar[testing]"'
+        "shardvar.testing.ids needs Hypothesis, which is not installed. Install it: pip install 'shardvar[testing]'."
         in done.stderr
     )
 

@@ -90,7 +90,7 @@ MUTANTS = [
         "resumed-whatever-metadata",
         "A finished file is taken up although the metadata in it are no longer those of the source.",
         "checkpoint/reshard.py",
-        "repr((work.assignment.num_files, work.metadata))",
+        "repr((work.assignment.num_files, work.metadata, transposed))",
         "repr(work.assignment.num_files)",
         "resumed::test_files_of_other_metadata_are_written_anew",
     ),

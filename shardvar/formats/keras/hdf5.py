@@ -126,7 +126,7 @@ def _library() -> Any:
         import h5py
     except ImportError:
         cause = "HDF5 files, which Keras writes, are read by h5py, which is not installed."
-        raise MissingExtra(cause, "Run: pip install 'shardvar[keras]'") from None
+        raise MissingExtra(cause, "Install it: pip install 'shardvar[keras]'.") from None
     return h5py
 
 
@@ -307,7 +307,7 @@ class _Walk:
         return name, bool(kind.equal(usual))
 
     def _short_text(self, owner: Any, name: str) -> str:
-        """Return an attribute that is a short text; empty if there is no such."""
+        """Return an attribute that is a short text; empty if it is missing."""
         h5a = self.library.h5a
         if not h5a.exists(owner.id, name.encode()):
             return ""

@@ -242,8 +242,8 @@ class Reader:
 def open_checkpoint(path: Path, *, dequantize: bool = False) -> Reader:
     """Open a checkpoint for reading. Formats with an index open in constant time, however many tensors they hold.
 
-    ``path`` is a prefix, an index file, a directory, or one of the data files. Quantised blocks (GGUF) are bytes, or
-    with ``dequantize`` the numbers that they stand for, as float32. ``CheckpointNotFound``;
+    ``path`` is a prefix, an index file, a directory, one of the data files, or the URL of one. Quantised blocks (GGUF)
+    are bytes, or with ``dequantize`` the numbers that they stand for, as float32. ``CheckpointNotFound``;
     ``AmbiguousPath``; ``MalformedCheckpoint``, ``CorruptCheckpoint`` and the like where the index is damaged.
     """
     found = find_checkpoint(path)

@@ -41,7 +41,7 @@ def save(
 ) -> WriteReport:
     """Write arrays as a checkpoint and commit it; return a report of what was written.
 
-    ``path`` is a prefix; for formats of one file its name, and for formats of folders the folder. ``format``
+    ``path`` is a prefix; for formats of one file its name, for formats of folders the folder; or a URL. ``format``
     defaults to what the ending of ``path`` says (``.safetensors``, ``.npz``), else to ``"shardvar"``. ``partition``
     says into which slices tensors are cut: a number of parts along the first axis, counts per axis, a
     ``PartitionSpec``, a ``Partition``, a ``Layout``, whose regions are stored once each, a partitioner, or a mapping

@@ -88,7 +88,8 @@ class Chunks:
     @property
     def is_guarded(self) -> bool:
         """Return True if checksums cover every element."""
-        return self.metadata.is_guarded and bool(self.is_present.all())
+        # An array without elements has nothing to guard.
+        return self.metadata.is_guarded and bool((self.is_present | (self.shape == 0).any(axis=1)).all())
 
 
 @dataclass(frozen=True, slots=True)

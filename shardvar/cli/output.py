@@ -31,8 +31,8 @@ _WIDEST = 60
 """The width up to which plain columns are padded; a longer cell pushes the rest of its row to the right."""
 
 
-def print_json(value: dict[str, Any]) -> None:
-    """Print one JSON object, in ASCII, so that every key survives any terminal and pipe."""
+def print_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
+    """Print one JSON object, or a list of them, in ASCII, so that every key survives any terminal and pipe."""
     print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
 
 

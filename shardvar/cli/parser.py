@@ -199,7 +199,9 @@ def _add_verify(commands: "Commands[Parser]") -> None:
         "check every checksum, region and file of a checkpoint",
         ["model", "runs/7/ckpt-1200.index", "model.safetensors --json"],
     )
-    _add_path(parser)
+    parser.add_argument("path", metavar="PATH", nargs="+", help=_PATH + "; several are verified one by one")
+    parser.add_argument("--latest", action="store_true", help="the newest checkpoint in the folder PATH")
+    parser.add_argument("--quiet", action="store_true", help="print nothing of checkpoints that are right")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a tensor has no checksum in its format")
     parser.add_argument("--against", metavar="FILE", help="compare with this manifest, not with the one beside PATH")
 

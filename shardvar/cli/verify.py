@@ -6,25 +6,44 @@
 """
 
 from argparse import Namespace
+from typing import Any
 
 from shardvar.checkpoint.reader import open_checkpoint
-from shardvar.checkpoint.reports import VerifyReport
+from shardvar.checkpoint.reports import SCHEMA, VerifyReport
 from shardvar.checkpoint.verify import verify
-from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_path
+from shardvar.cli.output import count, human_size, note, one_line, print_json, progress, short_path
 from shardvar.cli.problems import print_problems
-from shardvar.errors import CheckpointError
+from shardvar.errors import ArgumentError, CheckpointError
 
 _OK, _NO, _NOT_VERIFIED = 0, 1, 3
 
 
 def execute(arguments: Namespace) -> int:
-    """Verify, print the report and return its exit code."""
-    report = verify_with_progress(arguments.path, arguments.against)
+    """Verify, print the reports and return the largest of their exit codes."""
+    paths, strict = arguments.path, arguments.strict
+    if len(paths) > 1 and arguments.against is not None:
+        raise ArgumentError("A manifest is of one checkpoint, and several were given.", "Give one PATH.")
+    told: list[dict[str, Any]] = []
+    codes: list[int] = []
+    for path in paths:
+        try:
+            report = verify_with_progress(path, arguments.against)
+        except CheckpointError as error:
+            # Of several, one that cannot be opened hides no other.
+            if len(paths) == 1:
+                raise
+            note(f"error: {one_line(error.cause)}")
+            fields = {"kind": type(error).__name__, "cause": error.cause, "remedy": error.remedy}
+            told.append({"schema": SCHEMA, "path": path, "error": fields})
+            codes.append(_NOT_VERIFIED)
+            continue
+        codes.append(code_of_report(report, strict))
+        told.append(report.to_json())
+        if not arguments.json and (codes[-1] or not arguments.quiet):
+            print_report(report, strict)
     if arguments.json:
-        print_json(report.to_json())
-    else:
-        print_report(report, arguments.strict)
-    return code_of_report(report, arguments.strict)
+        print_json(told[0] if len(paths) == 1 else told)
+    return max(codes)
 
 
 def code_of_report(report: VerifyReport, strict: bool = False) -> int:

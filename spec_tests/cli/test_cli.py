@@ -1,5 +1,6 @@
 """The command line: what each command prints and with which code it leaves, whatever it is given."""
 
+import json
 import os
 import re
 import shlex
@@ -594,3 +595,22 @@ def test_start_up_loads_nothing_that_help_does_not_need() -> None:
 def test_a_pipe_needs_no_rich(tmp_path: Path) -> None:
     path = saved(tmp_path)
     assert "rich" not in modules_after("inspect", str(path))
+
+
+def test_verify_of_several_has_the_largest_code_and_hides_none(tmp_path: Path, run: Run) -> None:
+    """A checkpoint that is damaged or lost keeps no other from being verified."""
+    for name in ("one", "two"):
+        sv.save(tmp_path / f"{name}.npz", {"w": np.arange(900.0)})
+    good, bad, lost = tmp_path / "one.npz", tmp_path / "two.npz", tmp_path / "lost.npz"
+    octets = bytearray(bad.read_bytes())
+    octets[3000] ^= 1
+    bad.write_bytes(octets)
+    both = run("verify", good, bad)
+    assert both.code == 1 and "ok: " in both.out and "1 problem in" in both.out
+    assert (run("verify", good, "--quiet").code, run("verify", good, good, "--quiet").out) == (0, "")
+    quiet = run("verify", good, bad, lost, "--quiet")
+    assert quiet.code == 3 and "ok: " not in quiet.out and "1 problem in" in quiet.out and "lost.npz" in quiet.err
+    told = json.loads(run("verify", lost, good, bad, "--json").out)
+    assert [each.get("ok") for each in told] == [None, True, False]
+    assert told[0]["error"]["kind"] == "CheckpointNotFound" and run("verify", good, "--json").json["ok"] is True
+    assert run("verify", good, bad, "--against", good).code == 2

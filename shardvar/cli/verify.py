@@ -33,6 +33,7 @@ def execute(arguments: Namespace) -> int:
             if len(paths) == 1:
                 raise
             note(f"error: {one_line(error.cause)}")
+            note(f"hint: {one_line(error.remedy)}")
             fields = {"kind": type(error).__name__, "cause": error.cause, "remedy": error.remedy}
             told.append({"schema": SCHEMA, "path": path, "error": fields})
             codes.append(_NOT_VERIFIED)

@@ -16,7 +16,8 @@
     ├── TargetExists (FileExistsError)          the caller's: something would be overwritten
     ├── StillSaving (TimeoutError)              the caller's: a save did not finish in the time it was waited for
     ├── StorageError (OSError)                  the machine's: disk full, permission denied
-    │   └── LockHeld                            another writer is writing the same checkpoint
+    │   ├── LockHeld                            another writer is writing the same checkpoint
+    │   └── WorkerLost                          a process that worked for this one has ended
     └── CheckpointError                         the checkpoint's
         ├── CheckpointNotFound (FileNotFoundError)  the path has no checkpoint
         ├── MalformedCheckpoint (ValueError)        it cannot be decoded
@@ -136,6 +137,10 @@ class StorageError(ShardvarError, OSError):
 
 class LockHeld(StorageError):
     """Another writer, in this process or in another one, is writing the same checkpoint."""
+
+
+class WorkerLost(StorageError):
+    """A worker of an executor ended, or its executor was shut down; the files that were finished stay."""
 
 
 class CheckpointError(ShardvarError):

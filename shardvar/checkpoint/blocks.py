@@ -55,8 +55,12 @@ class Blocks:
     @classmethod
     def of(cls, reader: Reader) -> Self:
         """The tensors of a reader."""
-        entries = reader.entries()
-        return cls(reader.source, entries, *entries.slices.by_tensor(), entries.slices.nbytes_of_tensors())
+        return cls.of_entries(reader.source, reader.entries())
+
+    @classmethod
+    def of_entries(cls, source: Source, entries: EntryTable) -> Self:
+        """The tensors of some entries of a source."""
+        return cls(source, entries, *entries.slices.by_tensor(), entries.slices.nbytes_of_tensors())
 
     @property
     def tensors(self) -> TensorTable:

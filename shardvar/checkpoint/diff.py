@@ -5,20 +5,25 @@ It compares keys, dtypes, shapes, and then values. Both checkpoints are walked t
 cannot be read is named with its error, and hides no other.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from shardvar._version import __version__
 from shardvar.checkpoint.arguments import check_mapping
 from shardvar.checkpoint.blocks import Blocks, batches
 from shardvar.checkpoint.comparison import DiffReport, TensorDifference, Unreadable, ValueDifference
 from shardvar.checkpoint.distances import Difference, are_comparable, compare_arrays, only_bytes, products_of_same
-from shardvar.checkpoint.locate import Path
+from shardvar.checkpoint.executors import Opening, Payloads, check_executor, portions, run_tasks
+from shardvar.checkpoint.locate import Location, Path, find_checkpoint
 from shardvar.checkpoint.numbers import is_number
 from shardvar.checkpoint.products import Products
-from shardvar.checkpoint.reader import Reader, open_checkpoint
+from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names, select_keys
 from shardvar.checkpoint.tolerance import Tolerance
 from shardvar.engine.pool import BLOCK_NBYTES, Progress, run_ahead
@@ -38,16 +43,17 @@ def diff(
     atol: float | None = None,
     close: bool = False,
     ignore_dtype: bool = False,
+    executor: Executor | None = None,
 ) -> DiffReport:
     """Compare two checkpoints, tensor by tensor and element by element; formats, slices and files do not matter.
 
     Elements are the same if their bits are; see ``compare_arrays`` for NaNs, zeros and other dtypes. With ``rtol`` or
     ``atol``, those that are further apart differ, and with ``close`` those beyond the tolerances of their dtypes
     (``checkpoint.tolerance``). ``rename`` gives keys of ``a`` the names that they have in ``b``, as in ``sv.reshard``;
-    ``filter`` and ``exclude`` are globs of these names. With ``ignore_dtype`` dtypes may differ. Reads and
-    verifies every payload of the tensors that both have with one shape. A tensor that is damaged is listed as
-    unreadable; the errors of ``open_checkpoint`` are raised. ``progress`` is called with the payload
-    bytes that were compared, of both. Memory: some blocks of 4 MiB, whatever the size of a tensor.
+    ``filter`` and ``exclude`` are globs of these names. With ``ignore_dtype`` dtypes may differ. Every payload of the
+    tensors that both have with one shape is verified. A damaged tensor is listed as unreadable; the errors of
+    ``open_checkpoint`` are raised. ``progress`` is called with the payload bytes that were compared, of both. Workers
+    of ``executor`` compare the tensors. Memory: some blocks of 4 MiB.
 
     >>> import numpy as np, tempfile, os
     >>> from shardvar.checkpoint.save import save
@@ -58,22 +64,37 @@ def diff(
     """
     tolerance = Tolerance.of(rtol, atol, close)
     check_mapping(rename or {}, "names to names")
+    check_executor(executor)
     with ExitStack() as stack:
-        readers = [stack.enter_context(open_checkpoint(path)) for path in (a, b)]
-        names = dict(zip(new_names(readers[0].keys(), rename or {}), readers[0].keys(), strict=True))
-        chosen = select_keys(list(dict.fromkeys([*names, *readers[1]])), filter, exclude)
-        names = {name: key for name, key in names.items() if name in chosen}
+        found = [find_checkpoint(path) for path in (a, b)]
+        readers = [stack.enter_context(Reader(each.path, each.format.name, each.open())) for each in found]
+        names, keys = _choose(readers[0], readers[1], filter, exclude, rename or {})
         walk = _Walk(Blocks.of(readers[0]), Blocks.of(readers[1]), names, tolerance, ignore_dtype, progress)
-        return _report(readers[0], readers[1], walk, [key for key in readers[1] if key in chosen])
+        return _report(readers[0], readers[1], walk, keys, _comparer(walk, executor, found))
 
 
 def compare_readers(a: Reader, b: Reader, keys: list[str]) -> DiffReport:
     """Compare the tensors of some keys of two open checkpoints, which both have, bit by bit."""
     walk = _Walk(Blocks.of(a), Blocks.of(b), {key: key for key in keys}, None, False, lambda _nbytes: None)
-    return _report(a, b, walk, keys)
+    return _report(a, b, walk, keys, walk.compare)
 
 
-def _report(a: Reader, b: Reader, walk: "_Walk", keys_b: list[str]) -> DiffReport:
+def _choose(
+    a: Reader,
+    b: Reader,
+    filter: str | Iterable[str] | None,
+    exclude: str | Iterable[str] | None,
+    rename: Mapping[str, str],
+) -> tuple[dict[str, str], list[str]]:
+    """The keys of the first that are compared, by their new names, and those of the second."""
+    names = dict(zip(new_names(a.keys(), rename), a.keys(), strict=True))
+    chosen = select_keys(list(dict.fromkeys([*names, *b])), filter, exclude)
+    return {name: key for name, key in names.items() if name in chosen}, [key for key in b if key in chosen]
+
+
+def _report(
+    a: Reader, b: Reader, walk: "_Walk", keys_b: list[str], compare: Callable[[list[str]], object]
+) -> DiffReport:
     keys_a = list(walk.names)
     in_a, in_b = set(keys_a), set(keys_b)
     common = {key: row for row, key in enumerate(keys_a) if key in in_b}
@@ -84,7 +105,7 @@ def _report(a: Reader, b: Reader, walk: "_Walk", keys_b: list[str]) -> DiffRepor
                 walk.fail(key, side, reader.faults[stored])
     failed = {key for key, _ in walk.unreadable}
     # Move: the values of the others, which may turn out to be damaged too.
-    walk.compare([key for key in common if key not in failed])
+    compare([key for key in common if key not in failed])
     failed = {key for key, _ in walk.unreadable}
     return DiffReport(
         path_a=a.path,
@@ -214,6 +235,43 @@ class _Walk:
         if values is not None or is_other_dtype or is_unlike or shape != b.shape(other):
             kinds = a.dtype(row), b.dtype(other), shape, b.shape(other)
             self.differences[key] = TensorDifference(key, *kinds, values)
+
+
+def _comparer(walk: _Walk, executor: Executor | None, found: Sequence[Location]) -> Callable[[list[str]], object]:
+    """Return what compares the tensors of some keys, here or by the workers of an executor."""
+    return walk.compare if executor is None else partial(_compare_elsewhere, walk, executor, found)
+
+
+def _compare_elsewhere(walk: _Walk, executor: Executor, found: Sequence[Location], keys: list[str]) -> None:
+    """Compare the tensors of these keys by the workers of an executor."""
+    rows_a, rows_b = walk.a.tensors.rows(), walk.b.tensors.rows()
+    pairs = np.array([(rows_a[walk.names[key]], rows_b[key]) for key in keys], np.int64).reshape(-1, 2)
+    openings = [Opening(each) for each in found]
+
+    def calls() -> Iterator[tuple[Callable[..., Any], tuple[object, ...]]]:
+        for rows in portions(walk.a.nbytes[pairs[:, 0]] + walk.b.nbytes[pairs[:, 1]]):
+            sides = [
+                Payloads.of(opening, blocks.source, blocks.entries_of(column.tolist()))
+                for opening, blocks, column in zip(openings, (walk.a, walk.b), pairs[rows].T, strict=True)
+            ]
+            names = {keys[row]: walk.names[keys[row]] for row in rows.tolist()}
+            yield compare_portion, (__version__, *sides, names, walk.tolerance, walk.ignore_dtype)
+
+    for differences, unreadable, nbytes in run_tasks(executor, calls()):
+        walk.differences.update(differences)
+        walk.unreadable.update(unreadable)
+        walk.progress(nbytes)
+
+
+def compare_portion(
+    version: str, a: Payloads, b: Payloads, names: Mapping[str, str], tolerance: Tolerance | None, ignore_dtype: bool
+) -> tuple[dict[str, TensorDifference], dict[tuple[str, str], Unreadable], int]:
+    """Compare some tensors, in a worker; return the differences, those that are unreadable, and the payload bytes."""
+    with a.opened(version) as source_a, b.opened(version) as source_b:
+        blocks = Blocks.of_entries(source_a, a.entries), Blocks.of_entries(source_b, b.entries)
+        walk = _Walk(*blocks, names, tolerance, ignore_dtype, lambda _: None)
+        walk.compare(list(names))
+        return walk.differences, walk.unreadable, sum(int(each.nbytes.sum()) for each in blocks)
 
 
 def _placed(found: Difference, shape: tuple[int, ...]) -> ValueDifference:

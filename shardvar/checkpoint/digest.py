@@ -19,14 +19,17 @@ Leaves are why one tensor of many GiB is digested by several threads, and a part
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardvar._version import __version__
 from shardvar.checkpoint.blocks import Blocks, batches
-from shardvar.checkpoint.locate import Path
-from shardvar.checkpoint.reader import Reader, open_checkpoint
+from shardvar.checkpoint.executors import Opening, Payloads, check_executor, portions, run_tasks
+from shardvar.checkpoint.locate import Path, find_checkpoint
+from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA
 from shardvar.engine.pool import BLOCK_NBYTES, Progress, bytes_of, run_all
 from shardvar.errors import READ_ERRORS, ReadError
@@ -84,12 +87,12 @@ class DigestReport:
         }
 
 
-def digest(path: Path, progress: Progress = lambda _nbytes: None) -> DigestReport:
+def digest(path: Path, progress: Progress = lambda _nbytes: None, *, executor: Executor | None = None) -> DigestReport:
     """Return the digests of a checkpoint's tensors, which no format, slicing or number of files changes.
 
     A tensor that cannot be read has no digest and is listed with its error; the errors of ``open_checkpoint`` are
-    raised. ``progress`` is called with the payload bytes that were read. Memory: some blocks of 4 MiB, whatever the
-    size of a tensor, and the largest string tensor.
+    raised. ``progress`` is called with the payload bytes that were read. With ``executor`` its workers read and hash,
+    some tensors a task. Memory: some blocks of 4 MiB, whatever the size of a tensor, and the largest string tensor.
 
     >>> import numpy as np, tempfile, os
     >>> from shardvar.checkpoint.save import save
@@ -101,15 +104,45 @@ def digest(path: Path, progress: Progress = lambda _nbytes: None) -> DigestRepor
     >>> digest(one).checkpoint[:16]
     '5016dfa65c8aa69f'
     """
-    with open_checkpoint(path) as reader:
-        return digest_reader(reader, progress)
+    check_executor(executor)
+    found = find_checkpoint(path)
+    with Reader(found.path, found.format.name, found.open()) as reader:
+        if executor is None:
+            return digest_reader(reader, progress)
+        return _digest_elsewhere(reader, executor, Opening(found), progress)
 
 
 def digest_reader(reader: Reader, progress: Progress = lambda _nbytes: None) -> DigestReport:
     """Return the digests of an open checkpoint's tensors."""
     walk = _Walk(Blocks.of(reader), progress, dict(reader.faults))
-    tensors = walk.digests()
-    errors = {key: walk.errors[key] for key in reader if key in walk.errors}
+    return _report(reader, walk.digests(), walk.errors)
+
+
+def _digest_elsewhere(reader: Reader, executor: Executor, opening: Opening, progress: Progress) -> DigestReport:
+    """The digests by the workers of an executor."""
+    blocks, errors = Blocks.of(reader), dict[str, ReadError](reader.faults)
+    keys = blocks.tensors.keys
+    rows = np.array([row for row, key in enumerate(keys) if key not in errors], dtype=np.int64)
+    tensors: dict[str, str] = {}
+    wanted = (blocks.entries_of(rows[chosen].tolist()) for chosen in portions(blocks.nbytes[rows]))
+    calls = ((digest_portion, (__version__, Payloads.of(opening, reader.source, entries))) for entries in wanted)
+    for found, failed, nbytes in run_tasks(executor, calls):
+        tensors |= found
+        errors |= failed
+        progress(nbytes)
+    return _report(reader, tensors, errors)
+
+
+def digest_portion(version: str, payloads: Payloads) -> tuple[dict[str, str], dict[str, ReadError], int]:
+    """Return the digests of some tensors in a worker, the errors of others, and the payload bytes."""
+    with payloads.opened(version) as source:
+        blocks = Blocks.of_entries(source, payloads.entries)
+        walk = _Walk(blocks, lambda _: None, {})
+        return walk.digests(), walk.errors, int(blocks.nbytes.sum())
+
+
+def _report(reader: Reader, tensors: Mapping[str, str], failed: Mapping[str, ReadError]) -> DigestReport:
+    errors = {key: failed[key] for key in reader if key in failed}
     return DigestReport(
         reader.path,
         reader.format,

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,6 +19,7 @@ import numpy as np
 from shardvar.checkpoint.arguments import check_mapping, check_policy, check_string
 from shardvar.checkpoint.carried import find_objects, read_texts
 from shardvar.checkpoint.conversions import Conversions, stored_entries
+from shardvar.checkpoint.executors import Opening, check_executor, runner_of
 from shardvar.checkpoint.joining import open_sources
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint, find_target, is_same
 from shardvar.checkpoint.reader import Reader
@@ -53,27 +55,27 @@ def reshard(
     keep_going: bool = False,
     force: bool = False,
     dry_run: bool = False,
+    executor: Executor | None = None,
     progress: Progress = lambda _nbytes: None,
 ) -> WriteReport:
-    """Write the checkpoint at ``source`` anew at ``target``; return a report. With ``dry_run``, write nothing.
+    """Write a checkpoint anew at ``target``, in bounded memory; return a report. With ``dry_run``, write nothing.
 
-    Several sources become one (``checkpoint.joining``): ``concat`` maps globs of keys to the axis along which their
-    parts follow each other, in the order of the sources; other tensors must be the same in all. ``format`` defaults to
-    what the ending of ``target`` says, else to that of the source. Tensors keep their slices unless ``partition`` says
-    otherwise (see ``save``), and share one file unless ``policy`` does. ``filter`` and ``exclude`` are globs of keys to
-    take; ``strip_prefix``, ``rename`` and ``add_prefix`` give new names (``checkpoint.renaming``), of which
-    ``transpose`` has globs of matrices. ``cast`` maps such globs to dtypes, or is the dtype of all floating-point
-    tensors. Quantised blocks stay bytes, or with ``dequantize`` become float32. ``TargetExists`` without ``force``; the
-    errors of ``save``. With ``keep_going``, tensors that cannot be read are left out, and ``lost`` in report and
-    metadata. Every checksum is compared before the commit; the source is never touched. Memory: some blocks of 4 MiB,
-    and the plan.
+    Several sources become one: ``concat`` maps globs of keys to the axis along which their parts follow each other, in
+    the given order; others must be the same in all. ``format`` defaults to that of the ending of ``target``, else of
+    the source. Tensors keep their slices and share one file unless ``partition`` and ``policy`` say otherwise (see
+    ``save``). ``filter`` and ``exclude`` are globs of keys to take; ``strip_prefix``, ``rename`` and ``add_prefix``
+    give new names, of which ``transpose`` has globs of matrices. ``cast`` maps such globs to dtypes, or is the dtype of
+    all floating-point tensors. Quantised blocks stay bytes, or with ``dequantize`` become float32. ``TargetExists``
+    without ``force``. With ``keep_going``, unreadable tensors are left out, and ``lost`` in report and metadata. Every
+    checksum is compared before the commit; the source is never touched. Workers of ``executor`` write the files.
     """
     check_policy(policy)
     changes = Changes(filter, exclude, strip_prefix, rename or {}, add_prefix, Conversions(cast, transpose), keep_going)
     plan = partial(plan_checkpoint, policy=policy, partition=partition, force=force)
     found, goal = _find(source, target, format, keep_going)
     with open_sources(found, concat or {}, filter, exclude, dequantize=dequantize) as reader:
-        return _reshard(found, goal, reader, changes, plan, dry_run, progress)
+        move = partial(_move, executor=executor, found=found, dequantize=dequantize, progress=progress)
+        return _reshard(found, goal, reader, changes, plan, None if dry_run else move)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,7 @@ def _reshard(
     reader: Reader,
     changes: Changes,
     plan: Callable[..., WritePlan],
-    dry_run: bool,
-    progress: Progress,
+    move: Callable[..., WriteReport] | None,
 ) -> WriteReport:
     # Plan.
     # Of several sources, the keys were chosen before they were joined.
@@ -115,11 +116,36 @@ def _reshard(
     metadata = replace(metadata, user={**metadata.user, **note_of(lost)})
     work = plan(goal, entries, metadata=metadata, source=payloads)
     generation = _generation(found, reader, payloads, work)
-    if dry_run:
+    if move is None:
         return replace(preview(work, generation), lost=lost)
     # Check, before a directory is made; a write checks again under its lock. Move and commit.
     check_may_write(work)
-    return replace(carry_out(work, payloads, generation, progress), lost=lost)
+    return replace(move(work, payloads, generation), lost=lost)
+
+
+def _move(
+    work: WritePlan,
+    source: Source,
+    generation: str | None,
+    *,
+    executor: Executor | None,
+    found: Sequence[Location],
+    dequantize: bool,
+    progress: Progress,
+) -> WriteReport:
+    """Write the files, here or by the workers of an executor, and commit."""
+    check_executor(executor)
+    if executor is None:
+        return carry_out(work, source, generation, progress)
+    if work.substitutes is not None:
+        cause = "The policy changed values, which are in this process alone."
+        raise UnsupportedError(cause, "Leave the executor out, or give a policy that only assigns slices to files.")
+    if len(found) > 1:
+        raise UnsupportedError("Workers cannot join several sources.", "Leave the executor out, or join them first.")
+    if stored_entries(source, work.entries)[1]:
+        raise UnsupportedError("Workers cannot transpose.", "Leave the executor out, or transpose in another reshard.")
+    runner = runner_of(executor, Opening(found[0], dequantize), source, progress)
+    return carry_out(work, source, generation, progress, runner)
 
 
 def _find(

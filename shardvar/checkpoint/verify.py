@@ -17,11 +17,15 @@ The format says which keys its checksums cover (``formats.protocol``). A tensor 
 compared keeps the report from being ``ok``; one that nothing covers does not, and is named.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
+from shardvar._version import __version__
+from shardvar.checkpoint.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint
 from shardvar.checkpoint.manifest import Manifest, confirm, manifest_beside, manifest_path, read_manifest
 from shardvar.checkpoint.reports import DAMAGED, NOT_VERIFIABLE, OK, Damage, Unverified, VerifyReport
@@ -41,14 +45,20 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.protocol import Finding, Source
-from shardvar.layout.dtypes import STRING, code
+from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import concatenate
 from shardvar.wire import strings
 
 
-def verify(path: Path, progress: Progress = lambda _nbytes: None, *, against: Path | None = None) -> VerifyReport:
+def verify(
+    path: Path,
+    progress: Progress = lambda _nbytes: None,
+    *,
+    against: Path | None = None,
+    executor: Executor | None = None,
+) -> VerifyReport:
     """Check a checkpoint from end to end and return a report of every problem.
 
     A manifest beside the checkpoint, or the one at ``against``, is compared too (``sv.digest``): then formats without
@@ -56,7 +66,8 @@ def verify(path: Path, progress: Progress = lambda _nbytes: None, *, against: Pa
 
     Damage is reported, never raised, in the index too. ``CheckpointNotFound``, ``AmbiguousPath``, ``UnsupportedError``
     and ``StorageError`` are raised: they say nothing about the checkpoint. ``progress`` is called with the payload
-    bytes that were read. Memory: some blocks of 4 MiB, the index, and the largest string tensor.
+    bytes that were read. With ``executor`` its workers read the payloads. Memory: some blocks of 4 MiB, the index, and
+    the largest string tensor.
 
     >>> import numpy as np, tempfile, os
     >>> from shardvar.checkpoint.save import save
@@ -65,6 +76,7 @@ def verify(path: Path, progress: Progress = lambda _nbytes: None, *, against: Pa
     >>> verify(path).ok
     True
     """
+    check_executor(executor)
     found = find_checkpoint(path)
     manifest = None if against is None else read_manifest(against)
     try:
@@ -74,7 +86,7 @@ def verify(path: Path, progress: Progress = lambda _nbytes: None, *, against: Pa
     except CheckpointError as error:
         return VerifyReport(found.path, found.format.name, (_damage(None, None, error),), ())
     try:
-        report = _report(found, source, progress)
+        report = _report(found, source, _checker(executor, found, source, progress))
         return _confirmed(report, found, source, manifest, progress)
     finally:
         source.close()
@@ -92,12 +104,15 @@ def _confirmed(
         return replace(report, damages=(*report.damages, _damage(None, manifest_path(found), error)))
 
 
+_Check = Callable[[EntryTable], dict[int, ReadError]]
+"""Reads the payloads of entries, and returns the errors of those that are damaged, by row."""
+
 _NO_CHECKSUM = "The format keeps no checksum of it: only its structure was verified."
 _UNREAD = (UnsupportedError, IncompleteCheckpoint, MalformedCheckpoint, OutOfBounds)
 """Errors of payloads that were not read to their end."""
 
 
-def _report(found: Location, source: Source, progress: Progress) -> VerifyReport:
+def _report(found: Location, source: Source, check: _Check) -> VerifyReport:
     # Laws.
     tables, damages = _scan(source)
     # An index that cannot be read to its end cannot be asked for its faults either.
@@ -114,7 +129,7 @@ def _report(found: Location, source: Source, progress: Progress) -> VerifyReport
     guarded = _guarded(source, tables, faults)
     read_nbytes = unguarded_nbytes = 0
     for entries in (_readable(unreadable, entries) for entries in tables):
-        errors = check_payloads(source, entries, progress)
+        errors = check(entries)
         problems += [(entries.slices.key(row), _file(source, entries, row), errors[row]) for row in sorted(errors)]
         nbytes = _read_nbytes(entries, errors)
         read_nbytes += sum(nbytes.values())
@@ -281,6 +296,35 @@ def check_payloads(
         except READ_ERRORS as error:
             errors[row] = error
     return errors
+
+
+def _checker(executor: Executor | None, found: Location, source: Source, progress: Progress) -> _Check:
+    """Return what reads every payload, here or by the workers of an executor."""
+    if executor is None:
+        return partial(check_payloads, source, progress=progress)
+    return partial(_check_elsewhere, executor, Opening(found), source, progress)
+
+
+def _check_elsewhere(
+    executor: Executor, opening: Opening, source: Source, progress: Progress, entries: EntryTable
+) -> dict[int, ReadError]:
+    """Read every payload by the workers of an executor; the error of each row that is damaged."""
+
+    def calls() -> Iterator[tuple[Callable[..., tuple[Ints, dict[int, ReadError]]], tuple[object, ...]]]:
+        for rows in portions(entries.slices.nbytes):
+            yield check_portion, (__version__, Payloads.of(opening, source, entries.take(rows)), rows)
+
+    errors: dict[int, ReadError] = {}
+    for rows, found in run_tasks(executor, calls()):
+        errors |= {int(rows[row]): error for row, error in found.items()}
+        progress(int(entries.slices.nbytes[rows].sum()))
+    return errors
+
+
+def check_portion(version: str, payloads: Payloads, rows: Ints) -> tuple[Ints, dict[int, ReadError]]:
+    """Read some payloads, in a worker; return their rows, and the errors by their positions among these."""
+    with payloads.opened(version) as source:
+        return rows, check_payloads(source, payloads.entries)
 
 
 def check_values(source: Source, entries: EntryTable, row: int) -> None:

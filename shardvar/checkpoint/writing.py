@@ -24,7 +24,7 @@ from shardvar.checkpoint.reports import WriteReport
 from shardvar.engine.arrays import ArraySource
 from shardvar.engine.files import FileTask
 from shardvar.engine.pool import BLOCK_NBYTES, WORKERS, Progress
-from shardvar.engine.write import JOURNAL, file_tasks, write_checkpoint
+from shardvar.engine.write import JOURNAL, FileRunner, file_tasks, write_checkpoint
 from shardvar.errors import (
     ArgumentError,
     CheckpointError,
@@ -155,7 +155,9 @@ def _check_grids(cut: SliceTable, partition: Partitions, form: str) -> None:
         )
 
 
-def carry_out(work: WritePlan, source: Source, generation: str | None, progress: Progress) -> WriteReport:
+def carry_out(
+    work: WritePlan, source: Source, generation: str | None, progress: Progress, runner: FileRunner | None = None
+) -> WriteReport:
     """Write and commit. A ``generation`` that says what is written lets a second run go on where a first was killed."""
     target = work.target
     for each in work.decision.exceeding:
@@ -169,7 +171,8 @@ def carry_out(work: WritePlan, source: Source, generation: str | None, progress:
         # Check, and plan.
         sink, tasks = _prepare(work, generation, free)
         # Move, and commit.
-        summary = write_checkpoint(tasks, source, sink, resume=generation is not None, progress=progress)
+        resume = generation is not None
+        summary = write_checkpoint(tasks, source, sink, resume=resume, progress=progress, runner=runner)
     return replace(report_of(work, free), reused_files=summary.reused, dry_run=False)
 
 

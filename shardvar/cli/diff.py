@@ -8,6 +8,7 @@ from shardvar.cli.output import note, print_json, progress, short_path
 from shardvar.cli.usage import parse_renames
 from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.view import check_target, write_diff_page
+from shardvar.cli.workers import executor_of
 
 _EQUAL, _DIFFERENT, _UNREADABLE = 0, 1, 3
 
@@ -17,7 +18,10 @@ def execute(arguments: Namespace) -> int:
     a, b = arguments.a, arguments.b
     if arguments.html:
         check_target(arguments.html)
-    with progress("comparing", lambda: payload_nbytes(a) + payload_nbytes(b)) as advance:
+    with (
+        executor_of(arguments) as executor,
+        progress("comparing", lambda: payload_nbytes(a) + payload_nbytes(b)) as advance,
+    ):
         report = diff(
             a,
             b,
@@ -29,6 +33,7 @@ def execute(arguments: Namespace) -> int:
             atol=arguments.atol,
             close=arguments.close,
             ignore_dtype=arguments.ignore_dtype,
+            executor=executor,
         )
     if arguments.sort == "change":
         report = report.by_change()

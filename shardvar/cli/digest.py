@@ -6,11 +6,13 @@
 """
 
 from argparse import Namespace
+from functools import partial
 
 from shardvar.checkpoint.digest import DigestReport, digest
 from shardvar.checkpoint.manifest import differences, read_manifest, write_manifest
 from shardvar.cli.output import count, note, one_line, print_json, progress, short_name, short_path
 from shardvar.cli.verify import payload_nbytes
+from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError
 
 _SAME, _DIFFERENT, _UNREADABLE = 0, 1, 3
@@ -21,8 +23,9 @@ def execute(arguments: Namespace) -> int:
     if arguments.force and not arguments.write:
         raise ArgumentError("--force replaces a manifest, and none is written.", "Add --write, or leave --force out.")
     manifest = read_manifest(arguments.against) if arguments.against else None
-    with progress("reading", lambda: payload_nbytes(arguments.path)) as advance:
-        report = digest(arguments.path, advance)
+    total = partial(payload_nbytes, arguments.path)
+    with executor_of(arguments) as executor, progress("reading", total) as advance:
+        report = digest(arguments.path, advance, executor=executor)
     found = {} if manifest is None else differences(manifest, report)
     fields = report.to_json()
     if manifest is not None:

@@ -192,6 +192,11 @@ def _add_view(commands: "Commands[Parser]") -> None:
     parser.add_argument("--stats", action="store_true", help="compute statistics and histograms (reads all values)")
 
 
+def _add_workers(parser: Parser) -> None:
+    parser.add_argument("--workers", metavar="N", help="work in N processes (default: a few threads)")
+    parser.add_argument("--dask", metavar="ADDRESS", help="work on the Dask cluster of the scheduler at ADDRESS")
+
+
 def _add_verify(commands: "Commands[Parser]") -> None:
     parser = _add_command(
         commands,
@@ -204,6 +209,7 @@ def _add_verify(commands: "Commands[Parser]") -> None:
     parser.add_argument("--quiet", action="store_true", help="print nothing of checkpoints that are right")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a tensor has no checksum in its format")
     parser.add_argument("--against", metavar="FILE", help="compare with this manifest, not with the one beside PATH")
+    _add_workers(parser)
 
 
 def _add_diff(commands: "Commands[Parser]") -> None:
@@ -217,9 +223,7 @@ def _add_diff(commands: "Commands[Parser]") -> None:
     parser.add_argument("b", metavar="B", help="the checkpoint to compare with")
     parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match GLOB; may be repeated")
     parser.add_argument("--exclude", metavar="GLOB", action="append", help="not the keys that match GLOB; repeatable")
-    parser.add_argument(
-        "--rename", metavar="OLD=NEW", action="append", help="the name in B of a key, or keys by *, of A"
-    )
+    parser.add_argument("--rename", metavar="OLD=NEW", action="append", help="the name in B of a key of A, or by *")
     parser.add_argument("--rtol", metavar="R", type=float, help="elements may differ by R times the magnitude of B's")
     parser.add_argument("--atol", metavar="A", type=float, help="elements may differ by A")
     parser.add_argument("--close", action="store_true", help="with the tolerances of torch.testing.assert_close")
@@ -229,6 +233,7 @@ def _add_diff(commands: "Commands[Parser]") -> None:
     )
     parser.add_argument("--summary", action="store_true", help="print the last line alone")
     parser.add_argument("--html", metavar="FILE", help="also write a page that shows both side by side")
+    _add_workers(parser)
 
 
 def _add_digest(commands: "Commands[Parser]") -> None:
@@ -243,6 +248,7 @@ def _add_digest(commands: "Commands[Parser]") -> None:
     action.add_argument("--write", action="store_true", help="keep the digests beside PATH, where verify compares them")
     action.add_argument("--against", metavar="FILE", help="compare with such a manifest; exit with 1 if they differ")
     parser.add_argument("--force", action="store_true", help="replace the manifest that --write finds")
+    _add_workers(parser)
 
 
 def _add_reshard(commands: "Commands[Parser]") -> None:
@@ -256,13 +262,12 @@ def _add_reshard(commands: "Commands[Parser]") -> None:
             "model model-tf --format tensorflow --shards 'embedding=4' --max-file-size 64MiB --dry-run",
         ],
     )
+    parser.usage = "shardvar reshard SRC... DST [options]"  # the list of the options is long enough
     parser.add_argument("source", metavar="SRC", nargs="+", help="a checkpoint, or several to join")
     parser.add_argument("--latest", action="store_true", help="the newest checkpoint in the folder SRC")
     parser.add_argument("target", metavar="DST", help="the new checkpoint; its ending may select the format")
     parser.add_argument(
-        "--format",
-        metavar="NAME",
-        help="shardvar, torch, safetensors, npz, ... (default: by DST, or as SRC)",
+        "--format", metavar="NAME", help="shardvar, torch, safetensors, npz, ... (default: by DST, or as SRC)"
     )
     _add_cuts(parser)
     _add_names(parser)
@@ -277,9 +282,7 @@ def _add_conversions(parser: Parser) -> None:
         action="append",
         help="join the parts that several SRC hold, along AXIS",
     )
-    parser.add_argument(
-        "--transpose", metavar="GLOB", action="append", help="exchange the axes of matrices; repeatable"
-    )
+    parser.add_argument("--transpose", metavar="GLOB", action="append", help="exchange the axes of matrices")
     parser.add_argument(
         "--cast",
         metavar="[GLOB=]DTYPE",
@@ -290,7 +293,7 @@ def _add_conversions(parser: Parser) -> None:
 
 
 def _add_writing(parser: Parser) -> None:
-    """Add the options of the write itself."""
+    _add_workers(parser)
     parser.add_argument("--keep-going", action="store_true", help="leave out tensors that cannot be read; exit with 1")
     parser.add_argument("--dry-run", action="store_true", help="print what would be written, and write nothing")
     parser.add_argument(

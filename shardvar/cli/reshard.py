@@ -8,6 +8,7 @@ from shardvar.cli.cuts import parse_mesh, parse_shards
 from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_name, short_path
 from shardvar.cli.usage import parse_axes, parse_casts, parse_count, parse_renames, parse_size
 from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, verify_with_progress
+from shardvar.cli.workers import executor_of
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, ShardByDevicePolicy, TablePolicy
 
 _LOST = 1
@@ -21,7 +22,10 @@ def execute(arguments: Namespace) -> int:
     rename = parse_renames(arguments.rename or (), arguments.rename_file)
     cast = parse_casts(arguments.cast or ())
     concat = parse_axes(arguments.concat or ())
-    with progress("resharding", lambda: sum(map(payload_nbytes, arguments.source))) as advance:
+    with (
+        executor_of(arguments) as executor,
+        progress("resharding", lambda: sum(map(payload_nbytes, arguments.source))) as advance,
+    ):
         report = reshard(
             arguments.source,
             arguments.target,
@@ -40,6 +44,7 @@ def execute(arguments: Namespace) -> int:
             keep_going=arguments.keep_going,
             force=arguments.force,
             dry_run=arguments.dry_run,
+            executor=executor,
             progress=advance,
         )
     verified = verify_with_progress(report.path) if arguments.verify and not report.dry_run else None

@@ -6,6 +6,7 @@
 """
 
 from argparse import Namespace
+from concurrent.futures import Executor
 from typing import Any
 
 from shardvar.checkpoint.reader import open_checkpoint
@@ -13,6 +14,7 @@ from shardvar.checkpoint.reports import SCHEMA, VerifyReport
 from shardvar.checkpoint.verify import verify
 from shardvar.cli.output import count, human_size, note, one_line, print_json, progress, short_path
 from shardvar.cli.problems import print_problems
+from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError, CheckpointError
 
 _OK, _NO, _NOT_VERIFIED = 0, 1, 3
@@ -20,6 +22,11 @@ _OK, _NO, _NOT_VERIFIED = 0, 1, 3
 
 def execute(arguments: Namespace) -> int:
     """Verify, print the reports and return the largest of their exit codes."""
+    with executor_of(arguments) as executor:
+        return _verify_all(arguments, executor)
+
+
+def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
     paths, strict = arguments.path, arguments.strict
     if len(paths) > 1 and arguments.against is not None:
         raise ArgumentError("A manifest is of one checkpoint, and several were given.", "Give one PATH.")
@@ -27,7 +34,7 @@ def execute(arguments: Namespace) -> int:
     codes: list[int] = []
     for path in paths:
         try:
-            report = verify_with_progress(path, arguments.against)
+            report = verify_with_progress(path, arguments.against, executor)
         except CheckpointError as error:
             # Of several, one that cannot be opened hides no other.
             if len(paths) == 1:
@@ -56,10 +63,10 @@ def code_of_report(report: VerifyReport, strict: bool = False) -> int:
     return _NO if strict and report.unguarded else _OK
 
 
-def verify_with_progress(path: str, against: str | None = None) -> VerifyReport:
+def verify_with_progress(path: str, against: str | None = None, executor: Executor | None = None) -> VerifyReport:
     """Verify a checkpoint, with a progress bar at a terminal."""
     with progress("verifying", lambda: payload_nbytes(path)) as advance:
-        return verify(path, advance, against=against)
+        return verify(path, advance, against=against, executor=executor)
 
 
 def payload_nbytes(path: str) -> int:

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -48,6 +49,8 @@ def block_ranges(start: int, stop: int, step: int | None = None) -> Iterator[tup
 
 def run_all(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Done]:
     """Return ``function`` of every item, in order, by threads, a bounded number ahead. The first error stops them."""
+    if getattr(_local, "is_alone", False):
+        return run_in_order(function, items)
     done: list[Done] = []
     pending: deque[Future[Done]] = deque()
     with ThreadPoolExecutor(WORKERS) as executor:
@@ -69,6 +72,16 @@ def run_all(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Don
             for future in pending:
                 future.cancel()
     return done
+
+
+@contextmanager
+def in_this_thread() -> Iterator[None]:
+    """Within, ``run_all`` does all its work in this thread: the executor that called it has workers enough."""
+    before, _local.is_alone = getattr(_local, "is_alone", False), True
+    try:
+        yield
+    finally:
+        _local.is_alone = before
 
 
 def run_ahead(items: Iterator[Work]) -> Iterator[Work]:

@@ -10,7 +10,7 @@ source turns out to be damaged is nothing kept, since any of the files may have 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -20,11 +20,14 @@ from shardvar.engine.evidence import Evidence, ReadTable
 from shardvar.engine.files import FileReport, FileTask, read_checksums, run_task
 from shardvar.engine.moves import integers_of_ranges
 from shardvar.engine.pool import Progress
-from shardvar.errors import CheckpointError, StorageError
+from shardvar.errors import CheckpointError, StorageError, WorkerLost
 from shardvar.formats.protocol import Sink, Source
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.storage.protocol import Storage
+
+FileRunner = Callable[[Sequence[FileTask]], Iterator[tuple[FileTask, FileReport]]]
+"""Runs tasks, here or elsewhere, and yields each with its report once its file is finished, in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +77,18 @@ def write_checkpoint(
     *,
     resume: bool,
     progress: Progress = lambda _: None,
+    runner: FileRunner | None = None,
 ) -> WriteSummary:
-    """Run the tasks, verify what was read, and commit. With ``resume`` finished files are kept and reused."""
+    """Run the tasks, verify what was read, and commit. With ``resume`` finished files are kept and reused.
+
+    Without a ``runner`` the files are written here, one after the other.
+    """
     begun: list[FileTask] = []
     is_written = False
     try:
         # Move.
-        reports = _write_files(tasks, source, resume, progress, begun)
+        runner = runner or (lambda todo: ((task, run_task(task, source, progress)) for task in todo))
+        reports = _write_files(tasks, runner, resume, progress, begun)
         # Check: a payload may be in several files, a part in each; only together can the parts be compared.
         if tasks:
             evidence = Evidence(source, tasks[0].entries)
@@ -95,7 +103,7 @@ def write_checkpoint(
             sink.withdraw()
             _remove_journals(tasks)
         # What was interrupted can be taken up again if it can be found again.
-        elif isinstance(error, Exception) or not resume:
+        elif not (resume and _is_interrupt(error)):
             # Any file may hold bytes of a damaged source, so all are removed. After other errors, only those of this
             # run are.
             _remove_files(tasks if isinstance(error, CheckpointError) else begun)
@@ -104,25 +112,31 @@ def write_checkpoint(
     return WriteSummary(len(tasks), len(tasks) - len(begun), sum(report.nbytes for report in reports))
 
 
+def _is_interrupt(error: BaseException) -> bool:
+    """Return True if the write was ended from outside; the files that it had finished are as good as before."""
+    return isinstance(error, WorkerLost) or not isinstance(error, Exception)
+
+
 def _write_files(
-    tasks: Sequence[FileTask], source: Source, resume: bool, progress: Progress, begun: list[FileTask]
+    tasks: Sequence[FileTask], runner: FileRunner, resume: bool, progress: Progress, begun: list[FileTask]
 ) -> list[FileReport]:
-    """Write the files one after the other; with ``resume``, a finished one is kept if it is what its journal says.
+    """Write the files; with ``resume``, a finished one is kept if it is what its journal says.
 
     Tasks are added to ``begun`` before they begin, so that the caller can remove their files after an error.
     """
-    reports = []
+    reports = {}
     for task in tasks:
         report = read_journal(task) if resume else None
         if report is None:
             begun.append(task)
-            report = run_task(task, source, progress)
-            if resume:
-                write_journal(task, report)
         else:
             progress(report.nbytes)
-        reports.append(report)
-    return reports
+            reports[task.name] = report
+    for task, report in runner(begun):
+        if resume:
+            write_journal(task, report)
+        reports[task.name] = report
+    return [reports[task.name] for task in tasks]
 
 
 # The journal beside a finished file says what a second run must know to keep the file instead of writing it again.

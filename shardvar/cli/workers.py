@@ -1,0 +1,61 @@
+"""The workers of a command: processes of this machine (``--workers N``), or a Dask cluster (``--dask ADDRESS``).
+
+Processes and not threads, since work on many small tensors is Python's, which threads do one after the other. They are
+spawned, and so hold nothing of this process. Without either option, a command uses a few threads.
+"""
+
+from argparse import Namespace
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import Any
+
+from shardvar.cli.usage import parse_count
+from shardvar.errors import ArgumentError, MissingExtra, StorageError
+
+_SECONDS = 30
+"""Time for a scheduler to answer, and for a worker to join it."""
+
+
+@contextmanager
+def executor_of(arguments: Namespace) -> Iterator[Executor | None]:
+    """Start the workers that the options ask for, and end them; None if they ask for none."""
+    workers, address = arguments.workers, arguments.dask
+    if workers is not None and address is not None:
+        raise ArgumentError("--workers and --dask are both given.", "Give one of them.")
+    count = 1 if workers is None else parse_count(workers, "--workers")
+    if address is not None:
+        with _cluster(address) as executor:
+            yield executor
+    elif count == 1:
+        yield None
+    else:
+        with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as executor:
+            yield executor
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[Executor]:
+    """The workers of a cluster, by the address of its scheduler; ``StorageError`` if it does not answer."""
+    distributed = _library()
+    try:
+        client = distributed.Client(address, timeout=_SECONDS)
+    except (OSError, ValueError) as error:
+        cause = f"The Dask scheduler at {address!r} cannot be reached: {str(error).rstrip('.')}."
+        raise StorageError(cause, "Start one with `dask scheduler`, and give the address that it prints.") from error
+    try:
+        # Not pure: of two equal calls, Dask would run one, and take the other's result from memory.
+        yield client.get_executor(pure=False)
+    finally:
+        client.close()
+
+
+def _library() -> Any:
+    """Import distributed, when a cluster is asked for and not before."""
+    try:
+        import distributed
+    except ImportError:
+        cause = "--dask needs distributed, which is not installed."
+        raise MissingExtra(cause, "Install it: pip install 'shardvar[dask]'.") from None
+    return distributed

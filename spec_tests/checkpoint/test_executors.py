@@ -1,0 +1,344 @@
+"""Executors: whichever workers do the work, the result is that of one process, and a worker that dies loses nothing."""
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.checkpoint import executors
+from shardvar.checkpoint.executors import check_version, run_tasks
+from shardvar.cli import main
+from shardvar.engine.files import FileTask, run_task
+from shardvar.engine.subtasks import restore_rows, shrink_task
+from shardvar.errors import ArgumentTypeError, CorruptCheckpoint, TargetExists, UnsupportedError, WorkerLost
+from shardvar.planning.policies import BalancedPolicy
+from spec_tests.helpers.hypothesis_strategies import tensor_dicts
+
+MODEL: dict[str, Any] = {
+    **{f"w{number}": np.random.default_rng(number).standard_normal((37, 5 + number)) for number in range(6)},
+    "flags": np.arange(70) % 3 == 0,
+    "step": np.array(7),
+}
+
+NBYTES = sum(array.nbytes for array in MODEL.values())
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Executor]:
+    """Processes that were spawned, which share nothing with this one."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
+        yield executor
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(3) as executor:
+        yield executor
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    sv.save(tmp_path / "source", MODEL, partition=3)
+    return tmp_path / "source"
+
+
+class Deadly(Executor):
+    """An executor of one spawned process, which ends at the third task."""
+
+    def __init__(self) -> None:
+        self.inner = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        self.count = 0
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+        self.count += 1
+        if self.count == 3:
+            return self.inner.submit(os._exit, 1)
+        return self.inner.submit(function, *arguments)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.mark.parametrize("kind", ["workers", "threads"])
+@pytest.mark.parametrize("cast", [None, "float32"])
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "torch"])
+def test_a_reshard_by_workers_writes_the_same_bytes(
+    form: str, cast: str | None, kind: str, source: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    partition = None if form == "safetensors" else 2
+    done: dict[str, list[int]] = {"here": [], "there": []}
+    for name, executor in (("here", None), ("there", request.getfixturevalue(kind))):
+        (tmp_path / name).mkdir()
+        report = sv.reshard(
+            source,
+            tmp_path / name / "out",
+            format=form,
+            policy=BalancedPolicy(4),
+            partition=partition,
+            cast=cast,
+            executor=executor,
+            progress=done[name].append,
+        )
+    place = "out" if form == "torch" else "."
+    assert contents(tmp_path / "here" / place) == contents(tmp_path / "there" / place)
+    assert sum(done["there"]) == report.nbytes
+
+
+@given(tensor_dicts(strings=True), st.integers(1, 4), st.integers(1, 4), st.integers(1, 5))
+def test_a_task_without_the_rows_of_others_writes_the_same_bytes(
+    tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, Any], before: int, after: int, files: int
+) -> None:
+    place = tmp_path_factory.mktemp("tasks")
+    sv.save(place / "ck", tensors, partition=before)
+    seen: list[FileTask] = []
+
+    def run_both(task: FileTask, source: Any, *rest: Any) -> Any:
+        seen.append(task)
+        small, rows = shrink_task(task)
+        assert set(task.plan.copies.source.tolist()) <= set(rows.tolist())
+        report, other = run_task(small, source), run_task(task, source)
+        found = restore_rows(report, rows)
+        assert np.array_equal(found.checksums.payload, other.checksums.payload)
+        assert np.array_equal(found.checksums.runs, other.checksums.runs)
+        assert sorted(found.parts.table().tolist()) == sorted(other.parts.table().tolist())
+        return other
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shardvar.engine.write.run_task", run_both)
+        report = sv.reshard(place / "ck", place / "out", partition=after, policy=BalancedPolicy(files))
+    assert len(seen) == report.num_files
+    assert sv.diff(place / "ck", place / "out").equal
+
+
+def test_the_tasks_of_a_plan_are_together_as_large_as_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {f"w{number}": np.zeros((200, 2)) for number in range(50)}
+    sv.save(tmp_path / "ck", tensors, partition=200)
+    sizes: list[tuple[int, int]] = []
+
+    def measure(task: FileTask, source: Any, *rest: Any) -> Any:
+        sizes.append((len(pickle.dumps(shrink_task(task)[0])), len(pickle.dumps(task))))
+        return run_task(task, source, *rest)
+
+    monkeypatch.setattr("shardvar.engine.write.run_task", measure)
+    sv.reshard(tmp_path / "ck", tmp_path / "out", policy=BalancedPolicy(25))
+    assert len(sizes) == 25
+    assert sum(small for small, _ in sizes) < 3 * max(whole for _, whole in sizes)
+
+
+def test_a_worker_that_dies_loses_no_file_that_was_finished(source: Path, tmp_path: Path) -> None:
+    target, options = tmp_path / "out", {"policy": BalancedPolicy(5), "partition": 2}
+    with pytest.raises(WorkerLost, match=r"A worker ended before its task did \(BrokenProcessPool\).*Run it again"):
+        sv.reshard(source, target, executor=Deadly(), **options)
+    assert not (tmp_path / "out.svindex").exists()
+    finished = len(list(tmp_path.glob("out.svdata-*.done")))
+    report = sv.reshard(source, target, **options)
+    assert report.reused_files == finished
+    assert sv.diff(source, target).equal
+    assert not list(tmp_path.glob("*.done"))
+
+
+def test_an_interrupt_cancels_what_has_not_begun_and_keeps_what_is_finished(source: Path, tmp_path: Path) -> None:
+    begun: list[int] = []
+
+    def interrupt(nbytes: int) -> None:
+        begun.append(nbytes)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(1) as executor, pytest.raises(KeyboardInterrupt):
+        sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(6), executor=executor, progress=interrupt)
+    report = sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(6))
+    assert 1 <= report.reused_files < 6
+    assert sv.diff(source, tmp_path / "out").equal
+
+
+def test_damage_that_a_worker_finds_is_raised_and_nothing_is_left(
+    source: Path, tmp_path: Path, workers: Executor
+) -> None:
+    data = next(tmp_path.glob("source.svdata-*"))
+    octets = bytearray(data.read_bytes())
+    octets[100] ^= 1
+    data.write_bytes(octets)
+    before = set(os.listdir(tmp_path))
+    with pytest.raises(CorruptCheckpoint, match="do not have the checksum that the index gives"):
+        sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(3), executor=workers)
+    assert set(os.listdir(tmp_path)) == before
+
+
+def test_a_worker_of_another_release_refuses() -> None:
+    check_version(sv.__version__)
+    with pytest.raises(UnsupportedError, match=r"A worker has shardvar .*, and the task is from shardvar 0\.0\.0"):
+        check_version("0.0.0")
+
+
+def test_a_worker_refuses_files_that_are_not_those_of_the_plan(
+    source: Path, tmp_path: Path, threads: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "_stamp", lambda opening, name: os.urandom(4).hex())
+    with pytest.raises(CorruptCheckpoint, match=r"source\.svdata-.* is another file here, or was replaced"):
+        sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(3), executor=threads)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_what_cannot_be_submitted_to_is_refused_before_anything_is_written(source: Path, tmp_path: Path) -> None:
+    wrong: Any = 4
+    with pytest.raises(ArgumentTypeError, match=r"A int is not an executor\. Give a concurrent\.futures\.Executor"):
+        sv.reshard(source, tmp_path / "out", executor=wrong)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_values_that_a_policy_changed_are_not_sent(source: Path, tmp_path: Path, threads: Executor) -> None:
+    class Negating(sv.ShardingCallback):
+        description = "Negates."
+
+        def __call__(self, tensors: Any) -> Any:
+            return [{each.checkpoint_key: {each.slice_spec: -np.asarray(each.tensor)}} for each in tensors]
+
+    with pytest.raises(UnsupportedError, match="The policy changed values"):
+        sv.reshard(source, tmp_path / "out", filter="w0", policy=Negating(), executor=threads)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_transposition_is_not_sent(source: Path, tmp_path: Path, threads: Executor) -> None:
+    for cast in (None, "float32"):
+        with pytest.raises(UnsupportedError, match="Workers cannot transpose"):
+            sv.reshard(source, tmp_path / "out", transpose="w0", cast=cast, executor=threads)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_join_is_not_sent(source: Path, tmp_path: Path, threads: Executor) -> None:
+    sv.save(tmp_path / "other", MODEL)
+    with pytest.raises(UnsupportedError, match="Workers cannot join several sources"):
+        sv.reshard([source, tmp_path / "other"], tmp_path / "out", concat={"w0": 0}, executor=threads)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_target_that_exists_is_refused_before_a_task_is_sent(source: Path, tmp_path: Path) -> None:
+    sv.save(tmp_path / "out", MODEL)
+    with pytest.raises(TargetExists):
+        sv.reshard(source, tmp_path / "out", executor=Deadly())
+
+
+def test_no_more_tasks_are_with_an_executor_than_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "_AHEAD", 8)
+    drawn = 0
+
+    def tasks() -> Iterator[tuple[Callable[..., int], tuple[int]]]:
+        nonlocal drawn
+        for number in range(100):
+            drawn += 1
+            yield (lambda value: value), (number,)
+
+    with ThreadPoolExecutor(1) as executor:
+        for count, _ in enumerate(run_tasks(executor, tasks()), 1):
+            assert drawn <= count + 8
+    assert drawn == 100
+
+
+# --- Verbs that only read
+
+
+@pytest.fixture
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tasks for few bytes."""
+    monkeypatch.setattr(executors, "_TASK_NBYTES", 2000)
+    monkeypatch.setattr(executors, "_TASK_ROWS", 3)
+
+
+def damage(path: Path, place: int) -> None:
+    octets = bytearray(path.read_bytes())
+    octets[place] ^= 1
+    path.write_bytes(octets)
+
+
+@pytest.mark.usefixtures("small_tasks")
+@pytest.mark.parametrize("kind", ["workers", "threads"])
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz", "torch", "pt"])
+def test_workers_find_what_one_process_finds(
+    form: str, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    executor = request.getfixturevalue(kind)
+    ending = {"npz": ".npz", "pt": ".pt"}.get(form, "")
+    policy = None if ending else BalancedPolicy(3)
+    one, two = tmp_path / f"one{ending}", tmp_path / f"two{ending}"
+    sv.save(one, MODEL, format=form, policy=policy)
+    sv.save(two, {**MODEL, "w2": MODEL["w2"] + 1, "more": np.ones(3)}, format=form)
+    data = max((path for path in tmp_path.rglob("*") if path.is_file() and "one" in str(path)), key=os.path.getsize)
+    for is_damaged in (False, True):
+        if is_damaged:
+            damage(data, data.stat().st_size // 2)
+        done: list[int] = []
+        assert sv.verify(one, done.append, executor=executor) == sv.verify(one)
+        assert sv.digest(one, done.append, executor=executor) == sv.digest(one)
+        assert sv.diff(one, two, done.append, executor=executor) == sv.diff(one, two)
+        assert sum(done) >= 2 * NBYTES
+
+
+@pytest.mark.usefixtures("small_tasks")
+@given(tensor_dicts(strings=True), tensor_dicts(strings=True), st.integers(1, 4))
+def test_reports_do_not_depend_on_who_reads(
+    tmp_path_factory: pytest.TempPathFactory, first: dict[str, Any], second: dict[str, Any], parts: int
+) -> None:
+    place = tmp_path_factory.mktemp("reports")
+    sv.save(place / "a", first, partition=parts)
+    sv.save(place / "b", second)
+    with ThreadPoolExecutor(2) as executor:
+        assert sv.verify(place / "a", executor=executor) == sv.verify(place / "a")
+        assert sv.digest(place / "a", executor=executor) == sv.digest(place / "a")
+        assert sv.diff(place / "a", place / "b", executor=executor) == sv.diff(place / "a", place / "b")
+
+
+def test_portions_are_all_rows_in_order_within_their_bounds() -> None:
+    rng = np.random.default_rng(0)
+    for nbytes in (np.zeros(0, np.int64), rng.integers(0, 100 << 20, 300), np.zeros(200_000, np.int64)):
+        found = list(executors.portions(nbytes))
+        assert np.array_equal(np.concatenate([np.zeros(0, np.int64), *found]), np.arange(len(nbytes)))
+        assert all(len(rows) == 1 or nbytes[rows].sum() <= 64 << 20 for rows in found)
+        assert all(0 < len(rows) <= 1 << 16 for rows in found)
+
+
+# --- The command line
+
+
+def test_the_commands_work_in_processes(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = str(tmp_path / "out")
+    options = ["--workers", "2"]
+    assert main(["reshard", str(source), target, "--files", "4", *options]) == 0
+    assert main(["verify", target, *options]) == 0
+    assert main(["diff", str(source), target, *options]) == 0
+    assert main(["digest", target, *options]) == 0
+    assert f"checkpoint {sv.digest(source).checkpoint}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--workers", "0"], 2, "Invalid --workers '0': expected an integer >= 1"),
+        (["--workers", "many"], 2, "Invalid --workers 'many'"),
+        (["--workers", "2", "--dask", "tcp://localhost:1"], 2, "--workers and --dask are both given"),
+    ],
+)
+def test_wrong_workers_are_refused(
+    options: list[str], code: int, words: str, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(source), *options]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_the_package_of_a_cluster_is_named_where_it_is_missing(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert main(["verify", str(source), "--dask", "tcp://localhost:1"]) != 0
+    assert "pip install 'shardvar[dask]'" in capsys.readouterr().err

@@ -86,6 +86,10 @@ class MemoryStorage:
     def names(self) -> list[str]:
         return sorted(self._names)
 
+    def stamp(self, name: str) -> str | None:
+        """The stamp of a file; no file of an input is ever replaced."""
+        return f"{self.path}/{name}" if name in self._names else None
+
     def tree(self) -> dict[str, int]:
         """The files of an array of Zarr: its description, and then chunks, in folders below it."""
         found = [*self._names, "t/.zarray", "t/0", "t/1"] if self.first == "_METADATA" else [*self._names, "c/0", "c/1"]

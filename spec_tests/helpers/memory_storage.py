@@ -14,6 +14,9 @@ class MemoryStorage:
     def names(self) -> list[str]:
         return sorted(self.files)
 
+    def stamp(self, name: str) -> str | None:
+        return "" if name in self.files else None
+
     def open(self, name: str) -> "MemoryFile":
         if name not in self.files:
             raise MissingFile(f"{name} is not there.", "Look for it.")

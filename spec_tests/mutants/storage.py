@@ -41,7 +41,7 @@ MUTANTS = [
         "generation-again",
         "A write takes the names of the files that are there, and overwrites what the old index names.",
         "formats/native/sink.py",
-        "    return generation + _OTHER if _generation_of(storage, prefix) == generation else generation",
+        "    return generation + _OTHER if generation_of(storage, prefix) == generation else generation",
         "    return generation",
         "native::test_the_generation_that_is_there_is_not_written_again "
         "crash::test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_clean",

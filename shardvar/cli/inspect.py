@@ -16,7 +16,7 @@ from shardvar.checkpoint.stats import Statistics, measure
 from shardvar.cli.listing import print_choices
 from shardvar.cli.output import print_json, progress
 from shardvar.cli.overview import ODD, print_overview
-from shardvar.cli.tensors import Tensor, list_slices, list_tensors, slice_json
+from shardvar.cli.tensors import Tensor, layout_of, list_slices, list_tensors, slice_json
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError
 
@@ -69,6 +69,8 @@ def _print_json(reader: Reader, tensors: Sequence[Tensor], measured: _Statistics
     for tensor in tensors:
         row = tensor.to_json()
         if arguments.slices:
+            layout = layout_of(reader, tensor)
+            row["layout"] = layout and {"rule": layout.rule, "mesh": list(layout.mesh.shape)}
             row["slices"] = [slice_json(each) for each in list_slices(reader, tensor)]
         if arguments.stats:
             row |= _statistics_json(measured.get(tensor.key))

@@ -8,6 +8,7 @@ nothing are left out, then those that do not fit. ``--all`` folds nothing. A pip
 import re
 import sys
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from shutil import get_terminal_size
 
@@ -17,7 +18,7 @@ from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.stats import Statistics
 from shardvar.cli.output import count, human_count, human_shape, human_size, print_table, printable, short_path, warn
 from shardvar.cli.problems import print_problems
-from shardvar.cli.tensors import Tensor, list_slices
+from shardvar.cli.tensors import Tensor, layout_of, list_slices
 from shardvar.cli.tree import Line, tree_lines
 from shardvar.errors import ReadError
 
@@ -63,6 +64,8 @@ def print_overview(
     for line in _heading(reader, tensors, arguments.verbose):
         print(line)
     if not arguments.brief:
+        if arguments.slices:
+            _print_layouts(reader, tensors)
         if tensors:
             print()
             _print_tensors(reader, tensors, arguments)
@@ -91,6 +94,14 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
         yield f"{number} parameter{'' if parameters.total == 1 else 's'}, {dtypes}{optimizer}"
     if verbose:
         yield from _details(reader, parameters.by_dtype)
+
+
+def _print_layouts(reader: Reader, tensors: Sequence[Tensor]) -> None:
+    """Print a line for each layout that the slices of tensors are recognised as."""
+    found = [(tensor, layout_of(reader, tensor)) for tensor in tensors if tensor.num_slices > 1]
+    counts = Counter("no known layout" if each is None else f"{each.rule}, mesh {each.mesh}" for _, each in found)
+    for layout, number in counts.items():
+        print(f"{count(number, 'tensor')} cut as: {layout}")
 
 
 def _details(reader: Reader, parameters: Mapping[str, int]) -> Iterator[str]:

@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardvar.checkpoint.parameters import num_parameters
 from shardvar.checkpoint.reader import Reader
 from shardvar.errors import ArgumentError, ReadError
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
+
+if TYPE_CHECKING:
+    from shardvar.layouts.layout import Layout
 
 _MARKS = {
     "OverlappingSlices": "overlapping",
@@ -127,6 +130,11 @@ def list_slices(reader: Reader, tensor: Tensor) -> list[Slice]:
     """Return the slices of one tensor, in the order of their offsets."""
     entries, files = reader.entries(), reader.index.files
     return sorted((_slice(entries, files, row) for row in tensor.rows), key=lambda each: each.offset)
+
+
+def layout_of(reader: Reader, tensor: Tensor) -> "Layout | None":
+    """Return the layout that the slices of a tensor are; None for a tensor that is whole, has a fault, or has none."""
+    return reader.layout(tensor.key) if tensor.num_slices > 1 and tensor.fault is None else None
 
 
 def slice_json(each: Slice) -> dict[str, Any]:

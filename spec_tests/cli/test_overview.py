@@ -170,6 +170,17 @@ def test_names_of_tensorflow_are_folded_and_said(run: Run) -> None:
     assert "folded: /.ATTRIBUTES/VARIABLE_VALUE, the object graph, 2 slots (--all shows them)" in out
 
 
+def test_slices_that_are_a_layout_are_said_to_be(tmp_path: Path, run: Run) -> None:
+    """13 rows in five parts are div's 3, 3, 3, 2, 2; in sizes of one's own they are no layout."""
+    cut = {"div": 5, "odd": sv.PartitionSpec(splits=[[1, 12]])}
+    sv.save(tmp_path / "model", {"div": np.ones(13), "odd": np.ones(13), "whole": np.ones(2)}, partition=cut)
+    out = run("inspect", tmp_path / "model", "--slices").out
+    told = [line for line in out.splitlines() if "cut as: " in line]
+    assert len(told) == 2 and "mesh (0=5)" in told[0] and told[1] == "1 tensor cut as: no known layout"
+    layouts = [each["layout"] for each in run("inspect", tmp_path / "model", "--slices", "--json").json["tensors"]]
+    assert (layouts[0]["mesh"], layouts[1:]) == ([5], [None, None])
+
+
 def test_odd_values_are_named_above_the_statistics(tmp_path: Path, run: Run) -> None:
     values = {
         "n": [np.nan, 1.0, np.nan],

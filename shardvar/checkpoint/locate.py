@@ -232,6 +232,14 @@ def is_same(a: Location, b: Location) -> bool:
     return len(stems) == 1 and a.format.name == b.format.name
 
 
+def is_inside(target: Location, source: Location) -> bool:
+    """Return True if a target is a folder in the folder that a source is, and might replace files of the source."""
+    if not (source.is_folder and target.is_folder) or None in (target.storage.local_path, source.storage.local_path):
+        return False
+    folder = os.path.join(os.path.realpath(source.storage.path), "")
+    return os.path.realpath(target.storage.path).startswith(folder)
+
+
 def find_in_other_formats(target: Location) -> Location | None:
     """Return a checkpoint of another format under the target's very name, such as a prefix that both use.
 

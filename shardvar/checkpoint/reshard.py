@@ -21,7 +21,7 @@ from shardvar.checkpoint.carried import find_objects, read_texts
 from shardvar.checkpoint.conversions import Conversions, stored_entries
 from shardvar.checkpoint.executors import Opening, check_executor, runner_of
 from shardvar.checkpoint.joining import open_sources
-from shardvar.checkpoint.locate import Location, Path, find_checkpoint, find_target, is_same
+from shardvar.checkpoint.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names, select_keys
 from shardvar.checkpoint.reports import WriteReport
@@ -162,6 +162,8 @@ def _find(
     for each in found:
         if is_same(each, goal):
             raise ArgumentError(f"{each.path} is both the source and the target.", "Choose another target.")
+        if is_inside(goal, each):
+            raise ArgumentError(f"{goal.path} is a folder of the source {each.path}.", "Choose another target.")
     return found, goal
 
 

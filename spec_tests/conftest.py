@@ -22,8 +22,8 @@ settings.register_profile("mutants", settings.get_profile("ci"), **_ONE_BUG)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # These folders are collected only where their package is installed: the parity tests beside the real frameworks (`make
-# peers`), the notebook (`make tour`), the pages in a browser (`make browser`).
-_NEEDS = {"peers": "tensorflow", "notebook": "nbclient", "browser": "selenium"}
+# peers`), the notebook (`make tour`), the pages in a browser (`make browser`), buckets (`make cloud`).
+_NEEDS = {"peers": "tensorflow", "notebook": "nbclient", "browser": "selenium", "cloud": "moto"}
 collect_ignore = [folder for folder, package in _NEEDS.items() if not find_spec(package)]
 
 # What the terminal and the user have set changes no outcome: the width and the colours of a terminal, and permissions

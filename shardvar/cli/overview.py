@@ -63,7 +63,11 @@ def print_overview(
     """Print totals, the tree or table of tensors, statistics if they were measured, and what cannot be read."""
     for line in _heading(reader, tensors, arguments.verbose):
         print(line)
-    if not arguments.brief:
+    if arguments.brief:
+        # They are the reason for the exit code of ``--fail-on``.
+        for line in _findings(measured):
+            warn(line)
+    else:
         if arguments.slices:
             _print_layouts(reader, tensors)
         if tensors:

@@ -207,6 +207,10 @@ def test_odd_values_fail_on_request(tmp_path: Path, run: Run) -> None:
     }
     assert codes == {"nan": 1, "inf,zero": 0, "CONSTANT": 1}
     assert run("inspect", path, "--stats", "--fail-on", "nan", "--json").code == 1
+    assert run("inspect", path, "--stats", "--fail-on", "nan", "--brief").out.splitlines()[2:] == [
+        "! 1 tensor with NaN: a (1)",
+        "! 1 tensor of one value: b",
+    ]
     assert run("inspect", path, "--fail-on", "nan").code == 2
     assert "Choose from nan, inf, zero, constant." in run("inspect", path, "--stats", "--fail-on", "naan").err
 

@@ -259,11 +259,7 @@ def _join(
         parts.append(_placed(take_tensors(moved, set(taken)), full, axes, begin))
         for key, axis in axes.items():
             begin[key] += abouts[number][key][1][axis]
-    names = [
-        (each.storage, each.folder + name)
-        for each, reader in zip(found, readers, strict=True)
-        for name in reader.index.files
-    ]
+    names = [(each.storage, name) for each, reader in zip(found, readers, strict=True) for name in reader.index.files]
     # Runs of one size are kept, where all have them.
     steps = {None if part.runs is None else part.runs.run_nbytes for part in parts}
     index = TableIndex(

@@ -65,11 +65,6 @@ class Location:
         return bool(self.name) and self.name == self.format.capabilities.folder_index
 
     @property
-    def folder(self) -> str:
-        """The path of its files in the directory, with "/" at the end; empty but for an item of a step of Orbax."""
-        return self.name[: self.name.rfind("/") + 1]
-
-    @property
     def stem(self) -> str:
         """The name without its ending: the same for every name that a person may have for this checkpoint."""
         return stem_of_name(self.name, self.format.name)
@@ -102,11 +97,22 @@ def _locate(storage: Storage, name: str) -> list[Location]:
         if not name and is_side(form.name):
             sides.append(form)
         else:
-            found += [Location(form, storage, each) for each in form.locate(storage, name)]
-    found = found or [Location(form, storage, each) for form in sides for each in form.locate(storage, name)]
+            found += [_location(form, storage, each) for each in form.locate(storage, name)]
+    found = found or [_location(form, storage, each) for form in sides for each in form.locate(storage, name)]
     # The ending is believed: another format may know the same file by its bytes, and yields, unless it has an index.
     own = next((each for each in found if each.name == name and each.format.name == format_of_name(name)), None)
     return [each for each in found if own in (None, each) or each.name != name or _has_index(each)]
+
+
+def _location(form: Format, storage: Storage, name: str) -> Location:
+    """The location of a checkpoint that may lie in folders of the directory, as an item of a step of Orbax does.
+
+    It is that of the folder, so that a checkpoint has one location whichever path leads to it.
+    """
+    *folders, last = name.split("/")
+    for folder in folders:
+        storage = storage.folder(folder)
+    return Location(form, storage, last)
 
 
 def _has_index(found: Location) -> bool:

@@ -224,7 +224,7 @@ def _generation(found: Sequence[Location], reader: Reader, payloads: Source, wor
     digest.update(repr((work.assignment.num_files, work.metadata, transposed)).encode("utf-8", "surrogateescape"))
     joined, files = getattr(reader.source, "places", None), reader.index.files
     for number in np.unique(stored.file).tolist():  # a file that is not needed may be missing
-        storage, name = joined[number] if joined else (found[0].storage, found[0].folder + files[number])
+        storage, name = joined[number] if joined else (found[0].storage, files[number])
         file = _open_inside(storage, name)
         try:
             digest.update(f"{name} {file.stamp}".encode("utf-8", "surrogateescape"))

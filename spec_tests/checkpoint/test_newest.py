@@ -157,6 +157,21 @@ def test_commands_take_the_newest(command: str, tmp_path: Path, capsys: pytest.C
     assert "step-100" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("path", ["run", "run/7", "run/7/default", "run/7/default/_METADATA"])
+def test_a_step_of_orbax_is_one_checkpoint_whichever_path_leads_to_it(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every verb takes it, and digest writes the manifest that verify looks for."""
+    (tmp_path / "run" / "7").mkdir(parents=True)
+    (tmp_path / "run" / "7" / "_CHECKPOINT_METADATA").write_text("{}")
+    sv.save(tmp_path / "run" / "7" / "default", {"w": np.arange(3.0)}, format="orbax")
+    assert sv.verify(tmp_path / path).outcomes["w"] != "ok"  # Zarr 2 has no checksums
+    assert main(["inspect", str(tmp_path / path), "--latest"]) == 0
+    assert main(["digest", str(tmp_path / path), "--write"]) == 0
+    assert "default (orbax): 1 tensor" in capsys.readouterr().out
+    assert sv.verify(tmp_path / "run" / "7").outcomes["w"] == sv.verify(tmp_path / path).outcomes["w"] == "ok"
+
+
 def test_reshard_and_show_take_the_newest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_steps(tmp_path / "runs", "step-{}")
     assert main(["reshard", str(tmp_path / "runs"), str(tmp_path / "out.npz"), "--latest"]) == 0

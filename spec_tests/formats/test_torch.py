@@ -2,6 +2,7 @@
 
 import pickle
 import shutil
+import zlib
 from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from shardvar.wire.pickle import parse_pickle
 from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases
 from spec_tests.helpers.golden_verdicts import read_all
 
+TENSOR = Node("torch._utils._rebuild_tensor_v2", ())
 CASES = [(kind, case) for kind in ("torch_dcp", "torch_pt") for case in golden_cases(kind)]
 
 
@@ -64,6 +66,53 @@ def test_a_golden_checkpoint_is_read_as_a_careful_reader_does(
             case other:
                 raise AssertionError(f"no such verdict: {other}")
     assert list(tmp_path.iterdir()) == [], "something was run"
+
+
+@pytest.mark.parametrize("path", ["torch_dcp/no_checksums/ckpt", "torch_pt/no_checksums/x.pt"])
+def test_an_archive_without_checksums_is_read_and_never_called_compared(path: str, tmp_path: Path) -> None:
+    """``set_crc32_options(False)`` of torch leaves the CRC of every record 0."""
+    report = sv.verify(GOLDEN / path)
+    assert report.ok and set(report.outcomes.values()) == {"not verifiable"}
+    assert report.unguarded_nbytes == report.read_nbytes > 0
+    # A single CRC that is 0 is a wrong one, also where the elements can no longer be compared.
+    sv.save(tmp_path / "ck.pt", {"t": np.arange(4, dtype=np.int64)})
+    file = tmp_path / "ck.pt"
+    crc = zlib.crc32(sv.load(file)["t"].tobytes()).to_bytes(4, "little")
+    assert file.read_bytes().count(crc) == 2
+    file.write_bytes(file.read_bytes().replace(crc, bytes(4)))
+    assert not sv.verify(file).ok
+
+
+def test_slices_and_keys_of_tensors_without_elements_outlive_a_reshard(tmp_path: Path) -> None:
+    source = GOLDEN / "torch_dcp" / "empty_shards" / "ckpt"
+    for target in ("a.safetensors", "b.npz", "c.pt"):
+        sv.reshard(source, tmp_path / target)
+        assert sv.diff(source, tmp_path / target).equal
+    assert {key: array.shape for key, array in sv.load(source).items()} == {
+        "rows": (4, 0),
+        "columns": (0, 4),
+        "both": (5, 0, 3),
+        "w": (3, 2),
+    }
+
+
+def test_a_view_of_a_part_of_a_storage_is_covered_by_the_checksum_of_the_storage() -> None:
+    case = "small_view_of_large_storage"
+    source = GOLDEN / "torch_pt" / case / expectation("torch_pt", case)["open"]
+    report = sv.verify(source)
+    assert report.ok and set(report.outcomes.values()) == {"ok"} and report.unguarded_nbytes == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ((TENSOR, 1), "It is an object with a tensor in it."),
+        (Global("torch.float32"), "It refers to torch.float32, which shardvar does not import."),
+    ],
+)
+def test_an_object_that_is_not_plain_is_refused_for_what_it_is(value: Any, words: str) -> None:
+    with pytest.raises(UnsupportedError, match=words):
+        literal_of(value)
 
 
 def test_objects_are_shown_as_python_literals() -> None:

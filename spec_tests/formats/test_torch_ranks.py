@@ -172,6 +172,24 @@ def test_every_file_means_the_checkpoint_of_all_ranks(tmp_path: Path) -> None:
         sv.load(tmp_path)
 
 
+def test_the_model_speaks_for_a_folder_in_which_the_ranks_also_saved_other_states(tmp_path: Path) -> None:
+    path = halves(tmp_path, SHARD)
+    for number in range(2):
+        for name in ("model", "optim", "extra_state"):
+            shutil.copy(f"{path}_rank_{number}.pt", tmp_path / f"{name}_world_size_2_rank_{number}.pt")
+        Path(f"{path}_rank_{number}.pt").unlink()
+    with sv.open_checkpoint(tmp_path) as reader:
+        assert reader.index.files == [f"model_world_size_2_rank_{number}.pt" for number in range(2)]
+    report = sv.verify(tmp_path)
+    assert report.ok and all(f"'{name}_world_size_2'" in report.notes[0] for name in ("optim", "extra_state"))
+    assert list(sv.load(tmp_path / "optim_world_size_2")) == ["t"]
+    # Two sizes of the job are two models.
+    for number in range(2):
+        shutil.copy(tmp_path / "model_world_size_2_rank_0.pt", tmp_path / f"model_world_size_3_rank_{number}.pt")
+    with pytest.raises(AmbiguousPath, match=r"model_world_size_2 \(pt\), .*model_world_size_3 \(pt\)\."):
+        sv.load(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["ck_world_size_2", "ck_world_size_2_rank_0.pt"])
 def test_files_of_ranks_are_not_written_over(name: str, tmp_path: Path) -> None:
     halves(tmp_path, SHARD)

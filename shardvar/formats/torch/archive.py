@@ -9,7 +9,8 @@ FOLDER is ``archive`` or the stem of the file's name. Records are stored without
 begin at a multiple of 64 from the beginning of the archive. Their local headers have no sizes and no CRC, because they
 are written as streams; the zip's directory has them.
 
-torch never compares the CRC-32 of a record. Here the CRC of a record is compared whenever all its bytes are read.
+torch never compares the CRC-32 of a record. Here the CRC of a record is compared whenever all its bytes are read. Where
+a program told torch not to compute them, all of them are 0, and none is compared.
 
 A fault of the directory is a fault of the archive, and a fault of a record one of the tensors that are in it.
 """
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 from shardvar.errors import InvalidCheckpoint, MalformedCheckpoint, OutOfBounds, UnsupportedError
 from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_PICKLE_NBYTES
+from shardvar.planning.index import NO_CHECKSUM
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, corrupt, malformed, past_limit
 from shardvar.wire.zip import (
@@ -52,7 +54,7 @@ class Record:
     nbytes: int
     """Its size."""
     crc: int
-    """The CRC-32 of its bytes, by the archive's directory."""
+    """The CRC-32 of its bytes, by the archive's directory; ``NO_CHECKSUM`` if the archive has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Archive:
     """The first byte of its directory, in bytes of the file: records end before it."""
     members: dict[str, list[Member]]
     """The records by name, without the folder; a name that occurs twice has two."""
+    has_checksums: bool
+    """False if the CRC of every record is 0, as after ``torch.serialization.set_crc32_options(False)``."""
 
     def has(self, name: str) -> bool:
         """Return True if there is a record of that name."""
@@ -90,7 +94,7 @@ class Archive:
             raise OutOfBounds(cause, WRITE_AGAIN)
         check_local(self.read(header, start - header), member)
         check_supported(member)
-        return Record(start, member.nbytes, member.crc)
+        return Record(start, member.nbytes, member.crc if self.has_checksums else NO_CHECKSUM)
 
     def check_stored(self, name: str) -> None:
         """Raise ``UnsupportedError`` if a record is compressed, as tools for zip archives do and torch never does."""
@@ -105,7 +109,7 @@ class Archive:
         if record.nbytes > most:
             raise malformed(f"The record {name!r} has {record.nbytes} bytes, more than {most}.")
         content = self.read(record.start, record.nbytes)
-        if CRC32.compute(content) != record.crc:
+        if record.crc not in (NO_CHECKSUM, CRC32.compute(content)):
             raise corrupt(f"The record {name!r} at offset {record.start} disagrees with its CRC-32.")
         return content
 
@@ -141,6 +145,8 @@ def open_archive(read: Read, start: int, nbytes: int) -> Archive:
     in_tail = place.start - (nbytes - tail_nbytes)
     directory = tail[in_tail : in_tail + place.nbytes] if in_tail >= 0 else read(start + place.start, place.nbytes)
     members: dict[str, list[Member]] = {}
+    has_checksums = False
     for member in parse_directory(directory, place.count):
         members.setdefault(member.name.partition("/")[2], []).append(member)
-    return Archive(read, start, start + place.start, members)
+        has_checksums |= member.crc != 0
+    return Archive(read, start, start + place.start, members, has_checksums)

@@ -56,6 +56,8 @@ class SavedContents:
     """The keys that cannot be read, with the reason."""
     findings: list[Finding] = field(default_factory=list)
     """The oddities of the files."""
+    unguarded: set[str] = field(default_factory=set)
+    """The keys of which a file has no checksum."""
 
 
 def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
@@ -76,7 +78,8 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
     )
     index = TableIndex(entries, [*data.names], faults=cast(Mapping[str, CheckpointError], contents.faults))
     objects = {keys[tensor]: each.value for tensor, each in rows if isinstance(each.value, bytes)}
-    return TorchSource(index, data, views, payloads, _looker(data, contents, keys), partial(_items, objects))
+    look, carry = _looker(data, contents, keys), partial(_items, objects)
+    return TorchSource(index, data, views, payloads, look, carry, lambda key: key not in contents.unguarded)
 
 
 def _items(objects: Mapping[str, bytes], keys: Collection[str]) -> dict[str, bytes]:
@@ -130,8 +133,9 @@ def _loose(
     }
     loose: dict[tuple[int, Record], list[str]] = {}
     for key, each in all_of_them:
-        if isinstance(each.value, View) and (each.file, each.value.record) not in spanned:
-            loose.setdefault((each.file, each.value.record), []).append(key)
+        record = each.value.record if isinstance(each.value, View) else None
+        if record and record.crc != NO_CHECKSUM and (each.file, record) not in spanned:
+            loose.setdefault((each.file, record), []).append(key)
     return loose
 
 

@@ -95,7 +95,7 @@ def _source(storage: Storage, items: Items) -> TorchSource:
     file = np.array([number.get(name, 0) for name in items.file], np.int64)
     index = DcpIndex(items, data, slices, file, faults)
     look = lambda: [*remarks, *_strays(storage, names)]  # noqa: E731
-    return TorchSource(index, data, index.views, index.payloads, look, index.read_objects)
+    return TorchSource(index, data, index.views, index.payloads, look, index.read_objects, index.is_guarded)
 
 
 def _strays(storage: Storage, names: Sequence[str]) -> Iterator[Finding]:
@@ -130,8 +130,10 @@ def _tile(items: Items, number: dict[str, int]) -> tuple[Ints, set[tuple[str, in
 def _slices(items: Items) -> SliceTable:
     codes = np.array([code(dtype) for dtype in items.dtypes], np.int64)
     tensors = TensorTable(items.keys, codes, *pad(items.shapes, fill=1))
-    rank = tensors.shapes.shape[1]
+    rank, tensor = tensors.shapes.shape[1], np.array(items.tensor, np.int64)
     offset, shape = (widen(pad(column, fill)[1], rank, fill) for column, fill in ((items.offset, 0), (items.shape, 1)))
-    return SliceTable.of(
-        tensors, np.array(items.tensor, np.int64), offset, shape, np.zeros(len(items.tensor), np.int64)
-    )
+    # A tensor without elements is one slice, the whole of it. Its item has what one rank held of it.
+    full = tensors.shapes[tensor]
+    empty = (full == 0).any(axis=1, keepdims=True)
+    offset, shape = np.where(empty, 0, offset), np.where(empty, full, shape)
+    return SliceTable.of(tensors, tensor, offset, shape, np.zeros(len(tensor), np.int64))

@@ -99,12 +99,12 @@ class Frames:
                 self.templates[nbytes, kind] = made
         return view
 
-    def read_object(self, file: int, start: int, nbytes: int) -> bytes:
-        """Return the payload of the object in the item at byte ``start`` of a file."""
+    def read_object(self, file: int, start: int, nbytes: int) -> tuple[bytes, bool]:
+        """Return the payload of the object in the item at byte ``start`` of a file, and True if it has a checksum."""
         opened = self.data.open(file)
         item = self._whole(opened, start, nbytes) if nbytes <= _SMALL_NBYTES else b""
         archive = open_archive(self._reader(opened, start, item), start, nbytes)
-        return payload_of(parse_pickle(archive.pickle())[0])
+        return payload_of(parse_pickle(archive.pickle())[0]), archive.has_checksums
 
     def read_item(self, file: int, start: int, nbytes: int) -> bytes:
         """Return the item at byte ``start`` of a file as it is, with the CRC of each of its records compared."""
@@ -135,7 +135,9 @@ class Frames:
 
 
 def _template_of(archive: Archive, view: View, item: bytes, start: int) -> _Template | None:
-    """Return the template of an item; None if something that was checked lies behind the elements."""
+    """Return the template of an item; None if it has no checksums, or something checked lies behind the elements."""
+    if not archive.has_checksums:
+        return None
     (member,) = archive.members[view.tensor.record]
     stop = view.record.start - start
     # In a local header, the CRC stands 14 bytes after its beginning; a stream's is 0.

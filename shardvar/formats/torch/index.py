@@ -43,6 +43,8 @@ class DcpIndex:
     """The objects whose items were read, by row."""
     errors: dict[int, ShardvarError] = field(default_factory=dict)
     """The rows whose items cannot be read."""
+    unguarded: set[int] = field(default_factory=set)
+    """The rows whose items were read and have bytes without a checksum."""
     _rows: dict[str, int] = field(init=False, default_factory=dict)
     _bounds: tuple[Ints, Ints] | None = field(init=False, default=None)
     _lock: RLock = field(init=False, default_factory=RLock)
@@ -113,6 +115,14 @@ class DcpIndex:
             faults.setdefault(self.slices.key(row), error)
         return faults
 
+    def is_guarded(self, key: str) -> bool:
+        """Return True unless an item of the key has bytes without a checksum."""
+        if key not in self._position():
+            return True
+        rows = self._rows_of(self._position()[key])
+        self._resolve(rows)
+        return self.unguarded.isdisjoint(rows.tolist())
+
     def read_objects(self, keys: Collection[str]) -> dict[str, bytes]:
         """Return the items of the objects among keys, whatever their classes; raise if the bytes of one are damaged."""
         found = {}
@@ -173,7 +183,8 @@ class DcpIndex:
         """Read the item of one row, and compare it with what ``.metadata`` says."""
         place = int(self.file[row]), self.items.start[row], self.items.nbytes[row]
         if self.slices.dtype(row) == STRING:
-            self.payloads[row] = frames.read_object(*place)
+            self.payloads[row], is_guarded = frames.read_object(*place)
+            self.unguarded |= set() if is_guarded else {row}
             return
         shape, dtype = self.items.shape[row], self.slices.dtype(row)
         view = frames.read_tensor(*place, (dtype, shape))
@@ -185,6 +196,8 @@ class DcpIndex:
             cause = f"The item at offset {place[1]} holds other elements than those that the index was written for."
             raise InvalidCheckpoint(cause, COPY_AGAIN)
         self.views[row] = view
+        if view.record.crc == NO_CHECKSUM or not view.spans_record:
+            self.unguarded.add(row)
 
     def _placed(self, row: int, error: ShardvarError) -> ShardvarError:
         """Return an error that names the file and the key."""

@@ -71,7 +71,7 @@ def view_of(archive: Archive, tensor: StoredTensor, is_big_endian: bool) -> View
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
     archive.check_stored(tensor.record)
     view = View(tensor, record, is_big_endian)
-    if not record.nbytes and record.crc:
+    if not record.nbytes and record.crc not in (NO_CHECKSUM, 0):
         raise corrupt(f"The record {tensor.record!r} is empty, and its CRC-32 is not 0.")
     return view
 
@@ -97,7 +97,8 @@ def read_view(view: View, file: memoryview, start: int, buffer: memoryview) -> N
         elements = np.ndarray(tensor.shape, f"V{size}", stored, tensor.offset * size, strides).flat[first:stop]
         octets = _changed(elements.tobytes(), view)
         buffer[:] = octets[start - first * size :][: len(buffer)]
-    if start + len(buffer) == view.nbytes and view.spans_record and CRC32.compute(stored) != record.crc:
+    is_last = start + len(buffer) == view.nbytes
+    if is_last and view.spans_record and record.crc not in (NO_CHECKSUM, CRC32.compute(stored)):
         raise corrupt(f"The {record.nbytes} bytes at offset {record.start} disagree with their CRC-32.")
 
 

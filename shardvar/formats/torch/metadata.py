@@ -46,6 +46,7 @@ _TENSOR, _OBJECT = f"{DCP}metadata.TensorStorageMetadata", f"{DCP}metadata.Bytes
 Coordinates = tuple[int, ...]
 _Place = tuple[str, int, int]
 _Places = Mapping[tuple[str, Coordinates], _Place]
+_COPY_INDEX = "Copy the index again, or save the checkpoint again."
 _AN_OBJECT: tuple[str, Coordinates, list[tuple[Coordinates, Coordinates]]] = (STRING, (), [((), ())])
 
 
@@ -168,9 +169,13 @@ def _add(items: Items, key: str, node: Any, places: _Places, checksums: Mapping[
         # torch forgets which of two slices was meant, if an empty one has the offset of another.
         if place is None and 0 not in shape:
             cause = f"The index has no place for the slice at {offset}."
-            raise IncompleteCheckpoint(cause, "Copy the index again, or save the checkpoint again.")
-        if place is not None and (0 not in shape or len(slices) == 1):
+            raise IncompleteCheckpoint(cause, _COPY_INDEX)
+        if place is not None and (0 not in shape or 0 in full):
             found.append((offset, shape, place, checksums.get((key, offset), NO_CHECKSUM)))
+    if 0 in full:
+        found = found[:1]  # a tensor without elements is one slice, whichever rank wrote it
+    if not found:
+        raise IncompleteCheckpoint("The index has no place for any slice of it.", _COPY_INDEX)
     row = len(items.keys)
     items.keys.append(key)
     items.dtypes.append(dtype)

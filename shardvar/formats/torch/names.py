@@ -46,6 +46,7 @@ def is_bare(name: str) -> bool:
 
 
 _RANKS = re.compile(r".*world_size_(\d{1,6})", re.DOTALL)
+_MODEL = re.compile(r"model_world_size_")
 _RANK = re.compile(r"(.*world_size_\d{1,6})_rank_\d{1,6}\.pt", re.DOTALL)
 
 
@@ -105,7 +106,9 @@ def find_saved(storage: Storage, name: str) -> list[str]:
     if not name:
         # An index speaks for its folder: the files beside it belong to it.
         single = (each for each in names if not _RANK.fullmatch(each) and _is_saved(storage, each))
-        return indexes or [*find_ranks(names, ""), *single]
+        ranks = find_ranks(names, "")
+        # The ranks of a trainer also save their optimizers and states: the model speaks for them.
+        return indexes or [*(filter(_MODEL.match, ranks) if any(map(_MODEL.match, ranks)) else ranks), *single]
     part = _PART.fullmatch(name)
     own = [each for each in indexes if part and set_of(each) == part[1]]
     if own and name in names:

@@ -25,9 +25,10 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.files import DataFiles
+from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.contents import SavedContents, Stored, torch_source
 from shardvar.formats.torch.items import View, payload_of
-from shardvar.formats.torch.names import rank_file, world_size_of
+from shardvar.formats.torch.names import find_ranks, rank_file, world_size_of
 from shardvar.formats.torch.placements import Runs, held_regions, local_shape
 from shardvar.formats.torch.shares import Share, share_of
 from shardvar.formats.torch.source import TorchSource
@@ -69,6 +70,10 @@ def open_ranks(storage: Storage, name: str) -> TorchSource:
         left -= len(stored) + len(copies)
         if left < 0:
             raise InvalidCheckpoint(f"{data.names[0]}: The files describe too many slices for their size.", DISTRUST)
+    others = [each for each in find_ranks(storage.names(), "") if each != name]
+    if others:
+        remark = f"The ranks also saved {named(others)}, which are checkpoints to be opened by these names."
+        contents.findings.append(Finding(name, remark, False))
     return torch_source(data, contents)
 
 
@@ -89,6 +94,8 @@ def _read_rank(data: DataFiles, rank: int, contents: SavedContents, parts: dict[
     """Add what the file of a rank holds; return the size of its pickle."""
     file = data.open(rank)
     unpickled = unpickle(file)
+    if not unpickled.archive.has_checksums:
+        contents.unguarded |= unpickled.leaves.keys()
     for key in unpickled.leaves:
         try:
             value = unpickled.value(key)

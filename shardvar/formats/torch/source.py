@@ -25,8 +25,10 @@ class TorchSource:
     """The objects."""
     look: Callable[[], Iterable[Finding]]
     """Finds the oddities of the files."""
-    carry: Callable[[Collection[str]], Mapping[str, bytes]] = lambda _keys: {}
+    carry: Callable[[Collection[str]], Mapping[str, bytes]]
     """Returns the objects among keys as items of a distributed checkpoint."""
+    is_covered: Callable[[str], bool]
+    """Returns True for a key of which every byte has a checksum, which the engine or ``look`` compares."""
 
     @property
     def crc(self) -> Checksum:
@@ -59,6 +61,10 @@ class TorchSource:
     def findings(self) -> Sequence[Finding]:
         """Return the oddities of the files."""
         return [*self.look()]
+
+    def is_guarded(self, key: str) -> bool:
+        """Return True if checksums cover every byte of the key."""
+        return self.is_covered(key)
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
         """Return the objects among keys as a distributed checkpoint holds them; none for any other format."""

@@ -76,6 +76,8 @@ def _read_index(storage: Storage, name: str) -> Mapping[str, str]:
 def _add(contents: SavedContents, number: int, file: ReadableFile, wanted: set[str] | None) -> set[str]:
     """Add the leaves of one file, those that are wanted or all of them; return the keys of all."""
     unpickled = unpickle(file)
+    if not unpickled.archive.has_checksums:
+        contents.unguarded |= unpickled.leaves.keys()
     for key in unpickled.leaves.keys() if wanted is None else unpickled.leaves.keys() & wanted:
         try:
             value = unpickled.value(key)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, MalformedCheckpoint, OutOfBounds, UnsupportedError
-from shardvar.formats.torch.dtypes import DTYPES, STORAGES, UNTYPED_STORAGE, dtype_of
+from shardvar.formats.torch.dtypes import STORAGES, UNTYPED_STORAGE, dtype_of
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
@@ -197,7 +197,9 @@ def unsupported(value: Any) -> CheckpointError | UnsupportedError:
     name = name[:200]
     if name.partition(".")[0] in _RUNNING:
         return InvalidCheckpoint(f"It would call {name} when it is loaded by Python; nothing was run.", DISTRUST)
-    if "_rebuild_" in name or name in DTYPES:
+    if type(value) is Global:
+        return UnsupportedError(f"It refers to {name}, which shardvar does not import.", "Save the name as text.")
+    if "_rebuild_" in name:
         return UnsupportedError(f"It is made by {name}, which shardvar does not read.", "Save it as a dense tensor.")
     return UnsupportedError(f"It is an object of the class {name}, which shardvar does not make.", _SAVE_STATE)
 
@@ -236,6 +238,8 @@ def _written(item: Any, depth: int, left: list[tuple[Any, int]]) -> str:
         return repr(item)
     if kind is Node and item.name in _PLAIN_CALLS:
         return _written_call(item, depth, left)
+    if kind is Node and item.name in _CALLS:
+        raise UnsupportedError("It is an object with a tensor in it.", "Save its tensors in dicts and lists.")
     if kind not in (list, tuple, dict):
         raise unsupported(item)
     if len(left) + len(item) > _MAX_TEXT:

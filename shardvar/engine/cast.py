@@ -21,6 +21,7 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import code, is_opaque, is_whole, numpy_dtype
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
 from shardvar.planning.slices import SliceTable
+from shardvar.storage.protocol import Traits
 from shardvar.wire.crc import Checksum
 
 _integer_info: Any = ml_dtypes.iinfo  # without types in its package
@@ -52,6 +53,11 @@ class CastSource:
     def crc(self) -> Checksum | None:
         """The checksum of the entries that are not converted."""
         return self.inner.crc
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the inner source."""
+        return getattr(self.inner, "traits", None)
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` with bytes of a file, for entries that are not converted."""

@@ -174,8 +174,11 @@ def _write_all(work: FileWork, units: list[Unit]) -> list[Sums]:
         results.update(zip(numbers, _write_units(work, [units[number] for number in numbers]), strict=True))
 
     batches = list(_batches(work, units))
+    most = max((sum(units[number].nbytes for number in batch) for batch in batches), default=0)
     slow = [any(ordered[units[number].first : units[number].last].any() for number in batch) for batch in batches]
-    run_all(write, [batch for batch, is_slow in zip(batches, slow, strict=True) if not is_slow])
+    # Beside its batch, a thread holds the block that it reads.
+    threads = work.reading.threads(most + BLOCK_NBYTES)
+    run_all(write, [batch for batch, is_slow in zip(batches, slow, strict=True) if not is_slow], threads)
     for batch in (batch for batch, is_slow in zip(batches, slow, strict=True) if is_slow):
         write(batch)
     return [results[number] for number in range(len(units))]

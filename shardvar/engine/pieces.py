@@ -7,10 +7,14 @@ read below is that of the plain path: read the whole payload, then cut.
     what is wanted                              how it is read
     small payloads and parts, side by side      together, in one span of their file; by threads          read_small
     long byte ranges                            block by block, straight to their places; by threads     read_moves
-    a part of a payload with run checksums      the runs that hold it, each compared                     read_moves
+    a part of a payload with run checksums      the runs that hold it, each compared, side by side       read_moves
     payloads that the source decodes            block by block from the beginning, in one thread         read_moves
     regions that are not one byte range         in spans, or in one walk over the payload               engine.regions
     arrays in memory                            copied; memory keeps no checksums                        read_moves
+
+A request to a remote storage costs more than one to a disk, so a source of remote files has ``Traits``: by these,
+ranges that lie further apart are read together, and by more threads. The bytes that are read beside what is wanted are
+bounded (``_affordable_gap``), and so are those that are under way.
 
 Every read goes through ``Evidence``, which compares it. To add a way to read, add a function here and a row above, and
 a property to the tests that holds it to the plain path.
@@ -18,16 +22,19 @@ a property to the tests that holds it to the plain path.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from shardvar.engine.arrays import ArraySource
 from shardvar.engine.evidence import Evidence
-from shardvar.engine.moves import MoveTable
+from shardvar.engine.moves import MoveTable, integers_of_ranges
 from shardvar.engine.pool import (
     BLOCK_NBYTES,
+    IN_FLIGHT_NBYTES,
     SMALL_NBYTES,
+    WORKERS,
     Done,
     Progress,
     Work,
@@ -39,6 +46,7 @@ from shardvar.engine.pool import (
 )
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import EntryTable
+from shardvar.storage.protocol import Traits
 
 _GAP_NBYTES = 4096
 """Bytes between two small ranges that are read along rather than skipped by a second read."""
@@ -66,9 +74,27 @@ class Reading:
         """The entries of the source."""
         return self.evidence.entries
 
-    def run(self, function: Callable[[Work], Done], items: Iterable[Work]) -> list[Done]:
-        """Return ``function`` of every item."""
-        return run_all(function, items) if self.in_threads else run_in_order(function, items)
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the source's storage; None for a disk, and for memory."""
+        return getattr(self.evidence.source, "traits", None)
+
+    @property
+    def small_nbytes(self) -> int:
+        """The size of a read up to which it is made together with its neighbours."""
+        return SMALL_NBYTES if self.traits is None else max(self.traits.small_nbytes, SMALL_NBYTES)
+
+    def threads(self, nbytes: int) -> int:
+        """Return how many items of so many bytes are worked at: for a remote source, as many as memory allows.
+
+        A request waits for its answer, so threads beyond the number of processors are of use.
+        """
+        most = 0 if self.traits is None else min(self.traits.requests, IN_FLIGHT_NBYTES // max(nbytes, 1))
+        return max(WORKERS, most)
+
+    def run(self, function: Callable[[Work], Done], items: Iterable[Work], nbytes: int) -> list[Done]:
+        """Return ``function`` of every item, of which none reads more than ``nbytes`` bytes."""
+        return run_all(function, items, self.threads(nbytes)) if self.in_threads else run_in_order(function, items)
 
     def scratch(self, nbytes: int) -> memoryview:
         """A buffer that the next call may reuse."""
@@ -87,9 +113,9 @@ def read_moves(reading: Reading, moves: MoveTable, buffers: Buffers | None, *, b
         return
     plain = entries.plain[moves.source]
     in_runs = plain & by_runs & (entries.runs is not None) & (moves.nbytes != entries.slices.nbytes[moves.source])
-    is_small = plain & ~in_runs & (moves.nbytes <= SMALL_NBYTES)
+    is_small = plain & ~in_runs & (moves.nbytes <= reading.small_nbytes)
     read_small(reading, moves.where(is_small), None if buffers is None else _put_into(buffers))
-    _read_long(reading, moves.where(plain & ~in_runs & ~is_small), buffers, reading.run)
+    _read_long(reading, moves.where(plain & ~in_runs & ~is_small), buffers, partial(reading.run, nbytes=BLOCK_NBYTES))
     _read_runs(reading, moves.where(in_runs), buffers or {})
     # Most codings can only be read from their beginning, so threads would make each of them begin anew.
     reading.evidence.expect(moves.source[~plain])
@@ -117,7 +143,25 @@ def read_small(reading: Reading, moves: MoveTable, receive: Receiver | None, *, 
         reading.progress(len(span))
 
     gap_nbytes = _GAP_NBYTES if gap_nbytes is None else gap_nbytes
-    reading.run(read, spans(file, start, moves.nbytes, gap_nbytes))
+    if reading.traits is not None:
+        gap_nbytes = max(gap_nbytes, _affordable_gap(file, start, moves.nbytes, reading.traits))
+    stop = start + moves.nbytes
+    rows = list(spans(file, start, moves.nbytes, gap_nbytes))
+    reading.run(read, rows, max(int(stop[last - 1] - start[first]) for first, last in rows))
+
+
+def _affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> int:
+    """Return the widest gap up to which all gaps together are few enough bytes to be read along.
+
+    With 10 bytes to waste, gaps of 1, 2, 4 and 8 bytes may be read along up to 4 bytes, which are 7 together.
+    """
+    gaps = np.sort((start[1:] - (start + nbytes)[:-1])[file[1:] == file[:-1]])
+    gaps = gaps[(gaps > 0) & (gaps <= traits.gap_nbytes)]
+    count = int(np.searchsorted(np.cumsum(gaps), traits.waste_nbytes, side="right"))
+    # The next gap may be as wide as the last one that is affordable: then neither is read along.
+    while 0 < count < len(gaps) and gaps[count] == gaps[count - 1]:
+        count = int(np.searchsorted(gaps, gaps[count - 1]))
+    return int(gaps[count - 1]) if count else 0
 
 
 def spans(file: Ints, start: Ints, nbytes: Ints, gap_nbytes: int) -> Iterator[tuple[int, int]]:
@@ -170,16 +214,55 @@ def _read_runs(reading: Reading, moves: MoveTable, buffers: Buffers) -> None:
     runs = reading.entries.runs
     if runs is None or not len(moves):
         return
-    # A block is cut where a run ends, so that no run is read for two blocks.
-    step = max(BLOCK_NBYTES // runs.run_nbytes, 1) * runs.run_nbytes
-    rows, firsts, targets, places, sizes = (column.tolist() for column in moves.columns())
+    firsts, places = moves.source_start, moves.target_start
+    count = np.arange(len(moves))
+    units = read_units(reading.evidence, count, moves.source, firsts, firsts + moves.nbytes)
 
-    def read(work: tuple[int, int, int]) -> None:
-        move, start, stop = work
-        block = reading.evidence.read_runs(rows[move], start, stop, reading.scratch)
-        into = places[move] + start - firsts[move]
-        buffers[targets[move]][into : into + stop - start] = block
-        reading.progress(stop - start)
+    def put(some: MoveTable, span: memoryview, begins: list[int]) -> None:
+        # The target of a unit is the number of its move, of which it holds the bytes [start, stop) of the payload.
+        number = some.target
+        start = np.maximum(some.source_start, firsts[number])
+        stop = np.minimum(some.source_start + some.nbytes, firsts[number] + moves.nbytes[number])
+        columns = (moves.target[number], places[number] + start - firsts[number], start - some.source_start)
+        for begin, target, into, skip, nbytes in zip(
+            begins, *(column.tolist() for column in columns), (stop - start).tolist(), strict=True
+        ):
+            buffers[target][into : into + nbytes] = span[begin + skip : begin + skip + nbytes]
+            reading.progress(nbytes)
 
-    ranges = (block_ranges(first, first + nbytes, step) for first, nbytes in zip(firsts, sizes, strict=True))
-    reading.run(read, ((move, start, stop) for move, each in enumerate(ranges) for start, stop in each))
+    read_small(Reading(reading.evidence, in_threads=reading.in_threads), units, put)
+
+
+def read_units(evidence: Evidence, group: Ints, row: Ints, start: Ints, stop: Ints) -> MoveTable:
+    """Return the ranges to read so that every byte of some ranges of plain payloads is read once, and compared.
+
+    These are whole runs where the format has checksums of runs, whole payloads where it has those of payloads alone,
+    and the ranges themselves where there is nothing to compare. Ranges of one ``group`` are of one payload, and what
+    they share is read once. Each unit is a move of at most a block, whose ``target`` is its group. With runs of 16
+    bytes, the ranges [20, 25) and [30, 40) of a payload of 45 bytes are the units [16, 32) and [32, 45).
+    """
+    entries, size = evidence.entries, evidence.entries.slices.nbytes[row]
+    guarded = evidence.is_guarded(row) & evidence.takes_checksums
+    step = np.full(len(row), BLOCK_NBYTES)
+    if entries.runs is not None:
+        step[guarded] = entries.runs.run_nbytes
+        start = np.where(guarded, start // step * step, start)
+        stop = np.where(guarded, np.minimum(-(-stop // step) * step, size), stop)
+    else:
+        start, stop = np.where(guarded, 0, start), np.where(guarded, size, stop)
+    # In coordinates in which the payloads follow each other, no range of one group reaches another group.
+    order = np.lexsort((start, group))
+    group, row, start, stop, step = (column[order] for column in (group, row, start, stop, step))
+    is_first = np.diff(group, prepend=-1) != 0
+    base = np.cumsum(np.where(is_first, size[order], 0)) - size[order]
+    reach = np.maximum.accumulate(base + stop)
+    is_first[1:] |= base[1:] + start[1:] > reach[:-1]
+    first = np.flatnonzero(is_first)
+    start, stop = start[first], np.maximum.reduceat(stop, first) if len(first) else stop
+    group, row, step = group[first], row[first], step[first]
+    # Cut at the multiples of the step: of [20, 45) in steps of 16, the cuts are numbers 1 and 2.
+    number = integers_of_ranges(start // step, -(-stop // step))
+    owner = np.repeat(np.arange(len(first)), -(-stop // step) - start // step)
+    begin = np.maximum(number * step[owner], start[owner])
+    end = np.minimum((number + 1) * step[owner], stop[owner])
+    return MoveTable(row[owner], begin, group[owner], np.zeros_like(begin), end - begin)

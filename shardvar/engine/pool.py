@@ -30,6 +30,9 @@ SMALL_NBYTES = 64 << 10
 WORKERS = max(2, min(4, os.cpu_count() or 2))
 """Enough to overlap checksums with reading and writing; every worker holds at most four blocks."""
 
+IN_FLIGHT_NBYTES = 16 * BLOCK_NBYTES
+"""The bytes that requests to a remote storage have under way: at 100 MB/s, what comes in 0.7 s."""
+
 _local = threading.local()
 
 
@@ -47,13 +50,17 @@ def block_ranges(start: int, stop: int, step: int | None = None) -> Iterator[tup
         yield max(begin, start), min(begin + step, stop)
 
 
-def run_all(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Done]:
-    """Return ``function`` of every item, in order, by threads, a bounded number ahead. The first error stops them."""
+def run_all(function: Callable[[Work], Done], items: Iterable[Work], workers: int | None = None) -> list[Done]:
+    """Return ``function`` of every item, in order, by threads, a bounded number ahead. The first error stops them.
+
+    The threads are ``WORKERS``, or as many as ``workers`` says for work that waits for answers.
+    """
+    workers = WORKERS if workers is None else workers
     if getattr(_local, "is_alone", False):
         return run_in_order(function, items)
     done: list[Done] = []
     pending: deque[Future[Done]] = deque()
-    with ThreadPoolExecutor(WORKERS) as executor:
+    with ThreadPoolExecutor(workers) as executor:
         try:
             for item in items:
                 try:
@@ -63,7 +70,7 @@ def run_all(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Don
                     done.extend(pending.popleft().result() for _ in range(len(pending)))
                     done.append(function(item))
                 # Four a worker: enough that none waits, and few enough that a million blocks are not a million futures.
-                if len(pending) > 4 * WORKERS:
+                if len(pending) > 4 * workers:
                     done.append(pending.popleft().result())
             done.extend(future.result() for future in pending)
         finally:

@@ -16,7 +16,7 @@ import numpy as np
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable, lower
 from shardvar.engine.pieces import Reading, Receiver, read_moves, read_small
-from shardvar.engine.pool import SMALL_NBYTES, Progress, bytes_of, new_buffer
+from shardvar.engine.pool import Progress, bytes_of, new_buffer
 from shardvar.engine.regions import read_regions, wanted_regions
 from shardvar.errors import InvalidCheckpoint
 from shardvar.formats.protocol import Source
@@ -50,7 +50,7 @@ def read_arrays(
     targets = plan.targets
     reading = Reading(Evidence(source, entries, takes_checksums=is_verified), progress)
     is_string = (targets.codes() == code(STRING))[moves.target]
-    is_cut_out = _can_be_cut_out(moves, targets, entries) & ~is_string
+    is_cut_out = _can_be_cut_out(moves, targets, entries, reading.small_nbytes) & ~is_string
 
     # Move: small arrays out of spans, before the others take their memory; then bytes, regions and strings.
     arrays: _Arrays = {}
@@ -62,7 +62,7 @@ def read_arrays(
     buffers = {row: bytes_of(arrays[row]) for row in {*rest.target.tolist(), *regions.target.tolist()}}
     read_moves(reading, rest, buffers, by_runs=True)
     if len(regions):
-        read_regions(reading, wanted_regions(entries, targets, regions), buffers)
+        read_regions(reading, wanted_regions(entries, targets, regions), buffers, by_runs=True)
     _read_strings(reading, moves.where(is_string), targets, arrays)
 
     # Commit: what was read is as the index promises, and what NumPy can hold.
@@ -94,11 +94,11 @@ def check_bool(array: Array, key: str, source: Source, entries: EntryTable) -> N
         )
 
 
-def _can_be_cut_out(moves: MoveTable, targets: SliceTable, entries: EntryTable) -> Bools:
+def _can_be_cut_out(moves: MoveTable, targets: SliceTable, entries: EntryTable, small_nbytes: int) -> Bools:
     """[k] True for moves that are a whole small payload and a whole target: their array is one copy from a span."""
     # Equal sizes suffice: a move as long as its payload begins at byte 0.
     whole = (moves.nbytes == entries.slices.nbytes[moves.source]) & (moves.nbytes == targets.nbytes[moves.target])
-    can: Bools = entries.plain[moves.source] & whole & (moves.nbytes <= SMALL_NBYTES)
+    can: Bools = entries.plain[moves.source] & whole & (moves.nbytes <= small_nbytes)
     return can
 
 

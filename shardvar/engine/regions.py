@@ -11,6 +11,10 @@ wanted at the same time are read together:
     all within a small span               by that span, with its neighbours in the file
     several                               in one walk over the payload, block by block; each region takes its part
     one                                   in spans
+    any, to be compared at once           by the units that checksums cover, side by side; by threads
+
+Spans are parts of what a checksum covers, so most would be read again to be compared. Where nothing else reads the
+other parts (``by_runs``), whole runs are read instead, or whole payloads, and each once.
 
 There may be a hundred thousand regions of a few bytes. So they are columns, one row a region, and all are cut to a
 block at once; only the copying of the elements, which NumPy does, is one step for each region and block.
@@ -25,7 +29,7 @@ import numpy.typing as npt
 
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable, integers_of_ranges, strides_of
-from shardvar.engine.pieces import Buffers, Reading, read_small
+from shardvar.engine.pieces import Buffers, Reading, read_small, read_units
 from shardvar.engine.pool import BLOCK_NBYTES, SMALL_NBYTES, new_buffer, word_of
 from shardvar.layout.dtypes import ITEMSIZES, Ints
 from shardvar.layout.region import Region, intersect, regions_of_range
@@ -137,10 +141,22 @@ def copies_in_range(targets: SliceTable, copies: CopyTable, first: int, last: in
     return CopyTable(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def read_regions(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
-    """Fill regions of buffers, reading what several of them want once. Memory: a block."""
-    if not len(wanted):
-        return
+def read_regions(reading: Reading, wanted: RegionTable, buffers: Buffers, *, by_runs: bool = False) -> None:
+    """Fill regions of buffers, reading what several of them want once. Memory: a block; with threads, a block of each.
+
+    With ``by_runs``, what has checksums is read by the units that these cover, and so compared at once. Without it,
+    parts are compared once all are read: right where together they are the whole payload.
+    """
+    if by_runs:
+        plain = reading.entries.plain[wanted.row]
+        _read_by_units(reading, wanted.take(np.flatnonzero(plain)), buffers)
+        wanted = wanted.take(np.flatnonzero(~plain))
+    if len(wanted):
+        _read_by_spans(reading, wanted, buffers)
+
+
+def _read_by_spans(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
+    """Fill regions by spans that hold most of them, or by a walk over a payload of which there are several."""
     # Plan: the regions of each payload side by side, and the span of the payload that holds them.
     wanted = wanted.take(np.argsort(wanted.row, kind="stable"))
     first = np.flatnonzero(np.diff(wanted.row, prepend=-1))
@@ -171,6 +187,78 @@ def read_regions(reading: Reading, wanted: RegionTable, buffers: Buffers) -> Non
         else:
             _walk(reading.evidence, group, buffers)
         reading.progress(int(group.nbytes().sum()))
+
+
+def _read_by_units(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
+    """Fill regions of plain payloads by reads that are compared at once, those of all payloads side by side."""
+    if not len(wanted):
+        return
+    # Plan: the spans of each payload that hold elements of regions, and the units that hold the spans.
+    wanted = wanted.take(np.argsort(wanted.row, kind="stable"))
+    first = np.flatnonzero(np.diff(wanted.row, prepend=-1))
+    bounds = np.append(first, len(wanted))
+    low, high = np.minimum.reduceat(wanted.starts(), first), np.maximum.reduceat(wanted.stops(), first)
+    spans = join_regions(list(_dense_spans(wanted)))
+    group = np.searchsorted(wanted.row[first], spans.row)
+    units = read_units(reading.evidence, group, spans.row, spans.starts(), spans.stops())
+
+    # Move: each span of the file fills what it holds of the regions.
+    def receive(moves: MoveTable, span: memoryview, begins: list[int]) -> None:
+        stretch, begin, end = _stretches(moves)
+        groups, places = moves.target[stretch], np.array(begins)[stretch]
+        is_whole = (begin <= low[groups]) & (end >= high[groups])
+        whole, counts = groups[is_whole], (bounds[groups + 1] - bounds[groups])[is_whole]
+        mine = wanted.take(integers_of_ranges(bounds[whole], bounds[whole + 1]))
+        mine.copy(span, mine.starts() + np.repeat((places - begin)[is_whole], counts), buffers)
+        filled = int(mine.nbytes().sum())
+        for number in np.flatnonzero(~is_whole).tolist():
+            mine = wanted.take(np.arange(bounds[groups[number]], bounds[groups[number] + 1]))
+            met = _met(mine, reading.entries, int(begin[number]), int(end[number]))
+            met.copy(span, met.starts() + (places - begin)[number], buffers)
+            filled += int(met.nbytes().sum())
+        reading.progress(filled)
+
+    alone = Reading(reading.evidence, in_threads=reading.in_threads)
+    read_small(alone, units, receive, gap_nbytes=SMALL_NBYTES)
+
+
+def _dense_spans(wanted: RegionTable) -> Iterator[RegionTable]:
+    """Cut regions until each is small from its first element to its last, or most of what lies between.
+
+    A column of [1000, 1000] float64 spans 8 MB for 8 kB: it is halved along its first axis to 128 spans of 7 or 8 rows.
+    """
+    while len(wanted):
+        span, nbytes = wanted.stops() - wanted.starts(), wanted.nbytes()
+        is_dense = (span <= SMALL_NBYTES) | (span <= _DENSE * nbytes)
+        yield wanted.take(np.flatnonzero(is_dense))
+        wanted = wanted.take(np.flatnonzero(~is_dense))
+        # The first axis with more than one index has the widest stride, so this shortens the span most.
+        axis = np.argmax(wanted.shape > 1, axis=1)[:, None]
+        before, offset, shape, rest = (
+            column.copy() for column in (wanted.shape, wanted.offset, wanted.shape, wanted.shape)
+        )
+        half = np.take_along_axis(shape, axis, 1) // 2
+        np.put_along_axis(before, axis, half, 1)
+        np.put_along_axis(offset, axis, np.take_along_axis(offset, axis, 1) + half, 1)
+        np.put_along_axis(rest, axis, np.take_along_axis(shape, axis, 1) - half, 1)
+        wanted = join_regions([replace(wanted, shape=before), replace(wanted, offset=offset, shape=rest)])
+
+
+def _stretches(moves: MoveTable) -> tuple[Ints, Ints, Ints]:
+    """[n] the first of each run of moves that follow each other in one payload, [n] their first bytes, [n] the ends."""
+    end = moves.source_start + moves.nbytes
+    follows = (moves.target[1:] == moves.target[:-1]) & (moves.source_start[1:] == end[:-1])
+    first = np.flatnonzero(np.append(True, ~follows))
+    last = np.append(first[1:], len(moves)) - 1
+    return first, moves.source_start[first], end[last]
+
+
+def _met(wanted: RegionTable, entries: EntryTable, begin: int, end: int) -> RegionTable:
+    """The regions of one payload, cut to the elements in its bytes ``[begin, end)``."""
+    itemsize, rank = int(wanted.itemsize[0]), wanted.shape.shape[1]
+    extents = widen(entries.slices.shape[wanted.row[:1]], rank, 1)[0]
+    inside = regions_of_range(extents.tolist(), begin // itemsize, end // itemsize)
+    return join_regions([wanted.meet(region) for region in inside])
 
 
 def _read_apart(evidence: Evidence, wanted: RegionTable, buffers: Buffers) -> None:
@@ -205,13 +293,12 @@ def _read_region(evidence: Evidence, row: int, region: Region, strides: Sequence
 
 def _walk(evidence: Evidence, wanted: RegionTable, buffers: Buffers) -> None:
     """Fill regions of one payload: blocks of which most is wanted are read whole, of the others the regions alone."""
-    row, itemsize, rank = int(wanted.row[0]), int(wanted.itemsize[0]), wanted.shape.shape[1]
+    row, rank = int(wanted.row[0]), wanted.shape.shape[1]
     extents = widen(evidence.entries.slices.shape[[row]], rank, 1)[0]
     # One buffer for all blocks: fresh memory costs as much as the reading.
     buffer = memoryview(b"")
     for begin, end in _blocks(wanted, int(extents[1:].prod())):
-        met = [wanted.meet(at) for at in regions_of_range(extents.tolist(), begin // itemsize, end // itemsize)]
-        parts = join_regions(met)
+        parts = _met(wanted, evidence.entries, begin, end)
         if _costs(parts, extents).sum() < end - begin:
             _read_apart(evidence, parts, buffers)
             continue

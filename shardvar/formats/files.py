@@ -31,7 +31,7 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Ints
-from shardvar.storage.protocol import FileOpener, ReadableFile, Storage
+from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
 from shardvar.wire.damage import COPY_AGAIN
 
 OPEN_FILES = 64
@@ -87,6 +87,11 @@ class DataFiles:
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
     _closed: list[bool] = field(init=False, default_factory=lambda: [False])
     _lock: RLock = field(init=False, default_factory=new_lock)
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the storage that holds the files."""
+        return self.storage.traits
 
     def open(self, number: int) -> ReadableFile:
         """Return a file, open; ``CorruptCheckpoint`` if another has taken its place since it was opened first."""

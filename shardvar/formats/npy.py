@@ -15,7 +15,7 @@ from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import TensorTable
-from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.damage import COPY_AGAIN, SNIFF_NBYTES, foreign_file
 from shardvar.wire.npy import NPY_MAGIC, NpyHeader, parse_preamble, preamble_nbytes
 
@@ -60,6 +60,11 @@ class NpySource:
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the file, from byte ``start`` of it on."""
         self.data.open(file).read_into(start, buffer)
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the files' storage; None on a local disk."""
+        return self.data.traits
 
     def map(self, file: int) -> memoryview:
         """Return the file as a read-only memory map."""

@@ -39,6 +39,10 @@ A source that decodes slowly may have these methods, which the engine calls if t
     decode(entries, row) -> memoryview   returns the payload of an entry that is not plain, in fresh memory that the
                                       caller keeps: what ``read_into`` would give, and one copy less
 
+A source of files that may be remote has this attribute, by which the engine plans its reads:
+
+    traits: Traits | None             the cost of a request (``storage.protocol``); None on a local disk
+
 Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. The engine writes every payload at its
 place in a file that has a temporary name, then the bytes that frame the payloads, and syncs the file. Once all files
 are finished, ``Sink.commit`` puts them in place, the index last. Nothing is visible before.

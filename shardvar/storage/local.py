@@ -54,6 +54,11 @@ class LocalStorage:
         """The directory's path."""
         return self.path
 
+    @property
+    def traits(self) -> None:
+        """None: on a disk a request costs next to nothing."""
+        return None
+
     def open(self, name: str) -> LocalReadableFile:
         """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a regular file."""
         return open_local(self._join(name, InvalidCheckpoint))

@@ -25,6 +25,20 @@ class FileStatus:
     """The time of the last change, in seconds since the Epoch; None if it is not known."""
 
 
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """The cost of a request to a remote storage, by which the engine plans its reads."""
+
+    small_nbytes: int
+    """A read of so many bytes costs about as much as its request: smaller neighbours are read together."""
+    gap_nbytes: int
+    """Bytes between two ranges for which a second request is not worth while, as long as there are not many gaps."""
+    waste_nbytes: int
+    """The most bytes that one read of many ranges may bring along in such gaps."""
+    requests: int
+    """Requests that may be under way at a time."""
+
+
 class ReadableFile(Protocol):
     """A file open for reading at any offset, by several threads at once."""
 
@@ -70,6 +84,10 @@ class WritableFile(Protocol):
 class FileOpener(Protocol):
     """The part of a storage that a reader of known files needs."""
 
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request; None on a local disk, whose costs are those that the engine counts with."""
+
     def open(self, name: str) -> ReadableFile:
         """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a regular file."""
 
@@ -84,6 +102,10 @@ class Storage(Protocol):
     @property
     def local_path(self) -> str | None:
         """The directory's path on the local disk; None if the files are not on a local disk."""
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request; None on a local disk, whose costs are those that the engine counts with."""
 
     def open(self, name: str) -> ReadableFile:
         """Open a file; ``MissingFile`` if it does not exist, ``MalformedCheckpoint`` if it is not a regular file."""

@@ -32,7 +32,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
-from shardvar.storage.protocol import FileStatus, ReadableFile, WritableFile
+from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, WritableFile
 from shardvar.storage.requests import Client, FolderListing, Head
 from shardvar.storage.uploads import Upload
 
@@ -49,6 +49,10 @@ _TAIL_NBYTES = 64 << 10
 
 _MOST_SPANS = 32
 """Spans that are held, so that they take at most 8 MiB."""
+
+TRAITS = Traits(small_nbytes=1 << 20, gap_nbytes=512 << 10, waste_nbytes=512 << 10, requests=64)
+"""A request takes 10 to 50 ms, in which a connection brings 1 to 5 MB. More than 64 at a time, and a machine of few
+cores works at the requests instead of waiting for them."""
 
 
 @dataclass(slots=True)
@@ -208,6 +212,11 @@ class RemoteStorage:
     def local_path(self) -> None:
         """None: the files are not on a local disk."""
         return None
+
+    @property
+    def traits(self) -> Traits:
+        """The cost of a request."""
+        return TRAITS
 
     def open(self, name: str) -> ReadableFile:
         """Open a file; ``MissingFile`` if it does not exist."""

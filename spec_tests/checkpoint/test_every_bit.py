@@ -81,7 +81,7 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], dict[str, Any]], str, str]] = {
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads take longer to start than such checkpoints to read."""
-    monkeypatch.setattr("shardvar.engine.pieces.run_all", run_in_order)
+    monkeypatch.setattr("shardvar.engine.pieces.run_all", lambda function, items, _: run_in_order(function, items))
 
 
 def flips(path: Path, start: int = 0) -> Iterator[int]:

@@ -24,7 +24,7 @@ from shardvar.engine import pieces
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable, strides_of
 from shardvar.engine.pieces import Reading, read_moves, read_small
-from shardvar.engine.pool import bytes_of, run_in_order, word_of
+from shardvar.engine.pool import WORKERS, bytes_of, run_in_order, word_of
 from shardvar.engine.regions import RegionTable, read_regions
 from shardvar.errors import CorruptCheckpoint
 from shardvar.layout.region import Region
@@ -296,7 +296,8 @@ def test_many_columns_take_no_more_steps_of_python_than_many_rows(
 ) -> None:
     """Function calls are counted, cutting and joining 256 parts: NumPy moves the elements of a few bytes."""
     set_sizes(monkeypatch, BLOCK_NBYTES=1 << 18, BATCH_NBYTES=3 << 18, SMALL_NBYTES=1 << 14, _GAP_NBYTES=4096)
-    monkeypatch.setattr("shardvar.engine.files.run_all", run_in_order)  # the profiler sees one thread
+    # The profiler sees one thread.
+    monkeypatch.setattr("shardvar.engine.files.run_all", lambda function, items, *_: run_in_order(function, items))
     sv.save(tmp_path / "whole", {"w": np.arange(1 << 18, dtype=np.int32).reshape(shape)})
 
     def calls(source: str, target: str, partition: Any) -> int:
@@ -317,8 +318,8 @@ def test_a_task_that_is_one_of_several_threads_starts_none(monkeypatch: pytest.M
     source = source_of({"t": np.zeros(3)})
     evidence = Evidence(source, source.index.entries)
     pooled = []
-    monkeypatch.setattr(pieces, "run_all", lambda function, items: pooled.append(list(items)))
-    assert Reading(evidence, in_threads=False).run(lambda item: -item, [1, 2, 3]) == [-1, -2, -3]
+    monkeypatch.setattr(pieces, "run_all", lambda function, items, workers: pooled.append((list(items), workers)))
+    assert Reading(evidence, in_threads=False).run(lambda item: -item, [1, 2, 3], 8) == [-1, -2, -3]
     assert pooled == []
-    Reading(evidence).run(abs, [1, 2, 3])
-    assert pooled == [[1, 2, 3]]
+    Reading(evidence).run(abs, [1, 2, 3], 8)
+    assert pooled == [([1, 2, 3], WORKERS)]

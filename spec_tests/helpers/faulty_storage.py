@@ -129,6 +129,8 @@ class FaultyStorage:
     def local_path(self) -> str:
         return self.inner.path
 
+    traits = None
+
     def open(self, name: str) -> ReadableFile:
         self.fault.live()
         return self.inner.open(name)

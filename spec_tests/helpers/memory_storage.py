@@ -7,6 +7,7 @@ class MemoryStorage:
     """The part of a storage that a format needs for reading, over a dictionary of files."""
 
     path = "memory"
+    traits = None
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files

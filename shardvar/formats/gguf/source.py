@@ -16,6 +16,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable
+from shardvar.storage.protocol import Traits
 from shardvar.wire.ggml import BlockType, dequantize, is_decoded
 
 _FLOAT = "float32"
@@ -52,6 +53,11 @@ class GgufSource:
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from one file, from byte ``start`` of it on."""
         self.contents.data.open(file).read_into(start, buffer)
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the files' storage; None on a local disk."""
+        return self.contents.data.traits
 
     def map(self, file: int) -> memoryview:
         """Return a file as a read-only memory map."""
@@ -112,6 +118,11 @@ class DequantizedSource:
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from one file, from byte ``start`` of it on."""
         self.stored.read_span(file, start, buffer)
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the files' storage; None on a local disk."""
+        return self.stored.traits
 
     def map(self, file: int) -> memoryview:
         """Return a file as a read-only memory map."""

@@ -14,6 +14,7 @@ from shardvar.formats.keras.contents import KerasContents, close_all
 from shardvar.formats.protocol import Finding
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex, find_shared
 from shardvar.planning.slices import TensorTable
+from shardvar.storage.protocol import Traits
 from shardvar.wire.damage import DISTRUST, corrupt
 
 
@@ -50,6 +51,11 @@ class KerasSource:
         """Fill ``buffer`` from one file, from byte ``start`` of it on."""
         self._check(file)
         self.contents.data.open(file).read_into(start, buffer)
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the files' storage; None on a local disk."""
+        return self.contents.data.traits
 
     def map(self, file: int) -> memoryview:
         """Return a file as a read-only memory map."""

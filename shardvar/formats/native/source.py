@@ -25,7 +25,7 @@ from shardvar.formats.native.names import data_names, leftovers, native_index_na
 from shardvar.formats.protocol import Finding
 from shardvar.planning.index import EntryTable, Metadata, concatenate_entries, find_shared, unknown_key
 from shardvar.planning.plan import find_faults
-from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.block_file import BlockFile, open_block_file
 from shardvar.wire.crc import CRC32C, Checksum
 from shardvar.wire.damage import invalid, past_limit
@@ -243,6 +243,11 @@ class NativeSource:
         if buffer.nbytes:
             with self._explained():
                 self.files.open(file).read_into(start, buffer)
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the files' storage; None on a local disk."""
+        return self.files.traits
 
     def map(self, file: int) -> memoryview:
         """Return a data file as a read-only memory map."""

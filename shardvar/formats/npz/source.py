@@ -34,7 +34,7 @@ from shardvar.formats.npz.contents import (
 from shardvar.formats.protocol import Finding
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.index import EntryTable, TableIndex
-from shardvar.storage.protocol import ReadableFile
+from shardvar.storage.protocol import ReadableFile, Traits
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import corrupt, malformed
 from shardvar.wire.zip import STORED
@@ -237,6 +237,11 @@ class NpzSource:
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the archive, from byte ``start`` of it on."""
         self.contents.files.open(file).read_into(start, buffer)
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the files' storage; None on a local disk."""
+        return self.contents.files.traits
 
     def map(self, file: int) -> memoryview:
         """Return the archive as a read-only memory map."""

@@ -41,7 +41,7 @@ from shardvar.limits import MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable, pad
-from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN
 from shardvar.wire.safetensors_header import BITS, PREAMBLE_NBYTES, Header, header_nbytes, parse_header
 from shardvar.wire.set_index import SetIndex, read_set_index
@@ -298,6 +298,11 @@ class SafetensorsSource:
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
         self.contents.files.open(file).read_into(start, buffer)
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the files' storage; None on a local disk."""
+        return self.contents.files.traits
 
     def map(self, file: int) -> memoryview:
         """Return a data file as a read-only memory map."""

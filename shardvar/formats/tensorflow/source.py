@@ -38,7 +38,7 @@ from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Ints, code, numpy
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex, find_shared
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
-from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, Checksum, unmask
 from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN, past_limit
@@ -295,6 +295,11 @@ class BundleSource:
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
         self._files.open(file).read_into(start, buffer)
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the files' storage; None on a local disk."""
+        return self.contents.data.traits
 
     def map(self, file: int) -> memoryview:
         """Return a data file as a read-only memory map."""

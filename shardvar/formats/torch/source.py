@@ -8,6 +8,7 @@ from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.items import View, read_view
 from shardvar.planning.index import EntryTable, Index
+from shardvar.storage.protocol import Traits
 from shardvar.wire.crc import CRC32, Checksum
 
 
@@ -49,6 +50,11 @@ class TorchSource:
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
         self.data.open(file).read_into(start, buffer)
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the files' storage; None on a local disk."""
+        return self.data.traits
 
     def map(self, file: int) -> memoryview:
         """Return a data file as a read-only memory map."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shardvar.errors import InvalidCheckpoint
-from shardvar.storage.protocol import ReadableFile, Storage
+from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.damage import DISTRUST
 
 
@@ -46,6 +46,11 @@ class Tree:
     def path(self) -> str:
         """The folder's path, for messages."""
         return self.root.path
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the folder; None on a local disk."""
+        return self.root.traits
 
     def open(self, name: str) -> ReadableFile:
         """Open a file; ``InvalidCheckpoint`` if its path leads out of the folder."""

@@ -20,6 +20,7 @@ from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.index import ChunkIndex
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import EntryTable
+from shardvar.storage.protocol import Traits
 from shardvar.wire.crc import CRC32C, Checksum
 
 _BAND_NBYTES = 1 << 23
@@ -80,6 +81,11 @@ class ZarrSource:
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""
         self.data.open(file).read_into(start, buffer)
+
+    @property
+    def traits(self) -> Traits | None:
+        """The cost of a request to the files' storage; None on a local disk."""
+        return self.data.traits
 
     def map(self, file: int) -> memoryview:
         """Return a data file as a read-only memory map."""

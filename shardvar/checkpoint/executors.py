@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -88,8 +88,10 @@ def run_tasks(executor: Executor, tasks: Iterable[tuple[Callable[..., Done], Seq
             if not pending:
                 return
             finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-            while finished:
-                yield finished.pop().result()
+            # The failed ones last: what is finished is taken before an error ends the run, and need not be done again.
+            results = sorted(finished, key=_has_failed, reverse=True)
+            while results:
+                yield results.pop().result()
     except (BrokenExecutor, CancelledError) as error:
         raise _lost(error) from error
     except Exception as error:
@@ -98,6 +100,10 @@ def run_tasks(executor: Executor, tasks: Iterable[tuple[Callable[..., Done], Seq
         for future in pending:
             future.cancel()
         wait(pending)
+
+
+def _has_failed(finished: Future[Any]) -> bool:
+    return finished.cancelled() or finished.exception() is not None
 
 
 def _lost(error: BaseException) -> WorkerLost:
@@ -179,6 +185,8 @@ def runner_of(executor: Executor, opening: Opening, source: Source, progress: Pr
     """Return what runs the tasks of a reshard on the workers of an executor; ``source`` is the caller's own."""
 
     def run(tasks: Sequence[FileTask]) -> Iterator[tuple[FileTask, FileReport]]:
+        for task in tasks:
+            task.storage.lend([task.name])
         calls = ((run_file, _arguments(number, task, opening, source)) for number, task in enumerate(tasks))
         for number, rows, report in run_tasks(executor, calls):
             progress(report.nbytes)
@@ -202,7 +210,8 @@ def run_file(
 
     With ``is_cast`` the payloads are those before the cast.
     """
-    with payloads.opened(version) as source:
+    with payloads.opened(version) as source, task.storage.borrowed(task.name) as storage:
+        task = replace(task, storage=storage)
         return number, rows, run_task(task, CastSource(source, payloads.entries) if is_cast else source)
 
 

@@ -144,6 +144,13 @@ class LocalStorage:
     def announce(self, names: Iterable[str]) -> None:
         """Do nothing: a file is in its directory from the beginning."""
 
+    def lend(self, names: Iterable[str]) -> None:
+        """Do nothing: every process may write here."""
+
+    def borrowed(self, name: str) -> AbstractContextManager["LocalStorage"]:  # noqa: ARG002
+        """Give this storage."""
+        return nullcontext(self)
+
     def sync(self, folder: str = "") -> None:
         """Force all changes of names so far to the disk, in the directory or in a folder of it, if it exists."""
         path = self._inside(folder) if folder else self.path

@@ -143,6 +143,18 @@ class Storage(Protocol):
     def announce(self, names: Iterable[str]) -> None:
         """Say which files will be created under their final names; a bucket uploads each once it is finished."""
 
+    def lend(self, names: Iterable[str]) -> None:
+        """Say which announced files other processes will write, each by ``borrowed``; only within ``lock``.
+
+        ``UnsupportedError`` if they cannot write them here.
+        """
+
+    def borrowed(self, name: str) -> AbstractContextManager["Storage"]:
+        """Give the storage in which another process, or a thread, writes a file that was lent.
+
+        The file is in place at the end, unless an error was raised.
+        """
+
     def sync(self, folder: str = "") -> None:
         """Force all changes of names so far to the disk, in the directory or in one folder of it."""
 

@@ -283,6 +283,21 @@ class RemoteStorage:
         if self._uploads:
             self._uploads[0].announce(names)
 
+    def lend(self, names: Iterable[str]) -> None:
+        """Leave files to other processes; ``UnsupportedError`` if their names are not final, as those of a claim."""
+        if self._uploads:
+            self._uploads[0].lend(names)
+
+    @contextmanager
+    def borrowed(self, name: str) -> Iterator["RemoteStorage"]:
+        """Give a storage with a write for this file alone, which is uploaded at the end."""
+        upload = Upload(self.client, self.key, name, {}, announced={name})  # type: ignore[arg-type]
+        try:
+            yield RemoteStorage(self.client, self.key, _uploads=[upload])
+            upload.finish()
+        finally:
+            upload.end()
+
     def remove(self, name: str) -> None:
         """Delete a file; does nothing if it does not exist."""
         self._writing(name).remove(name)
@@ -326,8 +341,8 @@ class RemoteStorage:
         """Return the write that is under way."""
         self.check_writable(name)
         if not self._uploads:
-            cause = f"{self.client.place(self._join(name))} is written by one process alone."
-            raise UnsupportedError(cause, "Leave the executor out, or write to a shared disk.")
+            cause = f"{self.client.place(self._join(name))} is written outside of a write."
+            raise UnsupportedError(cause, "Write it with sv.save or sv.reshard.")
         return self._uploads[0]
 
     def _listing(self) -> FolderListing:

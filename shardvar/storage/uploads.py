@@ -54,6 +54,8 @@ class Upload:
     """The key of the claim, once it is made."""
     claimed: Mapping[str, Head] | None = None
     """The files that were there when the claim was made."""
+    lent: set[str] = field(default_factory=set)
+    """Announced files that other processes write."""
     own: set[str] = field(default_factory=set)
     """The files that this write has uploaded."""
     is_committed: bool = False
@@ -85,6 +87,16 @@ class Upload:
         """Say which files have their final names from the beginning."""
         self.announced.update(names)
 
+    def lend(self, names: Iterable[str]) -> None:
+        """Leave files to other processes; ``UnsupportedError`` if two writes may give them the same names."""
+        names = set(names)
+        for name in sorted(names - self.announced):
+            cause = f"{self.client.place(self._join(name))} cannot be written by other processes: its name is claimed."
+            raise UnsupportedError(cause, "Leave the executor out, or choose the format shardvar.")
+        self.lent |= names
+        for name in names:
+            self.there.pop(name, None)  # of an earlier run, which another one takes the place of
+
     def move(self, old: str, new: str) -> None:
         """Upload a file under its final name, which is claimed first."""
         self._check_staged(old)
@@ -114,12 +126,20 @@ class Upload:
     def remove(self, name: str) -> None:
         """Delete a file, whether it went up already or not."""
         self._drop(name)
-        if name in self.there:
+        if name in self.lent:
+            # Whether its writer had finished it is not known here.
+            self.lent.remove(name)
+            self.client.delete(self._join(name))
+        elif name in self.there:
             if not self.is_committed and name not in self.own:
                 # The old index of a set goes before the new files come: it must still be the one that was seen.
                 self._check_unchanged(name, self._claim())
             del self.there[name]
             self.client.delete(self._join(name))
+
+    def finish(self) -> None:
+        """Upload the announced files that were written last."""
+        self._upload_announced()
 
     def end(self) -> None:
         """Remove the temporary files and the claim."""

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,12 @@ class FaultyStorage:
 
     def announce(self, names: Iterable[str]) -> None:
         self.inner.announce(names)
+
+    def lend(self, names: Iterable[str]) -> None:
+        self.inner.lend(names)
+
+    def borrowed(self, name: str) -> AbstractContextManager["FaultyStorage"]:
+        return nullcontext(self)
 
     def tree(self) -> dict[str, int]:
         self.fault.live()

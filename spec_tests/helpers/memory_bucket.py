@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from unittest import mock
+from weakref import WeakValueDictionary
 
 from shardvar.errors import CorruptCheckpoint, LockHeld, MissingFile, StorageError
 from shardvar.storage.requests import FolderListing, Head
@@ -15,7 +17,7 @@ class Dead(BaseException):
     """The writer is killed."""
 
 
-@dataclass
+@dataclass(eq=False)
 class MemoryBucket:
     """A client of ``storage.uploads`` over a dictionary."""
 
@@ -33,6 +35,12 @@ class MemoryBucket:
     """True once ``Dead`` was raised."""
 
     can_write = True
+
+    def __post_init__(self) -> None:
+        _alive[id(self)] = self
+
+    def __reduce__(self) -> tuple[Any, tuple[int]]:
+        return find_bucket, (id(self),)  # what is unpickled is a client of the same bucket
 
     def place(self, key: str) -> str:
         return f"s3://bucket/{key}"
@@ -91,6 +99,14 @@ class MemoryBucket:
             raise Dead
         if fails:
             raise StorageError("The server does not answer.", "Wait.")
+
+
+_alive: "WeakValueDictionary[int, MemoryBucket]" = WeakValueDictionary()
+"""All buckets, by their ids."""
+
+
+def find_bucket(number: int) -> MemoryBucket:
+    return _alive[number]
 
 
 def discard(files: dict[str, bytes], key: str) -> None:

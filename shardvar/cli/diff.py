@@ -44,7 +44,7 @@ def execute(arguments: Namespace) -> int:
         for line in lines[-1:] if arguments.summary else lines:
             print(line)
     if arguments.html:
-        write_diff_page(arguments.html, report)
+        write_diff_page(arguments.html, report, arguments.filter, arguments.exclude)
         note(f"wrote {short_path(arguments.html)}")
     if report.unreadable:
         return _UNREADABLE

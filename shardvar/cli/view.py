@@ -7,6 +7,8 @@ under a random name, and rename it into place.
 import os
 import secrets
 from argparse import Namespace
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from shardvar.checkpoint.comparison import DiffReport
@@ -33,10 +35,10 @@ def execute(arguments: Namespace) -> int:
     check_target(target)
     columns = _columns(found, arguments)
     write_page(target, make_page([columns]))
-    slices = sum(columns["num_slices"])
+    slices = len(columns["slices"]["start"])
     nbytes = sum(columns["nbytes"])
     if arguments.json:
-        report = {"path": target, "num_tensors": len(columns["dtype"]), "num_slices": slices, "nbytes": nbytes}
+        report = {"path": target, "num_tensors": len(columns["nbytes"]), "num_slices": slices, "nbytes": nbytes}
         print_json({"schema": SCHEMA, **report, "num_files": len(columns["files"])})
     else:
         files = count(len(columns["files"]), "file")
@@ -47,15 +49,21 @@ def execute(arguments: Namespace) -> int:
     return 0
 
 
-def write_diff_page(target: str, report: DiffReport) -> None:
-    """Write the page of two checkpoints that were compared, side by side."""
+def write_diff_page(
+    target: str, report: DiffReport, globs: Sequence[str] | None = None, excluded: Sequence[str] | None = None
+) -> None:
+    """Write the page of two checkpoints that were compared, side by side: of the tensors that the globs chose."""
     columns, keys = [], []
     for path in (report.path_a, report.path_b):
         found = find_checkpoint(path)
         with Reader(found.path, found.format.name, found.open()) as reader:
-            keys.append(reader.keys())
+            keys.append([key for key in reader if _matches(key, globs, True) and not _matches(key, excluded, False)])
             columns.append(describe(reader, keys[-1], file_sizes(found.storage, reader.index.files)))
     write_page(target, make_page(columns, describe_diff(report, keys[0])))
+
+
+def _matches(key: str, globs: Sequence[str] | None, otherwise: bool) -> bool:
+    return any(fnmatchcase(key, glob) for glob in globs) if globs else otherwise
 
 
 def check_target(target: str) -> None:

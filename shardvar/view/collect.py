@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.checkpoint.comparison import DiffReport
+from shardvar.checkpoint.comparison import DiffReport, ValueDifference
 from shardvar.checkpoint.numbers import json_number
 from shardvar.checkpoint.parameters import num_parameters
 from shardvar.checkpoint.reader import Reader
@@ -28,6 +28,22 @@ StatisticsByKey = Mapping[str, Statistics | ReadError]
 
 HEIGHTS = "0123456789abcdefghijklmnopqrstuvwxyz"
 """The heights of the bars of a histogram, one character each; the highest bar of a histogram has the last character."""
+
+_DIFFERENCE = {
+    "count": "count",
+    "first": "first",
+    "absolute": "max_absolute",
+    "absolute_at": "max_absolute_at",
+    "relative": "max_relative",
+    "without": "num_without_distance",
+    "cosine": "cosine",
+    "norm": "relative_norm",
+    "only": "only",
+}
+"""The fields of a difference by the names that the page has for them."""
+
+_DIGITS = 6
+"""Digits of a statistic in the page, as it prints them; all seventeen would make the page half as large again."""
 
 _EXACT = 2**53
 """The first integer whose successor JavaScript cannot represent; integers from here on are sent as text."""
@@ -81,10 +97,10 @@ def describe(
         "dtypes": used,
         "shapes": [_exact(each) for each in shapes],
         "keys": front_coded(keys),
-        "dtype": [-1 if row < 0 else used.index(tensors.dtype(row)) for row in rows],
+        "dtype": packed([-1 if row < 0 else used.index(tensors.dtype(row)) for row in rows]),
         "shape": shape,
         "nbytes": nbytes[rows].tolist(),
-        "num_slices": num_slices,
+        "num_slices": packed(num_slices),
         "slices": _slice_columns(entries, order),
         "faults": _faults(reader, keys, measured or {}),
         "stats": None if measured is None else _statistics(keys, measured, counts or {}),
@@ -96,8 +112,9 @@ def describe_diff(report: DiffReport, keys: Sequence[str]) -> Columns:
     row_of = {key: row for row, key in enumerate(keys)}
     return {
         "num_equal": report.num_equal,
+        "fields": list(_DIFFERENCE),
         "differences": [
-            [row_of[each.key], *(_value_difference(each.values) if each.values else [None])]
+            [row_of[each.key], json_number(each.change), *(_value_difference(each.values) if each.values else [])]
             for each in report.differences
         ],
         "unreadable": [[row_of[each.key], each.side, each.kind, each.message] for each in report.unreadable],
@@ -112,6 +129,15 @@ def front_coded(keys: Sequence[str]) -> Columns:
     """
     shared = [len(commonprefix(pair)) for pair in zip(["", *keys], keys, strict=False)]  # noqa: RUF071  # no paths
     return {"shared": shared, "rest": [key[count:] for key, count in zip(keys, shared, strict=True)]}
+
+
+def packed(column: Sequence[int]) -> Sequence[int] | Columns:
+    """Return a column, or of one whose numbers are all the same, that number and the length.
+
+    >>> packed([0, 0, 0]), packed([1, 2]), packed([])
+    ({'every': 0, 'length': 3}, [1, 2], [])
+    """
+    return {"every": column[0], "length": len(column)} if column and len(set(column)) == 1 else column
 
 
 def bar_heights(counts: Ints) -> str:
@@ -164,9 +190,10 @@ def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
     cut_rows = order[numbers]
     regions = np.stack([slices.offset[cut_rows], slices.shape[cut_rows]], axis=1).tolist()
     return {
-        "file": entries.file[order].tolist(),
+        "file": packed(entries.file[order].tolist()),
         "start": _exact(entries.start[order].tolist()),
-        "nbytes": slices.nbytes[order].tolist(),
+        # Of a slice that is its whole tensor, the tensor's bytes say it.
+        "nbytes": slices.nbytes[cut_rows].tolist(),
         "encoded": np.flatnonzero(~entries.plain[order]).tolist(),
         "cut": [
             # Offset and shape are padded to the highest rank of the checkpoint; the page gets the axes of the tensor.
@@ -184,23 +211,27 @@ def _faults(reader: Reader, keys: Sequence[str], measured: StatisticsByKey) -> l
 
 
 def _statistics(keys: Sequence[str], measured: StatisticsByKey, counts: Mapping[str, Ints]) -> Columns:
-    """Return columns over the tensors that have statistics; ``row`` holds the rows of these tensors."""
+    """Return columns over the tensors that have statistics; ``row`` holds the rows of these, None if all have them."""
     found = [(row, key, each) for row, key in enumerate(keys) if isinstance(each := measured.get(key), Statistics)]
     names = ("min", "max", "mean", "std")
     values = [(each.minimum, each.maximum, each.mean, each.std) for _, _, each in found]
-    numbers = [[json_number(value) for value in row] for row in values]
+    numbers = [[_short(json_number(value)) for value in row] for row in values]
     return {
-        "row": [row for row, _, _ in found],
+        "row": None if len(found) == len(keys) else [row for row, _, _ in found],
         **{name: [row[place] for row in numbers] for place, name in enumerate(names)},
-        **{name: [getattr(each, name) for _, _, each in found] for name in ("count", "nan", "inf", "zero")},
+        **{name: packed([getattr(each, name) for _, _, each in found]) for name in ("count", "nan", "inf", "zero")},
         "histogram": [bar_heights(counts[key]) if key in counts else "" for _, key, _ in found],
         "peak": [int(counts[key].max()) if key in counts else 0 for _, key, _ in found],
     }
 
 
-def _value_difference(values: Any) -> list[Any]:
+def _short(number: float | str | None) -> float | str | None:
+    return float(f"{number:.{_DIGITS}g}") if isinstance(number, float) else number
+
+
+def _value_difference(values: ValueDifference) -> list[Any]:
     fields = values.to_json()
-    return [fields[name] for name in ("count", "first", "max_absolute", "max_relative", "num_without_distance")]
+    return [fields[name] for name in _DIFFERENCE.values()]
 
 
 def _exact(numbers: Sequence[int]) -> list[int | str]:

@@ -22,7 +22,7 @@ MARK = "<!doctype html>\n<!-- made by shardvar view -->\n"
 MOST_NBYTES = 15_000_000
 """The largest page, so that a browser opens it at once and it can be sent by mail."""
 
-_SCRIPTS = ("data.js", "paint.js", "list.js", "treemap.js", "files.js", "slices.js", "detail.js", "app.js")
+_SCRIPTS = ("data", "paint", "measures", "list", "layers", "treemap", "files", "slices", "detail", "address", "app")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -31,7 +31,7 @@ def make_page(checkpoints: Sequence[Columns], diff: Columns | None = None) -> st
 
     ``ArgumentError`` for a page larger than ``MOST_NBYTES``.
     """
-    style, script = _asset("page.css"), "\n".join(["'use strict';", *map(_asset, _SCRIPTS)])
+    style, script = _asset("page.css"), "\n".join(["'use strict';", *(_asset(f"{name}.js") for name in _SCRIPTS)])
     data = embedded_json({"schema": SCHEMA, "checkpoints": list(checkpoints), "diff": diff})
     title = " and ".join(printable(each["path"].rstrip("/").rpartition("/")[2]) for each in checkpoints)
     # The policy lets only this script and this style run, by their hashes, and loads nothing: a name in a hostile

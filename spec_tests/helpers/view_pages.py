@@ -25,7 +25,14 @@ def columns_of(page: str) -> dict[str, Any]:
     """Return the page's one block of data."""
     (block,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL)
     columns: dict[str, Any] = json.loads(block)
+    for checkpoint in columns["checkpoints"]:
+        for part, name in ((checkpoint, "dtype"), (checkpoint, "num_slices"), (checkpoint["slices"], "file")):
+            part[name] = _unpacked(part[name])
     return columns
+
+
+def _unpacked(column: Any) -> list[int]:
+    return column if isinstance(column, list) else [column["every"]] * column["length"]
 
 
 def keys_of(columns: dict[str, Any]) -> list[str]:
@@ -51,11 +58,13 @@ def slices_of(columns: dict[str, Any]) -> list[tuple[str, tuple[int, ...], tuple
     slices, tensors = columns["slices"], tensors_of(columns)
     cut = {number: box for number, *box in slices["cut"]}
     keys = [key for key, count in zip(keys_of(columns), columns["num_slices"], strict=True) for _ in range(count)]
+    nbytes = {number: size for (number, *_), size in zip(slices["cut"], slices["nbytes"], strict=True)}
     found = []
     for number, key in enumerate(keys):
         shape = tensors[key][1]
         box = cut.get(number, [*[0] * len(shape), *shape])
         offset, extent = tuple(map(int, box[: len(shape)])), tuple(map(int, box[len(shape) :]))
-        place = columns["files"][slices["file"][number]], int(slices["start"][number]), slices["nbytes"][number]
+        file = columns["files"][slices["file"][number]]
+        place = file, int(slices["start"][number]), nbytes.get(number, tensors[key][2])
         found.append((key, offset, extent, *place, number not in slices["encoded"]))
     return found

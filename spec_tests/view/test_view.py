@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint.stats import NUM_BINS, bin_counts
-from shardvar.view.collect import HEIGHTS, bar_heights, front_coded
-from shardvar.view.page import MARK, make_page
+from shardvar.checkpoint.stats import NUM_BINS, Statistics, bin_counts
+from shardvar.view.collect import HEIGHTS, bar_heights, describe, front_coded
+from shardvar.view.page import MARK, embedded_json, make_page
 from spec_tests.helpers.command_line import Run, run, saved
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
 from spec_tests.helpers.paths import GOLDEN
@@ -149,7 +149,7 @@ def test_statistics_and_histograms_are_those_of_numpy(tmp_path: Path, run: Run) 
         counts = np.histogram(array, NUM_BINS, range=(array.min(), array.max()))[0] if key != "same" else [8] + [0] * 23
         assert stats["histogram"][place[key]] == bar_heights(np.asarray(counts))
         assert stats["peak"][place[key]] == max(counts)
-        assert stats["mean"][place[key]] == pytest.approx(array.mean())
+        assert stats["mean"][place[key]] == pytest.approx(array.mean(), rel=1e-5)
     assert [stats["histogram"][place[key]] for key in ("nothing", "nan")] == ["", ""]
 
 
@@ -220,6 +220,28 @@ def test_a_hundred_thousand_tensors_fit_in_a_page(tmp_path: Path, run: Run) -> N
     assert keys_of(columns_of(page)["checkpoints"][0]) == list(names)
 
 
+def test_the_page_of_a_comparison_of_some_tensors_has_only_those(tmp_path: Path, run: Run) -> None:
+    """A tensor that was left out of the comparison would look equal."""
+    one = saved(tmp_path)
+    assert (
+        run("diff", one, one, "--filter", "dense/*", "--exclude", "*bias", "--html", tmp_path / "some.html").code == 0
+    )
+    for columns in columns_of((tmp_path / "some.html").read_text(encoding="utf-8"))["checkpoints"]:
+        assert keys_of(columns) == ["dense/kernel"]
+
+
+def test_statistics_of_a_hundred_thousand_tensors_fit_in_ten_megabytes(tmp_path: Path) -> None:
+    """Weights as models have them, with full histograms, on a sample: the page is linear in the tensors."""
+    number = 2000
+    keys = [f"model/decoder/block_{i // 100}/expert_{i % 100}/kernel" for i in range(number)]
+    sv.save(tmp_path / "many", {key: np.zeros(2, np.int8) for key in keys})
+    one = Statistics(10**6, 10**6, minimum=-0.0314159265, maximum=0.0314159265, mean=-0.000271828182, m2=141.421356)
+    counts = np.arange(1, NUM_BINS + 1)
+    with sv.open_checkpoint(tmp_path / "many") as reader:
+        columns = describe(reader, keys, [0], dict.fromkeys(keys, one), dict.fromkeys(keys, counts))
+    assert len(embedded_json(columns)) / number * 100_000 < 10_000_000
+
+
 def test_open_shows_the_page_in_a_browser(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     monkeypatch.setattr("webbrowser.open", lambda address: bool(shown.append(address)))
@@ -248,7 +270,10 @@ def test_diff_writes_a_page_of_both_and_answers_as_without_it(tmp_path: Path, ru
     assert keys_of(b) == sv.open_checkpoint(tmp_path / "two.npz").keys()
     report = sv.diff(one, tmp_path / "two.npz")
     (difference,) = report.differences
-    row, count, first, *_ = columns["diff"]["differences"][0]
-    assert (keys_of(a)[row], count, tuple(first)) == (difference.key, difference.values.count, difference.values.first)
+    row, change, *values = columns["diff"]["differences"][0]
+    told = dict(zip(columns["diff"]["fields"], values, strict=True))
+    assert (keys_of(a)[row], change) == (difference.key, difference.change)
+    assert (told["count"], tuple(told["first"])) == (difference.values.count, difference.values.first)
+    assert (told["cosine"], told["norm"]) == (difference.values.cosine, difference.values.relative_norm)
     assert columns["diff"]["num_equal"] == report.num_equal == 1
     assert run("diff", one, tmp_path / "two.npz", "--html", tmp_path / "two.npz").code == 2

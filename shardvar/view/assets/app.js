@@ -1,9 +1,10 @@
 // The state of the page: what is searched for, filtered and selected; and the parts that are redrawn when it changes.
 
-const state = { query: "", dtypes: new Set(), statuses: new Set(), flags: new Set(), onlyFaults: false, prefix: "", item: null, sort: "key", down: false };
+const state = { query: "", dtypes: new Set(), statuses: new Set(), flags: new Set(), onlyFaults: false, prefix: "", item: null, sort: "key", down: false, by: "", measure: "" };
 let shown = ITEMS;
 let shownSet = null; // null: all
 
+let isTyping = false; // a letter is no step that Back undoes
 let byPointer = false; // whether the last thing that was done, was done so
 
 // In a narrow window the panel stands among the sections, and may be out of sight.
@@ -16,6 +17,7 @@ const actions = {
   shown: (item) => shownSet === null || shownSet.has(item),
   choose(item) {
     state.item = item;
+    remember();
     const panel = document.getElementById("detail");
     showDetail(panel, item, actions);
     document.getElementById("said").textContent = itemLines(item, sideOf(item)).filter(Boolean).join("; ");
@@ -24,13 +26,14 @@ const actions = {
     const row = shown.indexOf(item);
     if (row >= 0 && table.current !== row) table.move(row, false);
     else table.draw();
-    for (const map of maps) map.draw();
+    for (const map of [...maps, layerMap]) map.draw();
     for (const files of fileMaps) files.update();
   },
   open(prefix) {
     state.prefix = prefix;
     for (const map of maps) map.zoom(prefix);
     showCrumbs();
+    remember();
   },
   up() {
     const { root } = maps[0];
@@ -39,8 +42,8 @@ const actions = {
   },
 };
 
-const STATUS_ORDER = ["unreadable", "differs", "a", "b", "equal"];
-const maps = SIDES.map((_, side) => new Treemap(side, actions));
+const maps = [new Treemap(actions)];
+const layerMap = new LayerMap(actions);
 const fileMaps = SIDES.map((_, side) => new FileMap(side, actions));
 const COLUMNS = tableColumns();
 const table = makeTable();
@@ -59,7 +62,7 @@ function tableColumns() {
     { name: "size", least: 88, width: "88px", right: true, value: nbytesOf, text: (item) => humanSize(nbytesOf(item)) },
     { name: "slices", least: 70, width: "70px", right: true, value: (item) => side(item).num_slices[row(item)] },
   ];
-  if (IS_DIFF) columns.splice(1, 0, { name: "status", least: 100, width: "100px", value: (item) => STATUS_ORDER.indexOf(item.status), text: (item) => STATUS_TEXT[item.status] });
+  if (IS_DIFF) return [columns[0], ...differenceColumns(), columns[3]];
   if (SIDES.some((each) => each.stats)) {
     for (const name of ["min", "max", "mean"]) {
       columns.push({ name, least: 84, width: "84px", right: true, value: stat(name), text: (item) => shortNumber(stat(name)(item)) });
@@ -67,6 +70,36 @@ function tableColumns() {
     columns.push({ name: "NaN", least: 58, width: "58px", right: true, value: stat("nan") });
   }
   return columns;
+}
+
+const KIND_ORDER = ["unreadable", "shape", "a", "b", "dtype", "values", "equal"];
+
+function differenceColumns() {
+  // What cannot be told by a number comes first, then values by their change.
+  const weight = (item) => KIND_ORDER.indexOf(item.kind) + (item.kind === "values" ? 1 / (2 + (finite(item.change) ?? Infinity)) : 0);
+  const numbers = (name, measure) => {
+    const { value, text } = ALL_MEASURES.find((each) => each.name === measure);
+    return { name, least: 84, width: "84px", right: true, value, text: (item) => (value(item) !== null ? text(value(item)) : item.kind === "values" && item.change === "inf" ? "not finite" : "") };
+  };
+  return [
+    { name: "what differs", least: 190, width: "minmax(150px, 0.6fr)", value: weight, text: (item) => whatDiffers(item).join(", ") },
+    numbers("change", "Change"), numbers("largest", "Largest difference"), numbers("elements", "Elements"),
+    { name: "where", least: 100, width: "100px", value: (item) => item.values?.absolute_at?.[0] ?? null, text: (item) => humanShape(item.values?.absolute_at ?? item.values?.first ?? null) },
+  ];
+}
+
+// In words, what differs between the two sides of a tensor.
+function whatDiffers(item) {
+  if (item.status !== "differs") return [STATUS_TEXT[item.status]];
+  const [a, b] = item.rows;
+  const words = [];
+  const shapes = [shapeOf(SIDES[0], a), shapeOf(SIDES[1], b)].map(humanShape);
+  const dtypes = [dtypeOf(SIDES[0], a), dtypeOf(SIDES[1], b)];
+  if (shapes[0] !== shapes[1]) words.push(`shape ${shapes[0]} → ${shapes[1]}`);
+  if (dtypes[0] !== dtypes[1]) words.push(`dtype ${dtypes[0]} → ${dtypes[1]}`);
+  if (item.values) words.push(item.values.only ? `only the ${item.values.only}` : "values");
+  else if (item.kind === "dtype") words.push("same values");
+  return words;
 }
 
 function shortNumber(value) {
@@ -101,7 +134,7 @@ function keyParts(key) {
 function visibleColumns() {
   let columns = COLUMNS;
   const width = document.getElementById("table").clientWidth || 1000;
-  for (const names of [["NaN"], ["mean"], ["min", "max"], ["slices"], ["shape"], ["dtype"]]) {
+  for (const names of [["where"], ["elements"], ["largest"], ["change"], ["NaN"], ["mean"], ["min", "max"], ["slices"], ["shape"], ["dtype"]]) {
     if (columns.reduce((sum, column) => sum + column.least, 0) <= width) break;
     columns = columns.filter((column) => !names.includes(column.name));
   }
@@ -175,7 +208,7 @@ function apply() {
   const matches = matcher(state.query.trim());
   const isAsked = (item) =>
     (!state.dtypes.size || item.rows.some((row, side) => row >= 0 && state.dtypes.has(dtypeOf(SIDES[side], row)))) &&
-    (!state.statuses.size || state.statuses.has(item.status)) &&
+    (!state.statuses.size || state.statuses.has(item.kind)) &&
     (!state.flags.size || [...flagsOf(item)].some((flag) => state.flags.has(flag))) &&
     (!state.onlyFaults || isFaulty(item)) && matches(item.key);
   const found = ITEMS.filter(isAsked);
@@ -187,10 +220,11 @@ function apply() {
   table.current = Math.max(0, shown.indexOf(state.item));
   table.setLength(shown.length);
   for (const map of maps) map.update(found, state.prefix);
-  for (const files of fileMaps) files.update();
+  for (const part of [layerMap, ...fileMaps]) (part.update ?? part.draw).call(part);
   const nbytes = found.reduce((sum, item) => sum + nbytesOf(item), 0);
   document.getElementById("found").textContent = shownSet === null ? "" : `${grouped(found.length)} of ${count(ITEMS.length, "tensor")}, ${humanSize(nbytes)}`;
   showCrumbs();
+  remember(!isTyping);
 }
 
 // The prefixes from the top to this one.
@@ -213,8 +247,8 @@ function showCrumbs() {
   document.getElementById("crumbs").replaceChildren(...(prefix ? prefixes.map(crumb) : [element("span", { class: "quiet", text: hasFolders ? "click a folder to open it" : "" })]));
 }
 
-function chip(text, number, hue, isOn, toggle) {
-  const mark = hue === undefined ? null : element("i", { style: { background: hue === "bad" ? theme.bad : hue === "flag" ? "var(--flag)" : solid(hue) } });
+function chip(text, number, colour, isOn, toggle) {
+  const mark = colour === undefined ? null : element("i", { style: { background: colour } });
   return element("button", { class: "chip", type: "button", "aria-pressed": String(isOn), onclick: toggle }, mark, text, element("span", { class: "num", text: grouped(number) }));
 }
 
@@ -231,7 +265,7 @@ function showChips() {
     for (const flag of flagsOf(item)) flags.set(flag, (flags.get(flag) ?? 0) + 1);
     const names = new Set(item.rows.map((row, side) => (row < 0 ? "" : dtypeOf(SIDES[side], row))));
     for (const name of names) if (name) counts.set(name, (counts.get(name) ?? 0) + 1);
-    statuses.set(item.status, (statuses.get(item.status) ?? 0) + 1);
+    statuses.set(item.kind, (statuses.get(item.kind) ?? 0) + 1);
     if (isFaulty(item)) faults++;
   }
   const box = document.getElementById("chips");
@@ -242,24 +276,40 @@ function showChips() {
     apply();
   };
   if (IS_DIFF) {
-    for (const name of Object.keys(STATUS_HUES)) {
+    for (const name of Object.keys(KIND_COLOURS)) {
       if (!statuses.has(name)) continue;
-      const hue = name === "unreadable" ? "bad" : STATUS_HUES[name];
-      made.push(chip(STATUS_TEXT[name], statuses.get(name), hue, state.statuses.has(name), () => (flip(state.statuses, name), again())));
+      made.push(chip(KIND_TEXT[name] ?? name, statuses.get(name), KIND_COLOURS[name](), state.statuses.has(name), () => (flip(state.statuses, name), again())));
     }
   }
   for (const name of DTYPES) {
-    const hue = IS_DIFF ? undefined : dtypeHue(name);
-    made.push(chip(name, counts.get(name) ?? 0, hue, state.dtypes.has(name), () => (flip(state.dtypes, name), again())));
+    made.push(chip(name, counts.get(name) ?? 0, undefined, state.dtypes.has(name), () => (flip(state.dtypes, name), again())));
   }
   if (faults && !IS_DIFF) {
-    made.push(chip("cannot be read", faults, "bad", state.onlyFaults, () => ((state.onlyFaults = !state.onlyFaults), again())));
+    made.push(chip("cannot be read", faults, theme.bad, state.onlyFaults, () => ((state.onlyFaults = !state.onlyFaults), again())));
   }
   for (const flag of FLAGS) {
-    if (flags.has(flag)) made.push(chip(flag, flags.get(flag), "flag", state.flags.has(flag), () => (flip(state.flags, flag), again())));
+    if (flags.has(flag)) made.push(chip(flag, flags.get(flag), flag === "NaN" || flag === "infinity" ? theme.flag : undefined, state.flags.has(flag), () => (flip(state.flags, flag), again())));
   }
   box.replaceChildren(...made);
   if (focused >= 0) box.children[focused]?.focus();
+}
+
+// The ways to colour the size map, and what the colours of the one that is chosen mean.
+function showColours() {
+  const box = document.getElementById("colours");
+  const focused = [...box.children].indexOf(document.activeElement);
+  const pick = (name) => () => {
+    state.by = name;
+    showColours();
+    for (const map of maps) map.draw();
+    for (const files of fileMaps) files.update();
+    remember();
+  };
+  const names = colourings();
+  box.hidden = names.length < 2;
+  box.replaceChildren(...names.map((name) => segment(name, name === colouring(), pick(name))));
+  if (focused >= 0) box.children[focused]?.focus();
+  showLegend(document.getElementById("legend"));
 }
 
 function showHeading() {
@@ -288,10 +338,15 @@ function healthLine(side) {
     return line;
   }
   const found = FLAGS.map((flag) => [flag, ITEMS.filter((item) => flagsOf(item).has(flag)).length]).filter(([, number]) => number);
-  const values = found.length ? found.map(([flag, number]) => `${count(number, "tensor")} ${flag === "NaN" || flag === "infinity" ? "with" : "of"} ${flag}`).join(", ") : "no NaN, no infinity, no constants";
+  const values = found.flatMap(([flag, number], place) => [place ? ", " : "", findingButton(`${count(number, "tensor")} ${flag === "NaN" || flag === "infinity" ? "with" : "of"} ${flag}`, () => (state.flags = new Set([flag])))]);
   const damage = side.faults.size ? `${count(side.faults.size, "tensor")} cannot be read` : "read whole, and compared with the checksums that the format has";
-  line.append(`Values: ${damage}; ${values}.`);
+  line.append(`Values: ${damage}; `, ...(values.length ? values : ["no NaN, no infinity, no constants"]), ".");
   return line;
+}
+
+// A finding that shows what it is of.
+function findingButton(text, ask) {
+  return element("button", { type: "button", class: "link", text, onclick: () => (ask(), showChips(), apply()) });
 }
 
 function diffSentence() {
@@ -329,21 +384,25 @@ function start() {
   showAlerts();
   for (const [id, parts] of [["maps", maps], ["files", fileMaps]]) {
     const box = document.getElementById(id);
-    box.classList.toggle("two", IS_DIFF);
+    box.classList.toggle("two", parts.length > 1);
     box.append(...parts.map((part) => part.outer));
   }
   for (const files of fileMaps) files.start();
-  if (IS_DIFF) state.sort = "status";
-  showChips();
-  showDetail(document.getElementById("detail"), null, actions);
-  apply();
+  if (IS_DIFF) state.sort = "what differs";
+  layerMap.start();
+  document.getElementById("layers").hidden = !layerMap.stack;
+  if (layerMap.stack) document.getElementById("stacks").append(...layerMap.elements);
+  restore();
+  addEventListener("popstate", restore);
   const query = document.getElementById("query");
   let timer = 0;
   query.addEventListener("input", () => {
     clearTimeout(timer);
     timer = setTimeout(() => {
       state.query = query.value;
+      isTyping = true;
       apply();
+      isTyping = false;
     }, ITEMS.length > 5000 ? 160 : 0);
   });
   document.addEventListener("pointerdown", () => (byPointer = true), true);
@@ -356,9 +415,10 @@ function start() {
   const repaint = () => {
     readTheme();
     showChips();
+    showColours();
     showHead();
     table.draw();
-    for (const part of [...maps, ...fileMaps.map((files) => files.list), ...fileMaps.map((files) => files.bytes)]) part.draw();
+    for (const part of [...maps, layerMap, ...fileMaps.map((files) => files.list), ...fileMaps.map((files) => files.bytes)]) part.draw();
     showDetail(document.getElementById("detail"), state.item, actions);
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);

@@ -6,7 +6,22 @@ const IS_DIFF = DATA.diff !== null;
 const DTYPES = [...new Set(SIDES.flatMap((side) => side.dtypes))].sort();
 const ITEMS = readItems();
 
+// A column of numbers, which is written as one number where all are the same.
+function unpacked(column) {
+  return Array.isArray(column) ? column : new Array(column.length).fill(column.every);
+}
+
+function readStatistics(raw) {
+  const stats = { ...raw };
+  for (const name of ["count", "nan", "inf", "zero"]) stats[name] = unpacked(raw[name]);
+  return stats;
+}
+
 function readCheckpoint(raw, number) {
+  raw.num_slices = unpacked(raw.num_slices);
+  raw.dtype = unpacked(raw.dtype);
+  raw.slices.file = unpacked(raw.slices.file);
+  if (raw.stats) raw.stats = readStatistics(raw.stats);
   const { shared, rest } = raw.keys;
   const keys = new Array(rest.length);
   let before = "";
@@ -20,16 +35,18 @@ function readCheckpoint(raw, number) {
   for (let row = 0; row < keys.length; row++) first[row + 1] = first[row] + raw.num_slices[row];
   const tensorOf = new Int32Array(first[keys.length]);
   for (let row = 0; row < keys.length; row++) tensorOf.fill(row, first[row], first[row + 1]);
+  const cut = new Map(raw.slices.cut.map(([slice, ...box], place) => [slice, { box, nbytes: raw.slices.nbytes[place] }]));
+  raw.slices.nbytes = Array.from(tensorOf, (row, slice) => (cut.has(slice) ? cut.get(slice).nbytes : raw.nbytes[row]));
   return {
     ...raw,
     number,
     keys,
     first,
     tensorOf,
-    cut: new Map(raw.slices.cut.map(([slice, ...box]) => [slice, box])),
+    cut: new Map([...cut].map(([slice, { box }]) => [slice, box])),
     encoded: new Set(raw.slices.encoded),
     faults: new Map(raw.faults.map(([row, kind, message]) => [row, { kind, message }])),
-    statistics: new Map((raw.stats ? raw.stats.row : []).map((row, place) => [row, place])),
+    statistics: new Map((raw.stats ? raw.stats.row ?? keys : []).map((row, place) => [raw.stats.row ? row : place, place])),
     total: raw.nbytes.reduce((sum, nbytes) => sum + nbytes, 0),
     itemOf: new Int32Array(keys.length),
   };
@@ -58,9 +75,10 @@ function readItems() {
         items.push({ key, rows: [-1, row], status: "b" });
       }
     });
-    for (const [row, ...values] of DATA.diff.differences) {
+    for (const [row, change, ...values] of DATA.diff.differences) {
       items[row].status = "differs";
-      items[row].values = values[0] === null ? null : values;
+      items[row].change = change;
+      items[row].values = values.length ? Object.fromEntries(DATA.diff.fields.map((name, place) => [name, values[place]])) : null;
     }
     for (const [row, side, kind, message] of DATA.diff.unreadable) {
       items[row].status = "unreadable";
@@ -69,9 +87,19 @@ function readItems() {
   }
   items.forEach((item, number) => {
     item.number = number;
+    item.kind = kindOf(item);
+    if (item.status === "equal") item.change = 0;
     item.rows.forEach((row, side) => row >= 0 && (SIDES[side].itemOf[row] = number));
   });
   return items;
+}
+
+// The most telling thing that differs: "values" where shapes and dtypes are the same.
+function kindOf(item) {
+  if (item.status !== "differs") return item.status;
+  const [a, b] = item.rows;
+  if (String(shapeOf(SIDES[0], a)) !== String(shapeOf(SIDES[1], b))) return "shape";
+  return dtypeOf(SIDES[0], a) === dtypeOf(SIDES[1], b) ? "values" : "dtype";
 }
 
 // Of the side that has it, the first by preference.
@@ -99,6 +127,7 @@ const FLAGS = ["NaN", "infinity", "zeros alone", "one value"];
 
 // What is remarkable about the values of an item, by the words of FLAGS; nothing where they were not read.
 function flagsOf(item) {
+  if (item.flags) return item.flags;
   const found = new Set();
   item.rows.forEach((row, number) => {
     const { stats, statistics } = SIDES[number];
@@ -110,6 +139,7 @@ function flagsOf(item) {
     if (count && zero === count) found.add("zeros alone");
     else if (count > 1 && !nan && !inf && stats.min[place] === stats.max[place]) found.add("one value");
   });
+  item.flags = found;
   return found;
 }
 

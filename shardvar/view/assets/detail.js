@@ -15,6 +15,7 @@ function showDetail(panel, item, actions) {
     if (row < 0) parts.push(element("p", { class: "quiet", text: "It is not here." }));
     else parts.push(...tensor(SIDES[number], row));
   });
+  parts.push(...curve(item), ...copies(item));
   panel.replaceChildren(...parts);
 }
 
@@ -61,6 +62,26 @@ function facts(side, row) {
   if (shape !== null) line.append(element("b", { text: `${dtypeOf(side, row)} ${humanShape(shape)}` }), " · ");
   line.append(`${humanSize(side.nbytes[row])}, ${percent(side.nbytes[row], side.total) || "0 %"} of all`);
   return line;
+}
+
+// The chosen measure of a tensor's module, layer by layer.
+function curve(item) {
+  const measure = layerMap.stack && layerMap.measure();
+  const line = measure && measure.name !== "Bytes" && layerCurve(item, measure);
+  const known = line ? line.values.filter((value) => value !== null) : [];
+  if (known.length < 2) return [];
+  const [low, high] = [Math.min(...known), Math.max(...known)];
+  const at = (value, place) => [(300 * place) / (line.values.length - 1), high > low ? 44 - (40 * (value - low)) / (high - low) : 24];
+  const points = line.values.map((value, place) => (value === null ? null : at(value, place))).filter(Boolean);
+  const drawing = svgElement("svg", { class: "curve", viewBox: "-5 0 310 48", preserveAspectRatio: "none", role: "img", "aria-label": `${measure.name} over the layers, from ${measure.text(low)} to ${measure.text(high)}` },
+    svgElement("polyline", { points: points.map((point) => point.join()).join(" "), "vector-effect": "non-scaling-stroke" }));
+  const here = line.values[line.row];
+  if (here !== null) {
+    const [x] = at(here, line.row);
+    drawing.append(svgElement("line", { x1: x, x2: x, y1: 0, y2: 48, "vector-effect": "non-scaling-stroke" }));
+  }
+  return [element("h3", { text: `${measure.name} of ${shortened(printable(line.name), 40)} over the layers` }), drawing,
+    element("div", { class: "axis num" }, element("span", { text: line.labels[0] }), element("span", { text: `${measure.text(low)} to ${measure.text(high)}` }), element("span", { text: line.labels[line.labels.length - 1] }))];
 }
 
 function faultBox(kind, message) {
@@ -116,15 +137,19 @@ function difference(item) {
   if (item.status !== "differs") return parts;
   const rows = [];
   const row = (name, value) => rows.push(element("tr", {}, element("td", { class: "quiet", text: name }), element("td", { class: "num", text: value })));
-  if (dtypeOf(SIDES[0], a) !== dtypeOf(SIDES[1], b)) row("dtype", `${dtypeOf(SIDES[0], a)} and ${dtypeOf(SIDES[1], b)}`);
+  if (dtypeOf(SIDES[0], a) !== dtypeOf(SIDES[1], b)) row("dtype", `${dtypeOf(SIDES[0], a)} → ${dtypeOf(SIDES[1], b)}`);
   const shapes = [shapeOf(SIDES[0], a), shapeOf(SIDES[1], b)].map(humanShape);
-  if (shapes[0] !== shapes[1]) row("shape", `${shapes[0]} and ${shapes[1]}`);
+  if (shapes[0] !== shapes[1]) row("shape", `${shapes[0]} → ${shapes[1]}`);
   if (item.values) {
-    const [number, first, absolute, relative, without] = item.values;
-    row("elements that differ", grouped(number));
-    if (first !== null) row("first at", humanShape(first));
-    if (absolute !== null) row("by at most", numberText(absolute));
+    const { count: number, first, absolute, absolute_at: at, relative, without, cosine, norm, only } = item.values;
+    const part = shareOfElements(item);
+    if (norm !== null) row("relative norm", share(norm));
+    if (cosine !== null) row("cosine", numberText(cosine));
+    row("elements that differ", `${grouped(number)}${part === null || part > 1 ? "" : `, ${share(part)}`}`);
+    if (only) row("only in the", only);
+    if (absolute !== null) row("by at most", `${numberText(absolute)}${at ? ` at ${humanShape(at)}` : ""}`);
     if (relative !== null) row("relative", numberText(relative));
+    if (first !== null) row("first at", humanShape(first));
     if (without) row("with NaN", grouped(without));
   }
   parts.push(element("table", { class: "plain" }, element("tbody", {}, ...rows)));

@@ -55,9 +55,10 @@ function paintBytes(context, side, file, [low, high], width, height, actions) {
     const right = Math.min(x(start + side.slices.nbytes[slice]), width);
     if (right < painted + 0.25 && !isChosen) continue;
     painted = right;
-    const isMuted = !actions.shown(item);
-    context.fillStyle = isChosen ? theme.accent : isMuted ? theme.card : tint(itemHue(item, side.number), place % 2 ? -5 : 0);
+    context.globalAlpha = actions.shown(item) || isChosen ? (place % 2 ? 0.82 : 1) : 0.2;
+    context.fillStyle = isChosen ? theme.accent : colouring() === "File" ? fileColour(file) : itemColour(item, side.number);
     context.fillRect(left, 0, Math.max(right - left, isChosen ? 2 : 0.6), height);
+    context.globalAlpha = 1;
     if (side.faults.has(item.rows[side.number])) {
       context.fillStyle = theme.bad;
       context.fillRect(left, 0, Math.max(right - left, 0.6), height > 30 ? 4 : 2);
@@ -68,6 +69,25 @@ function paintBytes(context, side, file, [low, high], width, height, actions) {
   if (size === null || size < extentOf(side, file)) {
     hatch(context, Math.max(x(size ?? 0), 0), 0, end, height, theme.bad, 8);
   }
+}
+
+// How evenly the bytes lie in the files, and the command that evens them out.
+function balance(side) {
+  const sizes = side.file_nbytes.filter((nbytes) => nbytes !== null);
+  if (sizes.length < 2) return [];
+  const mean = meanOf(sizes);
+  const most = sizes.reduce((high, nbytes) => Math.max(high, nbytes), 0);
+  const largest = side.file_nbytes.indexOf(most);
+  const above = `${((most / Math.max(mean, 1) - 1) * 100).toFixed(0)} % above the mean of ${humanSize(Math.round(mean))}`;
+  const parts = [element("p", { class: "balance", text: `Largest: file ${largest}, ${humanSize(most)}, ${above}.` })];
+  // In a format where each slice is a file, no command moves slices between files.
+  const isMovable = side.tensorOf.length > side.files.length && !side.faults.size && sizes.length === side.files.length;
+  if (most > 1.1 * mean && isMovable && !IS_DIFF) parts.push(copyLine("Command", `shardvar reshard ${quoted(side.path)} ${quoted(`${side.path.replace(/\/+$/, "")}-even`)} --files ${sizes.length}`));
+  return parts;
+}
+
+function meanOf(sizes) {
+  return sizes.reduce((sum, nbytes) => sum + nbytes, 0) / sizes.length;
 }
 
 class FileMap {
@@ -88,7 +108,7 @@ class FileMap {
     this.list.isChosen = (row) => row === this.file;
     this.layout = element("div", { class: "layout", hidden: true });
     const what = this.side.files.length ? this.list.element : element("p", { class: "none", text: "There are no data files." });
-    this.outer = element("div", { class: "files" }, IS_DIFF ? sideName(number) : null, what, this.layout);
+    this.outer = element("div", { class: "files" }, IS_DIFF ? sideName(number) : null, ...balance(this.side), what, this.layout);
     this.bytes = new ByteStrip(this.side, actions);
   }
 
@@ -96,6 +116,7 @@ class FileMap {
     const { files } = this.side;
     this.largest = files.reduce((most, _, file) => Math.max(most, extentOf(this.side, file)), 1);
     this.list.setLength(files.length);
+    this.mean = meanOf(this.side.file_nbytes.map((nbytes) => nbytes ?? 0));
     if (files.length === 1) this.open(0);
   }
 
@@ -112,7 +133,11 @@ class FileMap {
     requestAnimationFrame(() => {
       const width = canvas.clientWidth;
       const context = fitted(canvas, width, 18);
-      if (context) paintBytes(context, side, file, [0, this.largest], width, 18, this.actions);
+      if (!context) return;
+      paintBytes(context, side, file, [0, this.largest], width, 18, this.actions);
+      if (side.files.length < 2) return;
+      context.fillStyle = theme.ink;
+      context.fillRect((this.mean / this.largest) * width, 0, 1, 18);
     });
     return element(
       "div",

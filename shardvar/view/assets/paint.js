@@ -19,9 +19,12 @@ function svgElement(tag, attributes, ...children) {
   return made;
 }
 
-// Hues that the usual kinds of colour blindness keep apart, most different first.
-const HUES = [214, 36, 168, 330, 268, 56, 192, 12];
-const STATUS_HUES = { equal: null, differs: 36, a: 214, b: 168, unreadable: 0 };
+// Pale hues for dtypes; files have strong colours, so that the two are not taken for each other.
+const DTYPE_HUES = [244, 96, 316, 58, 196, 16];
+
+// Four hues in two tints each, which the usual kinds of colour blindness keep apart. Beyond eight files they repeat, and
+// the number of the file tells.
+const FILE_COLOURS = ["#4c76bf", "#2f9387", "#a6843f", "#87639f", "#8fa9dc", "#77bdb6", "#ccb47f", "#b59aca"];
 const STATUS_TEXT = {
   equal: "equal", differs: "differs", a: "only in A", b: "only in B", unreadable: "unreadable",
 };
@@ -31,36 +34,36 @@ let theme = {};
 function readTheme() {
   const style = getComputedStyle(document.documentElement);
   const names = ["paper", "card", "ink", "quiet", "line", "faint", "accent", "bad", "empty", "same", "gap", "cell-ink", "cell-quiet",
-    "cell-line", "tint-s", "tint-l", "solid-s", "solid-l"];
+    "cell-line", "tint-s", "tint-l", "flag", "side-a", "side-b", "dtype", "shape"];
   theme = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+  theme.isDark = matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
 function tint(hue, shift = 0) {
-  if (hue === null) return theme.same;
+  if (hue === null) return theme.empty;
   return `hsl(${hue} ${theme["tint-s"]} ${parseFloat(theme["tint-l"]) + shift}%)`;
-}
-
-function solid(hue, shift = 0) {
-  if (hue === null) return theme.gap;
-  return `hsl(${hue} ${theme["solid-s"]} ${parseFloat(theme["solid-l"]) + shift}%)`;
 }
 
 function dtypeHue(name) {
   const place = DTYPES.indexOf(name);
-  return place < 0 ? null : HUES[place % HUES.length];
+  return place < 0 ? null : DTYPE_HUES[place % DTYPE_HUES.length];
 }
 
-function itemHue(item, side) {
-  return IS_DIFF ? STATUS_HUES[item.status] : dtypeHue(dtypeOf(SIDES[side], item.rows[side]));
-}
-
-function fileHue(file) {
-  return HUES[file % HUES.length];
-}
-
-// Beyond the first round of hues, a file is told from its namesakes in colour by its lightness.
 function fileColour(file) {
-  return solid(fileHue(file), [0, 14, -14][Math.floor(file / HUES.length) % 3]);
+  return FILE_COLOURS[file % FILE_COLOURS.length];
+}
+
+// A text on a small piece of card, which keeps its contrast whatever colour is below; nothing where it does not fit.
+function tag(context, text, x, y, width, strong = false) {
+  context.font = `${strong ? "600 " : ""}11.5px system-ui, "DejaVu Sans", sans-serif`;
+  const shown = fittedText(context, text, width - 8);
+  if (!shown) return;
+  context.globalAlpha = 0.92;
+  context.fillStyle = theme.card;
+  context.fillRect(x, y, context.measureText(shown).width + 8, 16);
+  context.globalAlpha = 1;
+  context.fillStyle = theme.ink;
+  context.fillText(shown, x + 4, y + 12);
 }
 
 // A canvas as large as its place, in the pixels of the screen; gives the context in CSS pixels, or null if hidden.

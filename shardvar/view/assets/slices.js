@@ -35,6 +35,35 @@ function overlapsOf(side, row) {
   return found;
 }
 
+// Where a box of a tensor lies in a rectangle that shows these axes: [x, y, width, height].
+function placeOf([offset, extents], shape, axes, width, height) {
+  const part = (axis, pixels) => {
+    const all = Math.max(Number(shape[axis]), 1);
+    return [(Number(offset[axis]) / all) * pixels, (Number(extents[axis]) / all) * pixels];
+  };
+  if (!axes.length) return [0, 0, width, height];
+  const [x, w] = part(axes[axes.length - 1], width);
+  const [y, h] = axes.length < 2 ? [0, height] : part(axes[0], height);
+  return [x, y, w, h];
+}
+
+// The regions of a tensor in a rectangle, each in the colour of its file.
+function paintRegions(context, side, row, left, top, width, height) {
+  const shape = shapeOf(side, row);
+  const { axes } = drawnAxes(side, row);
+  const [first, last] = slicesOf(side, row);
+  for (let slice = first; slice < last; slice++) {
+    const [x, y, w, h] = placeOf(boxOf(side, slice), shape, axes, width, height);
+    const file = side.slices.file[slice];
+    context.fillStyle = fileColour(file);
+    context.fillRect(left + x, top + y, Math.max(w, 0.5), Math.max(h, 0.5));
+    if (side.file_nbytes[file] === null) hatch(context, left + x, top + y, w, h, theme.card, 7);
+    context.fillStyle = theme.card; // a line on its first edges parts it from its neighbours
+    if (w > 5 && x > 0) context.fillRect(left + x, top + y, 0.75, h);
+    if (h > 5 && y > 0) context.fillRect(left + x, top + y, w, 0.75);
+  }
+}
+
 class SliceDrawing {
   constructor(side, row) {
     Object.assign(this, { side, row, shape: shapeOf(side, row) });
@@ -57,7 +86,8 @@ class SliceDrawing {
   }
 
   height() {
-    if (this.axes.length < 2) return 54;
+    const [first, last] = slicesOf(this.side, this.row);
+    if (this.axes.length < 2 || last - first === 1) return 54;
     const [down, across] = this.axes.map((axis) => Number(this.shape[axis]));
     return Math.round(Math.max(90, Math.min(230, (330 * down) / Math.max(across, 1))));
   }
@@ -69,17 +99,8 @@ class SliceDrawing {
     return element("p", { class: "note", text: words.join(" · ") || "a scalar" });
   }
 
-  // Where a box lies in the drawing: [x, y, width, height].
-  place([offset, shape]) {
-    const { clientWidth: width, clientHeight: height } = this.holder;
-    const part = (axis, pixels) => {
-      const all = Math.max(Number(this.shape[axis]), 1);
-      return [(Number(offset[axis]) / all) * pixels, (Number(shape[axis]) / all) * pixels];
-    };
-    if (!this.axes.length) return [0, 0, width, height];
-    const [x, w] = part(this.axes[this.axes.length - 1], width);
-    const [y, h] = this.axes.length < 2 ? [0, height] : part(this.axes[0], height);
-    return [x, y, w, h];
+  place(box) {
+    return placeOf(box, this.shape, this.axes, this.holder.clientWidth, this.holder.clientHeight);
   }
 
   drawNow() {
@@ -90,7 +111,8 @@ class SliceDrawing {
     context.fillRect(0, 0, width, height);
     hatch(context, 0, 0, width, height, theme.bad, 9); // it stays to be seen where no slice is
     const [first, last] = slicesOf(this.side, this.row);
-    for (let slice = first; slice < last; slice++) this.paint(context, slice);
+    paintRegions(context, this.side, this.row, 0, 0, width, height);
+    for (let slice = first; slice < last; slice++) this.name(context, slice);
     for (const box of this.overlaps) {
       const [x, y, w, h] = this.place(box);
       hatch(context, x, y, Math.max(w, 2), Math.max(h, 2), theme.bad, 4);
@@ -100,23 +122,12 @@ class SliceDrawing {
     }
   }
 
-  paint(context, slice) {
+  name(context, slice) {
     const file = this.side.slices.file[slice];
     const [x, y, w, h] = this.place(boxOf(this.side, slice));
-    context.fillStyle = fileColour(file);
-    context.fillRect(x, y, Math.max(w, 0.5), Math.max(h, 0.5));
-    if (this.side.file_nbytes[file] === null) hatch(context, x, y, w, h, theme.card, 7);
-    context.fillStyle = theme.card; // a line on its first edges parts it from its neighbours
-    if (w > 6 && x > 0) context.fillRect(x, y, 1, h);
-    if (h > 6 && y > 0) context.fillRect(x, y, w, 1);
     if (w < 54 || h < 17) return;
-    context.font = '11.5px system-ui, "DejaVu Sans", sans-serif';
-    context.fillStyle = "#fff";
-    context.shadowColor = "rgb(0 0 0 / 0.55)";
-    context.shadowBlur = 2;
     const text = this.side.file_nbytes[file] === null ? `file ${file}, missing` : `file ${file}`;
-    context.fillText(fittedText(context, text, w - 12), x + 6, y + Math.min(h / 2 + 4, 15));
-    context.shadowBlur = 0;
+    tag(context, text, x + 3, y + Math.min((h - 16) / 2, 3), w - 6);
   }
 
   hover(event) {

@@ -8,12 +8,11 @@ const LEAST_AREA = 9;
 const MOST_BUTTONS = 160;
 const MOST_LEVELS = 32;
 
-// The folders and tensors of one checkpoint; chains of single folders are one.
-function buildTree(side, items) {
+// The folders and tensors, of two checkpoints those of either; chains of single folders are one.
+function buildTree(items) {
   const root = { label: "", prefix: "", nbytes: 0, children: new Map(), count: 0 };
   for (const item of items) {
-    const row = item.rows[side];
-    const nbytes = row < 0 ? 0 : SIDES[side].nbytes[row];
+    const nbytes = nbytesOf(item);
     if (!nbytes) continue;
     const { key } = item;
     const separator = key.includes("/") ? "/" : ".";
@@ -118,15 +117,15 @@ function worstRatio(largest, smallest, sum, side) {
 }
 
 class Treemap {
-  constructor(side, actions) {
-    Object.assign(this, { side, actions, boxes: [], buttons: [], hovered: null });
+  constructor(actions) {
+    Object.assign(this, { actions, boxes: [], buttons: [], hovered: null });
     this.canvas = element("canvas", { "aria-hidden": "true" });
     this.marks = element("canvas", { class: "marks", "aria-hidden": "true" });
     this.layer = element("div");
     this.element = element("div", { class: "map", role: "group" }, this.canvas, this.marks, this.layer);
     this.empty = element("p", { class: "none", hidden: true });
     this.note = element("p", { class: "note", hidden: true });
-    this.outer = element("div", {}, IS_DIFF ? sideName(side) : null, this.element, this.empty, this.note);
+    this.outer = element("div", {}, this.element, this.empty, this.note);
     this.draw = soon(() => this.drawNow());
     new ResizeObserver(this.draw).observe(this.element);
     this.element.addEventListener("mousemove", (event) => this.hover(event));
@@ -136,8 +135,8 @@ class Treemap {
   }
 
   update(items, prefix) {
-    this.tree = buildTree(this.side, items);
-    const left = items.filter((item) => item.rows[this.side] >= 0 && !SIDES[this.side].nbytes[item.rows[this.side]]);
+    this.tree = buildTree(items);
+    const left = items.filter((item) => !nbytesOf(item));
     this.note.hidden = !left.length;
     this.note.textContent = `${count(left.length, "tensor")} of no bytes or unknown size: only in the table.`;
     this.zoom(prefix);
@@ -151,7 +150,7 @@ class Treemap {
     const what = `${count(this.root.count, "tensor")}, ${humanSize(this.root.nbytes)}`;
     this.element.setAttribute(
       "aria-label",
-      `Treemap of ${IS_DIFF ? `checkpoint ${"AB"[this.side]}, ` : ""}${what}. Arrow keys move, Enter opens, Escape goes up.`,
+      `Treemap of ${what}. Arrow keys move, Enter opens, Escape goes up.`,
     );
     this.draw();
   }
@@ -215,23 +214,23 @@ class Treemap {
       context.strokeStyle = theme.line;
       context.lineWidth = 1;
       if (w > 6 && h > 6) context.strokeRect(left + 0.5, top + 0.5, w - 1, h - 1);
-      if (box.header) this.write(context, printable(node.label), left + 6, top + 14, w - 12, true);
+      if (box.header) this.write(context, printable(node.label), left + 6, top + 14, w - 12);
       return;
     }
     if (node.rest || box.isClosed) {
-      context.fillStyle = tint(itemHue(node.lead, this.side), 3);
+      context.fillStyle = itemColour(node.lead);
       context.fillRect(left, top, w, h);
       if (isFaulty(node.lead)) hatch(context, left, top, w, h, theme.bad);
       if (w > 60 && h > 18) {
-        this.write(context, `${grouped(node.count)} smaller`, left + 5, top + 14, w - 10, false, theme["cell-quiet"]);
+        tag(context, `${grouped(node.count)} smaller`, left + 3, top + 3, w - 6);
       }
       return;
     }
-    context.fillStyle = tint(itemHue(node.item, this.side));
+    context.fillStyle = itemColour(node.item);
     context.fillRect(left, top, w, h);
-    const row = node.item.rows[this.side];
-    const ground = isFaulty(node.item) ? context.fillStyle : null; // text stays to be read on hatching
-    if (SIDES[this.side].faults.has(row) || node.item.status === "unreadable") {
+    const side = SIDES[sideOf(node.item)];
+    if (colouring() === "File" && w * h > 60 && shapeOf(side, node.item.rows[side.number])) paintRegions(context, side, node.item.rows[side.number], left, top, w, h);
+    if (isFaulty(node.item)) {
       context.globalAlpha = 0.55;
       hatch(context, left, top, w, h, theme.bad, w > 60 && h > 60 ? 14 : 7);
       context.globalAlpha = 1;
@@ -240,23 +239,16 @@ class Treemap {
       if (w > 4 && h > 4) context.strokeRect(left + 0.75, top + 0.75, w - 1.5, h - 1.5);
     }
     if (w < 26 || h < 16) return;
-    this.write(context, printable(node.label), left + 5, top + 14, w - 10, false, theme["cell-ink"], ground);
     const size = humanSize(node.nbytes);
-    if (h > 34 && context.measureText(size).width <= w - 10) {
-      this.write(context, size, left + 5, top + 28, w - 10, false, theme["cell-quiet"], ground);
-    }
+    const flag = flagMark(node.item);
+    tag(context, `${flag && `${flag} `}${printable(node.label)}`, left + 3, top + 3, w - 6);
+    if (h > 42 && context.measureText(size).width <= w - 14) tag(context, size, left + 3, top + 20, w - 6);
   }
 
-  write(context, text, x, y, width, strong = false, colour = theme["cell-ink"], ground = null) {
-    context.font = `${strong ? "600 " : ""}11.5px system-ui, "DejaVu Sans", sans-serif`;
-    const shown = fittedText(context, text, width);
-    if (!shown) return;
-    if (ground) {
-      context.fillStyle = ground;
-      context.fillRect(x - 3, y - 12, context.measureText(shown).width + 6, 16);
-    }
-    context.fillStyle = colour;
-    context.fillText(shown, x, y);
+  write(context, text, x, y, width) {
+    context.font = '600 11.5px system-ui, "DejaVu Sans", sans-serif';
+    context.fillStyle = theme["cell-ink"];
+    context.fillText(fittedText(context, text, width), x, y);
   }
 
   // On a canvas of their own, so that nothing else is drawn anew where the mouse moves.
@@ -265,7 +257,7 @@ class Treemap {
     if (!context) return;
     for (const [box, weight] of [[this.hovered, 1.5], [this.chosenBox(), 2.5]]) {
       if (!box) continue;
-      context.strokeStyle = theme.accent;
+      context.strokeStyle = theme.ink;
       context.lineWidth = weight;
       const [w, h] = [Math.max(box.width - weight, 1), Math.max(box.height - weight, 1)];
       context.strokeRect(box.x + weight / 2, box.y + weight / 2, w, h);
@@ -287,8 +279,8 @@ class Treemap {
   }
 
   lines({ node }) {
-    if (node.item) return itemLines(node.item, this.side);
-    const { total } = SIDES[this.side];
+    if (node.item) return itemLines(node.item, sideOf(node.item));
+    const total = Math.max(...SIDES.map((side) => side.total));
     const head = node.rest ? `${count(node.count, "smaller tensor")}` : printable(node.prefix);
     const hint = node.rest ? "Open the folder, or search, to see them." : "Click to open this folder.";
     return [head, `${count(node.count, "tensor")}, ${humanSize(node.nbytes)}, ${percent(node.nbytes, total)} of all`, hint];

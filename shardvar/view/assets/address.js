@@ -1,0 +1,97 @@
+// The state of the page in its address, so that a link shows the same and Back goes one step back; and what is copied.
+
+let isRestoring = false;
+
+function addressOf() {
+  const words = new URLSearchParams();
+  const only = [...state.dtypes, ...state.statuses, ...state.flags, ...(state.onlyFaults ? ["damaged"] : [])];
+  const parts = { t: state.item && printable(state.item.key), q: state.query, in: printable(state.prefix), by: state.by, measure: state.measure, only: only.join(",") };
+  for (const [name, value] of Object.entries(parts)) if (value) words.set(name, value);
+  return words.toString();
+}
+
+// A step is one that Back undoes; typing is not.
+function remember(isStep = true) {
+  const text = addressOf();
+  if (isRestoring || text === location.hash.slice(1)) return;
+  history[isStep ? "pushState" : "replaceState"](null, "", `#${text}`);
+}
+
+// What an address says that does not exist here is left out.
+function restore() {
+  if (["#tensors"].includes(location.hash)) return; // the link that skips to the table
+  isRestoring = true;
+  const words = new URLSearchParams(location.hash.slice(1));
+  const only = new Set((words.get("only") ?? "").split(","));
+  state.query = words.get("q") ?? "";
+  state.by = words.get("by") ?? "";
+  state.measure = words.get("measure") ?? "";
+  state.dtypes = new Set(DTYPES.filter((name) => only.has(name)));
+  state.statuses = new Set(Object.keys(KIND_COLOURS).filter((kind) => IS_DIFF && only.has(kind)));
+  state.flags = new Set(FLAGS.filter((flag) => only.has(flag)));
+  state.onlyFaults = only.has("damaged");
+  const find = (text, textOf, values) => (text ? values.find((value) => printable(textOf(value)) === text) : undefined);
+  const prefix = words.get("in") ?? "";
+  const inside = prefix && ITEMS.find(({ key }) => printable(key).startsWith(prefix));
+  state.prefix = inside ? inside.key.slice(0, lengthOfPrinted(inside.key, prefix)) : "";
+  state.item = find(words.get("t"), ({ key }) => key, ITEMS) ?? null;
+  document.getElementById("query").value = state.query;
+  showChips();
+  showColours();
+  layerMap.showChoices();
+  apply();
+  if (state.item) actions.choose(state.item);
+  else showDetail(document.getElementById("detail"), null, actions);
+  isRestoring = false;
+}
+
+// How many characters of a key print as this text.
+function lengthOfPrinted(key, text) {
+  let length = text.length;
+  while (length > 0 && printable(key.slice(0, length)) !== text) length--;
+  return length;
+}
+
+// Words of a shell: whatever a name contains, it is one word, and nothing in it runs.
+function quoted(text) {
+  if (/^[\w./:@%+=,-]+$/.test(text) && !text.startsWith("-")) return text;
+  if (!/[\p{C}\p{Zl}\p{Zp}]/u.test(text)) return `'${text.replaceAll("'", "'\\''")}'`;
+  const bytes = new TextEncoder().encode(text);
+  return `$'${[...bytes].map((byte) => (byte > 31 && byte < 127 && byte !== 39 && byte !== 92 ? String.fromCharCode(byte) : `\\x${byte.toString(16).padStart(2, "0")}`)).join("")}'`;
+}
+
+// A string of Python.
+function literal(text) {
+  return JSON.stringify(text).replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (found) => [...Array(found.length).keys()].map((at) => `\\u${found.charCodeAt(at).toString(16).padStart(4, "0")}`).join(""));
+}
+
+function copyLine(name, text) {
+  const button = element("button", { class: "link", type: "button", text: name, "aria-label": `Copy ${name}`, onclick: () => copy(text, button, name) });
+  return element("div", { class: "copy" }, element("code", { text: printable(text).replaceAll("\\\\", "\\"), title: printable(text) }), button);
+}
+
+async function copy(text, button, name) {
+  let isDone = true;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const field = element("textarea", { text });
+    document.body.append(field);
+    field.select();
+    isDone = document.execCommand("copy"); // where a browser keeps the clipboard from pages that are files
+    field.remove();
+  }
+  button.textContent = isDone ? "Copied" : "Not copied";
+  button.focus();
+  setTimeout(() => (button.textContent = name), 1200);
+}
+
+// The key, the command and the Python that show this tensor, ready to paste.
+function copies(item) {
+  const [a, b] = SIDES.map((side) => side.path);
+  const glob = item.key.replace(/[*?[]/g, "[$&]");
+  const show = SIDES[sideOf(item)].path;
+  const command = IS_DIFF ? `shardvar diff ${quoted(a)} ${quoted(b)} --filter ${quoted(glob)}` : `shardvar show ${quoted(show)} ${quoted(item.key)}`;
+  const python = IS_DIFF ? `sv.diff(${literal(a)}, ${literal(b)}, filter=${literal(glob)})` : `sv.open_checkpoint(${literal(show)}).read(${literal(item.key)})`;
+  return [element("h3", { text: "Take it with you" }), copyLine("Key", item.key), copyLine("Command", command), copyLine("Python", python), copyLine("Link", location.href)];
+}

@@ -1,0 +1,360 @@
+// Layers that repeat, as a heat map: a row for each layer, a column for each of its tensors.
+//
+// A key belongs to a layer by its first number that stands at the end of a part and of which there are at least three:
+// "decoder/block_12/kernel" is "kernel" of layer 12 of the stack "decoder/block_". Where a layer numbers its own parts
+// (experts), those share a column; where there are more layers than rows, neighbours share a row. A shared cell has the
+// colour of its largest value, and the worst of its marks.
+
+const LEAST_LAYERS = 3;
+const MOST_LAYER_ROWS = 64;
+const MOST_MODULES = 40;
+const MOST_STACKS = 6;
+const NUMBERS = /(\d+)(?=[/.].)/g;
+
+// The stacks of layers, those of most tensors first.
+function findStacks(items) {
+  const numbers = new Map(); // prefix before a number, and the numbers that follow it
+  for (const { key } of items) {
+    for (const { index, 0: digits } of key.matchAll(NUMBERS)) {
+      const prefix = key.slice(0, index);
+      let there = numbers.get(prefix);
+      if (!there) numbers.set(prefix, (there = new Set()));
+      there.add(digits);
+    }
+  }
+  const stacks = new Map();
+  for (const item of items) {
+    for (const { index, 0: digits } of item.key.matchAll(NUMBERS)) {
+      const prefix = item.key.slice(0, index);
+      if (numbers.get(prefix).size < LEAST_LAYERS) continue;
+      let stack = stacks.get(prefix);
+      if (!stack) stacks.set(prefix, (stack = { prefix, layers: new Map(), modules: new Map(), count: 0 }));
+      addToStack(stack, item, digits, item.key.slice(index + digits.length + 1));
+      break;
+    }
+  }
+  return [...stacks.values()].sort((a, b) => b.count - a.count).slice(0, MOST_STACKS).map(finishStack);
+}
+
+function addToStack(stack, item, digits, module) {
+  let layer = stack.layers.get(digits);
+  if (!layer) stack.layers.set(digits, (layer = []));
+  if (!stack.modules.has(module)) stack.modules.set(module, stack.modules.size);
+  layer.push({ item, column: stack.modules.get(module) });
+  stack.count++;
+}
+
+function finishStack(stack) {
+  const layers = [...stack.layers].sort(([a], [b]) => a - b || (a < b ? -1 : 1));
+  const { modules, columnOf } = joinModules([...stack.modules.keys()]);
+  const perRow = Math.ceil(layers.length / MOST_LAYER_ROWS);
+  const rows = [];
+  for (let at = 0; at < layers.length; at += perRow) {
+    const joined = layers.slice(at, at + perRow);
+    const cells = modules.map(() => []);
+    for (const [, members] of joined) for (const { item, column } of members) cells[columnOf[column]].push(item);
+    rows.push({ label: joined[0][0], cells });
+  }
+  return { prefix: stack.prefix, layers, modules, rows };
+}
+
+// Columns for modules: one each, or where that would be too many, a few for those that differ in numbers alone.
+function joinModules(names) {
+  if (names.length <= MOST_MODULES) return { modules: names, columnOf: names.map((_, column) => column) };
+  const patterns = new Map();
+  names.forEach((name, place) => {
+    const pattern = name.replace(/\d+(?=[/.]|$)/g, "*");
+    if (!patterns.has(pattern)) patterns.set(pattern, []);
+    patterns.get(pattern).push(place);
+  });
+  const most = Math.max(1, Math.floor(MOST_MODULES / patterns.size));
+  const modules = [];
+  const columnOf = new Array(names.length);
+  for (const [pattern, places] of patterns) {
+    if (modules.length >= MOST_MODULES - 1) modules[MOST_MODULES - 1] = "others";
+    const [first, columns] = [Math.min(modules.length, MOST_MODULES - 1), Math.min(most, places.length)];
+    places.forEach((place, at) => (columnOf[place] = Math.min(first + Math.floor((at * columns) / places.length), MOST_MODULES - 1)));
+    if (first < MOST_MODULES - 1) modules.push(...new Array(columns).fill(pattern));
+  }
+  return { modules, columnOf };
+}
+
+// Which layers are alike: the same tensors with the same dtypes and shapes.
+function layerSentence(stack) {
+  const kinds = new Map();
+  const start = stack.prefix.length;
+  for (const [digits, members] of stack.layers) {
+    const parts = members.map(({ item }) => `${item.key.slice(start + digits.length)} ${item.rows.map((row, side) => (row < 0 ? "" : `${SIDES[side].dtype[row]} ${SIDES[side].shape[row]}`))}`);
+    const kind = parts.sort().join("\n");
+    if (!kinds.has(kind)) kinds.set(kind, []);
+    kinds.get(kind).push([digits, members]);
+  }
+  const groups = [...kinds.values()].sort((a, b) => b.length - a.length);
+  const [[, members]] = groups[0];
+  const each = `${count(members.length, "tensor")}, ${humanSize(members.reduce((sum, { item }) => sum + nbytesOf(item), 0))} each`;
+  const words = [groups.length === 1 ? `${grouped(stack.layers.length)} identical, ${each}` : `${grouped(groups[0].length)} of ${grouped(stack.layers.length)} identical, ${each}`];
+  for (const group of groups.slice(1, 4)) words.push(`different: ${ranges(group.map(([digits]) => digits))}`);
+  if (groups.length > 4) words.push(`and ${count(groups.length - 4, "more kind")}`);
+  const there = new Set(stack.layers.map(([digits]) => Number(digits)));
+  const [low, high] = [Number(stack.layers[0][0]), Number(stack.layers[stack.layers.length - 1][0])];
+  const missing = [];
+  for (let layer = low; layer < high && missing.length < 100 && high - low < 100_000; layer++) if (!there.has(layer)) missing.push(layer);
+  if (missing.length) words.push(`numbers left out: ${ranges(missing)}`);
+  return words.join(" · ");
+}
+
+// Only numbers that exist: "0–3, 7, 9–11".
+function ranges(numbers) {
+  const runs = [];
+  for (const number of numbers) {
+    const last = runs[runs.length - 1];
+    if (last && Number(last[1]) + 1 === Number(number)) last[1] = number;
+    else runs.push([number, number]);
+  }
+  const shown = runs.slice(0, 8).map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(", ");
+  return runs.length > 8 ? `${shown}, …` : shown;
+}
+
+// The item of a cell that is to be seen: the worst, else the one with the largest value.
+function worstOf(items, measure) {
+  let worst = null;
+  let most = [-1, -1];
+  for (const item of items) {
+    const weight = [isFaulty(item) ? 3 : isOdd(item) ? 2 : 0, measure.value(item) ?? -1];
+    if (worst === null || weight[0] > most[0] || (weight[0] === most[0] && weight[1] > most[1])) [worst, most] = [item, weight];
+  }
+  return worst;
+}
+
+const FLAG_MARKS = { NaN: "NaN", infinity: "inf", "zeros alone": "0", "one value": "=" };
+
+function isOdd(item) {
+  return flagsOf(item).has("NaN") || flagsOf(item).has("infinity");
+}
+
+function flagMark(item) {
+  const flags = flagsOf(item);
+  return FLAG_MARKS[FLAGS.find((flag) => flags.has(flag))] ?? "";
+}
+
+const LEFT = 46; // the labels of rows
+const BARS = 84; // the bars of whole layers, where a change is drawn
+
+class LayerMap {
+  constructor(actions) {
+    Object.assign(this, { actions, stacks: [], stack: null, at: [0, 0], hovered: null });
+    this.canvas = element("canvas", { "aria-hidden": "true" });
+    this.holder = element("div", { class: "layers", role: "group", tabindex: "0" }, this.canvas);
+    this.sentence = element("p", { class: "note" });
+    this.tabs = element("div", { class: "segments", role: "group", "aria-label": "Stack of layers" });
+    this.choices = element("div", { class: "segments", role: "group", "aria-label": "Measure" });
+    this.legend = element("div", { class: "legend" });
+    this.elements = [this.tabs, this.choices, this.sentence, this.holder, this.legend];
+    this.draw = soon(() => this.drawNow());
+    new ResizeObserver(this.draw).observe(this.holder);
+    this.holder.addEventListener("mousemove", (event) => this.hover(event));
+    this.holder.addEventListener("mouseleave", () => this.leave());
+    this.holder.addEventListener("click", (event) => this.click(event));
+    this.holder.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  start() {
+    this.stacks = findStacks(ITEMS);
+    [this.stack = null] = this.stacks;
+    this.showChoices();
+  }
+
+  showChoices() {
+    if (!this.stack) return;
+    const pick = (change) => () => (change(), this.showChoices(), this.draw(), remember());
+    this.tabs.hidden = this.stacks.length < 2;
+    this.tabs.replaceChildren(...this.stacks.map((stack) => segment(shortened(printable(stack.prefix), 28), stack === this.stack, pick(() => ((this.stack = stack), (this.at = [0, 0]))))));
+    this.choices.hidden = MEASURES.length < 2;
+    this.choices.replaceChildren(...MEASURES.map((measure) => segment(measure.name, measure === this.measure(), pick(() => (state.measure = measure.name)))));
+    this.sentence.textContent = layerSentence(this.stack);
+    this.holder.setAttribute("aria-label", `Heat map of ${grouped(this.stack.layers.length)} layers of ${printable(this.stack.prefix)}. Arrow keys move, Enter chooses.`);
+    this.holder.style.height = `${this.top() + this.stack.rows.length * this.rowHeight() + 2}px`;
+  }
+
+  measure() {
+    return MEASURES.find((measure) => measure.name === state.measure) ?? MEASURES[0];
+  }
+
+  rowHeight() {
+    return Math.max(this.stack.rows.length > 48 ? 8 : 11, Math.min(18, Math.floor(420 / this.stack.rows.length)));
+  }
+
+  // The names above the columns: those parts of the modules that tell them apart.
+  labels() {
+    const { modules } = this.stack;
+    const parts = modules.map((module) => module.split(/[/.]/));
+    while (parts.length > 1 && parts.every((each) => each.length > 1 && each[each.length - 1] === parts[0][parts[0].length - 1])) for (const each of parts) each.pop();
+    return parts.map((each) => printable(each.slice(-2).join(".")));
+  }
+
+  top() {
+    return Math.min(104, 14 + Math.max(...this.labels().map((label) => label.length)) * 6);
+  }
+
+  cellWidth() {
+    return (this.holder.clientWidth - LEFT - (IS_DIFF ? BARS : 0)) / this.stack.modules.length;
+  }
+
+  drawNow() {
+    if (!this.stack) return;
+    const { clientWidth: width, clientHeight: height } = this.holder;
+    const context = fitted(this.canvas, width, height);
+    if (!context) return;
+    const [w, h, top] = [this.cellWidth(), this.rowHeight(), this.top()];
+    this.write(context, w, h, top);
+    this.stack.rows.forEach(({ cells }, row) => {
+      cells.forEach((items, column) => items.length && this.paint(context, items, LEFT + column * w, top + row * h, w, h));
+      if (IS_DIFF) this.bar(context, cells.flat(), LEFT + cells.length * w + 8, top + row * h, h);
+    });
+    this.mark(context, w, h, top);
+    showScale(this.legend, this.measure());
+  }
+
+  write(context, w, h, top) {
+    context.font = '11px system-ui, "DejaVu Sans", sans-serif';
+    context.fillStyle = theme.quiet;
+    this.labels().forEach((label, column) => {
+      context.save();
+      context.translate(LEFT + (column + 0.5) * w + 4, top - 6);
+      context.rotate(-Math.PI / 2);
+      context.fillText(fittedText(context, label, top - 8), 0, 0);
+      context.restore();
+    });
+    const every = Math.ceil(14 / h);
+    context.textAlign = "right";
+    this.stack.rows.forEach(({ label }, row) => {
+      if (row % every === 0) context.fillText(fittedText(context, label, LEFT - 8), LEFT - 6, top + row * h + Math.min(h, 14) - 2);
+    });
+    context.textAlign = "left";
+    if (IS_DIFF) context.fillText("whole layer", LEFT + this.stack.modules.length * w + 8, top - 6);
+  }
+
+  paint(context, items, x, y, w, h) {
+    const item = worstOf(items, this.measure());
+    const isMuted = !items.some((each) => this.actions.shown(each));
+    context.globalAlpha = isMuted ? 0.18 : 1;
+    context.fillStyle = measureColour(this.measure(), item);
+    const [left, width, height] = [x + 0.75, Math.max(w - 1.5, 1), Math.max(h - 1.5, 1)];
+    context.fillRect(left, y, width, height);
+    if (isFaulty(item)) {
+      context.fillStyle = theme.card;
+      context.fillRect(left, y, width, height);
+      hatch(context, left, y, width, height, theme.bad, 5);
+    }
+    const mark = items.length === 1 || isOdd(item) ? flagMark(item) : "";
+    if (mark && !isFaulty(item)) {
+      const isLoud = isOdd(item);
+      context.strokeStyle = isLoud ? theme.flag : theme.quiet;
+      context.lineWidth = 1.5;
+      context.fillStyle = theme.card;
+      context.fillRect(left + 0.75, y + 0.75, width - 1.5, height - 1.5);
+      if (isLoud) context.strokeRect(left + 0.75, y + 0.75, width - 1.5, height - 1.5);
+      context.fillStyle = isLoud ? theme.flag : theme.ink;
+      context.font = `${isLoud ? "600 " : ""}${Math.min(11, h - 2)}px system-ui, "DejaVu Sans", sans-serif`;
+      const extent = context.measureText(mark).width;
+      if (extent < width - 2 && h >= 11) context.fillText(mark, left + (width - extent) / 2, y + height / 2 + Math.min(4, h / 3.1));
+    }
+    context.globalAlpha = 1;
+  }
+
+  // The largest change of a layer, on a linear scale.
+  bar(context, items, x, y, h) {
+    const { value, high } = this.measure();
+    const most = Math.max(0, ...items.map((item) => value(item) ?? 0));
+    context.fillStyle = rampColour("change", 0.6);
+    if (most && high) context.fillRect(x, y + 1, Math.max(1, (BARS - 12) * Math.min(most / high, 1)), Math.max(h - 3, 1));
+  }
+
+  mark(context, w, h, top) {
+    const chosen = this.actions.chosen();
+    const spots = [];
+    this.stack.rows.forEach(({ cells }, row) => cells.forEach((items, column) => chosen && items.includes(chosen) && spots.push([row, column, 2.5])));
+    if (this.hovered) spots.push([...this.hovered, 1.5]);
+    if (document.activeElement === this.holder) spots.push([...this.at, 1.5]);
+    for (const [row, column, weight] of spots) {
+      context.strokeStyle = theme.ink;
+      context.lineWidth = weight;
+      context.strokeRect(LEFT + column * w + 0.75, top + row * h, w - 1.5, h - 1.5);
+    }
+  }
+
+  placeAt(event) {
+    const { left, top } = this.holder.getBoundingClientRect();
+    const column = Math.floor((event.clientX - left - LEFT) / this.cellWidth());
+    const row = Math.floor((event.clientY - top - this.top()) / this.rowHeight());
+    return this.stack.rows[row]?.cells[column]?.length ? [row, column] : null;
+  }
+
+  lines([row, column]) {
+    const items = this.stack.rows[row].cells[column];
+    const measure = this.measure();
+    const item = worstOf(items, measure);
+    const value = measure.value(item);
+    const about = `${measure.name} ${value === null ? "unknown" : measure.text(value)}`;
+    const shared = items.length > 1 ? `the most remarkable of ${count(items.length, "tensor")} in this cell` : "";
+    return [printable(item.key), about, [...flagsOf(item)].join(", "), isFaulty(item) ? "cannot be read" : "", shared];
+  }
+
+  hover(event) {
+    const place = this.placeAt(event);
+    this.holder.classList.toggle("pointing", Boolean(place));
+    if (place) showTip(event, this.lines(place));
+    else hideTip();
+    if (String(place) !== String(this.hovered)) {
+      this.hovered = place;
+      this.draw();
+    }
+  }
+
+  leave() {
+    hideTip();
+    this.hovered = null;
+    this.draw();
+  }
+
+  click(event) {
+    const place = this.placeAt(event);
+    if (!place) return;
+    hideTip();
+    this.at = place;
+    this.choose();
+  }
+
+  choose() {
+    const items = this.stack.rows[this.at[0]].cells[this.at[1]];
+    if (items.length) this.actions.choose(worstOf(items, this.measure()));
+  }
+
+  key(event) {
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    if (event.key === "Enter" || event.key === " ") this.choose();
+    else if (!step) return;
+    else {
+      const { rows, modules } = this.stack;
+      const bound = (value, length) => Math.max(0, Math.min(length - 1, value));
+      this.at = [bound(this.at[0] + step[0], rows.length), bound(this.at[1] + step[1], modules.length)];
+      const items = rows[this.at[0]].cells[this.at[1]];
+      document.getElementById("said").textContent = items.length ? this.lines(this.at).filter(Boolean).join("; ") : "empty";
+      this.draw();
+    }
+    event.preventDefault();
+  }
+}
+
+// A measure of a tensor over the layers: the line of those that share its module.
+function layerCurve(item, measure) {
+  for (const stack of layerMap.stacks) {
+    for (let column = 0; column < stack.modules.length; column++) {
+      const row = stack.rows.findIndex(({ cells }) => cells[column].includes(item));
+      if (row < 0) continue;
+      const values = stack.rows.map(({ cells }) => (cells[column].length ? measure.value(worstOf(cells[column], measure)) : null));
+      return { values, row, name: stack.modules[column], labels: stack.rows.map(({ label }) => label) };
+    }
+  }
+  return null;
+}

@@ -1,0 +1,145 @@
+// What a tensor can be coloured by: one palette for each meaning, each with its legend.
+
+// [light, middle, dark] of the ramps: both keep their order in grey.
+const RAMPS = {
+  scale: [[226, 243, 240], [64, 160, 166], [16, 62, 84]],
+  change: [[253, 230, 205], [222, 130, 48], [104, 36, 12]],
+};
+
+function rampColour(name, share) {
+  const stops = RAMPS[name];
+  const at = theme.isDark ? 1 - share * 0.9 : 0.06 + share * 0.94; // what is small has nearly the colour of the page
+  const [from, to] = at < 0.5 ? [stops[0], stops[1]] : [stops[1], stops[2]];
+  const part = at < 0.5 ? at * 2 : at * 2 - 1;
+  return `rgb(${from.map((value, place) => Math.round(value + (to[place] - value) * part)).join(" ")})`;
+}
+
+function statistic(item, name) {
+  const side = SIDES[sideOf(item)];
+  const place = side.statistics.get(item.rows[side.number]);
+  const value = place === undefined || side.stats[name][place] === null ? NaN : Number(side.stats[name][place]);
+  return Number.isFinite(value) ? value : null;
+}
+
+function largest(item) {
+  const [low, high] = [statistic(item, "min"), statistic(item, "max")];
+  return low === null || high === null ? null : Math.max(Math.abs(low), Math.abs(high));
+}
+
+const number3 = (value) => shortNumber(value);
+const ALL_MEASURES = [
+  { name: "Change", hint: "norm of the difference over the larger norm", ramp: "change", is: IS_DIFF, value: (item) => finite(item.change), text: share },
+  { name: "Largest difference", hint: "largest |B − A|", ramp: "change", is: IS_DIFF, value: (item) => finite(item.values?.absolute), text: number3 },
+  { name: "Elements", hint: "share of the elements that differ", ramp: "change", is: IS_DIFF, value: (item) => shareOfElements(item), text: share },
+  { name: "Spread", hint: "standard deviation", ramp: "scale", is: !IS_DIFF && SIDES[0].stats, value: (item) => statistic(item, "std"), text: number3 },
+  { name: "Scale", hint: "largest absolute value", ramp: "scale", is: !IS_DIFF && SIDES[0].stats, value: largest, text: number3 },
+  { name: "Bytes", hint: "size", ramp: "scale", is: !IS_DIFF, value: (item) => nbytesOf(item) || null, text: humanSize },
+];
+const MEASURES = ALL_MEASURES.filter((measure) => measure.is).map(withRange);
+
+function finite(value) {
+  return value === null || value === undefined || value === "" || !Number.isFinite(Number(value)) ? null : Number(value);
+}
+
+function share(value) {
+  return value === 0 ? "0 %" : value < 1e-5 ? `${(value * 100).toExponential(1)} %` : `${Number((value * 100).toPrecision(3))} %`;
+}
+
+function shareOfElements(item) {
+  if (!item.values) return item.status === "equal" ? 0 : null;
+  const number = elements(shapeOf(SIDES[0], item.rows[0]));
+  return number > 0 ? item.values.count / number : null;
+}
+
+// The least and the largest value above zero: the ends of its logarithmic scale.
+function withRange(measure) {
+  let [low, high] = [Infinity, 0];
+  for (const item of ITEMS) {
+    const value = measure.value(item);
+    if (value > 0) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  }
+  return { ...measure, low: high ? low : 0, high };
+}
+
+function measureColour(measure, item) {
+  const value = measure.value(item);
+  if (value === null) return IS_DIFF && item.status !== "equal" ? statusColour(item) : theme.empty;
+  if (value <= 0) return IS_DIFF && item.kind === "dtype" ? KIND_COLOURS.dtype() : theme.same;
+  return rampColour(measure.ramp, measure.high > measure.low ? Math.log(value / measure.low) / Math.log(measure.high / measure.low) : 0.5);
+}
+
+// What differs, of a tensor that has no number for it.
+const KIND_COLOURS = {
+  equal: () => theme.same, values: () => rampColour("change", 0.6), dtype: () => theme.dtype, shape: () => theme.shape,
+  a: () => theme["side-a"], b: () => theme["side-b"], unreadable: () => theme.bad,
+};
+
+function statusColour(item) {
+  return KIND_COLOURS[item.kind]();
+}
+
+// The ways to colour the size map; regions are drawn where it is the file that colours.
+function colourings() {
+  const by = MEASURES.map(({ name }) => name);
+  if (IS_DIFF) return [...by, "File"];
+  return ["File", ...by.filter((name) => name !== "Bytes"), "Dtype"];
+}
+
+function colouring() {
+  return colourings().includes(state.by) ? state.by : defaultColouring();
+}
+
+function defaultColouring() {
+  if (IS_DIFF) return "Change";
+  if (SIDES[0].files.length > 1) return "File";
+  return MEASURES.some(({ name }) => name === "Spread") ? "Spread" : "Dtype";
+}
+
+function itemColour(item, side = sideOf(item)) {
+  const by = colouring();
+  if (by === "Dtype") return tint(dtypeHue(dtypeOf(SIDES[side], item.rows[side])));
+  if (by === "File") {
+    const slice = SIDES[side].first[item.rows[side]];
+    return slice < SIDES[side].first[item.rows[side] + 1] ? fileColour(SIDES[side].slices.file[slice]) : theme.empty;
+  }
+  return measureColour(MEASURES.find(({ name }) => name === by), item);
+}
+
+function segment(text, isOn, act) {
+  return element("button", { type: "button", "aria-pressed": String(isOn), text, onclick: act });
+}
+
+function shortened(text, most) {
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+}
+
+function legendEntry(colour, text, title) {
+  return element("span", { class: "entry", title }, element("i", { style: { background: colour } }), text);
+}
+
+function showScale(legend, measure) {
+  const ends = [measure.low, measure.high].map((value) => measure.text(value));
+  const stops = [0, 0.25, 0.5, 0.75, 1].map((at) => rampColour(measure.ramp, at)).join(", ");
+  const about = `${measure.hint}, log scale`;
+  if (!measure.high) return legend.replaceChildren(IS_DIFF ? "no tensor has one" : "no values");
+  const scale = element("span", { class: "ramp", style: { background: `linear-gradient(to right, ${stops})` } });
+  const others = IS_DIFF ? kindEntries() : measure.name === "Bytes" && !SIDES[0].stats ? [element("span", { text: "values: not read (shardvar view --stats)" })] : [];
+  return legend.replaceChildren(ends[0], scale, ends[1], element("span", { text: about }), ...others);
+}
+
+const KIND_TEXT = { equal: "equal", shape: "shape", dtype: "dtype", a: "only in A", b: "only in B", unreadable: "unreadable" };
+
+function kindEntries() {
+  return Object.keys(KIND_TEXT).filter((kind) => ITEMS.some((item) => item.kind === kind)).map((kind) => legendEntry(KIND_COLOURS[kind](), KIND_TEXT[kind]));
+}
+
+// The legend of the size map.
+function showLegend(legend) {
+  const by = colouring();
+  if (by === "Dtype") legend.replaceChildren(...DTYPES.map((name) => legendEntry(tint(dtypeHue(name)), name)));
+  else if (by === "File") {
+    const { files } = SIDES[SIDES.length - 1];
+    const entries = files.slice(0, FILE_COLOURS.length).map((name, file) => legendEntry(fileColour(file), `file ${file}`, printable(name)));
+    legend.replaceChildren(...entries, files.length > FILE_COLOURS.length ? `and ${grouped(files.length - FILE_COLOURS.length)} more, in the same colours` : "");
+  } else showScale(legend, MEASURES.find(({ name }) => name === by));
+}

@@ -1,0 +1,235 @@
+"""The questions that the page answers: what is in it, how it is sharded, what changed; and links, Back and copying."""
+
+import ast
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from selenium.webdriver import Chrome
+
+import shardvar as sv
+from shardvar.cli import main
+from shardvar.planning.policies import BalancedPolicy
+from spec_tests.browser.looking import DOWN, ENTER, RIGHT, Page, show, view
+from spec_tests.helpers.view_pages import HOSTILE_KEYS
+
+
+def layers(numbers: range) -> dict[str, np.ndarray]:
+    """A model of equal layers, whose spread grows with their number."""
+    line = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+    made = {f"model.layers.{n}.{name}.weight": line * (n + 1) for n in numbers for name in ("mlp", "attn")}
+    return made | {"model.embed.weight": line}
+
+
+@pytest.fixture
+def model(chromium: Chrome, tmp_path: Path) -> Page:
+    arrays = layers(range(12))
+    arrays["model.layers.3.mlp.weight"] = np.full((8, 8), np.nan, np.float32)
+    del arrays["model.layers.7.mlp.weight"], arrays["model.layers.7.attn.weight"]
+    arrays["model.layers.5.attn.weight"] = np.zeros((2, 2), np.float32)
+    return show(chromium, view(tmp_path, arrays, "--stats", partition=4, policy=sv.MaxShardSizePolicy(1500)))
+
+
+def test_layers_are_told_by_what_they_have_in_common(model: Page) -> None:
+    """Ranges name only layers that exist; what differs and what is left out is named."""
+    assert (
+        model.text("#layers .note") == "10 of 11 identical, 2 tensors, 512 B each · different: 5 · numbers left out: 7"
+    )
+
+
+def test_the_heat_map_has_a_row_for_each_layer_and_a_column_for_each_of_its_tensors(model: Page) -> None:
+    assert model.run("return layerMap.labels()") == ["attn", "mlp"]
+    rows = model.run(
+        "return layerMap.stack.rows.map((row) => [row.label, row.cells.map((items) => items.map((i) => i.key))])"
+    )
+    assert [label for label, _ in rows] == [str(n) for n in range(12) if n != 7]
+    assert rows[2][1] == [["model.layers.2.attn.weight"], ["model.layers.2.mlp.weight"]]
+
+
+def test_colours_of_the_heat_map_are_in_the_order_of_the_values(model: Page) -> None:
+    """In the light, a larger spread is darker; the scale is monotonous in grey."""
+    colours = model.run(
+        """return layerMap.stack.rows.map(({cells}) => measureColour(layerMap.measure(), cells[0][0]))"""
+    )
+    told = [sum(map(int, colour[4:-1].split())) for number, colour in enumerate(colours) if number != 5]
+    assert told == sorted(told, reverse=True) and len(set(told)) == len(told)
+
+
+def test_the_heat_map_is_walked_by_keys(model: Page) -> None:
+    model.run("layerMap.holder.focus()")
+    model.press(DOWN, DOWN, RIGHT)
+    assert model.text("#said").startswith("model.layers.2.mlp.weight; Spread ")
+    model.press(ENTER)
+    assert model.run("return state.item.key") == "model.layers.2.mlp.weight"
+    assert model.find("svg.curve").get_attribute("aria-label").startswith("Spread over the layers, from ")
+
+
+def test_more_layers_than_rows_share_them_and_keep_the_worst(chromium: Chrome, tmp_path: Path) -> None:
+    arrays = {f"block_{n}/expert_{e}/w": np.arange(2.0) for n in range(200) for e in range(50)}
+    arrays["block_150/expert_9/w"] = np.array([np.nan, 1.0])
+    page = show(chromium, view(tmp_path, arrays, "--stats"))
+    rows, columns, seen = page.run("""const { rows, modules } = layerMap.stack;
+        const worst = rows.flatMap(({cells}) => cells.map((items) => worstOf(items, MEASURES[0])));
+        const odd = worst.filter((item) => flagMark(item) === 'NaN').map((item) => item.key);
+        return [rows.length, modules.length, odd]""")
+    assert rows <= 64 and columns <= 40 and seen == ["block_150/expert_9/w"]
+    assert page.run("return layerMap.stack.rows.flatMap(({cells}) => cells.flat()).length") == 10_000
+
+
+def test_regions_are_drawn_in_the_size_map_in_the_colours_of_their_files(chromium: Chrome, tmp_path: Path) -> None:
+    array = np.zeros((90, 10), np.float32)
+    page = show(chromium, view(tmp_path, {"w": array}, partition=3, policy=BalancedPolicy(3)))
+    assert page.find("#colours [aria-pressed=true]").text == "File"
+    files = page.run("return SIDES[0].slices.file.slice()")
+    told = [page.run(f"return fileColour({file})") for file in files]
+    seen = ["#{:02x}{:02x}{:02x}".format(*page.colour_at(".map canvas", 0.5, (n + 0.6) / 3)) for n in range(3)]
+    assert len(set(files)) == 3 and seen == told
+
+
+def test_the_largest_file_and_the_mean_are_told_with_the_command_that_evens_them(
+    chromium: Chrome, tmp_path: Path
+) -> None:
+    arrays = {"a": np.zeros(1000, np.int8), "b": np.zeros(10, np.int8), "c": np.zeros(10, np.int8)}
+    page = show(chromium, view(tmp_path, arrays, policy=sv.MaxShardSizePolicy(1000)))
+    sizes = page.run("return SIDES[0].file_nbytes")
+    above = round((max(sizes) / (sum(sizes) / len(sizes)) - 1) * 100)
+    assert page.text(".balance").startswith("Largest: file 0, 1.0 kB, ") and f"{above} % above the mean" in page.text(
+        ".balance"
+    )
+    command = page.text("#files .copy code").split()
+    assert main([*command[1:], "--dry-run"]) == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_on_any_colour_has_a_contrast_of_four_and_a_half(chromium: Chrome, tmp_path: Path, scheme: str) -> None:
+    page = show(chromium, view(tmp_path, {"w": np.zeros(9)}), scheme=scheme)
+    colours = page.run("""const canvas = document.createElement('canvas').getContext('2d');
+        const seen = [];
+        const marks = Object.keys(KIND_COLOURS).map((kind) => KIND_COLOURS[kind]());
+        const ramps = ['scale', 'change'].flatMap((name) => [0, 0.5, 1].map((at) => rampColour(name, at)));
+        for (const colour of [...FILE_COLOURS, ...DTYPE_HUES.map((hue) => tint(hue)), ...ramps, ...marks]) {
+            canvas.fillStyle = colour; canvas.fillRect(0, 0, 60, 20);
+            tag(canvas, '\u2588', 0, 0, 60);
+            seen.push([...canvas.getImageData(2, 2, 1, 1).data]);
+        }
+        canvas.fillStyle = theme.ink; canvas.fillRect(0, 0, 1, 1);
+        return [[...canvas.getImageData(0, 0, 1, 1).data], seen]""")
+    ink, grounds = colours
+    assert len(grounds) > 20 and min(contrast(ink, ground) for ground in grounds) >= 4.5
+
+
+def contrast(one: list[int], other: list[int]) -> float:
+    """The contrast of two colours as WCAG 2 defines it."""
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: list[int]) -> float:
+    parts = [(c / 255 / 12.92) if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def test_a_link_shows_the_same_and_back_goes_one_step(chromium: Chrome, tmp_path: Path) -> None:
+    path = view(tmp_path, layers(range(4)), "--stats")
+    page = show(chromium, path)
+    page.run("actions.choose(ITEMS[2])")
+    page.find("#chips button").click()
+    page.run("document.querySelectorAll('#colours button')[1].click()")
+    page.run("actions.open('model.layers.')")
+    state = "return [state.item && state.item.key, state.prefix, state.by, [...state.dtypes]]"
+    before, link = page.run(state), chromium.current_url
+    chromium.get("about:blank")
+    chromium.get(link)
+    page.until("document.documentElement.dataset.ready === 'true'")
+    assert page.run(state) == before and all(before)
+    again = show(chromium, path)
+    again.run("actions.choose(ITEMS[1]); actions.choose(ITEMS[3])")
+    again.run("history.back()")
+    again.until("state.item === ITEMS[1]")
+    again.run("history.back()")
+    again.until("state.item === null")
+    assert again.complaints() == []
+
+
+def test_an_address_of_what_is_not_there_is_left_out(chromium: Chrome, tmp_path: Path) -> None:
+    path = view(tmp_path, layers(range(4)))
+    chromium.get("about:blank")
+    chromium.get(path.as_uri() + "#t=nonesuch&in=%3Cb%3E&by=x&only=zz&measure=constructor&q=attn")
+    page = Page(chromium)
+    page.until("document.documentElement.dataset.ready === 'true'")
+    assert page.run("return state.item") is None and len(page.keys()) == 4 and page.complaints() == []
+
+
+def test_what_is_copied_works_as_pasted_whatever_the_name_is(chromium: Chrome, tmp_path: Path) -> None:
+    """The shell and Python are the oracles: a quoted name is one word that is the name."""
+    show(chromium, view(tmp_path, {"a": np.ones(2)}))
+    names = [
+        *(key for key in HOSTILE_KEYS if key.isprintable() or "\u202e" in key),
+        "$(touch x) `id` !! 'it''s'",
+        "-v",
+        "tab\tnew\nline",
+        "x" * 3000,
+    ]
+    for name in names:
+        shell, python = chromium.execute_script("return [quoted(arguments[0]), literal(arguments[0])]", name)
+        ran = subprocess.run(["bash", "-c", f"printf %s {shell}"], capture_output=True, cwd=tmp_path, check=True)
+        assert ran.stdout.decode() == name and ast.literal_eval(python) == name
+        assert shell.isprintable() and python.isprintable()
+
+
+def test_copying_puts_the_text_on_the_clipboard(chromium: Chrome, tmp_path: Path) -> None:
+    page = show(chromium, view(tmp_path, {"dense/kernel": np.ones(2)}))
+    page.run(
+        "window.copied = []; navigator.clipboard.writeText = async (text) => copied.push(text);actions.choose(ITEMS[0])"
+    )
+    for button in page.all("#detail .copy button"):
+        button.click()
+    page.until("copied.length === 4")
+    key, command, python, link = page.run("return copied")
+    assert key == "dense/kernel" and link == chromium.current_url
+    assert main(command.split()[1:]) == 0
+    assert eval(python, {"sv": sv}).tolist() == [1, 1]  # noqa: S307  # what the page says is what is tested
+    assert page.text("#detail .copy button") == "Copied"
+
+
+def test_each_finding_is_a_filter(model: Page) -> None:
+    finding = next(each for each in model.all("header .health button") if "NaN" in each.text)
+    finding.click()
+    assert model.keys() == ["model.layers.3.mlp.weight"]
+
+
+def test_sizes_are_whole_in_a_narrow_window(chromium: Chrome, tmp_path: Path) -> None:
+    arrays = {f"w{n}": np.zeros(538_100, np.int8) for n in range(3)}
+    page = show(chromium, view(tmp_path, arrays, policy=BalancedPolicy(3)), width=390)
+    cells = page.run(
+        "const cells = [...document.querySelectorAll('.files .row .num')];"
+        "return cells.map((cell) => [cell.textContent, cell.scrollWidth <= cell.clientWidth])"
+    )
+    assert len(cells) == 3 and all(text.endswith("538.1 kB") and is_whole for text, is_whole in cells)
+
+
+def test_a_page_of_changes_is_one_layout_coloured_and_sorted_by_change(chromium: Chrome, tmp_path: Path) -> None:
+    one = layers(range(8))
+    two = {key: value.copy() for key, value in one.items()}
+    for n in range(4, 8):
+        two[f"model.layers.{n}.mlp.weight"] *= 1 + 0.01 * n
+    two["model.embed.weight"] = two["model.embed.weight"].astype(np.float64)
+    two["model.layers.1.attn.weight"] = np.ones((3, 8), np.float32)
+    sv.save(tmp_path / "a", one)
+    sv.save(tmp_path / "b", two)
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(tmp_path / "d.html")]) == 1
+    page = show(chromium, tmp_path / "d.html")
+    report = sv.diff(tmp_path / "a", tmp_path / "b").by_change()
+    changed = [each.key for each in report.differences if each.values and each.dtype_a == each.dtype_b]
+    assert page.keys()[:6] == ["model.layers.1.attn.weight", "model.embed.weight", *changed]
+    rows = page.run("return shown.map((item) => whatDiffers(item).join(', '))")
+    assert rows[:3] == ["shape [8, 8] → [3, 8]", "dtype float32 → float64, same values", "values"]
+    colours = page.run("return shown.slice(2, 7).map((item) => itemColour(item))")
+    assert len(set(colours)) == 5 and colours[4] == page.run("return theme.same")
+    assert page.text("#layers .note").startswith("7 of 8 identical") and len(page.all(".map")) == 1
+    page.run("actions.choose(shown[2])")
+    told, (first, *_) = page.text("#detail"), [each for each in report.differences if each.key == changed[0]]
+    assert first.values and first.values.relative_norm and "relative norm" in told and "cosine" in told
+    assert f"at [{', '.join(map(str, first.values.max_absolute_at or ()))}]" in told
+    assert page.complaints() == []

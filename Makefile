@@ -18,7 +18,7 @@ BUILT := .venv-wheel/bin/python
 
 SCHEMA := .venv/bin/check-jsonschema --quiet --builtin-schema
 
-LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/tour.ipynb
+LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/notebooks
 
 # The folders of tests that need nothing but the developer's tools.
 LAYERS := $(filter-out peers notebook browser cloud,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard spec_tests/*/test_*.py))))))
@@ -101,11 +101,15 @@ peers: .venv-peers/installed ## install the real frameworks in .venv-peers; pari
 	$(PEERS) -m spec_tests.conformance.run
 	$(PEERS) -m spec_tests.rules
 
-notebook: .venv-docs/notebook ## open the tour of sharded variables, docs/tour.ipynb, in JupyterLab
-	$(DOCS) -m jupyterlab docs/tour.ipynb
+notebook: .venv-docs/notebook ## open the notebooks of docs/notebooks in JupyterLab, the first one in front
+	$(DOCS) -m jupyterlab docs/notebooks/geometry.ipynb
 
-tour: .venv-docs/installed ## execute the tour from top to bottom, and check each picture, law and solution
-	$(DOCS) -m pytest -q -W default spec_tests/docs/test_tour.py spec_tests/notebook
+tour: .venv-docs/installed ## execute the notebooks, and compare each picture, law and solution with what is stored
+	$(DOCS) -m pytest -q -W default spec_tests/docs/test_stored_notebooks.py spec_tests/notebook
+
+.PHONY: outputs
+outputs: .venv-docs/installed ## execute the notebooks and store their outputs, after a change of a cell or of what it shows
+	$(DOCS) -m spec_tests.helpers.notebooks
 
 browser: .venv-browser/installed ## open the pages of shardvar view in headless Chromium: search, click, hover, keys
 	@if .ci/chromium; then $(BROWSER) -m pytest -q -p no:cacheprovider spec_tests/browser; fi

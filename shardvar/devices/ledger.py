@@ -49,7 +49,7 @@ class Traffic:
     """The number of moves that carried them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ledger:
     """The moves that were counted while it was open. It may be read at any time, also while threads still move.
 
@@ -89,6 +89,20 @@ class Ledger:
         """Return the totals of one operation, or of all; zeros where nothing moved."""
         rows = [row for row in self.transfers if operation in (None, row.operation)]
         return Traffic(sum(row.nbytes for row in rows), sum(row.messages for row in rows))
+
+    def __repr__(self) -> str:
+        total = self.total()
+        return f"<Ledger of {total.nbytes:,} bytes in {total.messages:,} messages>"
+
+    def _repr_html_(self) -> str:
+        """The totals and a row for each route, for notebooks."""
+        # Imported on use, so that programs outside notebooks do not pay for the drawings.
+        from shardvar.pictures.drawings import ledger_html
+
+        total, rows = self.total(), self.transfers
+        places = [tuple(Device(name).short_name for name in (row.source, row.target)) for row in rows]
+        routes = [(row.operation, *place, row.nbytes, row.messages) for row, place in zip(rows, places, strict=True)]
+        return ledger_html(total.nbytes, total.messages, routes)
 
     def add(self, route: _Route, nbytes: int, messages: int) -> None:
         """Count moves along a route: operation, source, target."""

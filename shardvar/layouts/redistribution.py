@@ -65,7 +65,7 @@ class DeviceCopies:
         return np.asarray(np.prod(self.extent, axis=1, dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Redistribution:
     """Copies that turn the source layout into the target layout; it can only be constructed if they do.
 
@@ -156,6 +156,25 @@ class Redistribution:
                 num_terms=self.num_terms,
             )
         )
+
+    def __repr__(self) -> str:
+        moved = f"{self.sent().sum():,} elements in {self.messages.sum():,} messages"
+        return f"<Redistribution of {self.target.shape}: {self.collective or 'several collectives'}, {moved}>"
+
+    def _repr_html_(self) -> str:
+        """The flow between devices as a drawing, and the totals of each device as a table, for notebooks."""
+        # Imported on use, so that programs outside notebooks do not pay for the drawings.
+        from shardvar.pictures.drawings import MOST_MOVES, redistribution_html
+
+        both = (self.moves, self.kept)
+        pairs = np.concatenate([copies.sender * self.num_devices + copies.receiver for copies in both])
+        pairs, place = np.unique(pairs, return_inverse=True)
+        flow = np.zeros(len(pairs), np.int64)
+        np.add.at(flow, place, np.concatenate([copies.sizes() for copies in both]))
+        columns = (pairs // self.num_devices, pairs % self.num_devices, flow)
+        moves = list(zip(*(column[: MOST_MOVES + 1].tolist() for column in columns), strict=True))
+        totals = np.column_stack([self.sent(), self.received(), self.peak()]).tolist()
+        return redistribution_html(self.target.shape, self.collective, totals, moves)
 
     def _sum(self, device: Ints, sizes: Ints, itemsize: int) -> Ints:
         total = np.zeros(self.num_devices, np.int64)

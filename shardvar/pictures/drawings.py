@@ -1,8 +1,8 @@
 """Drawings for notebooks: a tensor's shape cut into rectangles, meshes, and the flow of bytes between slices.
 
-A partition draws its shape to scale, one rectangle a part; a layout draws its mesh and its tensor, in which devices
-and what they hold have one colour; a plan draws its sources on the left, its targets on the
-right, and between them a band for each copy, as thick as the bytes that move. Both are SVG in the notebook's own
+A partition and a sharded variable draw their shape to scale, one rectangle a part; a layout draws its mesh and its
+tensor, in which devices and what they hold have one colour; a plan draws its sources on the left, its targets on the
+right, and between them a band for each copy, as thick as the bytes that move. All are SVG in the notebook's own
 colours. Callers pass plain numbers and texts: this layer imports no other, so every layer may draw with it.
 """
 
@@ -78,7 +78,10 @@ def rectangles_svg(
 
 
 def flow_svg(
-    sources: Sequence[tuple[str, int]], targets: Sequence[tuple[str, int]], moves: Sequence[tuple[int, int, int]]
+    sources: Sequence[tuple[str, int]],
+    targets: Sequence[tuple[str, int]],
+    moves: Sequence[tuple[int, int, int]],
+    noun: str = "slices",
 ) -> Markup:
     """Draw moves between two columns: (label, size) of each source and target, (source, target, size) of each move.
 
@@ -96,7 +99,7 @@ def flow_svg(
         next_left[source] += size * scale
         next_right[target] += size * scale
     columns = [*_column(sources, left, scale, 0, True), *_column(targets, right, scale, _FLOW_WIDTH - _COLUMN, False)]
-    label = f"{len(moves)} copies from {len(sources)} slices to {len(targets)}"
+    label = f"{len(moves)} copies from {len(sources)} {noun} to {len(targets)}"
     return Markup(
         f'<svg width="{_FLOW_WIDTH}" height="{height}" viewBox="0 0 {_FLOW_WIDTH} {height}" role="img" '
         f'aria-label="{label}" style="display:block;margin:6px 0">'
@@ -180,6 +183,53 @@ def plan_html(
     table = html_table(("from", "to", "region", "elements"), rows, (3,), num_moves - len(rows))
     drawing = _flow_of(moves) if 0 < num_moves <= MOST_MOVES else Markup("")
     return html_block("Plan", about, drawing, table)
+
+
+def redistribution_html(
+    shape: Sequence[int],
+    collective: str | None,
+    totals: Sequence[tuple[int, int, int]],
+    moves: Sequence[tuple[int, int, int]],
+) -> str:
+    """Return a redistribution as HTML, in elements.
+
+    ``totals`` has (sent, received, peak) of each device, ``moves`` (sender, receiver, size), also of what a device
+    keeps.
+    """
+    crossing = sum(sent for sent, _, _ in totals)
+    about = (collective or "no single collective", f"{crossing:,} elements cross")
+    drawing = Markup("")
+    if 0 < len(moves) <= MOST_MOVES:
+        # The bars are what leaves and what arrives, so that no band begins beyond its bar.
+        leaves, arrives = [0] * len(totals), [0] * len(totals)
+        for sender, receiver, size in moves:
+            leaves[sender] += size
+            arrives[receiver] += size
+        names = [f"device {device}" for device in range(len(totals))]
+        columns = [list(zip(names, sizes, strict=True)) for sizes in (leaves, arrives)]
+        drawing = flow_svg(*columns, moves, "devices")
+    rows = [(device, *(f"{size:,}" for size in sizes)) for device, sizes in enumerate(totals[:_MOST_ROWS])]
+    table = html_table(("device", "sends", "receives", "peak"), rows, (1, 2, 3), len(totals) - len(rows))
+    return html_block(f"Redistribution of {human_shape(shape)}", about, drawing, table)
+
+
+def variable_html(
+    title: str, about: Sequence[str], shape: Sequence[int], shards: Sequence[tuple[Rectangle, str]]
+) -> str:
+    """Return a variable as HTML; ``shards`` has the region of each shard and its device."""
+    regions = [region for region, _ in shards]
+    drawing = rectangles_svg(shape, regions, f"{title} in {count(len(shards), 'shard')}")
+    rows = [(number, region_text(*region), device) for number, (region, device) in enumerate(shards[:_MOST_ROWS])]
+    return html_block(
+        title, about, drawing, html_table(("shard", "region", "device"), rows, more=len(shards) - len(rows))
+    )
+
+
+def ledger_html(nbytes: int, messages: int, routes: Sequence[tuple[str, str, str, int, int]]) -> str:
+    """Return counted transfers as HTML; ``routes`` has (operation, source, target, bytes, messages)."""
+    rows = [(*names, f"{size:,}", number) for *names, size, number in routes[:_MOST_ROWS]]
+    table = html_table(("operation", "from", "to", "bytes", "messages"), rows, (3, 4), len(routes) - len(rows))
+    return html_block("Transfers between devices", (f"{nbytes:,} bytes", count(messages, "message")), table)
 
 
 def region_text(offset: Sequence[int], shape: Sequence[int]) -> str:

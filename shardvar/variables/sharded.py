@@ -133,6 +133,18 @@ class ShardedVariable(Variable):
         memo[id(self)] = twin
         return twin
 
+    def _repr_html_(self) -> str:
+        """The shards as a drawing, and a table with the device of each, for notebooks."""
+        # Imported on use, so that programs outside notebooks do not pay for the drawings.
+        from shardvar.pictures.drawings import variable_html
+
+        shards = [
+            ((part.offset, part.shape), device.short_name)
+            for part, device in zip(self.partition, self.devices, strict=True)
+        ]
+        about = (dtype_name(self.dtype), str(self.shape), f"{len(shards)} shards")
+        return variable_html(f"ShardedVariable {self.name}", about, self.shape, shards)
+
     def __repr__(self) -> str:
         parts = ", ".join(f"{shard.name} {shard.shape} on {shard.device}" for shard in self._shards.variables)
         return f"<sv.ShardedVariable {self.name!r} shape={self.shape} dtype={dtype_name(self.dtype)} of {parts}>"

@@ -43,9 +43,10 @@ def imported_by(source: str) -> set[str]:
 
 
 def test_an_extra_installs_only_what_is_imported() -> None:
-    """By the library, by the notebook for which it is, or as ``python -m`` by the Makefile."""
+    """By the library, by the notebooks for which it is, or as ``python -m`` by the Makefile."""
     library = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "shardvar").rglob("*.py"))
-    used = imported_by(library) | imported_by((ROOT / "docs" / "tour.ipynb").read_text(encoding="utf-8"))
+    used = imported_by(library)
+    used |= imported_by((ROOT / "docs" / "notebooks" / "classroom.py").read_text(encoding="utf-8"))
     used |= set(re.findall(r"-m (\w+)", (ROOT / "Makefile").read_text(encoding="utf-8")))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = {

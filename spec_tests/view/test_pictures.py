@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.layout import Partition
-from shardvar.layouts import DTensorPlacement, Layout, Partial, Replicate, Shard, StridedShard, dtensor
+from shardvar.layouts import (
+    DTensorPlacement,
+    Layout,
+    Partial,
+    Replicate,
+    Shard,
+    StridedShard,
+    dtensor,
+    plan_redistribution,
+)
 from shardvar.pictures.drawings import drawn_axes, rectangles_svg
 from shardvar.pictures.table import html_table, shown
 from shardvar.planning.plan import plan_copies
@@ -128,6 +137,50 @@ def test_devices_that_hold_the_same_have_one_colour() -> None:
 def test_every_layout_shows_itself_within_bounds(layout: Layout) -> None:
     assert said(layout).startswith("Layout of ")
     assert len(layout._repr_html_()) < 300_000
+
+
+@pytest.mark.parametrize("placement", [Shard(1), Replicate(), Shard(0)])
+def test_a_redistribution_draws_a_band_for_each_pair_of_devices(placement: DTensorPlacement) -> None:
+    """What a device keeps is a band too, so what arrives at each device is all that it holds in the end."""
+    source, target = (dtensor((6, 6), sv.Mesh((3,)), [each]) for each in (Shard(0), placement))
+    plan = plan_redistribution(source, target)
+    pairs = {(a, b) for a in range(3) for b in range(3) if a == b or placement != Shard(0)}
+    assert Outline(plan._repr_html_()).seen.count("path") == len(pairs)
+    text = said(plan)
+    assert f"{plan.sent().sum()} elements cross" in text and (plan.collective or "no single collective") in text
+    numbers = [list(map(str, row)) for row in zip(range(3), plan.sent(), plan.received(), plan.peak(), strict=True)]
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", plan._repr_html_())
+    assert [cells[first : first + 4] for first in range(0, len(cells), 4)] == numbers
+
+
+def test_a_redistribution_of_many_devices_is_a_table_alone() -> None:
+    source, target = (dtensor((90, 90), sv.Mesh((90,)), [Shard(axis)]) for axis in (0, 1))
+    html = plan_redistribution(source, target)._repr_html_()
+    assert "svg" not in Outline(html).seen and "and 74 more" in html and len(html) < 50_000
+
+
+def test_a_sharded_variable_draws_its_shards_and_names_their_devices() -> None:
+    with sv.ParameterServerStrategy(3, sv.FixedShardsPartitioner(3)).scope():
+        table = sv.Variable(np.zeros((13, 4), np.float32), name="<b>table")
+    assert Outline(table._repr_html_()).seen.count("rect") == 3 + 1
+    text = said(table)
+    assert "<b>table" in text and "float32" in text and "(13, 4)" in text
+    for part, device in zip(table.partition, table.devices, strict=True):
+        assert str(part) in text and device.short_name in text
+
+
+def test_a_ledger_shows_the_bytes_of_each_route() -> None:
+    with sv.ParameterServerStrategy(3, sv.FixedShardsPartitioner(3)).scope():
+        table = sv.Variable(np.zeros((13, 4), np.float32))
+    with sv.track_transfers() as ledger:
+        table.read_value()
+    text = said(ledger)
+    assert "208 bytes" in text and "3 messages" in text and len(ledger.transfers) == 3
+    assert all(row.source in text and row.target in text and f" {row.nbytes} " in text for row in ledger.transfers)
+    assert repr(ledger) == "<Ledger of 208 bytes in 3 messages>"
+    with sv.track_transfers() as empty:
+        pass
+    assert "0 bytes" in said(empty)
 
 
 def test_cut_axes_are_drawn_first() -> None:

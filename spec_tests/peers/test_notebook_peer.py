@@ -1,4 +1,4 @@
-"""The cell of the notebook docs/tour.ipynb that needs TensorFlow, executed where it is installed."""
+"""The cell of docs/notebooks/checkpoints.ipynb that needs TensorFlow, executed where it is installed."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 import shardvar as sv
 from spec_tests.helpers import paths
 
-NOTEBOOK = paths.DOCS / "tour.ipynb"
+NOTEBOOK = paths.DOCS / "notebooks" / "checkpoints.ipynb"
 
 
 def test_tensorflow_reads_what_the_notebook_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

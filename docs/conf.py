@@ -40,7 +40,8 @@ myst_enable_extensions = ["attrs_inline", "colon_fence"]
 myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]  # format.md annotates its hexdumps
 
-nb_execution_mode = "off"  # the outputs are stored, and `make tour` compares them with a new run
+# The outputs are stored, and `make tour` compares them with a new run.
+nb_execution_mode = "off"
 
 add_module_names = False
 autodoc_default_options = {"members": True, "show-inheritance": False}

@@ -1,8 +1,8 @@
 """Colours, laws, checks of exercises, and views of the package's source, for these notebooks.
 
 A notebook imports them, so that its own cells are about its subject. Servers and devices differ
-in colour, hatching and label: no picture depends on colour alone. Pictures are SVG with their text
-as text, so that a test can compare their words with those of a new run.
+in colour, hatching and label: no picture depends on colour alone. Pictures are SVG with text as
+text, so that a test can compare their words with those of a new run.
 """
 
 import importlib
@@ -105,7 +105,7 @@ def check(
 ) -> bool:
     """Compare an answer with the right one in all cases, and draw both side by side.
 
-    Drawn is the first case that differs, or the first of all. ``draw(axes, value, *case)`` draws
+    Drawn is the first case that differs, or else the first. ``draw(axes, value, *case)`` draws
     one value. Returns True if the answer is right.
     """
     given = [answer(*case) for case in cases]

@@ -100,8 +100,8 @@ class Ledger:
         from shardvar.pictures.drawings import ledger_html
 
         total, rows = self.total(), self.transfers
-        places = [tuple(Device(name).short_name for name in (row.source, row.target)) for row in rows]
-        routes = [(row.operation, *place, row.nbytes, row.messages) for row, place in zip(rows, places, strict=True)]
+        short = {name: Device(name).short_name for row in rows for name in (row.source, row.target)}
+        routes = [(row.operation, short[row.source], short[row.target], row.nbytes, row.messages) for row in rows]
         return ledger_html(total.nbytes, total.messages, routes)
 
     def add(self, route: _Route, nbytes: int, messages: int) -> None:

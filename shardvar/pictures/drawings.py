@@ -206,8 +206,8 @@ def redistribution_html(
             leaves[sender] += size
             arrives[receiver] += size
         names = [f"device {device}" for device in range(len(totals))]
-        columns = [list(zip(names, sizes, strict=True)) for sizes in (leaves, arrives)]
-        drawing = flow_svg(*columns, moves, "devices")
+        left, right = (list(zip(names, sizes, strict=True)) for sizes in (leaves, arrives))
+        drawing = flow_svg(left, right, moves, "devices")
     rows = [(device, *(f"{size:,}" for size in sizes)) for device, sizes in enumerate(totals[:_MOST_ROWS])]
     table = html_table(("device", "sends", "receives", "peak"), rows, (1, 2, 3), len(totals) - len(rows))
     return html_block(f"Redistribution of {human_shape(shape)}", about, drawing, table)

@@ -19,8 +19,8 @@ TRIED = {
         "moves-10": "draw_elastic(600, 5, 3), draw_elastic(600, 3, 4);",
     },
     "parallelism": {
-        "rules-9": "draw_rules(12, 4), draw_rules(0, 2);",
-        "mesh-11": "draw_layouts({'copies': copies, 'grid': grid, 'fsdp': fsdp((8, 4), sv.Mesh((4, 2), ('dp', 'tp')), tp_dim=1)})",
+        "rules-9": "draw_rules(12, 4), draw_rules(3, 4);",
+        "mesh-11": "draw_layouts({'copies': copies, 'grid': grid, 'fsdp': fsdp((8, 4), mesh, tp_dim=1)})",
         "steps-12": "draw_steps(256, 10_240, 4), draw_steps(2560, 1024, 8);",
     },
     "training": {

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import AmbiguousPath, ArgumentError, IncompleteCheckpoint, UnsupportedError
 from shardvar.formats.safetensors import FORMAT
+from shardvar.layout.dtypes import code
 from shardvar.planning.policies import BalancedPolicy
+from shardvar.planning.slices import TensorTable
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.safetensors_header import build_header
 from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases
@@ -168,6 +170,33 @@ def test_a_set_is_written_into_a_folder_under_the_names_of_save_pretrained(tmp_p
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["model.safetensors"]
     with pytest.raises(ArgumentError, match="is a directory"):
         sv.reshard(tmp_path / "ck", f"{tmp_path}/hf/", format="npz")
+
+
+def twin_of_save_pretrained(sizes: list[int], limit: int) -> list[list[int]]:
+    """The tensors of each file, as ``split_torch_state_dict_into_shards`` of huggingface_hub gives them."""
+    files: list[list[int]] = []
+    current: list[int] = []
+    for number, size in enumerate(sizes):
+        if size > limit:
+            files.append([number])
+            continue
+        if sum(sizes[each] for each in current) + size > limit:
+            files.append(current)
+            current = []
+        current.append(number)
+    return [*files, current] if current else files
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=12), st.integers(1, 9))
+def test_files_have_the_tensors_and_the_numbers_that_save_pretrained_gives_them(sizes: list[int], limit: int) -> None:
+    """Also those of tensors that are larger than a file may be."""
+    keys, shapes = [str(number) for number in range(len(sizes))], np.array(sizes)[:, None]
+    tensors = TensorTable(keys, np.full(len(sizes), code("int8")), np.ones(len(sizes), np.int64), shapes)
+    found = sv.MaxShardSizePolicy(limit).assign(tensors.whole(), FORMAT.capabilities)
+    files: list[list[int]] = [[] for _ in range(found.num_files)]
+    for row, file in enumerate(found.file.tolist()):
+        files[file].append(int(found.slices.key(row)))
+    assert files == twin_of_save_pretrained(sizes, limit)
 
 
 def test_every_file_says_that_its_tensors_are_as_of_pytorch(tmp_path: Path) -> None:

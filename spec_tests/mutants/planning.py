@@ -89,6 +89,14 @@ MUTANTS = [
         "max_shard_size",
     ),
     mutant(
+        "large-tensors-last",
+        "In a set of safetensors, tensors that exceed the limit come last, and not where save_pretrained numbers them.",
+        "planning/policies/max_shard_size.py",
+        "    if work.are_whole:",
+        "    if not work:",
+        "huggingface",
+    ),
+    mutant(
         "strings-cut",
         "Strings are cut like any other tensor, and cannot be read back: TensorFlow's MaxShardSizePolicy.",
         "planning/decision.py",

@@ -15,7 +15,8 @@ exceeding a specified size."
 To add a way of cutting, write another ``CutRule``; ``fill`` does not change.
 """
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 from numbers import Real
@@ -155,6 +156,8 @@ class WeighedSlices:
     """[m] True if the slice may be cut."""
     limit: int
     """The most bytes of a file, counted as the weights are."""
+    are_whole: bool = False
+    """True if the format holds whole tensors alone."""
 
 
 @dataclass(slots=True)
@@ -194,12 +197,13 @@ class FileContents:
 
 
 def fill(work: WeighedSlices, rows: Ints, cut: CutRule) -> FileContents:
-    """Fill files in order; rows that no file can hold come last, each in a file alone."""
+    """Fill files in order; each row that no file can hold gets a file alone."""
     filled = FileContents(work.limit)
     weights = work.weights[rows]
     # total[i] is the weight of the rows before i, so the rows [position, stop) that fit are found by one bisection.
     total = np.concatenate([[0], np.cumsum(weights)])
-    aside: list[int] = []
+    # Rows that no file can hold, and the file that was being filled when they came.
+    aside: list[tuple[int, int]] = []
     position = 0
     while position < len(rows):
         stop = int(np.searchsorted(total, total[position] + filled.remaining, side="right")) - 1
@@ -210,17 +214,29 @@ def fill(work: WeighedSlices, rows: Ints, cut: CutRule) -> FileContents:
         if work.cuttable[rows[position]]:
             _fill_cut(work, filled, int(rows[position]), cut)
         elif weights[position] > work.limit:
-            aside.append(position)
+            aside.append((position, filled.file))
         else:
             filled.next_file()
             filled.put(rows[position : position + 1], int(weights[position]))
         position += 1
-    # Rows without elements do not justify a file alone: the first row that was put aside joins them.
-    first = 0 if _is_empty(work, filled) else filled.num_files
-    for number, position in enumerate(aside):
-        filled.file = first + number
+    for position, number in _placed(work, filled, aside):
+        filled.file = number
         filled.put(rows[position : position + 1], work.limit)
     return filled
+
+
+def _placed(work: WeighedSlices, filled: FileContents, aside: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the rows that were put aside, each with the number of its file."""
+    if work.are_whole:
+        # As ``save_pretrained`` of Hugging Face numbers files, by the time at which they are finished: that of the row
+        # comes before the one that was being filled. Limit 5, sizes 2 10 2 4: the files are 10, 2 + 2, 4.
+        open_files = [file for _, file in aside]
+        filled.files = [file + bisect_right(open_files, file) for file in filled.files]
+        yield from ((position, file + number) for number, (position, file) in enumerate(aside))
+        return
+    # Rows without elements do not justify a file alone: the first row that was put aside joins them.
+    first = 0 if _is_empty(work, filled) else filled.num_files
+    yield from ((position, first + number) for number, (position, _) in enumerate(aside))
 
 
 def _is_empty(work: WeighedSlices, filled: FileContents) -> bool:
@@ -296,7 +312,8 @@ class MaxShardSizePolicy(ColumnarPolicy):
 
     Slices are those of the full tensor, also where a shard of a sharded variable is cut. Tensors without elements are
     kept, strings are never cut, and the tensors of two tasks never share a file. A slice that cannot be cut and exceeds
-    the limit gets a file alone, after the others. The number of files is the least that filling in order can take.
+    the limit gets a file alone, after the others; in a format of whole tensors, such as safetensors, in the order of
+    ``save_pretrained`` of Hugging Face. The number of files is the least that filling in order can take.
 
     >>> policy = MaxShardSizePolicy(500 * 2**20)
     >>> policy.description
@@ -327,7 +344,8 @@ class MaxShardSizePolicy(ColumnarPolicy):
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
         """Fill files task by task: the tensors of two tasks never share a file."""
-        work = WeighedSlices(slices, weights_of(slices), cuttable_rows(slices, capabilities), int(self.max_shard_size))
+        weights, cuttable = weights_of(slices), cuttable_rows(slices, capabilities)
+        work = WeighedSlices(slices, weights, cuttable, int(self.max_shard_size), not capabilities.slice_dtypes)
         number, names = slices.tasks()
         groups = [np.flatnonzero(number == task) for task in range(len(names))]
         rows: list[Ints] = []
@@ -345,7 +363,9 @@ class MaxShardSizePolicy(ColumnarPolicy):
             num_files += filled.num_files
         nothing = np.zeros(0, dtype=np.int64)
         table = take_parts(slices, np.concatenate([nothing, *rows]), regions)
-        return Assignment(table, np.concatenate([nothing, *files]), max(num_files, 1), self.description)
+        file = np.concatenate([nothing, *files])
+        order = np.argsort(file, kind="stable")
+        return Assignment(table.take(order), file[order], max(num_files, 1), self.description)
 
     def _fill(self, work: WeighedSlices, rows: Ints) -> FileContents:
         if self.compat is not None:

@@ -27,6 +27,10 @@ one and breaks all others. This is a complete adapter, of an implementation that
 int64 array, and rows are indices of axis 0. The implementation chooses how rows are spread over ``num_shards`` shards,
 except where a method says otherwise.
 
+``mesh`` is the shape of a mesh, whose devices are counted in C order. ``placements`` has an entry for each of its axes:
+the axis of the tensor that it cuts, None for copies, or ``("strided", axis, split_factor)``. ``spec`` has an entry for
+each axis of the tensor: a tuple of ``names``, those of the mesh axes that cut it.
+
 ==========================================================  ==========================================================
 1 partitioning
 ``div(length, num_shards)``                                 the (start, stop) of each shard: ``num_shards`` pairs
@@ -87,6 +91,20 @@ except where a method says otherwise.
 8 robustness against damaged checkpoints
 (``save`` and ``restore``)                                  the kit damages what ``save`` wrote; ``restore``, called in
                                                             another process, must raise or give the right values
+9 meshes and placements
+``mesh_parts(value, mesh, placements)``                     the array that each device of a mesh holds
+``mesh_slices(shape, mesh, placements)``                    the (offset, shape) that is stated for each device
+``mesh_gather(parts, shape, mesh, placements)``             the whole value, from the array of each device
+``mesh_move(value, mesh, source, target)``                  the array of each device, after ``value`` was placed by
+                                                            ``source`` and redistributed to ``target``
+``mesh_move_joined(value, mesh, source, target)``           the same, on a mesh whose axes were joined into one before
+``mesh_reduce(terms, mesh, axis, op, placements)``          the array of each device; ``axis`` of the mesh was pending,
+                                                            its devices held ``terms``; op: sum, avg, min, max
+``spec_parts(value, mesh, names, spec)``                    the array of each device, by names for each tensor axis
+``spec_constrained(value, mesh, names, spec)``              the same, constrained within a compiled function
+``fsdp_parts(value, mesh)``                                 the array of each device: FSDP over tensor parallelism on a
+                                                            mesh (dp, tp), both of which cut axis 0
+``fsdp_shapes(shape, mesh)``                                the shape that is stated for each device then
 ==========================================================  ==========================================================
 """
 
@@ -99,7 +117,8 @@ METHODS = frozenset(
     "div owner regions fixed_shards min_size max_size create create_uneven create_partitioned read shards index matmul "
     "lookup sparse_read lookup_clipped lookup_bags assign assign_add assign_sub scatter initialize initialize_whole "
     "initialize_parts optimize optimize_uneven slots save restore restore_uneven list_tensors read_rows save_parts "
-    "save_limited file_nbytes save_by_callback description".split()
+    "save_limited file_nbytes save_by_callback description mesh_parts mesh_slices mesh_gather mesh_move "
+    "mesh_move_joined mesh_reduce spec_parts spec_constrained fsdp_parts fsdp_shapes".split()
 )
 """The names of the table above."""
 

@@ -1,4 +1,4 @@
-"""The rules of the kit: an id, the RFC's sentence, a level, the methods that a rule needs, and the law to check.
+"""The rules of the kit: an id, a sentence, a level, the methods that the rule needs, and the law to check.
 
 A rule is a function of an adapter (wrapped in ``Calls``) and one case, drawn by Hypothesis. It returns if the case
 keeps the rule and raises ``Broken`` otherwise. Its docstring is the law. Several rules may check one sentence; the part
@@ -24,14 +24,17 @@ LEVELS = {
     6: "checkpoint save and elastic restore",
     7: "policies",
     8: "robustness against damaged checkpoints",
+    9: "meshes and placements",
 }
 """The subject of each level; the modules of ``rules`` say of which levels they are."""
 
 _MODULES = (
-    "partitioning variables updates snapshots layouts initialization optimizers checkpoints policies damage".split()
+    "partitioning variables updates snapshots layouts initialization optimizers checkpoints policies damage "
+    "meshes".split()
 )
 _RULES: dict[str, "Rule"] = {}
-_ID = re.compile(r"(R-[A-Z]+-\d+)[a-z-]*")
+# R- is the prefix of sentences of the RFCs, V- of those of the documentation.
+_ID = re.compile(r"([RV]-[A-Z]+-\d+)[a-z-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +44,11 @@ class Rule:
     id: str
     """The id of the sentence, and a suffix that tells rules of one sentence apart: ``R-SV-3-add``."""
     level: int
-    """1 to 8."""
+    """1 to 9."""
     rfc: str
-    """The number of the RFC: ``000``."""
+    """The number of the RFC: ``000``; the path of a page of the documentation where the sentence is from there."""
     sentence: str
-    """The RFC's sentence, verbatim."""
+    """The sentence of the RFC or of the page, verbatim."""
     law: str
     """The checked law, in one sentence."""
     needs: tuple[str, ...]
@@ -56,6 +59,11 @@ class Rule:
     """The check of one case; it raises ``Broken`` where the case breaks the rule."""
     isolated: bool = False
     """True if ``restore`` runs in another process, which a damaged checkpoint may kill."""
+
+    @property
+    def source(self) -> str:
+        """The origin of the sentence: ``RFC 000`` or ``docs/layouts.md``."""
+        return f"RFC {self.rfc}" if self.rfc.isdigit() else self.rfc
 
     @property
     def sentence_id(self) -> str:

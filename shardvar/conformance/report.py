@@ -89,7 +89,7 @@ def table_lines(report: Report, width: int | None) -> Iterator[tuple[str, str]]:
 
 def details(rule: Rule, verdict: Verdict, spec: str) -> str:
     """Return the reason why a rule is not kept, with a program that shows it."""
-    head = f'{rule.id} (RFC {rule.rfc}, level {rule.level}): "{rule.sentence}"\n{rule.law}.\n'
+    head = f'{rule.id} ({rule.source}, level {rule.level}): "{rule.sentence}"\n{rule.law}.\n'
     # Only an unexpected pass fails without a counterexample.
     if verdict.counterexample is None:
         return f"{head}\nIt was declared as an expected failure ({verdict.reason}), and is kept: take it off the list."
@@ -118,7 +118,8 @@ def to_json(report: Report) -> str:
             "id": rule.id,
             "sentence_id": rule.sentence_id,
             "level": rule.level,
-            "rfc": rule.rfc,
+            "rfc": rule.rfc if rule.rfc.isdigit() else None,
+            "source": rule.source,
             "sentence": rule.sentence,
             "law": rule.law,
             "needs": list(rule.needs),
@@ -155,7 +156,7 @@ def to_html(report: Report) -> str:
 
 def _html_row(rule: Rule, verdict: Verdict, spec: str) -> str:
     beside = remark(verdict)
-    text = f"{escape(rule.law)}<br><q>{escape(rule.sentence)}</q> RFC {rule.rfc}"
+    text = f"{escape(rule.law)}<br><q>{escape(rule.sentence)}</q> {rule.source}"
     text += f"<br>{escape(beside)}" if beside else ""
     if verdict.counterexample is not None:
         text += f"<details><summary>counterexample</summary><pre>{escape(program(verdict, spec))}</pre></details>"

@@ -38,7 +38,7 @@ def add_options(parser: pytest.Parser) -> None:
     """Add the options of the kit to pytest's."""
     group = parser.getgroup("conformance", "shardvar's conformance kit")
     group.addoption("--adapter", metavar="MODULE:NAME", help="the adapter of the implementation to be judged")
-    group.addoption("--level", metavar="N", help="judge levels 1 to N, or with A-B from A to B (default: all, 1-8)")
+    group.addoption("--level", metavar="N", help="judge levels 1 to N, or with A-B from A to B (default: all, 1-9)")
     group.addoption("--conformance-json", metavar="FILE", help="write the report as JSON")
     group.addoption("--conformance-html", metavar="FILE", help="write the report as one HTML page")
     group.addoption("--expected-failures", metavar="FILE", help="rules known to be broken: RULE [sometimes]: reason")
@@ -67,14 +67,14 @@ def levels_of(text: str | None) -> range:
     """Return the levels of ``--level``; ``ArgumentError`` for a text that is not a level or a range of levels.
 
     >>> levels_of("3"), levels_of("6-8"), levels_of(None)
-    (range(1, 4), range(6, 9), range(1, 9))
+    (range(1, 4), range(6, 9), range(1, 10))
     """
     first, dash, last = (text or str(max(LEVELS))).partition("-")
     if not dash:
         first, last = "1", first
     # Compared as texts, since ``int`` would also take '+3' and '3_0'.
     if not (first in map(str, LEVELS) and last in map(str, LEVELS) and int(first) <= int(last)):
-        raise ArgumentError(f"Invalid --level {text!r}.", "Give a level from 1 to 8, or a range such as 6-8.")
+        raise ArgumentError(f"Invalid --level {text!r}.", "Give a level from 1 to 9, or a range such as 6-8.")
     return range(int(first), int(last) + 1)
 
 

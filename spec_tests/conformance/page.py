@@ -36,7 +36,7 @@ _BREACHES = """## Breaches
 
 Each breach has the smallest case found, as a program for the adapter. Many also have a script that shows the breach
 on the framework alone: it prints the error and exits with 1 as long as the breach exists. `make peers` runs these
-scripts too. A breach means that the RFC's sentence is not kept; if the difference is intended, the reason says so."""
+scripts too. A breach means that the sentence is not kept; if the difference is intended, the reason says so."""
 
 
 def combined(reports: dict[str, Data], implementations: Sequence[Implementation]) -> Data:
@@ -56,7 +56,7 @@ def combined(reports: dict[str, Data], implementations: Sequence[Implementation]
             for one in present
         ],
         "rules": [
-            {key: rule[key] for key in ("id", "sentence_id", "level", "rfc", "sentence", "law")}
+            {key: rule[key] for key in ("id", "sentence_id", "level", "rfc", "source", "sentence", "law")}
             | {"verdicts": {name: verdict(rules[rule["id"]]) for name, rules in rows.items()}}
             for rule in first["rules"]
         ],
@@ -105,7 +105,7 @@ def scripts_of(folder: Path) -> dict[tuple[str, str], Path]:
     found = {}
     for path in sorted(folder.glob("*.py")):
         told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        for rule in re.findall(r"R-[A-Z]+-\d+[a-z-]*", told):
+        for rule in re.findall(r"[RV]-[A-Z]+-\d+[a-z-]*", told):
             found[path.stem.partition("_")[0], rule] = path
     return found
 
@@ -172,7 +172,7 @@ def _breach(name: str, rule: Data, script: Path | None) -> Iterator[str]:
     yield f"#### {name} {rule['id']}"
     yield ""
     yield f"{_inline(found['reason'])}."
-    yield f'RFC {rule["rfc"]}: "{_inline(rule["sentence"])}"'
+    yield f'{rule["source"]}: "{_inline(rule["sentence"])}"'
     if script:
         yield f"On the framework alone: [{script.name}](../examples/breaches/{script.name})."
     if "program" in found:

@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from shardvar.conformance.adapters.numpy import Adapter as NumpyAdapter
+from spec_tests.helpers.right_meshes import RightMeshes
 
 Array = np.ndarray[Any, Any]
 Slice = tuple[str, tuple[int, ...], Array]
@@ -44,7 +45,7 @@ def decode(payload: bytes, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
     return values
 
 
-class Right(NumpyAdapter):
+class Right(RightMeshes, NumpyAdapter):
     """An implementation without a fault that the kit knows."""
 
     # Level 1 and 2

@@ -205,7 +205,7 @@ def test_a_declaration_that_says_nothing_is_refused(text: str, told: str) -> Non
         read_expected(text, {"R-DIV-1"})
 
 
-@pytest.mark.parametrize("text", ["0", "9", "x", "3-2", "-", "1-9"])
+@pytest.mark.parametrize("text", ["0", "10", "x", "3-2", "-", "1-10"])
 def test_a_level_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="Invalid --level"):
         levels_of(text)

@@ -178,6 +178,75 @@ class Adapter:
             state = update(step, _gradient(jax, gradient, get_params(state)), state)
         return state, get_params
 
+    def _named(self, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any], explicit: bool = False) -> Any:
+        """Return the sharding of a spec on a mesh."""
+        sharding = self._jax.sharding
+        kind = sharding.AxisType.Explicit if explicit else sharding.AxisType.Auto
+        devices = np.array(self._jax.devices()[: int(np.prod(mesh))]).reshape(mesh)
+        made = sharding.Mesh(devices, tuple(names), axis_types=(kind,) * len(mesh))
+        return sharding.NamedSharding(made, sharding.PartitionSpec(*spec))
+
+    def _by_placements(self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> Any:
+        """Return the sharding of placements on a mesh, of which JAX knows those that divide."""
+        names = [f"axis{axis}" for axis in range(len(mesh))]
+        if len(placements) != len(mesh):
+            raise NotImplementedError("placements for other axes: a spec has an entry for each axis of the tensor")
+        if any(isinstance(placement, tuple) for placement in placements):
+            raise NotImplementedError("strided shards")
+        rank = max([len(shape), *(one + 1 for one in placements if one is not None)])
+        # Names in the order of the mesh: the last one varies fastest, as the last cut does.
+        spec = [tuple(n for n, one in zip(names, placements, strict=True) if one == axis) for axis in range(rank)]
+        cuts = [np.prod([mesh[names.index(name)] for name in entry], dtype=int) for entry in spec]
+        if any(extent % count for extent, count in zip(shape, cuts, strict=False)):
+            raise NotImplementedError("axes that the parts do not divide")
+        return self._named(mesh, names, spec)
+
+    def mesh_parts(self, value: Array, mesh: Sequence[int], placements: Sequence[Any]) -> list[Array]:
+        return self.shards(self._jax.device_put(value, self._by_placements(value.shape, mesh, placements)))
+
+    def mesh_slices(self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> Any:
+        slices = []
+        for index in self._indices(tuple(shape), self._by_placements(shape, mesh, placements)):
+            bounds = [one.indices(extent) for one, extent in zip(index, shape, strict=True)]
+            slices.append((tuple(a for a, _, _ in bounds), tuple(b - a for a, b, _ in bounds)))
+        return slices
+
+    def mesh_gather(
+        self, parts: Sequence[Array], shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
+    ) -> Array:
+        jax, sharding = self._jax, self._by_placements(shape, mesh, placements)
+        arrays = [jax.device_put(part, device) for part, device in zip(parts, sharding.mesh.devices.flat, strict=True)]
+        return np.asarray(jax.make_array_from_single_device_arrays(tuple(shape), sharding, arrays))
+
+    def mesh_move(self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]) -> list[Array]:
+        before, after = (self._by_placements(value.shape, mesh, each) for each in (source, target))
+        return self.shards(self._jax.device_put(self._jax.device_put(value, before), after))
+
+    def mesh_reduce(
+        self, terms: Sequence[Array], mesh: Sequence[int], axis: int, op: str, placements: Sequence[Any]
+    ) -> list[Array]:
+        if op != "sum":
+            raise NotImplementedError(f"unreduced axes of {op}")
+        jax = self._jax
+        target = self._by_placements(terms[0].shape, mesh, placements)
+        names = target.mesh.axis_names
+        pending = self._named(mesh, names, (), explicit=True)
+        pending = pending.update(spec=jax.sharding.PartitionSpec(unreduced={names[axis]}))
+        held = [terms[coordinate[axis]] for coordinate in np.ndindex(*mesh)]
+        arrays = [jax.device_put(part, device) for part, device in zip(held, pending.mesh.devices.flat, strict=True)]
+        unreduced = jax.make_array_from_single_device_arrays(terms[0].shape, pending, arrays)
+        with jax.set_mesh(pending.mesh):
+            return self.shards(jax.sharding.reshard(unreduced, target.spec))
+
+    def spec_parts(self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]) -> list[Array]:
+        return self.shards(self._jax.device_put(value, self._named(mesh, names, spec)))
+
+    def spec_constrained(
+        self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]
+    ) -> list[Array]:
+        sharding = self._named(mesh, names, spec)
+        return self.shards(self._jax.jit(lambda one: self._jax.lax.with_sharding_constraint(one, sharding))(value))
+
     def _placed(self, shape: tuple[int, ...], num_shards: int) -> Any:
         """Return the sharding of a checkpoint's array: in shards if these divide its rows, else replicated."""
         if shape and shape[0] % num_shards == 0:

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 import shardvar as sv
+from shardvar import layouts
 from shardvar.layout import Partition
 from shardvar.layout.dtypes import Array, dtype_name
 from shardvar.layout.region import format_slice_text
+from shardvar.layouts import Layout
 from shardvar.nn.gradients import dense_gradients, sparse_gradients
 from shardvar.training.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer
 from shardvar.variables.create import create_sharded_variable
@@ -227,3 +229,86 @@ class Adapter:
             else:
                 optimizer.apply_gradients(dense_gradients(variable, gradient))
         return variable, optimizer
+
+    def mesh_parts(self, value: Array, mesh: Sequence[int], placements: Sequence[Any]) -> list[Array]:
+        return _held(value, _layout(value.shape, mesh, placements))
+
+    def mesh_slices(self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> Any:
+        return [
+            _stated(layout, device) for layout in [_layout(shape, mesh, placements)] for device in layout.mesh.devices
+        ]
+
+    def mesh_gather(
+        self, parts: Sequence[Array], shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
+    ) -> Array:
+        layout = _layout(shape, mesh, placements)
+        whole = layouts.named_sharding(shape, sv.Mesh((1,)), ())
+        return _moved(parts, layout, whole)[0]
+
+    def mesh_move(self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]) -> list[Array]:
+        before, after = (_layout(value.shape, mesh, each) for each in (source, target))
+        return _moved(_held(value, before), before, after)
+
+    def mesh_move_joined(
+        self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]
+    ) -> list[Array]:
+        return self.mesh_move(value, mesh, source, target)  # a plan does not depend on which axes were joined
+
+    def mesh_reduce(
+        self, terms: Sequence[Array], mesh: Sequence[int], axis: int, op: str, placements: Sequence[Any]
+    ) -> list[Array]:
+        made, shape = sv.Mesh(mesh), terms[0].shape
+        pending = [layouts.Partial(op) if number == axis else layouts.Replicate() for number in range(len(mesh))]
+        source = layouts.dtensor(shape, made, pending)
+        parts = [terms[made.coordinate(device)[axis]] for device in made.devices]
+        return _moved(parts, source, _layout(shape, mesh, placements), reduce=op)
+
+    def spec_parts(self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]) -> list[Array]:
+        return _held(value, layouts.named_sharding(value.shape, sv.Mesh(mesh, names), spec))
+
+    # A layout is the same wherever it is asked for.
+    spec_constrained = spec_parts
+
+    def fsdp_parts(self, value: Array, mesh: Sequence[int]) -> list[Array]:
+        return _held(value, layouts.fsdp(value.shape, sv.Mesh(mesh, ("dp", "tp")), tp_dim=0))
+
+    def fsdp_shapes(self, shape: Sequence[int], mesh: Sequence[int]) -> list[tuple[int, ...]]:
+        layout = layouts.fsdp(shape, sv.Mesh(mesh, ("dp", "tp")), tp_dim=0)
+        return [_stated(layout, device)[1] for device in layout.mesh.devices]
+
+
+# Layouts. A device may hold several regions, of which each is an array; the kit joins the runs of a strided shard.
+
+
+def _layout(shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> Layout:
+    def one(placement: Any) -> Any:
+        if isinstance(placement, tuple):
+            return layouts.StridedShard(*placement[1:])
+        return layouts.Replicate() if placement is None else layouts.Shard(placement)
+
+    return layouts.dtensor(shape, sv.Mesh(mesh), [one(placement) for placement in placements])
+
+
+def _stated(layout: Layout, device: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the offset and shape of a device's region; of several only the first, as frameworks state it."""
+    regions = layout.regions(device)
+    return (regions[0].offset, regions[0].shape) if regions else ((0,) * len(layout.shape), (0,) * len(layout.shape))
+
+
+def _held(value: Array, layout: Layout) -> list[Array]:
+    """Return what each device holds, its regions joined along axis 0."""
+    empty = np.zeros((0, *value.shape[1:]), value.dtype)
+    held = [[value[region.slices] for region in layout.regions(device)] for device in layout.mesh.devices]
+    return [arrays[0] if len(arrays) == 1 else np.concatenate([empty, *arrays]) for arrays in held]
+
+
+def _moved(parts: Sequence[Array], source: Layout, target: Layout, reduce: str | None = None) -> list[Array]:
+    """Return what each device holds after a redistribution, its regions joined along axis 0."""
+    given = []
+    for device, part in enumerate(parts):
+        regions = source.regions(device)
+        ends = np.cumsum([region.shape[0] for region in regions if region.shape])
+        given.append([part] if len(regions) == 1 else np.split(part, ends)[: len(regions)])
+    moved = sv.redistribute(given, source, target, reduce=reduce)
+    empty = np.zeros((0, *source.shape[1:]), parts[0].dtype)
+    return [arrays[0] if len(arrays) == 1 else np.concatenate([empty, *arrays]) for arrays in moved]

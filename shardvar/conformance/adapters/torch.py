@@ -7,63 +7,25 @@ by planners (PyTorch's plans of which slices to move) for the slices of as many 
 """
 
 import dataclasses
-import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from shardvar.conformance.adapters.dtensor import SimulatedRanks
 from shardvar.layout.dtypes import Array
 
 _Gradient = Array | tuple[Array, Array]
 _Parts = Mapping[str, Sequence[tuple[tuple[int, ...], Any]]]
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-# More ranks than any rule asks for; R-DIV-1 draws up to 9 shards.
-_MOST_RANKS = 32
 _REDUCTIONS = {"mul": "prod", "min": "amin", "max": "amax"}
 
 
-class Adapter:
+class Adapter(SimulatedRanks):
     """PyTorch's sharded tensors and checkpoints."""
-
-    @cached_property
-    def _torch(self) -> Any:
-        import torch
-        import torch.distributed.checkpoint
-        import torch.distributed.tensor
-        from torch.distributed._local_tensor import LocalTensorMode
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        warnings.filterwarnings("ignore", module=r"torch\.distributed")
-        # A DeviceMesh wants a process group; the fake one answers without a network.
-        if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("fake", rank=0, world_size=_MOST_RANKS, store=FakeStore())
-        self._simulation = LocalTensorMode
-        self._modes: dict[int, Any] = {}
-        self._meshes: dict[tuple[int, ...], Any] = {}
-        return torch
-
-    def _ranks(self, handle: Any) -> AbstractContextManager[Any]:
-        """Return the context in which operations on a variable run on each rank of its mesh."""
-        return self._modes[handle.device_mesh.size()] if hasattr(handle, "device_mesh") else nullcontext()
-
-    def _mesh(self, counts: tuple[int, ...]) -> Any:
-        """Return the mesh with some number of ranks along each axis; its mode must be entered."""
-        torch = self._torch
-        if counts not in self._meshes:
-            ranks = torch.arange(int(np.prod(counts))).reshape(counts)
-            self._meshes[counts] = torch.distributed.tensor.DeviceMesh("cpu", ranks)
-        return self._meshes[counts]
-
-    def _mode(self, num_ranks: int) -> Any:
-        _ = self._torch
-        if num_ranks not in self._modes:
-            self._modes[num_ranks] = self._simulation(num_ranks)
-        return self._modes[num_ranks]
 
     def _replicated(self, handle: Any, value: Any) -> Any:
         """Return a tensor that every rank of a variable's mesh holds whole."""

@@ -363,9 +363,9 @@ class MaxShardSizePolicy(ColumnarPolicy):
             num_files += filled.num_files
         nothing = np.zeros(0, dtype=np.int64)
         table = take_parts(slices, np.concatenate([nothing, *rows]), regions)
-        file = np.concatenate([nothing, *files])
-        order = np.argsort(file, kind="stable")
-        return Assignment(table.take(order), file[order], max(num_files, 1), self.description)
+        numbers = np.concatenate([nothing, *files])
+        order = np.argsort(numbers, kind="stable")
+        return Assignment(table.take(order), numbers[order], max(num_files, 1), self.description)
 
     def _fill(self, work: WeighedSlices, rows: Ints) -> FileContents:
         if self.compat is not None:

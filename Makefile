@@ -81,7 +81,7 @@ fuzz: .venv-fuzz/installed ## fuzz every reader, FUZZ_SECONDS each (60)
 	$(FUZZ) $(PIP_INSTALL) --editable . --group fuzz
 	@touch $@
 
-laws: .venv/installed ## look for counterexamples with many more examples a property
+laws: .venv/installed ## look for counterexamples with many more examples a property: EXAMPLES (500)
 	$(DEV) -m pytest -q -n $(JOBS) --hypothesis-profile=laws -m hypothesis
 
 rules: .venv/installed ## write docs/rules.md: each sentence of the RFCs, what obeys it, which tests hold it, who keeps it
@@ -97,7 +97,7 @@ vectors: .venv/installed ## write shardvar/vectors/data anew, the same bytes on 
 	$(DEV) -m spec_tests.vector_generators.make
 
 peers: .venv-peers/installed ## install the real frameworks in .venv-peers; parity tests, and the conformance kit on each
-	$(PEERS) -m pytest -q -rs -W default spec_tests/peers
+	$(PEERS) -m pytest -q -rs -W default -n $(JOBS) --dist loadfile spec_tests/peers
 	$(PEERS) -m spec_tests.conformance.run
 	$(PEERS) -m spec_tests.rules
 

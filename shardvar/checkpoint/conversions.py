@@ -14,6 +14,7 @@ import numpy as np
 
 from shardvar.checkpoint.arguments import check_mapping, strings_of
 from shardvar.checkpoint.numbers import is_floating
+from shardvar.checkpoint.renaming import such_as
 from shardvar.engine.cast import CastSource, cast_entries
 from shardvar.engine.transpose import TransposedSource, transpose_entries
 from shardvar.errors import ArgumentError
@@ -21,6 +22,8 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import is_whole, parse_dtype
 from shardvar.planning.index import EntryTable
 from shardvar.storage.scratch import map_scratch
+
+_NEW = "Globs are of the names in the target. "
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ def _transpose(
         # As in NumPy, a vector is its own transpose: a glob of kernels may match biases too.
         matrices = [row for row in hits if ranks[row] == 2]
         if not matrices:
-            raise ArgumentError(f"No matrix matches {glob!r}, so none is transposed.")
+            found = [key for key, rank in zip(tensors.keys, ranks, strict=True) if rank == 2]
+            raise ArgumentError(f"No matrix matches {glob!r}, so none is transposed.", _NEW + such_as(found))
         is_matrix[matrices] = True
     if not is_matrix.any():
         return source, stored
@@ -101,7 +105,7 @@ def _floats(stored: EntryTable, given: str) -> dict[str, str]:
     dtype, tensors = parse_dtype(given), stored.slices.tensors
     floats = [key for row, key in enumerate(tensors.keys) if is_floating(tensors.dtype(row))]
     if not floats:
-        raise ArgumentError(f"No tensor has floating-point numbers, so none is cast to {dtype}.")
+        raise ArgumentError(f"No tensor has floating-point numbers, so none is cast to {dtype}.", "Leave it out.")
     return dict.fromkeys(floats, dtype)
 
 
@@ -113,6 +117,7 @@ def _matching(stored: EntryTable, globs: Mapping[str, str]) -> dict[str, str]:
         dtype = parse_dtype(given)
         hits = [key for key in stored.slices.tensors.keys if fnmatchcase(key, glob)]
         if not hits:
-            raise ArgumentError(f"No tensor matches {glob!r}, so none is cast to {dtype}.")
+            cause = f"No tensor matches {glob!r}, so none is cast to {dtype}."
+            raise ArgumentError(cause, _NEW + such_as(stored.slices.tensors.keys))
         dtypes |= dict.fromkeys(hits, dtype)
     return dtypes

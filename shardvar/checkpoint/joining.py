@@ -4,6 +4,7 @@
     keys      every checkpoint has every key that is taken
     rules     the parts of a tensor that matches a glob of ``concat`` follow each other along an axis
     copies    all other tensors are the same in all checkpoints: they are compared, and kept once
+    objects   so are values that are not tensors, such as the arguments of a training program
 
 ``JoinedSource`` is a source like any other: its slices are those of all checkpoints, at the places that they have in
 the joined tensors. All that is wrong with keys, dtypes and shapes is found before a value is read.
@@ -11,7 +12,7 @@ the joined tensors. All that is wrong with keys, dtypes and shapes is found befo
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -24,14 +25,16 @@ from shardvar.checkpoint.arguments import check_mapping
 from shardvar.checkpoint.diff import compare_readers
 from shardvar.checkpoint.locate import Location, is_same
 from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.renaming import select_keys
+from shardvar.checkpoint.renaming import select_keys, such_as
 from shardvar.engine.evidence import check_entry
-from shardvar.errors import ArgumentError, InconsistentTensor
+from shardvar.errors import ArgumentError, CheckpointError, InconsistentTensor, UnsupportedError
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints, is_whole
+from shardvar.limits import MAX_NAMED
 from shardvar.pictures.words import human_shape, named
 from shardvar.planning.index import EntryTable, Metadata, TableIndex, concatenate_entries, take_tensors
+from shardvar.storage.places import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import Checksum
 
@@ -95,9 +98,32 @@ class JoinedSource:
         source.read_into(stored, inner, start, buffer)
 
     def encodings(self) -> Mapping[str, str]:
-        """The encodings of keys, which are those of the first source."""
-        find: Callable[[], Mapping[str, str]] = getattr(self.sources[0], "encodings", dict)
-        return find()
+        """The encodings of keys, on which all sources agree that have any."""
+        found: dict[str, str] = {}
+        for source in self.sources:
+            find: Callable[[], Mapping[str, str]] = getattr(source, "encodings", dict)
+            found |= find()
+        return found
+
+    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
+        """Return the objects among keys as a sink of the format ``form`` writes them; all sources must have the same.
+
+        Objects that have a value were compared by it, and are those of the first source.
+        """
+        first, *others = [_objects_of(source, keys, form) for source in self.sources]
+        unlike = sorted(
+            {key for key in first.keys() & self.index.faults for each in others if each.get(key) != first[key]}
+        )
+        if unlike:
+            cause = f"The sources hold different objects under {named(unlike)}."
+            raise InconsistentTensor(cause, "Leave them out: exclude (--exclude).")
+        return first
+
+
+def _objects_of(source: Source, keys: Collection[str], form: str) -> Mapping[str, bytes]:
+    """The objects of one source; none if its format has no objects."""
+    read: Callable[[Collection[str], str], Mapping[str, bytes]] | None = getattr(source, "objects", None)
+    return {} if read is None else read(keys, form)
 
 
 def open_sources(
@@ -118,16 +144,20 @@ def open_sources(
     check_mapping(concat, "globs to axes")
     _check_apart(found)
     _check_set([each.path for each in found])
+    _check_beside([each.path for each in found])
     with ExitStack() as stack:
         readers = [
             stack.enter_context(Reader(each.path, each.format.name, each.open(dequantize=dequantize))) for each in found
         ]
         kept = select_keys(list(dict.fromkeys(key for reader in readers for key in reader)), filter, exclude)
+        objects = _unread_objects(readers, kept)
+        kept.difference_update(objects)
         for fault in (error for reader in readers for key, error in reader.faults.items() if key in kept):
             raise fault
+        _check_encodings(readers, kept)
         axes = _axes(readers, kept, concat)
         _check_copies(readers, [key for key in readers[0] if key in kept and key not in axes])
-        joined = _join(found, readers, kept, axes)
+        joined = _join(found, readers, kept, axes, objects)
         stack.pop_all()  # the joined source closes them
     return Reader(" + ".join(each.path for each in found), found[0].format.name, joined)
 
@@ -165,6 +195,47 @@ def _check_set(paths: Sequence[str]) -> None:
             raise ArgumentError(cause, "Give the sources in the order of their ranks: `sort -V` sorts names so.")
 
 
+def _check_beside(paths: Sequence[str]) -> None:
+    """Raise ``ArgumentError`` if other ranks lie beside the given ones: paths that differ in the number alone."""
+    matches = [list(_RANK.finditer(path)) for path in paths]
+    if not all(matches):
+        return
+    frames = {
+        (path[: found[-1].start(1)], path[found[-1].end(1) :]) for path, found in zip(paths, matches, strict=True)
+    }
+    if len(frames) > 1:
+        return
+    before, after = frames.pop()
+    folder, start = os.path.split(before)
+    storage = split_place(os.path.join(folder, ""))[0]
+    form = re.compile(f"{re.escape(start)}([0-9]{{1,6}}){re.escape(after.partition('/')[0])}")
+    there = {int(hit[1]) for name in (*storage.names(), *storage.folders()) if (hit := form.fullmatch(name))}
+    missing = sorted(there.difference(int(found[-1][1]) for found in matches))
+    if missing:
+        listed = ", ".join(map(str, missing[:MAX_NAMED])) + ("" if len(missing) <= MAX_NAMED else ", ...")
+        cause = f"Beside the given sources are those of other ranks, which were not given: {listed}."
+        raise ArgumentError(cause, "Give all of them, in order, or move the others elsewhere.")
+
+
+def _unread_objects(readers: Sequence[Reader], kept: set[str]) -> dict[str, CheckpointError]:
+    """The objects that are not read, and that a target may carry as they are, each with the reason."""
+    if not all(hasattr(reader.source, "objects") for reader in readers):
+        return {}
+    faults = readers[0].faults
+    found = [{key for key, error in each.faults.items() if isinstance(error, UnsupportedError)} for each in readers]
+    return {key: faults[key] for key in sorted(kept.intersection(*found))}
+
+
+def _check_encodings(readers: Sequence[Reader], kept: set[str]) -> None:
+    """Raise if sources have blocks of different encodings under one key; two encodings may have blocks of one size."""
+    tables = [reader.encodings for reader in readers]
+    for key in kept:
+        kinds = sorted({table[key] for table in tables if key in table})
+        if len(kinds) > 1:
+            cause = f"The sources hold {key!r} in blocks of {named(kinds)}."
+            raise InconsistentTensor(cause, "Dequantize them: `--dequantize`, in Python `dequantize=True`.")
+
+
 def _axes(readers: Sequence[Reader], kept: set[str], concat: Mapping[str, int]) -> dict[str, int]:
     """The axis of each key that is concatenated; raises if checkpoints do not agree on keys, dtypes and shapes."""
     for reader in readers:
@@ -177,7 +248,8 @@ def _axes(readers: Sequence[Reader], kept: set[str], concat: Mapping[str, int]) 
     for glob, axis in concat.items():
         hits = [key for key in tables[0] if key in kept and fnmatchcase(key, glob)]
         if not hits:
-            raise ArgumentError(f"No tensor matches {glob!r}, so none is concatenated.")
+            cause = f"No tensor matches {glob!r}, so none is concatenated."
+            raise ArgumentError(cause, such_as([key for key in tables[0] if key in kept]))
         axes.update({key: _axis_of(key, axis, *tables[0][key]) for key in hits})
     unlike = [key for key in tables[0] if key in kept and not _agree([table[key] for table in tables], axes.get(key))]
     if unlike:
@@ -237,7 +309,11 @@ def _check_copies(readers: Sequence[Reader], keys: list[str]) -> None:
 
 
 def _join(
-    found: Sequence[Location], readers: Sequence[Reader], kept: set[str], axes: Mapping[str, int]
+    found: Sequence[Location],
+    readers: Sequence[Reader],
+    kept: set[str],
+    axes: Mapping[str, int],
+    objects: Mapping[str, CheckpointError],
 ) -> JoinedSource:
     """The joined source."""
     tables = [reader.entries() for reader in readers]
@@ -266,6 +342,7 @@ def _join(
         concatenate_entries([part if len(steps) == 1 else replace(part, runs=None) for part in parts]),
         [os.path.join(storage.path, name) for storage, name in names],
         _metadata([reader.metadata for reader in readers]),
+        objects,
     )
     return JoinedSource([reader.source for reader in readers], tables, first_file, first_entry, names, index, crc)
 

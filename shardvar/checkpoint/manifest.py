@@ -42,6 +42,7 @@ ENDING = ".sha256"
 """The ending of a manifest's name; before it is the checkpoint's."""
 
 _HEAD = "# shardvar digest 1"
+_VERSION = re.compile(r"# shardvar digest ([0-9]{1,9})")
 _CHECKPOINT = re.compile(r"# checkpoint ([0-9a-f]{64})")
 _TENSOR = re.compile(r'# tensor ([0-9a-f]{64}) ("(?:[^"\\]|\\.)*")')
 _FILE = re.compile(r"\\?([0-9a-f]{64})  (.+)")
@@ -81,7 +82,7 @@ def decode_manifest(octets: bytes, place: str) -> Manifest:
     """Return the manifest in the bytes of a file; ``MalformedCheckpoint`` if they are not one, or not a whole one."""
     head, *lines = octets.decode("utf-8", "surrogateescape").split("\n")
     if head != _HEAD:
-        raise MalformedCheckpoint(f"{place} is not a manifest of shardvar: it does not begin with {_HEAD!r}.")
+        raise _not_a_manifest(place, head)
     if not lines or lines.pop():
         raise MalformedCheckpoint(f"{place} ends within a line.", _WRITE_AGAIN)
     of_all, tensors, files = "", dict[str, str](), dict[str, str]()
@@ -102,6 +103,18 @@ def decode_manifest(octets: bytes, place: str) -> Manifest:
             f"The digest of the checkpoint in {place} is not that of the tensors that it lists.", _WRITE_AGAIN
         )
     return Manifest(place, tensors, files)
+
+
+def _not_a_manifest(place: str, head: str) -> MalformedCheckpoint:
+    """The error of a file that begins with another line."""
+    if head == f"{_HEAD}\r":
+        cause = f"The lines of {place} end in CR LF, and those of a manifest in LF."
+        return MalformedCheckpoint(cause, "Copy it again as it is, without a conversion of text.")
+    if version := _VERSION.fullmatch(head):
+        cause = f"{place} is a manifest of version {version[1]}, and this shardvar reads version 1."
+        return MalformedCheckpoint(cause, "Read it with the version of shardvar that wrote it, or a later one.")
+    cause = f"{place} is not a manifest of shardvar: it does not begin with {_HEAD!r}."
+    return MalformedCheckpoint(cause, "`shardvar digest PATH --write` writes one.")
 
 
 def _key(text: str) -> str | None:

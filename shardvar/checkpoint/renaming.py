@@ -68,13 +68,23 @@ def new_names(
     for old, new in rename.items():
         found = {row: name for row, key in enumerate(names) if (name := _renamed(old, new, key)) is not None}
         if not found:
-            raise ArgumentError(f"No tensor is named {old!r}, so none is renamed to {new!r}.")
+            cause = f"No tensor is named {old!r}, so none is renamed to {new!r}."
+            raise ArgumentError(cause, "Names are those without the prefix to strip. " + such_as(names))
         for row, name in found.items():
             renamed[row] = name
     if add_prefix:
         renamed = [add_prefix + name for name in renamed]
     _check_apart(keys, renamed)
     return renamed
+
+
+def such_as(keys: Sequence[str]) -> str:
+    """Return a remedy for a pattern that matches none of the keys.
+
+    >>> such_as(["a.w", "a.b"]), such_as([])
+    ("Match a key such as 'a.w'.", 'Leave it out: there are no keys.')
+    """
+    return f"Match a key such as {keys[0]!r}." if keys else "Leave it out: there are no keys."
 
 
 def _stripped(keys: Sequence[str], prefix: str | None) -> list[str]:
@@ -98,12 +108,31 @@ def _renamed(old: str, new: str, key: str) -> str | None:
         raise ArgumentError(
             f"{new!r} has more * than {old!r}, whose texts they take.", "Leave out one, or use a regular expression."
         )
-    found = re.fullmatch("(.*?)".join(map(re.escape, old.split("*"))), key, re.DOTALL)
-    if found is None:
+    texts = _texts_of_stars(old.split("*"), key)
+    if texts is None:
         return None
-    texts = iter(found.groups())
     head, *rest = new.split("*")
-    return head + "".join(next(texts) + part for part in rest)
+    return head + "".join(text + part for text, part in zip(texts, rest, strict=False))
+
+
+def _texts_of_stars(parts: Sequence[str], key: str) -> list[str] | None:
+    """The text that each * between the parts stands for, the first as short as can be; None if the key does not match.
+
+    If each part is found as early as can be, what is left for the others is as long as can be, so no part is tried
+    twice. A regular expression would try all places: for a hostile key, thousands of dots, that takes hours.
+    """
+    head, *middle, tail = parts
+    start, stop = len(head), len(key) - len(tail)
+    if stop < start or not (key.startswith(head) and key.endswith(tail)):
+        return None
+    texts = []
+    for part in middle:
+        place = key.find(part, start, stop)
+        if place < 0:
+            return None
+        texts.append(key[start:place])
+        start = place + len(part)
+    return [*texts, key[start:stop]]
 
 
 def _substituted(pattern: str, template: str, key: str) -> str | None:

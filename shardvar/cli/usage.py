@@ -112,9 +112,13 @@ def parse_casts(texts: Sequence[str]) -> dict[str, str] | str:
     >>> parse_casts(["bf16"]), parse_casts(["a*=f32", "b=f16"])
     ('bfloat16', {'a*': 'float32', 'b': 'float16'})
     """
+    bare = next((text for text in texts if "=" not in text), None)
+    if bare is not None and len(texts) > 1:
+        cause = f"--cast {bare} is for all floating-point tensors, and another --cast is given."
+        raise ArgumentError(cause, f"Give each a glob, of which the last that matches applies: --cast '*={bare}'.")
     try:
-        if len(texts) == 1 and "=" not in texts[0]:
-            return parse_dtype(texts[0])
+        if bare is not None:
+            return parse_dtype(bare)
         return {glob: parse_dtype(given) for glob, given in parse_pairs(texts, "--cast", "GLOB=DTYPE").items()}
     except UnsupportedError as error:
         # The dtype was typed and not read from a checkpoint, so the fault is the caller's.

@@ -185,6 +185,19 @@ def test_a_line_that_is_unknown_is_named(line: str, what: str) -> None:
         decode_manifest(f"{head}{line}{of_all}".encode(), "m.sha256")
 
 
+@pytest.mark.parametrize(
+    ("head", "cause", "remedy"),
+    [
+        ("# shardvar digest 1\r", "end in CR LF", "as it is"),
+        ("# shardvar digest 2", "of version 2", "a later one"),
+        ("", "is not a manifest", "digest PATH --write"),
+    ],
+)
+def test_a_file_with_another_first_line_is_refused_with_its_cause(head: str, cause: str, remedy: str) -> None:
+    with pytest.raises(MalformedCheckpoint, match=f"{cause}.*{remedy}"):
+        decode_manifest(f"{head}\n".encode(), "m.sha256")
+
+
 def test_a_file_of_sha256sum_alone_is_no_manifest(tmp_path: Path) -> None:
     sv.save(tmp_path / "m.safetensors", {"a": np.ones(3)})
     (tmp_path / "m.safetensors.sha256").write_text(f"{'0' * 64}  m.safetensors\n")

@@ -1,5 +1,8 @@
 """Several sources as one checkpoint: parts follow each other, copies are compared, and half a set is refused."""
 
+import pickle
+from argparse import Namespace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,10 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli import main
-from shardvar.errors import ArgumentError, InconsistentTensor
+from shardvar.errors import ArgumentError, InconsistentTensor, UnsupportedError
+from shardvar.formats.torch.packing import build_frame, records_of
 from spec_tests.helpers.hypothesis_strategies import arrays
+from spec_tests.helpers.paths import GOLDEN
 
 FORMATS = {"shardvar": "", "tensorflow": "", "safetensors": ".safetensors", "npz": ".npz", "torch": "", "pt": ".pt"}
 
@@ -49,6 +54,7 @@ def ranks(directory: Path, names: list[str], **changes: Any) -> list[str]:
     parts = np.split(W, len(names), axis=1)
     for number, (name, part) in enumerate(zip(names, parts, strict=True)):
         more = changes if number == len(names) - 1 else {}
+        (directory / name).parent.mkdir(exist_ok=True)
         sv.save(directory / name, {"w": part, "norm": np.arange(3.0)} | more)
     return [str(directory / name) for name in names]
 
@@ -141,6 +147,8 @@ def test_keys_that_are_left_out_need_not_agree(tmp_path: Path) -> None:
         (["mp_rank_00.npz", "mp_rank_01.npz", "mp_rank_02.npz"], [0, 2], "2 of 3 sources"),
         ([f"rank{number}.npz" for number in range(3)], [0, 2, 1], "not in order: 0, 2, 1"),
         (["a.npz", "b.npz"], [0, 0], "one checkpoint"),
+        (["mp_rank_00.npz", "mp_rank_01.npz", "mp_rank_02.npz"], [0, 1], "other ranks, which were not given: 2"),
+        ([f"mp_rank_{number}/m.npz" for number in range(3)], [0, 1], "other ranks, which were not given: 2"),
     ],
 )
 def test_half_a_set_of_ranks_is_refused(tmp_path: Path, names: list[str], given: list[int], words: str) -> None:
@@ -165,3 +173,63 @@ def test_metadata_that_sources_share_is_kept(tmp_path: Path) -> None:
     sv.reshard([tmp_path / "r0", tmp_path / "r1"], tmp_path / "out", concat={"w": 0})
     with sv.open_checkpoint(tmp_path / "out") as reader:
         assert reader.metadata.user == {"run": "7"}
+
+
+def save_with_object(path: Path, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save a distributed checkpoint of PyTorch that has an object beside its tensors."""
+    item = b"".join(octets for _, octets in build_frame(records_of(pickle.dumps(value, 2), []), []))
+    sv.save(path.with_suffix(".npz"), {"w": W})
+    with monkeypatch.context() as patch:
+        patch.setattr(import_module("shardvar.checkpoint.reshard"), "find_objects", lambda *_: ({"args": item}, []))
+        sv.reshard(path.with_suffix(".npz"), path, format="torch")
+
+
+@pytest.mark.parametrize("value", [7, Namespace(tensor_parallel=2)], ids=["plain", "of a class"])
+def test_an_object_that_all_sources_have_is_carried(
+    value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the bytes that they are, also one that is not read; a format without objects refuses that one by name."""
+    paths = [tmp_path / "r0", tmp_path / "r1"]
+    for path in paths:
+        save_with_object(path, value, monkeypatch)
+    sv.reshard(paths, tmp_path / "out", format="torch", concat={"w": 0}, rename={"args": "a"})
+    with sv.open_checkpoint(paths[0]) as before, sv.open_checkpoint(tmp_path / "out") as after:
+        items = [each.source.objects({"args", "a"}, "torch").values() for each in (before, after)]  # type: ignore[attr-defined]
+        assert [*items[0]] == [*items[1]] and len(items[0]) == 1
+        assert np.array_equal(after.read("w"), np.concatenate([W, W]))
+    if value == 7:
+        sv.reshard(paths, tmp_path / "out.safetensors", concat={"w": 0})
+        with sv.open_checkpoint(tmp_path / "out.safetensors") as reader:
+            assert reader.metadata.user["args"] == "7"
+    else:
+        with pytest.raises(UnsupportedError, match="args.*exclude"):
+            sv.reshard(paths, tmp_path / "out.safetensors", concat={"w": 0})
+
+
+@pytest.mark.parametrize("values", [(7, 8), (Namespace(rank=0), Namespace(rank=1))], ids=["plain", "of a class"])
+def test_objects_that_differ_are_refused(
+    values: tuple[object, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / "r0", tmp_path / "r1"]
+    for path, value in zip(paths, values, strict=True):
+        save_with_object(path, value, monkeypatch)
+    with pytest.raises(InconsistentTensor, match="different.*'args'"):
+        sv.reshard(paths, tmp_path / "out", format="torch", concat={"w": 0})
+    assert not (tmp_path / "out").exists()
+    sv.reshard(paths, tmp_path / "out", format="torch", concat={"w": 0}, exclude="args")
+
+
+def test_blocks_of_other_encodings_are_not_joined(tmp_path: Path) -> None:
+    """Two encodings may have blocks of one size, whose bytes then mean other numbers."""
+    octets = (GOLDEN / "gguf" / "every_type" / "m.gguf").read_bytes()
+    # The kind of blocks follows the number of axes and three extents; Q4_0 is 2, and IQ4_NL is 20.
+    place = octets.index(b"blocks.Q4_0") + len(b"blocks.Q4_0") + 4 + 3 * 8
+    assert octets[place] == 2
+    for name, kind in (("a", 2), ("b", 2), ("c", 20)):
+        (tmp_path / f"{name}.gguf").write_bytes(octets[:place] + bytes([kind]) + octets[place + 1 :])
+    a, b, c = (tmp_path / f"{name}.gguf" for name in "abc")
+    sv.reshard([a, b], tmp_path / "same", format="shardvar", concat={"*": 0}, filter="blocks.Q4_0")
+    assert len(sv.load(tmp_path / "same")["blocks.Q4_0"]) == 2 * len(sv.load(a)["blocks.Q4_0"])
+    with pytest.raises(InconsistentTensor, match="'IQ4_NL', 'Q4_0'.*dequantize"):
+        sv.reshard([a, c], tmp_path / "out", format="shardvar", concat={"*": 0}, filter="blocks.Q4_0")
+    assert not list(tmp_path.glob("out*"))

@@ -1,5 +1,7 @@
 """Keys of a reshard: which are taken, what they are called, and mistakes that are noticed before anything is read."""
 
+import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,27 @@ def test_a_prefix_that_is_added_and_stripped_changes_nothing(keys: list[str], pr
 @given(st.lists(st.text("ab.", min_size=1), min_size=1, unique=True))
 def test_a_star_renamed_to_a_star_changes_nothing(keys: list[str]) -> None:
     assert new_names(keys, {"*": "*"}) == keys == new_names(keys, {"re:(.*)": r"\1"})
+
+
+def test_stars_take_what_a_lazy_regular_expression_takes() -> None:
+    """All old names and keys of two letters and stars, up to a length."""
+    texts = ["".join(letters) for length in range(1, 6) for letters in product("ab*", repeat=length)]
+    keys = ["".join(letters) for length in range(6) for letters in product("ab", repeat=length)]
+    for old in (text for text in texts if "*" in text):
+        pattern = re.compile("(.*?)".join(map(re.escape, old.split("*"))))
+        new = "-".join("*" * old.count("*"))
+        for key in keys[1::3]:
+            found = pattern.fullmatch(key)
+            if found:
+                assert new_names([key], {old: new}) == ["-".join(found.groups())]
+            else:
+                with pytest.raises(ArgumentError, match="none is renamed.*Match a key"):
+                    new_names([key], {old: new})
+
+
+def test_a_hostile_key_costs_no_more_than_its_length() -> None:
+    with pytest.raises(ArgumentError, match="none is renamed"):
+        new_names(["." * 60_000], {"*.*.*.*.*.w": "w"})
 
 
 @pytest.mark.parametrize(
@@ -105,6 +128,23 @@ def test_a_dtype_alone_casts_the_floating_point_tensors_only(model: Path) -> Non
     }
     with pytest.raises(ArgumentError, match="No tensor has floating-point numbers"):
         sv.reshard(model, model.with_name("none"), filter="step", cast="bf16")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--cast", "f2", "--cast", "*.w=bf16"], "--cast f2 is for all.*'[*]=f2'"),
+        (["--cast", "model.norm=f2", "--strip-prefix", "model."], "names in the target.*'layers.0.w'"),
+        (["--transpose", "*.w"], "No matrix matches.*names in the target"),
+        (["--rename", "model.norm=n", "--strip-prefix", "model."], "without the prefix.*'layers.0.w'"),
+    ],
+)
+def test_a_pattern_that_matches_nothing_is_answered_with_a_key(
+    options: list[str], message: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reshard", str(model), str(model.with_name("out")), *options]) == 2
+    assert re.search(message, capsys.readouterr().err.replace("\n", " "))
+    assert not list(model.parent.glob("out*"))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ Leaves are why one tensor of many GiB is digested by several threads, and a part
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ from shardvar.checkpoint.reports import SCHEMA
 from shardvar.engine.pool import BLOCK_NBYTES, Progress, bytes_of, run_all
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import ITEMSIZES, Array, code
+from shardvar.planning.index import take_tensors
 
 LEAF_NBYTES = 1 << 20
 """The bytes of a tensor that have a hash of their own."""
@@ -112,9 +113,13 @@ def digest(path: Path, progress: Progress = lambda _nbytes: None, *, executor: E
         return _digest_elsewhere(reader, executor, Opening(found), progress)
 
 
-def digest_reader(reader: Reader, progress: Progress = lambda _nbytes: None) -> DigestReport:
-    """Return the digests of an open checkpoint's tensors."""
-    walk = _Walk(Blocks.of(reader), progress, dict(reader.faults))
+def digest_reader(
+    reader: Reader, progress: Progress = lambda _nbytes: None, keys: Collection[str] | None = None
+) -> DigestReport:
+    """Return the digests of an open checkpoint's tensors, of all or of some keys."""
+    entries = reader.entries() if keys is None else take_tensors(reader.entries(), keys)
+    errors: dict[str, ReadError] = {key: error for key, error in reader.faults.items() if keys is None or key in keys}
+    walk = _Walk(Blocks.of_entries(reader.source, entries), progress, errors)
     return _report(reader, walk.digests(), walk.errors)
 
 

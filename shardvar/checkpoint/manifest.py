@@ -224,7 +224,7 @@ def confirm(report: VerifyReport, source: Source, manifest: Manifest, progress: 
     A tensor whose digest agrees is right, whether its format has checksums or not. One that disagrees is damaged.
     """
     reader = Reader(report.path, report.format, source)
-    digests = digest_reader(reader, progress)
+    digests = digest_reader(reader, progress, report.outcomes)
     wrong = differences(manifest, digests)
     right = {key for key in digests.tensors if key not in wrong and report.outcomes.get(key) != DAMAGED}
     known = {damage.key for damage in report.damages}

@@ -28,6 +28,7 @@ from shardvar._version import __version__
 from shardvar.checkpoint.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint
 from shardvar.checkpoint.manifest import Manifest, confirm, manifest_beside, manifest_path, read_manifest
+from shardvar.checkpoint.renaming import select_keys
 from shardvar.checkpoint.reports import DAMAGED, NOT_VERIFIABLE, OK, Damage, Unverified, VerifyReport
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable
@@ -36,6 +37,7 @@ from shardvar.engine.pool import Progress, block_ranges, new_buffer
 from shardvar.engine.read import check_bool
 from shardvar.errors import (
     READ_ERRORS,
+    ArgumentError,
     CheckpointError,
     CheckpointNotFound,
     IncompleteCheckpoint,
@@ -46,7 +48,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.protocol import Finding, Source
 from shardvar.layout.dtypes import STRING, Ints, code
-from shardvar.planning.index import NO_CHECKSUM, EntryTable
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, take_tensors
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import concatenate
 from shardvar.wire import strings
@@ -56,18 +58,19 @@ def verify(
     path: Path,
     progress: Progress = lambda _nbytes: None,
     *,
+    filter: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
     against: Path | None = None,
     executor: Executor | None = None,
 ) -> VerifyReport:
     """Check a checkpoint from end to end and return a report of every problem.
 
     A manifest beside the checkpoint, or the one at ``against``, is compared too (``sv.digest``): then formats without
-    checksums are guarded as well.
-
-    Damage is reported, never raised, in the index too. ``CheckpointNotFound``, ``AmbiguousPath``, ``UnsupportedError``
-    and ``StorageError`` are raised: they say nothing about the checkpoint. ``progress`` is called with the payload
-    bytes that were read. With ``executor`` its workers read the payloads. Memory: some blocks of 4 MiB, the index, and
-    the largest string tensor.
+    checksums are guarded as well. With ``filter`` and ``exclude``, globs of keys, only these tensors are read and
+    reported, and a note says so; the index and the list of files are checked as a whole. Damage is reported, never
+    raised, in the index too. ``CheckpointNotFound``, ``AmbiguousPath``, ``UnsupportedError`` and ``StorageError`` are
+    raised: they say nothing about the checkpoint. ``progress`` is called with the payload bytes that were read. With
+    ``executor`` its workers read the payloads. Memory: some blocks of 4 MiB, the index, and the largest string tensor.
 
     >>> import numpy as np, tempfile, os
     >>> from shardvar.checkpoint.save import save
@@ -86,33 +89,51 @@ def verify(
     except CheckpointError as error:
         return VerifyReport(found.path, found.format.name, (_damage(None, None, error),), ())
     try:
-        report = _report(found, source, _checker(executor, found, source, progress))
-        return _confirmed(report, found, source, manifest, progress)
+        choose = None if filter is None and exclude is None else partial(select_keys, filter=filter, exclude=exclude)
+        report = _report(found, source, _checker(executor, found, source, progress), choose)
+        return _confirmed(report, found, source, manifest, progress, choose)
     finally:
         source.close()
 
 
 def _confirmed(
-    report: VerifyReport, found: Location, source: Source, manifest: Manifest | None, progress: Progress
+    report: VerifyReport,
+    found: Location,
+    source: Source,
+    manifest: Manifest | None,
+    progress: Progress,
+    choose: "_Choose | None",
 ) -> VerifyReport:
     """The report with the outcomes of the given manifest, or of the one beside the checkpoint."""
     try:
         manifest = manifest or manifest_beside(found)
+        if choose is not None and not report.outcomes:  # the index cannot be read as far as the chosen keys
+            return report
+        if manifest is not None and choose is not None:
+            # Also a key that the manifest alone has: a tensor that was lost.
+            chosen = choose([*dict.fromkeys([*report.outcomes, *manifest.tensors])])
+            manifest = replace(
+                manifest, tensors={key: manifest.tensors[key] for key in manifest.tensors if key in chosen}
+            )
         return report if manifest is None else confirm(report, source, manifest, progress)
     except CheckpointError as error:
         # As damage: what was verified without the manifest is still said.
         return replace(report, damages=(*report.damages, _damage(None, manifest_path(found), error)))
 
 
+_Choose = Callable[[Sequence[str]], set[str]]
+"""Returns those of some keys that are verified."""
 _Check = Callable[[EntryTable], dict[int, ReadError]]
 """Reads the payloads of entries, and returns the errors of those that are damaged, by row."""
+_Problem = tuple[str, str | None, ReadError]
+"""A key, the file in which it was read, and the error."""
 
 _NO_CHECKSUM = "The format keeps no checksum of it: only its structure was verified."
 _UNREAD = (UnsupportedError, IncompleteCheckpoint, MalformedCheckpoint, OutOfBounds)
 """Errors of payloads that were not read to their end."""
 
 
-def _report(found: Location, source: Source, check: _Check) -> VerifyReport:
+def _report(found: Location, source: Source, check: _Check, choose: _Choose | None) -> VerifyReport:
     # Laws.
     tables, damages = _scan(source)
     # An index that cannot be read to its end cannot be asked for its faults either.
@@ -122,8 +143,8 @@ def _report(found: Location, source: Source, check: _Check) -> VerifyReport:
     # A missing file is the fault of its keys: it is not told once more.
     causes = {error.cause for error in faults.values()}
     damages.extend(_damage_found(each) for each in findings if each.is_damage and each.message not in causes)
-    problems: list[tuple[str, str | None, ReadError]]
-    problems = [(key, None, _compare_bytes(source, key, error)) for key, error in faults.items()]
+    tables, faults, note = _chosen(tables, faults, choose, damages)
+    problems: list[_Problem] = [(key, None, _compare_bytes(source, key, error)) for key, error in faults.items()]
 
     # Payloads, also of keys with holes or overlaps: their places are known.
     guarded = _guarded(source, tables, faults)
@@ -143,7 +164,7 @@ def _report(found: Location, source: Source, check: _Check) -> VerifyReport:
         path=found.path,
         format=found.format.name,
         damages=tuple(damages),
-        notes=tuple(_sentence(each) for each in findings if not each.is_damage),
+        notes=(*(_sentence(each) for each in findings if not each.is_damage), *note),
         unverified=tuple(unverified),
         outcomes=_outcomes(guarded, unverified, damaged),
         num_tensors=len(guarded),
@@ -152,6 +173,25 @@ def _report(found: Location, source: Source, check: _Check) -> VerifyReport:
         read_nbytes=read_nbytes,
         unguarded_nbytes=unguarded_nbytes,
     )
+
+
+def _chosen(
+    tables: list[EntryTable], faults: dict[str, ReadError], choose: _Choose | None, damages: Sequence[Damage]
+) -> tuple[list[EntryTable], dict[str, ReadError], list[str]]:
+    """The entries and the faults of the chosen keys, and a note of how many keys were not chosen."""
+    if choose is None:
+        return tables, faults, []
+    keys = dict.fromkeys(key for entries in tables for key in entries.slices.tensors.keys) | dict.fromkeys(faults)
+    try:
+        chosen = choose([*keys])
+    except ArgumentError:
+        # Where something else is damaged, such as the index, that is said first.
+        if not damages:
+            raise
+        chosen = set()
+    note = [f"{len(keys) - len(chosen):,} of {len(keys):,} tensors were not chosen, and not verified."]
+    kept = {key: error for key, error in faults.items() if key in chosen}
+    return [take_tensors(entries, chosen) for entries in tables], kept, note
 
 
 def _guarded(source: Source, tables: Sequence[EntryTable], faults: Collection[str]) -> dict[str, bool]:
@@ -191,7 +231,7 @@ def _read_nbytes(entries: EntryTable, errors: Mapping[int, ReadError]) -> dict[s
 
 
 def _unverified(
-    guarded: Mapping[str, bool], problems: Iterable[tuple[str, str | None, ReadError]], damaged: Collection[str | None]
+    guarded: Mapping[str, bool], problems: Iterable[_Problem], damaged: Collection[str | None]
 ) -> list[Unverified]:
     """The tensors that are not damaged and could not be read, or have no checksum."""
     reasons = {key: error for key, _, error in problems if isinstance(error, UnsupportedError)}

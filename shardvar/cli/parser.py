@@ -202,10 +202,12 @@ def _add_verify(commands: "Commands[Parser]") -> None:
         commands,
         "verify",
         "check every checksum, region and file of a checkpoint",
-        ["model", "runs/7/ckpt-1200.index", "model.safetensors --json"],
+        ["model", "runs/7/ckpt-1200.index --filter 'model/*'", "model.safetensors --json"],
     )
     parser.add_argument("path", metavar="PATH", nargs="+", help=_PATH + "; several are verified one by one")
     parser.add_argument("--latest", action="store_true", help="the newest checkpoint in the folder PATH")
+    parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match GLOB; may be repeated")
+    parser.add_argument("--exclude", metavar="GLOB", action="append", help="not the keys that match GLOB; repeatable")
     parser.add_argument("--quiet", action="store_true", help="print nothing of checkpoints that are right")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a tensor has no checksum in its format")
     parser.add_argument("--against", metavar="FILE", help="compare with this manifest, not with the one beside PATH")

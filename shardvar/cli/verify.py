@@ -30,11 +30,12 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
     paths, strict = arguments.path, arguments.strict
     if len(paths) > 1 and arguments.against is not None:
         raise ArgumentError("A manifest is of one checkpoint, and several were given.", "Give one PATH.")
+    chosen = {"filter": arguments.filter, "exclude": arguments.exclude}
     told: list[dict[str, Any]] = []
     codes: list[int] = []
     for path in paths:
         try:
-            report = verify_with_progress(path, arguments.against, executor)
+            report = verify_with_progress(path, executor, against=arguments.against, **chosen)
         except CheckpointError as error:
             # Of several, one that cannot be opened hides no other.
             if len(paths) == 1:
@@ -63,10 +64,10 @@ def code_of_report(report: VerifyReport, strict: bool = False) -> int:
     return _NO if strict and report.unguarded else _OK
 
 
-def verify_with_progress(path: str, against: str | None = None, executor: Executor | None = None) -> VerifyReport:
-    """Verify a checkpoint, with a progress bar at a terminal."""
+def verify_with_progress(path: str, executor: Executor | None = None, **options: Any) -> VerifyReport:
+    """Verify a checkpoint with options of ``verify``, with a progress bar at a terminal."""
     with progress("verifying", lambda: payload_nbytes(path)) as advance:
-        return verify(path, advance, against=against, executor=executor)
+        return verify(path, advance, executor=executor, **options)
 
 
 def payload_nbytes(path: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks import (
+    conversions,
     layouts,
     lookup,
     objects,
@@ -32,7 +33,7 @@ SUBJECTS: dict[str, Callable[[Setting], Iterator[Figure]]] = {
     module.__name__.rpartition(".")[2]: module.measure
     for module in (
         *(startup, lookup, partial, plan, tiny, table, torch_checkpoints, orbax_checkpoints),
-        *(objects, policies, redistribution, reshard, sharded, training, layouts),
+        *(objects, policies, redistribution, reshard, conversions, sharded, training, layouts),
     )
 }
 

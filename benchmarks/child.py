@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from threading import Event, Thread
+from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent
 PROC = Path("/proc/self")
@@ -54,6 +55,32 @@ class Growth:
     def nbytes(self) -> int:
         """The growth."""
         return max(0, peak_nbytes() - self.before)
+
+
+class AnonymousPeak:
+    """The most memory of the process that is not of a file, looked at every few milliseconds while this is entered.
+
+    Pages of files that are mapped are left out: the kernel takes them back whenever it needs memory. A system without
+    ``/proc`` does not tell them apart, and its peak has them too.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._ended = Event()
+        self._thread = Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self.nbytes = self.nbytes or peak_nbytes()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.005):
+            self.nbytes = max(self.nbytes, _status("RssAnon"))
 
 
 def peak_nbytes() -> int:

@@ -22,6 +22,8 @@ COPY_TARGET = 1.5
 PEAK_TARGET = 256.0
 COLUMN_TARGET = 2.0
 NUM_COLUMN_PARTS = 1024
+COLUMN_LENGTHS = 1024, 4096
+"""Rows of the tables that are cut into columns: of 16 MiB, and of 64 MiB, which is several batches of the engine."""
 SAME = 1.1
 """What "the same" memory is taken to mean."""
 
@@ -37,7 +39,8 @@ def measure(setting: Setting) -> Iterator[Figure]:
             yield _beside_copy(setting, subject, place, nbytes)
         else:
             yield skipped(subject, "cp", f"no room for {2 * nbytes / GIB:g} GiB in {place.name}")
-    yield from _columns_beside_rows(setting)
+    for num_rows in COLUMN_LENGTHS:
+        yield from _columns_beside_rows(setting, num_rows)
     peaks = []
     for size in (nbytes, setting.sizes.reshard_large_nbytes):
         room = setting.disk.room("reshard")
@@ -65,11 +68,12 @@ def _beside_copy(setting: Setting, subject: str, place: Place, nbytes: int) -> F
     return figure
 
 
-def _columns_beside_rows(setting: Setting) -> Iterator[Figure]:
+def _columns_beside_rows(setting: Setting, num_rows: int) -> Iterator[Figure]:
     """Cutting a table into many columns of a few bytes, and joining them, against as many rows of the same bytes."""
     place = setting.places[0]
     room = place.room("columns")
-    sv.save(room / "whole", {"table": np.random.default_rng(0).standard_normal((NUM_COLUMN_PARTS, 4096), np.float32)})
+    table = np.random.default_rng(0).standard_normal((num_rows, 4096), np.float32)
+    sv.save(room / "whole", {"table": table})
     cuts = {"columns": [1, NUM_COLUMN_PARTS], "rows": [NUM_COLUMN_PARTS, 1]}
     for name, cut in cuts.items():
         sv.reshard(room / "whole", room / name, partition=cut)
@@ -79,7 +83,7 @@ def _columns_beside_rows(setting: Setting) -> Iterator[Figure]:
             source, partition = ("whole", cut) if verb == "cut into" else (name, 1)
             target = place.room(f"{name} again")
             runs.append(Run(partial(sv.reshard, room / source, target / "t", partition=partition), emptied(target)))
-        subject = f"reshard 16 MiB: {verb} {NUM_COLUMN_PARTS} columns of 16 bytes"
+        subject = f"reshard {table.nbytes / MIB:g} MiB: {verb} {NUM_COLUMN_PARTS} columns of 16 bytes"
         yield setting.ratio(subject, f"{NUM_COLUMN_PARTS} rows", place, *runs, COLUMN_TARGET)
     for name in ("columns", *(f"{name} again" for name in cuts)):
         place.room(name)

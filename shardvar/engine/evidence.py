@@ -134,24 +134,32 @@ class Evidence:
         if len(noted):
             self.add(ReadTable.of(noted))
 
-    def read_span(self, rows: Ints, starts: Ints, nbytes: Ints, span: memoryview) -> list[int]:
-        """Fill ``span`` with neighbours in a file: ranges of plain payloads, in the order in which they lie there.
+    def read_spans(
+        self, rows: Ints, starts: Ints, nbytes: Ints, first: Ints, new_buffer: Callable[[int], memoryview]
+    ) -> tuple[memoryview, list[int]]:
+        """Read ranges of plain payloads, sorted by file and place, of which each row of ``first`` begins a span.
 
-        Returns the place of each range in the span.
+        Returns a buffer with the spans one after the other, and the place of each range in it. The ranges at [0, 4),
+        [6, 8) and [100, 103) of a file in the spans 0 and 2 are read as [0, 8) and [100, 103), to the places 0, 6, 8.
         """
-        places = self.entries.start[rows] + starts
-        begins: list[int] = (places - places[0]).tolist()
+        places, last = self.entries.start[rows] + starts, np.append(first[1:], len(rows)) - 1
+        sizes = places[last] + nbytes[last] - places[first]
+        into = np.cumsum(sizes) - sizes
+        begins: list[int] = (places - np.repeat(places[first] - into, last - first + 1)).tolist()
+        buffer = new_buffer(int(sizes.sum()))
+        columns = (self.entries.file[rows[first]], places[first], into, into + sizes)
         try:
-            self.source.read_span(int(self.entries.file[rows[0]]), int(places[0]), span)
+            for file, place, start, stop in zip(*(column.tolist() for column in columns), strict=True):
+                self.source.read_span(file, place, buffer[start:stop])
         except READ_ERRORS:
             if self.errors is None:
                 raise
             # One of them reaches out of the file; alone, each of the others may still be right.
             for row in rows.tolist():
                 self.read_whole(row)
-            return begins
-        self._take(rows, starts, nbytes, span, begins)
-        return begins
+            return buffer, begins
+        self._take(rows, starts, nbytes, buffer, begins)
+        return buffer, begins
 
     def read_runs(self, row: int, start: int, stop: int, new_buffer: Callable[[int], memoryview]) -> memoryview:
         """The bytes ``[start, stop)`` of a payload that has checksums of runs: whole runs are read, each compared.

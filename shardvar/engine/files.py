@@ -12,7 +12,7 @@ place; one whose bytes lie in an array as they are is written from there. Units 
 they come. Units that regions fill need what their neighbours need, too: they are read a batch at a time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,17 +21,15 @@ from shardvar.engine.arrays import ArraySource
 from shardvar.engine.evidence import Evidence, ReadTable
 from shardvar.engine.moves import MoveTable, lower
 from shardvar.engine.pieces import Reading, read_moves
-from shardvar.engine.pool import BLOCK_NBYTES, SMALL_NBYTES, Progress, block_ranges, run_all, thread_buffer
+from shardvar.engine.pool import BLOCK_NBYTES, Progress, run_all, thread_buffer
 from shardvar.engine.regions import RegionTable, copies_in_range, join_regions, read_regions, wanted_regions
+from shardvar.engine.sums import Sums, join_sums, take_checksums
+from shardvar.engine.units import Unit, batch_units, plan_units
 from shardvar.formats.protocol import FileChecksums, FileWriter, Source
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import Plan
-from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage, WritableFile
-
-BATCH_NBYTES = 3 * BLOCK_NBYTES
-"""Units that are read together take so much; with the block that is read meanwhile, four blocks a worker."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,20 +65,6 @@ class FileReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """A range of the file that is written at once."""
-
-    first: int
-    """The first target in it."""
-    last: int
-    """The first target past it."""
-    start: int
-    """Its first byte in the payload of the first target; 0 unless it is a block of one large payload."""
-    nbytes: int
-    """Its size, from its first payload byte to its last."""
-
-
-@dataclass(frozen=True, slots=True)
 class FileWork:
     """A task that has begun: the values that each of its units needs."""
 
@@ -100,69 +84,24 @@ class FileWork:
     """Called with the number of bytes that were written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """Checksums of a unit."""
-
-    payload: list[int]
-    """Of each target's bytes in it."""
-    runs: list[int]
-    """Of each run of each target, in order."""
-
-
 def run_task(task: FileTask, source: Source, progress: Progress = lambda _nbytes: None) -> FileReport:
     """Write one file whole and sync it."""
     # Plan: which byte ranges fill it, and in which units.
     moves, is_range = lower(task.plan)
-    units = list(_units(task, is_range))
+    units = list(plan_units(task.plan.targets, task.start, is_range, task.writer.run_nbytes))
     evidence = Evidence(source, task.entries)
     file = task.storage.create(task.name)
     try:
         # Move: the units, in any order; then the frame, which holds their checksums.
         reading = Reading(evidence, in_threads=False)
         work = FileWork(task, moves, is_range, task.plan.bounds(), file, reading, progress)
-        checksums = _put_together(task, units, _write_all(work, units))
+        checksums = join_sums(task.writer, task.plan.targets, units, _write_all(work, units))
         for start, frame in task.writer.frame(task.plan.targets, task.start, checksums):
             file.write(start, frame)
     finally:
         # Closing forces the bytes to the disk, before anything names the file.
         file.close()
     return FileReport(checksums, evidence.parts, int(task.plan.targets.nbytes.sum()))
-
-
-def _units(task: FileTask, is_range: Bools) -> Iterator[Unit]:
-    """The ranges of the file, none with more than one of the payloads that are written block by block."""
-    nbytes, start = task.plan.targets.nbytes, task.start
-    stop = start + nbytes
-    steps = _steps(task, is_range)
-    large = (nbytes > steps) & (ITEMSIZES[task.plan.targets.codes()] > 0)
-    next_large = np.append(np.flatnonzero(large), len(nbytes))
-    row, count = 0, len(nbytes)
-    while row < count:
-        if large[row]:
-            ranges = block_ranges(0, int(nbytes[row]), int(steps[row]))
-            yield from (Unit(row, row + 1, begin, end - begin) for begin, end in ranges)
-            row += 1
-            continue
-        # Small payloads lie in the file in order, so the last that fits in this block is found by bisection.
-        last = max(row + 1, int(np.searchsorted(stop, start[row] + BLOCK_NBYTES, side="right")))
-        last = min(last, int(next_large[np.searchsorted(next_large, row)]))
-        yield Unit(row, last, 0, int(stop[last - 1] - start[row]))
-        row = last
-
-
-def _steps(task: FileTask, is_range: Bools) -> Ints:
-    """[k] the bytes of a block of each payload. Blocks hold whole runs, which have checksums of their own.
-
-    Payloads that regions fill are read a batch at a time, and the batch should have a block of each fellow, the other
-    targets of its tensor, since what one of them needs lies between what the others need. So blocks get smaller as
-    fellows get more: 16 columns of a table share a batch of 12 MiB, and their blocks are of 768 KiB.
-    """
-    tensor = task.plan.targets.tensor
-    fellows = np.bincount(tensor[~is_range], minlength=len(task.plan.targets.tensors))[tensor]
-    grain = task.writer.run_nbytes or SMALL_NBYTES
-    share = np.clip(BATCH_NBYTES // np.maximum(fellows, 1) // grain * grain, grain, BLOCK_NBYTES)
-    return np.where(is_range, BLOCK_NBYTES, share)
 
 
 def _write_all(work: FileWork, units: list[Unit]) -> list[Sums]:
@@ -173,7 +112,7 @@ def _write_all(work: FileWork, units: list[Unit]) -> list[Sums]:
     def write(numbers: list[int]) -> None:
         results.update(zip(numbers, _write_units(work, [units[number] for number in numbers]), strict=True))
 
-    batches = list(_batches(work, units))
+    batches = list(batch_units(work.task.plan.targets, units, work.is_range))
     most = max((sum(units[number].nbytes for number in batch) for batch in batches), default=0)
     slow = [any(ordered[units[number].first : units[number].last].any() for number in batch) for batch in batches]
     # Beside its batch, a thread holds the block that it reads.
@@ -182,40 +121,6 @@ def _write_all(work: FileWork, units: list[Unit]) -> list[Sums]:
     for batch in (batch for batch, is_slow in zip(batches, slow, strict=True) if is_slow):
         write(batch)
     return [results[number] for number in range(len(units))]
-
-
-def _batches(work: FileWork, units: list[Unit]) -> Iterator[list[int]]:
-    """Numbers of units to read at once: one by one, but for those with regions, which come in the order of tensors."""
-    has_regions = [number for number, unit in enumerate(units) if not work.is_range[unit.first : unit.last].all()]
-    yield from ([number] for number in sorted(set(range(len(units))).difference(has_regions)))
-    batch: list[int] = []
-    nbytes = 0
-    for number in sorted(has_regions, key=lambda number: _place(work.task.plan.targets, units[number])):
-        if batch and nbytes + units[number].nbytes > BATCH_NBYTES:
-            yield batch
-            batch, nbytes = [], 0
-        batch.append(number)
-        nbytes += units[number].nbytes
-    if batch:
-        yield batch
-
-
-def _place(targets: SliceTable, unit: Unit) -> tuple[int, int]:
-    """The tensor that a unit begins in, and the unit's first element there, counted in the C order of the whole tensor.
-
-    Sorted by it, units whose sources lie side by side come together, whichever targets they are of. Element 5 of a
-    slice [0:4, 6:9] of a tensor of shape (4, 10) is the index (1, 2) of the slice, so (1, 8) of the tensor: element 18.
-    """
-    region, tensor = targets.region(unit.first), int(targets.tensor[unit.first])
-    element, place, stride = unit.start // max(int(ITEMSIZES[targets.codes()[unit.first]]), 1), 0, 1
-    axes = zip(targets.tensors.shape(tensor), region.offset, region.shape, strict=True)
-    # From the last axis to the first: the remainder is the index in the slice, the quotient goes to the next axis. An
-    # axis without indices counts as one, so that an empty slice has a place too.
-    for length, offset, extent in reversed(list(axes)):
-        place += (offset + element % max(extent, 1)) * stride
-        element //= max(extent, 1)
-        stride *= length
-    return tensor, place
 
 
 def _in_order(work: FileWork) -> Bools:
@@ -241,7 +146,7 @@ def _write_units(work: FileWork, units: Sequence[Unit]) -> list[Sums]:
     moves: list[MoveTable | None] = []
     wanted: list[RegionTable] = []
     for unit, block, stop in zip(units, blocks, stops, strict=True):
-        if unit.nbytes != int(work.task.plan.targets.nbytes[unit.first : unit.last].sum()):
+        if not unit.share and unit.nbytes != int(work.task.plan.targets.nbytes[unit.first : unit.last].sum()):
             np.frombuffer(block, np.uint8)[:] = 0  # the gaps between payloads
         moves.append(_fill(work, unit, block))
         if not work.is_range[unit.first : unit.last].all():
@@ -259,7 +164,10 @@ def _finish(work: FileWork, unit: Unit, block: memoryview, moves: MoveTable | No
         # Each target's bytes are those of one move, so its checksum is the one that the move's reading left out.
         reads = ReadTable(moves.source, moves.source_start, moves.nbytes, np.array(sums.payload, dtype=np.int64))
         work.reading.evidence.add(reads)
-    if unit.nbytes:
+    if unit.share:
+        for number, start in enumerate((task.start[unit.first : unit.last] + unit.start).tolist()):
+            work.file.write(start, block[number * unit.share : (number + 1) * unit.share])
+    elif unit.nbytes:
         work.file.write(int(task.start[unit.first]) + unit.start, block)
     work.progress(unit.nbytes)
     return sums
@@ -315,79 +223,32 @@ def _are_checksums_shared(work: FileWork, unit: Unit, moves: MoveTable, num_met:
 
 def _wanted(work: FileWork, unit: Unit, place: int) -> RegionTable:
     """The regions that fill the targets in a unit that moves do not fill; the unit is at byte ``place`` of buffer 0."""
-    plan, start = work.task.plan, work.task.start
+    plan = work.task.plan
     copies = plan.copies.take(np.arange(work.copies[unit.first], work.copies[unit.last]))
     copies = copies.take(np.flatnonzero(~work.is_range[copies.target]))
-    if unit.last - unit.first == 1 and unit.nbytes < plan.targets.nbytes[unit.first]:
+    share = unit.share or (unit.nbytes if unit.last - unit.first == 1 else 0)
+    if share and share < plan.targets.nbytes[unit.first]:
         itemsize = int(ITEMSIZES[plan.targets.codes()[unit.first]])
-        first, last = unit.start // itemsize, (unit.start + unit.nbytes) // itemsize
+        first, last = unit.start // itemsize, (unit.start + share) // itemsize
         copies = copies_in_range(plan.targets, copies, first, last)
     wanted = wanted_regions(work.task.entries, plan.targets, copies)
     # From the coordinates of each target's payload to those of the buffer.
-    shift = start[wanted.target] - (int(start[unit.first]) + unit.start) + place
+    shift = unit.places(work.task.start)[wanted.target - unit.first] + place
     return replace(wanted, target=np.zeros_like(wanted.target), target_start=wanted.target_start + shift)
-
-
-def take_checksums(writer: FileWriter, targets: SliceTable, places: Ints, unit: Unit, block: memoryview) -> Sums:
-    """Return the checksums that the writer keeps, of each target's bytes in the block, which holds those of the unit.
-
-    ``places`` are where the targets' payloads begin in the file.
-    """
-    crc, run = writer.crc, writer.run_nbytes
-    if crc is None:
-        return Sums([0] * (unit.last - unit.first), [])
-    payload: list[int] = []
-    runs: list[int] = []
-    starts = (places[unit.first : unit.last] - (int(places[unit.first]) + unit.start)).tolist()
-    sizes = targets.nbytes[unit.first : unit.last].tolist()
-    whole = (ITEMSIZES[targets.codes()[unit.first : unit.last]] == 0).tolist()
-    for row, (start, nbytes) in enumerate(zip(starts, sizes, strict=True)):
-        mine = block[max(start, 0) : min(start + nbytes, unit.nbytes)]
-        if run:
-            sums = [crc.compute(mine[at : at + run]) for at in range(0, len(mine), run)]
-            runs.extend(sums)
-            payload.append(_joined(crc.combine, sums, run, len(mine)))
-        elif whole[row]:
-            tensor = targets[unit.first + row]
-            payload.append(writer.checksum_whole(tensor.dtype, tensor.region.size, mine))
-        else:
-            payload.append(crc.compute(mine))
-    return Sums(payload, runs)
-
-
-def _joined(combine: Callable[[int, int, int], int], sums: list[int], run: int, nbytes: int) -> int:
-    """The checksum of ``nbytes`` from those of its runs."""
-    crc = sums[0] if sums else 0
-    for number, value in enumerate(sums[1:], start=1):
-        crc = combine(crc, value, min(run, nbytes - number * run))
-    return crc
-
-
-def _put_together(task: FileTask, units: list[Unit], sums: list[Sums]) -> FileChecksums:
-    """One checksum a payload, the blocks of large ones combined."""
-    payload = np.zeros(len(task.plan.targets), dtype=np.int64)
-    crc = task.writer.crc
-    for unit, values in zip(units, sums, strict=True):
-        # Units are sorted, so each block of a payload is combined with all the blocks before it.
-        if unit.start and crc is not None:
-            payload[unit.first] = crc.combine(int(payload[unit.first]), values.payload[0], unit.nbytes)
-        else:
-            payload[unit.first : unit.last] = values.payload
-    runs = np.array([value for values in sums for value in values.runs], dtype=np.uint32)
-    return FileChecksums(payload, runs)
 
 
 def read_checksums(task: FileTask) -> FileChecksums:
     """The checksums of a file that stands finished, taken from its bytes; an error where it is too short for them."""
-    units = list(_units(task, np.ones(len(task.start), dtype=np.bool)))
+    targets, writer = task.plan.targets, task.writer
+    units = list(plan_units(targets, task.start, np.ones(len(targets), dtype=np.bool), writer.run_nbytes))
     file = task.storage.open(task.name)
 
     def read(unit: Unit) -> Sums:
         block = thread_buffer(unit.nbytes)
         file.read_into(int(task.start[unit.first]) + unit.start, block)
-        return take_checksums(task.writer, task.plan.targets, task.start, unit, block)
+        return take_checksums(writer, targets, task.start, unit, block)
 
     try:
-        return _put_together(task, units, run_all(read, units))
+        return join_sums(writer, targets, units, run_all(read, units))
     finally:
         file.close()

@@ -39,7 +39,6 @@ from shardvar.engine.pool import (
     Progress,
     Work,
     block_ranges,
-    new_buffer,
     run_all,
     run_in_order,
     thread_buffer,
@@ -67,7 +66,7 @@ class Reading:
     progress: Progress = lambda _nbytes: None
     """Called with the number of bytes that were read."""
     in_threads: bool = True
-    """False for a task that is itself one of several threads: it reads alone, and its thread's buffer is taken."""
+    """False for a task that is itself one of several threads: it reads alone."""
 
     @property
     def entries(self) -> EntryTable:
@@ -98,7 +97,7 @@ class Reading:
 
     def scratch(self, nbytes: int) -> memoryview:
         """A buffer that the next call may reuse."""
-        return thread_buffer(nbytes) if self.in_threads else new_buffer(nbytes)
+        return thread_buffer(nbytes, "span")
 
 
 def read_moves(reading: Reading, moves: MoveTable, buffers: Buffers | None, *, by_runs: bool = False) -> None:
@@ -134,10 +133,10 @@ def read_small(reading: Reading, moves: MoveTable, receive: Receiver | None, *, 
     order = np.lexsort((start, file))
     moves, file, start = moves.take(order), file[order], start[order]
 
-    def read(rows: tuple[int, int]) -> None:
-        some = moves.slice(*rows)
-        span = reading.scratch(int(start[rows[1] - 1] + some.nbytes[-1] - start[rows[0]]))
-        begins = reading.evidence.read_span(some.source, some.source_start, some.nbytes, span)
+    def read(first: list[int], last: int) -> None:
+        some = moves.slice(first[0], last)
+        firsts = np.array(first) - first[0]
+        span, begins = reading.evidence.read_spans(some.source, some.source_start, some.nbytes, firsts, reading.scratch)
         if receive is not None:
             receive(some, span, begins)
         reading.progress(len(span))
@@ -145,9 +144,12 @@ def read_small(reading: Reading, moves: MoveTable, receive: Receiver | None, *, 
     gap_nbytes = _GAP_NBYTES if gap_nbytes is None else gap_nbytes
     if reading.traits is not None:
         gap_nbytes = max(gap_nbytes, _affordable_gap(file, start, moves.nbytes, reading.traits))
+    # Threads wait for one span each. A task that reads alone takes many small ones in the steps that it needs for one.
+    found = spans(file, start, moves.nbytes, gap_nbytes)
+    groups = [[rows] for rows in found] if reading.in_threads else list(_grouped(found, start, moves.nbytes))
     stop = start + moves.nbytes
-    rows = list(spans(file, start, moves.nbytes, gap_nbytes))
-    reading.run(read, rows, max(int(stop[last - 1] - start[first]) for first, last in rows))
+    most = max(int(stop[last - 1] - start[first]) for group in groups for first, last in group)
+    reading.run(lambda group: read([first for first, _ in group], group[-1][1]), groups, most)
 
 
 def _affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> int:
@@ -162,6 +164,21 @@ def _affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> in
     while 0 < count < len(gaps) and gaps[count] == gaps[count - 1]:
         count = int(np.searchsorted(gaps, gaps[count - 1]))
     return int(gaps[count - 1]) if count else 0
+
+
+def _grouped(found: Iterator[tuple[int, int]], start: Ints, nbytes: Ints) -> Iterator[list[tuple[int, int]]]:
+    """Spans that follow each other, as many as a block holds together."""
+    group: list[tuple[int, int]] = []
+    total = 0
+    for first, last in found:
+        size = int(start[last - 1] + nbytes[last - 1] - start[first])
+        if group and total + size > BLOCK_NBYTES:
+            yield group
+            group, total = [], 0
+        group.append((first, last))
+        total += size
+    if group:
+        yield group
 
 
 def spans(file: Ints, start: Ints, nbytes: Ints, gap_nbytes: int) -> Iterator[tuple[int, int]]:

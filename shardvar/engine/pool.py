@@ -28,7 +28,7 @@ SMALL_NBYTES = 64 << 10
 """A read or write costs about as much as these bytes, so smaller ones are done together. A multiple of item sizes."""
 
 WORKERS = max(2, min(4, os.cpu_count() or 2))
-"""Enough to overlap checksums with reading and writing; every worker holds at most four blocks."""
+"""Enough to overlap checksums with reading and writing; every worker holds at most eight blocks."""
 
 IN_FLIGHT_NBYTES = 16 * BLOCK_NBYTES
 """The bytes that requests to a remote storage have under way: at 100 MB/s, what comes in 0.7 s."""
@@ -111,21 +111,25 @@ def new_buffer(nbytes: int) -> memoryview:
     return memoryview(bytearray(nbytes))
 
 
-def thread_buffer(nbytes: int) -> memoryview:
-    """The buffer that belongs to this thread; its next call reuses it, and its content is what was there."""
+def thread_buffer(nbytes: int, use: str = "unit") -> memoryview:
+    """The buffer that belongs to this thread and use; its next call reuses it, and its content is what was there."""
     # One for each thread needs no lock, and is allocated once instead of for each block.
-    buffer: bytearray | None = getattr(_local, "buffer", None)
+    buffer: bytearray | None = getattr(_local, use, None)
     if buffer is None or len(buffer) < nbytes:
-        buffer = _local.buffer = bytearray(nbytes)
+        buffer = bytearray(nbytes)
+        setattr(_local, use, buffer)
     return memoryview(buffer)[:nbytes]
 
 
-_WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+WORDS: dict[int, np.dtype[Any]] = {
+    1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8"), 16: np.dtype("<c16")
+}  # fmt: skip
+"""By size, the dtypes whose elements NumPy copies as words."""
 
 
 def word_of(itemsize: int) -> np.dtype[Any]:
     """The dtype that elements of this size are moved as; NumPy moves integers several times faster than raw bytes."""
-    return _WORDS.get(itemsize, np.dtype((np.void, itemsize)))
+    return WORDS.get(itemsize, np.dtype((np.void, itemsize)))
 
 
 def bytes_of(array: npt.NDArray[Any]) -> memoryview:

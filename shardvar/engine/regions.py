@@ -30,7 +30,7 @@ import numpy.typing as npt
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable, integers_of_ranges, strides_of
 from shardvar.engine.pieces import Buffers, Reading, read_small, read_units
-from shardvar.engine.pool import BLOCK_NBYTES, SMALL_NBYTES, new_buffer, word_of
+from shardvar.engine.pool import BLOCK_NBYTES, SMALL_NBYTES, WORDS, new_buffer, word_of
 from shardvar.layout.dtypes import ITEMSIZES, Ints
 from shardvar.layout.region import Region, intersect, regions_of_range
 from shardvar.planning.index import EntryTable
@@ -96,12 +96,41 @@ class RegionTable:
 
     def copy(self, block: memoryview, places: Ints, buffers: Buffers) -> None:
         """Copy each region out of a block of its payload, in which its first element lies at the byte of ``places``."""
-        words = {size: word_of(size) for size in set(self.itemsize.tolist())}
-        columns = (self.shape, self.strides, places, self.target_strides, self.target_start, self.target, self.itemsize)
-        # The block has the payload's strides: each region is a view of it, holes and all.
-        for shape, strides, place, into_strides, into, target, size in zip(*(c.tolist() for c in columns), strict=True):
-            out = np.ndarray(shape, words[size], buffers[target], into, into_strides)
-            out[...] = np.ndarray(shape, words[size], block, place, strides)
+        # In the order of their targets, since the parts of one row of a table come from many payloads.
+        order = np.argsort(self.target_start, kind="stable")
+        self.take(order)._copy_in_order(block, places[order], buffers)
+
+    def _copy_in_order(self, block: memoryview, places: Ints, buffers: Buffers) -> None:
+        columns = (self.shape, self.strides, self.target_strides, self.target, self.target_start, self.itemsize, places)
+        first, counts, steps, into_steps = self._series(places)
+        values = zip(*(column[first].tolist() for column in columns), counts, steps, into_steps, strict=True)
+        for shape, strides, into_strides, target, into, size, place, count, step, into_step in values:
+            # Elements that lie side by side on both sides are one: four float32 are a word of 16 bytes, and NumPy takes
+            # as long for a word as for a float.
+            while shape and (shape[-1] == 1 or strides[-1] == into_strides[-1] == size):
+                if size * shape[-1] not in WORDS:
+                    break
+                size *= shape.pop()
+                del strides[-1], into_strides[-1]
+            # The block has the payload's strides: each region is a view of it, holes and all.
+            word, shape = word_of(size), (count, *shape)
+            out = np.ndarray(shape, word, buffers[target], into, (into_step, *into_strides))
+            out[...] = np.ndarray(shape, word, block, place, (step, *strides))
+
+    def _series(self, places: Ints) -> tuple[Ints, list[int], list[int], list[int]]:
+        """Series of regions of one shape at equal distances, such as columns: NumPy copies one in a single step.
+
+        Returns the first row of each, their lengths, and the distances in the block and in the buffer. Regions at the
+        places 0, 4, 8 and 20 of a block are a series of three with the distance 4, and one of one.
+        """
+        alike = np.column_stack([self.shape, self.strides, self.target_strides, self.target, self.itemsize])
+        is_other = (alike[1:] != alike[:-1]).any(axis=1)
+        steps, into_steps = np.diff(places), np.diff(self.target_start)
+        is_other[1:] |= ~is_other[:-1] & ((steps[1:] != steps[:-1]) | (into_steps[1:] != into_steps[:-1]))
+        first = np.append(0, np.flatnonzero(is_other) + 1)[: len(self)]
+        counts = np.diff(np.append(first, len(self)))
+        # The last region has no neighbour after it, and the distance in a series of one is never used.
+        return first, counts.tolist(), *(np.append(each, 0)[first].tolist() for each in (steps, into_steps))
 
 
 def join_regions(tables: Sequence[RegionTable]) -> RegionTable:
@@ -125,14 +154,14 @@ def wanted_regions(entries: EntryTable, targets: SliceTable, copies: CopyTable) 
 
 
 def copies_in_range(targets: SliceTable, copies: CopyTable, first: int, last: int) -> CopyTable:
-    """The copies of one target, cut to the elements ``[first, last)`` of its payload.
+    """The copies of targets of one shape, cut to the elements ``[first, last)`` of the payload of each.
 
     A copy that meets several of the regions that make up the elements is cut in as many.
     """
     if not len(copies):
         return copies
-    target, rank = int(copies.target[0]), copies.shape.shape[1]
-    corner, extents = widen(targets.offset[[target]], rank, 0)[0], widen(targets.shape[[target]], rank, 1)[0]
+    rank = copies.shape.shape[1]
+    corner, extents = widen(targets.offset[copies.target], rank, 0), widen(targets.shape[copies.target[:1]], rank, 1)[0]
     parts = []
     for inner in regions_of_range(extents.tolist(), first, last):
         offset, shape = intersect(copies.offset, copies.shape, corner + inner.offset, np.array(inner.shape))
@@ -175,9 +204,10 @@ def _read_by_spans(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
         reading.progress(int(mine.nbytes().sum()))
 
     # Without its progress: of a span, the bytes between the regions are not wanted.
-    # Gaps up to the size of a span are read along, since the rows of a table of many columns take a few bytes of each.
+    # The rows of a table of many columns take a few bytes of each, so there are many spans. Wider gaps than those of
+    # other small reads are read along, but not those that take longer than the second read that they save.
     alone = Reading(reading.evidence, in_threads=reading.in_threads)
-    read_small(alone, spans, receive, gap_nbytes=SMALL_NBYTES)
+    read_small(alone, spans, receive, gap_nbytes=SMALL_NBYTES // 4)
     payloads = wanted.row[first]
     reading.evidence.expect(payloads[~reading.entries.plain[payloads]])
     for number in np.flatnonzero(~is_small).tolist():
@@ -185,7 +215,7 @@ def _read_by_spans(reading: Reading, wanted: RegionTable, buffers: Buffers) -> N
         if len(group) == 1:
             _read_apart(reading.evidence, group, buffers)
         else:
-            _walk(reading.evidence, group, buffers)
+            _walk(reading, group, buffers)
         reading.progress(int(group.nbytes().sum()))
 
 
@@ -291,19 +321,17 @@ def _read_region(evidence: Evidence, row: int, region: Region, strides: Sequence
         out[...] = np.ndarray(region.shape, out.dtype, span, strides=strides)
 
 
-def _walk(evidence: Evidence, wanted: RegionTable, buffers: Buffers) -> None:
+def _walk(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
     """Fill regions of one payload: blocks of which most is wanted are read whole, of the others the regions alone."""
+    evidence = reading.evidence
     row, rank = int(wanted.row[0]), wanted.shape.shape[1]
     extents = widen(evidence.entries.slices.shape[[row]], rank, 1)[0]
-    # One buffer for all blocks: fresh memory costs as much as the reading.
-    buffer = memoryview(b"")
     for begin, end in _blocks(wanted, int(extents[1:].prod())):
         parts = _met(wanted, evidence.entries, begin, end)
         if _costs(parts, extents).sum() < end - begin:
             _read_apart(evidence, parts, buffers)
             continue
-        buffer = buffer if end - begin <= len(buffer) else new_buffer(end - begin)
-        block = buffer[: end - begin]
+        block = reading.scratch(end - begin)
         evidence.read(row, begin, block)
         parts.copy(block, parts.starts() - begin, buffers)
 

@@ -68,6 +68,20 @@ class Checksum:
             first >>= 4
         return combined
 
+    def combine_each(self, first: NDArray[Any], second: NDArray[Any], second_nbytes: int) -> NDArray[np.int64]:
+        """[k] Return the checksums of ``k`` pairs of byte strings, whose second ones have one length.
+
+        >>> CRC32C.combine_each(np.array([0x31, 0]), np.array([0x32, 0x33]), 1).tolist() == [
+        ...     CRC32C.combine(0x31, 0x32, 1), 0x33
+        ... ]
+        True
+        """
+        combined, rest = second.astype(np.int64), first.astype(np.int64)
+        for products in _products(second_nbytes, self.polynomial):
+            combined ^= np.array(products)[rest & 15]
+            rest >>= 4
+        return combined
+
 
 CRC32C = Checksum("CRC32C", 0x82F63B78, crc32c.crc32c)
 """Castagnoli's CRC, of tensor bundles and of the native format."""

@@ -19,13 +19,15 @@ from hypothesis import strategies as st
 
 import shardvar.engine
 from shardvar.checkpoint.save import source_of
+from shardvar.engine import units
 from shardvar.engine.evidence import Evidence, ReadTable, check_entry
-from shardvar.engine.files import Unit, _place
 from shardvar.engine.moves import lower
 from shardvar.engine.pool import WORKERS, run_all
+from shardvar.engine.units import Unit, place_of_unit, plan_units
 from shardvar.errors import CheckpointError, CorruptCheckpoint, IncompleteCheckpoint, InvalidCheckpoint, StorageError
 from shardvar.layout import Region
 from shardvar.layout.dtypes import dtype_name
+from shardvar.layout.partition import div
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
@@ -58,6 +60,8 @@ TINY = {
     "SMALL_NBYTES": 16,
     "_GAP_NBYTES": 4,
     "_DENSE": 2,
+    "_BAND_NBYTES": 4,
+    "_BAND_COUNT": 2,
 }
 WRITERS = [MemoryWriter(), MemoryWriter(None), MemoryWriter(CRC32C, 16), MemoryWriter(CRC32C, 64)]
 
@@ -526,7 +530,47 @@ def test_a_unit_begins_where_its_first_element_lies_in_the_whole_tensor(region: 
     targets = table_of(TensorTable.of([("t", "int16", (4, 5, 6))]), [(0, region)])
     first = data.draw(st.integers(0, region.size - 1))
     numbers = np.arange(4 * 5 * 6).reshape(4, 5, 6)[region.slices].ravel()
-    assert _place(targets, Unit(0, 1, 2 * first, 2)) == (0, numbers[first])
+    assert place_of_unit(targets, Unit(0, 1, 2 * first, 2)) == (0, numbers[first])
+
+
+@given(st.data(), st.sampled_from([0, 4, 16, 64]))
+def test_units_hold_each_byte_of_each_payload_once_and_in_order(data: st.DataObject, run: int) -> None:
+    """Whole payloads, blocks and bands; one range of the file each, or the same bytes of every target."""
+    shape = data.draw(st.tuples(st.integers(1, 2), st.integers(1, 40), st.integers(1, 12)))
+    tensors = TensorTable.of([("t", "int16", shape), ("u", "int8", shape)])
+    targets = data.draw(cut_tables(tensors))
+    start = np.cumsum(targets.nbytes + 3) - targets.nbytes
+    is_range = np.array(data.draw(st.lists(st.booleans(), min_size=len(targets), max_size=len(targets))))
+    reached = np.zeros(len(targets), np.int64)
+    for unit in plan_units(targets, start, is_range, run):
+        places = unit.places(start)
+        for row, place in zip(range(unit.first, unit.last), places.tolist(), strict=True):
+            size = unit.share or min(int(targets.nbytes[row]) + min(place, 0), unit.nbytes)
+            assert unit.start == reached[row] or (unit.start == 0 and reached[row] == 0)
+            assert 0 <= place + unit.start <= place + unit.start + size <= unit.nbytes
+            reached[row] += size
+        assert unit.nbytes <= max(units.BATCH_NBYTES, int(targets.nbytes[unit.first : unit.last].sum()))
+    assert reached.tolist() == targets.nbytes.tolist()
+
+
+@pytest.mark.parametrize("writer", WRITERS, ids=str)
+@pytest.mark.parametrize("counts", [(1, 24), (1, 36), (2, 16), (3, 48)], ids=str)
+def test_bands_are_written_with_the_checksums_of_their_payloads(writer: MemoryWriter, counts: tuple[int, int]) -> None:
+    """Columns of a table of 3,840 bytes, twenty batches of ``TINY``: cut, loaded, verified, joined again."""
+    table = {"t": np.arange(40 * 48, dtype=np.int16).reshape(40, 48)}
+    tensors = tensors_of(table)
+    source = checkpoint_of(table, tensors.whole(), np.zeros(1, np.int64), writer=writer)
+    rows, columns = (list(div(length, count)) for length, count in zip((40, 48), counts, strict=True))
+    cut = [Region((a, c), (b - a, d - c)) for a, b in rows for c, d in columns]
+    targets = table_of(tensors, [(0, region) for region in cut])
+    units_of_columns = plan_units(targets, np.cumsum(targets.nbytes), np.zeros(len(cut), np.bool), writer.run_nbytes)
+    assert any(unit.share for unit in units_of_columns) == (table["t"].nbytes > units.BATCH_NBYTES)
+    stored, _, _ = write(source, source.index.entries, targets, np.zeros(len(cut), np.int64), writer, gap=5)
+    for row in range(len(targets)):
+        check_entry(stored, stored.index.entries, row)
+    assert same(load(stored)[0], table["t"])
+    again, _, _ = write(stored, stored.index.entries, tensors.whole(), np.zeros(1, np.int64), writer)
+    assert same(load(again)[0], table["t"])
 
 
 @dataclass(frozen=True, slots=True)

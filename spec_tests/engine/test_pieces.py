@@ -290,6 +290,53 @@ def test_columns_are_cut_in_a_few_readings_however_many_they_are(
     assert sv.diff(tmp_path / "rows", tmp_path / "again").equal
 
 
+def test_a_table_of_many_columns_is_read_once_however_large_it_is(
+    tmp_path: Path, read_nbytes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 columns of 16 KiB with batches of a quarter of the table: bands of all columns, not all rows of some."""
+    set_sizes(monkeypatch, BLOCK_NBYTES=1 << 18, BATCH_NBYTES=1 << 20, SMALL_NBYTES=1 << 14)
+    table = np.arange(1 << 20, dtype=np.int32).reshape(-1, 256)
+    sv.save(tmp_path / "whole", {"w": table})
+    read_nbytes.clear()
+    sv.reshard(tmp_path / "whole", tmp_path / "columns", partition=[1, 256])
+    assert sum(read_nbytes) <= 1.1 * table.nbytes
+    assert sv.verify(tmp_path / "columns").ok
+    assert sv.diff(tmp_path / "whole", tmp_path / "columns").equal
+
+
+@given(st.data())
+def test_a_series_of_regions_is_copied_as_its_regions_are(data: st.DataObject) -> None:
+    """Columns of a block, some at equal distances, to any disjoint places of two buffers; elements of 1 to 16 bytes."""
+    rows, size = data.draw(st.integers(1, 4)), data.draw(st.sampled_from([1, 2, 4, 8, 16]))
+    cuts = data.draw(st.lists(st.sampled_from([1, 2, 2, 3]), min_size=1, max_size=12))
+    order = data.draw(st.permutations(range(len(cuts))))
+    width = sum(cuts)
+    block = np.random.default_rng(0).integers(0, 256, rows * width * size, np.uint8)
+    first, starts, place = np.cumsum(cuts) - cuts, [0] * len(cuts), 0
+    for number in order:
+        starts[number], place = place, place + rows * cuts[number] * size
+    target = np.array(data.draw(st.lists(st.integers(0, 1), min_size=len(cuts), max_size=len(cuts))))
+    shape = np.array([(rows, cut) for cut in cuts])
+    table = RegionTable(
+        np.zeros(len(cuts), np.int64),
+        np.array([(0, at) for at in first.tolist()]),
+        shape,
+        np.full((len(cuts), 2), (width * size, size)),
+        np.full(len(cuts), size),
+        target,
+        np.array(starts),
+        np.column_stack([shape[:, 1] * size, np.full(len(cuts), size)]),
+    )
+    buffers = [np.zeros(place, np.uint8) for _ in range(2)]
+    table.copy(bytes_of(block), table.starts(), {number: bytes_of(buffer) for number, buffer in enumerate(buffers)})
+    expected = np.zeros((2, place), np.uint8)
+    elements = block.reshape(rows, width, size)
+    for number, (at, cut) in enumerate(zip(first.tolist(), cuts, strict=True)):
+        mine = elements[:, at : at + cut].ravel()
+        expected[target[number], starts[number] : starts[number] + len(mine)] = mine
+    np.testing.assert_array_equal(np.stack(buffers), expected)
+
+
 @pytest.mark.parametrize("shape", [(256, 1024), (1024, 256)], ids=str)
 def test_many_columns_take_no_more_steps_of_python_than_many_rows(
     shape: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

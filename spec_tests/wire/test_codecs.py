@@ -39,6 +39,16 @@ def test_combining_is_concatenation(checksum: Checksum, first: bytes, second: by
 
 
 @checksums
+@given(pairs=st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))), nbytes=st.integers(0, 2**40))
+def test_pairs_are_combined_together_as_one_by_one(
+    checksum: Checksum, pairs: list[tuple[int, int]], nbytes: int
+) -> None:
+    first, second = np.array(pairs, np.int64).reshape(-1, 2).T
+    combined = checksum.combine_each(first, second, nbytes)
+    assert combined.tolist() == [checksum.combine(one, two, nbytes) for one, two in pairs]
+
+
+@checksums
 @given(
     nbytes=st.integers(0, 2**62),
     parts=st.lists(st.integers(0, 2**60), min_size=1, max_size=4),

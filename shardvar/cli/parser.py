@@ -188,6 +188,7 @@ def _add_view(commands: "Commands[Parser]") -> None:
         "-o", "--output", metavar="FILE", help="the page; replaces only such a page (default: PATH.html)"
     )
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.add_argument("--serve", action="store_true", help="serve the page here alone; it reads values when asked")
     parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match GLOB; may be repeated")
     parser.add_argument("--stats", action="store_true", help="compute statistics and histograms (reads all values)")
 

@@ -45,37 +45,66 @@ def execute(arguments: Namespace) -> int:
     """Print a selection of one tensor."""
     with open_checkpoint(arguments.path, dequantize=arguments.dequantize) as reader:
         key = _find_key(reader, arguments.key)
-        tensor, entries = reader[key], reader.find(key)
-        axes = parse_index_text(arguments.index, tensor.shape)
-        shape = tuple(len(axis) for axis in axes if isinstance(axis, range))
-        # Verify first, so that values which fail their checksum are never printed.
-        is_checked = arguments.verify == "full" or int(entries.slices.nbytes.sum()) <= BLOCK_NBYTES
-        if is_checked:
-            for row in range(len(entries)):
-                check_entry(reader.source, entries, row)
         if arguments.json:
-            _print_json(reader, tensor, axes, shape, is_checked)
+            axes = parse_index_text(arguments.index, reader[key].shape)
+            is_checked = _check(reader, key, arguments.verify)
+            _print_json(reader, reader[key], axes, is_checked)
+            caution = _caution(reader, is_checked)
         else:
-            index = arguments.index.strip().removeprefix("[").removesuffix("]")
-            selected = f"[{printable(index)}]" if index else ""
-            whole = f", of {human_shape(tensor.shape)}" if index else ""
-            encoding = reader.encodings.get(key, "")
-            print(f"{printable(key)}{selected} {f'{tensor.dtype} {encoding}'.strip()} {human_shape(shape)}{whole}")
-            print(_as_text(reader, tensor, axes))
-        if reader.unverified and not is_checked:
-            note(f"note: not verified, since {reader.format} has checksums of whole slices only; pass --verify full.")
+            heading, text, caution = describe_selection(reader, key, arguments.index, line_width(), arguments.verify)
+            print(f"{heading}\n{text}")
+        if caution:
+            note(f"note: {caution}; pass --verify full.")
     return 0
 
 
-def _print_json(reader: Reader, tensor: LazyTensor, axes: Axes, shape: tuple[int, ...], is_checked: bool) -> None:
+def describe_selection(reader: Reader, key: str, index: str, width: int, verify: str = "auto") -> tuple[str, str, str]:
+    """Return the heading of a selection, its values as text, and "" or the reason why they are not verified."""
+    tensor = reader[key]
+    axes = parse_index_text(index, tensor.shape)
+    is_checked = _check(reader, key, verify)
+    index = index.strip().removeprefix("[").removesuffix("]")
+    selected = f"[{printable(index)}]" if index else ""
+    whole = f", of {human_shape(tensor.shape)}" if index else ""
+    dtype = f"{tensor.dtype} {reader.encodings.get(key, '')}".strip()
+    heading = f"{printable(key)}{selected} {dtype} {human_shape(_shape_of(axes))}{whole}"
+    return heading, _as_text(reader, tensor, axes, width), _caution(reader, is_checked)
+
+
+def has_checksums(reader: Reader, key: str) -> bool:
+    """Return True if the format guards all bytes of a tensor."""
+    entries = reader.find(key)
+    return bool(((entries.checksum != NO_CHECKSUM) | ~entries.plain).all())
+
+
+def _check(reader: Reader, key: str, verify: str) -> bool:
+    """Verify a tensor that is small, or any if all of it is asked for; return False if it was not."""
+    entries = reader.find(key)
+    # Verify first, so that values which fail their checksum are never printed.
+    is_checked = verify == "full" or int(entries.slices.nbytes.sum()) <= BLOCK_NBYTES
+    if is_checked:
+        for row in range(len(entries)):
+            check_entry(reader.source, entries, row)
+    return is_checked
+
+
+def _caution(reader: Reader, is_checked: bool) -> str:
+    is_unverified = reader.unverified and not is_checked
+    return f"not verified, since {reader.format} has checksums of whole slices only" if is_unverified else ""
+
+
+def _shape_of(axes: Axes) -> tuple[int, ...]:
+    return tuple(len(axis) for axis in axes if isinstance(axis, range))
+
+
+def _print_json(reader: Reader, tensor: LazyTensor, axes: Axes, is_checked: bool) -> None:
+    shape = _shape_of(axes)
     if prod(shape) > _MOST_JSON:
         raise ArgumentError(
             f"The selection has {prod(shape):,} values; JSON output is limited to {_MOST_JSON:,}.",
             "Give an INDEX that selects fewer.",
         )
     values = _read(reader, tensor.key, axes)
-    entries = reader.find(tensor.key)
-    guarded = bool(((entries.checksum != NO_CHECKSUM) | ~entries.plain).all())
     print_json(
         {
             "schema": SCHEMA,
@@ -83,7 +112,7 @@ def _print_json(reader: Reader, tensor: LazyTensor, axes: Axes, shape: tuple[int
             "dtype": tensor.dtype,
             "full_shape": list(tensor.shape),
             "shape": list(shape),
-            "verified": guarded and (is_checked or not reader.unverified),
+            "verified": has_checksums(reader, tensor.key) and (is_checked or not reader.unverified),
             "values": _as_json(values, tensor.dtype),
         }
     )
@@ -114,7 +143,7 @@ def _slice(indices: range) -> slice:
     return slice(indices.start, indices.stop if indices.stop >= 0 else None, indices.step)
 
 
-def _as_text(reader: Reader, tensor: LazyTensor, axes: Axes) -> str:
+def _as_text(reader: Reader, tensor: LazyTensor, axes: Axes, width: int) -> str:
     size = prod(len(axis) for axis in axes if isinstance(axis, range))
     if size <= _PRINTED or tensor.dtype == STRING:
         array = _read(reader, tensor.key, axes)
@@ -125,7 +154,7 @@ def _as_text(reader: Reader, tensor: LazyTensor, axes: Axes) -> str:
         # An excerpt is smaller than the selection it stands for; 0 makes NumPy abbreviate it all the same.
         threshold=_PRINTED if size <= _PRINTED else 0,
         edgeitems=_EDGE,
-        max_line_width=line_width(),
+        max_line_width=width,
         separator=", ",
         formatter={"object": _string},  # type: ignore[arg-type]  # NumPy's stubs name other elements
     )

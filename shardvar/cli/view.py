@@ -32,8 +32,11 @@ def execute(arguments: Namespace) -> int:
     if found.storage.local_path is None:  # the page is written here
         beside = os.path.basename(beside)
     target = arguments.output or f"{beside}.html"
+    if arguments.serve:
+        return _serve(found, arguments)
     check_target(target)
-    columns = _columns(found, arguments)
+    with Reader(found.path, found.format.name, found.open()) as reader:
+        columns = _columns(found, reader, choose_keys(reader, arguments.filter), arguments.stats)
     write_page(target, make_page([columns]))
     slices = len(columns["slices"]["start"])
     nbytes = sum(columns["nbytes"])
@@ -111,14 +114,25 @@ def open_in_browser(target: str) -> None:
         note(f"note: no browser was found; open {short_path(target)} yourself.")
 
 
-def _columns(found: Location, arguments: Namespace) -> Columns:
+def _serve(found: Location, arguments: Namespace) -> int:
+    """Serve the page, and the values that it asks for, until an interrupt."""
+    from shardvar.cli.serving import serve_page
+
+    if arguments.output:
+        raise ArgumentError("--serve and --output are both given.", "Give one: --serve writes no file.")
     with Reader(found.path, found.format.name, found.open()) as reader:
         keys = choose_keys(reader, arguments.filter)
-        sizes = file_sizes(found.storage, reader.index.files)
-        if not arguments.stats:
-            return describe(reader, keys, sizes)
-        total = 2 * int(reader.entries().slices.nbytes.sum())
-        with progress("reading", lambda: total) as advance:
-            measured = dict(measure(reader, keys, advance))
-            counts = dict(histograms(reader, measured, advance))
-        return describe(reader, keys, sizes, measured, counts)
+        page = make_page([_columns(found, reader, keys, arguments.stats)], served=True)
+        serve_page(page, reader, keys, arguments.json, arguments.open)
+    return 0
+
+
+def _columns(found: Location, reader: Reader, keys: Sequence[str], stats: bool) -> Columns:
+    sizes = file_sizes(found.storage, reader.index.files)
+    if not stats:
+        return describe(reader, keys, sizes)
+    total = 2 * int(reader.entries().slices.nbytes.sum())
+    with progress("reading", lambda: total) as advance:
+        measured = dict(measure(reader, keys, advance))
+        counts = dict(histograms(reader, measured, advance))
+    return describe(reader, keys, sizes, measured, counts)

@@ -19,6 +19,9 @@ SCHEMA = 1
 MARK = "<!doctype html>\n<!-- made by shardvar view -->\n"
 """The beginning of every page; a file that begins otherwise is never replaced."""
 
+SERVED_POLICY = "; connect-src 'self'"
+"""An addition to the policy of a page that is served: it may ask its own server."""
+
 MOST_NBYTES = 15_000_000
 """The largest page, so that a browser opens it at once and it can be sent by mail."""
 
@@ -26,12 +29,14 @@ _SCRIPTS = ("data", "paint", "measures", "list", "layers", "treemap", "files", "
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
-def make_page(checkpoints: Sequence[Columns], diff: Columns | None = None) -> str:
+def make_page(checkpoints: Sequence[Columns], diff: Columns | None = None, served: bool = False) -> str:
     """Return the page of one checkpoint, or of two that were compared; the same columns give the same page.
 
-    ``ArgumentError`` for a page larger than ``MOST_NBYTES``.
+    A page that is ``served`` may ask its server for values; others ask for nothing. ``ArgumentError`` for a page larger
+    than ``MOST_NBYTES`` that is not served.
     """
-    style, script = _asset("page.css"), "\n".join(["'use strict';", *(_asset(f"{name}.js") for name in _SCRIPTS)])
+    scripts = (*_SCRIPTS[:-1], "served", _SCRIPTS[-1]) if served else _SCRIPTS
+    style, script = _asset("page.css"), "\n".join(["'use strict';", *(_asset(f"{name}.js") for name in scripts)])
     data = embedded_json({"schema": SCHEMA, "checkpoints": list(checkpoints), "diff": diff})
     title = " and ".join(printable(each["path"].rstrip("/").rpartition("/")[2]) for each in checkpoints)
     # The policy lets only this script and this style run, by their hashes, and loads nothing: a name in a hostile
@@ -39,7 +44,7 @@ def make_page(checkpoints: Sequence[Columns], diff: Columns | None = None) -> st
     filled = {
         "title": escape(title),
         "policy": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; "
-        "form-action 'none'",
+        f"form-action 'none'{SERVED_POLICY if served else ''}",
         "style": style,
         "script": script,
         "data": data,
@@ -48,7 +53,8 @@ def make_page(checkpoints: Sequence[Columns], diff: Columns | None = None) -> st
     # returns the texts between the places at even numbers and the names of the places at odd ones.
     parts = _PLACE.split(_asset("page.html"))
     text = MARK + "".join(filled[part] if number % 2 else part for number, part in enumerate(parts))
-    if len(text) > MOST_NBYTES:  # all ASCII except for a few characters of the assets, so characters are bytes
+    # All is ASCII except for a few characters of the assets, so that characters are bytes.
+    if len(text) > MOST_NBYTES and not served:
         raise ArgumentError(
             f"The page would have {human_size(len(text))}; the limit is {human_size(MOST_NBYTES)}.",
             f"Show part of {'each checkpoint' if diff else 'it'}: `shardvar view --filter 'GLOB'`.",

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -10,7 +11,11 @@ from selenium.webdriver import Chrome
 
 import shardvar as sv
 from shardvar.cli import main
+from shardvar.cli.serving import answers_of
 from shardvar.planning.policies import BalancedPolicy
+from shardvar.view.collect import choose_keys, describe
+from shardvar.view.page import make_page
+from shardvar.view.serve import PageServer
 from spec_tests.browser.looking import DOWN, ENTER, RIGHT, Page, show, view
 from spec_tests.helpers.view_pages import HOSTILE_KEYS
 
@@ -143,6 +148,7 @@ def test_a_link_shows_the_same_and_back_goes_one_step(chromium: Chrome, tmp_path
     chromium.get(link)
     page.until("document.documentElement.dataset.ready === 'true'")
     assert page.run(state) == before and all(before)
+    chromium.get("about:blank")
     again = show(chromium, path)
     again.run("actions.choose(ITEMS[1]); actions.choose(ITEMS[3])")
     again.run("history.back()")
@@ -233,3 +239,29 @@ def test_a_page_of_changes_is_one_layout_coloured_and_sorted_by_change(chromium:
     assert first.values and first.values.relative_norm and "relative norm" in told and "cosine" in told
     assert f"at [{', '.join(map(str, first.values.max_absolute_at or ()))}]" in told
     assert page.complaints() == []
+
+
+def test_a_served_page_reads_values_and_statistics_when_asked(chromium: Chrome, tmp_path: Path) -> None:
+    sv.save(tmp_path / "model", {"a": np.zeros(3), "dense/kernel": np.arange(24.0).reshape(4, 6)})
+    with sv.open_checkpoint(tmp_path / "model") as reader:
+        keys = choose_keys(reader)
+        with PageServer(make_page([describe(reader, keys, [0])], served=True), answers_of(reader, keys)) as server:
+            thread = Thread(target=server.serve_forever)
+            thread.start()
+            try:
+                chromium.get_log("browser")
+                chromium.get(f"{server.url}#t=dense/kernel")
+                page = Page(chromium)
+                page.until("document.documentElement.dataset.ready === 'true'")
+                page.find(".ask input").send_keys("1, ::2", ENTER)
+                page.until("!document.querySelector('.values').hidden")
+                assert page.text(".values").splitlines()[1] == "[ 6.,  8., 10.]"
+                page.find(".ask button[type=button]").click()
+                page.until("document.querySelectorAll('#detail dl dd').length === 8")
+                assert "mean11.5" in page.text("#detail dl")
+                page.find(".ask input").send_keys(", 9", ENTER)
+                page.until("document.querySelector('.values').textContent.includes('dense/kernel[') === false")
+                assert [each for each in page.complaints() if "favicon" not in each and "400" not in each] == []
+            finally:
+                server.shutdown()
+                thread.join()

@@ -1,5 +1,7 @@
 // The panel beside: all that is known of the tensor that was chosen; before that, of the checkpoint.
 
+const panels = []; // what other scripts add, as functions from an item to elements
+
 function showDetail(panel, item, actions) {
   const aside = panel.closest("aside");
   aside.classList.toggle("idle", item === null);
@@ -15,6 +17,7 @@ function showDetail(panel, item, actions) {
     if (row < 0) parts.push(element("p", { class: "quiet", text: "It is not here." }));
     else parts.push(...tensor(SIDES[number], row));
   });
+  for (const more of panels) parts.push(...more(item));
   parts.push(...curve(item), ...copies(item));
   panel.replaceChildren(...parts);
 }

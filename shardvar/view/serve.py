@@ -1,0 +1,121 @@
+"""Serve a page on this machine alone, with values that it asks for: ``shardvar view --serve``.
+
+The server listens on the loopback address and only reads. Three things keep out other users of the machine and other
+pages of the browser:
+
+1. Each path begins with a random token, which only the printed address has.
+2. The header Host must name the loopback address, so that a hostile name which resolves to it is refused.
+3. GET is the one method; a path is the page or one of the given answers.
+"""
+
+import json
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any
+from urllib.parse import parse_qsl
+
+from shardvar.errors import ShardvarError
+from shardvar.view.collect import Columns
+
+PageAnswer = Callable[[Mapping[str, str]], Columns]
+"""From the fields of a query to an object of JSON; a ``ShardvarError`` becomes its cause and remedy."""
+
+LOOPBACK = "127.0.0.1"
+
+_TOKEN_NBYTES = 24
+"""192 bits, too many to find a token by trying."""
+
+_SECONDS = 30
+"""The time that a connection may take to send its request, so that none that sends nothing lives on."""
+
+_MOST_FIELDS = 8
+
+_HEADERS = {
+    "Cache-Control": "no-store",  # a value of a checkpoint is left in no cache
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",  # the token leaves with no link
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class PageServer(ThreadingHTTPServer):
+    """A server of one page and of the answers that it asks for; it listens from its construction on."""
+
+    def __init__(self, page: str, answers: Mapping[str, PageAnswer]) -> None:
+        """Bind a free port of the loopback address."""
+        self.page = page.encode()
+        self.answers = answers
+        self.token = secrets.token_urlsafe(_TOKEN_NBYTES)
+        super().__init__((LOOPBACK, 0), _Handler)
+
+    @property
+    def url(self) -> str:
+        """The address of the page, with the token."""
+        return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
+
+    def server_bind(self) -> None:
+        """Bind without a look-up of the name of the host, which takes seconds where there is no network."""
+        TCPServer.server_bind(self)
+        self.server_port = self.server_address[1]
+
+    def handle_error(self, *connection: Any) -> None:
+        """Print what went wrong, save that a connection broke: a browser closes those that it needs no longer."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(*connection)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    timeout = _SECONDS
+
+    def do_GET(self) -> None:  # the name that http.server calls
+        """Send the page or an answer."""
+        if self.headers.get_all("Host") not in self._hosts():
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST)
+            return
+        path, _, query = self.path.partition("?")
+        token, *names = path.removeprefix("/").split("/")
+        # Compared in a time that does not tell how much of it is right; bytes, since a text must be ASCII for that.
+        is_known = secrets.compare_digest(token.encode("latin-1", "replace"), self.server.token.encode())
+        if not is_known or not path.startswith("/") or len(names) != 1:
+            self._refuse(HTTPStatus.NOT_FOUND)
+        elif not names[0] and not query:
+            self._send(HTTPStatus.OK, "text/html", self.server.page)
+        elif names[0] in self.server.answers:
+            self._answer(self.server.answers[names[0]], query)
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND)
+
+    def _hosts(self) -> list[list[str]]:
+        return [[f"{name}:{self.server.server_port}"] for name in (LOOPBACK, "localhost")]
+
+    def _answer(self, answer: PageAnswer, query: str) -> None:
+        try:
+            fields = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+            status, told = HTTPStatus.OK, answer(fields)
+        except ShardvarError as error:
+            status, told = HTTPStatus.BAD_REQUEST, {"cause": error.cause, "remedy": error.remedy or ""}
+        except ValueError:
+            self._refuse(HTTPStatus.BAD_REQUEST)  # more fields than any answer has
+            return
+        self._send(status, "application/json", json.dumps(told, allow_nan=False).encode())
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        self._send(status, "text/plain", f"{status.value} {status.phrase}\n".encode())
+
+    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response_only(status)
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", f"{kind};charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_values: object) -> None:
+        """Print nothing: an address has the token."""

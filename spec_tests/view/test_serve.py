@@ -1,0 +1,212 @@
+"""The server of a page: it answers this machine alone, with the token alone, and reads alone."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from threading import Thread
+from urllib.parse import urlencode, urlsplit
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.cli.serving import answers_of
+from shardvar.view.collect import choose_keys
+from shardvar.view.serve import PageServer
+from spec_tests.helpers.command_line import Run, run
+from spec_tests.helpers.view_pages import HOSTILE_KEYS
+
+__all__ = ["run"]  # the fixture
+
+ARRAY = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+
+@contextmanager
+def serving(path: Path) -> Iterator[PageServer]:
+    with (
+        sv.open_checkpoint(path) as reader,
+        PageServer("<p>page</p>", answers_of(reader, choose_keys(reader))) as server,
+    ):
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[PageServer]:
+    sv.save(tmp_path / "model", {"a/w": ARRAY, "b": np.array([1.5, np.nan, np.inf]), "text": np.array([b"x"], object)})
+    with serving(tmp_path / "model") as server:
+        yield server
+
+
+def ask(server: PageServer, path: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
+    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection.request(method, path, headers=headers)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response, body
+
+
+def answer(server: PageServer, what: str, **fields: object) -> dict[str, object]:
+    response, body = ask(server, f"/{server.token}/{what}?{urlencode(fields)}")
+    told: dict[str, object] = json.loads(body)
+    assert (response.status == 200) == ("cause" not in told)
+    return told
+
+
+def test_the_address_has_the_loopback_and_a_token_of_its_own(server: PageServer, tmp_path: Path) -> None:
+    address = urlsplit(server.url)
+    assert address.hostname == "127.0.0.1" and server.server_address[0] == "127.0.0.1"
+    assert address.path == f"/{server.token}/" and len(server.token) >= 32
+    with serving(tmp_path / "model") as other:
+        assert other.token != server.token
+    response, body = ask(server, address.path)
+    assert (response.status, body) == (200, b"<p>page</p>")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "evil.example:{port}", ""])
+def test_another_host_is_refused(server: PageServer, host: str) -> None:
+    """A name that an attacker makes resolve to this machine reaches it with that name in Host."""
+    response, body = ask(server, f"/{server.token}/", Host=host.format(port=server.server_port))
+    assert response.status == 421 and b"page" not in body
+    assert ask(server, f"/{server.token}/", Host=f"localhost:{server.server_port}")[0].status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT", "X"])
+def test_another_method_is_refused(server: PageServer, method: str) -> None:
+    response, body = ask(server, f"/{server.token}/", method)
+    assert response.status == 501 and b"page" not in body
+
+
+def test_another_path_is_refused(server: PageServer) -> None:
+    token = server.token
+    paths = [
+        "/",
+        "//",
+        "/favicon.ico",
+        f"/{token}",
+        f"/{token[:-1]}/",
+        f"/{token}x/",
+        f"/{token}/page.html",
+        f"/{token}//",
+        f"/{token}/../{token}/",
+        f"/{token}/values/",
+        f"/{token}/../../etc/passwd",
+        "/\xff/",
+        f"/{token}/?x",
+        "*",
+        f"/{token.swapcase()}/",
+        f"/{token}/%76alues",
+        f"http://evil.example/{token}/",
+    ]
+    for path in paths:
+        connection = socket.create_connection(("127.0.0.1", server.server_port), timeout=30)
+        host = f"127.0.0.1:{server.server_port}"
+        connection.sendall(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode("latin-1"))
+        assert connection.makefile("rb").read().startswith(b"HTTP/1.0 404 "), path
+        connection.close()
+
+
+def test_every_response_forbids_to_keep_frame_guess_or_pass_on(server: PageServer) -> None:
+    for path in ("/", f"/{server.token}/", f"/{server.token}/values?tensor=0"):
+        headers = ask(server, path)[0].headers
+        assert headers["Cache-Control"] == "no-store" and headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+        assert headers["Referrer-Policy"] == "no-referrer" and headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_values_are_those_that_show_prints(server: PageServer, tmp_path: Path, run: Run) -> None:
+    for index in ("", "1:3, ::2", "0, 0", "..., ::-1", "[1]"):
+        told = answer(server, "values", tensor=0, index=index)
+        assert f"{told['heading']}\n{told['text']}\n" == run("show", tmp_path / "model", "a/w", index).out
+        assert told["note"] == ""
+
+
+def test_statistics_are_those_of_numpy(server: PageServer) -> None:
+    told = answer(server, "statistics", tensor=0)
+    assert (told["min"], told["max"], told["elements"], told["zero"]) == (0, 23, 24, 1)
+    assert told["mean"] == pytest.approx(ARRAY.mean()) and told["std"] == pytest.approx(ARRAY.std())
+    assert answer(server, "statistics", tensor=1) | {"NaN": 1, "inf": 1} == answer(server, "statistics", tensor=1)
+
+
+def test_a_wrong_question_gets_a_cause_and_a_remedy(server: PageServer) -> None:
+    for fields in (
+        {},
+        {"tensor": "3"},
+        {"tensor": "-1"},
+        {"tensor": "x" * 3000},
+        {"tensor": "٣"},
+        {"tensor": 0, "index": "9"},
+        {"tensor": 0, "index": "0,0,0"},
+        {"tensor": 0, "index": "__import__('os')"},
+    ):
+        told = answer(server, "values", **fields)
+        assert set(told) == {"cause", "remedy"} and told["remedy"] and len(str(told["cause"])) < 500
+    assert "statistics" in str(answer(server, "statistics", tensor=2)["cause"])
+    many = "&".join(f"a{n}=1" for n in range(100))
+    assert ask(server, f"/{server.token}/values?{many}")[0].status == 400
+
+
+def test_a_damaged_tensor_is_an_answer_and_the_others_are_still_read(tmp_path: Path) -> None:
+    sv.save(tmp_path / "model", {"bad": np.ones(100), "good": np.arange(3.0)})
+    (file,) = tmp_path.glob("model.svdata-*")
+    octets = bytearray(file.read_bytes())
+    octets[octets.index(np.ones(100).tobytes())] ^= 1
+    file.write_bytes(octets)
+    with serving(tmp_path / "model") as server:
+        for what in ("values", "statistics"):
+            assert "checksum" in str(answer(server, what, tensor=0)["cause"]).lower()
+        assert answer(server, "values", tensor=1)["text"] == "[0., 1., 2.]"
+
+
+def test_a_slice_of_a_hundred_gibibytes_is_read_without_the_rest(tmp_path: Path) -> None:
+    """The file is sparse: a server that read all of it would not end within the time of a test."""
+    rows = 100 * 2**30 // 4096
+    header = json.dumps({"w": {"dtype": "F32", "shape": [rows, 1024], "data_offsets": [0, rows * 4096]}}).encode()
+    with open(tmp_path / "big.safetensors", "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.seek((rows - 1) * 4096, 1)
+        file.write(np.arange(1024, dtype=np.float32).tobytes())
+    with serving(tmp_path / "big.safetensors") as server:
+        told = answer(server, "values", tensor=0, index="-1, :4")
+        assert told["text"] == "[0., 1., 2., 3.]" and "not verified" in str(told["note"])
+        assert "[[0." in str(answer(server, "values", tensor=0)["text"])
+
+
+def test_hostile_names_are_named_by_their_rows(tmp_path: Path) -> None:
+    sv.save(tmp_path / "model", {key: np.full(1, float(n)) for n, key in enumerate(HOSTILE_KEYS)})
+    with serving(tmp_path / "model") as server, sv.open_checkpoint(tmp_path / "model") as reader:
+        for row, key in enumerate(choose_keys(reader)):
+            told = answer(server, "values", tensor=row)
+            assert told["text"] == f"[{float(HOSTILE_KEYS.index(key))}]".replace(".0]", ".]")
+            assert str(told["heading"]).isprintable()
+
+
+def test_the_command_prints_the_address_and_serves_the_page(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it serves, it writes no file."""
+    sv.save(tmp_path / "model", {"a": ARRAY})
+    before = sorted(tmp_path.iterdir())
+    pages = []
+
+    def once(server: PageServer) -> None:
+        pages.append(server.page.decode())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PageServer, "serve_forever", once)
+    outcome = run("view", tmp_path / "model", "--serve")
+    assert outcome.code == 0 and outcome.out.startswith("serving http://127.0.0.1:")
+    assert "fetch(" in pages[0] and "; connect-src 'self'\"" in pages[0]
+    assert run("view", tmp_path / "model", "--serve", "--json").json["url"].startswith("http://127.0.0.1:")
+    assert sorted(tmp_path.iterdir()) == before
+    assert run("view", tmp_path / "model", "--serve", "-o", tmp_path / "x.html").code == 2

@@ -203,7 +203,7 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
     form = format_named(format_name or ending or otherwise)
     index = form.capabilities.folder_index
     if index:
-        if storage.local_path is None:
+        if storage.local_path is None and not form.capabilities.in_buckets:
             cause = f"{os.fspath(path)}: the format {form.name} is a folder of files, which is not written to a URL."
             raise UnsupportedError(cause, "Choose the format shardvar or safetensors, or write to a disk and copy it.")
         is_inside = name in ("", index)

@@ -94,6 +94,8 @@ def execute(arguments: Namespace) -> int:
             from shardvar.cli.diff import execute
         case "digest":
             from shardvar.cli.digest import execute
+        case "formats":
+            from shardvar.cli.formats import execute
         case "vectors":
             from shardvar.cli.vectors import execute
         case "completion":

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from shardvar import __version__
 from shardvar.errors import ArgumentError
 
-COMMANDS = ("inspect", "show", "view", "verify", "diff", "digest", "reshard", "vectors", "completion")
+COMMANDS = ("inspect", "show", "view", "verify", "diff", "digest", "reshard", "formats", "vectors", "completion")
 
 _PATH = "a checkpoint: prefix, index file, directory, or one of its data files"
 _DEQUANTIZE = "quantised blocks (GGUF) as the numbers that they stand for, in float32"
@@ -104,8 +104,8 @@ def make_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"shardvar {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     for add in (
-        _add_inspect, _add_show, _add_view, _add_verify, _add_diff, _add_digest, _add_reshard, _add_vectors,
-        _add_completion,
+        _add_inspect, _add_show, _add_view, _add_verify, _add_diff, _add_digest, _add_reshard, _add_formats,
+        _add_vectors, _add_completion,
     ):  # fmt: skip
         add(commands)
     return parser
@@ -120,7 +120,7 @@ def _add_command(commands: "Commands[Parser]", name: str, text: str, examples: S
         name,
         help=text,
         description=text[:1].upper() + text[1:] + ".",
-        epilog="examples:\n" + "\n".join(f"  shardvar {name} {example}" for example in examples),
+        epilog="examples:\n" + "\n".join(f"  shardvar {name} {example}".rstrip() for example in examples),
         formatter_class=HelpText,
         # An abbreviation in a script would become ambiguous when another option is added.
         allow_abbrev=False,
@@ -337,6 +337,15 @@ def _add_names(parser: Parser) -> None:
     )
     parser.add_argument("--rename-file", metavar="FILE", help="a TOML file of such names: 'old' = 'new'")
     parser.add_argument("--add-prefix", metavar="P", help="put P before every key, after the other names")
+
+
+def _add_formats(commands: "Commands[Parser]") -> None:
+    _add_command(
+        commands,
+        "formats",
+        "list the formats: which are written, which hold slices, what a bucket promises, which extra they need",
+        ["", "--json"],
+    )
 
 
 def _add_vectors(commands: "Commands[Parser]") -> None:

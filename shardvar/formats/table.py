@@ -25,6 +25,8 @@ class _BuiltIn(NamedTuple):
 
     module: str
     """The module whose ``FORMAT`` it is."""
+    about: str
+    """What writes it or what it is, in a few words."""
     suffixes: tuple[str, ...]
     """The endings of a target's name that mean this format."""
     mark: re.Pattern[str]
@@ -34,35 +36,65 @@ class _BuiltIn(NamedTuple):
     is_side: bool = False
     """True if such files often lie beside another checkpoint, such as the ``optimizer.pt`` of a trainer: a directory
     means them only if it means nothing else."""
+    extra: str = ""
+    """The extra of the package that all or some of its files need to be read; empty if NumPy is enough."""
 
 
 _BUILT_IN = {
-    "shardvar": _BuiltIn("shardvar.formats.native", (".svindex",), re.compile(r"\.svindex|\.svdata-")),
-    "tensorflow": _BuiltIn("shardvar.formats.tensorflow", (".index",), re.compile(r"\.index|\.data-|-\d{5}-of-")),
+    "shardvar": _BuiltIn(
+        "shardvar.formats.native", "native: index and data files", (".svindex",), re.compile(r"\.svindex|\.svdata-")
+    ),
+    "tensorflow": _BuiltIn(
+        "shardvar.formats.tensorflow",
+        "TensorFlow, V2 checkpoints",
+        (".index",),
+        re.compile(r"\.index|\.data-|-\d{5}-of-"),
+    ),
     "safetensors": _BuiltIn(
         "shardvar.formats.safetensors",
+        "Hugging Face: one file or a set",
         (".safetensors", ".safetensors.index.json"),
         re.compile(r"\.safetensors|-\d{5,}-of-"),
         usual_name="model.safetensors",  # the one that from_pretrained of Hugging Face looks for
     ),
-    "npz": _BuiltIn("shardvar.formats.npz", (".npz",), re.compile(r"\.npz")),
-    "zarr": _BuiltIn("shardvar.formats.zarr", (".zarr",), re.compile(r"zarr\.json|\.z(?:array|group|metadata)")),
-    "orbax": _BuiltIn("shardvar.formats.zarr.orbax", (), re.compile(r"_METADATA|_CHECKPOINT_METADATA|manifest\.ocdbt")),
-    "torch": _BuiltIn("shardvar.formats.torch", (".metadata",), re.compile(r"\.metadata|\.distcp")),
+    "npz": _BuiltIn("shardvar.formats.npz", "NumPy, np.savez", (".npz",), re.compile(r"\.npz")),
+    "zarr": _BuiltIn(
+        "shardvar.formats.zarr",
+        "Zarr, versions 2 and 3",
+        (".zarr",),
+        re.compile(r"zarr\.json|\.z(?:array|group|metadata)"),
+        extra="orbax",
+    ),
+    "orbax": _BuiltIn(
+        "shardvar.formats.zarr.orbax",
+        "Orbax, of JAX and Flax",
+        (),
+        re.compile(r"_METADATA|_CHECKPOINT_METADATA|manifest\.ocdbt"),
+        extra="orbax",
+    ),
+    "torch": _BuiltIn(
+        "shardvar.formats.torch",
+        "PyTorch, DCP folders",
+        (".metadata",),
+        re.compile(r"\.metadata|\.distcp"),
+    ),
     "pt": _BuiltIn(
         "shardvar.formats.torch.saved",
+        "PyTorch, torch.save",
         (".pt", ".pth", ".bin.index.json"),
         re.compile(r"\.pth?|\.bin|\.ckpt|-\d{5,}-of-|_rank_\d+\.pt"),
         is_side=True,
     ),
-    "gguf": _BuiltIn("shardvar.formats.gguf", (".gguf",), re.compile(r"\.gguf|-\d{5}-of-"), is_side=True),
+    "gguf": _BuiltIn("shardvar.formats.gguf", "llama.cpp", (".gguf",), re.compile(r"\.gguf|-\d{5}-of-"), is_side=True),
     "keras": _BuiltIn(
         "shardvar.formats.keras",
+        "Keras 3 and 2",
         (".keras", ".h5", ".hdf5", ".weights.json"),
         re.compile(r"\.keras|(\.weights)?\.h5|\.hdf5|\.weights\.json"),
         is_side=True,
+        extra="keras",
     ),
-    "npy": _BuiltIn("shardvar.formats.npy", (".npy",), re.compile(r"\.npy"), is_side=True),
+    "npy": _BuiltIn("shardvar.formats.npy", "NumPy, np.save: one array", (".npy",), re.compile(r"\.npy"), is_side=True),
 }
 """In the order in which a path is offered to them."""
 
@@ -141,6 +173,16 @@ def _has_mark(names: Sequence[str], name: str, mark: re.Pattern[str]) -> bool:
 def usual_name(name: str) -> str:
     """Return the name that a format gives a new checkpoint in a folder; empty if it must be given."""
     return _BUILT_IN[name].usual_name if name in _BUILT_IN else ""
+
+
+def about_format(name: str) -> tuple[str, str]:
+    """Return a format in a few words, and the extra that it needs; both are empty for formats of other packages.
+
+    >>> about_format("keras")
+    ('Keras 3 and 2', 'keras')
+    """
+    known = _BUILT_IN.get(name)
+    return (known.about, known.extra) if known else ("", "")
 
 
 def is_side(name: str) -> bool:

@@ -1,0 +1,59 @@
+"""``shardvar formats``: the formats that are read and written, and what a write promises, also in a bucket.
+
+The facts are those by which a write is planned and refused (``planning.capabilities``), so the table cannot promise
+what the code does not do.
+"""
+
+from argparse import Namespace
+from typing import Any
+
+from shardvar.checkpoint.reports import SCHEMA
+from shardvar.cli.output import print_json, print_table
+from shardvar.formats.protocol import Format
+from shardvar.formats.table import about_format, all_formats
+
+_LEAST_NEEDED = (1, 5, 3)
+"""The columns that a narrow terminal leaves out, first to last: the words about a format, its extra, slices."""
+
+
+def execute(arguments: Namespace) -> int:
+    """Print a row for each format, also for those that other packages add."""
+    rows = [_facts(form) for form in all_formats()]
+    if arguments.json:
+        print_json({"schema": SCHEMA, "formats": rows})
+        return 0
+    cells = [
+        [
+            row["format"],
+            row["about"],
+            "read, write" if row["written"] else "read",
+            "yes" if row["slices"] else "no",
+            _promise(row["written"] and row["in_buckets"], row["atomic"]),
+            row["extra"] or "-",
+        ]
+        for row in rows
+    ]
+    print_table(["format", "about", "access", "slices", "in a bucket", "extra"], cells, drop=_LEAST_NEEDED)
+    return 0
+
+
+def _facts(form: Format) -> dict[str, Any]:
+    about, extra = about_format(form.name)
+    capabilities = form.capabilities
+    return {
+        "format": form.name,
+        "about": about,
+        "read": True,
+        "written": bool(capabilities.dtypes),
+        "slices": bool(capabilities.slice_dtypes),
+        "atomic": capabilities.atomic_overwrite,
+        "in_buckets": capabilities.in_buckets,
+        "extra": extra or None,
+    }
+
+
+def _promise(is_written: bool, is_atomic: bool) -> str:
+    """Return what replacing a checkpoint in a bucket promises; a dash where it is read alone."""
+    if not is_written:
+        return "read"
+    return "write, atomic" if is_atomic else "write"

@@ -91,8 +91,7 @@ def make_parser() -> Parser:
     """Return the parser of all commands."""
     parser = Parser(
         prog="shardvar",
-        description="Inspect, verify, compare and reshard checkpoints of sharded tensors (shardvar, TensorFlow, "
-        "safetensors, npz, PyTorch, Orbax, Zarr, Keras, GGUF) without the framework that wrote them.",
+        description="Inspect, verify, compare, convert and reshard checkpoints without the framework that wrote them.",
         epilog="examples:\n"
         "  shardvar inspect runs/ckpt-1200\n"
         "  shardvar verify model.safetensors\n"
@@ -340,12 +339,8 @@ def _add_names(parser: Parser) -> None:
 
 
 def _add_formats(commands: "Commands[Parser]") -> None:
-    _add_command(
-        commands,
-        "formats",
-        "list the formats: which are written, which hold slices, what a bucket promises, which extra they need",
-        ["", "--json"],
-    )
+    text = "list the formats: which are written, which hold slices, what a bucket promises, which extra they need"
+    _add_command(commands, "formats", text, ["", "--json"])
 
 
 def _add_vectors(commands: "Commands[Parser]") -> None:
@@ -356,9 +351,7 @@ def _add_vectors(commands: "Commands[Parser]") -> None:
         ["--out vectors", "--out vectors --force --json"],
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="a directory that is empty or does not exist yet")
-    parser.add_argument(
-        "--force", action="store_true", help="write into a directory that is not empty; removes nothing"
-    )
+    parser.add_argument("--force", action="store_true", help="write into one that is not empty; removes nothing")
 
 
 def _add_completion(commands: "Commands[Parser]") -> None:

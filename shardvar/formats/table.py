@@ -26,7 +26,7 @@ class _BuiltIn(NamedTuple):
     module: str
     """The module whose ``FORMAT`` it is."""
     about: str
-    """What writes it or what it is, in a few words."""
+    """Its writer, in a few words."""
     suffixes: tuple[str, ...]
     """The endings of a target's name that mean this format."""
     mark: re.Pattern[str]
@@ -52,7 +52,7 @@ _BUILT_IN = {
     ),
     "safetensors": _BuiltIn(
         "shardvar.formats.safetensors",
-        "Hugging Face: one file or a set",
+        "Hugging Face: a file or a set",
         (".safetensors", ".safetensors.index.json"),
         re.compile(r"\.safetensors|-\d{5,}-of-"),
         usual_name="model.safetensors",  # the one that from_pretrained of Hugging Face looks for

@@ -9,10 +9,10 @@ import re
 from argparse import Namespace
 from collections.abc import Sequence
 from difflib import get_close_matches
-from itertools import islice
 from typing import Any, NoReturn
 
 from shardvar import __version__
+from shardvar.cli.rewording import options_first, with_cuts
 from shardvar.errors import ArgumentError
 
 COMMANDS = ("inspect", "show", "view", "verify", "diff", "digest", "reshard", "formats", "vectors", "completion")
@@ -20,8 +20,6 @@ COMMANDS = ("inspect", "show", "view", "verify", "diff", "digest", "reshard", "f
 _PATH = "a checkpoint: prefix, index file, directory, or one of its data files"
 _DEQUANTIZE = "quantised blocks (GGUF) as the numbers that they stand for, in float32"
 _UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (--[^ =]+).*", re.DOTALL)
-# Such as -1 or -3:, which argparse would take for options.
-_NEGATIVE_INDEX = re.compile(r"-[0-9:][0-9:,. +-]*")
 
 
 class Usage(Exception):
@@ -84,7 +82,7 @@ def parse_arguments(words: Sequence[str]) -> Namespace:
         listed = f"The commands are {', '.join(COMMANDS)}; `shardvar --help` describes them."
         remedy = f"Did you mean {near[0]!r}?" if near else listed
         raise Usage(2, ArgumentError(f"Unknown command {first!r}.", remedy))
-    return make_parser().parse_args(_options_first(list(words)) if words[0] == "show" else _with_cuts(words))
+    return make_parser().parse_args(options_first(list(words)) if words[0] == "show" else with_cuts(words))
 
 
 def make_parser() -> Parser:
@@ -367,37 +365,3 @@ def _add_completion(commands: "Commands[Parser]") -> None:
         allow_abbrev=False,
     )
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
-
-
-def _with_cuts(words: Sequence[str]) -> list[str]:
-    """Return the arguments with ``--shards -,tp`` as one word, since argparse would take ``-,tp`` for an option."""
-    joined: list[str] = []
-    for word in words:
-        if word.startswith("-,") and joined[-1:] == ["--shards"]:
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined
-
-
-def _options_first(words: list[str]) -> list[str]:
-    """Return the arguments of ``show`` with the options in front.
-
-    An INDEX may begin with a minus sign, as in ``show model table -1 --json``. argparse would take it for an option. It
-    also fills the optional INDEX as soon as it can, and would miss one that follows an option.
-    """
-    options: list[str] = []
-    others: list[str] = []
-    rest = iter(words[1:])
-    for word in rest:
-        if word == "--":
-            others.extend(rest)
-        elif word.startswith("-") and not _NEGATIVE_INDEX.fullmatch(word):
-            options.append(word)
-            # The one option of ``show`` that takes a value; the value must stay behind it.
-            if word == "--verify":
-                options.extend(islice(rest, 1))
-        else:
-            others.append(word)
-    # After ``--`` argparse takes every word for an argument, -1 too.
-    return [words[0], *options, "--", *others]

@@ -4,9 +4,9 @@
     any of them    all shares present --merge--> entries, proven whole --commit--> the checkpoint, its index last
 
 find     the target, and the token of the run: a digest of its name and of the checkpoint that is there now
-move     the process's tensors into its share, a checkpoint under its own prefix (``formats.shares``)
+move     the process's tensors into its share: a file of the target's format, and an index (``share_format``)
 wait     until each process has committed its share; every process looks at the directory alone
-commit   under the lock of the target: merge the shares (``planning.merging``), and put one index in place
+commit   under the lock of the target: merge the shares (``share_merge``), and put one index in place
 
 Until the commit the old checkpoint stays as it is. A process that dies leaves at most its share, which is not read:
 the shares of another run, or of one that began with another checkpoint in place, have another token.
@@ -15,9 +15,8 @@ the shares of another run, or of one that began with another checkpoint in place
 import hashlib
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 
@@ -26,20 +25,30 @@ from shardvar.checkpoint.local_shards import LocalTensors, source_of_shards
 from shardvar.checkpoint.locate import Location, Path, check_on_disk, find_target
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.save import WRITER
+from shardvar.checkpoint.share_format import ShareFormat
+from shardvar.checkpoint.share_merge import entries_of_share, is_same_share, merge_shares
 from shardvar.checkpoint.writing import PEAK_NBYTES, WritePlan, carry_out, check_may_write
 from shardvar.engine.arrays import ArraySource
-from shardvar.engine.pool import block_ranges, new_buffer
-from shardvar.errors import ArgumentError, IncompleteCheckpoint, LockHeld, StorageError, UnsupportedError
-from shardvar.formats.protocol import SharedFormat, Source
-from shardvar.formats.shares import parse_share_name, share_name
-from shardvar.formats.table import names_of_target, stem_of_name
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    IncompleteCheckpoint,
+    LockHeld,
+    StorageError,
+    UnsupportedError,
+)
+from shardvar.formats.protocol import Format, SharedFormat
+from shardvar.formats.shares import parse_share_name, share_name, share_prefix
+from shardvar.formats.table import name_of_target, names_of_target, stem_of_name
+from shardvar.layout.dtypes import ITEMSIZES, Ints
 from shardvar.layout.region import read_integers
 from shardvar.limits import MAX_FILES
+from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.decision import Decision
-from shardvar.planning.index import EntryTable, Metadata, concatenate_entries
-from shardvar.planning.merging import check_replicas, check_share, merge_entries, name_processes
+from shardvar.planning.index import Metadata
+from shardvar.planning.merging import check_replicas, check_share, name_processes
 from shardvar.planning.plan import Assignment, CopyTable, Plan
-from shardvar.planning.slices import sum_by
+from shardvar.planning.slices import SliceTable, sum_by
 
 _DESCRIPTION = "One file for each process."
 
@@ -59,8 +68,10 @@ class _Run:
     """The name that the caller gave the run."""
     count: int
     """The number of processes."""
-    version: str
+    version: str = ""
     """The version of the checkpoint that is replaced; empty for none."""
+    known: dict[str, str] = field(default_factory=dict)
+    """The generations of indexes that were opened, by their stamps: an index is opened once, and looked at often."""
 
     @property
     def path(self) -> str:
@@ -68,13 +79,13 @@ class _Run:
         return self.target.path
 
     @property
-    def format(self) -> SharedFormat:
-        """The format of the checkpoint."""
-        return cast("SharedFormat", self.target.format)
+    def prefix(self) -> str:
+        """The prefix of the shares."""
+        return share_prefix(self.target.stem, self.target.format.name)
 
     @property
     def generation(self) -> str:
-        """The version of the checkpoint once it is committed."""
+        """The generation of the checkpoint once it is committed."""
         # 64 bits: two runs do not get the same one by chance.
         return hashlib.sha256(self.name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
@@ -85,7 +96,8 @@ class _Run:
 
     def share(self, process: int) -> Location:
         """Return the location of one process's share."""
-        return replace(self.target, name=share_name(self.target.name, self.token, process, self.count))
+        form = ShareFormat(cast("SharedFormat", self.target.format), self.target.name)
+        return Location(form, self.target.storage, share_name(self.prefix, self.token, process, self.count))
 
     def missing(self) -> list[int]:
         """Return the processes that have not committed their shares."""
@@ -152,7 +164,7 @@ def commit_shards(
     check_replicas(replicas)
     saved = _find_run(path, run, num_processes, format)
     _commit(saved, replicas, timeout)
-    return _report(saved.target)
+    return _report(next(iter(_indexes(saved.target).values()), saved.target))
 
 
 # --- One process's share
@@ -170,8 +182,10 @@ def _save(saved: _Run, process: int, tensors: LocalTensors, user: dict[str, str]
     # Plan.
     source = source_of_shards(tensors)
     check_share(source.index.entries, process)
-    work = _plan_share(saved.share(process), source, Metadata(_DESCRIPTION, WRITER, user))
-    check_may_write(replace(work, target=saved.target, force=force, replace_atomically=True))
+    _check_cuts(source.index.entries.slices, saved.target.format)
+    about = Metadata(_DESCRIPTION, WRITER, user, generation=saved.generation)
+    work = _plan_share(saved.share(process), source, about)
+    _check_target(saved, work, force)
     # Move.
     return replace(_write_share(saved, work, source, process), path=saved.path)
 
@@ -186,21 +200,58 @@ def _find_run(path: Path, run: str, count: int, format: str | None) -> _Run:
         raise ArgumentError(f"num_processes={count} is not a number of processes.", f"Give 1 to {MAX_FILES}.")
     target = find_target(path, format, otherwise="shardvar")
     check_on_disk(target, "shares of several processes")
-    if not hasattr(target.format, "merge"):
+    if not hasattr(target.format, "adopt"):
         cause = f"The format {target.format.name} cannot be written by several processes."
         raise UnsupportedError(cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard.")
-    form = cast("SharedFormat", target.format)
-    return _Run(target, run, count, form.version(target.storage, target.name))
+    found = _Run(target, run, count)
+    return replace(found, version=_version(found))
+
+
+def _check_target(saved: _Run, work: WritePlan, force: bool) -> None:
+    """Raise ``TargetExists`` where the checkpoint of all shares together may not replace what is there."""
+    assignment = replace(work.assignment, num_files=saved.count)
+    decision = replace(work.decision, assignment=assignment)
+    check_may_write(replace(work, target=saved.target, force=force, replace_atomically=True, decision=decision))
+
+
+def _check_cuts(slices: SliceTable, form: Format) -> None:
+    """Raise ``UnsupportedError`` for a region of a tensor of which the format can hold no regions."""
+    cut = ~slices.is_whole() & (slices.shape > 0).all(axis=1) & (ITEMSIZES[slices.codes()] > 0)
+    cut &= ~cuttable_rows(slices, form.capabilities)
+    for row in np.flatnonzero(cut).tolist()[:1]:
+        cause = f"The format {form.name} cannot hold the region {slices.region(row)} of {slices.key(row)!r}."
+        remedy = "Give the whole tensor in one process, or save in the format shardvar and convert it with sv.reshard."
+        raise UnsupportedError(cause, remedy)
 
 
 def _plan_share(target: Location, source: ArraySource, metadata: Metadata) -> WritePlan:
     """Every local shard as one slice of the one file of this process; the target need not be covered, so no policy."""
-    slices = source.index.entries.slices
-    rows = np.arange(len(slices))
-    file = np.zeros_like(rows)
-    assignment = Assignment(slices, file, int(len(slices) > 0), metadata.description)
-    plan = Plan(slices, slices, CopyTable(rows, rows, slices.offset, slices.shape))
-    return WritePlan(target, source.index.entries, metadata, False, False, Decision(assignment, plan, 0.0))
+    stored = source.index.entries.slices
+    rows, slices = _held_slices(stored, target.format.capabilities)
+    numbers = np.arange(len(rows))
+    assignment = Assignment(slices, np.zeros_like(rows), int(len(rows) > 0), metadata.description)
+    filled = np.flatnonzero((slices.shape > 0).all(axis=1))  # there is nothing to copy into the others
+    copies = CopyTable(rows, numbers, slices.offset, slices.shape).take(filled)
+    decision = Decision(assignment, Plan(stored, slices, copies), 0.0)
+    return WritePlan(target, source.index.entries, metadata, False, False, decision)
+
+
+def _held_slices(stored: SliceTable, capabilities: Capabilities) -> tuple[Ints, SliceTable]:
+    """The rows of the slices that a share holds, and these slices.
+
+    Where a format cannot hold slices without elements, such as those of processes that got no rows, they are left out.
+    A tensor that has no elements at all is held whole.
+    """
+    rows = np.arange(len(stored))
+    if capabilities.empty_slices:
+        return rows, stored
+    is_filled = (stored.shape > 0).all(axis=1)
+    is_empty = ~np.asarray((stored.tensors.shapes > 0).all(axis=1))[stored.tensor]
+    first = rows[is_empty][np.unique(stored.tensor[is_empty], return_index=True)[1]]
+    kept = np.sort(np.concatenate([np.flatnonzero(is_filled), first]))
+    slices, whole = stored.take(kept), is_empty[kept][:, None]
+    shape = np.where(whole, stored.tensors.shapes[slices.tensor], slices.shape)
+    return kept, replace(slices, offset=np.where(whole, 0, slices.offset), shape=shape)
 
 
 def _write_share(saved: _Run, work: WritePlan, source: ArraySource, process: int) -> WriteReport:
@@ -213,42 +264,10 @@ def _write_share(saved: _Run, work: WritePlan, source: ArraySource, process: int
         except LockHeld as error:
             raise ArgumentError(f"{what} is saving already.", "Give each process its own number.") from error
     # The number was given twice, or the run was killed and is repeated: only the values can tell.
-    if not _is_same(share, source):
+    if not is_same_share(share, source, work):
         cause = f"{what} has saved already, and other values."
         raise ArgumentError(cause, "Give each process its own number, and a new run to each save and each restart.")
     return _report(share)
-
-
-def _is_same(share: Location, source: ArraySource) -> bool:
-    """Return True if a share holds what the source holds, by the checksums."""
-    opened = share.open()
-    try:
-        stored, crc = _entries(opened), opened.crc
-        if crc is None:
-            return False
-        known = dict(zip(_names(stored), stored.checksum.tolist(), strict=True))
-        mine = _names(source.index.entries)
-        return len(known) == len(mine) and all(
-            known.get(name) == _checksum(source, row, crc) for row, name in enumerate(mine)
-        )
-    finally:
-        opened.close()
-
-
-def _names(entries: EntryTable) -> list[tuple[Any, ...]]:
-    """The key, dtype, full shape and region of each slice."""
-    slices = [entries.slices[row] for row in range(len(entries))]
-    return [(each.key, each.dtype, each.full_shape, each.region) for each in slices]
-
-
-def _checksum(source: ArraySource, row: int, crc: Any) -> int:
-    """The checksum of one payload of a source of arrays."""
-    value = 0
-    for start, stop in block_ranges(0, source.nbytes(row)):
-        buffer = new_buffer(stop - start)
-        source.read_span(row, start, buffer)
-        value = crc.compute(buffer, value)
-    return value
 
 
 # --- The commit
@@ -265,7 +284,8 @@ def _commit(saved: _Run, replicas: str, timeout: float) -> None:
             try:
                 with target.storage.lock(target.stem):
                     if not _is_committed(saved):
-                        _merge(saved, replicas)
+                        about = Metadata(_DESCRIPTION, WRITER, generation=saved.generation)
+                        merge_shares(target, [saved.share(each) for each in range(saved.count)], about, replicas)
                     return
             except LockHeld:
                 pass  # by the process that commits, or by a writer of another checkpoint of this name
@@ -277,14 +297,14 @@ def _commit(saved: _Run, replicas: str, timeout: float) -> None:
 
 def _is_committed(saved: _Run) -> bool:
     """Return True if the run is committed; raise if it cannot be any more, or processes disagree about it."""
-    target = saved.target
-    version = saved.format.version(target.storage, target.name)
-    if version == saved.generation:
+    version = _version(saved)
+    if saved.generation in version.split():
         return True
     if version != saved.version:
         raise StorageError(f"{saved.path} was replaced while the run {saved.name!r} saved it.", _ANEW)
-    for name in target.storage.names():
-        found = parse_share_name(stem_of_name(name, target.format.name), target.name)
+    ending = saved.share(0).format.name
+    for name in saved.target.storage.names():
+        found = parse_share_name(stem_of_name(name, ending), saved.prefix)
         if found is None or not found[0].startswith(saved.generation):
             continue
         token, process, count = found
@@ -307,42 +327,33 @@ def _late(saved: _Run, missing: list[int], timeout: float) -> Exception:
     return LockHeld(f"{saved.path} is held by another writer for {timeout:g} s.", "Let it finish, and save again.")
 
 
-def _merge(saved: _Run, replicas: str) -> None:
-    """Merge the shares and commit; the caller holds the lock."""
-    target = saved.target
-    with ExitStack() as opened:
-        # Check, and plan: nothing is changed until the merged entries are proven whole.
-        shares = []
-        for process in range(saved.count):
-            share = saved.share(process).open()
-            opened.callback(share.close)
-            shares.append(share)
-        starts = np.cumsum([0, *(len(share.index.files) for share in shares)]).tolist()
-        tables = [_entries(share) for share in shares]
-        tables = [replace(table, file=table.file + start) for table, start in zip(tables, starts, strict=False)]
-        entries, metadata = merge_entries(tables, replicas), _metadata(shares)
-        # Commit.
-        saved.format.merge(target.storage, target.name, shares, entries, metadata, saved.generation)
+def _version(saved: _Run) -> str:
+    """Return a text that another checkpoint of this path does not have: the generation of its index, or its stamp.
+
+    Empty if there is none. Of a file and a set that stand side by side, both.
+    """
+    return " ".join(_generation(saved, name, found) for name, found in _indexes(saved.target).items())
 
 
-def _entries(share: Source) -> EntryTable:
-    """All entries of a share, which may lack regions; raises any other fault of its index."""
-    for error in share.index.faults.values():
-        if not isinstance(error, IncompleteCheckpoint):
-            raise error
-    return concatenate_entries(list(share.index.scan()))
+def _generation(saved: _Run, name: str, index: Location) -> str:
+    """The generation that an index has; the stamp of its file if it has none, or is damaged."""
+    stamp = index.storage.stamp(name) or ""
+    if stamp not in saved.known:
+        try:
+            opened = index.open()
+            saved.known[stamp] = opened.index.metadata.generation or stamp
+            opened.close()
+        except (CheckpointError, StorageError, UnsupportedError):
+            saved.known[stamp] = stamp
+    return saved.known[stamp]
 
 
-def _metadata(shares: list[Source]) -> Metadata:
-    """The metadata of all shares together; a text that processes give differently is refused."""
-    user: dict[str, tuple[int, str]] = {}
-    for process, share in enumerate(shares):
-        for name, text in share.index.metadata.user.items():
-            first, known = user.setdefault(name, (process, text))
-            if known != text:
-                cause = f"The metadata {name!r} are {known!r} in process {first} and {text!r} in process {process}."
-                raise ArgumentError(cause, "Give the same text in all processes, or in one of them alone.")
-    return Metadata(_DESCRIPTION, WRITER, {name: text for name, (_, text) in user.items()})
+def _indexes(target: Location) -> dict[str, Location]:
+    """The indexes of a target that are there, each with the location of its checkpoint."""
+    form = target.format.name
+    named = [target.name] if target.is_folder else names_of_target(target.stem, form)[1:]
+    there = set(target.storage.names())
+    return {name: replace(target, name=name_of_target(name, form)) for name in named if name in there}
 
 
 def _has_index(share: Location, names: set[str]) -> bool:
@@ -354,7 +365,7 @@ def _report(found: Location) -> WriteReport:
     """Return the report of a checkpoint, or of a share, that is in place."""
     source = found.open()
     try:
-        entries, metadata, num_files = _entries(source), source.index.metadata, len(source.index.files)
+        entries, metadata, num_files = entries_of_share(source), source.index.metadata, len(source.index.files)
     finally:
         source.close()
     nbytes = int(entries.slices.nbytes.sum())

@@ -37,6 +37,8 @@ from shardvar.wire.damage import COPY_AGAIN
 OPEN_FILES = 64
 """Files that are held open at a time; a process may have 256 on some systems."""
 
+_SAVE_AGAIN = "Save again, under a new run."
+
 ATTEMPTS = 16
 """Attempts to open a checkpoint before giving up, each of which fails if a writer replaces it meanwhile."""
 
@@ -209,6 +211,24 @@ def _retire(storage: Storage, names: Sequence[str]) -> None:
         storage.remove(name)
     if names:
         storage.sync()
+
+
+def check_written(storage: Storage, names: Sequence[Sequence[str]], nbytes: Ints) -> list[str]:
+    """Return the names of files that were written before: of each, the first name that exists of those it may have.
+
+    ``MissingFile`` if a file has none of its names, ``IncompleteCheckpoint`` if it has another size than ``nbytes``.
+    """
+    found = []
+    for known, expected in zip(names, nbytes.tolist(), strict=True):
+        sizes = {name: status.nbytes for name in known if (status := storage.status(name)) is not None}
+        if not sizes:
+            raise MissingFile(f"{known[0]} is missing in {storage.path}.", _SAVE_AGAIN)
+        name = next(iter(sizes))
+        if sizes[name] != expected:
+            cause = f"{name} has {sizes[name]} bytes, but its index says {expected}."
+            raise IncompleteCheckpoint(cause, _SAVE_AGAIN)
+        found.append(name)
+    return found
 
 
 def write_file(storage: Storage, name: str, content: bytes) -> None:

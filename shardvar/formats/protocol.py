@@ -47,15 +47,15 @@ Writing. ``Format.create`` lays the assigned slices out and returns a ``Sink``. 
 place in a file that has a temporary name, then the bytes that frame the payloads, and syncs the file. Once all files
 are finished, ``Sink.commit`` puts them in place, the index last. Nothing is visible before.
 
-Sharing. A ``SharedFormat`` is one in which many processes may write a checkpoint together: each creates its share, a
-checkpoint under a name of ``formats.shares``, and ``SharedFormat.merge`` makes one checkpoint of the shares.
+Sharing. A ``SharedFormat`` is one in which many processes may write a checkpoint together: each writes a data file as
+``create`` lays it out, and ``SharedFormat.adopt`` makes one checkpoint of these files.
 
 Removing. ``Format.remove`` removes a checkpoint, the index first, so that a reader finds the whole checkpoint or none.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -203,23 +203,29 @@ class Format(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WrittenFiles:
+    """Data files that are finished, under the names that they have until a commit."""
+
+    names: Sequence[str]
+    """[files] the name of each."""
+    nbytes: Ints
+    """[files] the size of each."""
+    start: Ints
+    """[m] the first byte of each assigned slice's payload, in bytes of its file."""
+
+
 class SharedFormat(Format, Protocol):
-    """A format in which many processes may write one checkpoint."""
+    """A format in which many processes may write one checkpoint, each a file as ``create`` lays it out.
 
-    def version(self, storage: Storage, name: str) -> str:
-        """Return a text that another checkpoint of this name does not have; empty if none can be read."""
+    Its index keeps ``Metadata.generation``, by which a process knows the checkpoint that it took part in.
+    """
 
-    def merge(
-        self,
-        storage: Storage,
-        name: str,
-        shares: Sequence[Any],
-        entries: EntryTable,
-        metadata: Metadata,
-        generation: str,
-    ) -> None:
-        """Make a checkpoint of the shares, which are sources that ``open`` returned; its version is ``generation``.
+    def adopt(
+        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, files: WrittenFiles
+    ) -> Sink:
+        """Return the sink that commits files which are written already, each with the slices assigned to it.
 
-        ``entries`` are those of the shares that are kept; their files count through the files of all shares. The data
-        files are renamed, and the index is put in place last. A commit that was killed can be made again.
+        ``metadata.generation`` is the token of this write. ``MissingFile`` or ``IncompleteCheckpoint`` if a file is
+        missing or has another size; then nothing was changed. ``commit`` renames the files.
         """

@@ -1,10 +1,9 @@
 """The names of shares: what each of several processes writes of one checkpoint, until the commit merges them.
 
-    PREFIX.svshare-TOKEN-00003-of-00008     the prefix of what process 3 of 8 writes, a checkpoint in the same format
+    PREFIX.svshare-TOKEN-00003-of-00008     the prefix of what process 3 of 8 writes: a data file, and an index of it
 
-A share is a checkpoint whose slices need not cover their tensors. Only its own prefix finds it: it is never listed in a
-directory, so that a run that died is not taken for a checkpoint. All shares of one run have one token. What a run left
-behind is removed by the next commit of the same checkpoint, whichever way that is written.
+No path means a share, so that what a run left which died is not taken for a checkpoint. All shares of one run have one
+token. What a run left behind is removed by the next commit of the same checkpoint, whichever way that is written.
 """
 
 import re
@@ -14,6 +13,15 @@ _SHARE = r"\.svshare-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}"
 _SHARE_FILE = re.compile(_SHARE + r"\..+", re.DOTALL)
 _ANY_SHARE_FILE = re.compile(r".+" + _SHARE + r"\..+", re.DOTALL)
 _TAIL = re.compile(r"\.svshare-(?P<token>[A-Za-z0-9]{1,64})-(?P<process>\d{5})-of-(?P<count>\d{5})\Z")
+
+
+def share_prefix(stem: str, format_name: str) -> str:
+    """Return the prefix of all shares of a checkpoint, by its name without an ending; each format has another one.
+
+    >>> share_prefix("ck", "shardvar"), share_prefix("ck", "tensorflow")
+    ('ck', 'ck.tensorflow')
+    """
+    return stem if format_name == "shardvar" else f"{stem}.{format_name}"
 
 
 def share_name(prefix: str, token: str, process: int, count: int) -> str:

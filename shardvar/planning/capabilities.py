@@ -33,6 +33,9 @@ class Capabilities:
     """True if it keeps the user's metadata and no strings; the text of objects goes there."""
     is_grid: bool = False
     """True if each slice is a file, and the slices of a tensor must be equal; the last on axis 0 may be shorter."""
+    is_exact: bool = False
+    """True if a data file has no bytes but those of the slices that the index names: one is left out by writing the
+    file again."""
     folder_index: str = ""
     """The name of the index of a format whose checkpoint is a folder, which holds no other checkpoint; else empty."""
 

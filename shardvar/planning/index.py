@@ -39,6 +39,9 @@ class Metadata:
     """The steps that lead to a key's value in a nested value of dicts and lists, where they are known."""
     objects: Mapping[str, bytes] = field(default_factory=dict)
     """Objects that are carried over as they are, each in the bytes of the one format that has them."""
+    generation: str = ""
+    """A text that another checkpoint of the same path does not have, where the index holds one: the run of the
+    processes that wrote it. A copy of a checkpoint does not inherit it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,19 @@ docs/format.md describes a checkpoint on disk byte by byte. The modules:
     entries   the metadata block and blocks of entries -> values in memory; what is hostile is refused
     source    an open checkpoint: keys -> index blocks -> entries -> payloads
     sink      a checkpoint being written: places of payloads, blocks of entries, commit
-    merge     the commit of what several processes wrote
 
 Two checkpoints of the same input differ only in the name of the generation.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardvar.formats.files import take_away
-from shardvar.formats.native.merge import merge_native
 from shardvar.formats.native.names import aside_name, find_native, leftovers, native_index_name
-from shardvar.formats.native.sink import CAPABILITIES, NativeSink, create_native, generation_of
+from shardvar.formats.native.sink import CAPABILITIES, NativeSink, adopt_native, create_native
 from shardvar.formats.native.source import NativeSource, open_native
+from shardvar.formats.protocol import WrittenFiles
 from shardvar.planning.capabilities import Capabilities
-from shardvar.planning.index import EntryTable, Metadata
+from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
 
@@ -56,21 +54,11 @@ class NativeFormat:
         index = native_index_name(name), aside_name(name, "removed")
         take_away(storage, [index], lambda names: leftovers(names, name, ()))
 
-    def version(self, storage: Storage, name: str) -> str:
-        """Return the generation of the checkpoint; empty if it does not exist or its index is damaged."""
-        return generation_of(storage, name) or ""
-
-    def merge(
-        self,
-        storage: Storage,
-        name: str,
-        shares: Sequence[NativeSource],
-        entries: EntryTable,
-        metadata: Metadata,
-        generation: str,
-    ) -> None:
-        """Make one checkpoint of the shares of several processes; its ``version`` is ``generation``."""
-        merge_native(storage, name, shares, entries, metadata, generation)
+    def adopt(
+        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, files: WrittenFiles
+    ) -> NativeSink:
+        """Return the sink of files that are written already; a commit of them that was killed can be made again."""
+        return adopt_native(storage, name, assignment, metadata, files)
 
 
 FORMAT = NativeFormat()

@@ -87,7 +87,7 @@ class Overview:
         names = block.strings("user_name")
         values = block.strings("user_value", len(names))
         user = {decode_text(name): decode_text(value) for name, value in zip(names, values, strict=True)}
-        metadata = Metadata(block.text("description"), block.text("writer"), user)
+        metadata = Metadata(block.text("description"), block.text("writer"), user, generation=generation)
         run_nbytes = block.integer("run_nbytes", MAX_RUN_NBYTES)
         if not run_nbytes:
             raise invalid("The index has runs of 0 bytes.")

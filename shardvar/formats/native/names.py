@@ -61,8 +61,9 @@ def find_native(names: Iterable[str], name: str) -> list[str]:
     """
     # An interpretation counts only if its index exists: data files alone are not a checkpoint.
     indexes = [file for file in names if file.endswith(_INDEX_SUFFIX) and file != _INDEX_SUFFIX]
-    if not name:  # a share is what one process writes of a checkpoint; its very name finds it
-        return [file.removesuffix(_INDEX_SUFFIX) for file in indexes if not is_share_file(file)]
+    indexes = [file for file in indexes if not is_share_file(file)]  # what one process wrote is not a checkpoint
+    if not name:
+        return [file.removesuffix(_INDEX_SUFFIX) for file in indexes]
     if native_index_name(name) in indexes:
         return [name]
     if name in indexes:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardvar.errors import ArgumentError, CheckpointError, StorageError, UnsupportedError, prefix_errors
-from shardvar.formats.files import discard_files, put_in_place, remove_unnamed
+from shardvar.formats.files import check_written, discard_files, put_in_place, remove_unnamed
 from shardvar.formats.native.entries import RUN_NBYTES, Overview, encode_text
 from shardvar.formats.native.names import aside_name, check_generation, data_names, leftovers, native_index_name
-from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.protocol import FileChecksums, WrittenFiles
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_FILES
 from shardvar.planning.capabilities import Capabilities, check_holds
@@ -135,7 +135,7 @@ def create_native(
     """Lay the slices out; ``UnsupportedError`` if the format cannot hold them."""
     for name in (generation, generation + _OTHER):
         check_generation(name)
-    check_assignment(assignment)
+    _check_assignment(assignment)
     keys = [encode_text(key) for key in assignment.slices.tensors.keys]
     start, sizes = plan_places(assignment)
     description = metadata.description or assignment.description
@@ -146,7 +146,25 @@ def create_native(
     return sink
 
 
-def check_assignment(assignment: Assignment) -> None:
+def adopt_native(
+    storage: Storage, prefix: str, assignment: Assignment, metadata: Metadata, files: WrittenFiles
+) -> NativeSink:
+    """Return the sink of data files that are written already, numbered as the assignment says.
+
+    Renaming is the same when it is repeated, so a commit that was killed between two files is finished by the next one.
+    """
+    generation = metadata.generation
+    check_generation(generation)
+    _check_assignment(assignment)
+    keys = [encode_text(key) for key in assignment.slices.tensors.keys]
+    # A file has the name that it was written under or, after a commit that was killed, the final one.
+    pairs = list(zip(files.names, data_names(prefix, generation, len(files.names)), strict=True))
+    written = check_written(storage, pairs, files.nbytes)
+    about = Overview(metadata, generation, files.nbytes)
+    return NativeSink(storage, prefix, assignment, keys, about, files.start, written=written)
+
+
+def _check_assignment(assignment: Assignment) -> None:
     """Raise ``UnsupportedError`` unless the format can hold the slices in these files."""
     slices = assignment.slices
     check_holds(slices, CAPABILITIES, "shardvar")

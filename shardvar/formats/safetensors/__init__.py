@@ -10,9 +10,10 @@ sink      writing a checkpoint
 from dataclasses import dataclass
 
 from shardvar.errors import UnsupportedError
+from shardvar.formats.protocol import WrittenFiles
 from shardvar.formats.safetensors.names import find_safetensors, is_set_index, split_shard_name
 from shardvar.formats.safetensors.shards import read_shards
-from shardvar.formats.safetensors.sink import SafetensorsSink, plan_safetensors, remove_safetensors
+from shardvar.formats.safetensors.sink import SafetensorsSink, adopt_safetensors, plan_safetensors, remove_safetensors
 from shardvar.formats.safetensors.source import SafetensorsSource, read_set, read_single
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
@@ -21,7 +22,7 @@ from shardvar.storage.protocol import Storage
 from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES
 
 CAPABILITIES = Capabilities(
-    dtypes=SAFETENSORS_DTYPES, slice_dtypes=frozenset(), atomic_overwrite=False, keeps_metadata=True
+    dtypes=SAFETENSORS_DTYPES, slice_dtypes=frozenset(), atomic_overwrite=False, keeps_metadata=True, is_exact=True
 )
 """Whole tensors only; while a set is overwritten, there is for a moment neither the old set nor the new."""
 
@@ -50,6 +51,12 @@ class SafetensorsFormat:
         """Lay out a file, or a set; the metadata go into each file's ``__metadata__``."""
         _check_is_own(name)
         return plan_safetensors(storage, name, assignment, metadata, self.capabilities, generation)
+
+    def adopt(
+        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, files: WrittenFiles
+    ) -> SafetensorsSink:
+        """Return the sink of files that are written already; they have the metadata of their writers."""
+        return adopt_safetensors(storage, name, assignment, metadata, self.capabilities, files)
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the file and the set of that prefix; a writer leaves one of the two."""

@@ -10,15 +10,23 @@ a moment. Then the old index is removed first, and a reader that comes meanwhile
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, take_away
-from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.files import check_written, discard_files, put_in_place, remove_unnamed, take_away
+from shardvar.formats.protocol import FileChecksums, WrittenFiles
 from shardvar.formats.safetensors.names import SAFETENSORS_SUFFIX, index_name_of, part_name, part_names_of, prefix_of
-from shardvar.formats.safetensors.source import DESCRIPTION_KEY, FORMAT_KEY, FORMAT_VALUE, TOTALS, WRITER_KEY
+from shardvar.formats.safetensors.source import (
+    DESCRIPTION_KEY,
+    FORMAT_KEY,
+    FORMAT_VALUE,
+    GENERATION_KEY,
+    TOTALS,
+    WRITER_KEY,
+)
+from shardvar.formats.shares import share_files, share_prefix
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
@@ -62,7 +70,7 @@ class SafetensorsSink:
     """The name of the index that a set gets."""
     assignment: Assignment
     """The tensors, and the file of each."""
-    asides: list[str]
+    asides: Sequence[str]
     """The temporary name of each file."""
     index_aside: str
     """The temporary name of the index."""
@@ -70,6 +78,8 @@ class SafetensorsSink:
     """[m] the first byte of each payload, in bytes of its file."""
     writer: SafetensorsWriter
     """The frame of each file."""
+    generation: str = ""
+    """The generation that the index of a set keeps."""
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished files in place, the index last, and remove what it does not name."""
@@ -103,7 +113,8 @@ class SafetensorsSink:
         slices, number = self.assignment.slices, np.unique(self.assignment.file, return_inverse=True)[1]
         weight_map = {slices.key(row): finals[number[row]] for row in range(len(slices))}
         totals = int(slices.nbytes.sum()), int(slices.shape.prod(axis=1).sum())
-        content = build_set_index(weight_map, dict(zip(TOTALS, totals, strict=True)))
+        kept = {GENERATION_KEY: self.generation} if self.generation else {}
+        content = build_set_index(weight_map, dict(zip(TOTALS, totals, strict=True)) | kept)
         # A clash of names means an old set of the same count, which cannot be replaced in one step.
         is_clash = not set(finals).isdisjoint(self.storage.names())
         put_in_place(
@@ -129,7 +140,8 @@ def plan_safetensors(
         )
         raise UnsupportedError(cause, "Write the tensor whole.")
     description = metadata.description or assignment.description
-    texts = {FORMAT_KEY: FORMAT_VALUE, DESCRIPTION_KEY: description, WRITER_KEY: metadata.writer, **metadata.user}
+    own = {DESCRIPTION_KEY: description, WRITER_KEY: metadata.writer, GENERATION_KEY: metadata.generation}
+    texts = {FORMAT_KEY: FORMAT_VALUE, **own, **metadata.user}
     writer = SafetensorsWriter({key: text for key, text in texts.items() if text or key in metadata.user})
     prefix, index = prefix_of(name), index_name_of(name)
     asides = [
@@ -142,6 +154,20 @@ def plan_safetensors(
         mine = slices.take(rows)
         start[rows] = len(build_header(_rows(mine), writer.metadata)) + np.cumsum(mine.nbytes) - mine.nbytes
     return SafetensorsSink(storage, prefix, index, assignment, asides, f"{index}.{generation}.tmp", start, writer)
+
+
+def adopt_safetensors(
+    storage: Storage,
+    name: str,
+    assignment: Assignment,
+    metadata: Metadata,
+    capabilities: Capabilities,
+    files: WrittenFiles,
+) -> SafetensorsSink:
+    """Return the sink of files that are written already, numbered as the assignment says."""
+    written = check_written(storage, [[each] for each in files.names], files.nbytes)
+    planned = plan_safetensors(storage, name, assignment, metadata, capabilities, metadata.generation)
+    return replace(planned, asides=written, start=files.start, generation=metadata.generation)
 
 
 def remove_safetensors(storage: Storage, name: str) -> None:
@@ -177,4 +203,5 @@ def _unnamed(prefix: str, index: str, names: Sequence[str], kept: Sequence[str],
     parts = part_names_of(prefix, names) if owns_set and (index in kept or index not in names) else []
     old = [name for name in (prefix + SAFETENSORS_SUFFIX, index, *parts) if name in names and name not in kept]
     asides = rf"{re.escape(prefix)}-\d{{5,}}\.safetensors|{re.escape(index)}"
-    return [*old, *(name for name in names if _is_aside(asides, name))]
+    shares = share_files(names, share_prefix(prefix, "safetensors"))
+    return [*old, *(name for name in names if _is_aside(asides, name)), *shares]

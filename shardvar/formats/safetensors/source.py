@@ -48,7 +48,8 @@ from shardvar.wire.set_index import SetIndex, read_set_index
 
 DESCRIPTION_KEY = "shardvar.description"
 WRITER_KEY = "shardvar.writer"
-"""The keys in ``__metadata__`` of two fields of ``Metadata``."""
+GENERATION_KEY = "shardvar.generation"
+"""The keys in ``__metadata__`` of three fields of ``Metadata``; the last one is also in the metadata of an index."""
 FORMAT_KEY, FORMAT_VALUE = "format", "pt"
 """The text in ``__metadata__`` without which ``from_pretrained`` of Hugging Face refuses a file."""
 TOTALS = ("total_size", "total_parameters")
@@ -225,7 +226,8 @@ def _table(
     user = {key: text for key, text in metadata.items() if key not in LAYOUT_KEYS}
     if user.get(FORMAT_KEY) == FORMAT_VALUE and DESCRIPTION_KEY in user:
         del user[FORMAT_KEY]  # the writer's, and not the user's
-    described = Metadata(user.pop(DESCRIPTION_KEY, ""), user.pop(WRITER_KEY, ""), user)
+    generation = user.pop(GENERATION_KEY, "")
+    described = Metadata(user.pop(DESCRIPTION_KEY, ""), user.pop(WRITER_KEY, ""), user, generation=generation)
     return TableIndex(entries, files, described, cast(Mapping[str, CheckpointError], faults))
 
 

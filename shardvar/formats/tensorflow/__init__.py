@@ -10,9 +10,10 @@ sink        writing a checkpoint
 from dataclasses import dataclass
 
 from shardvar.formats.files import take_away
+from shardvar.formats.protocol import WrittenFiles
 from shardvar.formats.tensorflow.names import bundle_index_name, find_bundles
 from shardvar.formats.tensorflow.protos import ENUMS
-from shardvar.formats.tensorflow.sink import BundleSink, plan_bundle, unnamed_files
+from shardvar.formats.tensorflow.sink import BundleSink, adopt_bundle, plan_bundle, unnamed_files
 from shardvar.formats.tensorflow.source import BundleSource, open_bundle
 from shardvar.planning.capabilities import Capabilities
 from shardvar.planning.index import Metadata
@@ -54,6 +55,12 @@ class TensorFlowFormat:
     ) -> BundleSink:
         """Lay out a bundle. The metadata are dropped: TensorFlow's format cannot hold them."""
         return plan_bundle(storage, name, assignment, self.capabilities, generation)
+
+    def adopt(
+        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, files: WrittenFiles
+    ) -> BundleSink:
+        """Return the sink of data files that are written already."""
+        return adopt_bundle(storage, name, assignment, metadata, self.capabilities, files)
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the index, and then the data files of any count."""

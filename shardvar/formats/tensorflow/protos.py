@@ -6,6 +6,9 @@
     TensorShapeProto    2 dim (repeated: 1 size), 3 unknown_rank
     TensorSliceProto    1 extent (repeated: 1 start, 2 length; without a length, or with -1, the whole axis)
 
+The header may have one more field, 1000, which TensorFlow passes over: the generation (``Metadata.generation``), up to
+64 letters and digits.
+
 A shard here is a data file. ``decode_entry`` reads any entry. ``decode_bundle_entries`` reads many, and decodes by hand
 the form that TensorFlow gives to nearly all of them: dtype and shape first, for which a model has few distinct byte
 strings, then the numbers, then the checksum. Entries of any other form go to ``decode_entry``.
@@ -39,6 +42,10 @@ BUNDLE_VERSION = 1
 """The version of the format that is read and written (TF_CHECKPOINT_VERSION)."""
 WHOLE_AXIS = -1
 
+_GENERATION = 1000
+"""The field of the generation, far from the numbers that TensorFlow may come to use."""
+_MAX_GENERATION_NBYTES = 64
+
 Extents = tuple[tuple[int, int], ...]
 """(start, length) of a slice on every axis; the length may be ``WHOLE_AXIS``."""
 
@@ -51,6 +58,8 @@ class BundleHeader:
     """The count in the names of the data files."""
     is_big_endian: bool = False
     """The byte order of elements and of the words of strings."""
+    generation: str = ""
+    """The generation that the writer stored; empty for none."""
 
 
 class BundleEntry(NamedTuple):
@@ -80,6 +89,7 @@ def decode_header(message: bytes) -> BundleHeader:
     """Return the header; ``InvalidCheckpoint`` if it asks for another reader."""
     num_shards = endianness = min_consumer = 0
     bad_consumers: list[int] = []
+    generation = b""
     for field in decode_fields(message):
         match field.number:
             case 1:
@@ -90,6 +100,8 @@ def decode_header(message: bytes) -> BundleHeader:
                 for part in decode_fields(field.octets()):
                     min_consumer = part.int64() if part.number == 2 else min_consumer
                     bad_consumers += part.int64s() if part.number == 3 else []
+            case number if number == _GENERATION:
+                generation = field.octets()
     if min_consumer > BUNDLE_VERSION or BUNDLE_VERSION in bad_consumers:
         wish = (
             f"version {min_consumer} or later" if min_consumer > BUNDLE_VERSION else f"any version but {BUNDLE_VERSION}"
@@ -100,7 +112,8 @@ def decode_header(message: bytes) -> BundleHeader:
         )
     if endianness not in (0, 1) or num_shards < 0:
         raise invalid(f"The header claims the byte order {endianness} and {num_shards} data files.")
-    return BundleHeader(num_shards, endianness == 1)
+    is_known = generation.isalnum() and len(generation) <= _MAX_GENERATION_NBYTES
+    return BundleHeader(num_shards, endianness == 1, generation.decode("ascii") if is_known else "")
 
 
 def decode_entry(message: bytes) -> BundleEntry:
@@ -220,9 +233,10 @@ def _check_tensor(dtype: int, shape: tuple[int, ...]) -> None:
         raise invalid(f"A tensor of the shape {shape} is too large to exist.")
 
 
-def encode_header(num_shards: int) -> bytes:
-    """Return the header that TensorFlow writes: the count and the producer's version."""
-    return encode_varint_field(1, num_shards) + encode_bytes_field(3, encode_varint_field(1, BUNDLE_VERSION))
+def encode_header(num_shards: int, generation: str = "") -> bytes:
+    """Return the header that TensorFlow writes: the count and the producer's version; then a generation, if any."""
+    header = encode_varint_field(1, num_shards) + encode_bytes_field(3, encode_varint_field(1, BUNDLE_VERSION))
+    return header + (encode_bytes_field(_GENERATION, generation.encode()) if generation else b"")
 
 
 def encode_head(dtype: int, shape: Sequence[int]) -> bytes:

@@ -10,18 +10,20 @@ the old index. In that one step the new checkpoint replaces the old one.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.files import discard_files, put_in_place, remove_unnamed
-from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.files import check_written, discard_files, put_in_place, remove_unnamed
+from shardvar.formats.protocol import FileChecksums, WrittenFiles
+from shardvar.formats.shares import share_files, share_prefix
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
 from shardvar.formats.tensorflow.names import bundle_index_name, check_readable, data_files, data_name
 from shardvar.formats.tensorflow.protos import ENUMS, encode_head, encode_header, encode_place, encode_slices
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
+from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Storage
@@ -65,7 +67,7 @@ class BundleSink:
     """The slices, and the file of each."""
     keys: list[bytes]
     """[n] the tensors' names as they are stored."""
-    asides: list[str]
+    asides: Sequence[str]
     """The temporary name of each data file."""
     index_aside: str
     """The temporary name of the index."""
@@ -73,6 +75,8 @@ class BundleSink:
     """[m] the first byte of each payload, in bytes of its file."""
     writer: BundleWriter = BundleWriter()
     """The checksums of each file."""
+    generation: str = ""
+    """The generation that the index keeps."""
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished files in place, the index last, and remove what it does not name."""
@@ -86,7 +90,7 @@ class BundleSink:
         )
         finals = [data_name(self.prefix, number, count) for number in range(self.assignment.num_files)]
         renames = list(zip(self.asides, finals, strict=True))
-        index = encode_table([(HEADER_KEY, encode_header(count)), *sorted(self._entries(crc))])
+        index = encode_table([(HEADER_KEY, encode_header(count, self.generation)), *sorted(self._entries(crc))])
         # Commit, then remove: until the rename of the index, the old one names the old files.
         last = self.index_aside, bundle_index_name(self.prefix)
         put_in_place(self.storage, renames, last, index, tidy=lambda: self._tidy(finals))
@@ -153,6 +157,20 @@ def plan_bundle(
     )
 
 
+def adopt_bundle(
+    storage: Storage,
+    prefix: str,
+    assignment: Assignment,
+    metadata: Metadata,
+    capabilities: Capabilities,
+    files: WrittenFiles,
+) -> BundleSink:
+    """Return the sink of data files that are written already, numbered as the assignment says."""
+    written = check_written(storage, [[each] for each in files.names], files.nbytes)
+    planned = plan_bundle(storage, prefix, assignment, capabilities, metadata.generation)
+    return replace(planned, asides=written, start=files.start, generation=metadata.generation)
+
+
 def _starts(assignment: Assignment) -> Ints:
     """Return [m] the first byte of each payload in its file: after the payloads before it."""
     # Sorted by file, payloads of 10, 20 and 5 bytes in the files 0, 0, 1 have before = [0, 10, 30]. The first payload
@@ -202,4 +220,5 @@ def unnamed_files(prefix: str, names: Sequence[str], finals: Sequence[str]) -> l
     """Return the data files that the index does not name any more, and the temporary files of dead writers."""
     aside = re.compile(re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp(\.[a-z]+)?", re.DOTALL)
     old = {name for name, _ in data_files(prefix, names)}.difference(finals)
-    return [*old, *(name for name in names if aside.fullmatch(name))]
+    asides = [name for name in names if aside.fullmatch(name)]
+    return [*old, *asides, *share_files(names, share_prefix(prefix, "tensorflow"))]

@@ -35,7 +35,7 @@ from shardvar.formats.tensorflow.contents import BundleContents, BundleTensors, 
 from shardvar.formats.tensorflow.names import bundle_index_name, data_files, data_name
 from shardvar.formats.tensorflow.protos import CODES
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Ints, code, numpy_dtype
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex, find_shared
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex, find_shared
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
@@ -95,8 +95,8 @@ def _read_index(storage: Storage, prefix: str) -> BundleIndex:
     _check_shared(faults, sizes)
 
     guards = _find_guards(faults, crc)
-    table = TableIndex(entries, files, faults=faults.errors)
     header = contents.header
+    table = TableIndex(entries, files, Metadata(generation=header.generation), faults.errors)
     return BundleIndex(table, contents.file, data, guards, header.is_big_endian, header.num_shards, sizes)
 
 

@@ -27,9 +27,10 @@ source      the payloads
 
 from dataclasses import dataclass
 
+from shardvar.formats.protocol import WrittenFiles
 from shardvar.formats.torch.dcp import open_dcp
 from shardvar.formats.torch.dtypes import DTYPES
-from shardvar.formats.torch.item_sink import DcpSink, plan_dcp, remove_dcp
+from shardvar.formats.torch.item_sink import DcpSink, adopt_dcp, plan_dcp, remove_dcp
 from shardvar.formats.torch.names import METADATA, find_dcp
 from shardvar.formats.torch.source import TorchSource
 from shardvar.limits import MAX_RANK
@@ -42,6 +43,7 @@ CAPABILITIES = Capabilities(
     dtypes=frozenset(DTYPES.values()),
     slice_dtypes=frozenset(DTYPES.values()),
     max_slice_rank=MAX_RANK,
+    is_exact=True,
     folder_index=METADATA,
 )
 """Every dtype that torch and NumPy share; a slice without elements is not told from another one at its offset."""
@@ -69,6 +71,12 @@ class TorchFormat:
     ) -> DcpSink:
         """Lay the slices out as the checkpoint of the folder."""
         return plan_dcp(storage, assignment, metadata, self.capabilities, generation)
+
+    def adopt(
+        self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, files: WrittenFiles
+    ) -> DcpSink:
+        """Return the sink of files of items that are written already."""
+        return adopt_dcp(storage, assignment, metadata, self.capabilities, files)
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the checkpoint of the folder, and not the folder."""

@@ -4,6 +4,7 @@ It names the files, and no path, no machine and no time. One more attribute, ``s
 is a dict of what torch has no place for:
 
     description, writer, user   the policy's description, the program, the user's metadata
+    generation                  the run of the processes that wrote it, if there were several
     crc32                       the CRC-32 of the elements of each item, in the order of ``storage_data``, as 32-bit
                                 numbers: items say nothing about the tensor that they belong to, and one file could
                                 take the place of another
@@ -59,7 +60,9 @@ def build_metadata(items: ItemTable, names: Sequence[str], about: Metadata) -> b
         described[key] = Call(f"{DCP}metadata.BytesStorageMetadata", ())
         stored[_index(key, None, None)] = _info(names[-1], start, len(item))
         start += len(item)
-    said = {"description": about.description, "writer": about.writer, "user": dict(about.user)}
+    said: dict[str, Any] = {"description": about.description, "writer": about.writer, "user": dict(about.user)}
+    if about.generation:
+        said["generation"] = about.generation
     crc = {"crc32": items.checksum[order].astype("<u4").tobytes()}
     state = {
         "state_dict_metadata": described,

@@ -11,13 +11,21 @@ files are removed that a distributed checkpoint in this folder may have had befo
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, take_away, write_file
-from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.files import (
+    check_written,
+    discard_files,
+    put_in_place,
+    remove_unnamed,
+    take_away,
+    write_file,
+)
+from shardvar.formats.protocol import FileChecksums, WrittenFiles
+from shardvar.formats.shares import share_files, share_prefix
 from shardvar.formats.torch.item_frame import ItemFrame, frame_of
 from shardvar.formats.torch.item_index import ItemTable, build_metadata
 from shardvar.formats.torch.names import DATA_SUFFIX, METADATA
@@ -83,11 +91,13 @@ class DcpSink:
     """[m] the first byte of each item in its file, and its size."""
     writer: DcpWriter = DcpWriter()
     """The frames and the checksums of each file."""
+    written: Sequence[str] = ()
+    """[files] the names under which files were written before; without any, the temporary names of this sink."""
 
     @property
-    def asides(self) -> list[str]:
+    def asides(self) -> Sequence[str]:
         """The temporary name of each file of tensors."""
-        return [_aside(number, self.generation) for number in range(self.assignment.num_files)]
+        return self.written or [_aside(number, self.generation) for number in range(self.assignment.num_files)]
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished files in place, the index last, and remove what it does not name."""
@@ -103,7 +113,8 @@ class DcpSink:
         items = ItemTable(self.assignment.slices, position, *self.item, checksum, self.about.objects)
         content = build_metadata(items, names, self.about)
         # Commit, then remove: the old index names the old files until it is replaced.
-        renames = [(_aside(number, self.generation), name) for number, name in zip(numbers, names, strict=True)]
+        asides = [*self.asides, self._objects_aside]
+        renames = [(asides[number], name) for number, name in zip(numbers, names, strict=True)]
         tidy = lambda: remove_unnamed(self.storage, lambda there: _others(there, names))  # noqa: E731
         put_in_place(self.storage, renames, (self._index_aside, METADATA), content, tidy=tidy)
 
@@ -154,6 +165,18 @@ def plan_dcp(
     return DcpSink(storage, generation, assignment, metadata, item + head, (item, nbytes))
 
 
+def adopt_dcp(
+    storage: Storage, assignment: Assignment, metadata: Metadata, capabilities: Capabilities, files: WrittenFiles
+) -> DcpSink:
+    """Return the sink of files of items that are written already, numbered as the assignment says."""
+    written = check_written(storage, [[each] for each in files.names], files.nbytes)
+    planned = plan_dcp(storage, assignment, metadata, capabilities, metadata.generation)
+    # The items are of the same sizes as those of the plan, and lie elsewhere: each head ends where its payload begins.
+    first, nbytes = planned.item
+    item = first + files.start - planned.start, nbytes
+    return replace(planned, start=files.start, item=item, written=written)
+
+
 def remove_dcp(storage: Storage) -> None:
     """Remove the distributed checkpoint of a folder."""
     take_away(storage, [(METADATA, f"{METADATA}.removed.tmp")], lambda names: _others(names, ()))
@@ -184,7 +207,9 @@ def _final_names(there: Sequence[str], count: int, token: str) -> list[str]:
 
 def _others(there: Iterable[str], named: Sequence[str]) -> list[str]:
     """Return the files of the folder's checkpoint that its index does not name."""
-    return [name for name in there if name not in named and _OWN.fullmatch(name)]
+    there = list(there)
+    own = [name for name in there if name not in named and _OWN.fullmatch(name)]
+    return own + share_files(there, share_prefix(METADATA, "torch"))
 
 
 def _digest(assignment: Assignment, start: Ints, about: Metadata, checksum: Ints) -> str:

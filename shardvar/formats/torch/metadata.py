@@ -190,10 +190,14 @@ def _add(items: Items, key: str, node: Any, places: _Places, checksums: Mapping[
         items.checksum.append(checksum)
 
 
+_TEXTS = ("description", "writer", "generation")
+"""The texts that shardvar stores in an index."""
+
+
 def _about(said: Any, paths: Any) -> Metadata:
     """Return what the index says of the checkpoint itself."""
     said = said if type(said) is dict else {}
-    texts = {name: value for name, value in said.items() if name in ("description", "writer") and _is_text(value)}
+    texts = {name: value for name, value in said.items() if name in _TEXTS and _is_text(value)}
     user = said.get("user")
     user = user if type(user) is dict else {}
     paths = paths if type(paths) is dict else {}

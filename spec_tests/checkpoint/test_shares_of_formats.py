@@ -1,0 +1,292 @@
+"""Many processes write one checkpoint of any format that can adopt their files: each law of shares, on each format."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardvar as sv
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointNotFound,
+    IncompleteCheckpoint,
+    InconsistentTensor,
+    MissingFile,
+    OverlappingSlices,
+    StorageError,
+    TargetExists,
+    UnsupportedError,
+)
+from shardvar.formats.table import all_formats, format_named
+from spec_tests.helpers.shared_saves import Shares, divided, save_all
+
+PATHS = {"shardvar": "ck", "tensorflow": "ck", "safetensors": "model.safetensors", "torch": "folder"}
+FINISHED = {
+    "shardvar": r"ck\.svindex|ck\.svdata-[0-9a-f]{16}-\d{5}-of-\d{5}",
+    "tensorflow": r"ck\.index|ck\.data-\d{5}-of-\d{5}",
+    "safetensors": r"model\.safetensors(\.index\.json)?|model-\d{5}-of-\d{5}\.safetensors",
+    "torch": r"\.metadata|__\d+_0-[0-9a-f]{16}x*\.distcp",
+}
+each_format = pytest.mark.parametrize("form", PATHS)
+
+
+def tensors_of(seed: int) -> dict[str, Any]:
+    """Tensors of which no two seeds have a value in common."""
+    rng = np.random.default_rng(seed)
+    return {f"layer{number}": rng.standard_normal((6, 4)) for number in range(4)} | {"bias": np.full(3, seed)}
+
+
+def shares_of(form: str, seed: int, count: int) -> list[dict[str, Any]]:
+    """What each process holds: rows of every layer, or in formats without regions whole layers; and all the bias."""
+    tensors = tensors_of(seed)
+    shares: list[dict[str, Any]] = []
+    for process in range(count):
+        if format_named(form).capabilities.slice_dtypes:
+            start, stop = sv.div(6, count)[process]
+            mine: dict[str, Any] = {
+                key: sv.LocalShard(array[start:stop], (start, 0), (6, 4))
+                for key, array in tensors.items()
+                if key != "bias"
+            }
+        else:
+            mine = {f"layer{number}": tensors[f"layer{number}"] for number in range(process, 4, count)}
+        shares.append(mine | {"bias": tensors["bias"]})
+    return shares
+
+
+def place(tmp_path: Path, form: str) -> tuple[Path, Path]:
+    """The path of a checkpoint, and the folder that its files are in."""
+    path = tmp_path / "place" / PATHS[form]
+    path.parent.mkdir(exist_ok=True)
+    return path, path if form == "torch" else path.parent
+
+
+def assert_holds(folder: Path, form: str, seed: int) -> None:
+    """The folder has the checkpoint of that seed, whole and verified, and nothing else."""
+    tensors, read = tensors_of(seed), sv.load(folder)
+    assert read.keys() == tensors.keys()
+    assert all(np.array_equal(read[key], array) for key, array in tensors.items())
+    assert not sv.verify(folder).damages
+    assert all(re.fullmatch(FINISHED[form], name) for name in os.listdir(folder)), os.listdir(folder)
+
+
+def test_these_are_all_formats_that_can_adopt_files() -> None:
+    assert sorted(PATHS) == sorted(form.name for form in all_formats() if hasattr(form, "adopt"))
+
+
+@each_format
+def test_one_save_follows_another_and_leaves_nothing_of_it(form: str, tmp_path: Path) -> None:
+    path, folder = place(tmp_path, form)
+    for seed, count in ((1, 3), (2, 3), (3, 2), (4, 1)):
+        save_all(path, shares_of(form, seed, count), str(seed), format=form, force=True)
+        assert_holds(folder, form, seed)
+        assert len(os.listdir(folder)) == count + (form != "safetensors" or count > 1)
+
+
+@pytest.mark.parametrize("form", ["tensorflow", "torch"])
+@given(data=st.data())
+def test_any_division_over_processes_is_the_checkpoint_that_one_save_writes(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, form: str
+) -> None:
+    tensors, shares = data.draw(divided())
+    folder = tmp_path_factory.mktemp("shares")
+    try:
+        sv.save(folder / "one", tensors, format=form)
+    except UnsupportedError:
+        return  # a dtype or a key that the format cannot hold
+    try:
+        save_all(folder / "ck", shares, "1", format=form)
+    except UnsupportedError as error:
+        assert "region" in error.cause or "slice" in error.cause
+        return
+    assert sv.digest(folder / "ck").tensors == sv.digest(folder / "one").tensors
+    assert not sv.verify(folder / "ck").damages
+
+
+@each_format
+@pytest.mark.parametrize("shares", [[{}], [{}, {}], [{}, {"w": np.ones(3)}], [{"e": np.zeros((0, 4))}] * 2])
+def test_processes_may_hold_nothing(form: str, shares: Shares, tmp_path: Path) -> None:
+    path, folder = place(tmp_path, form)
+    save_all(path, shares, "1", format=form)
+    assert sv.load(folder).keys() == {key for share in shares for key in share}
+    assert not sv.verify(folder).damages
+
+
+def test_empty_regions_of_processes_that_got_no_rows_are_left_out_where_they_cannot_be_stored(tmp_path: Path) -> None:
+    rows = np.arange(8.0).reshape(2, 4)
+    shares: list[dict[str, Any]] = [
+        {"w": sv.LocalShard(rows[start:stop], (start, 0), (2, 4))} for start, stop in sv.div(2, 4)
+    ]
+    for form in ("tensorflow", "torch"):
+        save_all(tmp_path / form, shares, "1", format=form)
+        assert np.array_equal(sv.load(tmp_path / form)["w"], rows)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "torch"])
+def test_a_file_whose_replicas_are_dropped_has_no_bytes_that_belong_to_no_tensor(form: str, tmp_path: Path) -> None:
+    path, folder = place(tmp_path, form)
+    whole = {"a": np.arange(5), "b": np.arange(7.0), "c": np.ones((2, 3), np.int8)}
+    save_all(path, [{"b": whole["b"]}, whole, whole], "1", format=form)
+    report = sv.verify(folder)
+    assert report.ok or not report.damages
+    read = sv.load(folder)
+    assert all(np.array_equal(read[key], array) for key, array in whole.items())
+    nbytes = sum((folder / name).stat().st_size for name in os.listdir(folder))
+    assert len([name for name in os.listdir(folder) if "index" not in name and "metadata" not in name]) == 2
+    assert nbytes < 12_000
+
+
+@each_format
+@pytest.mark.parametrize(
+    ("shares", "error", "words"),
+    [
+        ([{"w": np.zeros(3)}, {"w": np.ones(3)}], InconsistentTensor, r"'w' has other values in process 1 than in pro"),
+        ([{"w": np.zeros(3)}, {"w": np.zeros(4)}], InconsistentTensor, r"float64\[3\] in process 0 and float64\[4\]"),
+        ([{"w": np.zeros(3)}, {"w": np.zeros(3, "f4")}], InconsistentTensor, "and float32"),
+    ],
+)
+def test_shares_that_do_not_fit_are_refused_and_the_old_checkpoint_stays(
+    form: str, shares: Shares, error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    path, folder = place(tmp_path, form)
+    save_all(path, shares_of(form, 1, 2), "1", format=form)
+    with pytest.raises(error, match=words):
+        save_all(path, shares, "2", format=form, force=True)
+    # The shares that are left do not confuse a reader or another save.
+    read = sv.load(folder)
+    assert all(np.array_equal(read[key], array) for key, array in tensors_of(1).items())
+    save_all(path, shares_of(form, 3, 2), "3", format=form, force=True)
+    assert_holds(folder, form, 3)
+
+
+@pytest.mark.parametrize("form", ["tensorflow", "torch"])
+@pytest.mark.parametrize(
+    ("starts", "error", "words"),
+    [
+        ([(0, 2), (3, 4)], IncompleteCheckpoint, r"'w' lacks \[2:3\]"),
+        ([(0, 3), (2, 4)], OverlappingSlices, r"overlap in \[2:3\]"),
+    ],
+)
+def test_holes_and_overlaps_are_refused(
+    form: str, starts: list[tuple[int, int]], error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    rows = np.arange(4.0)
+    shares: list[dict[str, Any]] = [{"w": sv.LocalShard(rows[a:b], (a,), (4,))} for a, b in starts]
+    with pytest.raises(error, match=words):
+        save_all(tmp_path / "ck", shares, "1", format=form)
+    with pytest.raises(CheckpointNotFound):
+        sv.load(tmp_path / "ck")
+
+
+@each_format
+def test_of_replicas_that_differ_the_lowest_process_counts_if_the_caller_says_so(form: str, tmp_path: Path) -> None:
+    path, folder = place(tmp_path, form)
+    shares: list[dict[str, Any]] = [{"w": np.full(3, process), f"x{process}": np.ones(2)} for process in range(3)]
+    save_all(path, shares, "1", format=form, replicas="first")
+    assert sv.load(folder)["w"].tolist() == [0, 0, 0]
+    assert not sv.verify(folder).damages
+
+
+@each_format
+def test_the_old_checkpoint_is_there_until_the_last_share_is(form: str, tmp_path: Path) -> None:
+    path, folder = place(tmp_path, form)
+    sv.save(path, tensors_of(1), format=form)
+    shares = shares_of(form, 2, 3)
+    for process in range(3):
+        assert sv.load(folder)["bias"][0] == 1
+        options: dict[str, Any] = {"run": "2", "commit": process == 2, "format": form, "force": True}
+        sv.save_shards(path, shares[process], process=process, num_processes=3, **options)
+    assert_holds(folder, form, 2)
+
+
+@each_format
+def test_a_run_is_committed_once_whoever_asks(form: str, tmp_path: Path) -> None:
+    path, folder = place(tmp_path, form)
+    shares = shares_of(form, 1, 2)
+    for process in range(2):
+        options: dict[str, Any] = {"run": "1", "commit": False, "format": form}
+        sv.save_shards(path, shares[process], process=process, num_processes=2, **options)
+        sv.save_shards(path, shares[process], process=process, num_processes=2, **options)  # started again
+        with pytest.raises(ArgumentError, match="has saved already, and other values"):
+            sv.save_shards(path, shares_of(form, 2, 2)[process], process=process, num_processes=2, **options)
+    reports = [sv.commit_shards(path, num_processes=2, run="1", format=form) for _ in range(2)]
+    assert {(report.num_files, report.num_tensors) for report in reports} == {(2, 5)}
+    assert_holds(folder, form, 1)
+    with pytest.raises(ArgumentError, match="The run '1' of .* is committed already"):
+        save_all(path, shares, "1", format=form)
+
+
+@each_format
+def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses(form: str, tmp_path: Path) -> None:
+    path, folder = place(tmp_path, form)
+    sv.save(path, tensors_of(1), format=form)
+    options: dict[str, Any] = {"num_processes": 2, "run": "2", "format": form, "force": True}
+    shares = shares_of(form, 2, 2)
+    sv.save_shards(path, shares[0], process=0, commit=False, **options)
+    aside = {name: (folder / name).read_bytes() for name in os.listdir(folder) if "svshare" in name}
+    assert aside
+    sv.save(path, tensors_of(3), format=form, force=True)
+    assert not [name for name in os.listdir(folder) if "svshare" in name]
+    for name, octets in aside.items():
+        (folder / name).write_bytes(octets)
+    with pytest.raises(StorageError, match="Process 0 of the run '2' began when another checkpoint was at"):
+        sv.save_shards(path, shares[1], process=1, **options)
+    assert sv.load(folder)["bias"][0] == 3
+
+
+@each_format
+def test_a_share_whose_data_file_is_lost_is_not_committed(form: str, tmp_path: Path) -> None:
+    path, folder = place(tmp_path, form)
+    shares = shares_of(form, 1, 2)
+    for process in range(2):
+        options: dict[str, Any] = {"run": "1", "commit": False, "format": form}
+        sv.save_shards(path, shares[process], process=process, num_processes=2, **options)
+    next(folder.glob("*00001-of-00002.svdata-*")).unlink()
+    with pytest.raises(MissingFile, match="00001-of-00002"):
+        sv.commit_shards(path, num_processes=2, run="1", format=form)
+    with pytest.raises(CheckpointNotFound):
+        sv.load(folder)
+
+
+@each_format
+def test_the_index_of_a_share_is_not_a_checkpoint(form: str, tmp_path: Path) -> None:
+    path, folder = place(tmp_path, form)
+    sv.save_shards(path, {"w": np.ones(3)}, process=0, num_processes=2, run="1", commit=False, format=form)
+    names = os.listdir(folder)
+    assert len(names) == 2
+    index = next(name for name in names if name.endswith(".svindex"))
+    for name in (index, index.removesuffix(".svindex")):
+        with pytest.raises((CheckpointNotFound, UnsupportedError)):
+            sv.load(folder / name)
+
+
+def test_a_format_that_holds_no_regions_refuses_them_before_anything_is_written(tmp_path: Path) -> None:
+    shard = sv.LocalShard(np.ones(2), (0,), (4,))
+    options: dict[str, Any] = {"process": 0, "num_processes": 2, "run": "1", "format": "safetensors"}
+    with pytest.raises(UnsupportedError, match=r"safetensors cannot hold the region \[0:2\] of 'w'. Give the whole"):
+        sv.save_shards(tmp_path / "ck", {"w": shard}, **options)
+    assert not os.listdir(tmp_path)
+
+
+def test_a_set_of_safetensors_is_replaced_only_with_force(tmp_path: Path) -> None:
+    path, _ = place(tmp_path, "safetensors")
+    save_all(path, shares_of("safetensors", 1, 2), "1", format="safetensors")
+    with pytest.raises(TargetExists, match="cannot do in one step"):
+        save_all(path, shares_of("safetensors", 2, 2), "2", format="safetensors")
+
+
+def test_a_copy_of_a_checkpoint_of_many_processes_is_not_taken_for_it(tmp_path: Path) -> None:
+    """The generation stays behind, so that a checkpoint which is copied over another one is another one."""
+    for form, path in PATHS.items():
+        source = tmp_path / form / path
+        source.parent.mkdir()
+        save_all(source, shares_of(form, 1, 2), "1", format=form)
+        sv.reshard(tmp_path / form if form != "torch" else source, tmp_path / f"{form}-copy", format="torch")
+        with sv.open_checkpoint(tmp_path / f"{form}-copy") as reader:
+            assert not reader.metadata.generation
+            assert "shardvar.generation" not in reader.metadata.user

@@ -23,7 +23,7 @@ from shardvar.checkpoint.locate import Location, find_in_other_formats
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.engine.arrays import ArraySource
 from shardvar.engine.files import FileTask
-from shardvar.engine.pool import BLOCK_NBYTES, WORKERS, Progress
+from shardvar.engine.pool import BLOCK_NBYTES, BUFFERS_NBYTES, PEAK_BLOCKS, WORKERS, Progress
 from shardvar.engine.write import JOURNAL, FileRunner, file_tasks, write_checkpoint
 from shardvar.errors import (
     ArgumentError,
@@ -48,8 +48,8 @@ _NO_OBJECTS: Mapping[str, Any] = MappingProxyType({})
 
 Partitions = Cut | dict[str, Cut] | None
 
-PEAK_NBYTES = 4 * WORKERS * BLOCK_NBYTES
-"""Each worker holds its block and at most three spans of that size while it fills one."""
+PEAK_NBYTES = min(PEAK_BLOCKS * WORKERS * BLOCK_NBYTES, BUFFERS_NBYTES)
+"""The most that the workers hold together: 64 MiB on two cores, 192 MiB on six and more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -32,6 +32,7 @@ from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable, integers_of_ranges
 from shardvar.engine.pool import (
     BLOCK_NBYTES,
+    BUFFERS_NBYTES,
     IN_FLIGHT_NBYTES,
     SMALL_NBYTES,
     WORKERS,
@@ -84,12 +85,13 @@ class Reading:
         return SMALL_NBYTES if self.traits is None else max(self.traits.small_nbytes, SMALL_NBYTES)
 
     def threads(self, nbytes: int) -> int:
-        """Return how many items of so many bytes are worked at: for a remote source, as many as memory allows.
+        """Return how many items of so many bytes are worked at: as many as there are cores, and as memory allows.
 
-        A request waits for its answer, so threads beyond the number of processors are of use.
+        A request to a remote source waits for its answer, so threads beyond the number of cores are of use there.
         """
+        cores = min(WORKERS, max(2, BUFFERS_NBYTES // max(nbytes, 1)))
         most = 0 if self.traits is None else min(self.traits.requests, IN_FLIGHT_NBYTES // max(nbytes, 1))
-        return max(WORKERS, most)
+        return max(cores, most)
 
     def run(self, function: Callable[[Work], Done], items: Iterable[Work], nbytes: int) -> list[Done]:
         """Return ``function`` of every item, of which none reads more than ``nbytes`` bytes."""

@@ -1,10 +1,10 @@
 """Blocks of bytes, the memory that holds them, and the threads that work through them.
 
 Payloads of any size are read and written a block at a time, by a bounded number of threads, a bounded number of blocks
-ahead. So memory is a matter of ``WORKERS`` and ``BLOCK_NBYTES``, and not of the checkpoint.
+ahead. So memory is a matter of ``WORKERS`` and ``BLOCK_NBYTES``, and not of the checkpoint nor, beyond
+``MOST_WORKERS``, of the machine.
 """
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +14,8 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+
+from shardvar.storage.cores import usable_cores
 
 Work = TypeVar("Work")
 Done = TypeVar("Done")
@@ -27,8 +29,28 @@ BLOCK_NBYTES = 4 << 20
 SMALL_NBYTES = 64 << 10
 """A read or write costs about as much as these bytes, so smaller ones are done together. A multiple of item sizes."""
 
-WORKERS = max(2, min(4, os.cpu_count() or 2))
-"""Enough to overlap checksums with reading and writing; every worker holds at most eight blocks."""
+PEAK_BLOCKS = 8
+"""Blocks that a worker holds at most: a batch of seven that are written together, and the one that it reads."""
+
+BUFFERS_NBYTES = 48 * BLOCK_NBYTES
+"""The most that all workers of a process hold, whatever the machine: 192 MiB, as a process is to stay within 256."""
+
+MOST_WORKERS = 12
+"""Threads of one process at most: each has room for four blocks, which most work takes. More cores are used by more
+processes, each of which works on a file."""
+
+
+def worker_count(cores: int) -> int:
+    """Return the number of threads for a number of cores: two at least, so that checksums overlap with the disk.
+
+    >>> [worker_count(cores) for cores in (1, 2, 8, 64)]
+    [2, 2, 8, 12]
+    """
+    return max(2, min(MOST_WORKERS, cores))
+
+
+WORKERS = worker_count(usable_cores())
+"""The threads of this process for work on a local disk. A remote storage may have more requests under way."""
 
 IN_FLIGHT_NBYTES = 16 * BLOCK_NBYTES
 """The bytes that requests to a remote storage have under way: at 100 MB/s, what comes in 0.7 s."""

@@ -30,6 +30,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "planning",
         "formats.protocol",
         "storage.protocol",
+        "storage.cores",
         "wire.crc",
         "wire.strings",
     ),

@@ -36,6 +36,7 @@ from shardvar.errors import (
     WorkerLost,
 )
 from shardvar.forks import new_lock
+from shardvar.formats.files import open_below
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import EntryTable
@@ -171,7 +172,7 @@ def portions(nbytes: Ints) -> Iterator[Ints]:
 def _stamp(opening: Opening, name: str) -> str:
     """The stamp of a file; empty for one that cannot be opened, which the task that reads it reports."""
     try:
-        file = opening.found.storage.open(name)
+        file = open_below(opening.found.storage, name)
     except (CheckpointError, StorageError):
         return ""
     file.close()

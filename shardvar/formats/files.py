@@ -58,6 +58,14 @@ def read_beginning(storage: Storage, name: str, nbytes: int) -> bytes:
         return b""
 
 
+def open_below(root: Storage, path: str) -> ReadableFile:
+    """Open a file in a folder, or in one below it, by its path with "/"."""
+    *steps, last = path.split("/")
+    for step in steps:
+        root = root.folder(step)
+    return root.open(last)
+
+
 def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
     """Return True if another file than the open ``file`` has that name now; a missing file was not replaced."""
     return storage.stamp(name) not in (None, file.stamp)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.checkpoint import executors
 from shardvar.checkpoint.executors import check_version, run_tasks
+from shardvar.checkpoint.locate import find_checkpoint
 from shardvar.cli import main
 from shardvar.engine.files import FileTask, run_task
 from shardvar.engine.subtasks import restore_rows, shrink_task
@@ -189,6 +190,25 @@ def test_a_worker_refuses_files_that_are_not_those_of_the_plan(
     with pytest.raises(CorruptCheckpoint, match=r"source\.svdata-.* is another file here, or was replaced"):
         sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(3), executor=threads)
     assert not list(tmp_path.glob("out*"))
+
+
+def test_a_worker_refuses_a_replaced_file_of_a_folder_below_the_checkpoint(tmp_path: Path) -> None:
+    """The files of arrays of Zarr lie in folders of their own."""
+    sv.save(tmp_path / "model.zarr", {"w": np.arange(6.0)})
+    found = find_checkpoint(tmp_path / "model.zarr")
+    source = found.open()
+    (entries,) = source.index.scan()
+    payloads = executors.Payloads.of(executors.Opening(found), source, entries)
+    source.close()
+    with payloads.opened(sv.__version__):
+        pass
+    (name,) = {name for name, _ in payloads.files.values()}
+    (tmp_path / "model.zarr" / name).write_bytes((tmp_path / "model.zarr" / name).read_bytes() + b"x")
+    with (
+        pytest.raises(CorruptCheckpoint, match="is another file here, or was replaced"),
+        payloads.opened(sv.__version__),
+    ):
+        pass
 
 
 def test_what_cannot_be_submitted_to_is_refused_before_anything_is_written(source: Path, tmp_path: Path) -> None:

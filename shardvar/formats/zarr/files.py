@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shardvar.errors import InvalidCheckpoint
+from shardvar.formats.files import open_below
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.damage import DISTRUST
 
@@ -54,11 +55,7 @@ class Tree:
 
     def open(self, name: str) -> ReadableFile:
         """Open a file; ``InvalidCheckpoint`` if its path leads out of the folder."""
-        *steps, last = name.split("/")
-        folder = self.root
-        for step in steps:
-            folder = folder.folder(step)
-        return folder.open(last)
+        return open_below(self.root, name)
 
 
 def check_inside(path: str) -> None:

@@ -189,5 +189,5 @@ def test_the_bytes_under_way_are_bounded() -> None:
     """Small reads use all requests, blocks fewer; on a disk the processors decide."""
     on_disk, in_bucket = (Reading(Evidence(SimpleNamespace(traits=traits), None)) for traits in (None, TRAITS))  # type: ignore[arg-type]
     sizes = [1, 1 << 20, BLOCK_NBYTES, 1 << 30]
-    assert [on_disk.threads(nbytes) for nbytes in sizes] == [WORKERS] * 4
-    assert [in_bucket.threads(nbytes) for nbytes in sizes] == [64, 64, IN_FLIGHT_NBYTES // BLOCK_NBYTES, WORKERS]
+    assert [on_disk.threads(nbytes) for nbytes in sizes] == [WORKERS, WORKERS, WORKERS, 2]
+    assert [in_bucket.threads(nbytes) for nbytes in sizes] == [64, 64, IN_FLIGHT_NBYTES // BLOCK_NBYTES, 2]

@@ -2,11 +2,15 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from shardvar.checkpoint.writing import PEAK_NBYTES
-from shardvar.engine.pool import BLOCK_NBYTES, MOST_WORKERS, PEAK_BLOCKS, WORKERS, worker_count
+from shardvar.engine import pieces
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.pieces import Reading
+from shardvar.engine.pool import BLOCK_NBYTES, BUFFERS_NBYTES, MOST_WORKERS, PEAK_BLOCKS, WORKERS, worker_count
 from shardvar.storage.cores import usable_cores
 
 V2 = {"proc/self/cgroup": "0::/jobs/mine\n"}
@@ -52,12 +56,18 @@ def test_without_affinity_the_cores_of_the_machine_count(tmp_path: Path, monkeyp
     assert usable_cores(str(tmp_path)) == 64
 
 
-def test_memory_is_bounded_whatever_the_machine_has() -> None:
-    """docs/performance.md: at most four blocks of 4 MiB for each of at most 12 threads."""
+def test_memory_is_bounded_whatever_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/performance.md: at most eight blocks of 4 MiB for each of at most 12 threads, and at most 192 MiB."""
     counts = [worker_count(cores) for cores in range(1, 5000)]
     assert min(counts) == 2
     assert counts == sorted(counts)
     assert max(counts) == MOST_WORKERS
     assert all(counts[cores - 1] == cores for cores in range(2, MOST_WORKERS))
-    assert MOST_WORKERS * PEAK_BLOCKS * BLOCK_NBYTES == 192 << 20
-    assert PEAK_NBYTES == WORKERS * PEAK_BLOCKS * BLOCK_NBYTES
+    assert BUFFERS_NBYTES == 192 << 20
+    assert min(WORKERS * PEAK_BLOCKS * BLOCK_NBYTES, BUFFERS_NBYTES) == PEAK_NBYTES
+    monkeypatch.setattr(pieces, "WORKERS", MOST_WORKERS)
+    reading = Reading(Evidence(SimpleNamespace(), None))  # type: ignore[arg-type]
+    for blocks in range(1, PEAK_BLOCKS + 1):
+        threads = reading.threads(blocks * BLOCK_NBYTES)
+        assert threads * blocks * BLOCK_NBYTES <= BUFFERS_NBYTES
+        assert threads == MOST_WORKERS or (threads + 1) * blocks * BLOCK_NBYTES > BUFFERS_NBYTES

@@ -29,8 +29,8 @@ and the shape of the encoded bytes, and has these methods:
     dequantized() -> Source           the same checkpoint with the numbers of such keys in their place
     objects(keys, form) -> Mapping[str, bytes]
                                       the objects among the keys, each in bytes that a ``Sink`` of the format of that
-                                      name writes as they are (``Metadata.objects``); compares their checksums. Without
-                                      those that the source cannot give so. ``reshard`` calls it
+                                      name takes (``Metadata.objects``); compares their checksums. Without those that
+                                      the source cannot give so. ``reshard`` calls it
 
 A source that decodes slowly may have these methods, which the engine calls if they exist:
 

@@ -1,7 +1,8 @@
 """Pickles, written: plain values, names, calls, instances and references, the same bytes for the same value.
 
     value                               opcodes
-    None, bool, int, float, str, bytes  one opcode each
+    None, bool, int, float, str         one opcode each
+    bytes                               one opcode; in protocol 2 a call
     tuple, list, dict                   the items, then the opcode that collects them
     ``Global(name)``                    GLOBAL: the name is imported
     ``Call(name, args)``                GLOBAL, the arguments, REDUCE: the name is called
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from shardvar.wire.inert import Global, Reference
+from shardvar.wire.inert import ENCODE, Global, Reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,11 @@ class _Writer:
 
     def push_bytes(self, octets: bytes) -> None:
         """Add the opcodes that push bytes."""
-        self.parts.append(b"B" + struct.pack("<L", len(octets)) + octets)
-        self.number()
+        if self.numbers_all:
+            self.parts.append(b"B" + struct.pack("<L", len(octets)) + octets)
+            self.number()
+        else:  # as Python writes them in protocol 2, which has no opcode for bytes
+            self.push_call(Call(ENCODE, (octets.decode("latin1"), "latin1")))
 
     def push_tuple(self, items: tuple[Any, ...]) -> None:
         """Add the opcodes that push a tuple."""

@@ -1,5 +1,8 @@
 """Files of torch.save that shardvar writes; ``spec_tests/peers`` lets torch itself read them."""
 
+import codecs
+import math
+import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,11 +16,11 @@ import shardvar as sv
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.torch.archive import open_archive
 from shardvar.formats.torch.dtypes import DTYPES
-from shardvar.formats.torch.packing import tensor_call
+from shardvar.formats.torch.packing import build_frame, records_of, tensor_call
 from shardvar.formats.torch.pt_sink import plan_saved
-from shardvar.formats.torch.tensors import tensor_of
+from shardvar.formats.torch.tensors import literal_of, tensor_of, value_of
 from shardvar.wire.inert import Node
-from shardvar.wire.opcode_writer import build_pickle
+from shardvar.wire.opcode_writer import Call, build_pickle
 from shardvar.wire.pickle import parse_pickle
 from spec_tests.helpers.format_protocol import GOLDEN
 
@@ -44,6 +47,51 @@ def test_a_file_has_the_tensors_under_their_own_keys(tmp_path: Path) -> None:
     for key, array in TENSORS.items():
         assert np.array_equal(loaded[key], array) and loaded[key].dtype == array.dtype
     assert sv.verify(tmp_path / "x.pt").ok
+
+
+class _Inert(pickle.Unpickler):
+    """Python's own reader of pickles, with None in the place of every tensor."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return codecs.encode if (module, name) == ("_codecs", "encode") else lambda *_: None
+
+    def persistent_load(self, pid: Any) -> None:
+        return None
+
+
+def test_plain_objects_of_a_distributed_checkpoint_are_values_of_the_file(tmp_path: Path) -> None:
+    """As Python's pickle gives them back; others are refused by name before anything is written."""
+    source = GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt"
+    sv.reshard(source, tmp_path / "x.pt")
+    assert sv.diff(source, tmp_path / "x.pt").equal
+    with zipfile.ZipFile(tmp_path / "x.pt") as archive:
+        values = _Inert(archive.open("archive/data.pkl")).load()
+    assert values["epoch"] == 3 and values["name"] == "naïve ✓" and values["raw"] == b"\x00\xff"
+    assert values["optim.groups.0.betas"] == (0.9, 0.99) and values["nothing"] is None and values["big"] == 2**70
+    assert "model.weight" not in values or values["model.weight"] is None
+    save_values(tmp_path / "set.pt", {"kept": -math.inf, "seen": Call("builtins.set", ([1, 2],))})
+    with pytest.raises(UnsupportedError, match=r"cannot hold 'seen' \(string\)"):
+        sv.reshard(tmp_path / "set.pt", tmp_path / "y.pt")
+    assert not (tmp_path / "y.pt").exists()
+    # Without a tensor, a file is its frame alone.
+    sv.reshard(tmp_path / "set.pt", tmp_path / "y.pt", filter="kept")
+    assert sv.load(tmp_path / "y.pt")["kept"][()] == b"-inf"
+
+
+def save_values(path: Path, values: dict[str, Any]) -> None:
+    path.write_bytes(b"".join(octets for _, octets in build_frame(records_of(build_pickle(values), []), [])))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+        lambda inner: st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=8,
+    )
+)
+def test_an_object_is_the_same_after_its_literal_and_after_its_pickle(value: Any) -> None:
+    assert value_of(literal_of(value)) == value
+    assert repr(pickle.loads(build_pickle(value))) == repr(value)
 
 
 def test_pythons_zipfile_reads_the_file_and_agrees_with_every_checksum(tmp_path: Path) -> None:

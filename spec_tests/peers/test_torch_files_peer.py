@@ -58,6 +58,23 @@ def test_an_empty_file_is_an_empty_state_dict(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "x.pt", weights_only=True) == {}
 
 
+def test_plain_objects_are_loaded_with_weights_only(tmp_path: Path) -> None:
+    values = {
+        "step": 7,
+        "best": float("-inf"),
+        "betas": (0.9, 0.99),
+        "raw": b"\x00\xff",
+        "none": None,
+        "tags": ["a"],
+    }
+    torch.save({"state": values, "w": torch.ones(3)}, tmp_path / "a.pt")
+    sv.reshard(tmp_path / "a.pt", tmp_path / "distributed", format="torch")
+    sv.reshard(tmp_path / "distributed", tmp_path / "b.pt")
+    loaded = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert torch.equal(loaded.pop("w"), torch.ones(3))
+    assert loaded == {f"state.{key}": value for key, value in values.items()}
+
+
 def test_many_tensors_need_the_wide_directory_and_are_loaded(tmp_path: Path) -> None:
     """Zip counts members in 16 bits, and in 64 bits beyond."""
     written = {f"t{number}": np.array([number]) for number in range(1 << 16)}

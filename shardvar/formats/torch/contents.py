@@ -12,13 +12,12 @@ from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import Record
 from shardvar.formats.torch.item_frame import object_item
-from shardvar.formats.torch.items import View, read_view
+from shardvar.formats.torch.items import View, literal_in, read_view
 from shardvar.formats.torch.source import TorchSource
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
-from shardvar.wire import strings
 from shardvar.wire.crc import CRC32
 
 _BLOCK_NBYTES = 1 << 22
@@ -84,8 +83,7 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
 
 def _items(objects: Mapping[str, bytes], keys: Collection[str]) -> dict[str, bytes]:
     """Return the objects among keys as items of a distributed checkpoint, but for those that are not plain values."""
-    literals = {key: bytes(strings.decode(objects[key], ())[()]).decode("utf-8", "surrogatepass") for key in objects}
-    items = {key: object_item(literal) for key, literal in literals.items() if key in keys}
+    items = {key: object_item(literal_in(payload)) for key, payload in objects.items() if key in keys}
     return {key: item for key, item in items.items() if item is not None}
 
 

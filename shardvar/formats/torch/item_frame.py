@@ -6,13 +6,13 @@ Tensors of one dtype and one shape have one frame, so it is made once for all of
 elements, and is its pickle in an archive.
 """
 
-import ast
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 from shardvar.formats.torch.packing import build_frame, records_of, tensor_call
+from shardvar.formats.torch.tensors import value_of
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.wire.opcode_writer import build_pickle
 from shardvar.wire.zip import CENTRAL, plan_padding
@@ -73,8 +73,8 @@ def object_item(literal: str) -> bytes | None:
     (False, True)
     """
     try:
-        pickle = build_pickle(ast.literal_eval(literal))
-    except (ValueError, SyntaxError, KeyError):  # a call, such as that of a set, or infinity
+        pickle = build_pickle(value_of(literal))
+    except ValueError:
         return None
     return b"".join(octets for _, octets in build_frame(records_of(pickle, []), []))
 

@@ -82,6 +82,11 @@ def payload_of(value: Any) -> bytes:
     return strings.encode(literal)
 
 
+def literal_in(payload: bytes) -> str:
+    """Return the literal of an object, of which this is the payload."""
+    return bytes(strings.decode(payload, ())[()]).decode("utf-8", "surrogatepass")
+
+
 def read_view(view: View, file: memoryview, start: int, buffer: memoryview) -> None:
     """Fill ``buffer`` with a part of a payload, from byte ``start`` of it on; compare the CRC with its last byte.
 

@@ -1,12 +1,14 @@
 """Writing a file that ``torch.load`` reads, also with ``weights_only=True`` and ``mmap=True``: a dict of tensors.
 
 Keys are those of the dict: dots in them separate nothing. Each tensor is whole, contiguous, and has its own storage.
+Plain objects, such as steps and parameter groups, are values of the dict too, after the tensors.
 The same tensors make the same bytes. ``packing`` describes the file.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from shardvar.formats.files import discard_files, put_in_place, remove_unnamed, 
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.torch.names import SAVED_SUFFIXES, find_ranks, set_of
 from shardvar.formats.torch.packing import PackedRecord, build_frame, plan_starts, records_of, tensor_call
+from shardvar.formats.torch.tensors import value_of
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.planning.capabilities import Capabilities, check_holds
@@ -29,6 +32,8 @@ from shardvar.wire.opcode_writer import build_pickle
 class SavedWriter:
     """The frame and the checksums of a file."""
 
+    objects: Mapping[str, Any]
+    """The objects beside the tensors: plain values."""
     run_nbytes: int = 0
     """0: a record has one checksum, and its runs have none."""
 
@@ -43,7 +48,7 @@ class SavedWriter:
 
     def frame(self, slices: SliceTable, start: Ints, checksums: FileChecksums) -> Sequence[tuple[int, bytes]]:
         """Return the headers of all records, the pickle, the directory and the end records."""
-        return [*build_frame(_records(slices), checksums.payload.tolist())]
+        return [*build_frame(_records(slices, self.objects), checksums.payload.tolist())]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,13 +63,14 @@ class SavedSink:
     """Its temporary name, as the only item."""
     start: Ints
     """[m] the first byte of each payload, in bytes of the file."""
-    writer: SavedWriter = SavedWriter()
+    writer: SavedWriter
     """The frame and the checksums of the file."""
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the finished file in place."""
         # Without slices no file was written: its bytes are the frame alone.
-        empty = None if checksums else _join(build_frame(records_of(build_pickle({}), []), []))
+        alone = records_of(build_pickle({**self.writer.objects}), [])
+        empty = None if checksums else _join(build_frame(alone, []))
         # The rename is the commit. What earlier writers left is removed only after it.
         put_in_place(self.storage, [], (self.asides[0], self.name), empty, tidy=self._tidy)
 
@@ -77,9 +83,14 @@ class SavedSink:
 
 
 def plan_saved(
-    storage: Storage, name: str, assignment: Assignment, capabilities: Capabilities, generation: str
+    storage: Storage,
+    name: str,
+    assignment: Assignment,
+    objects: Mapping[str, bytes],
+    capabilities: Capabilities,
+    generation: str,
 ) -> SavedSink:
-    """Lay the assigned tensors out; ``UnsupportedError`` if the format cannot hold them."""
+    """Lay the tensors out, and the objects with these literals; ``UnsupportedError`` if the format cannot hold them."""
     slices, file = assignment.slices, file_name(name)
     check_holds(slices, capabilities, "pt")
     if assignment.num_files > 1:
@@ -91,13 +102,14 @@ def plan_saved(
     if name not in storage.names() and find_ranks(storage.names(), name):
         cause = f"{storage.path} has files of single ranks of {name}, which are read and not written."
         raise UnsupportedError(cause, "Choose another name.")
-    records = _records(slices)
+    writer = SavedWriter({key: value_of(literal.decode("utf-8", "surrogatepass")) for key, literal in objects.items()})
+    records = _records(slices, writer.objects)
     if records[0].nbytes > MAX_PICKLE_NBYTES:
         cause = f"The pickle of {len(slices)} tensors has {records[0].nbytes} bytes, more than {MAX_PICKLE_NBYTES}"
         raise UnsupportedError(f"{cause} (MAX_PICKLE_NBYTES).", "Choose the format safetensors.")
     placed = zip(records, plan_starts(records), strict=True)
     starts = [start for record, start in placed if record.content is None]
-    return SavedSink(storage, file, [f"{file}.{generation}.tmp"], np.array(starts, dtype=np.int64))
+    return SavedSink(storage, file, [f"{file}.{generation}.tmp"], np.array(starts, dtype=np.int64), writer)
 
 
 def remove_saved(storage: Storage, name: str) -> None:
@@ -118,14 +130,14 @@ def file_name(name: str) -> str:
     return name if name.endswith(SAVED_SUFFIXES) else f"{name}.pt"
 
 
-def _records(slices: SliceTable) -> list[PackedRecord]:
-    """Return the records of the file that holds these tensors."""
+def _records(slices: SliceTable, objects: Mapping[str, Any]) -> list[PackedRecord]:
+    """Return the records of the file that holds these tensors and objects."""
     tensors, rows = slices.tensors, slices.tensor.tolist()
     calls = {
         tensors.keys[row]: tensor_call(tensors.dtype(row), tensors.shape(row), number)
         for number, row in enumerate(rows)
     }
-    return records_of(build_pickle(calls), slices.nbytes.tolist())
+    return records_of(build_pickle({**calls, **objects}), slices.nbytes.tolist())
 
 
 def _join(ranges: Iterator[tuple[int, bytes]]) -> bytes:

@@ -39,8 +39,8 @@ class SavedFormat:
     def create(
         self, storage: Storage, name: str, assignment: Assignment, metadata: Metadata, generation: str
     ) -> SavedSink:
-        """Lay out a file. The metadata are dropped: a state dict has no place for them."""
-        return plan_saved(storage, name, assignment, self.capabilities, generation)
+        """Lay out a file. Of the metadata, objects are kept: a state dict has no place for the rest."""
+        return plan_saved(storage, name, assignment, metadata.objects, self.capabilities, generation)
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the file."""

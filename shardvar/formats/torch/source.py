@@ -3,10 +3,14 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from shardvar.errors import prefix_errors
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
-from shardvar.formats.torch.items import View, read_view
+from shardvar.formats.torch.item_frame import object_item
+from shardvar.formats.torch.items import View, literal_in, read_view
+from shardvar.layout.dtypes import STRING, code
 from shardvar.planning.index import EntryTable, Index
 from shardvar.storage.protocol import Traits
 from shardvar.wire.crc import CRC32, Checksum
@@ -73,5 +77,18 @@ class TorchSource:
         return self.is_covered(key)
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
-        """Return the objects among keys as a distributed checkpoint holds them; none for any other format."""
-        return self.carry(keys) if form == "torch" else {}
+        """Return the objects among keys as the items of a distributed checkpoint, or for a file as their literals."""
+        if form == "torch":
+            return self.carry(keys)
+        return _plain(self, keys) if form == "pt" else {}
+
+
+def _plain(source: TorchSource, keys: Collection[str]) -> dict[str, bytes]:
+    """Return the literals of the objects among keys, but for those that are not plain values."""
+    found = {}
+    for entries in source.index.scan():
+        for row in np.flatnonzero(entries.slices.codes() == code(STRING)).tolist():
+            key, literal = entries.slices.key(row), literal_in(source.payloads[int(entries.start[row])])
+            if key in keys and object_item(literal) is not None:
+                found[key] = literal.encode("utf-8", "surrogatepass")
+    return found

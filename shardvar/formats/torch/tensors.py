@@ -15,6 +15,7 @@ An object is anything else. Plain ones (None, numbers, text, bytes, and lists, t
 their Python literal; an object of any other class is refused, and the error names the class.
 """
 
+import ast
 from dataclasses import dataclass
 from typing import Any
 
@@ -225,6 +226,25 @@ def literal_of(value: Any) -> str:
             cause = f"It is an object of more than {_MAX_TEXT} characters, or nested deeper than {_MAX_DEPTH}."
             raise UnsupportedError(cause, "Save large data as tensors.")
     return "".join(parts)
+
+
+def value_of(literal: str) -> Any:
+    """Return the object that has a literal; ``ValueError`` if a part of it is a call, such as that of a set.
+
+    Law: ``literal_of(value_of(literal)) == literal``.
+
+    >>> value_of("{'best': (inf, None)}")
+    {'best': (inf, None)}
+    """
+    # Python writes infinity and NaN as names.
+    return ast.literal_eval(_Floats().visit(ast.parse(literal, mode="eval")))
+
+
+class _Floats(ast.NodeTransformer):
+    """Put numbers in the place of the names ``inf`` and ``nan``."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(float(node.id)) if node.id in ("inf", "nan") else node
 
 
 def _written(item: Any, depth: int, left: list[tuple[Any, int]]) -> str:

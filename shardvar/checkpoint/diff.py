@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from shardvar.checkpoint.products import Products
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names, select_keys
 from shardvar.checkpoint.tolerance import Tolerance
-from shardvar.engine.pool import BLOCK_NBYTES, Progress, run_ahead
+from shardvar.engine.pool import BLOCK_NBYTES, Progress, map_ahead, run_ahead
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import ITEMSIZES, Array
 
@@ -184,25 +184,28 @@ class _Walk:
         # Blocks of equally many elements on both sides, of which the larger fills 4 MiB. Variants count bytes.
         itemsize = max(1, int(ITEMSIZES[a.codes[row]]), int(ITEMSIZES[b.codes[other]]))
         count = BLOCK_NBYTES // itemsize
-        total, start = Difference(), 0
+        total, are_numbers = Difference(), is_number(a.dtype(row))
+
+        def compare(pair: _Pair) -> tuple[_Pair, Difference]:
+            return pair, self._compare(row, pair.a[: pair.shared], pair.b[: pair.shared], pair.start)
+
+        pairs = _together(run_ahead(self.a.stream(row, count)), run_ahead(self.b.stream(other, count)))
         try:
-            for x, y in _together(run_ahead(self.a.stream(row, count)), run_ahead(self.b.stream(other, count))):
-                # Two variants may differ in length. The bytes that only one of them has differ.
-                shared, longer = sorted((len(x), len(y)))
-                found = self._compare(row, x[:shared], y[:shared], start)
+            # Comparing takes longer than reading, so several threads do it.
+            for pair, found in map_ahead(compare, pairs):
                 if found.count and not total.count:
-                    total = Difference(products=self._products_before(row, count, start))
-                elif total.count and not found.count and is_number(a.dtype(row)):
-                    found = Difference(products=products_of_same(x))
+                    total = Difference(products=self._products_before(row, count, pair.start))
+                elif total.count and not found.count and are_numbers:
+                    found = Difference(products=products_of_same(pair.a))
                 total = total.merge(found)
-                if shared < longer:
-                    total = total.merge(Difference(longer - shared, start + shared))
-                start += longer
-                self.progress(x.nbytes + y.nbytes)
+                longer = max(len(pair.a), len(pair.b))
+                if pair.shared < longer:
+                    total = total.merge(Difference(longer - pair.shared, pair.start + pair.shared))
+                self.progress(pair.a.nbytes + pair.b.nbytes)
         except _SideError as error:
             self.fail(self._name(row), error.side, error.error)
         else:
-            self._note(row, other, total if is_number(a.dtype(row)) else only_bytes(total, a.dtype(row)))
+            self._note(row, other, total if are_numbers else only_bytes(total, a.dtype(row)))
 
     def _products_before(self, row: int, count: int, stop: int) -> Products:
         """The products of the elements before ``stop``, which are the same on both sides.
@@ -306,15 +309,34 @@ class _SideError(Exception):
         self.side, self.error = side, error
 
 
-def _together(a: Iterator[Array], b: Iterator[Array]) -> Iterator[tuple[Array, Array]]:
+class _Pair(NamedTuple):
+    """The blocks of two streams that begin at the same element."""
+
+    a: Array
+    """That of the first."""
+    b: Array
+    """That of the second."""
+    start: int
+    """The flat index of the first element."""
+
+    @property
+    def shared(self) -> int:
+        """Elements that both have. Two variants may differ in length, and the bytes that one alone has differ."""
+        return min(len(self.a), len(self.b))
+
+
+def _together(a: Iterator[Array], b: Iterator[Array]) -> Iterator[_Pair]:
     """The blocks of two streams in pairs; one that ends first goes on as empty blocks. Both are drawn to their ends."""
+    start = 0
     while True:
         x, y = _next("a", a), _next("b", b)
         if x is None and y is None:
             return
         some = y if x is None else x
         nothing = np.zeros(0, np.uint8 if some is None else some.dtype)
-        yield nothing if x is None else x, nothing if y is None else y
+        pair = _Pair(nothing if x is None else x, nothing if y is None else y, start)
+        yield pair
+        start += max(len(pair.a), len(pair.b))
 
 
 def _next(side: str, stream: Iterator[Array]) -> Array | None:

@@ -198,7 +198,7 @@ class _Leaf(NamedTuple):
 
     tensor: int
     """The tensor's number."""
-    data: bytes
+    data: bytes | memoryview
     """Its bytes."""
 
 
@@ -250,10 +250,17 @@ class _Walk:
             try:
                 for array in self.blocks.stream(row, count):
                     self.progress(array.nbytes)
-                    data = rest + bytes(_data(array))
-                    whole = len(data) // LEAF_NBYTES * LEAF_NBYTES
-                    yield from (_Leaf(row, data[at : at + LEAF_NBYTES]) for at in range(0, whole, LEAF_NBYTES))
-                    rest = data[whole:]
+                    data, begin = _data(array), 0
+                    # Copied only where a leaf lies in two blocks: a copy of all would take longer than the reading.
+                    if rest:
+                        begin = min(LEAF_NBYTES - len(rest), len(data))
+                        rest += data[:begin]
+                        if len(rest) < LEAF_NBYTES:
+                            continue
+                        yield _Leaf(row, rest)
+                    stop = begin + (len(data) - begin) // LEAF_NBYTES * LEAF_NBYTES
+                    yield from (_Leaf(row, data[at : at + LEAF_NBYTES]) for at in range(begin, stop, LEAF_NBYTES))
+                    rest = bytes(data[stop:])
                 if rest:
                     yield _Leaf(row, rest)
             except READ_ERRORS as error:

@@ -123,6 +123,29 @@ def run_ahead(items: Iterator[Work]) -> Iterator[Work]:
             yield cast(Work, item)
 
 
+def map_ahead(function: Callable[[Work], Done], items: Iterable[Work]) -> Iterator[Done]:
+    """Yield ``function`` of every item, in order, by threads that are at most a few items ahead of the caller.
+
+    An error of an item comes in its place, and what threads have not begun then is dropped.
+    """
+    if getattr(_local, "is_alone", False):
+        yield from map(function, items)
+        return
+    pending: deque[Future[Done]] = deque()
+    with ThreadPoolExecutor(WORKERS) as executor:
+        try:
+            for item in items:
+                pending.append(executor.submit(function, item))
+                # One more than there are threads, so that none waits while the caller uses what it was given.
+                if len(pending) > WORKERS:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
 def run_in_order(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Done]:
     """Return ``function`` of every item, one after the other in this thread."""
     return [function(item) for item in items]

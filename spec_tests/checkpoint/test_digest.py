@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint.digest import LEAF_NBYTES, digest_array
+from shardvar.checkpoint.digest import LEAF_NBYTES, digest, digest_array
 from shardvar.checkpoint.manifest import decode_manifest, encode_manifest, read_manifest, write_manifest
 from shardvar.cli import main
 from shardvar.errors import CorruptCheckpoint, MalformedCheckpoint, TargetExists
@@ -243,3 +243,11 @@ def test_the_command_prints_a_line_for_each_tensor_and_one_for_all(
     assert "differs: 'b'" in capsys.readouterr().out
     assert main(["digest", str(tmp_path / "m"), "--force"]) == 2
     assert main(["digest", str(damaged(tmp_path / "d", "shardvar"))]) == 3
+
+
+@pytest.mark.parametrize("shape", [(5, 1_000_003), (2, (4 << 20) + 1000)], ids=str)
+def test_leaves_that_lie_in_two_blocks_are_those_of_the_array(shape: tuple[int, int], tmp_path: Path) -> None:
+    """Of blocks that end within a leaf, and of one that does not fill the leaf that another one began."""
+    table = np.resize(np.arange(251, dtype=np.uint8), shape)
+    sv.save(tmp_path / "model", {"t": table}, partition=2)
+    assert digest(tmp_path / "model").tensors == {"t": digest_array("t", table)}

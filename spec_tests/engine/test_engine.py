@@ -5,6 +5,7 @@ are there for large ones: blocks, runs, boxes that are halved, batches that are 
 """
 
 import pkgutil
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from shardvar.checkpoint.save import source_of
 from shardvar.engine import units
 from shardvar.engine.evidence import Evidence, ReadTable, check_entry
 from shardvar.engine.moves import lower
-from shardvar.engine.pool import WORKERS, run_all
+from shardvar.engine.pool import WORKERS, in_this_thread, map_ahead, run_all
 from shardvar.engine.units import Unit, place_of_unit, plan_units
 from shardvar.errors import CheckpointError, CorruptCheckpoint, IncompleteCheckpoint, InvalidCheckpoint, StorageError
 from shardvar.layout import Region
@@ -507,6 +508,32 @@ def test_only_a_bounded_number_of_pieces_is_drawn_ahead() -> None:
         return n
 
     assert len(run_all(work, items())) == 1000
+
+
+def test_work_ahead_of_its_caller_comes_in_order_with_errors_in_their_places() -> None:
+    """At most a thread's worth of items and one more are drawn ahead; a task that is itself a thread starts none."""
+    drawn = 0
+
+    def items() -> Iterator[int]:
+        nonlocal drawn
+        while drawn < 100:
+            drawn += 1
+            yield drawn
+
+    def work(n: int) -> int:
+        if n == 50:
+            raise StorageError("No.")
+        return -n
+
+    found = []
+    with pytest.raises(StorageError):
+        for result in map_ahead(work, items()):
+            found.append(result)
+            assert drawn <= len(found) + WORKERS + 1
+    assert found == [-n for n in range(1, 50)]
+    with in_this_thread():
+        threads = list(map_ahead(lambda _: threading.get_ident(), range(3)))
+    assert threads == [threading.get_ident()] * 3
 
 
 def test_a_plan_between_tables_of_different_rank_is_carried_out() -> None:

@@ -41,8 +41,8 @@ def measure(setting: Setting) -> Iterator[Figure]:
     """The figures of conversions and comparisons."""
     place, nbytes = setting.quiet, setting.sizes.reshard_nbytes // 2
     size = f"{nbytes / GIB:g} GiB"
-    if not place.has_room_for(3 * nbytes):
-        yield skipped(f"conversions of {size}", "reshard", f"no room for {3 * nbytes / GIB:g} GiB in {place.name}")
+    if not place.has_room_for(4 * nbytes):
+        yield skipped(f"conversions of {size}", "reshard", f"no room for {4 * nbytes / GIB:g} GiB in {place.name}")
         return
     source, target = place.room("source"), place.room("target")
     call(write_matrices, str(source), nbytes)
@@ -53,8 +53,9 @@ def measure(setting: Setting) -> Iterator[Figure]:
     place.room("target")
     ours, theirs = Run(partial(sv.digest, source / "a")), Run(partial(sv.verify, source / "a"))
     yield setting.ratio(f"digest {size}", "verify", place, ours, theirs, DIGEST_TARGET)
-    ours, theirs = Run(partial(sv.diff, source / "a", source / "b")), Run(partial(load_both, source))
-    yield setting.ratio(f"diff of 2 x {size}, equal", "load both", place, ours, theirs, DIFF_TARGET)
+    for other, name in (("b", "equal"), ("c", "every value differs")):
+        ours, theirs = Run(partial(sv.diff, source / "a", source / other)), Run(partial(load_both, source))
+        yield setting.ratio(f"diff of 2 x {size}, {name}", "load both", place, ours, theirs, DIFF_TARGET)
     place.room("source")
     yield from _peaks(setting)
 
@@ -78,12 +79,13 @@ def load_both(source: Path) -> int:
 
 
 def write_matrices(room: str, nbytes: int) -> None:
-    """Two equal checkpoints of random matrices."""
+    """Two equal checkpoints of random matrices, and a third one that differs from them everywhere."""
     rng = np.random.default_rng(0)
     count = nbytes // (4 * SIDE * SIDE)
     state = {f"layers.{row}.weight": rng.standard_normal((SIDE, SIDE), np.float32) for row in range(count)}
     for name in "ab":
         sv.save(Path(room, name), state)
+    sv.save(Path(room, "c"), {key: matrix[::-1] for key, matrix in state.items()})
 
 
 def peak_of(verb: str, room: str) -> int:

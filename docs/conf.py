@@ -56,6 +56,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"shardvar {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["filter.js"]
 html_copy_source = False
 html_show_sourcelink = False
 # The bar on the left lists the pages of a folder. Pages beside this file need no such bar.
@@ -139,6 +140,8 @@ def show_signature_as_written(
     if what == "method" and node.args.args and node.args.args[0].arg in ("self", "cls"):
         del node.args.args[0]
     shown = [ast.unparse(node.args), ast.unparse(node.returns) if node.returns else ""]
+    # The alias of a string or a path has the name of pathlib's class.
+    shown = [re.sub(r"\bPath\b", "PathLike", text) for text in shown]
     arguments, result = (text.replace("npt.", "").replace("np.", "numpy.") for text in shown)
     return f"({arguments})", result
 

@@ -1,0 +1,54 @@
+"""The filter of the site's long tables, docs/_static/filter.js, on a page of the site's structure."""
+
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+
+from spec_tests.helpers import paths
+
+PAGE = """<!doctype html><meta charset="utf-8"><article><section><h1>Specification</h1>
+<section id="one"><h2>RFC 000</h2><table><tbody><tr><td>R-DIV-1 contiguous</td></tr>
+<tr><td>R-DIV-2 <b>even</b></td></tr>
+</tbody></table></section>
+<section id="two"><h2>RFC 001</h2><table><tbody><tr><td>R-POLICY-1</td></tr></tbody></table></section>
+<section id="prose"><h2>Breaches</h2><p>text</p></section></section></article><script src="filter.js"></script>"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a page that is filtered, the same one under a name that is not, and the script."""
+    script = (paths.DOCS / "_static" / "filter.js").read_text(encoding="utf-8")
+    (tmp_path / "filter.js").write_text(script, encoding="utf-8")
+    for name in ("rules.html", "format.html"):
+        (tmp_path / name).write_text(PAGE, encoding="utf-8")
+    return tmp_path
+
+
+def shown(chromium: Chrome, selector: str) -> list[str]:
+    return [each.text for each in chromium.find_elements(By.CSS_SELECTOR, selector) if each.is_displayed()]
+
+
+def test_rows_with_all_words_stay_and_sections_without_rows_go(chromium: Chrome, folder: Path) -> None:
+    chromium.get((folder / "rules.html").as_uri())
+    assert len(shown(chromium, "tr")) == 3
+    field = chromium.find_element(By.CSS_SELECTOR, "input[type=search]")
+    field.send_keys("DIV even")
+    assert shown(chromium, "tr") == ["R-DIV-2 even"] and shown(chromium, "output") == ["1 of 3"]
+    assert shown(chromium, "h2") == ["RFC 000", "Breaches"]
+    field.clear()
+    field.send_keys(" ")
+    assert len(shown(chromium, "tr")) == 3 and len(shown(chromium, "h2")) == 3
+
+
+def test_the_words_may_be_in_the_address_and_are_never_markup(chromium: Chrome, folder: Path) -> None:
+    chromium.get((folder / "rules.html").as_uri() + "?filter=policy")
+    assert shown(chromium, "tr") == ["R-POLICY-1"]
+    chromium.get((folder / "rules.html").as_uri() + "?filter=%3Cimg%20src%3Dx%3E")
+    assert shown(chromium, "tr") == [] and shown(chromium, "img") == []
+
+
+def test_other_pages_have_no_field(chromium: Chrome, folder: Path) -> None:
+    chromium.get((folder / "format.html").as_uri())
+    assert shown(chromium, "input") == []

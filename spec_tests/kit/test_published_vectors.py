@@ -16,7 +16,7 @@ import pytest
 
 from spec_tests.helpers.paths import ROOT
 from spec_tests.rules.sentences import sentences_by_rule
-from spec_tests.vector_answers import disk, geometry, memory
+from spec_tests.vector_answers import disk, geometry, memory, meshes
 from spec_tests.vector_answers.judge import disagreement, is_array
 from spec_tests.vector_generators import make
 from spec_tests.vector_generators.rules import RULES
@@ -26,7 +26,7 @@ GENERATORS = Path(make.__file__).parent
 DOCUMENTS = {name: json.loads((DATA / f"{name}.json").read_text(encoding="ascii")) for name in make.GROUPS}
 CASES = {case["id"]: case for document in DOCUMENTS.values() for case in document["cases"]}
 SCHEMA = json.loads((DATA / "schema.json").read_text(encoding="utf-8"))
-OPS = geometry.OPS | memory.OPS
+OPS = geometry.OPS | meshes.OPS | memory.OPS
 
 
 def answer(case: Mapping[str, Any]) -> Any:

@@ -15,8 +15,8 @@ from spec_tests.vector_generators.case import Group
 DATA = ROOT / "shardvar" / "vectors" / "data"
 BY_HAND = ("README.md", "schema.json")
 GROUPS = (
-    "div", "regions", "partitioning", "slice_text", "indexing", "lookups", "updates", "random_numbers", "initializers",
-    "optimizers", "policies", "checkpoints",
+    "div", "regions", "layouts", "partitioning", "slice_text", "indexing", "lookups", "updates", "random_numbers",
+    "initializers", "optimizers", "policies", "checkpoints",
 )  # fmt: skip
 
 

@@ -5,6 +5,8 @@ def _rule(source: str, sentence: str) -> dict[str, str]:
     return {"source": source, "sentence": sentence}
 
 
+_LAYOUTS = "docs/layouts.md"
+
 RULES: dict[str, dict[str, str]] = {
     "R-DIV-1": _rule(
         "RFC 000",
@@ -62,6 +64,23 @@ RULES: dict[str, dict[str, str]] = {
         "docs/design.md",
         "an offset and a shape: the indices `i` with `offset[d] <= i[d] < offset[d] + shape[d]` on every axis",
     ),
+    "V-MESH-1": _rule(
+        _LAYOUTS,
+        "A mesh axis that cuts a tensor axis gives its devices equal parts in the order of their coordinates.",
+    ),
+    "V-MESH-2": _rule(
+        _LAYOUTS,
+        "Mesh axes that cut the same tensor axis are applied in their order, each to what the one before it left.",
+    ),
+    "V-MESH-3": _rule(_LAYOUTS, "Where an extent does not divide, `torch.chunk` decides, or the layout is refused."),
+    "V-STRIDED-1": _rule(_LAYOUTS, "A strided shard has its part of each of `split_factor` ranges."),
+    "V-SPEC-1": _rule(
+        _LAYOUTS,
+        "The mesh axes that an entry of a spec names cut its tensor axis together, the last name fastest.",
+    ),
+    "V-FSDP-1": _rule(_LAYOUTS, "FSDP cuts what tensor parallelism left."),
+    "V-REFUSE-1": _rule(_LAYOUTS, "A layout that cannot exist is refused."),
+    "V-PLAN-1": _rule("docs/redistribution.md", "what the target of a device has and its source lacks"),
     "V-TEXT-1": _rule(
         "TensorFlow, TensorSlice",
         "The full shape's extents, each followed by a blank, then an item an axis, separated by colons: "

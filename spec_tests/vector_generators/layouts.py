@@ -1,0 +1,212 @@
+"""Layouts of meshes: the indices that each device holds, and those that it must receive to hold others."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+from spec_tests.vector_generators.case import Case, Group, numbered
+
+Held = list[list[int]]
+"""For each axis of a tensor, the indices that a device holds; it holds their product."""
+Placement = Any
+"""``"replicate"``, ``{"shard": axis}`` or ``{"strided": [axis, split_factor]}``."""
+
+COPY = "replicate"
+
+
+def shard(axis: int) -> Placement:
+    """The placement that cuts an axis."""
+    return {"shard": axis}
+
+
+def strided(axis: int, factor: int) -> Placement:
+    """The placement that cuts each of some ranges of an axis."""
+    return {"strided": [axis, factor]}
+
+
+def dealt(indices: Sequence[int], count: int) -> Held:
+    """Fill one device after the other with as many indices as the first one needs so that all find room."""
+    room = -(-len(indices) // count)
+    hands: Held = [[] for _ in range(count)]
+    for place, index in enumerate(indices):
+        hands[place // room].append(index)
+    return hands
+
+
+def by_placements(shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Placement]) -> list[Held]:
+    """Deal out the indices for one mesh axis after the other."""
+    held: list[tuple[tuple[int, ...], Held]] = [((), [list(range(extent)) for extent in shape])]
+    for count, placement in zip(mesh, placements, strict=True):
+        held = [
+            ((*coordinate, part), _dealt_axes(axes, placement, part, count))
+            for coordinate, axes in held
+            for part in range(count)
+        ]
+    return [axes for _, axes in held]
+
+
+def _dealt_axes(axes: Held, placement: Placement, part: int, count: int) -> Held:
+    if placement == COPY:
+        return axes
+    axis, factor = placement["strided"] if "strided" in placement else (placement["shard"], 1)
+    axis %= len(axes)
+    mine = [index for run in dealt(axes[axis], factor) for index in dealt(run, count)[part]]
+    return [mine if number == axis else indices for number, indices in enumerate(axes)]
+
+
+def by_spec(
+    shape: Sequence[int], mesh: Mapping[str, int], spec: Sequence[Sequence[str]], devices: Sequence[int]
+) -> list[Held]:
+    """Look up, for each device, the equal part that has its number along the named axes."""
+    names = list(mesh)
+    held: dict[int, Held] = {}
+    for device, coordinate in zip(devices, product(*map(range, mesh.values())), strict=True):
+        axes = []
+        for extent, entry in zip(shape, [*spec, *[[]] * len(shape)], strict=False):
+            numbers = list(product(*(range(mesh[name]) for name in entry)))
+            size = extent // len(numbers)
+            part = numbers.index(tuple(coordinate[names.index(name)] for name in entry))
+            axes.append([index for index in range(extent) if index // size == part] if size else [])
+        held[device] = axes
+    return [held[device] for device in range(len(devices))]
+
+
+def told(held: Sequence[Held]) -> list[Held | None]:
+    """The answer: null for a device that holds nothing."""
+    return [axes if all(axes) else None for axes in held]
+
+
+def elements(axes: Held, shape: Sequence[int]) -> set[int]:
+    """The C order numbers of the elements of a product of indices."""
+    return {sum(i * prod(shape[d + 1 :]) for d, i in enumerate(index)) for index in product(*axes)}
+
+
+_PLACED: list[tuple[str, str, list[int], list[int], list[Placement], str]] = [
+    ("rows", "V-MESH-1", [6, 4], [2], [shard(0)], "Another axis is cut."),
+    ("columns", "V-MESH-1", [6, 4], [2], [shard(1)], "Only rows are cut."),
+    ("last-axis", "V-MESH-1", [4, 6], [3], [shard(-1)], "A negative axis counts from the front."),
+    ("copies", "V-MESH-1", [3, 2], [2], [COPY], "Copies are parts."),
+    ("rows-and-copies", "V-MESH-1", [4, 3], [2, 2], [shard(0), COPY], "The first axis of the mesh varies fastest."),
+    ("copies-and-rows", "V-MESH-1", [4, 3], [2, 2], [COPY, shard(0)], "The first axis of the mesh varies fastest."),
+    ("grid", "V-MESH-1", [4, 6], [2, 3], [shard(0), shard(1)], "Placements are taken for axes of the tensor."),
+    ("grid-turned", "V-MESH-1", [6, 4], [2, 3], [shard(1), shard(0)], "Placements are taken for axes of the tensor."),
+    ("three-axes", "V-MESH-1", [2, 4, 2], [2, 1, 2], [shard(2), COPY, shard(1)], "An axis of one device is left out."),
+    ("scalar", "V-MESH-1", [], [2], [COPY], "A scalar has no first axis."),
+    ("no-rows", "V-MESH-1", [0, 3], [2], [shard(0)], "A division by zero, or a row that is made up."),
+    ("twice", "V-MESH-2", [8], [2, 2], [shard(0), shard(0)], "The last mesh axis cuts first."),
+    ("twice-uneven", "V-MESH-2", [5], [2, 2], [shard(0), shard(0)], "They are one cut by 4: 2 2 1 0, not 2 1 1 1."),
+    ("twice-few", "V-MESH-2", [2], [2, 2], [shard(0), shard(0)], "Empty parts are taken to be the last ones."),
+    ("three-times", "V-MESH-2", [11], [2, 2, 2], [shard(0), shard(0), shard(0)], "Only two cuts are known."),
+    ("uneven", "V-MESH-3", [13, 2], [5], [shard(0)], "The div rule: 3 3 3 2 2, not 3 3 3 3 1."),
+    ("few", "V-MESH-3", [6, 1], [4], [shard(0)], "The div rule: 2 2 1 1, not 2 2 2 0."),
+    ("fewer", "V-MESH-3", [2], [5], [shard(0)], "A device without rows is left out."),
+    ("uneven-grid", "V-MESH-3", [5, 7], [2, 3], [shard(0), shard(1)], "The last part is padded."),
+    ("uneven-by-one", "V-MESH-3", [9], [8], [shard(0)], "All but the first get one: 2 2 2 2 1 0 0 0."),
+    ("strided", "V-STRIDED-1", [8], [2], [strided(0, 2)], "A strided shard is one range."),
+    ("strided-once", "V-STRIDED-1", [6], [3], [strided(0, 1)], "A factor of 1 is something else than a plain shard."),
+    ("strided-uneven", "V-STRIDED-1", [5, 2], [2], [strided(0, 2)], "Ranges are rounded down: 0 1 is held, not 0 1 3."),
+    ("strided-few", "V-STRIDED-1", [2], [2], [strided(0, 3)], "A range without rows ends the search."),
+    ("strided-rows", "V-STRIDED-1", [8, 2], [2, 2], [strided(0, 2), shard(0)], "Both axes cut in the usual order."),
+    ("strided-columns", "V-STRIDED-1", [2, 12], [3, 2], [strided(1, 2), shard(1)], "Only rows may be strided."),
+    ("strided-between", "V-STRIDED-1", [12], [2, 3, 2], [shard(0), strided(0, 2), shard(0)], "Two axes are known."),
+]  # fmt: skip
+
+_REFUSED: list[tuple[str, list[int], list[int], list[Placement], str, str]] = [
+    ("axis", [4, 2], [2], [shard(2)], "OutOfRange", "An axis that is missing is a copy."),
+    ("negative-axis", [4, 2], [2], [shard(-3)], "OutOfRange", "A negative axis wraps around twice."),
+    ("scalar", [], [2], [shard(0)], "OutOfRange", "A scalar is cut."),
+    ("fewer-placements", [4], [2, 2], [shard(0)], "ArgumentError", "Placements that are missing are copies."),
+    ("more-placements", [4, 4], [2], [shard(0), shard(1)], "ArgumentError", "Placements are one a tensor axis."),
+    ("factor", [4], [2], [strided(0, 0)], "ArgumentError", "A division by zero, or nothing is held."),
+]
+
+_SPECS: list[tuple[str, list[int], dict[str, int], list[list[str]], list[int] | None, str]] = [
+    ("rows", [4, 2], {"x": 2, "y": 2}, [["x"]], None, "A spec that is shorter than the rank is refused."),
+    ("columns", [4, 2], {"x": 2, "y": 2}, [[], ["y"]], None, "Entries are taken for mesh axes."),
+    ("turned", [2, 4], {"x": 2, "y": 2}, [["y"], ["x"]], None, "Names are taken in the order of the mesh."),
+    ("both", [8], {"x": 2, "y": 2}, [["x", "y"]], None, "Two names on one axis are one."),
+    ("both-turned", [8], {"x": 2, "y": 2}, [["y", "x"]], None, "The order of the names is lost."),
+    ("both-of-several", [12, 2], {"x": 2, "y": 3, "z": 2}, [["z", "x"], []], None, "A mesh axis between them counts."),
+    ("devices", [4], {"x": 2, "y": 2}, [["x", "y"]], [3, 1, 2, 0], "Devices are taken in the order of their numbers."),
+    ("devices-and-copies", [4], {"x": 4, "y": 2}, [["x"]], [5, 2, 7, 0, 3, 6, 1, 4], "Copies are of neighbours."),
+    ("no-rows", [0, 2], {"x": 2}, [["x"]], None, "Zero rows do not divide."),
+    ("no-names", [3, 2], {"x": 2}, [[], []], None, "A mesh must cut something."),
+]
+
+_BAD_SPECS: list[tuple[str, list[int], dict[str, int], list[list[str]], str, str]] = [
+    ("uneven", [7, 2], {"x": 2}, [["x"]], "LayoutError", "What does not divide is copied without an error."),
+    ("uneven-together", [6], {"x": 2, "y": 2}, [["x", "y"]], "LayoutError", "Each name alone divides."),
+    ("twice", [4, 4], {"x": 2}, [["x"], ["x"]], "ArgumentError", "A mesh axis cuts two axes, and elements are lost."),
+    ("unknown", [4], {"x": 2}, [["w"]], "ArgumentError", "A name that is unknown is left out."),
+    ("rank", [4], {"x": 2}, [[], ["x"]], "OutOfRange", "Entries behind the last axis are left out."),
+]
+
+_FSDP: list[tuple[str, list[int], list[int], str]] = [
+    ("even", [8, 2], [2, 2], "FSDP cuts first."),
+    ("uneven", [7, 1], [3, 2], "The placements (strided, shard) are followed, and device 4 holds row 6, not device 5."),
+    ("rows", [5, 1], [2, 2], "Both cuts are one by 4."),
+    ("wide", [11, 1], [3, 3], "The placements are followed."),
+]
+
+_MOVES: list[tuple[str, list[int], list[int], list[Placement], list[Placement], str]] = [
+    ("gather", [5, 2], [3], [shard(0)], [COPY], "A device receives what it holds already."),
+    ("slice", [5, 2], [3], [COPY], [shard(0)], "Something moves, though each device has it."),
+    ("rows-to-columns", [4, 4], [2], [shard(0)], [shard(1)], "The tensor is gathered first."),
+    ("swap", [7, 5], [2, 2], [shard(0), shard(1)], [shard(1), shard(0)], "Devices 0 and 3 receive what they hold."),
+    ("order", [8], [2, 2], [shard(0), shard(0)], [strided(0, 2), shard(0)], "Equal sizes are taken for equal layouts."),
+    ("same", [6], [2, 2], [shard(0), COPY], [shard(0), COPY], "Equal layouts exchange something."),
+    ("turn", [4], [2, 2], [shard(0), COPY], [COPY, shard(0)], "Copies of what it holds are sent to a device."),
+    ("uneven", [5, 3], [2, 2], [shard(0), shard(0)], [COPY, shard(0)], "Padding is counted."),
+    ("few", [1, 2], [3], [shard(0)], [shard(1)], "A device without rows sends some."),
+]
+
+
+def _layout(shape: list[int], mesh: list[int], placements: list[Placement]) -> dict[str, Any]:
+    return {"shape": shape, "mesh": mesh, "placements": placements}
+
+
+def _placed_cases() -> Iterator[Case]:
+    for name, rule, shape, mesh, placements, bug in _PLACED:
+        held = told(by_placements(shape, mesh, placements))
+        yield Case(f"placements-{name}", rule, "placements", _layout(shape, mesh, placements), bug, held)
+    for name, shape, mesh, placements, error, bug in _REFUSED:
+        inputs = _layout(shape, mesh, placements)
+        yield Case(f"placements-refused-{name}", "V-REFUSE-1", "placements", inputs, bug, error=error)
+    for name, shape, mesh, bug in _FSDP:
+        data, tensor = mesh
+        # Tensor parallelism is the second axis of the mesh, and cuts first.
+        by_rank = by_placements(shape, [tensor, data], [shard(0), shard(0)])
+        held = told([by_rank[t * data + d] for d in range(data) for t in range(tensor)])
+        yield Case(f"fsdp-{name}", "V-FSDP-1", "fsdp", {"shape": shape, "mesh": mesh}, bug, held)
+
+
+def _spec_cases() -> Iterator[Case]:
+    for name, shape, mesh, spec, devices, bug in _SPECS:
+        order = devices or list(range(prod(mesh.values())))
+        held = told(by_spec(shape, mesh, spec, order))
+        yield Case(f"spec-{name}", "V-SPEC-1", "spec", _spec(shape, mesh, spec, order), bug, held)
+    for name, shape, mesh, spec, error, bug in _BAD_SPECS:
+        inputs = _spec(shape, mesh, spec, list(range(prod(mesh.values()))))
+        yield Case(f"spec-refused-{name}", "V-REFUSE-1", "spec", inputs, bug, error=error)
+
+
+def _spec(shape: list[int], mesh: dict[str, int], spec: list[list[str]], devices: list[int]) -> dict[str, Any]:
+    names, extents = list(mesh), list(mesh.values())
+    return {"shape": shape, "mesh": extents, "axis_names": names, "spec": spec, "devices": devices}
+
+
+def _move_cases() -> Iterator[Case]:
+    for name, shape, mesh, source, target, bug in _MOVES:
+        before, after = (by_placements(shape, mesh, each) for each in (source, target))
+        lacking = [sorted(elements(new, shape) - elements(old, shape)) for old, new in zip(before, after, strict=True)]
+        inputs = {"shape": shape, "mesh": mesh, "source": source, "target": target}
+        yield Case(f"redistribute-{name}", "V-PLAN-1", "redistribute", inputs, bug, lacking)
+
+
+GROUP = Group(
+    "layouts",
+    "Layouts of meshes: the indices that each device holds, and those that it must receive to hold others.",
+    "Lists of indices, dealt out one mesh axis after the other; differences of sets.",
+    numbered([*_placed_cases(), *_spec_cases(), *_move_cases()]),
+)

@@ -2,8 +2,9 @@
 
     names     a set of which the names say that some are missing is refused, and so is one in another order
     keys      every checkpoint has every key that is taken
-    rules     the parts of a tensor that matches a glob of ``concat`` follow each other along an axis
-    copies    all other tensors are the same in all checkpoints: they are compared, and kept once
+    rules     the parts of a tensor that matches a glob of ``concat`` follow each other along an axis, or lie where a
+              mesh has the devices that the checkpoints are of
+    copies    all else is the same in several checkpoints: it is compared, and kept once
     objects   so are values that are not tensors, such as the arguments of a training program
 
 ``JoinedSource`` is a source like any other: its slices are those of all checkpoints, at the places that they have in
@@ -17,20 +18,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from threading import RLock
-from typing import Any
 
 import numpy as np
 
 from shardvar.checkpoint.arguments import check_mapping
 from shardvar.checkpoint.diff import compare_readers
 from shardvar.checkpoint.locate import Location, is_same
+from shardvar.checkpoint.part_places import About, Join, Place, agree, begins_of, extents_of, firsts_of, places_of
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import select_keys, such_as
 from shardvar.engine.evidence import check_entry
 from shardvar.errors import ArgumentError, CheckpointError, InconsistentTensor, UnsupportedError
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import Ints, is_whole
+from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_NAMED
 from shardvar.pictures.words import human_shape, named
 from shardvar.planning.index import EntryTable, Metadata, TableIndex, concatenate_entries, take_tensors
@@ -128,7 +129,7 @@ def _objects_of(source: Source, keys: Collection[str], form: str) -> Mapping[str
 
 def open_sources(
     found: Sequence[Location],
-    concat: Mapping[str, int],
+    concat: Mapping[str, Join],
     filter: str | Iterable[str] | None,
     exclude: str | Iterable[str] | None,
     *,
@@ -155,9 +156,9 @@ def open_sources(
         for fault in (error for reader in readers for key, error in reader.faults.items() if key in kept):
             raise fault
         _check_encodings(readers, kept)
-        axes = _axes(readers, kept, concat)
-        _check_copies(readers, [key for key in readers[0] if key in kept and key not in axes])
-        joined = _join(found, readers, kept, axes, objects)
+        places = _places(readers, kept, concat)
+        _check_copies(readers, places)
+        joined = _join(found, readers, places, objects)
         stack.pop_all()  # the joined source closes them
     return Reader(" + ".join(each.path for each in found), found[0].format.name, joined)
 
@@ -236,74 +237,55 @@ def _check_encodings(readers: Sequence[Reader], kept: set[str]) -> None:
             raise InconsistentTensor(cause, "Dequantize them: `--dequantize`, in Python `dequantize=True`.")
 
 
-def _axes(readers: Sequence[Reader], kept: set[str], concat: Mapping[str, int]) -> dict[str, int]:
-    """The axis of each key that is concatenated; raises if checkpoints do not agree on keys, dtypes and shapes."""
+def _places(readers: Sequence[Reader], kept: set[str], concat: Mapping[str, Join]) -> dict[str, list[Place]]:
+    """The places of the sources' parts, by key; raises if checkpoints do not agree on keys, dtypes and shapes."""
     for reader in readers:
         missing = sorted(kept.difference(reader))
         if missing:
             cause = f"{reader.path} lacks {named(missing)}, which other sources have."
             raise InconsistentTensor(cause, "Give the sources of one run, or leave the keys out: exclude (--exclude).")
     tables = [_about(reader) for reader in readers]
-    axes: dict[str, int] = {}
-    for glob, axis in concat.items():
-        hits = [key for key in tables[0] if key in kept and fnmatchcase(key, glob)]
+    places = {key: [(0,) * len(shape)] * len(readers) for key, (_, shape) in tables[0].items() if key in kept}
+    for glob, rule in concat.items():
+        hits = [key for key in places if fnmatchcase(key, glob)]
         if not hits:
             cause = f"No tensor matches {glob!r}, so none is concatenated."
-            raise ArgumentError(cause, such_as([key for key in tables[0] if key in kept]))
-        axes.update({key: _axis_of(key, axis, *tables[0][key]) for key in hits})
-    unlike = [key for key in tables[0] if key in kept and not _agree([table[key] for table in tables], axes.get(key))]
+            raise ArgumentError(cause, such_as(list(places)))
+        places.update({key: places_of(key, rule, len(readers), *tables[0][key]) for key in hits})
+    unlike = [key for key in places if not agree([table[key] for table in tables], places[key])]
     if unlike:
         which = "; ".join(
             f"{each.path}: {_words(table[unlike[0]])}" for each, table in zip(readers, tables, strict=True)
         )
         cause = f"The sources differ in the dtype or the shape of {named(unlike)}. {which}."
         raise InconsistentTensor(cause, "Say along which axis their parts follow each other: --concat 'GLOB=AXIS'.")
-    return axes
+    return places
 
 
-_About = tuple[str, tuple[int, ...]]
-"""The dtype and the shape of a tensor."""
-
-
-def _about(reader: Reader) -> dict[str, _About]:
+def _about(reader: Reader) -> dict[str, About]:
     tensors = reader.entries().slices.tensors
     return {key: (tensors.dtype(row), tensors.shape(row)) for row, key in enumerate(tensors.keys)}
 
 
-def _words(about: _About) -> str:
+def _words(about: About) -> str:
     return f"{about[0]} {human_shape(about[1])}"
 
 
-def _axis_of(key: str, axis: Any, dtype: str, shape: tuple[int, ...]) -> int:
-    """The axis, counted from the first one."""
-    if isinstance(axis, bool) or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
-        cause = f"{key!r} has the shape {human_shape(shape)}, and no axis {axis!r} to concatenate along."
-        raise ArgumentError(cause, "Choose an axis of the tensor, or a glob that does not match it.")
-    if is_whole(dtype):
-        raise ArgumentError(f"{key!r} is of dtype {dtype}, which is never concatenated.", "Choose numbers.")
-    return axis % len(shape)
-
-
-def _agree(tensors: Sequence[_About], axis: int | None) -> bool:
-    """Return True if dtypes are equal, and shapes but for the axis."""
-    first = tensors[0]
-    return all(
-        dtype == first[0]
-        and len(shape) == len(first[1])
-        and all(one == other or at == axis for at, (one, other) in enumerate(zip(shape, first[1], strict=True)))
-        for dtype, shape in tensors
-    )
-
-
-def _check_copies(readers: Sequence[Reader], keys: list[str]) -> None:
-    """Raise unless the tensors that are kept once are the same in all checkpoints."""
-    for other in readers[1:]:
-        report = compare_readers(readers[0], other, keys)
+def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place]]) -> None:
+    """Raise unless parts in one place, of which the first is kept, are the same in all checkpoints."""
+    copies: dict[tuple[int, int], list[str]] = {}
+    for key, found in places.items():
+        for number, first in enumerate(firsts_of(found)):
+            if first < number:
+                copies.setdefault((first, number), []).append(key)
+    for (first, number), keys in copies.items():
+        one, other = readers[first], readers[number]
+        report = compare_readers(one, other, keys)
         for broken in report.unreadable:
             raise InconsistentTensor(f"{broken.key!r} cannot be compared: {broken.message}", "Take it from a copy.")
         if report.differences:
             which = named([each.key for each in report.differences])
-            cause = f"{readers[0].path} and {other.path} hold different values of {which}."
+            cause = f"{one.path} and {other.path} hold different values of {which}."
             remedy = "If they are parts, say along which axis: --concat 'GLOB=AXIS'. Else the sources are of two runs."
             raise InconsistentTensor(cause, remedy)
 
@@ -311,8 +293,7 @@ def _check_copies(readers: Sequence[Reader], keys: list[str]) -> None:
 def _join(
     found: Sequence[Location],
     readers: Sequence[Reader],
-    kept: set[str],
-    axes: Mapping[str, int],
+    places: Mapping[str, Sequence[Place]],
     objects: Mapping[str, CheckpointError],
 ) -> JoinedSource:
     """The joined source."""
@@ -321,20 +302,14 @@ def _join(
     first_entry = np.cumsum([0, *map(len, tables)])
     kinds = [reader.source.crc for reader in readers]
     crc = next((kind for kind in kinds if kind is not None), None)
-    abouts = [_about(reader) for reader in readers]
-    full = {key: _joined_shape([about[key][1] for about in abouts], axes.get(key)) for key in abouts[0] if key in kept}
-    begin = dict.fromkeys(axes, 0)
+    full, taken = _taken_parts([_about(reader) for reader in readers], places)
     parts = []
     for number, table in enumerate(tables):
         # A checksum of another kind is compared by the joined source.
         plain = table.plain & (kinds[number] in (crc, None))
         start = np.where(plain, table.start, first_entry[number] + np.arange(len(table)))
         moved = replace(table, file=table.file + first_file[number], start=start, plain=plain)
-        # An empty tensor has one slice, which is that of the first source.
-        taken = [key for key in full if number == 0 or (key in axes and 0 not in full[key])]
-        parts.append(_placed(take_tensors(moved, set(taken)), full, axes, begin))
-        for key, axis in axes.items():
-            begin[key] += abouts[number][key][1][axis]
+        parts.append(_placed(take_tensors(moved, set(taken[number])), full, taken[number]))
     names = [(each.storage, name) for each, reader in zip(found, readers, strict=True) for name in reader.index.files]
     # Runs of one size are kept, where all have them.
     steps = {None if part.runs is None else part.runs.run_nbytes for part in parts}
@@ -347,22 +322,37 @@ def _join(
     return JoinedSource([reader.source for reader in readers], tables, first_file, first_entry, names, index, crc)
 
 
-def _joined_shape(shapes: Sequence[tuple[int, ...]], axis: int | None) -> tuple[int, ...]:
-    return tuple(sum(s[at] for s in shapes) if at == axis else size for at, size in enumerate(shapes[0]))
+def _taken_parts(
+    abouts: Sequence[Mapping[str, About]], places: Mapping[str, Sequence[Place]]
+) -> tuple[dict[str, tuple[int, ...]], list[dict[str, tuple[int, ...]]]]:
+    """The shapes of the joined tensors, and of each source, the offsets of the parts that are taken from it."""
+    full: dict[str, tuple[int, ...]] = {}
+    taken: list[dict[str, tuple[int, ...]]] = [{} for _ in abouts]
+    for key, where in places.items():
+        extents = extents_of([about[key][1] for about in abouts], where)
+        begins = [begins_of(axis) for axis in extents]
+        full[key] = tuple(sum(axis.values()) for axis in extents)
+        for number, first in enumerate(firsts_of(where)):
+            # Of copies the first is taken. An empty tensor has one slice, which is that of the first source.
+            if number == first and (number == 0 or 0 not in full[key]):
+                taken[number][key] = tuple(begin[at] for begin, at in zip(begins, where[number], strict=True))
+    return full, taken
 
 
 def _placed(
-    entries: EntryTable, full: Mapping[str, tuple[int, ...]], axes: Mapping[str, int], begin: Mapping[str, int]
+    entries: EntryTable, full: Mapping[str, tuple[int, ...]], begin: Mapping[str, tuple[int, ...]]
 ) -> EntryTable:
     """The entries of one source at their places in the joined tensors."""
     slices, keys = entries.slices, entries.slices.tensors.keys
     shapes, offset, shape = slices.tensors.shapes.copy(), slices.offset.copy(), slices.shape.copy()
-    axis = np.array([axes.get(key, -1) for key in keys], dtype=np.int64)
-    joined = np.flatnonzero(axis >= 0)
-    shapes[joined, axis[joined]] = [full[keys[row]][axis[row]] for row in joined.tolist()]
-    starts = np.array([begin.get(key, 0) for key in keys], dtype=np.int64)
-    mine = np.flatnonzero(axis[slices.tensor] >= 0)
-    offset[mine, axis[slices.tensor[mine]]] += starts[slices.tensor[mine]]
+    starts = np.zeros_like(shapes)
+    grown = np.zeros(len(keys), np.bool)
+    for row, key in enumerate(keys):
+        rank = len(full[key])
+        grown[row] = full[key] != tuple(shapes[row, :rank].tolist())
+        shapes[row, :rank], starts[row, :rank] = full[key], begin[key]
+    mine = np.flatnonzero(grown[slices.tensor])
+    offset[mine] += starts[slices.tensor[mine]]
     # A tensor without elements is one slice, the whole of it; of others, slices without elements hold nothing.
     is_empty = (shapes == 0).any(axis=1)[slices.tensor[mine]]
     offset[mine[is_empty]], shape[mine[is_empty]] = 0, shapes[slices.tensor[mine[is_empty]]]

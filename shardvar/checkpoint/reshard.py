@@ -22,6 +22,7 @@ from shardvar.checkpoint.conversions import Conversions, stored_entries
 from shardvar.checkpoint.executors import Opening, check_executor, runner_of
 from shardvar.checkpoint.joining import open_sources
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
+from shardvar.checkpoint.part_places import Join
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names, select_keys
 from shardvar.checkpoint.reports import WriteReport
@@ -48,7 +49,7 @@ def reshard(
     strip_prefix: str | None = None,
     rename: Mapping[str, str] | None = None,
     add_prefix: str | None = None,
-    concat: Mapping[str, int] | None = None,
+    concat: Mapping[str, Join] | None = None,
     transpose: str | Iterable[str] | None = None,
     cast: Mapping[str, str] | str | None = None,
     dequantize: bool = False,
@@ -60,14 +61,14 @@ def reshard(
 ) -> WriteReport:
     """Write a checkpoint anew at ``target``, in bounded memory; return a report. With ``dry_run``, write nothing.
 
-    Several sources become one: ``concat`` maps globs of keys to the axis along which their parts follow each other, in
-    the given order; others must be the same in all. ``format`` defaults to that of the ending of ``target``, else of
-    the source. Tensors keep their slices and share one file unless ``partition`` and ``policy`` say otherwise (see
-    ``save``). ``filter`` and ``exclude`` are globs of keys to take; ``strip_prefix``, ``rename`` and ``add_prefix``
-    give new names, of which ``transpose`` has globs of matrices. ``cast`` maps such globs to dtypes, or is the dtype of
-    all floating-point tensors. Quantised blocks stay bytes, or with ``dequantize`` become float32. ``TargetExists``
-    without ``force``. With ``keep_going``, unreadable tensors are left out, and ``lost`` in report and metadata. Every
-    checksum is compared before the commit; the source is never touched. Workers of ``executor`` write the files.
+    Several sources become one: ``concat`` maps globs of keys to the axis along which their parts follow each other, or
+    to a mesh and a spec, where source ``i`` has what device ``i`` holds; copies must be the same. ``format`` defaults
+    to that of ``target``'s ending, else the source's. Slices stay, in one file, unless ``partition`` and ``policy`` say
+    otherwise. ``filter`` and ``exclude`` are globs of keys to take; ``strip_prefix``, ``rename`` and ``add_prefix``
+    give new names, of which ``transpose`` has globs of matrices. ``cast`` maps such globs to dtypes, or is that of all
+    float tensors. Quantised blocks stay bytes, or with ``dequantize`` become float32. ``TargetExists`` without
+    ``force``. With ``keep_going``, unreadable tensors are left out and listed. Every checksum is compared before the
+    commit; the source is never touched. Workers of ``executor`` write the files.
     """
     check_policy(policy)
     changes = Changes(filter, exclude, strip_prefix, rename or {}, add_prefix, Conversions(cast, transpose), keep_going)

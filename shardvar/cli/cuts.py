@@ -1,9 +1,11 @@
-"""Cuts from typed text: what ``--mesh`` and ``--shards`` of ``reshard`` mean. Other text is an ``ArgumentError``."""
+"""Cuts and joins from typed text: ``--mesh``, ``--shards`` and ``--concat``. Other text is an ``ArgumentError``."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from shardvar.cli.usage import parse_count
+from shardvar.checkpoint.part_places import Join, Spec
+from shardvar.cli.usage import parse_count, parse_pairs
 from shardvar.errors import ArgumentError
 from shardvar.layout.cutting import Cut
 from shardvar.layouts import Layout, named_sharding, parameter_servers
@@ -30,12 +32,40 @@ def parse_mesh(text: str) -> Mesh:
     return Mesh(sizes, names)
 
 
-def parse_shards(texts: Sequence[str], mesh: Mesh | None = None, *, on_devices: bool = False) -> dict[str, Cut]:
+def parse_joins(texts: Sequence[str], mesh: Mesh | None = None) -> dict[str, Join]:
+    """Return, by glob, the axis along which parts follow each other, or the mesh with an entry for each axis.
+
+    >>> parse_joins(["*.weight=0", "*.out.*=-1"])
+    {'*.weight': 0, '*.out.*': -1}
+    >>> parse_joins(["*.weight=-,tp"], parse_mesh("tp=2"))["*.weight"][1]
+    (None, ('tp',))
+    """
+    joins: dict[str, Join] = {}
+    for glob, text in parse_pairs(texts, "--concat", "GLOB=AXIS").items():
+        if re.fullmatch(r"-?[0-9]{1,3}", text):
+            joins[glob] = int(text)
+        elif mesh is None:
+            raise ArgumentError(
+                f"Invalid axis {text!r} of --concat.", f"For example: --concat '{glob}=0', or give --mesh too."
+            )
+        else:
+            joins[glob] = mesh, _read_entries(text, mesh, "--concat")
+    return joins
+
+
+def parse_shards(
+    texts: Sequence[str],
+    mesh: Mesh | None = None,
+    *,
+    on_devices: bool = False,
+    joins: Mapping[str, Join] = MappingProxyType({}),
+) -> dict[str, Cut]:
     """Return the cuts by glob: ``CUT`` is for every tensor, ``GLOB=CUT`` for the tensors that match.
 
     A cut is a number of shards, or with a mesh its axes: an entry for each axis of the tensor, ``-`` for one that stays
     whole, names joined by ``+``. Of several globs that match a tensor the last one counts, so a cut without a glob is
-    put first. ``on_devices`` makes a number a layout too, with shard ``i`` on device ``i``.
+    put first. ``on_devices`` makes a number a layout too, with shard ``i`` on device ``i``. A mesh is refused
+    that neither a cut names, nor one of ``joins``.
 
     >>> parse_shards(["emb*=8", "2"])
     {'*': 2, 'emb*': 8}
@@ -52,9 +82,10 @@ def parse_shards(texts: Sequence[str], mesh: Mesh | None = None, *, on_devices: 
         named += [] if is_count else [given]
         cut = _counted(parse_count(given, "--shards"), on_devices) if is_count else _along_mesh(given, mesh)
         (special if equals else general)[glob or "*"] = cut
-    if mesh is not None and not named:
+    if mesh is not None and not named and not any(isinstance(rule, tuple) for rule in joins.values()):
         raise ArgumentError(
-            f"--mesh names {mesh}, and --shards none of its axes.", "Name some: --shards '*.weight=tp,-'."
+            f"--mesh names {mesh}, and neither --shards nor --concat one of its axes.",
+            "Name some: --shards '*.weight=tp,-'.",
         )
     if on_devices and not texts:
         raise ArgumentError(
@@ -80,14 +111,20 @@ def _along_mesh(text: str, mesh: Mesh | None) -> Cut:
         raise ArgumentError(
             f"Invalid --shards {text!r}: expected an integer >= 1.", "To cut along the axes of a mesh, give --mesh too."
         )
-    words = [word.strip() for word in text.split(",")]
-    if not all(words):
-        raise ArgumentError(f"Invalid --shards {text!r}: an entry is empty.", "Write - for an axis that stays whole.")
-    spec = tuple(None if word == "-" else tuple(name.strip() for name in word.split("+")) for word in words)
-    for name in (name for names in spec if names for name in names):
-        mesh.axis(name)
+    spec = _read_entries(text, mesh, "--shards")
 
     def along_axes(shape: tuple[int, ...], _dtype: str) -> Layout:
         return named_sharding(shape, mesh, spec)
 
     return along_axes
+
+
+def _read_entries(text: str, mesh: Mesh, option: str) -> Spec:
+    """The mesh axes that an entry for each axis of a tensor names; None for an axis that stays whole."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise ArgumentError(f"Invalid {option} {text!r}: an entry is empty.", "Write - for an axis that stays whole.")
+    spec = tuple(None if word == "-" else tuple(name.strip() for name in word.split("+")) for word in words)
+    for name in (name for names in spec if names for name in names):
+        mesh.axis(name)
+    return spec

@@ -4,9 +4,9 @@ from argparse import Namespace
 
 from shardvar.checkpoint.reports import VerifyReport, WriteReport
 from shardvar.checkpoint.reshard import reshard
-from shardvar.cli.cuts import parse_mesh, parse_shards
+from shardvar.cli.cuts import parse_joins, parse_mesh, parse_shards
 from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_name, short_path
-from shardvar.cli.usage import parse_axes, parse_casts, parse_count, parse_renames, parse_size
+from shardvar.cli.usage import parse_casts, parse_count, parse_renames, parse_size
 from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, verify_with_progress
 from shardvar.cli.workers import executor_of
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, ShardByDevicePolicy, TablePolicy
@@ -18,10 +18,10 @@ def execute(arguments: Namespace) -> int:
     """Write the checkpoint. Return 0, or what ``--verify`` makes of what was written, or 1 where tensors were lost."""
     policy = _policy(arguments)
     mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
-    partition = parse_shards(arguments.shards or (), mesh, on_devices=arguments.files_by is not None)
+    concat = parse_joins(arguments.concat or (), mesh)
+    partition = parse_shards(arguments.shards or (), mesh, on_devices=bool(arguments.files_by), joins=concat)
     rename = parse_renames(arguments.rename or (), arguments.rename_file)
     cast = parse_casts(arguments.cast or ())
-    concat = parse_axes(arguments.concat or ())
     with (
         executor_of(arguments) as executor,
         progress("resharding", lambda: sum(map(payload_nbytes, arguments.source))) as advance,

@@ -45,20 +45,6 @@ def parse_count(text: str, option: str) -> int:
     return int(text)
 
 
-def parse_axes(texts: Sequence[str]) -> dict[str, int]:
-    """Return axes by globs.
-
-    >>> parse_axes(["*.weight=0", "*.out.*=-1"])
-    {'*.weight': 0, '*.out.*': -1}
-    """
-    axes: dict[str, int] = {}
-    for glob, axis in parse_pairs(texts, "--concat", "GLOB=AXIS").items():
-        if not re.fullmatch(r"-?[0-9]{1,3}", axis):
-            raise ArgumentError(f"Invalid axis {axis!r} of --concat.", f"For example: --concat '{glob}=0'.")
-        axes[glob] = int(axis)
-    return axes
-
-
 def parse_pairs(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
     """Return pairs of ``NAME=VALUE``, cut at the first ``=``; ``form`` is how the option's help writes them."""
     pairs: dict[str, str] = {}

@@ -233,3 +233,71 @@ def test_blocks_of_other_encodings_are_not_joined(tmp_path: Path) -> None:
     with pytest.raises(InconsistentTensor, match="'IQ4_NL', 'Q4_0'.*dequantize"):
         sv.reshard([a, c], tmp_path / "out", format="shardvar", concat={"*": 0}, filter="blocks.Q4_0")
     assert not list(tmp_path.glob("out*"))
+
+
+MESH = sv.Mesh((2, 1, 2), ("dp", "pp", "tp"))
+SPECS: list[Any] = [(), ("dp",), (None, "tp"), ("tp", "dp"), ("dp", "tp"), (("dp", "tp"),), (("tp", "dp"), "pp")]
+
+
+def on_devices(directory: Path, spec: Any, **last: Any) -> list[Path]:
+    """Save, for each device of a mesh, the part of a matrix that it holds; ``last`` goes to the last one."""
+    directory.mkdir(exist_ok=True)
+    layout = sv.layouts.named_sharding(W.shape, MESH, spec)
+    paths = [directory / f"rank{device}.npz" for device in MESH.devices]
+    for device, path in enumerate(paths):
+        (region,) = layout.regions(device)
+        sv.save(path, {"w": np.ascontiguousarray(W[region.slices])} | (last if device == 3 else {}))
+    return paths
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_parts_on_a_mesh_are_joined_where_its_devices_hold_them(tmp_path: Path, spec: Any) -> None:
+    """By any axes in any order, copies among them; what is written has each element once."""
+    report = sv.reshard(on_devices(tmp_path, spec), tmp_path / "out", format="shardvar", concat={"w": (MESH, spec)})
+    assert np.array_equal(sv.load(tmp_path / "out")["w"], W) and report.nbytes == W.nbytes
+
+
+def test_uneven_parts_on_a_mesh_are_joined(tmp_path: Path) -> None:
+    """The extents are those of the parts, as DTensor and FSDP leave them."""
+    paths = []
+    for rank, rows in enumerate(np.array_split(W, [3])):
+        for column, part in enumerate(np.array_split(rows, [4], axis=1)):
+            paths.append(tmp_path / f"rank{2 * rank + column}.npz")
+            sv.save(paths[-1], {"w": np.ascontiguousarray(part)})
+    sv.reshard(paths, tmp_path / "out.npz", concat={"w": (MESH, ("dp", "tp"))})
+    assert np.array_equal(sv.load(tmp_path / "out.npz")["w"], W)
+
+
+@pytest.mark.parametrize(
+    ("spec", "last", "rule", "words"),
+    [
+        (("dp",), {"w": W[2:] + 1}, ("dp",), "rank2.npz and .*rank3.npz hold different values of 'w'"),
+        (("dp",), {}, ("tp",), "rank0.npz and .*rank2.npz hold different values of 'w'"),
+        (("dp", "tp"), {"w": W[:1, :3]}, ("dp", "tp"), "differ in the dtype or the shape of 'w'"),
+        ((), {}, (None, None, "tp"), "more axes than the shape"),
+        ((), {}, ("x",), "no axis 'x'"),
+        ((), {}, ("tp", "tp"), "names the mesh axis 'tp' 2 times"),
+    ],
+)
+def test_parts_that_do_not_fit_a_mesh_are_refused(tmp_path: Path, spec: Any, last: Any, rule: Any, words: str) -> None:
+    paths = on_devices(tmp_path, spec, **last)
+    with pytest.raises((ArgumentError, InconsistentTensor), match=words):
+        sv.reshard(paths, tmp_path / "out", format="shardvar", concat={"w": (MESH, rule)})
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_mesh_has_a_source_for_each_device(tmp_path: Path) -> None:
+    paths = on_devices(tmp_path, ("dp", "tp"))
+    with pytest.raises(ArgumentError, match="has 2 devices, and there are 4 sources"):
+        sv.reshard(paths, tmp_path / "out", format="shardvar", concat={"w": (sv.Mesh((2,), ("tp",)), ("tp",))})
+
+
+def test_the_command_joins_what_a_mesh_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also into slices by the same mesh; without ``--mesh`` names of axes mean nothing."""
+    paths = [str(path) for path in on_devices(tmp_path, ("tp", "dp"))]
+    command = ["reshard", *paths, str(tmp_path / "out"), "--format", "shardvar", "--concat", "w=tp,dp"]
+    assert main(command) == 2
+    assert "or give --mesh too" in capsys.readouterr().err
+    assert main([*command, "--mesh", "dp=2,pp=1,tp=2", "--shards", "w=dp,-"]) == 0
+    assert "1 tensor in 2 slices" in capsys.readouterr().out
+    assert np.array_equal(sv.load(tmp_path / "out")["w"], W)

@@ -1,7 +1,7 @@
 """Objects that a checkpoint has beside its tensors, and that ``reshard`` carries along.
 
     to a format that has objects  as they are, whatever their classes, or made of plain values; a file of torch.save
-                                  gets plain ones
+                                  gets plain ones, and Orbax text
     to one that holds strings     plain objects become string tensors of their Python literals, as they are read
     to one that keeps metadata    the literals become the user's metadata
     to any other                  refused by name; a filter leaves them out
@@ -29,12 +29,10 @@ def find_objects(reader: Reader, form: Format, keys: Collection[str]) -> tuple[M
     # An object of a class that is not read may be carried. Any other fault is one of the checkpoint.
     faults = reader.faults
     carried = read_objects({key for key in keys if isinstance(faults.get(key), UnsupportedError | NoneType)}, form.name)
-    if carried:
+    if not form.capabilities.keeps_metadata:
         return carried, []
-    if form.capabilities.keeps_metadata:
-        tensors = reader.entries().slices.tensors
-        return {}, [key for row, key in enumerate(tensors.keys) if key in keys and tensors.dtype(row) == STRING]
-    return {}, []
+    tensors, rest = reader.entries().slices.tensors, set(keys).difference(carried)
+    return carried, [key for row, key in enumerate(tensors.keys) if key in rest and tensors.dtype(row) == STRING]
 
 
 def read_texts(reader: Reader, keys: Collection[str]) -> dict[str, str]:

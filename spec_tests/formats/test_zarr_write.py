@@ -22,6 +22,7 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.planning.slices import SliceTable, TensorTable, pad
 from shardvar.wire.crc import CRC32C
+from spec_tests.helpers.format_protocol import GOLDEN, expectation
 from spec_tests.helpers.native_checkpoints import assignment_of, whole
 
 FOLDERS = ["zarr", "orbax"]
@@ -180,6 +181,23 @@ def test_an_index_of_orbax_lists_the_keys_that_it_was_made_of(names: set[tuple[s
     tree = parse_tree(build_tree([*paths], paths, {"k": "v"}))
     assert tree.arrays == [*paths] and tree.paths == paths and tree.custom == {"k": "v"}
     assert tree.is_ocdbt is False and not tree.faults
+
+
+def test_strings_go_to_the_file_in_which_orbax_keeps_them(tmp_path: Path) -> None:
+    """Those of Orbax, and texts among the objects of torch; what is not text stays in the metadata."""
+    source = GOLDEN / "orbax" / "strings" / expectation("orbax", "strings")["open"]
+    sv.reshard(source, tmp_path / "a", format="orbax")
+    assert sv.diff(source, tmp_path / "a").equal and sv.verify(tmp_path / "a").ok
+    objects = GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt"
+    sv.reshard(objects, tmp_path / "b", format="orbax", filter=["epoch", "name", "model.*"])
+    assert json.loads((tmp_path / "b" / "_strings.json").read_bytes())["name"] == "naïve ✓"
+    with sv.open_checkpoint(tmp_path / "b") as reader:
+        assert reader.read("name")[()] == "naïve ✓".encode() and reader.metadata.user["epoch"] == "3"
+    # A checkpoint without strings that replaces one with them has no file of strings.
+    sv.save(tmp_path / "b", {"t": np.arange(3)}, format="orbax", force=True)
+    assert not (tmp_path / "b" / "_strings.json").exists() and sv.verify(tmp_path / "b").ok
+    with pytest.raises(UnsupportedError, match="cannot hold 'name'"):
+        sv.reshard(source, tmp_path / "c", format="orbax", rename={"w": "name.w"})
 
 
 def test_metadata_is_kept_and_every_group_has_a_description(tmp_path: Path) -> None:

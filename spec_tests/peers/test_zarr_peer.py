@@ -193,6 +193,15 @@ def test_orbax_restores_what_is_written(tmp_path: Path) -> None:
             hold_bits(leaves[key], array, key)
 
 
+def test_orbax_restores_strings(tmp_path: Path) -> None:
+    ocp = pytest.importorskip("orbax.checkpoint")
+    tree = {"name": "a run", "nested": {"text": "wörld\n", "w": np.ones(2)}}
+    ocp.PyTreeCheckpointer().save(tmp_path / "ck", tree)
+    sv.reshard(tmp_path / "ck", tmp_path / "copy", format="orbax")
+    restored = ocp.PyTreeCheckpointer().restore(tmp_path / "copy")
+    assert np.array_equal(restored["nested"].pop("w"), tree["nested"].pop("w")) and restored == tree
+
+
 def test_orbax_restores_the_lists_of_a_checkpoint_whose_index_knows_them(tmp_path: Path) -> None:
     ocp = pytest.importorskip("orbax.checkpoint")
     ocp.PyTreeCheckpointer().save(tmp_path / "ck", {"layers": [np.arange(3), np.arange(4)]})

@@ -10,6 +10,7 @@ from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.item_frame import object_item
 from shardvar.formats.torch.items import View, literal_in, read_view
+from shardvar.formats.torch.tensors import value_of
 from shardvar.layout.dtypes import STRING, code
 from shardvar.planning.index import EntryTable, Index
 from shardvar.storage.protocol import Traits
@@ -77,18 +78,22 @@ class TorchSource:
         return self.is_covered(key)
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
-        """Return the objects among keys as the items of a distributed checkpoint, or for a file as their literals."""
+        """Return the objects among keys: items of a distributed checkpoint, literals of a file, or texts of Orbax."""
         if form == "torch":
             return self.carry(keys)
-        return _plain(self, keys) if form == "pt" else {}
+        literals = _plain(self, keys) if form in ("pt", "orbax") else {}
+        if form == "pt":
+            return {key: literal.encode("utf-8", "surrogatepass") for key, literal in literals.items()}
+        values = {key: value_of(literal) for key, literal in literals.items()}
+        return {key: value.encode("utf-8", "surrogatepass") for key, value in values.items() if type(value) is str}
 
 
-def _plain(source: TorchSource, keys: Collection[str]) -> dict[str, bytes]:
+def _plain(source: TorchSource, keys: Collection[str]) -> dict[str, str]:
     """Return the literals of the objects among keys, but for those that are not plain values."""
     found = {}
     for entries in source.index.scan():
         for row in np.flatnonzero(entries.slices.codes() == code(STRING)).tolist():
             key, literal = entries.slices.key(row), literal_in(source.payloads[int(entries.start[row])])
             if key in keys and object_item(literal) is not None:
-                found[key] = literal.encode("utf-8", "surrogatepass")
+                found[key] = literal
     return found

@@ -8,7 +8,7 @@ Orbax writes every chunk, so one that is absent is damage. The database has chec
 most 1024 bytes is in a node; larger ones have none.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
-from shardvar.formats.zarr.build import WRITTEN, build_array_v2
+from shardvar.formats.zarr.build import WRITTEN, build_array_v2, build_document
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Chunks, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import PathListing, Tree, check_inside
@@ -98,7 +98,8 @@ class OrbaxFormat:
         slices = assignment.slices
         keys = slices.tensors.keys
         check_arrays(assignment, self.capabilities, self.name)
-        check_paths(keys, self.name)
+        texts = {key: text.decode("utf-8", "surrogatepass") for key, text in metadata.objects.items()}
+        check_paths([*keys, *texts], self.name)
         if DATABASE in storage.names():
             cause = f"{storage.path} has a database, {DATABASE}, which is not replaced."
             raise TargetExists(cause, "Write into another folder, or remove this one.")
@@ -109,7 +110,9 @@ class OrbaxFormat:
             shape = slices.tensors.shape(row)
             document = build_array_v2(slices.tensors.dtype(row), shape, steps[row][: len(shape)])
             documents[f"{key}/{DOCUMENTS[2]}"] = document
-        index = TREE, build_tree(keys, metadata.paths, metadata.user)
+        if texts:
+            documents[STRINGS] = build_document(texts)
+        index = TREE, build_tree(keys, metadata.paths, metadata.user, [*texts])
         paths = chunk_paths(slices, keys, version=2)
         return plan_folder(storage, assignment, index, documents, _SIDES, paths, generation, is_guarded=False)
 
@@ -153,6 +156,11 @@ def open_orbax(storage: Storage) -> ZarrSource:
 @dataclass(frozen=True, slots=True, eq=False)
 class OrbaxSource(ZarrSource):
     """An open checkpoint of Orbax."""
+
+    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
+        """Return the strings among keys as Orbax keeps them; none for any other format."""
+        texts = self.contents.texts if form == FORMAT.name else {}
+        return {key: bytes(strings.decode(payload, ())[()]) for key, payload in texts.items() if key in keys}
 
     def is_guarded(self, key: str) -> bool:
         """Return True if checksums cover every byte: those of a codec, or those of the nodes of the database."""

@@ -104,22 +104,28 @@ def _step(step: Mapping[str, Any]) -> str | int:
     return int(name) if step.get("key_type") == _LIST and re.fullmatch(r"\d{1,9}", name, re.ASCII) else name
 
 
-def build_tree(keys: Sequence[str], paths: Mapping[str, tuple[str | int, ...]], custom: Mapping[str, str]) -> bytes:
-    """Return the index of arrays without a database.
+def build_tree(
+    arrays: Sequence[str],
+    paths: Mapping[str, tuple[str | int, ...]],
+    custom: Mapping[str, str],
+    strings: Sequence[str] = (),
+) -> bytes:
+    """Return the index of arrays without a database, and of strings.
 
     A key is cut at its dots, unless ``paths`` has its steps. ``UnsupportedError`` for a key that leads through another.
 
     >>> parse_tree(build_tree(["a.w", "b"], {}, {"by": "me"})).arrays
     ['a.w', 'b']
     """
-    leaves = {}
-    for key in keys:
+    leaves, keys = {}, [*arrays, *strings]
+    for number, key in enumerate(keys):
+        kind = "np.ndarray" if number < len(arrays) else _STRING
         steps = paths.get(key, ())
         if ".".join(map(str, steps)) != key:
             steps = tuple(key.split("."))
         leaves[str(tuple(map(str, steps)))] = {
             "key_metadata": [{"key": str(step), "key_type": _LIST if type(step) is int else _DICT} for step in steps],
-            "value_metadata": {"value_type": "np.ndarray", "skip_deserialize": False},
+            "value_metadata": {"value_type": kind, "skip_deserialize": False},
         }
     above = {".".join(parts[:count]) for parts in (key.split(".") for key in keys) for count in range(1, len(parts))}
     both = sorted(above.intersection(keys))

@@ -6,19 +6,20 @@
 
 ``checkpoint.comparison`` has the report of ``diff``.
 
-A report holds numbers, texts and other reports, and knows nothing of open checkpoints. Its JSON changes its meaning
-only with ``SCHEMA``. The drawing functions at the end import ``shardvar.pictures`` when a notebook asks for them, so
-that the verbs start without it.
+A report holds numbers, texts, other reports and a plan, and knows nothing of open checkpoints. Its JSON changes its
+meaning only with ``SCHEMA``. The drawing functions at the end import ``shardvar.pictures`` when a notebook asks for
+them, so that the verbs start without it.
 
 R-POLICY-16 (RFC 001): "Other metrics will give a summary of the shards collection (number of shards, callback
 description)."
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from shardvar.pictures.words import count, human_size
+from shardvar.planning.index import EntryTable
 from shardvar.planning.policies.policy import Exceeding
 
 SCHEMA = 1
@@ -77,6 +78,8 @@ class WriteReport:
     """The tensors that a reshard left out because they cannot be read, with the reasons."""
     dry_run: bool = False
     """True if nothing was written."""
+    planned: EntryTable | None = field(default=None, repr=False, compare=False)
+    """The entries that would be written, for pictures of them; None after a write. No JSON has them."""
 
     @property
     def num_files(self) -> int:
@@ -94,7 +97,9 @@ class WriteReport:
             "exceeding": [asdict(each) for each in self.exceeding],
             "lost": [asdict(each) for each in self.lost],
         }
-        return {"schema": SCHEMA, **asdict(self), **lists, "num_files": self.num_files}
+        fields = asdict(replace(self, planned=None))
+        del fields["planned"]
+        return {"schema": SCHEMA, **fields, **lists, "num_files": self.num_files}
 
     def _repr_html_(self) -> str:
         """The report as a table, for notebooks."""

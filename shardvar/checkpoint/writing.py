@@ -38,7 +38,7 @@ from shardvar.layout.cutting import Cut
 from shardvar.pictures.words import message
 from shardvar.planning.capabilities import are_grids, check_holds, join_whole
 from shardvar.planning.decision import Decision, cut_slices, decide, is_cut_by
-from shardvar.planning.index import EntryTable, Metadata
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.planning.policies import Policy, SeparatePolicy, ShardByTaskPolicy, TablePolicy
 from shardvar.planning.slices import SliceTable
@@ -181,8 +181,15 @@ def preview(work: WritePlan, generation: str | None) -> WriteReport:
     target = work.target
     target.storage.check_writable(target.stem)
     free = target.storage.free_nbytes()
-    _prepare(work, generation, free)
-    return report_of(work, free)
+    sink, _ = _prepare(work, generation, free)
+    return replace(report_of(work, free), planned=_planned(work, sink))
+
+
+def _planned(work: WritePlan, sink: Sink) -> EntryTable:
+    """Return the entries that the write would make; checksums are known only once the bytes are."""
+    slices, number = work.assignment.slices, len(work.assignment.slices)
+    checksums, plain = np.full(number, NO_CHECKSUM), np.ones(number, np.bool)
+    return EntryTable(slices, work.assignment.file, sink.start, checksums, plain)
 
 
 def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, list[FileTask]]:

@@ -72,6 +72,7 @@ def _run(words: Sequence[str], as_json: bool) -> int:
         arguments = parse_arguments(words)
     except Usage as usage:
         return _say(usage.error, WRONG_USAGE, as_json) if usage.error else usage.code
+    arguments.words = words
     return execute(arguments)
 
 

@@ -296,11 +296,8 @@ def _add_writing(parser: Parser) -> None:
     _add_workers(parser)
     parser.add_argument("--keep-going", action="store_true", help="leave out tensors that cannot be read; exit with 1")
     parser.add_argument("--dry-run", action="store_true", help="print what would be written, and write nothing")
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="replace DST, in one step unless it is a safetensors set of several files",
-    )
+    parser.add_argument("--html", metavar="FILE", help="with --dry-run: write a page of old and new")
+    parser.add_argument("--force", action="store_true", help="replace DST, in one step unless a safetensors set")
     parser.add_argument("--verify", action="store_true", help="read the new checkpoint back and verify it")
     parser.add_argument("-v", "--verbose", action="store_true", help="also print the policy that chose the files")
 

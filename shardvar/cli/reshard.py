@@ -1,14 +1,18 @@
 """``shardvar reshard``: write a checkpoint with other slices, other files, or in another format."""
 
+import shlex
 from argparse import Namespace
+from collections.abc import Sequence
 
 from shardvar.checkpoint.reports import VerifyReport, WriteReport
 from shardvar.checkpoint.reshard import reshard
 from shardvar.cli.cuts import parse_joins, parse_mesh, parse_shards
-from shardvar.cli.output import count, human_size, one_line, print_json, progress, short_name, short_path
+from shardvar.cli.output import count, human_size, note, one_line, print_json, progress, short_name, short_path
 from shardvar.cli.usage import parse_casts, parse_count, parse_renames, parse_size
 from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, verify_with_progress
+from shardvar.cli.view import check_target, write_plan_page
 from shardvar.cli.workers import executor_of
+from shardvar.errors import ArgumentError
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, ShardByDevicePolicy, TablePolicy
 
 _LOST = 1
@@ -16,6 +20,24 @@ _LOST = 1
 
 def execute(arguments: Namespace) -> int:
     """Write the checkpoint. Return 0, or what ``--verify`` makes of what was written, or 1 where tensors were lost."""
+    if arguments.html:
+        if not arguments.dry_run:
+            raise ArgumentError("--html shows a plan, and --dry-run is not given.", "Give both, or leave --html out.")
+        check_target(arguments.html)
+    report = _reshard(arguments)
+    verified = verify_with_progress(report.path) if arguments.verify and not report.dry_run else None
+    if arguments.json:
+        print_json(report.to_json() | {"verified": verified and verified.ok})
+    else:
+        _print_report(report, verified, arguments.verbose)
+    if arguments.html:
+        write_plan_page(arguments.html, report, arguments.source, _command(arguments.words))
+        note(f"wrote {short_path(arguments.html)}")
+    code = 0 if verified is None else code_of_report(verified)
+    return code or (_LOST if report.lost else 0)
+
+
+def _reshard(arguments: Namespace) -> WriteReport:
     policy = _policy(arguments)
     mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
     concat = parse_joins(arguments.concat or (), mesh)
@@ -26,7 +48,7 @@ def execute(arguments: Namespace) -> int:
         executor_of(arguments) as executor,
         progress("resharding", lambda: sum(map(payload_nbytes, arguments.source))) as advance,
     ):
-        report = reshard(
+        return reshard(
             arguments.source,
             arguments.target,
             format=arguments.format,
@@ -47,13 +69,16 @@ def execute(arguments: Namespace) -> int:
             executor=executor,
             progress=advance,
         )
-    verified = verify_with_progress(report.path) if arguments.verify and not report.dry_run else None
-    if arguments.json:
-        print_json(report.to_json() | {"verified": verified and verified.ok})
-    else:
-        _print_report(report, verified, arguments.verbose)
-    code = 0 if verified is None else code_of_report(verified)
-    return code or (_LOST if report.lost else 0)
+
+
+def _command(words: Sequence[str]) -> str:
+    """Return the command that does what a dry run showed: the same words without ``--dry-run`` and ``--html FILE``."""
+    kept = list(words)
+    at = kept.index("--html") if "--html" in kept else None
+    if at is not None:
+        del kept[at : at + 2]
+    kept = [word for word in kept if word not in ("--dry-run", "--json") and not word.startswith("--html=")]
+    return shlex.join(["shardvar", *kept])
 
 
 def _policy(arguments: Namespace) -> TablePolicy | None:

@@ -14,12 +14,12 @@ from pathlib import Path
 from shardvar.checkpoint.comparison import DiffReport
 from shardvar.checkpoint.locate import Location, find_checkpoint
 from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.reports import SCHEMA
+from shardvar.checkpoint.reports import SCHEMA, WriteReport
 from shardvar.checkpoint.stats import histograms, measure
 from shardvar.cli.output import count, human_size, note, print_json, progress, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
 from shardvar.storage.local import split_path
-from shardvar.view.collect import Columns, choose_keys, describe, describe_diff, file_sizes
+from shardvar.view.collect import Columns, choose_keys, describe, describe_diff, describe_plan, file_sizes
 from shardvar.view.page import MARK, make_page
 
 _ENDINGS = (".html", ".htm")
@@ -63,6 +63,16 @@ def write_diff_page(
             keys.append([key for key in reader if _matches(key, globs, True) and not _matches(key, excluded, False)])
             columns.append(describe(reader, keys[-1], file_sizes(found.storage, reader.index.files)))
     write_page(target, make_page(columns, describe_diff(report, keys[0])))
+
+
+def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], command: str) -> None:
+    """Write the page of a reshard that is planned: the source, where it is one, beside what would be written."""
+    plan, columns = describe_plan(report)
+    if len(sources) == 1:
+        found = find_checkpoint(sources[0])
+        with Reader(found.path, found.format.name, found.open()) as reader:
+            columns = [describe(reader, choose_keys(reader), file_sizes(found.storage, reader.index.files)), *columns]
+    write_page(target, make_page(columns, plan=plan | {"command": command}))
 
 
 def _matches(key: str, globs: Sequence[str] | None, otherwise: bool) -> bool:

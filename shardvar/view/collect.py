@@ -16,6 +16,7 @@ from shardvar.checkpoint.comparison import DiffReport, ValueDifference
 from shardvar.checkpoint.numbers import json_number
 from shardvar.checkpoint.parameters import num_parameters
 from shardvar.checkpoint.reader import Reader
+from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.stats import Statistics
 from shardvar.checkpoint.steps import natural_key
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ReadError, StorageError
@@ -77,7 +78,47 @@ def describe(
     Slices are grouped by tensor, in the order of their offsets. A tensor whose entries cannot be read has dtype -1,
     shape -1 and no slices.
     """
-    entries, metadata = reader.entries(), reader.metadata
+    metadata = reader.metadata
+    about = {
+        "path": reader.path,
+        "format": reader.format,
+        "writer": metadata.writer,
+        "description": metadata.description,
+        "metadata": dict(metadata.user),
+        "num_parameters": _num_parameters(reader.entries(), keys, reader.encodings),
+        "files": list(reader.index.files),
+        "file_nbytes": list(file_nbytes),
+        "faults": _faults(reader, keys, measured or {}),
+        "stats": None if measured is None else _statistics(keys, measured, counts or {}),
+    }
+    return about | _tensor_columns(reader.entries(), keys)
+
+
+def describe_plan(report: WriteReport) -> tuple[Columns, list[Columns]]:
+    """Return the numbers of a dry run, and the columns of the checkpoint that it would write."""
+    entries = report.planned
+    if entries is None:
+        raise ArgumentError("The report is of a write that was done.", "Give the report of a dry run.")
+    keys = sorted(entries.slices.tensors.keys, key=natural_key)
+    ends = np.array(report.file_nbytes, np.int64)  # at least the payloads; where they lie is up to the format
+    np.maximum.at(ends, entries.file, entries.start + entries.slices.nbytes)
+    about: Columns = {
+        "path": report.path,
+        "format": report.format,
+        "writer": "",
+        "description": report.description,
+        "metadata": {},
+        "num_parameters": _num_parameters(entries, keys, {}),
+        "files": [f"file {number}" for number in range(report.num_files)],
+        "file_nbytes": ends.tolist(),
+        "faults": [],
+        "stats": None,
+    }
+    numbers = ("read_nbytes", "num_copies", "peak_nbytes", "free_nbytes")
+    return {name: getattr(report, name) for name in numbers}, [about | _tensor_columns(entries, keys)]
+
+
+def _tensor_columns(entries: EntryTable, keys: Sequence[str]) -> Columns:
     tensors, row_of = entries.slices.tensors, entries.slices.tensors.rows()
     rows = [row_of.get(key, -1) for key in keys]
     order, num_slices = _slices_of(entries, rows)
@@ -86,14 +127,6 @@ def describe(
     shape = [-1 if row < 0 else shapes.setdefault(tensors.shape(row), len(shapes)) for row in rows]
     nbytes = np.append(entries.slices.nbytes_of_tensors(), 0)  # the last one is that of row -1
     return {
-        "path": reader.path,
-        "format": reader.format,
-        "writer": metadata.writer,
-        "description": metadata.description,
-        "metadata": dict(metadata.user),
-        "num_parameters": _num_parameters(reader, keys),
-        "files": list(reader.index.files),
-        "file_nbytes": list(file_nbytes),
         "dtypes": used,
         "shapes": [_exact(each) for each in shapes],
         "keys": front_coded(keys),
@@ -102,8 +135,6 @@ def describe(
         "nbytes": nbytes[rows].tolist(),
         "num_slices": packed(num_slices),
         "slices": _slice_columns(entries, order),
-        "faults": _faults(reader, keys, measured or {}),
-        "stats": None if measured is None else _statistics(keys, measured, counts or {}),
     }
 
 
@@ -164,9 +195,8 @@ def _size(storage: Storage, name: str) -> int | None:
         file.close()
 
 
-def _num_parameters(reader: Reader, keys: Sequence[str]) -> int:
-    tensors, encodings = reader.entries().slices.tensors, reader.encodings
-    row_of = tensors.rows()
+def _num_parameters(entries: EntryTable, keys: Sequence[str], encodings: Mapping[str, str]) -> int:
+    tensors, row_of = entries.slices.tensors, entries.slices.tensors.rows()
     found = [(key, row_of[key]) for key in keys if key in row_of]
     return sum(num_parameters(key, tensors.dtype(row), tensors.shape(row), encodings.get(key)) for key, row in found)
 

@@ -29,15 +29,17 @@ _SCRIPTS = ("data", "paint", "measures", "list", "layers", "treemap", "files", "
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
-def make_page(checkpoints: Sequence[Columns], diff: Columns | None = None, served: bool = False) -> str:
-    """Return the page of one checkpoint, or of two that were compared; the same columns give the same page.
+def make_page(
+    checkpoints: Sequence[Columns], diff: Columns | None = None, served: bool = False, plan: Columns | None = None
+) -> str:
+    """Return the page of one checkpoint, of two that were compared, or of a plan; equal columns give equal pages.
 
     A page that is ``served`` may ask its server for values; others ask for nothing. ``ArgumentError`` for a page larger
     than ``MOST_NBYTES`` that is not served.
     """
     scripts = (*_SCRIPTS[:-1], "served", _SCRIPTS[-1]) if served else _SCRIPTS
     style, script = _asset("page.css"), "\n".join(["'use strict';", *(_asset(f"{name}.js") for name in scripts)])
-    data = embedded_json({"schema": SCHEMA, "checkpoints": list(checkpoints), "diff": diff})
+    data = embedded_json({"schema": SCHEMA, "checkpoints": list(checkpoints), "diff": diff, "plan": plan})
     title = " and ".join(printable(each["path"].rstrip("/").rpartition("/")[2]) for each in checkpoints)
     # The policy lets only this script and this style run, by their hashes, and loads nothing: a name in a hostile
     # checkpoint cannot add code even if its escaping failed.

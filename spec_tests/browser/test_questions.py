@@ -265,3 +265,26 @@ def test_a_served_page_reads_values_and_statistics_when_asked(chromium: Chrome, 
             finally:
                 server.shutdown()
                 thread.join()
+
+
+def test_a_plan_is_drawn_before_and_after_with_its_command(chromium: Chrome, tmp_path: Path) -> None:
+    sv.save(tmp_path / "old", layers(range(4)), partition=4)
+    words = ["reshard", str(tmp_path / "old"), str(tmp_path / "new"), "--shards", "*mlp*=2", "--files", "2"]
+    assert main([*words, "--dry-run", "--html", str(tmp_path / "plan.html")]) == 0
+    page = show(chromium, tmp_path / "plan.html")
+    assert page.text("h1").startswith("Preview of a reshard: ") and page.text("h1").endswith("nothing written yet")
+    assert page.text("header .copy code").split()[1:] == words or "'*mlp*=2'" in page.text("header .copy code")
+    rows = page.run(
+        "const slices = (item) => SIDES.map((side, number) => side.num_slices[item.rows[number]]);"
+        "return shown.map((item) => [item.key, statusText(item), slices(item)])"
+    )
+    assert [row for row in rows if "mlp" in row[0]] == [
+        [f"model.layers.{n}.mlp.weight", "cut anew", [4, 2]] for n in range(4)
+    ]
+    assert all(
+        told == "regions as before" and before == after for key, told, (before, after) in rows if "mlp" not in key
+    )
+    assert [each.text for each in page.all("#colours button")] == ["After", "Before", "Regions"]
+    page.run("actions.choose(shown[0])")
+    assert "Before: old" in page.text("#detail") and "After: new" in page.text("#detail")
+    assert page.complaints() == []

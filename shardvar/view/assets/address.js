@@ -88,6 +88,7 @@ async function copy(text, button, name) {
 
 // The key, the command and the Python that show this tensor, ready to paste.
 function copies(item) {
+  if (IS_PLAN) return [element("h3", { text: "Take it with you" }), copyLine("Key", item.key), copyLine("Link", location.href)];
   const [a, b] = SIDES.map((side) => side.path);
   const glob = item.key.replace(/[*?[]/g, "[$&]");
   const show = SIDES[sideOf(item)].path;

@@ -62,6 +62,7 @@ function tableColumns() {
     { name: "size", least: 88, width: "88px", right: true, value: nbytesOf, text: (item) => humanSize(nbytesOf(item)) },
     { name: "slices", least: 70, width: "70px", right: true, value: (item) => side(item).num_slices[row(item)] },
   ];
+  if (IS_PLAN && IS_DIFF) return [columns[0], ...planColumns(), ...columns.slice(1, 4)];
   if (IS_DIFF) return [columns[0], ...differenceColumns(), columns[3]];
   if (SIDES.some((each) => each.stats)) {
     for (const name of ["min", "max", "mean"]) {
@@ -73,6 +74,14 @@ function tableColumns() {
 }
 
 const KIND_ORDER = ["unreadable", "shape", "a", "b", "dtype", "values", "equal"];
+
+function planColumns() {
+  const slices = (item) => item.rows.map((row, side) => (row < 0 ? "none" : SIDES[side].num_slices[row]));
+  return [
+    { name: "regions", least: 130, width: "130px", value: (item) => KIND_ORDER.indexOf(item.kind), text: statusText },
+    { name: "slices", least: 96, width: "96px", right: true, value: (item) => Number(slices(item)[1]) || 0, text: (item) => slices(item).join(" → ") },
+  ];
+}
 
 function differenceColumns() {
   // What cannot be told by a number comes first, then values by their change.
@@ -90,7 +99,7 @@ function differenceColumns() {
 
 // In words, what differs between the two sides of a tensor.
 function whatDiffers(item) {
-  if (item.status !== "differs") return [STATUS_TEXT[item.status]];
+  if (item.status !== "differs") return [statusText(item)];
   const [a, b] = item.rows;
   const words = [];
   const shapes = [shapeOf(SIDES[0], a), shapeOf(SIDES[1], b)].map(humanShape);
@@ -322,16 +331,17 @@ function showHeading() {
     totals.append(facts.filter(Boolean).join(" · "));
     const about = [`${side.format} format`, side.writer && `written by ${printable(side.writer)}`, side.description && `policy: ${printable(side.description)}`];
     heading.append(element("div", {},
-      element(IS_DIFF ? "h2" : "h1", { title: printable(side.path), text: (IS_DIFF ? `${"AB"[side.number]}: ` : "") + printable(baseName(side.path)) }),
+      element(IS_DIFF ? "h2" : "h1", { title: printable(side.path), text: (IS_DIFF ? `${SIDE_NAMES[side.number]}: ` : "") + printable(baseName(side.path)) }),
       totals, healthLine(side), element("p", { class: "about", text: about.filter(Boolean).join(" · ") })));
   }
-  if (IS_DIFF) heading.before(element("h1", { text: diffSentence() }));
+  if (IS_PLAN) heading.before(...planParts());
+  else if (IS_DIFF) heading.before(element("h1", { text: diffSentence() }));
 }
 
 // What is known of its health, and the command that says the rest. A page of a comparison has read every value.
 function healthLine(side) {
   const line = element("p", { class: "health" });
-  if (IS_DIFF) return line;
+  if (IS_DIFF || IS_PLAN) return line;
   const command = (words) => element("code", { text: `shardvar ${words} ${printable(baseName(side.path))}` });
   if (!side.stats) {
     line.append("Values and checksums: not read. ", command("verify"), " compares the checksums, ", command("view --stats"), " finds NaN, infinity and constants.");
@@ -349,6 +359,15 @@ function findingButton(text, ask) {
   return element("button", { type: "button", class: "link", text, onclick: () => (ask(), showChips(), apply()) });
 }
 
+// What a reshard would do, and the command that does it.
+function planParts() {
+  const { read_nbytes: read, num_copies: copies, peak_nbytes: peak, free_nbytes: free, command } = PLAN;
+  const last = SIDES[SIDES.length - 1];
+  const what = `${humanSize(read)} in ${count(copies, "range")} to read · at most ${humanSize(peak)} of buffers in memory · ${humanSize(free)} free on the disk`;
+  return [element("h1", { text: `Preview of a reshard: ${count(last.tensorOf.length, "slice")} in ${count(last.files.length, "file")}, nothing written yet` }),
+    element("p", { class: "totals num", text: what }), copyLine("Command", command)];
+}
+
 function diffSentence() {
   const { differences, unreadable, num_equal: equal } = DATA.diff;
   const [onlyA, onlyB] = ["a", "b"].map((side) => ITEMS.filter((item) => item.status === side).length);
@@ -362,7 +381,7 @@ function showAlerts() {
   const box = document.getElementById("alerts");
   for (const side of SIDES) {
     const missing = side.files.filter((_, file) => side.file_nbytes[file] === null).map(printable);
-    const where = IS_DIFF ? `${"AB"[side.number]}: ` : "";
+    const where = IS_DIFF ? `${SIDE_NAMES[side.number]}: ` : "";
     if (missing.length) {
       const more = missing.length > 5 ? ` and ${grouped(missing.length - 5)} more` : "";
       box.append(element("div", { class: "alert", role: "alert" }, element("b", { text: `${where}${count(missing.length, "file")} missing: ` }),
@@ -388,7 +407,7 @@ function start() {
     box.append(...parts.map((part) => part.outer));
   }
   for (const files of fileMaps) files.start();
-  if (IS_DIFF) state.sort = "what differs";
+  if (IS_DIFF) state.sort = IS_PLAN ? "regions" : "what differs";
   layerMap.start();
   document.getElementById("layers").hidden = !layerMap.stack;
   if (layerMap.stack) document.getElementById("stacks").append(...layerMap.elements);

@@ -2,7 +2,10 @@
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const SIDES = DATA.checkpoints.map(readCheckpoint);
-const IS_DIFF = DATA.diff !== null;
+const PLAN = DATA.plan; // of a reshard: its numbers and its command
+const IS_PLAN = PLAN !== null;
+const IS_DIFF = SIDES.length === 2; // compared, or before and after
+const SIDE_NAMES = IS_PLAN ? ["Before", "After"] : ["A", "B"];
 const DTYPES = [...new Set(SIDES.flatMap((side) => side.dtypes))].sort();
 const ITEMS = readItems();
 
@@ -75,12 +78,12 @@ function readItems() {
         items.push({ key, rows: [-1, row], status: "b" });
       }
     });
-    for (const [row, change, ...values] of DATA.diff.differences) {
+    for (const [row, change, ...values] of DATA.diff?.differences ?? []) {
       items[row].status = "differs";
       items[row].change = change;
       items[row].values = values.length ? Object.fromEntries(DATA.diff.fields.map((name, place) => [name, values[place]])) : null;
     }
-    for (const [row, side, kind, message] of DATA.diff.unreadable) {
+    for (const [row, side, kind, message] of DATA.diff?.unreadable ?? []) {
       items[row].status = "unreadable";
       (items[row].errors ||= []).push({ side, kind, message });
     }
@@ -96,15 +99,28 @@ function readItems() {
 
 // The most telling thing that differs: "values" where shapes and dtypes are the same.
 function kindOf(item) {
+  if (IS_PLAN && item.status === "equal") return isCutAlike(item) ? "equal" : "values";
   if (item.status !== "differs") return item.status;
   const [a, b] = item.rows;
   if (String(shapeOf(SIDES[0], a)) !== String(shapeOf(SIDES[1], b))) return "shape";
   return dtypeOf(SIDES[0], a) === dtypeOf(SIDES[1], b) ? "values" : "dtype";
 }
 
-// Of the side that has it, the first by preference.
+// Whether a reshard leaves a tensor's regions as they are.
+function isCutAlike({ rows }) {
+  if (IS_PLAN && !IS_DIFF) return true;
+  const cuts = rows.map((row, number) => {
+    const side = SIDES[number];
+    const [first, last] = slicesOf(side, row);
+    return Array.from({ length: last - first }, (_, at) => String(boxOf(side, first + at))).sort().join(";");
+  });
+  return cuts[0] === cuts[1];
+}
+
+// Of the side that has it, the first by preference; of a plan, what it would write.
 function sideOf(item) {
-  return item.rows[0] >= 0 ? 0 : 1;
+  const [side, other] = IS_PLAN && IS_DIFF ? [1, 0] : [0, 1];
+  return item.rows[side] >= 0 ? side : other;
 }
 
 function dtypeOf(side, row) {

@@ -13,7 +13,7 @@ function showDetail(panel, item, actions) {
   const parts = [element("h2", { id: "detail-title", text: printable(item.key) })];
   if (IS_DIFF) parts.push(...difference(item));
   item.rows.forEach((row, number) => {
-    if (IS_DIFF) parts.push(element("h3", { text: `${"AB"[number]}: ${printable(baseName(SIDES[number].path))}` }));
+    if (IS_DIFF) parts.push(element("h3", { text: `${SIDE_NAMES[number]}: ${printable(baseName(SIDES[number].path))}` }));
     if (row < 0) parts.push(element("p", { class: "quiet", text: "It is not here." }));
     else parts.push(...tensor(SIDES[number], row));
   });
@@ -135,7 +135,7 @@ function histogram(heights, peak, low, high) {
 
 function difference(item) {
   const [a, b] = item.rows;
-  const parts = [element("p", { class: "facts" }, element("b", { text: STATUS_TEXT[item.status] }))];
+  const parts = [element("p", { class: "facts" }, element("b", { text: statusText(item) }))];
   for (const { side, kind, message } of item.errors ?? []) parts.push(faultBox(`${side.toUpperCase()}: ${kind}`, message));
   if (item.status !== "differs") return parts;
   const rows = [];

@@ -56,7 +56,7 @@ function paintBytes(context, side, file, [low, high], width, height, actions) {
     if (right < painted + 0.25 && !isChosen) continue;
     painted = right;
     context.globalAlpha = actions.shown(item) || isChosen ? (place % 2 ? 0.82 : 1) : 0.2;
-    context.fillStyle = isChosen ? theme.accent : colouring() === "File" ? fileColour(file) : itemColour(item, side.number);
+    context.fillStyle = isChosen ? theme.accent : ["File", ...SIDE_NAMES].includes(colouring()) ? fileColour(file) : itemColour(item, side.number);
     context.fillRect(left, 0, Math.max(right - left, isChosen ? 2 : 0.6), height);
     context.globalAlpha = 1;
     if (side.faults.has(item.rows[side.number])) {
@@ -97,7 +97,7 @@ class FileMap {
     this.largest = 1;
     this.file = null;
     this.list = new VirtualList({
-      label: `Data files${IS_DIFF ? ` of ${"AB"[number]}` : ""}`,
+      label: `Data files${IS_DIFF ? ` of ${SIDE_NAMES[number]}` : ""}`,
       role: "grid",
       rowHeight: 34,
       head: null,

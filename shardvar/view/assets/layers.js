@@ -197,7 +197,7 @@ class LayerMap {
   }
 
   cellWidth() {
-    return (this.holder.clientWidth - LEFT - (IS_DIFF ? BARS : 0)) / this.stack.modules.length;
+    return (this.holder.clientWidth - LEFT - (IS_COMPARED ? BARS : 0)) / this.stack.modules.length;
   }
 
   drawNow() {
@@ -209,7 +209,7 @@ class LayerMap {
     this.write(context, w, h, top);
     this.stack.rows.forEach(({ cells }, row) => {
       cells.forEach((items, column) => items.length && this.paint(context, items, LEFT + column * w, top + row * h, w, h));
-      if (IS_DIFF) this.bar(context, cells.flat(), LEFT + cells.length * w + 8, top + row * h, h);
+      if (IS_COMPARED) this.bar(context, cells.flat(), LEFT + cells.length * w + 8, top + row * h, h);
     });
     this.mark(context, w, h, top);
     showScale(this.legend, this.measure());
@@ -231,7 +231,7 @@ class LayerMap {
       if (row % every === 0) context.fillText(fittedText(context, label, LEFT - 8), LEFT - 6, top + row * h + Math.min(h, 14) - 2);
     });
     context.textAlign = "left";
-    if (IS_DIFF) context.fillText("whole layer", LEFT + this.stack.modules.length * w + 8, top - 6);
+    if (IS_COMPARED) context.fillText("whole layer", LEFT + this.stack.modules.length * w + 8, top - 6);
   }
 
   paint(context, items, x, y, w, h) {

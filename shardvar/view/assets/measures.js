@@ -14,6 +14,8 @@ function rampColour(name, share) {
   return `rgb(${from.map((value, place) => Math.round(value + (to[place] - value) * part)).join(" ")})`;
 }
 
+const IS_COMPARED = IS_DIFF && !IS_PLAN;
+
 function statistic(item, name) {
   const side = SIDES[sideOf(item)];
   const place = side.statistics.get(item.rows[side.number]);
@@ -28,12 +30,12 @@ function largest(item) {
 
 const number3 = (value) => shortNumber(value);
 const ALL_MEASURES = [
-  { name: "Change", hint: "norm of the difference over the larger norm", ramp: "change", is: IS_DIFF, value: (item) => finite(item.change), text: share },
-  { name: "Largest difference", hint: "largest |B − A|", ramp: "change", is: IS_DIFF, value: (item) => finite(item.values?.absolute), text: number3 },
-  { name: "Elements", hint: "share of the elements that differ", ramp: "change", is: IS_DIFF, value: (item) => shareOfElements(item), text: share },
+  { name: "Change", hint: "norm of the difference over the larger norm", ramp: "change", is: IS_COMPARED, value: (item) => finite(item.change), text: share },
+  { name: "Largest difference", hint: "largest |B − A|", ramp: "change", is: IS_COMPARED, value: (item) => finite(item.values?.absolute), text: number3 },
+  { name: "Elements", hint: "share of the elements that differ", ramp: "change", is: IS_COMPARED, value: (item) => shareOfElements(item), text: share },
   { name: "Spread", hint: "standard deviation", ramp: "scale", is: !IS_DIFF && SIDES[0].stats, value: (item) => statistic(item, "std"), text: number3 },
   { name: "Scale", hint: "largest absolute value", ramp: "scale", is: !IS_DIFF && SIDES[0].stats, value: largest, text: number3 },
-  { name: "Bytes", hint: "size", ramp: "scale", is: !IS_DIFF, value: (item) => nbytesOf(item) || null, text: humanSize },
+  { name: "Bytes", hint: "size", ramp: "scale", is: !IS_COMPARED, value: (item) => nbytesOf(item) || null, text: humanSize },
 ];
 const MEASURES = ALL_MEASURES.filter((measure) => measure.is).map(withRange);
 
@@ -81,6 +83,7 @@ function statusColour(item) {
 // The ways to colour the size map; regions are drawn where it is the file that colours.
 function colourings() {
   const by = MEASURES.map(({ name }) => name);
+  if (IS_PLAN && IS_DIFF) return ["After", "Before", "Regions"];
   if (IS_DIFF) return [...by, "File"];
   return ["File", ...by.filter((name) => name !== "Bytes"), "Dtype"];
 }
@@ -89,7 +92,15 @@ function colouring() {
   return colourings().includes(state.by) ? state.by : defaultColouring();
 }
 
+// The side whose files colour the regions of an item; -1 if something else colours it, or it is not there.
+function fileSide(item) {
+  const by = colouring();
+  const side = by === "File" ? sideOf(item) : SIDE_NAMES.indexOf(by);
+  return side >= 0 && item.rows[side] >= 0 ? side : -1;
+}
+
 function defaultColouring() {
+  if (IS_PLAN && IS_DIFF) return "After";
   if (IS_DIFF) return "Change";
   if (SIDES[0].files.length > 1) return "File";
   return MEASURES.some(({ name }) => name === "Spread") ? "Spread" : "Dtype";
@@ -98,7 +109,12 @@ function defaultColouring() {
 function itemColour(item, side = sideOf(item)) {
   const by = colouring();
   if (by === "Dtype") return tint(dtypeHue(dtypeOf(SIDES[side], item.rows[side])));
-  if (by === "File") {
+  if (by === "Regions") return statusColour(item);
+  if (SIDE_NAMES.includes(by)) {
+    side = SIDE_NAMES.indexOf(by);
+    if (item.rows[side] < 0) return theme.empty;
+  }
+  if (by === "File" || SIDE_NAMES.includes(by)) {
     const slice = SIDES[side].first[item.rows[side]];
     return slice < SIDES[side].first[item.rows[side] + 1] ? fileColour(SIDES[side].slices.file[slice]) : theme.empty;
   }
@@ -123,11 +139,13 @@ function showScale(legend, measure) {
   const about = `${measure.hint}, log scale`;
   if (!measure.high) return legend.replaceChildren(IS_DIFF ? "no tensor has one" : "no values");
   const scale = element("span", { class: "ramp", style: { background: `linear-gradient(to right, ${stops})` } });
-  const others = IS_DIFF ? kindEntries() : measure.name === "Bytes" && !SIDES[0].stats ? [element("span", { text: "values: not read (shardvar view --stats)" })] : [];
+  const others = IS_COMPARED ? kindEntries() : measure.name === "Bytes" && !SIDES[0].stats ? [element("span", { text: "values: not read (shardvar view --stats)" })] : [];
   return legend.replaceChildren(ends[0], scale, ends[1], element("span", { text: about }), ...others);
 }
 
-const KIND_TEXT = { equal: "equal", shape: "shape", dtype: "dtype", a: "only in A", b: "only in B", unreadable: "unreadable" };
+const KIND_TEXT = IS_PLAN
+  ? { equal: "regions as before", values: "cut anew", a: "left out or renamed", b: "new" }
+  : { equal: "equal", shape: "shape", dtype: "dtype", a: "only in A", b: "only in B", unreadable: "unreadable" };
 
 function kindEntries() {
   return Object.keys(KIND_TEXT).filter((kind) => ITEMS.some((item) => item.kind === kind)).map((kind) => legendEntry(KIND_COLOURS[kind](), KIND_TEXT[kind]));
@@ -137,8 +155,9 @@ function kindEntries() {
 function showLegend(legend) {
   const by = colouring();
   if (by === "Dtype") legend.replaceChildren(...DTYPES.map((name) => legendEntry(tint(dtypeHue(name)), name)));
-  else if (by === "File") {
-    const { files } = SIDES[SIDES.length - 1];
+  else if (by === "Regions") legend.replaceChildren(...kindEntries());
+  else if (by === "File" || SIDE_NAMES.includes(by)) {
+    const { files } = SIDES[by === "Before" ? 0 : SIDES.length - 1];
     const entries = files.slice(0, FILE_COLOURS.length).map((name, file) => legendEntry(fileColour(file), `file ${file}`, printable(name)));
     legend.replaceChildren(...entries, files.length > FILE_COLOURS.length ? `and ${grouped(files.length - FILE_COLOURS.length)} more, in the same colours` : "");
   } else showScale(legend, MEASURES.find(({ name }) => name === by));

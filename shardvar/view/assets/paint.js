@@ -29,6 +29,10 @@ const STATUS_TEXT = {
   equal: "equal", differs: "differs", a: "only in A", b: "only in B", unreadable: "unreadable",
 };
 
+function statusText(item) {
+  return IS_PLAN ? KIND_TEXT[item.kind] : STATUS_TEXT[item.status];
+}
+
 let theme = {};
 
 function readTheme() {
@@ -140,7 +144,7 @@ function itemLines(item, side) {
     `${dtypeOf(checkpoint, row) || "unknown dtype"} ${humanShape(shapeOf(checkpoint, row))}`,
     `${humanSize(nbytes)}, ${percent(nbytes, checkpoint.total)} of all`,
     `${count(checkpoint.num_slices[row], "slice")} in ${count(files.size, "file")}`,
-    IS_DIFF ? STATUS_TEXT[item.status] : "",
+    IS_DIFF ? statusText(item) : "",
     fault ? `${fault.kind}: cannot be read` : "",
   ];
 }

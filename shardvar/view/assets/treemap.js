@@ -228,8 +228,9 @@ class Treemap {
     }
     context.fillStyle = itemColour(node.item);
     context.fillRect(left, top, w, h);
-    const side = SIDES[sideOf(node.item)];
-    if (colouring() === "File" && w * h > 60 && shapeOf(side, node.item.rows[side.number])) paintRegions(context, side, node.item.rows[side.number], left, top, w, h);
+    const side = SIDES[fileSide(node.item)];
+    const row = side ? node.item.rows[side.number] : -1;
+    if (side && w * h > 60 && shapeOf(side, row)) paintRegions(context, side, row, left, top, w, h);
     if (isFaulty(node.item)) {
       context.globalAlpha = 0.55;
       hatch(context, left, top, w, h, theme.bad, w > 60 && h > 60 ? 14 : 7);
@@ -377,5 +378,5 @@ class Treemap {
 }
 
 function sideName(side) {
-  return element("p", { class: "side-name", text: `${"AB"[side]}: ${printable(baseName(SIDES[side].path))}` });
+  return element("p", { class: "side-name", text: `${SIDE_NAMES[side]}: ${printable(baseName(SIDES[side].path))}` });
 }

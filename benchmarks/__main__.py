@@ -18,6 +18,7 @@ from benchmarks import (
     redistribution,
     reshard,
     sharded,
+    simulate,
     startup,
     table,
     tiny,
@@ -33,7 +34,7 @@ SUBJECTS: dict[str, Callable[[Setting], Iterator[Figure]]] = {
     module.__name__.rpartition(".")[2]: module.measure
     for module in (
         *(startup, lookup, partial, plan, tiny, table, torch_checkpoints, orbax_checkpoints),
-        *(objects, policies, redistribution, reshard, conversions, sharded, training, layouts),
+        *(objects, policies, redistribution, reshard, conversions, sharded, training, layouts, simulate),
     )
 }
 

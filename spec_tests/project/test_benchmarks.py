@@ -1,6 +1,7 @@
 """The benchmarks run, and what they measure is what they say; no test looks at a time."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from benchmarks.holes import one_tensor, write_holes
 from benchmarks.places import Place
 from benchmarks.recommenders import Plain, Sharded, draw_batches, initial_values
 from benchmarks.setting import Setting
+from benchmarks.simulate import Costs, Store, most_useful, predict
 from benchmarks.sizes import QUICK
 from benchmarks.timing import FEWEST, Run, compare
 
@@ -71,3 +73,30 @@ def test_the_three_servers_train_as_no_server_does_bit_for_bit_and_as_numpy_by_h
         assert not np.array_equal(value, first[name]), name
         assert np.array_equal(value, models[1].values()[name]), name
         assert np.allclose(value, models[2].values()[name], rtol=0, atol=1e-4), name
+
+
+def test_a_prediction_is_what_a_queue_of_workers_takes() -> None:
+    """Against the recurrence itself, task by task: each begins when it is handed out and a worker is free."""
+    for count, workers, dispatch in product((1, 2, 3, 7, 20), (1, 2, 3, 8, 30), (0.0, 0.3, 2.0)):
+        costs = Costs(task=1.0, byte=0.1, dispatch=dispatch, call=0.5)
+        task, begin = 1.0 + 0.1 * 5, list[float]()
+        for number in range(count):
+            free = begin[number - workers] + task if number >= workers else 0.0
+            begin.append(max(number * dispatch, free))
+        found = predict(5 * count, 5, workers, costs, Store())
+        assert np.isclose(found.seconds, 0.5 + begin[-1] + task)
+
+
+def test_a_prediction_says_why_more_workers_do_not_help() -> None:
+    costs, store = Costs(task=0.1, byte=1e-9, dispatch=1e-4, call=0.0), Store(worker=1e9, total=1e10)
+    limits = [predict(10**12, 10**9, workers, costs, store).limit for workers in (1, 10, 20, 1000)]
+    assert limits == ["workers", "workers", "store", "files"]
+    assert predict(10**12, 10**6, 10_000, costs, Store()).limit == "caller"
+    best, why = most_useful(10**12, 10**9, costs, store)
+    assert why == "store"
+    assert best <= 32
+    # Never faster than the store, nor than one worker divided by their number.
+    for workers in (1, 3, 64, 500):
+        found = predict(10**12, 10**9, workers, costs, store).seconds
+        assert found >= 2 * 10**12 / store.total
+        assert found * workers >= predict(10**12, 10**9, 1, costs, store).seconds * 0.99

@@ -17,7 +17,8 @@ NUMPY, SHARDVAR = (one for one in IMPLEMENTATIONS if one.name in ("numpy", "shar
 def rule(outcome: str, **more: Any) -> dict[str, Any]:
     """A rule of a report."""
     return {
-        "id": "R-DIV-1", "sentence_id": "R-DIV-1", "level": 1, "rfc": "000", "sentence": "Divide.", "law": "It divides",
+        "id": "R-DIV-1", "sentence_id": "R-DIV-1", "level": 1, "rfc": "000", "source": "RFC 000",
+        "sentence": "Divide.", "law": "It divides",
         "outcome": outcome, "reason": "", "cases": 3, "unclaimed_cases": 0, "unclaimed": [], "counterexample": None,
         "program": None,
     } | more  # fmt: skip

@@ -54,14 +54,18 @@ def printed(cell: Cell) -> str:
 
 
 def shown(cell: Cell) -> list[str]:
-    """Return what a cell shows, as texts that are the same in each run: printed lines, values, words of pictures."""
+    """Return what a cell shows, as texts that are the same in each run: printed lines, values, words of pictures.
+
+    Of the package's source, which is folded, only the title counts: its text is a copy from the last ``make outputs``.
+    """
     texts = [printed(cell)]
     for data in _data(cell):
         if "image/svg+xml" in data:
             words = re.findall(r"<text[^>]*>(.*?)</text>", "".join(data["image/svg+xml"]), re.DOTALL)
             texts.append("a picture with the words " + " | ".join(unescape(word).strip() for word in words))
         else:
-            texts += ["".join(data[kind]) for kind in ("text/html", "text/plain") if kind in data][:1]
+            text = ["".join(data[kind]) for kind in ("text/html", "text/plain") if kind in data][:1]
+            texts += [each.partition("<pre>")[0] if each.startswith("<details>") else each for each in text]
     return texts
 
 

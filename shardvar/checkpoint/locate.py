@@ -204,8 +204,8 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
     index = form.capabilities.folder_index
     if index:
         if storage.local_path is None and not form.capabilities.in_buckets:
-            cause = f"{os.fspath(path)}: the format {form.name} is a folder of files, which is not written to a URL."
-            raise UnsupportedError(cause, "Choose the format shardvar or safetensors, or write to a disk and copy it.")
+            cause = f"{os.fspath(path)}: the format {form.name} has files in folders, which are not written to a URL."
+            raise UnsupportedError(cause, "Choose the format shardvar or torch, or write to a disk and copy it.")
         is_inside = name in ("", index)
         if not is_inside and name in storage.names():
             cause = f"{os.fsdecode(path)} is a file, and a checkpoint of the format {form.name} is a folder."
@@ -216,13 +216,6 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
     if not name:
         raise ArgumentError(f"{os.fspath(path)} is a directory.", "Add the name of the checkpoint in it.")
     return Location(form, storage, name_of_target(name, form.name))
-
-
-def check_on_disk(target: Location, what: str) -> None:
-    """Raise ``UnsupportedError`` if a target is not on a local disk, where alone ``what`` can be written."""
-    if target.storage.local_path is None:
-        cause = f"{target.path} is not on a local disk, which {what} need."
-        raise UnsupportedError(cause, "Write to a local disk, or use sv.save, which writes to a bucket.")
 
 
 def is_same(a: Location, b: Location) -> bool:

@@ -16,13 +16,13 @@ import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 
 from shardvar.checkpoint.arguments import check_string, texts_of
 from shardvar.checkpoint.local_shards import LocalTensors, source_of_shards
-from shardvar.checkpoint.locate import Location, Path, check_on_disk, find_target
+from shardvar.checkpoint.locate import Location, Path, find_target
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.save import WRITER
 from shardvar.checkpoint.share_format import ShareFormat
@@ -99,6 +99,10 @@ class _Run:
         form = ShareFormat(cast("SharedFormat", self.target.format), self.target.name)
         return Location(form, self.target.storage, share_name(self.prefix, self.token, process, self.count))
 
+    def anew(self) -> Self:
+        """Return the run with a storage that sees what other processes have written since."""
+        return replace(self, target=replace(self.target, storage=self.target.storage.anew()))
+
     def missing(self) -> list[int]:
         """Return the processes that have not committed their shares."""
         names = set(self.target.storage.names())
@@ -164,7 +168,8 @@ def commit_shards(
     check_replicas(replicas)
     saved = _find_run(path, run, num_processes, format)
     _commit(saved, replicas, timeout)
-    return _report(next(iter(_indexes(saved.target).values()), saved.target))
+    target = saved.anew().target
+    return _report(next(iter(_indexes(target).values()), target))
 
 
 # --- One process's share
@@ -199,9 +204,11 @@ def _find_run(path: Path, run: str, count: int, format: str | None) -> _Run:
     if not 1 <= count <= MAX_FILES:
         raise ArgumentError(f"num_processes={count} is not a number of processes.", f"Give 1 to {MAX_FILES}.")
     target = find_target(path, format, otherwise="shardvar")
-    check_on_disk(target, "shares of several processes")
     if not hasattr(target.format, "adopt"):
         cause = f"The format {target.format.name} cannot be written by several processes."
+        raise UnsupportedError(cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard.")
+    if target.storage.local_path is None and target.format.name != "shardvar":
+        cause = f"{target.path}: several processes write the format {target.format.name} on a local disk alone."
         raise UnsupportedError(cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard.")
     found = _Run(target, run, count)
     return replace(found, version=_version(found))
@@ -275,20 +282,26 @@ def _write_share(saved: _Run, work: WritePlan, source: ArraySource, process: int
 
 def _commit(saved: _Run, replicas: str, timeout: float) -> None:
     """Wait for all shares, and merge them unless another process has; ``IncompleteCheckpoint`` names missing ones."""
-    target, deadline, pause = saved.target, time.monotonic() + timeout, _POLL_SECONDS[0]
+    deadline, pause = time.monotonic() + timeout, _POLL_SECONDS[0]
     while True:
+        saved = saved.anew()
         if _is_committed(saved):
             return
         missing = saved.missing()
         if not missing:
             try:
-                with target.storage.lock(target.stem):
+                with saved.target.storage.lock(saved.target.stem):
                     if not _is_committed(saved):
                         about = Metadata(_DESCRIPTION, WRITER, generation=saved.generation)
-                        merge_shares(target, [saved.share(each) for each in range(saved.count)], about, replicas)
+                        merge_shares(saved.target, [saved.share(each) for each in range(saved.count)], about, replicas)
                     return
             except LockHeld:
                 pass  # by the process that commits, or by a writer of another checkpoint of this name
+            except (CheckpointError, StorageError):
+                # In a bucket nothing is locked: another process may have committed, and removed the shares, meanwhile.
+                if not _is_committed(saved.anew()):
+                    raise
+                return
         if time.monotonic() >= deadline:
             raise _late(saved, missing, timeout)
         time.sleep(min(pause, max(deadline - time.monotonic(), 0)))

@@ -179,13 +179,16 @@ def put_in_place(
     content: bytes | None = None,
     retired: Sequence[str] = (),
     tidy: Callable[[], None] = lambda: None,
+    *,
+    is_shared: bool = False,
 ) -> None:
     """Rename data files, then the ``last`` file, from the names under which they were written to their final names.
 
     ``content`` is that of the last file, if it is not written yet. ``retired`` are old files to remove
     first, where new files have the names of old ones. ``tidy`` removes what the new checkpoint leaves unnamed.
 
-    On an error or an interrupt, either the new checkpoint is in place whole or all its files are removed.
+    On an error or an interrupt, either the new checkpoint is in place whole or all its files are removed. Data files
+    that are ``is_shared`` were written by others: they stay, under either name, so that the commit can be made again.
     """
     (aside, final), moved, is_committing = last, list[str](), False
     try:
@@ -209,7 +212,8 @@ def put_in_place(
             if is_committing and aside not in storage.names():
                 tidy()
             else:
-                discard_files(storage, (aside, *(old for old, _ in renames), *moved))
+                written = () if is_shared else (*(old for old, _ in renames), *moved)
+                discard_files(storage, (aside, *written))
         raise
 
 

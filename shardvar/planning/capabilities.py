@@ -41,8 +41,8 @@ class Capabilities:
 
     @property
     def in_buckets(self) -> bool:
-        """True if it can be written to a bucket, whose commit is one request."""
-        return not self.folder_index
+        """True if it can be written to a bucket, where files lie in one folder and the commit is one request."""
+        return not self.is_grid
 
 
 def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str) -> None:

@@ -85,6 +85,10 @@ class LocalStorage:
         file.close()
         return file.stamp
 
+    def anew(self) -> "LocalStorage":
+        """Return this storage: a disk is looked at each time."""
+        return self
+
     def folders(self) -> list[str]:
         """Return the names of the directories in the directory, sorted, without symbolic links."""
         with reading(self.path):

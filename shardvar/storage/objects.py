@@ -157,6 +157,11 @@ class ObjectClient:
             raise StorageError(error.cause, remedy) from None
         return Head(nbytes, _version(found), None)
 
+    def copy(self, old: str, new: str) -> None:
+        """Copy a file without its bytes coming here; it replaces one that has the name. ``MissingFile``."""
+        with self._asking(old):
+            _obstore().copy(self._store(), old, new)
+
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
         """Write a file in one step if the one there is ``old``, or none is; ``LockHeld`` otherwise."""
         kinds = _obstore().exceptions

@@ -119,6 +119,9 @@ class Storage(Protocol):
     def stamp(self, name: str) -> str | None:
         """Return the ``ReadableFile.stamp`` of the file that has the name at this moment; None if it is missing."""
 
+    def anew(self) -> "Storage":
+        """Return the same directory without what is remembered of it: what others write since is seen."""
+
     def folders(self) -> list[str]:
         """Return the names of the directories in the directory, sorted, without symbolic links."""
 
@@ -135,7 +138,10 @@ class Storage(Protocol):
         """
 
     def rename(self, old: str, new: str) -> None:
-        """Rename ``old`` to ``new``, replacing it, in one step; force the steps before, and then it, to the disk."""
+        """Rename ``old`` to ``new``, replacing it, in one step; force the steps before, and then it, to the disk.
+
+        A bucket uploads a new file in this step; a file that is there already it can only take away.
+        """
 
     def move(self, old: str, new: str) -> None:
         """Rename ``old`` to the name or path ``new`` in one step that the next ``sync`` of its folder forces."""

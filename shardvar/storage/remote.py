@@ -198,7 +198,7 @@ class RemoteStorage:
     _listings: dict[str, FolderListing] = field(default_factory=dict, compare=False, repr=False)
     _ahead: _Ahead = field(default_factory=_Ahead, compare=False, repr=False)
     _uploads: list[Upload] = field(default_factory=list, compare=False, repr=False)
-    """The write that is under way, if one is."""
+    """The writes that are under way, each within the one before: a manager's, and that of its checkpoint."""
 
     def __reduce__(self) -> tuple[type[Self], tuple[Client, str]]:
         return type(self), (self.client, self.key)  # another process lists anew, and has no part in a write
@@ -221,10 +221,10 @@ class RemoteStorage:
     def open(self, name: str) -> ReadableFile:
         """Open a file; ``MissingFile`` if it does not exist."""
         key = self._join(name)
-        staged = self._uploads[0].open(name) if self._uploads else None
+        staged = self._uploads[-1].open(name) if self._uploads else None
         if staged is not None:
             return staged
-        listed = self._uploads[0].there if self._uploads else self._listing().files if self._listings else {}
+        listed = self._uploads[-1].there if self._uploads else self._listing().files if self._listings else {}
         # What was written in this write has no version until its upload has ended.
         head = listed.get(name)
         head = head if head and head.version else self.client.head(key)
@@ -234,7 +234,7 @@ class RemoteStorage:
 
     def names(self) -> list[str]:
         """Return the names of the files in the folder, sorted; empty if it does not exist."""
-        return self._uploads[0].names() if self._uploads else sorted(self._listing().files)
+        return self._uploads[-1].names() if self._uploads else sorted(self._listing().files)
 
     def stamp(self, name: str) -> str | None:
         """Return the stamp of the file that has the name at this moment; None if it does not exist."""
@@ -245,6 +245,10 @@ class RemoteStorage:
         with _lock:
             self._listings.clear()  # what was listed may be of the checkpoint before
         return _stamp(head)
+
+    def anew(self) -> "RemoteStorage":
+        """Return the same folder, which is listed anew, outside of any write."""
+        return RemoteStorage(self.client, self.key)
 
     def folders(self) -> list[str]:
         """Return the names of the folders in the folder, sorted."""
@@ -260,7 +264,7 @@ class RemoteStorage:
 
     def status(self, name: str) -> FileStatus | None:
         """Return size and time of a file in the folder; None if it does not exist."""
-        head = self._listing().files.get(name)
+        head = self._uploads[-1].head(name) if self._uploads else self._listing().files.get(name)
         return None if head is None else FileStatus(head.nbytes, head.changed)
 
     def create(self, name: str) -> WritableFile:
@@ -281,12 +285,12 @@ class RemoteStorage:
     def announce(self, names: Iterable[str]) -> None:
         """Upload these files as soon as they are finished; their names are final."""
         if self._uploads:
-            self._uploads[0].announce(names)
+            self._uploads[-1].announce(names)
 
     def lend(self, names: Iterable[str]) -> None:
         """Leave files to other processes; ``UnsupportedError`` if their names are not final, as those of a claim."""
         if self._uploads:
-            self._uploads[0].lend(names)
+            self._uploads[-1].lend(names)
 
     @contextmanager
     def borrowed(self, name: str) -> Iterator["RemoteStorage"]:
@@ -304,11 +308,18 @@ class RemoteStorage:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Begin a write: what is listed now is what the commit replaces. Nothing is locked (``storage.uploads``)."""
+        """Begin a write: what is listed now is what the commit replaces. Nothing is locked (``storage.uploads``).
+
+        Within another write, a file named ``name`` must still be the one that this other write knows.
+        """
         self.check_writable(name)
         with _lock:
             self._listings.clear()
-        upload = Upload(self.client, self.key, name, dict(self._listing().files))  # type: ignore[arg-type]
+        before = dict(self._listing().files)
+        if self._uploads:
+            known = self._uploads[-1].there.get(name)
+            before = {each: head for each, head in before.items() if each != name} | ({name: known} if known else {})
+        upload = Upload(self.client, self.key, name, dict(before))  # type: ignore[arg-type]
         self._uploads.append(upload)
         try:
             yield
@@ -317,6 +328,8 @@ class RemoteStorage:
             with _lock:
                 self._listings.clear()
             upload.end()
+            if self._uploads:
+                self._uploads[-1].learn(before, upload.there)
 
     def make(self) -> None:
         """Do nothing: a prefix exists when something is in it."""
@@ -343,7 +356,7 @@ class RemoteStorage:
         if not self._uploads:
             cause = f"{self.client.place(self._join(name))} is written outside of a write."
             raise UnsupportedError(cause, "Write it with sv.save or sv.reshard.")
-        return self._uploads[0]
+        return self._uploads[-1]
 
     def _listing(self) -> FolderListing:
         with _lock:

@@ -60,6 +60,9 @@ class BucketClient(Client, Protocol):
     def put(self, key: str, path: str) -> Head:
         """Upload a local file, in parts if it is large, and return its facts; it appears whole or not at all."""
 
+    def copy(self, old: str, new: str) -> None:
+        """Copy a file without its bytes coming here; it replaces one that has the name. ``MissingFile``."""
+
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
         """Write a file in one step if the one there is ``old``, or none is; ``LockHeld`` otherwise."""
 

@@ -83,6 +83,11 @@ class Upload:
             raise self._unknown(self.key)
         return sorted({*self.there, *self.staged})
 
+    def head(self, name: str) -> Head | None:
+        """Return the facts of a file as this write leaves it, announced files uploaded; None if it does not exist."""
+        self._upload_announced()
+        return self.there.get(name)
+
     def announce(self, names: Iterable[str]) -> None:
         """Say which files have their final names from the beginning."""
         self.announced.update(names)
@@ -98,13 +103,23 @@ class Upload:
             self.there.pop(name, None)  # of an earlier run, which another one takes the place of
 
     def move(self, old: str, new: str) -> None:
-        """Upload a file under its final name, which is claimed first."""
+        """Upload a file under its final name, which is claimed first; copy one that another process has uploaded."""
+        if old not in self.staged and old in self.there:
+            self._copy(old, new)
+            return
         self._check_staged(old)
         self._check_unchanged(new, self._claim())
         self._put(old, new)
 
     def rename(self, old: str, new: str) -> None:
-        """Commit: upload the last file if what it replaces is unchanged; ``LockHeld`` otherwise."""
+        """Commit: upload the last file if what it replaces is unchanged; ``LockHeld`` otherwise.
+
+        A file that is there already is an index that is taken away: once it is deleted, it does not come back.
+        """
+        if old not in self.staged and old in self.there:
+            self.remove(old)
+            self.is_committed = True
+            return
         self._check_staged(old)
         self._upload_announced()
         path, key = self.staged[old], self._join(new)
@@ -136,6 +151,16 @@ class Upload:
                 self._check_unchanged(name, self._claim())
             del self.there[name]
             self.client.delete(self._join(name))
+
+    def learn(self, before: Mapping[str, Head], after: Mapping[str, Head]) -> None:
+        """Take over what a write within this one has changed; what others changed meanwhile stays unknown."""
+        for name in {*before, *after}:
+            if before.get(name) == after.get(name):
+                continue
+            if name in after:
+                self.there[name] = after[name]
+            else:
+                self.there.pop(name, None)
 
     def finish(self) -> None:
         """Upload the announced files that were written last."""
@@ -190,6 +215,17 @@ class Upload:
         self.own.add(new)
         self.there[new] = self.client.put(self._join(new), self.staged[old])
         self._drop(old)
+
+    def _copy(self, old: str, new: str) -> None:
+        """Copy a file within the bucket, unless another process that commits the same has done so."""
+        try:
+            head = self.client.head(self._join(new))
+        except MissingFile:
+            head = None
+        if head is None or head.nbytes != self.there[old].nbytes:
+            self.client.copy(self._join(old), self._join(new))
+            head = self.client.head(self._join(new))
+        self.there[new] = head
 
     def _drop(self, name: str) -> None:
         path = self.staged.pop(name, None)

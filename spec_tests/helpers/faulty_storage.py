@@ -131,6 +131,9 @@ class FaultyStorage:
 
     traits = None
 
+    def anew(self) -> "FaultyStorage":
+        return self
+
     def open(self, name: str) -> ReadableFile:
         self.fault.live()
         return self.inner.open(name)

@@ -70,6 +70,13 @@ class MemoryBucket:
         self.change(f"put {key}", lambda: self.files.update({key: content}))
         return head_of(content)
 
+    def copy(self, old: str, new: str) -> None:
+        def copy() -> None:
+            self.head(old)
+            self.files[new] = self.files[old]
+
+        self.change(f"copy {new}", copy)
+
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
         def put() -> None:
             there = self.files.get(key)
@@ -99,6 +106,22 @@ class MemoryBucket:
             raise Dead
         if fails:
             raise StorageError("The server does not answer.", "Wait.")
+
+
+@dataclass(eq=False)
+class Raced(MemoryBucket):
+    """A bucket in which something happens before one of the requests that change it."""
+
+    at: int = 0
+    """The number of the request, counted from 0."""
+    race: Callable[[], object] | None = None
+    """The thing that happens; None once it has happened."""
+
+    def change(self, what: str, do: Callable[[], None]) -> None:
+        if len(self.log) == self.at and self.race is not None:
+            race, self.race = self.race, None
+            race()
+        super().change(what, do)
 
 
 _alive: "WeakValueDictionary[int, MemoryBucket]" = WeakValueDictionary()

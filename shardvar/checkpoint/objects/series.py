@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from shardvar.checkpoint.locate import Location, Path, check_on_disk, find_checkpoints, find_target
+from shardvar.checkpoint.locate import Location, Path, find_checkpoints, find_target
 from shardvar.checkpoint.objects.state_file import (
     NUMBER,
     STATE_FILE,
@@ -35,7 +35,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.table import format_of_name, formats_of, names_of_target, stem_of_name
 from shardvar.pictures.words import message
-from shardvar.storage.local import split_path
+from shardvar.storage.places import split_place
 from shardvar.storage.protocol import Storage
 
 _LOG = logging.getLogger("shardvar.checkpoint")
@@ -60,8 +60,7 @@ def find_series(prefix: Path, format_name: str | None) -> Location:
 
 
 def check_series(target: Location) -> None:
-    """Raise ``UnsupportedError`` if checkpoints of the target cannot be numbered: folders, and those in a bucket."""
-    check_on_disk(target, "numbered checkpoints")
+    """Raise ``UnsupportedError`` if checkpoints of the target cannot be numbered, because they are folders."""
     if target.is_folder:
         cause = f"A checkpoint of the format {target.format.name} is a folder, and folders are not numbered."
         raise UnsupportedError(cause, "Write each checkpoint to another path, or choose the format shardvar.")
@@ -184,7 +183,7 @@ def latest_checkpoint(directory: Path, latest_filename: str | None = None) -> st
         path = os.path.join(home, latest_filename or STATE_FILE)
     except TypeError:
         raise ArgumentTypeError(f"{directory!r} is not a path.", "Give the path of a directory.") from None
-    storage, name = split_path(path)
+    storage, name = split_place(path)
     newest = newest_of(storage, home, name) if name else None
     if newest is None:
         there = [each for each in checkpoints_in(storage) if NUMBER.fullmatch(each.rpartition("-")[2])]

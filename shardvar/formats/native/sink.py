@@ -109,7 +109,7 @@ class NativeSink:
         last = self._index_aside, native_index_name(self.prefix)
         data = list(zip(self.asides, self._data_names, strict=True))
         # Commit, then remove: before the rename, the old index still names the old files.
-        put_in_place(self.storage, data, last, octets, tidy=self._tidy)
+        put_in_place(self.storage, data, last, octets, tidy=self._tidy, is_shared=bool(self.written))
 
     def withdraw(self) -> None:
         """Remove the files, unless the index in place names them; without an answer to that they stay."""

@@ -1,0 +1,140 @@
+"""Saves by several processes into one bucket, which share nothing else: whoever commits, one whole checkpoint is there.
+
+A bucket has no locks: the processes that commit the same run at the same time are kept apart by the conditional put of
+the index alone.
+"""
+
+import threading
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import IncompleteCheckpoint, StorageError, UnsupportedError
+from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, Raced, in_bucket
+from spec_tests.helpers.shared_saves import demo_share, demo_tensors, save_all
+
+URL = "s3://bucket/run/ck"
+COUNT = 3
+
+
+def shares(seed: int) -> list[dict[str, Any]]:
+    return [demo_share(seed, process, COUNT) for process in range(COUNT)]
+
+
+def saved(seed: int, is_there: bool = True) -> MemoryBucket:
+    """A bucket with the shares of all processes, not committed, beside the checkpoint of seed 1."""
+    bucket = MemoryBucket()
+    with in_bucket(bucket):
+        if is_there:
+            save_all(URL, shares(1), "1")
+        for process, tensors in enumerate(shares(seed)):
+            sv.save_shards(URL, tensors, process=process, num_processes=COUNT, run=str(seed), commit=False)
+    bucket.log.clear()
+    return bucket
+
+
+def commit(bucket: MemoryBucket, seed: int) -> Any:
+    with in_bucket(bucket):
+        return sv.commit_shards(URL, num_processes=COUNT, run=str(seed), timeout=5)
+
+
+def seed_of(bucket: MemoryBucket) -> int:
+    """The seed of the tensors that a reader finds, whole."""
+    with in_bucket(MemoryBucket(dict(bucket.files))):
+        found = sv.load(URL)
+        assert sv.verify(URL).ok
+    seed = int(found["step"])
+    expected = demo_tensors(seed)
+    assert found.keys() == expected.keys() and all(np.array_equal(found[key], expected[key]) for key in found)
+    return seed
+
+
+def test_processes_that_share_a_bucket_save_one_checkpoint_and_then_another() -> None:
+    """They save at the same time, and each returns once the checkpoint is in place; nothing else stays."""
+    bucket = MemoryBucket()
+    for seed in (1, 2):
+        errors: list[BaseException] = []
+
+        def save(process: int, seed: int = seed, errors: list[BaseException] = errors) -> None:
+            try:
+                tensors = demo_share(seed, process, COUNT)
+                sv.save_shards(URL, tensors, process=process, num_processes=COUNT, run=str(seed))
+                assert int(sv.load(URL)["step"]) == seed
+            except BaseException as error:  # noqa: BLE001 - shown below
+                errors.append(error)
+
+        with in_bucket(bucket):
+            threads = [threading.Thread(target=save, args=(process,)) for process in range(COUNT)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert not errors and seed_of(bucket) == seed and len(bucket.files) == COUNT + 1
+
+
+def test_until_the_commit_the_old_checkpoint_is_there() -> None:
+    bucket = saved(2)
+    assert seed_of(bucket) == 1
+    with in_bucket(bucket), pytest.raises(IncompleteCheckpoint, match="Process 3 of 4 did not save"):
+        for process in range(3):
+            tensors = demo_share(3, process, 4)
+            sv.save_shards(URL, tensors, process=process, num_processes=4, run="3", commit=False)
+        sv.commit_shards(URL, num_processes=4, run="3")
+    assert seed_of(bucket) == 1
+    commit(bucket, 2)
+    assert seed_of(bucket) == 2
+
+
+@pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", [Dead, StorageError])
+def test_a_commit_that_ends_at_any_request_can_be_made_again(error: Any, takes_effect: bool) -> None:
+    """Killed or refused, with and without effect: the old checkpoint or the new one is there, and then the new one."""
+    before, number, ended = saved(2), 0, False
+    while not ended:
+        bucket = MemoryBucket(dict(before.files), fail_at=number, takes_effect=takes_effect, error=error)
+        try:
+            commit(bucket, 2)
+            ended = len(bucket.log) <= number
+        except (Dead, StorageError):
+            pass
+        assert seed_of(bucket) in (1, 2), bucket.log
+        again = MemoryBucket(dict(bucket.files))
+        commit(again, 2)
+        assert seed_of(again) == 2, bucket.log
+        number += 1
+    assert number > COUNT
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["new", "replaced"])
+def test_of_two_processes_that_commit_the_same_run_both_return(is_there: bool) -> None:
+    """One commits wholly before each request of the other in turn: both find the run committed, and no file is lost."""
+    before, number, ended = saved(2, is_there), 0, False
+    while not ended:
+        other = partial(sv.commit_shards, URL, num_processes=COUNT, run="2", timeout=5)
+        bucket = Raced(dict(before.files), at=number, race=other)
+        commit(bucket, 2)
+        assert seed_of(bucket) == 2, bucket.log
+        ended = bucket.race is not None
+        number += 1
+    assert number > COUNT
+
+
+def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses() -> None:
+    before, number, ended = saved(2), 0, False
+    while not ended:
+        bucket = Raced(dict(before.files), at=number, race=partial(sv.save, URL, demo_tensors(3), force=True))
+        try:
+            commit(bucket, 2)
+        except (StorageError, sv.errors.CheckpointError):
+            assert bucket.race is None
+        ended = bucket.race is not None
+        assert seed_of(bucket) == (2 if ended else 3)
+        number += 1
+
+
+def test_what_takes_no_writes_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(UnsupportedError, match="can be read, and not written"):
+        sv.save_shards("memory://bucket/ck", {"w": [1.0]}, process=0, num_processes=1, run="1")

@@ -207,14 +207,19 @@ def put_in_place(
         storage.rename(aside, final)
         tidy()
     except BaseException:
-        with suppress(StorageError):  # all files stay as long as it is unknown which checkpoint is in place
-            # The rename may have succeeded and only what follows have failed: then it is the new one.
-            if is_committing and aside not in storage.names():
-                tidy()
-            else:
-                written = () if is_shared else (*(old for old, _ in renames), *moved)
-                discard_files(storage, (aside, *written))
+        _give_up(storage, aside, () if is_shared else (*(old for old, _ in renames), *moved), is_committing, tidy)
         raise
+
+
+def _give_up(
+    storage: Storage, aside: str, written: Iterable[str], is_committing: bool, tidy: Callable[[], None]
+) -> None:
+    """Remove what was written, or, if the last rename has succeeded and only what follows failed, what it replaced."""
+    with suppress(StorageError):  # all files stay as long as it is unknown which checkpoint is in place
+        if is_committing and aside not in storage.names():
+            tidy()
+        else:
+            discard_files(storage, (aside, *written))
 
 
 def _retire(storage: Storage, names: Sequence[str]) -> None:

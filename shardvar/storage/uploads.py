@@ -218,13 +218,17 @@ class Upload:
 
     def _copy(self, old: str, new: str) -> None:
         """Copy a file within the bucket, unless another process that commits the same has done so."""
+        place, nbytes = self.client.place(self._join(new)), self.there[old].nbytes
         try:
             head = self.client.head(self._join(new))
         except MissingFile:
             head = None
-        if head is None or head.nbytes != self.there[old].nbytes:
+        if head is None or head.nbytes != nbytes:
             self.client.copy(self._join(old), self._join(new))
             head = self.client.head(self._join(new))
+            if head.nbytes != nbytes:
+                cause = f"{place} has {head.nbytes} bytes after a copy of {nbytes}."
+                raise StorageError(cause, "Save again; if it stays so, the service does not copy as it says.")
         self.there[new] = head
 
     def _drop(self, name: str) -> None:

@@ -5,6 +5,7 @@ the index alone.
 """
 
 import threading
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -133,6 +134,20 @@ def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses() -> None:
         ended = bucket.race is not None
         assert seed_of(bucket) == (2 if ended else 3)
         number += 1
+
+
+def test_a_copy_of_another_size_is_not_committed() -> None:
+    """A service that answers a copy as if it were done, and has stored nothing of it."""
+
+    @dataclass(eq=False)
+    class Careless(MemoryBucket):
+        def copy(self, old: str, new: str) -> None:
+            self.files[new] = b""
+
+    bucket = Careless(saved(2).files)
+    with pytest.raises(StorageError, match="has 0 bytes after a copy of"):
+        commit(bucket, 2)
+    assert seed_of(bucket) == 1
 
 
 def test_what_takes_no_writes_is_refused_before_anything_is_read() -> None:

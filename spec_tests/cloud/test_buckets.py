@@ -2,10 +2,13 @@
 
 import os
 import re
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import CheckpointNotFound, LockHeld, StorageError
+from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage import objects
 from shardvar.storage.objects import ObjectClient
 from shardvar.storage.posix import LocalReadableFile
@@ -24,7 +28,14 @@ from spec_tests.helpers.bucket_servers import ACCOUNT, ACCOUNT_KEY, azurite, fin
 SECRET = "s3cr3t"
 OLD = {"w": np.arange(600_000, dtype="<f4").reshape(3000, 200), "b": np.array([1, 2, 3])}
 NEW = {"w": OLD["w"] + 1, "b": OLD["b"] + 1}
-FORMATS = {"shardvar": "m", "tensorflow": "m", "safetensors": "m.safetensors", "npz": "m.npz", "pt": "m.pt"}
+FORMATS = {
+    "shardvar": "m",
+    "torch": "folder",
+    "tensorflow": "m",
+    "safetensors": "m.safetensors",
+    "npz": "m.npz",
+    "pt": "m.pt",
+}
 SERVICES = ["s3", "gs", "az"]
 
 
@@ -285,3 +296,59 @@ def test_temporary_files_are_removed(
     with pytest.raises(StorageError):
         sv.save(f"{prefix}/m", NEW)
     assert os.listdir(tmp_path) == []
+
+
+def save_share(url: str, run: str, process: int, count: int) -> None:
+    """Save what one process of several holds of ``OLD``."""
+    start, stop = sv.div(len(OLD["w"]), count)[process]
+    rows = sv.LocalShard(OLD["w"][start:stop], (start, 0), OLD["w"].shape)
+    sv.save_shards(url, {"w": rows, "b": OLD["b"]}, process=process, num_processes=count, run=run, timeout=60)
+
+
+def test_spawned_processes_save_one_checkpoint(proxy: Proxy, prefix: str) -> None:
+    """Each is a process of its own, and all of them commit; twice under one name, and nothing else stays."""
+    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as executor:
+        for run in ("1", "2"):
+            list(executor.map(save_share, [f"{prefix}/m"] * 3, [run] * 3, range(3), [3] * 3))
+            assert is_same(f"{prefix}/m", OLD) and len(keys_of(prefix)) == 4
+
+
+def test_numbered_checkpoints_are_kept_and_restored(proxy: Proxy, prefix: str) -> None:
+    variable = sv.Variable([0.0])
+    manager = sv.CheckpointManager(sv.Checkpoint(w=variable), prefix, max_to_keep=2)
+    for value in range(4):
+        variable.assign([float(value)])
+        manager.save()
+    variable.assign([9.0])
+    assert sv.CheckpointManager(sv.Checkpoint(w=variable), prefix, max_to_keep=2).restore_or_initialize()
+    assert variable.numpy().tolist() == [3.0] and sv.latest_checkpoint(prefix) == f"{prefix}/ckpt-4"
+    assert len(keys_of(prefix)) == 5
+
+
+def test_workers_of_a_cluster_write_a_bucket_and_one_that_is_killed_loses_nothing(
+    proxy: Proxy, prefix: str, service: str
+) -> None:
+    """Two processes of Dask, source and target in the bucket; one is killed in the middle."""
+    if service != "s3":
+        pytest.skip("the same for each service")
+    distributed = pytest.importorskip("distributed", reason="make cloud installs it")
+    model = {f"w{number}": np.random.default_rng(number).standard_normal((300, 200)) for number in range(12)}
+    sv.save(f"{prefix}/m", model, partition=3)
+    done: list[int] = []
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        pids = list(client.run(os.getpid).values())
+
+        def kill_one(nbytes: int) -> None:
+            if not done:
+                os.kill(pids[0], signal.SIGKILL)
+            done.append(nbytes)
+
+        executor = client.get_executor(pure=False)
+        options: dict[str, Any] = {"policy": BalancedPolicy(8), "executor": executor}
+        report = sv.reshard(f"{prefix}/m", f"{prefix}/out", progress=kill_one, **options)
+        assert len(done) == report.num_files == 8
+        assert sv.diff(f"{prefix}/m", f"{prefix}/out", executor=executor).equal
+    assert len([key for key in keys_of(prefix) if key.startswith("out.")]) == 9

@@ -124,6 +124,8 @@ def proxy_before(port: int, *, is_google: bool = False) -> Iterator[Proxy]:
                 return 412, {}, b""
             if self.command == "DELETE" and not query and not there:
                 return 404, {}, b""
+            if "x-goog-copy-source" in headers:
+                headers["x-amz-copy-source"] = headers.pop("x-goog-copy-source")
             headers["authorization"] = _SIGNED
             status, given, content = self.forward(headers, body)
             is_written = self.command == "PUT" and "partNumber" not in query

@@ -33,8 +33,8 @@ MUTANTS = [
         "old-files-first",
         "Files of the old checkpoint are removed before the new index is in place.",
         "formats/native/sink.py",
-        "        put_in_place(self.storage, data, last, octets, tidy=self._tidy)\n",
-        "        self._tidy()\n        put_in_place(self.storage, data, last, octets, tidy=self._tidy)\n",
+        "        put_in_place(self.storage, data, last, octets,",
+        "        self._tidy()\n        put_in_place(self.storage, data, last, octets,",
         "crash::test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_clean",
     ),
     mutant(

@@ -204,11 +204,10 @@ def _find_run(path: Path, run: str, count: int, format: str | None) -> _Run:
     if not 1 <= count <= MAX_FILES:
         raise ArgumentError(f"num_processes={count} is not a number of processes.", f"Give 1 to {MAX_FILES}.")
     target = find_target(path, format, otherwise="shardvar")
-    if not hasattr(target.format, "adopt"):
-        cause = f"The format {target.format.name} cannot be written by several processes."
-        raise UnsupportedError(cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard.")
-    if target.storage.local_path is None and target.format.name != "shardvar":
-        cause = f"{target.path}: several processes write the format {target.format.name} on a local disk alone."
+    is_bucket = target.storage.local_path is None
+    if not hasattr(target.format, "adopt") or (is_bucket and target.format.name != "shardvar"):
+        where = " into a bucket" if is_bucket else ""
+        cause = f"The format {target.format.name} cannot be written{where} by several processes."
         raise UnsupportedError(cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard.")
     found = _Run(target, run, count)
     return replace(found, version=_version(found))
@@ -351,13 +350,17 @@ def _version(saved: _Run) -> str:
 def _generation(saved: _Run, name: str, index: Location) -> str:
     """The generation that an index has; the stamp of its file if it has none, or is damaged."""
     stamp = index.storage.stamp(name) or ""
-    if stamp not in saved.known:
+    while stamp not in saved.known:
         try:
             opened = index.open()
-            saved.known[stamp] = opened.index.metadata.generation or stamp
+            generation = opened.index.metadata.generation or stamp
             opened.close()
         except (CheckpointError, StorageError, UnsupportedError):
-            saved.known[stamp] = stamp
+            generation = stamp
+        # Another process may have put its index in place meanwhile: then it is unknown of which the generation is.
+        before, stamp = stamp, index.storage.stamp(name) or ""
+        if stamp == before:
+            saved.known[stamp] = generation
     return saved.known[stamp]
 
 

@@ -220,6 +220,9 @@ def test_blocks_are_resharded_with_their_encoding_or_as_numbers(tmp_path: Path) 
     assert sv.load(tmp_path / "numbers.safetensors")["q"].tolist() == [[n / 2 for n in range(32)]]
     with pytest.raises(ArgumentError, match="blocks of Q8_0"):
         sv.reshard(path, tmp_path / "wrong.safetensors", cast={"q": "float16"})
+    with pytest.raises(ArgumentError, match="blocks of Q8_0"):
+        sv.reshard(path, tmp_path / "wrong.safetensors", transpose="q")
+    assert not (tmp_path / "wrong.safetensors").exists()
 
 
 def test_commands_name_the_type_of_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

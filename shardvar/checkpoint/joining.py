@@ -285,7 +285,9 @@ def _check_copies(readers: Sequence[Reader], places: Mapping[str, Sequence[Place
             raise InconsistentTensor(f"{broken.key!r} cannot be compared: {broken.message}", "Take it from a copy.")
         if report.differences:
             which = named([each.key for each in report.differences])
-            cause = f"{one.path} and {other.path} hold different values of {which}."
+            only = {each.values.only if each.values else None for each in report.differences}
+            bits = f", only in the {only.pop()}" if len(only) == 1 and None not in only else ""
+            cause = f"{one.path} and {other.path} hold different values of {which}{bits}."
             remedy = "If they are parts, say along which axis: --concat 'GLOB=AXIS'. Else the sources are of two runs."
             raise InconsistentTensor(cause, remedy)
 

@@ -48,6 +48,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.protocol import Finding, Source
 from shardvar.layout.dtypes import STRING, Ints, code
+from shardvar.pictures.words import count
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, take_tensors
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import concatenate
@@ -189,7 +190,7 @@ def _chosen(
         if not damages:
             raise
         chosen = set()
-    note = [f"{len(keys) - len(chosen):,} of {len(keys):,} tensors were not chosen, and not verified."]
+    note = [f"Not chosen, and not verified: {len(keys) - len(chosen):,} of {count(len(keys), 'tensor')}."]
     kept = {key: error for key, error in faults.items() if key in chosen}
     return [take_tensors(entries, chosen) for entries in tables], kept, note
 

@@ -109,6 +109,7 @@ def test_the_command_joins_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         ({}, {}, "hold different values of 'w'"),
         ({"norm": np.ones(3)}, {"concat": {"w": 1}}, "hold different values of 'norm'.*two runs"),
+        ({"norm": np.array([-0.0, 1, 2])}, {"concat": {"w": 1}}, "'norm', only in the sign of zero[.]"),
         ({"more": np.ones(3)}, {"concat": {"w": 1}}, "lacks 'more'"),
         ({"w": np.ones((5, 3), np.float32)}, {"concat": {"w": 1}}, "differ in the dtype or the shape of 'w'"),
         ({"w": np.ones((4, 3))}, {"concat": {"w": 1}}, "rank1.npz: float64 \\[4, 3\\]"),

@@ -47,7 +47,7 @@ def test_the_chosen_tensors_have_the_outcomes_that_all_have(
     assert part.damages == tuple(each for each in whole.damages if each.key in keys)
     assert part.num_tensors == len(keys) and part.num_slices == sum(2 if key.endswith(".w") else 1 for key in keys)
     assert part.read_nbytes < whole.read_nbytes
-    assert part.notes == (f"{4 - len(keys)} of 4 tensors were not chosen, and not verified.",)
+    assert part.notes == (f"Not chosen, and not verified: {4 - len(keys)} of 4 tensors.",)
 
 
 @pytest.mark.smoke
@@ -55,7 +55,7 @@ def test_the_command_reads_what_matches(tmp_path: Path, capsys: pytest.CaptureFi
     save_damaged(tmp_path / "m")
     assert main(["verify", str(tmp_path / "m"), "--filter", "c.*"]) == 0
     printed = capsys.readouterr().out
-    assert "note: 3 of 4 tensors were not chosen" in printed and "1 tensor in 2 slices" in printed
+    assert "note: Not chosen, and not verified: 3 of 4 tensors." in printed and "1 tensor in 2 slices" in printed
     assert main(["verify", str(tmp_path / "m"), "--exclude", "c.*"]) == 1
     assert main(["verify", str(tmp_path / "m"), "--filter", "d.*"]) == 2
 

@@ -89,7 +89,7 @@ MUTANTS = [
         "checkpoint/comparison.py",
         "        return values.relative_norm if is_finite and values.relative_norm is not None else inf\n",
         "        return values.relative_norm or 0.0\n",
-        "diff",
+        "tolerance::test_the_largest_change_comes_first",
     ),
     mutant(
         "sign-of-zero-hidden",
@@ -97,7 +97,7 @@ MUTANTS = [
         "checkpoint/comparison.py",
         "        if self.count > self.num_zeros + self.num_nans:\n            return None\n",
         "        return None\n",
-        "diff",
+        "tolerance::test_differences_without_another_value_are_called_by_their_bits",
     ),
     mutant(
         "squares-overflow",

@@ -24,8 +24,8 @@ MUTANTS = [
         "first-block-compared",
         "diff compares the beginning of large tensors.",
         "checkpoint/diff.py",
-        "                start += longer\n",
-        "                start += longer\n                break\n",
+        "        start += max(len(pair.a), len(pair.b))\n",
+        "        return\n",
         "diff",
     ),
     mutant(

@@ -46,9 +46,9 @@ MUTANTS = [
     mutant(
         "parts-in-one-place",
         "The parts of all ranks are put at the beginning of the joined tensor.",
-        "checkpoint/joining.py",
-        "            begin[key] += abouts[number][key][1][axis]\n",
-        "            begin[key] += 0\n",
+        "checkpoint/part_places.py",
+        "    return [0, *accumulate(extents[part] for part in range(len(extents)))]\n",
+        "    return [0] * (len(extents) + 1)\n",
         "joining",
     ),
     mutant(

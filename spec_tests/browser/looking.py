@@ -32,7 +32,8 @@ class Page:
         return self.browser.find_elements(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str) -> str:
-        return self.find(selector).get_property("textContent") or ""
+        # In one step: a row that was found may be drawn anew before it is asked.
+        return self.browser.execute_script("return document.querySelector(arguments[0]).textContent", selector) or ""
 
     def until(self, script: str) -> Any:
         """Wait until an expression is true; what it is then."""

@@ -150,7 +150,10 @@ def test_a_link_shows_the_same_and_back_goes_one_step(chromium: Chrome, tmp_path
     assert page.run(state) == before and all(before)
     chromium.get("about:blank")
     again = show(chromium, path)
-    again.run("actions.choose(ITEMS[1]); actions.choose(ITEMS[3])")
+    # By clicks: of a full history, Chromium drops first the entries that nothing but a script made.
+    for row in (1, 3):
+        again.find(f'#table [data-row="{row}"]').click()
+        again.until(f"state.item === ITEMS[{row}]")
     again.run("history.back()")
     again.until("state.item === ITEMS[1]")
     again.run("history.back()")

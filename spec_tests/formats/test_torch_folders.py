@@ -24,6 +24,8 @@ from shardvar.formats.torch.item_frame import frame_of
 from shardvar.formats.torch.metadata import parse_metadata
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.policies import BalancedPolicy
+from shardvar.wire.opcode_writer import Instance, build_pickle
+from shardvar.wire.pickle import parse_pickle
 from spec_tests.helpers.format_protocol import GOLDEN
 
 TENSORS: dict[str, Any] = {
@@ -161,6 +163,19 @@ def test_objects_are_carried_as_they_are_and_keep_their_places_in_nested_values(
         assert before.source.objects(keys, "torch").keys() == keys  # type: ignore[attr-defined]
         paths = dict(before.metadata.paths)
         assert paths.pop("epoch") == ("epoch",) and after.metadata.paths == paths | {"round": ("round",)}
+
+
+@pytest.mark.parametrize("packed", [b"\0" * 5, b"\0" * 4 * 1000, "text", [1, 2], {"a": 1}, 7, None])
+def test_checksums_of_the_index_that_are_not_its_items_are_refused(packed: Any, tmp_path: Path) -> None:
+    """Of another size, too many for the items, or of another type; an attribute that is not a dict says nothing."""
+    sv.save(tmp_path / "ck", TENSORS, format="torch")
+    root, _ = parse_pickle((tmp_path / "ck" / ".metadata").read_bytes())
+    state = {key: value for key, value in root.state.items() if key in ("version", "planner_data")}
+    empty = {"state_dict_metadata": {}, "storage_data": {}}
+    name = "torch.distributed.checkpoint.metadata.Metadata"
+    with pytest.raises(MalformedCheckpoint, match="not as many as its items"):
+        parse_metadata(build_pickle(Instance(name, state | empty | {"shardvar": {"crc32": packed}}), 4))
+    assert parse_metadata(build_pickle(Instance(name, state | empty | {"shardvar": packed}), 4)).keys == []
 
 
 def test_plain_objects_of_a_file_of_torch_save_become_objects(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY
 from shardvar.checkpoint.reader import open_checkpoint
+from shardvar.checkpoint.save import save
 from shardvar.errors import ShardvarError
 from shardvar.wire.block_file import encode_index_block, open_block_file
 from shardvar.wire.sstable import open_table
@@ -125,6 +127,13 @@ def graphs() -> Iterator[bytes]:
             continue
 
 
+def torch_index() -> bytes:
+    """The index of a distributed checkpoint that shardvar wrote, with the attribute that torch does not have."""
+    with TemporaryDirectory() as directory:
+        save(f"{directory}/ck", {"w": np.arange(6.0).reshape(3, 2)}, format="torch", partition=2, metadata={"by": "me"})
+        return Path(directory, "ck", ".metadata").read_bytes()
+
+
 def costs() -> Iterator[bytes]:
     """The smallest seeds of every other target, behind the number of the target."""
     for number, name in enumerate(each for each in _SEEDS if each != "cost"):
@@ -142,7 +151,7 @@ _SEEDS = {
     "safetensors_set": sets,
     "safetensors_shards": lambda: (octets for octets in contents(".safetensors") if b"DCP_SHARDING_INFO" in octets),
     "npz": lambda: contents(".npz"),
-    "torch_index": lambda: contents(".metadata"),
+    "torch_index": lambda: (*contents(".metadata"), torch_index()),
     "torch_saved": lambda: contents(".pt"),
     "torch_ranks": lambda: (octets for octets in contents(".pt") if b"DTensor" in octets or b"ShardedTensor" in octets),
     "zarr": lambda: trees("zarr.json", "t/zarr.json", "t/c/0"),

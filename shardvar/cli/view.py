@@ -45,7 +45,7 @@ def execute(arguments: Namespace) -> int:
         print_json({"schema": SCHEMA, **report, "num_files": len(columns["files"])})
     else:
         files = count(len(columns["files"]), "file")
-        tensors = f"{count(len(columns['dtype']), 'tensor')} in {count(slices, 'slice')}"
+        tensors = f"{count(len(columns['nbytes']), 'tensor')} in {count(slices, 'slice')}"
         print(f"wrote {short_path(target)}: {tensors}, {files}, {human_size(nbytes)}")
     if arguments.open:
         open_in_browser(target)

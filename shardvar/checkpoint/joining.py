@@ -27,8 +27,9 @@ from shardvar.checkpoint.locate import Location, is_same
 from shardvar.checkpoint.part_places import About, Join, Place, agree, begins_of, extents_of, firsts_of, places_of
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import select_keys, such_as
+from shardvar.checkpoint.rescue import storage_errors
 from shardvar.engine.evidence import check_entry
-from shardvar.errors import ArgumentError, CheckpointError, InconsistentTensor, UnsupportedError
+from shardvar.errors import ArgumentError, CheckpointError, InconsistentTensor, ReadError, UnsupportedError
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
@@ -105,6 +106,10 @@ class JoinedSource:
             find: Callable[[], Mapping[str, str]] = getattr(source, "encodings", dict)
             found |= find()
         return found
+
+    def storage_errors(self, keys: Collection[str]) -> Mapping[str, ReadError]:
+        """Return the errors of keys whose tensors are parts of damaged storages."""
+        return {key: error for source in self.sources for key, error in storage_errors(source, keys).items()}
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
         """Return the objects among keys as a sink of the format ``form`` writes them; all sources must have the same.

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import (
     AmbiguousPath,
+    CorruptCheckpoint,
     IncompleteCheckpoint,
     InconsistentTensor,
     InvalidCheckpoint,
@@ -248,6 +249,27 @@ def test_a_strided_shard_lies_in_several_regions(tmp_path: Path) -> None:
     assert np.array_equal(sv.load(path)["t"], rows) and sv.verify(path).ok
     with sv.open_checkpoint(path) as reader:
         assert len(reader.entries()) == 4
+
+
+def test_a_reshard_compares_storages_of_which_its_tensors_are_parts(tmp_path: Path) -> None:
+    """A bit that flipped in one is not copied into a checkpoint whose checksums would fit it."""
+    rows = np.arange(16, dtype=np.float32).reshape(8, 2)
+    strided = placement("_StridedShard", dim=0, split_factor=2)
+    for number, part in enumerate((rows[[0, 1, 4, 5]], rows[[2, 3, 6, 7]])):
+        parts = {"t": dtensor(part, (8, 2), (2,), (number,), strided), "same": tensor(ROWS, 1)}
+        rank(tmp_path, number, parts, part, ROWS)
+    source, target = tmp_path / "ck_world_size_2", tmp_path / "new"
+    assert sv.reshard(source, target / "whole").num_tensors == 2
+    file = Path(f"{source}_rank_1.pt")
+    octets = bytearray(file.read_bytes())
+    octets[octets.index(rows[6:].tobytes())] ^= 1
+    file.write_bytes(octets)
+    with pytest.raises(CorruptCheckpoint, match=r"rank_1.pt: The 32 bytes at offset \d+, which hold 't', disagree"):
+        sv.reshard(source, target / "damaged")
+    assert not list(target.glob("damaged*"))
+    assert [each.key for each in sv.reshard(source, target / "rest", keep_going=True).lost] == ["t"]
+    assert list(sv.load(target / "rest")) == ["same"]
+    assert list(sv.load(source, ["same"])) == ["same"]
 
 
 def test_copies_that_differ_are_refused_and_damaged_ones_are_found(tmp_path: Path) -> None:

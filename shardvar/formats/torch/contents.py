@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from shardvar.errors import CheckpointError, ShardvarError
+from shardvar.errors import CheckpointError, CorruptCheckpoint, ShardvarError
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import Record
@@ -19,6 +19,7 @@ from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.wire.crc import CRC32
+from shardvar.wire.damage import corrupt
 
 _BLOCK_NBYTES = 1 << 22
 
@@ -77,8 +78,10 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
     )
     index = TableIndex(entries, [*data.names], faults=cast(Mapping[str, CheckpointError], contents.faults))
     objects = {keys[tensor]: each.value for tensor, each in rows if isinstance(each.value, bytes)}
-    look, carry = _looker(data, contents, keys), partial(_items, objects)
-    return TorchSource(index, data, views, payloads, look, carry, lambda key: key not in contents.unguarded)
+    loose = _loose(keys, contents)
+    look, carry = _looker(data, contents, keys, loose), partial(_items, objects)
+    errors = partial(_loose_errors, data, loose)
+    return TorchSource(index, data, views, payloads, look, carry, lambda key: key not in contents.unguarded, errors)
 
 
 def _items(objects: Mapping[str, bytes], keys: Collection[str]) -> dict[str, bytes]:
@@ -103,16 +106,21 @@ def _matrix(rows: Sequence[tuple[int, ...]], fill: int, tensors: TensorTable) ->
     return widen(pad(rows, fill)[1], tensors.shapes.shape[1], fill)
 
 
-def _looker(data: DataFiles, contents: SavedContents, keys: Iterable[str]) -> Callable[[], Iterable[Finding]]:
+_Loose = Mapping[tuple[int, Record], Sequence[str]]
+"""The records that no slice spans which is read, each by its file, with the keys of the tensors in them."""
+
+
+def _looker(
+    data: DataFiles, contents: SavedContents, keys: Iterable[str], loose: _Loose
+) -> Callable[[], Iterable[Finding]]:
     """Return the function that finds the oddities which no single key shows."""
     # Copies are compared with what is read, and nothing but their own CRC says which of the two is damaged.
     copies = [(key, pair) for key in keys for pair in contents.replicas.get(key, ())]
-    read = [(key, each) for key in keys for each in contents.stored[key]]
-    loose = _loose([*read, *((key, copy) for key, (_, copy) in copies)], read)
 
     def look() -> Iterator[Finding]:
         yield from contents.findings
-        yield from _check_loose(data, loose)
+        for number, _, cause in _compare_loose(data, loose):
+            yield Finding(data.names[number], cause, True)
         for key, (first, second) in copies:
             if not _agree(data, first, second):
                 names = data.names[first.file], data.names[second.file]
@@ -122,31 +130,40 @@ def _looker(data: DataFiles, contents: SavedContents, keys: Iterable[str]) -> Ca
     return look
 
 
-def _loose(
-    all_of_them: Iterable[tuple[str, Stored]], read: Iterable[tuple[str, Stored]]
-) -> dict[tuple[int, Record], list[str]]:
-    """Return the records that no slice spans which is read, with the keys of the tensors in them."""
+def _loose(keys: Sequence[str], contents: SavedContents) -> _Loose:
+    read = [(key, each) for key in keys for each in contents.stored[key]]
+    copies = [(key, copy) for key in keys for _, copy in contents.replicas.get(key, ())]
     spanned = {
         (each.file, each.value.record) for _, each in read if isinstance(each.value, View) and each.value.spans_record
     }
     loose: dict[tuple[int, Record], list[str]] = {}
-    for key, each in all_of_them:
+    for key, each in (*read, *copies):
         record = each.value.record if isinstance(each.value, View) else None
         if record and record.crc != NO_CHECKSUM and (each.file, record) not in spanned:
             loose.setdefault((each.file, record), []).append(key)
     return loose
 
 
-def _check_loose(data: DataFiles, loose: Mapping[tuple[int, Record], Sequence[str]]) -> Iterator[Finding]:
-    """Compare the CRC-32 of records that no slice spans: reading their tensors compares none."""
+def _compare_loose(data: DataFiles, loose: _Loose) -> Iterator[tuple[int, Sequence[str], str]]:
+    """Compare the CRC-32 of loose records: yield the file, the keys and the cause of each that is damaged."""
     for (number, record), keys in loose.items():
         file, crc = data.open(number), 0
         for start in range(0, record.nbytes, _BLOCK_NBYTES):
             crc = CRC32.compute(file.read(record.start + start, min(_BLOCK_NBYTES, record.nbytes - start)), crc)
         if crc != record.crc:
             which = f"The {record.nbytes} bytes at offset {record.start}, which hold {named([*dict.fromkeys(keys)])},"
-            cause = f"{which} disagree with their CRC-32."
-            yield Finding(data.names[number], cause, True)
+            yield number, keys, f"{which} disagree with their CRC-32."
+
+
+def _loose_errors(data: DataFiles, loose: _Loose, keys: Collection[str]) -> dict[str, CorruptCheckpoint]:
+    """Compare the loose records that hold any of the keys; return the error of each key in a damaged one."""
+    wanted = {place: held for place, held in loose.items() if not set(keys).isdisjoint(held)}
+    return {
+        key: corrupt(f"{data.names[number]}: {cause}")
+        for number, held, cause in _compare_loose(data, wanted)
+        for key in held
+        if key in keys
+    }
 
 
 def _agree(data: DataFiles, first: Stored, second: Stored) -> bool:

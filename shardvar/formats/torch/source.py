@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardvar.errors import prefix_errors
+from shardvar.errors import CorruptCheckpoint, prefix_errors
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.item_frame import object_item
@@ -35,6 +35,8 @@ class TorchSource:
     """Returns the objects among keys as items of a distributed checkpoint."""
     is_covered: Callable[[str], bool]
     """Returns True for a key of which every byte has a checksum, which the engine or ``look`` compares."""
+    compare: Callable[[Collection[str]], Mapping[str, CorruptCheckpoint]] = lambda _keys: {}
+    """Compares the checksums that no read of these keys does, and returns the keys that they show to be damaged."""
 
     @property
     def crc(self) -> Checksum:
@@ -76,6 +78,13 @@ class TorchSource:
     def is_guarded(self, key: str) -> bool:
         """Return True if checksums cover every byte of the key."""
         return self.is_covered(key)
+
+    def storage_errors(self, keys: Collection[str]) -> Mapping[str, CorruptCheckpoint]:
+        """Return the errors of keys whose tensors are parts of damaged storages.
+
+        The checksum of a storage is not compared while parts of it are read: it covers bytes of no tensor too.
+        """
+        return self.compare(keys)
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
         """Return the objects among keys: items of a distributed checkpoint, literals of a file, or texts of Orbax."""

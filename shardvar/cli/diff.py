@@ -16,6 +16,7 @@ _EQUAL, _DIFFERENT, _UNREADABLE = 0, 1, 3
 def execute(arguments: Namespace) -> int:
     """Compare and print. Return 0 for equal checkpoints, 1 for different ones, 3 where a tensor cannot be read."""
     a, b = arguments.a, arguments.b
+    rename = parse_renames(arguments.rename or (), None)
     if arguments.html:
         check_target(arguments.html)
     with (
@@ -28,7 +29,7 @@ def execute(arguments: Namespace) -> int:
             advance,
             filter=arguments.filter,
             exclude=arguments.exclude,
-            rename=parse_renames(arguments.rename or (), None),
+            rename=rename,
             rtol=arguments.rtol,
             atol=arguments.atol,
             close=arguments.close,
@@ -44,7 +45,7 @@ def execute(arguments: Namespace) -> int:
         for line in lines[-1:] if arguments.summary else lines:
             print(line)
     if arguments.html:
-        write_diff_page(arguments.html, report, arguments.filter, arguments.exclude)
+        write_diff_page(arguments.html, report, arguments.filter, arguments.exclude, rename)
         note(f"wrote {short_path(arguments.html)}")
     if report.unreadable:
         return _UNREADABLE

@@ -7,19 +7,20 @@ under a random name, and rename it into place.
 import os
 import secrets
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from shardvar.checkpoint.comparison import DiffReport
 from shardvar.checkpoint.locate import Location, find_checkpoint
 from shardvar.checkpoint.reader import Reader
+from shardvar.checkpoint.renaming import new_names
 from shardvar.checkpoint.reports import SCHEMA, WriteReport
 from shardvar.checkpoint.stats import histograms, measure
 from shardvar.cli.output import count, human_size, note, print_json, progress, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
 from shardvar.storage.local import split_path
-from shardvar.view.collect import Columns, choose_keys, describe, describe_diff, describe_plan, file_sizes
+from shardvar.view.collect import Columns, choose_keys, describe, describe_diff, describe_plan, file_sizes, front_coded
 from shardvar.view.page import MARK, make_page
 
 _ENDINGS = (".html", ".htm")
@@ -53,16 +54,26 @@ def execute(arguments: Namespace) -> int:
 
 
 def write_diff_page(
-    target: str, report: DiffReport, globs: Sequence[str] | None = None, excluded: Sequence[str] | None = None
+    target: str,
+    report: DiffReport,
+    globs: Sequence[str] | None = None,
+    excluded: Sequence[str] | None = None,
+    rename: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the page of two checkpoints that were compared, side by side: of the tensors that the globs chose."""
-    columns, keys = [], []
-    for path in (report.path_a, report.path_b):
+    """Write the page of two checkpoints that were compared, side by side: of the tensors that the globs chose.
+
+    Tensors of the first one are shown by the names that ``rename`` gives them, by which they were compared.
+    """
+    columns, names = [], []
+    for path, renamed in ((report.path_a, rename or {}), (report.path_b, {})):
         found = find_checkpoint(path)
         with Reader(found.path, found.format.name, found.open()) as reader:
-            keys.append([key for key in reader if _matches(key, globs, True) and not _matches(key, excluded, False)])
-            columns.append(describe(reader, keys[-1], file_sizes(found.storage, reader.index.files)))
-    write_page(target, make_page(columns, describe_diff(report, keys[0])))
+            name_of = dict(zip(reader.keys(), new_names(reader.keys(), renamed), strict=True))
+            keys = [key for key, name in name_of.items() if _is_chosen(name, globs, excluded)]
+            names.append([name_of[key] for key in keys])
+            about = describe(reader, keys, file_sizes(found.storage, reader.index.files))
+            columns.append(about | {"keys": front_coded(names[-1])})
+    write_page(target, make_page(columns, describe_diff(report, names[0])))
 
 
 def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], command: str) -> None:
@@ -75,8 +86,10 @@ def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], co
     write_page(target, make_page(columns, plan=plan | {"command": command}))
 
 
-def _matches(key: str, globs: Sequence[str] | None, otherwise: bool) -> bool:
-    return any(fnmatchcase(key, glob) for glob in globs) if globs else otherwise
+def _is_chosen(name: str, globs: Sequence[str] | None, excluded: Sequence[str] | None) -> bool:
+    if any(fnmatchcase(name, glob) for glob in excluded or ()):
+        return False
+    return not globs or any(fnmatchcase(name, glob) for glob in globs)
 
 
 def check_target(target: str) -> None:

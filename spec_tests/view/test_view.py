@@ -230,6 +230,17 @@ def test_the_page_of_a_comparison_of_some_tensors_has_only_those(tmp_path: Path,
         assert keys_of(columns) == ["dense/kernel"]
 
 
+def test_the_page_of_a_comparison_under_other_names_has_a_row_for_both(tmp_path: Path, run: Run) -> None:
+    sv.save(tmp_path / "a", {"old/x": np.arange(6), "old/y": np.ones(3)})
+    sv.save(tmp_path / "b", {"new/x": np.arange(6) + 1, "new/y": np.ones(3)})
+    words = ("--rename", "old/*=new/*", "--html", tmp_path / "both.html")
+    for some, keys in (([], ["new/x", "new/y"]), (["--filter", "new/x"], ["new/x"])):
+        assert run("diff", tmp_path / "a", tmp_path / "b", *words, *some).code == 1
+        columns = columns_of((tmp_path / "both.html").read_text(encoding="utf-8"))
+        assert [keys_of(each) for each in columns["checkpoints"]] == [keys, keys]
+        assert [row for row, *_ in columns["diff"]["differences"]] == [0]
+
+
 def test_statistics_of_a_hundred_thousand_tensors_fit_in_ten_megabytes(tmp_path: Path) -> None:
     """Weights as models have them, with full histograms, on a sample: the page is linear in the tensors."""
     number = 2000

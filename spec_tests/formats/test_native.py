@@ -145,7 +145,7 @@ def test_metadata_is_kept(tmp_path: Path) -> None:
     metadata = Metadata("a policy", "a writer", user)
     write(tmp_path, "ck", [], metadata=metadata)
     found = FORMAT.open(LocalStorage(str(tmp_path)), "ck").index.metadata
-    assert found == Metadata("a policy", "a writer", dict(sorted(user.items())))
+    assert found == Metadata("a policy", "a writer", dict(sorted(user.items())), generation="g1")
     write(tmp_path, "policy", [], metadata=Metadata())
     assert FORMAT.open(LocalStorage(str(tmp_path)), "policy").index.metadata.description == "by hand"
 

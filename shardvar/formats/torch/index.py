@@ -117,7 +117,8 @@ class DcpIndex:
 
     def is_guarded(self, key: str) -> bool:
         """Return True unless an item of the key has bytes without a checksum."""
-        if key not in self._position():
+        # The items of a key that is refused may lie anywhere, and none of them is read.
+        if key in self.broken or key not in self._position():
             return True
         rows = self._rows_of(self._position()[key])
         self._resolve(rows)

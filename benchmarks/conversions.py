@@ -1,4 +1,4 @@
-"""What converting costs beside the same reshard without it, and comparing beside reading; and the memory of both."""
+"""The cost of a conversion beside the same reshard without it, and of a comparison beside reading; memory of both."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

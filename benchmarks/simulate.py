@@ -1,4 +1,4 @@
-"""What a reshard takes on 1 to 1,000 workers, of 1 TB to 1 PB: predicted from measured costs and a stated store.
+"""The time of a reshard by 1 to 1,000 workers, of 1 TB to 1 PB: predicted from measured costs and a stated store.
 
     measured here   seconds of a task, of a byte in it, of handing a task to an executor and taking its report, and of
                     all else that the caller does: opening, planning, committing
@@ -40,7 +40,7 @@ _UNLIMITED = 1e18
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What was measured on this machine, in seconds."""
+    """The costs measured on this machine, in seconds."""
 
     task: float
     """A task in a worker, whatever its size: opening, closing, syncing."""

@@ -42,7 +42,7 @@ def tensors_of(seed: int) -> dict[str, Any]:
 
 
 def shares_of(form: str, seed: int, count: int) -> list[dict[str, Any]]:
-    """What each process holds: rows of every layer, or in formats without regions whole layers; and all the bias."""
+    """The arrays of each process: rows of every layer, or in formats without regions whole layers; and all the bias."""
     tensors = tensors_of(seed)
     shares: list[dict[str, Any]] = []
     for process in range(count):

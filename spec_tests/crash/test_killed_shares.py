@@ -29,7 +29,7 @@ FINISHED = re.compile(r"ck\.svindex|ck\.svdata-[0-9a-f]{16}-\d{5}-of-\d{5}")
 
 @pytest.fixture(autouse=True)
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is forced to the disk is seen without one: by the events of a power cut."""
+    """Events of a power cut show, without one, which files are forced to the disk."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 

@@ -23,7 +23,7 @@ STEP = 3
 
 @pytest.fixture(autouse=True)
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is forced to the disk is seen without one: by the events of a power cut."""
+    """Events of a power cut show, without one, which files are forced to the disk."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 

@@ -32,8 +32,9 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
 from shardvar.planning.slices import SliceTable
 from shardvar.wire.crc import Checksum
 
-_TILE = 256
-"""Stored rows that are copied at a time: so many lines of 64 bytes fit in the cache, and are used for 16 columns."""
+_WIDE_TILE, _TALL_TILE = (8, 512), (256, 128)
+"""Stored rows and columns that are copied at a time. A few rows of many columns are read as they lie and leave lines of
+64 bytes in the cache for the next tile; where a block has few columns, more rows make the copy worth its call."""
 
 _MOST_DECODED = 8
 """Payloads that are kept in temporary files: more than are read at a time, by any number of workers."""
@@ -160,6 +161,14 @@ def _copy_transposed(matrix: npt.NDArray[Any], first: int, into: npt.NDArray[Any
             columns = left // rows
             count = columns * rows
             whole = into[place : place + count].reshape(columns, rows)
-            for tile in range(0, rows, _TILE):
-                whole[:, tile : tile + _TILE] = matrix[tile : tile + _TILE, column : column + columns].T
+            _copy_tiles(matrix[:, column : column + columns], whole)
         place += count
+
+
+def _copy_tiles(matrix: npt.NDArray[Any], into: npt.NDArray[Any]) -> None:
+    """Copy a matrix [r, c] into one [c, r], tile by tile, so that both sides of a tile stay in the cache."""
+    rows, columns = matrix.shape
+    height, width = _WIDE_TILE if columns >= _TALL_TILE[1] else _TALL_TILE
+    for left in range(0, columns, width):
+        for top in range(0, rows, height):
+            into[left : left + width, top : top + height] = matrix[top : top + height, left : left + width].T

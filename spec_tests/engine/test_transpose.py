@@ -17,6 +17,8 @@ from shardvar.errors import ArgumentError, CorruptCheckpoint
 from spec_tests.helpers.hypothesis_strategies import NUMBERS, values
 
 cuts = st.one_of(st.none(), st.integers(1, 5), st.tuples(st.integers(1, 3), st.integers(1, 3)).map(list))
+extents = st.tuples(st.integers(1, 4), st.integers(1, 4))
+small_tiles = st.fixed_dictionaries({"_WIDE_TILE": extents, "_TALL_TILE": extents})
 
 
 @given(st.data(), st.sampled_from(NUMBERS), st.integers(0, 9), st.integers(0, 9))
@@ -29,7 +31,7 @@ def test_a_transposed_matrix_is_that_of_numpy(
     matrix = data.draw(values(numpy_dtype(dtype), rows * columns)).reshape(rows, columns)
     directory = tmp_path_factory.mktemp("transposed")
     sv.save(directory / "a", {"m": matrix, "v": np.arange(3), "n": matrix}, partition={"m": data.draw(cuts)})
-    with patch.object(transpose, "_TILE", data.draw(st.integers(1, 4))):
+    with patch.multiple(transpose, **data.draw(small_tiles)):
         sv.reshard(directory / "a", directory / "b", transpose="[mv]", partition={"m": data.draw(cuts)})
     found = sv.load(directory / "b")
     assert found["m"].tobytes() == np.ascontiguousarray(matrix.T).tobytes() and found["m"].shape == (columns, rows)
@@ -38,12 +40,14 @@ def test_a_transposed_matrix_is_that_of_numpy(
     assert sv.diff(directory / "a", directory / "c").equal
 
 
-@given(st.integers(1, 7), st.integers(1, 7), st.integers(1, 4), st.data())
-def test_any_range_of_a_transposed_payload_is_copied(rows: int, columns: int, tile: int, data: st.DataObject) -> None:
+@given(st.integers(1, 7), st.integers(1, 7), small_tiles, st.data())
+def test_any_range_of_a_transposed_payload_is_copied(
+    rows: int, columns: int, tiles: dict[str, tuple[int, int]], data: st.DataObject
+) -> None:
     matrix = np.arange(rows * columns).reshape(rows, columns)
     first = data.draw(st.integers(0, matrix.size))
     into = np.full(data.draw(st.integers(0, matrix.size - first)), -1)
-    with patch.object(transpose, "_TILE", tile):
+    with patch.multiple(transpose, **tiles):
         transpose._copy_transposed(matrix, first, into)
     assert into.tolist() == matrix.T.ravel()[first : first + len(into)].tolist()
 

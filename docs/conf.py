@@ -15,6 +15,7 @@ from typing import Any
 
 from docutils import nodes
 from docutils.statemachine import StringList
+from numpydoc.xref import DEFAULT_LINKS
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_refnode
 
@@ -49,6 +50,14 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autosummary_generate = False
 numpydoc_show_class_members = False
+# Types in sections are words; those of the glossary and the public names of shardvar are links.
+numpydoc_xref_param_type = True
+numpydoc_xref_ignore = "all"
+numpydoc_xref_aliases = {
+    **{name: name for name in DEFAULT_LINKS},  # into the sites of Python and NumPy
+    **{name: f":term:`{name}`" for name in ("array_like", "dtype_like", "path_like")},
+    **{name: f":py:obj:`~shardvar.{name}`" for name in shardvar.__all__ if name[0].isupper()},
+}
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
 
@@ -161,11 +170,20 @@ def convert_markdown(app: Any, docname: str, source: list[str]) -> None:
 def convert_docstring(
     app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]
 ) -> None:
-    """Mark indented lines as programs and escape shapes like ``[*ids, dim]``."""
+    """Mark indented lines as programs and escape shapes like ``[*ids, dim]``.
+
+    In sections of NumPy, such as Parameters, indented lines are descriptions. Errors are links.
+    """
     shown: list[str] = []
-    last = ""
+    last = section = ""
     for number, line in enumerate(lines):
-        is_first = line.startswith("    ") and number > 0 and not lines[number - 1]
+        if re.fullmatch("-{3,}", line):
+            section = last
+        is_list = section not in ("", "Notes", "Examples")
+        if section == "Raises" and hasattr(shardvar.errors, line):
+            line = f":py:exc:`~shardvar.errors.{line}`"
+        is_indented = line.startswith("    ") and not is_list
+        is_first = is_indented and number > 0 and not lines[number - 1]
         if is_first and not re.match(r"[ .\d-]", last) and not last.endswith("::"):
             shown += ["::", ""]
         is_prose = not line.startswith((" ", ">>>"))
@@ -182,6 +200,7 @@ def setup(app: Any) -> None:
     """Register the directive and the handlers above."""
     app.add_directive("names", Names)
     app.connect("source-read", convert_markdown)
-    app.connect("autodoc-process-docstring", convert_docstring)
+    # Before numpydoc, which converts the sections.
+    app.connect("autodoc-process-docstring", convert_docstring, priority=400)
     app.connect("autodoc-process-signature", show_signature_as_written)
     app.connect("missing-reference", resolve_by_face, priority=400)

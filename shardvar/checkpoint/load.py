@@ -33,16 +33,35 @@ def load(
     verify: str = "auto",
     dequantize: bool = False,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the tensors of a checkpoint as arrays, by key: all of them, or those that are named.
+    """Return the tensors of a checkpoint as arrays.
 
-    Every payload is read and its checksum compared; ``CorruptCheckpoint`` names what is wrong, and a key that is
-    incomplete or otherwise at fault raises its error. Strings are object arrays of ``bytes``.
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint: a prefix, an index, a folder, one of its files, or a URL.
+    keys : iterable of str, optional
+        The keys of the tensors to read. All tensors by default.
+    mmap : bool, default False
+        Return read-only views of the file for tensors that are contiguous in one file. Views are not verified; call
+        ``sv.verify`` for that. Strings, bools, and tensors in slices that do not follow each other are read as usual.
+    verify : {'auto', 'full'}, default 'auto'
+        The payloads whose checksums are compared, as in ``Reader.read``. The two are equal here: whole tensors are
+        always verified.
+    dequantize : bool, default False
+        Return the numbers that quantised blocks (GGUF) stand for, as float32. By default blocks are bytes.
 
-    With ``mmap`` arrays that are contiguous in a file are read-only views of it, unverified until ``sv.verify`` was
-    called; the others (strings, bools, tensors in several slices that do not follow each other) are read as above.
+    Returns
+    -------
+    dict of str to ndarray
+        The arrays by key. Strings are object arrays of ``bytes``.
 
-    Quantised blocks (GGUF) are bytes, or with ``dequantize`` the numbers that they stand for, as float32.
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at ``path``.
 
+    Examples
+    --------
     >>> import numpy as np, tempfile, os
     >>> from shardvar.checkpoint.save import save
     >>> path = os.path.join(tempfile.mkdtemp(), "model")

@@ -1,11 +1,15 @@
-"""A docstring begins with an imperative or with a noun phrase, not with a question."""
+"""A docstring begins with an imperative or with a noun phrase, and those of the API reference have NumPy's sections."""
 
 import ast
+import builtins
+import inspect
 import re
 from collections.abc import Iterator
 
 import pytest
 
+from shardvar import errors
+from spec_tests.helpers.api_reference import SECTIONS, Member, entries, members, names_in, sections, undocumented_fields
 from spec_tests.helpers.source_code import MODULES, module_name, tree_of
 
 QUESTION = re.compile(r"(What|Whether|How|Who|Whom|Whose|Where|Why)\b")
@@ -51,3 +55,183 @@ def test_no_docstring_begins_with_a_question() -> None:
 def test_every_kind_of_docstring_is_seen(source: str, name: str) -> None:
     """The test above is worth what `docstrings` sees."""
     assert list(docstrings(ast.parse(source))) == [(name, "Why.")]
+
+
+PENDING = {
+    # checkpoints, errors, objects, policies, testing
+    "shardvar.checkpoint.arguments",
+    "shardvar.checkpoint.callbacks.composition",
+    "shardvar.checkpoint.callbacks.shardable_tensor",
+    "shardvar.checkpoint.comparison",
+    "shardvar.checkpoint.diff",
+    "shardvar.checkpoint.digest",
+    "shardvar.checkpoint.load",
+    "shardvar.checkpoint.local_shards",
+    "shardvar.checkpoint.manifest",
+    "shardvar.checkpoint.newest",
+    "shardvar.checkpoint.objects.checkpoint",
+    "shardvar.checkpoint.objects.export",
+    "shardvar.checkpoint.objects.manager",
+    "shardvar.checkpoint.objects.series",
+    "shardvar.checkpoint.objects.turn",
+    "shardvar.checkpoint.reader",
+    "shardvar.checkpoint.reports",
+    "shardvar.checkpoint.reshard",
+    "shardvar.checkpoint.save",
+    "shardvar.checkpoint.shares",
+    "shardvar.checkpoint.verify",
+    "shardvar.conformance.adapter",
+    "shardvar.errors",
+    "shardvar.planning.policies.grouping",
+    "shardvar.planning.policies.max_shard_size",
+    "shardvar.testing.arrays",
+    "shardvar.testing.checkpoints",
+    "shardvar.testing.compare",
+    "shardvar.testing.geometry",
+    "shardvar.testing.machine",
+    "shardvar.testing.operations",
+    "shardvar.tracking.trackable",
+    # geometry, layouts, nn, random, training, variables
+    "shardvar.devices.ledger",
+    "shardvar.devices.redistribute",
+    "shardvar.layout.partition",
+    "shardvar.layout.region",
+    "shardvar.layout.shard_counts",
+    "shardvar.layouts.dtensor",
+    "shardvar.layouts.fsdp",
+    "shardvar.layouts.layout",
+    "shardvar.layouts.megatron",
+    "shardvar.layouts.mesh",
+    "shardvar.layouts.redistribution",
+    "shardvar.layouts.steps",
+    "shardvar.nn.gradients",
+    "shardvar.nn.lookup",
+    "shardvar.nn.losses",
+    "shardvar.nn.mod",
+    "shardvar.nn.rebalance",
+    "shardvar.nn.sparse",
+    "shardvar.random.indexed",
+    "shardvar.random.stateless",
+    "shardvar.random.threefry",
+    "shardvar.training.layers",
+    "shardvar.training.module",
+    "shardvar.training.optimizers.optimizer",
+    "shardvar.training.optimizers.rules",
+    "shardvar.training.serialization",
+    "shardvar.training.strategies.hints",
+    "shardvar.training.strategies.hybrid",
+    "shardvar.training.strategies.mirrored",
+    "shardvar.training.strategies.parameter_server",
+    "shardvar.training.strategies.strategy",
+    "shardvar.variables.indexed_slices",
+    "shardvar.variables.initializers.base",
+    "shardvar.variables.initializers.kinds",
+    "shardvar.variables.operations",
+    "shardvar.variables.scopes",
+    "shardvar.variables.sharded",
+    "shardvar.variables.variable",
+}
+"""Modules whose docstrings have no sections yet."""
+
+REFERENCE = [member for member in members() if member.module not in PENDING]
+
+
+def problems(member: Member) -> Iterator[str]:
+    """Yield in which points a docstring differs from its signature and from NumPy's form."""
+    found = sections(member.docstring)
+    headings = [heading for heading in found if heading]
+    if headings != [heading for heading in SECTIONS if heading in headings]:
+        yield f"headings {headings}, not in the order and spelling of {SECTIONS}"
+    if member.takes is not None:
+        yield from differing_parameters(member.takes, found.get("Parameters", ""))
+    if member.gives != ("Returns" in found or "Yields" in found) and not isinstance(member.value, property):
+        yield "a section Returns or Yields exactly if a value is returned"
+    for name, type_, description in entries(found.get("Raises", "")):
+        value = getattr(errors, name, getattr(builtins, name, None))
+        if type_ or not description or not (isinstance(value, type) and issubclass(value, BaseException)):
+            yield f"Raises {name!r}, which is neither in shardvar.errors nor Python's, or has no description"
+    if any(">>>" in text for heading, text in found.items() if heading != "Examples"):
+        yield "examples outside the section Examples"
+    if inspect.isclass(member.value) and (fields := undocumented_fields(member.value)):
+        yield f"fields without a docstring: {fields}"
+
+
+def differing_parameters(takes: list[inspect.Parameter], section: str) -> Iterator[str]:
+    """Yield in which points a section Parameters differs from a signature: names, order, types and defaults."""
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    expected = {stars.get(parameter.kind, "") + parameter.name: parameter.default for parameter in takes}
+    if names_in(section) != list(expected):
+        yield f"Parameters are {names_in(section)}, the signature has {list(expected)}"
+        return
+    for names, type_, description in entries(section):
+        if not type_ or not description:
+            yield f"{names}: no type or no description"
+        default = expected[names.split(", ")[-1]]
+        stated = re.search(r", (?:optional|default (.+))$", type_)
+        if (default is inspect.Parameter.empty) != (stated is None):
+            yield f"{names}: ', optional' or ', default VALUE' ends the type exactly if there is a default"
+        elif stated and stated[1] and stated[1].replace('"', "'") != repr(default):
+            yield f"{names}: the default is {default!r}, not {stated[1]}"
+
+
+@pytest.mark.parametrize("member", REFERENCE, ids=lambda member: member.name)
+def test_sections_agree_with_the_signature(member: Member) -> None:
+    """Parameters names what the signature has, in its order, with its defaults; Raises names classes that exist."""
+    assert list(problems(member)) == []
+
+
+def documented(first: int, *rest: str, second: str = "a") -> int:
+    """Return a number.
+
+    Parameters
+    ----------
+    first : int
+        A number.
+    *rest : str
+        Texts.
+    second : str, default 'a'
+        A text.
+
+    Returns
+    -------
+    int
+        The number.
+
+    Raises
+    ------
+    OutOfRange
+        If it is negative.
+
+    Examples
+    --------
+    >>> documented(1)
+    1
+    """
+    return first
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("", "", None),
+        ("first : int", "one : int", "the signature has"),
+        ("first : int\n", "first\n", "no type"),
+        ("default 'a'", "default 'b'", "the default is 'a'"),
+        ("str, default 'a'", "str", "exactly if there is a default"),
+        ("first : int", "first : int, optional", "exactly if there is a default"),
+        ("OutOfRange", "OutOfRanges", "Raises"),
+        ("Returns\n    -------", "Notes\n    -----", "Returns or Yields"),
+        ("Examples\n    --------", "", "examples outside"),
+        ("Raises\n    ------", "Errors\n    ------", "headings"),
+    ],
+)
+def test_every_kind_of_problem_is_seen(
+    monkeypatch: pytest.MonkeyPatch, before: str, after: str, problem: str | None
+) -> None:
+    """The test above is worth what `problems` sees."""
+    text = documented.__doc__
+    assert text is not None and before in text
+    monkeypatch.setattr(documented, "__doc__", text.replace(before, after))
+    takes = list(inspect.signature(documented).parameters.values())
+    found = list(problems(Member("documented", __name__, documented, takes, gives=True)))
+    assert (found == []) if problem is None else any(problem in each for each in found)

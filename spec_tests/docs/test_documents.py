@@ -25,7 +25,18 @@ from spec_tests.helpers.documents import (
 )
 
 RUN = [page for page in PAGES if blocks(read(page), "python", "console")]
-LANGUAGES = {"python", "console", "", "text", "json", "hexdump", "{toctree}", "{eval-rst}", "{include} ../CHANGELOG.md"}
+LANGUAGES = {
+    "python",
+    "console",
+    "",
+    "text",
+    "json",
+    "hexdump",
+    "{toctree}",
+    "{eval-rst}",
+    "{glossary}",
+    "{include} ../CHANGELOG.md",
+}
 
 
 @pytest.mark.parametrize("page", RUN, ids=name_of)

@@ -7,6 +7,10 @@ share. Example: a block of Q8_0 has a float16 scale ``d`` and 32 int8 ``q``, tog
 Where the integers have fewer than 8 bits, a byte holds parts of several: not of neighbours, but of numbers that lie a
 *width* apart, as vector instructions take them. ``_unpack`` undoes that.
 
+The types IQ1 to IQ3 have numbers of points instead of integers, ``iq_points.py``, and signs of the points' values.
+Types that only hold intermediate results of llama.cpp (Q8_1, Q8_K) also have sums of their integers, which decoding
+does not need.
+
 To add a type, add its fields to ``_FIELDS`` and a function from fields to numbers to ``_DECODERS``.
 """
 
@@ -18,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import UnsupportedError
+from shardvar.wire.iq_points import codebook
 
 _Array = npt.NDArray[Any]
 _Floats = npt.NDArray[np.float32]
@@ -59,6 +64,9 @@ _FIELDS: dict[str, list[Any]] = {
     "Q5_0": [("d", "<f2"), ("high", "u1", 4), ("low", "u1", 16)],
     "Q5_1": [("d", "<f2"), ("m", "<f2"), ("high", "u1", 4), ("low", "u1", 16)],
     "Q8_0": [("d", "<f2"), ("q", "i1", 32)],
+    "Q8_1": [("d", "<f4"), ("sum", "<f4"), ("q", "i1", 32)],
+    "Q8_K": [("d", "<f4"), ("q", "i1", 256), ("sums", "<i2", 16)],
+    "Q1_0": [("d", "<f2"), ("low", "u1", 16)],
     "Q2_K": [("scales", "u1", 16), ("low", "u1", 64), ("d", "<f2"), ("m", "<f2")],
     "Q3_K": [("high", "u1", 32), ("low", "u1", 64), ("scales", "u1", 12), ("d", "<f2")],
     "Q4_K": [("d", "<f2"), ("m", "<f2"), ("scales", "u1", 12), ("low", "u1", 128)],
@@ -66,10 +74,23 @@ _FIELDS: dict[str, list[Any]] = {
     "Q6_K": [("low", "u1", 128), ("high", "u1", 64), ("scales", "i1", 16), ("d", "<f2")],
     "IQ4_NL": [("d", "<f2"), ("low", "u1", 16)],
     "IQ4_XS": [("d", "<f2"), ("high", "<u2"), ("scales", "u1", 4), ("low", "u1", 128)],
+    "IQ1_S": [("d", "<f2"), ("point", "u1", 32), ("high", "<u2", 8)],
+    "IQ1_M": [("point", "u1", 32), ("high", "u1", 16), ("scales", "<u2", 4)],
+    "IQ2_XXS": [("d", "<f2"), ("groups", [("point", "u1", 4), ("signs", "<u4")], 8)],
+    "IQ2_XS": [("d", "<f2"), ("point", "<u2", 32), ("scales", "u1", 8)],
+    "IQ2_S": [("d", "<f2"), ("point", "u1", 32), ("signs", "u1", 32), ("high", "u1", 8), ("scales", "u1", 8)],
+    "IQ3_XXS": [("d", "<f2"), ("point", "u1", 64), ("signs", "<u4", 8)],
+    "IQ3_S": [("d", "<f2"), ("point", "u1", 64), ("high", "u1", 8), ("signs", "u1", 32), ("scales", "u1", 4)],
+    "TQ1_0": [("low", "u1", 48), ("high", "u1", 4), ("d", "<f2")],
     "TQ2_0": [("low", "u1", 64), ("d", "<f2")],
     "MXFP4": [("exponent", "u1"), ("low", "u1", 16)],
+    "NVFP4": [("scales", "u1", 4), ("low", "u1", 32)],
 }
-"""The fields of a block: ``d`` scales, ``m`` minimums, ``low`` and ``high`` the bits of the integers."""
+"""The fields of a block: ``d`` scales, ``m`` minimums, ``low`` and ``high`` the bits of the integers or points.
+
+Q8_1 has the layout that the package gguf describes. llama.cpp has made the two floats smaller since, but such blocks
+are in no file: it quantizes activations to them while it computes.
+"""
 
 _UNEVEN = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 """The sixteen values of IQ4, which lie closer around 0."""
@@ -80,13 +101,13 @@ _FP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.fl
 def dequantize(blocks: npt.NDArray[np.uint8], name: str) -> _Floats:
     """Return the numbers of blocks: [..., blocks of a row * bytes] -> [..., blocks of a row * numbers].
 
-    ``UnsupportedError`` for types that are listed and not decoded, and for others.
+    ``UnsupportedError`` for a name that is not a type, and for rows that are not whole blocks.
 
     >>> dequantize(np.frombuffer(b"\\x00\\x38" + bytes(range(32)), np.uint8), "Q8_0")[:4].tolist()
     [0.0, 0.5, 1.0, 1.5]
     """
     kind = next((each for each in BLOCKS.values() if each.name == name), None)
-    if kind is None or name not in _DECODERS:
+    if kind is None:
         remedy = f"These types are: {', '.join(_DECODERS)}. Blocks of any type can be read as bytes."
         raise UnsupportedError(f"Blocks of the type {name!r} are not dequantized.", remedy)
     if blocks.dtype != np.uint8 or not blocks.ndim or blocks.shape[-1] % kind.nbytes:
@@ -100,11 +121,6 @@ def dequantize(blocks: npt.NDArray[np.uint8], name: str) -> _Floats:
     fields = np.ascontiguousarray(blocks).reshape(-1, kind.nbytes).view(np.dtype(_FIELDS[name]))[:, 0]
     with np.errstate(all="ignore"):  # a scale may be infinite, or NaN: the numbers are what the file says
         return np.asarray(_DECODERS[name](fields), np.float32).reshape(shape)
-
-
-def is_decoded(name: str) -> bool:
-    """Return True if ``dequantize`` knows a type."""
-    return name in _DECODERS
 
 
 def _unpack(octets: _Array, width: int, bits: int) -> _Array:
@@ -193,19 +209,147 @@ def _iq4_xs(fields: _Array) -> _Array:
     return scales * numbers
 
 
+def _q1_0(fields: _Array) -> _Array:
+    return np.asarray(np.where(_unpack(fields["low"], 1, 1) == 1, _scale(fields), -_scale(fields)))
+
+
+def _tq1_0(fields: _Array) -> _Array:
+    """A byte is a fraction of 256 whose digits in base 3 are five numbers, or four in the last bytes."""
+    low, high = fields["low"], fields["high"]
+    digits = [_ternary(low[:, :32], 5), _ternary(low[:, 32:], 5), _ternary(high, 4)]
+    return np.asarray(_scale(fields) * (np.concatenate(digits, axis=1).astype(np.float32) - 1))
+
+
+def _ternary(octets: _Array, count: int) -> _Array:
+    """[blocks, count * octets] all first digits, then all second ones, and so on.
+
+    Example: 0.2101 in base 3 is 64 / 81, stored as 203 of 256, rounded up. 203 * 3 = 609 = 2 * 256 + 97: the first
+    digit is 2, and the others are those of 97.
+    """
+    rests = octets[:, None, :] * (3 ** np.arange(count)).astype(np.uint8)[:, None]  # modulo 256
+    return np.asarray(rests.astype(np.uint16) * 3 >> 8).reshape(len(octets), -1)
+
+
+def _nvfp4(fields: _Array) -> _Array:
+    """Four groups of 16 numbers, of which each has a scale of 8 bits, a float without sign (UE4M3)."""
+    octets = fields["scales"]
+    exponent, mantissa = (octets >> 3 & 15).astype(np.int32), (octets & 7).astype(np.float32)
+    # The scales are halved, because the numbers are doubled; 127 is NaN in UE4M3, and 0 here.
+    scales = np.ldexp(np.where(exponent == 0, mantissa, mantissa + 8), np.maximum(exponent, 1) - 11)
+    scales = np.where(octets == 0x7F, 0, scales)
+    return np.asarray(scales[..., None] * _FP4[_unpack(fields["low"], 8, 4)].reshape(-1, 4, 16))
+
+
+def _signs(octets: _Array) -> _Floats:
+    """[..., 8] 1 or -1 for each bit of a byte, the lowest first."""
+    bits = np.unpackbits(octets[..., None], axis=-1, bitorder="little")
+    return np.asarray(np.where(bits == 0, np.float32(1), np.float32(-1)), np.float32)
+
+
+def _even_signs(numbers: _Array) -> _Floats:
+    """[..., 8] the signs that a number of seven bits means: an eighth bit makes the number of ones even."""
+    octets = numbers.astype(np.uint8) & np.uint8(127)
+    return _signs(octets | np.bitwise_count(octets) << np.uint8(7))
+
+
+def _four_signs(words: _Array) -> _Floats:
+    """[..., 32] signs of a word: four numbers of seven bits, below a scale of four bits."""
+    numbers = words[..., None] >> np.arange(0, 28, 7, dtype=np.uint32)
+    return _even_signs(numbers).reshape(*words.shape, 32)
+
+
+def _points(name: str, scales: _Floats, numbers: _Array, signs: _Floats) -> _Array:
+    """Points by number [blocks, points], times scales [blocks, groups], times signs in any grouping."""
+    points = codebook(name)[numbers].reshape(*scales.shape, -1)
+    return np.asarray(scales[..., None] * points * signs.reshape(points.shape))
+
+
+def _iq2_scales(fields: _Array) -> _Floats:
+    """[blocks, 16] scales of four bits."""
+    scales = _unpack(fields["scales"], 1, 4).astype(np.float32) + np.float32(0.5)
+    return np.asarray(_scale(fields) * scales * np.float32(0.25), np.float32)
+
+
+def _iq2_xxs(fields: _Array) -> _Array:
+    groups = fields["groups"]
+    scales = _scale(fields) * (np.float32(0.5) + (groups["signs"] >> 28).astype(np.float32)) * np.float32(0.25)
+    return _points("IQ2_XXS", scales, groups["point"], _four_signs(groups["signs"]))
+
+
+def _iq2_xs(fields: _Array) -> _Array:
+    # Nine bits of a point's number, and seven of its signs.
+    words = fields["point"]
+    return _points("IQ2_XS", _iq2_scales(fields), words & 511, _even_signs(words >> 9))
+
+
+def _iq2_s(fields: _Array) -> _Array:
+    numbers = fields["point"] | _unpack(fields["high"], 1, 2).astype(np.uint16) << 8
+    return _points("IQ2_S", _iq2_scales(fields), numbers, _signs(fields["signs"]))
+
+
+def _iq3_xxs(fields: _Array) -> _Array:
+    words = fields["signs"]
+    scales = _scale(fields) * (np.float32(0.5) + (words >> 28).astype(np.float32)) * np.float32(0.5)
+    return _points("IQ3_XXS", scales, fields["point"], _four_signs(words))
+
+
+def _iq3_s(fields: _Array) -> _Array:
+    scales = _scale(fields) * (1 + 2 * _unpack(fields["scales"], 1, 4))
+    numbers = fields["point"] | _unpack(fields["high"], 1, 1).astype(np.uint16) << 8
+    return _points("IQ3_S", scales, numbers, _signs(fields["signs"]))
+
+
+def _iq1_s(fields: _Array) -> _Array:
+    # A word has three high bits of four numbers, a scale of three bits, and the sign of the shift.
+    words = fields["high"]
+    scales = _scale(fields) * (2 * (words >> 12 & 7) + 1)
+    high = (words[..., None] >> np.arange(0, 12, 3, dtype=np.uint16) & 7).reshape(len(words), -1)
+    return _shifted(scales, fields["point"] | high << 8, words >> 15)
+
+
+def _iq1_m(fields: _Array) -> _Array:
+    # The float16 scale is in the upper four bits of four words, the lowest bits first; below are four scales each.
+    words = fields["scales"]
+    nibbles = words >> 12 << np.arange(0, 16, 4, dtype=np.uint16)
+    scale = np.bitwise_or.reduce(nibbles, axis=1, keepdims=True).view(np.float16).astype(np.float32)
+    scales = (words[..., None] >> np.arange(0, 12, 3, dtype=np.uint16) & 7).reshape(len(words), -1)
+    # Four bits a number: three high bits, and the sign of the shift.
+    high = _unpack(fields["high"], 1, 4).astype(np.uint16)
+    return _shifted(scale * (2 * scales + 1), fields["point"] | (high & 7) << 8, high >> 3)
+
+
+def _shifted(scales: _Floats, numbers: _Array, is_down: _Array) -> _Array:
+    """Points of IQ1, whose values are -1, 0 and 1, shifted by an eighth up or down."""
+    points = codebook("IQ1_S")[numbers]
+    shifts = np.where(is_down == 0, np.float32(0.125), np.float32(-0.125)).repeat(32 // is_down.shape[1], axis=1)
+    return np.asarray(scales[..., None] * (points + shifts[..., None]).reshape(*scales.shape, -1))
+
+
 _DECODERS: dict[str, Callable[[_Array], _Array]] = {
     "Q4_0": lambda fields: _scale(fields) * (_nibbles(fields).astype(np.float32) - 8),
     "Q4_1": lambda fields: _scale(fields) * _nibbles(fields).astype(np.float32) + _scale(fields, "m"),
     "Q5_0": lambda fields: _scale(fields) * (_five_bits(fields).astype(np.float32) - 16),
     "Q5_1": lambda fields: _scale(fields) * _five_bits(fields).astype(np.float32) + _scale(fields, "m"),
     "Q8_0": lambda fields: _scale(fields) * fields["q"].astype(np.float32),
+    "Q8_1": lambda fields: _scale(fields) * fields["q"].astype(np.float32),
+    "Q8_K": lambda fields: _scale(fields) * fields["q"].astype(np.float32),
+    "Q1_0": _q1_0,
     "Q2_K": _q2_k,
     "Q3_K": _q3_k,
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "IQ1_S": _iq1_s,
+    "IQ1_M": _iq1_m,
+    "IQ2_XXS": _iq2_xxs,
+    "IQ2_XS": _iq2_xs,
+    "IQ2_S": _iq2_s,
+    "IQ3_XXS": _iq3_xxs,
+    "IQ3_S": _iq3_s,
     "IQ4_NL": lambda fields: _scale(fields) * _UNEVEN[_nibbles(fields)],
     "IQ4_XS": _iq4_xs,
+    "TQ1_0": _tq1_0,
     "TQ2_0": lambda fields: _scale(fields) * (_unpack(fields["low"], 32, 2).astype(np.float32) - 1),
     "MXFP4": lambda fields: np.ldexp(_FP4[_nibbles(fields)], fields["exponent"].astype(np.int32)[:, None] - 128),
+    "NVFP4": _nvfp4,
 }

@@ -17,7 +17,7 @@ from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.protocol import Traits
-from shardvar.wire.ggml import BlockType, dequantize, is_decoded
+from shardvar.wire.ggml import dequantize
 
 _FLOAT = "float32"
 
@@ -94,9 +94,10 @@ class DequantizedSource:
     def __post_init__(self) -> None:
         contents, faults = self.stored.contents, dict(self.stored.contents.faults)
         for tensor in contents.tensors:
-            error = None if tensor.block is None else _not_decoded(tensor, tensor.block)
-            if error:
-                faults[tensor.key] = error
+            if tensor.block and tensor.is_big_endian:
+                cause = f"{tensor.key!r} consists of big-endian blocks, which are not dequantized."
+                remedy = "Leave it out with a filter, or read its blocks as bytes."
+                faults[tensor.key] = UnsupportedError(cause, remedy)
         tensors = [_dequantized(tensor) for tensor in contents.tensors]
         object.__setattr__(self, "index", _index(contents, tensors, faults))
 
@@ -143,15 +144,6 @@ def _dequantized(tensor: TensorPlace) -> TensorPlace:
         return tensor
     row = tensor.shape[-1] // tensor.block.nbytes * tensor.block.length
     return replace(tensor, dtype=_FLOAT, shape=(*tensor.shape[:-1], row))
-
-
-def _not_decoded(tensor: TensorPlace, block: BlockType) -> UnsupportedError | None:
-    """Return the error of a tensor whose blocks are not decoded."""
-    if is_decoded(block.name) and not tensor.is_big_endian:
-        return None
-    why = "big-endian blocks" if tensor.is_big_endian else f"blocks of the type {block.name}"
-    cause = f"{tensor.key!r} consists of {why}, which are not dequantized."
-    return UnsupportedError(cause, "Leave it out with a filter, or read its blocks as bytes.")
 
 
 def _index(contents: GgufContents, tensors: Sequence[TensorPlace], faults: Mapping[str, ReadError]) -> TableIndex:

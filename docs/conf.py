@@ -186,7 +186,7 @@ def convert_docstring(
         is_first = is_indented and number > 0 and not lines[number - 1]
         if is_first and not re.match(r"[ .\d-]", last) and not last.endswith("::"):
             shown += ["::", ""]
-        is_prose = not line.startswith((" ", ">>>"))
+        is_prose = not line.startswith(">>>") and (is_list or not line.startswith(" "))
         shown.append(
             re.sub(r"\[[^\]`]*\]", lambda shape: shape[0].replace("*", "\\*"), line)
             if is_prose

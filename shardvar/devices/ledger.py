@@ -122,6 +122,11 @@ def track_transfers() -> Iterator[Ledger]:
     """Open a ledger of the moves between devices until the end of the ``with`` statement.
 
     Law: a nested ledger's totals are a part of the outer one's.
+
+    Yields
+    ------
+    Ledger
+        Counts bytes and messages while it is open: ``nbytes``, ``messages``, ``operations`` and ``transfers``.
     """
     # A thread with open ledgers counts in all of these (`_own`). A thread without any counts in those of all threads
     # (`_open`): a pool that moves on behalf of the opener is counted, and two tests in two threads stay apart.

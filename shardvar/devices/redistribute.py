@@ -41,15 +41,42 @@ def redistribute(
     devices: Sequence[Device] | None = None,
     reduce: str | None = None,
 ) -> tuple[Parts, ...]:
-    """Return what each device holds under ``target``, from ``parts``, which it holds under ``source``.
+    """Return what each device holds under the target layout, given what it holds under the source.
 
-    ``parts`` has an entry for each device of the source's mesh: its regions' arrays in their order, or the array where
-    there is one. Results have the same form; they are new arrays, of the dtype of the parts. ``track_transfers()``
-    counts the bytes and messages of ``plan_redistribution``. ``devices`` are those that the meshes number, by default
-    new ones without a limit. Source and target are in memory together: ``DeviceFull`` where they do not fit, before
-    anything moves. ``reduce`` is the reduction of a pending source; terms are combined in the order of their numbers,
-    in their dtype. ``LayoutError`` for arrays that do not fit the source, and as ``plan_redistribution``.
+    Terms are combined in the order of their numbers, in their dtype. ``track_transfers()`` counts the bytes and
+    messages of ``plan_redistribution``. Source and target are in memory together.
 
+    Parameters
+    ----------
+    parts : sequence of array_like, or of sequences of array_like
+        For each device of the source's mesh the arrays of its regions in their order, or the array where there is one.
+    source : Layout
+        The layout of `parts`.
+    target : Layout
+        The layout of the result.
+    devices : sequence of Device, optional
+        The devices that the meshes number; by default new ones without a limit.
+    reduce : {"sum", "avg", "min", "max", "product", "band", "bor", "bxor"}, optional
+        The reduction of a pending source.
+
+    Returns
+    -------
+    tuple of tuple of ndarray
+        For each device of the target's mesh new arrays of its regions in their order, of the dtype of `parts`.
+
+    Raises
+    ------
+    LayoutError
+        If the arrays do not fit `source`, or ``plan_redistribution`` refuses the layouts.
+    ArgumentError
+        If the dtype does not have the reduction, or `devices` are too few or repeat.
+    ArgumentTypeError
+        If `devices` holds other objects.
+    DeviceFull
+        If source and target do not fit a device together; nothing has moved then.
+
+    Examples
+    --------
     >>> from shardvar.devices import track_transfers
     >>> from shardvar.layouts import Replicate, Shard, dtensor
     >>> from shardvar.layouts.mesh import Mesh

@@ -23,12 +23,31 @@ Interval = tuple[int, int]
 
 
 def div(length: int, num_shards: int) -> tuple[Interval, ...]:
-    """The intervals of the div rule: always ``num_shards`` of them, the last ones empty if there are too few ids.
+    """The intervals of the div rule.
 
     R-DIV-1 (RFC 000): "ids are assigned to shards in a contiguous manner, while attempting to keep each shard size
     identical. If the ids do not evenly divide the number of shards, each of the first several shards will be assigned
     one more id."
 
+    Parameters
+    ----------
+    length : int
+        The number of ids.
+    num_shards : int
+        The number of shards, at least 1.
+
+    Returns
+    -------
+    tuple of tuple of int
+        (start, stop) of each shard. The last ones are empty if there are fewer ids than shards.
+
+    Raises
+    ------
+    ArgumentError
+        If `num_shards` is below 1 or `length` is negative.
+
+    Examples
+    --------
     >>> div(13, 5)
     ((0, 3), (3, 6), (6, 9), (9, 11), (11, 13))
     """
@@ -40,10 +59,31 @@ def div(length: int, num_shards: int) -> tuple[Interval, ...]:
 
 
 def div_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, Ints]:
-    """The shard that holds each id under ``div``, and the row of the id within that shard: two arrays like ``ids``.
+    """The shard that holds each id under ``div``, and the row of the id within that shard.
 
-    ``ArgumentError`` names the first id outside ``[0, length)``.
+    Parameters
+    ----------
+    ids : array_like of int
+        Ids from 0 to ``length - 1``, of any shape.
+    length : int
+        The number of ids.
+    num_shards : int
+        The number of shards, at least 1.
 
+    Returns
+    -------
+    shard : ndarray of int64
+        The shard of each id, of the shape of `ids`.
+    row : ndarray of int64
+        The row of each id in its shard, of the shape of `ids`.
+
+    Raises
+    ------
+    ArgumentError
+        If an id is outside ``[0, length)``, `ids` are not integers, `num_shards` is below 1, or `length` is negative.
+
+    Examples
+    --------
     >>> div_owner([8, 0, 12], 13, 5)
     (array([2, 0, 4]), array([2, 0, 1]))
     """
@@ -75,6 +115,25 @@ def div_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, I
 def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
     """The intervals of PyTorch's chunk rule: all of ceil(length / num_shards), then a short one, then empty ones.
 
+    Parameters
+    ----------
+    length : int
+        The number of ids.
+    num_shards : int
+        The number of shards, at least 1.
+
+    Returns
+    -------
+    tuple of tuple of int
+        (start, stop) of each shard.
+
+    Raises
+    ------
+    ArgumentError
+        If `num_shards` is below 1 or `length` is negative.
+
+    Examples
+    --------
     >>> chunk(13, 5)
     ((0, 3), (3, 6), (6, 9), (9, 12), (12, 13))
     >>> chunk(6, 4)
@@ -100,6 +159,20 @@ class PartitionSpec(_SpecFields):
 
     A named tuple, as in RFC 002: ``partitions, splits = spec``.
 
+    Parameters
+    ----------
+    partitions : sequence of int, optional
+        The number of parts along each axis, cut by div.
+    splits : sequence of sequences of int, optional
+        The sizes of the parts along each axis. Axes that are left out, from the end, stay whole.
+
+    Raises
+    ------
+    ArgumentError
+        If both or neither are given, or they hold other values than integers.
+
+    Examples
+    --------
     >>> PartitionSpec(partitions=[3, 1]).sizes((13, 4))
     ((5, 4, 4), (4,))
     >>> PartitionSpec(splits=[[1, 8, 4]]).sizes((13, 4))
@@ -126,7 +199,25 @@ class PartitionSpec(_SpecFields):
         return cls(*iterable)
 
     def sizes(self, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """The sizes of the parts along every axis of ``shape``; ``LayoutError`` if the spec has more axes."""
+        """The sizes of the parts along every axis of a shape.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            The full shape.
+
+        Returns
+        -------
+        tuple of tuple of int
+            For each axis the sizes of its parts.
+
+        Raises
+        ------
+        LayoutError
+            If the spec has more axes than `shape`.
+        ArgumentError
+            If a number of parts is below 1.
+        """
         counts, splits = self.partitions or (), self.splits or ()
         if len(counts) > len(shape) or len(splits) > len(shape):
             raise LayoutError(f"{self} has more axes than the shape {tuple(shape)}.", "Leave some out, from the end.")
@@ -142,16 +233,30 @@ class PartitionSpec(_SpecFields):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """An ordered tuple of regions that tile ``shape``: every element lies in exactly one.
+    """An ordered tuple of regions that tile a shape: every element lies in exactly one.
 
+    Iterating gives the regions, and ``len`` their number.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The full shape.
+    parts : sequence of Region
+        The regions, in the order of the shards that hold them; empty ones are allowed.
+
+    Raises
+    ------
+    LayoutError
+        If the regions overlap, reach out of `shape`, or leave elements out.
+
+    Examples
+    --------
     >>> Partition.from_counts((13, 4), (5, 1)).parts[3]
     Region(offset=(9, 0), shape=(2, 4))
     """
 
     shape: tuple[int, ...]
-    """The full shape."""
     parts: tuple[Region, ...]
-    """The regions, in the order of the shards that hold them; empty ones are allowed."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
@@ -160,12 +265,50 @@ class Partition:
 
     @classmethod
     def from_counts(cls, shape: Sequence[int], counts: Sequence[int]) -> Self:
-        """The grid of ``counts`` parts per axis, cut by div, in C order."""
+        """The grid of parts that ``div`` cuts, in C order.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            The full shape.
+        counts : sequence of int
+            The number of parts along each axis. Axes that are left out, from the end, stay whole.
+
+        Returns
+        -------
+        Partition
+            The grid.
+
+        Raises
+        ------
+        ArgumentError
+            If a number of parts is below 1.
+        LayoutError
+            If there are more counts than axes.
+        """
         return cls.from_sizes(shape, PartitionSpec(partitions=counts).sizes(shape))
 
     @classmethod
     def from_sizes(cls, shape: Sequence[int], sizes: Sequence[Sequence[int]]) -> Self:
-        """The grid of parts with these sizes along each axis, in C order; ``LayoutError`` if they do not add up."""
+        """The grid of parts with given sizes, in C order.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            The full shape.
+        sizes : sequence of sequences of int
+            For each axis the sizes of its parts.
+
+        Returns
+        -------
+        Partition
+            The grid.
+
+        Raises
+        ------
+        LayoutError
+            If the sizes of an axis do not add up to its extent, or an axis has none.
+        """
         if len(sizes) != len(shape):
             raise LayoutError(f"Sizes {sizes} do not fit the shape {tuple(shape)}.", "Give one list for each axis.")
         for extent, along in zip(shape, sizes, strict=True):

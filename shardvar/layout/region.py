@@ -78,14 +78,26 @@ def intersect(offset_a: Ints, shape_a: Ints, offset_b: Ints, shape_b: Ints) -> t
 class Region:
     """A half-open range of indices along every axis.
 
+    Parameters
+    ----------
+    offset : iterable of int
+        The first index along each axis, in the coordinates of the full tensor.
+    shape : iterable of int
+        The number of indices along each axis; zero is allowed.
+
+    Raises
+    ------
+    LayoutError
+        If the two differ in rank, hold other values than integers from 0 on, or reach to an index of 2**63 or more.
+
+    Examples
+    --------
     >>> Region((5, 0), (4, 4)).intersect(Region((0, 0), (6, 2)))
     Region(offset=(5, 0), shape=(1, 2))
     """
 
     offset: tuple[int, ...]
-    """The first index along each axis, in the coordinates of the full tensor."""
     shape: tuple[int, ...]
-    """The number of indices along each axis; zero is allowed."""
 
     # By hand: any iterable of integers may be given and a tuple is kept, so the parameters and the fields differ in
     # type. A generated __init__ would give them one type, and write each field twice, in the hottest constructor of
@@ -106,6 +118,23 @@ class Region:
     def whole(cls, shape: Iterable[SupportsIndex]) -> Self:
         """The region of a full tensor.
 
+        Parameters
+        ----------
+        shape : iterable of int
+            The shape of the tensor.
+
+        Returns
+        -------
+        Region
+            All indices of each axis.
+
+        Raises
+        ------
+        LayoutError
+            If `shape` holds other values than integers from 0 on.
+
+        Examples
+        --------
         >>> Region.whole((3, 4)), Region.whole(())
         (Region(offset=(0, 0), shape=(3, 4)), Region(offset=(), shape=()))
         """
@@ -134,22 +163,55 @@ class Region:
     def slices(self) -> tuple[slice, ...]:
         """The NumPy index that selects the region from the full tensor.
 
+        Examples
+        --------
         >>> np.arange(12).reshape(3, 4)[Region((1, 2), (2, 1)).slices].tolist()
         [[6], [10]]
         """
         return tuple(slice(o, o + s) for o, s in zip(self.offset, self.shape, strict=True))
 
     def covers(self, other: "Region") -> bool:
-        """Return True if every index of ``other`` lies in this region, or if it is empty and within the bounds."""
+        """Return True if every index of another region lies in this one, or if it is empty and within the bounds.
+
+        Parameters
+        ----------
+        other : Region
+            A region of the same rank.
+
+        Returns
+        -------
+        bool
+            True if `other` lies in this region.
+
+        Raises
+        ------
+        LayoutError
+            If the ranks differ.
+        """
         _check_same_rank(self, other)
         return all(
             a <= b and c <= d for a, b, c, d in zip(self.offset, other.offset, other.stop, self.stop, strict=True)
         )
 
     def intersect(self, other: "Region") -> "Region | None":
-        """The common region in full-tensor coordinates, or None if no element is common.
+        """The common region of two, in full-tensor coordinates.
 
         Laws: symmetric; ``a.intersect(a) == a`` for a non-empty ``a``; the indices of the result are the common ones.
+
+        Parameters
+        ----------
+        other : Region
+            A region of the same rank.
+
+        Returns
+        -------
+        Region or None
+            None if no element is common.
+
+        Raises
+        ------
+        LayoutError
+            If the ranks differ.
         """
         _check_same_rank(self, other)
         offset, shape = intersect(
@@ -158,10 +220,27 @@ class Region:
         return Region(offset.tolist(), shape.tolist()) if np.all(shape > 0) else None
 
     def relative_to(self, outer: "Region") -> "Region":
-        """The same elements in the coordinates of ``outer``, which must cover this region.
+        """The same elements in the coordinates of a region around this one.
 
         Law: ``x[outer.slices][inner.relative_to(outer).slices]`` is ``x[inner.slices]``.
 
+        Parameters
+        ----------
+        outer : Region
+            A region that covers this one.
+
+        Returns
+        -------
+        Region
+            A region of the same shape.
+
+        Raises
+        ------
+        LayoutError
+            If `outer` does not cover this region.
+
+        Examples
+        --------
         >>> Region((5, 1), (2, 2)).relative_to(Region((4, 0), (9, 4)))
         Region(offset=(1, 1), shape=(2, 2))
         """
@@ -170,8 +249,25 @@ class Region:
         return Region((a - b for a, b in zip(self.offset, outer.offset, strict=True)), self.shape)
 
     def subtract(self, other: "Region") -> "list[Region]":
-        """Disjoint regions that hold the elements of this one that ``other`` does not.
+        """Disjoint regions that hold the elements of this one that another does not.
 
+        Parameters
+        ----------
+        other : Region
+            A region of the same rank.
+
+        Returns
+        -------
+        list of Region
+            At most two regions for each axis; empty if `other` covers this one.
+
+        Raises
+        ------
+        LayoutError
+            If the ranks differ.
+
+        Examples
+        --------
         >>> Region((0,), (9,)).subtract(Region((3,), (2,)))
         [Region(offset=(0,), shape=(3,)), Region(offset=(5,), shape=(4,))]
         """

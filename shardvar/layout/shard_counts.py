@@ -34,27 +34,76 @@ class Partitioner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedShardsPartitioner:
-    """A partitioner that cuts into ``num_shards`` parts, or into single rows if there are fewer rows.
+    """A partitioner that cuts into a fixed number of parts, or into single rows if there are fewer rows.
 
+    Parameters
+    ----------
+    num_shards : int
+        The number of parts, at least 1.
+
+    Raises
+    ------
+    ArgumentError
+        If `num_shards` is not a positive integer.
+
+    Examples
+    --------
     >>> FixedShardsPartitioner(5)((13, 4), "float32"), FixedShardsPartitioner(5)((3,), "float32")
     ([5, 1], [3])
     """
 
     num_shards: int
-    """The number of parts."""
 
     def __post_init__(self) -> None:
         _check_positive(num_shards=self.num_shards)
 
     def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
-        """Return ``min(num_shards, rows)`` along ``axis``; only that dimension must be known."""
+        """Return ``min(num_shards, rows)`` along an axis.
+
+        Parameters
+        ----------
+        shape : sequence of int or None
+            The shape of the variable; only the dimension `axis` must be known.
+        dtype : dtype_like
+            The dtype, which does not matter here.
+        axis : int, default 0
+            The axis to cut.
+
+        Returns
+        -------
+        list of int
+            The number of parts along each axis.
+
+        Raises
+        ------
+        ArgumentError
+            If the dimension is not known, or there is no such axis.
+        """
         return _answer(shape, axis, lambda _rows: self.num_shards)
 
 
 @dataclass(frozen=True, slots=True)
 class MinSizePartitioner:
-    """A partitioner that cuts into the most parts of at least ``min_shard_bytes`` each, at most ``max_shards``.
+    """A partitioner that cuts into the most parts that are not smaller than a size.
 
+    Parameters
+    ----------
+    min_shard_bytes : int, default 262144
+        The least bytes of a part. A smaller variable is one part.
+    max_shards : int, default 1
+        The largest number of parts.
+    bytes_per_string : int, default 16
+        The bytes that one string counts as; the dtype does not tell its true size.
+    rounding : {"floor", "ceil"}, default "floor"
+        "floor" keeps the minimum; "ceil" is TensorFlow's rule, whose parts may be smaller.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is not a positive integer, or `rounding` is another text.
+
+    Examples
+    --------
     >>> MinSizePartitioner(64 << 20, max_shards=10)((60000, 1000), "float32")
     [3, 1]
     >>> MinSizePartitioner(64 << 20, max_shards=10, rounding="ceil")((60000, 1000), "float32")
@@ -62,13 +111,9 @@ class MinSizePartitioner:
     """
 
     min_shard_bytes: int = 256 << 10
-    """Least bytes of a part. A smaller variable is one part."""
     max_shards: int = 1
-    """Largest number of parts."""
     bytes_per_string: int = 16
-    """Bytes that one string counts as; the dtype does not tell its true size."""
     rounding: Rounding = "floor"
-    """``"floor"`` keeps the minimum; ``"ceil"`` is TensorFlow's rule, whose parts may be smaller."""
 
     def __post_init__(self) -> None:
         _check_positive(min_shard_bytes=self.min_shard_bytes, max_shards=self.max_shards)
@@ -76,7 +121,27 @@ class MinSizePartitioner:
         _check_rounding(self.rounding)
 
     def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
-        """Return the counts; every dimension must be known."""
+        """Return the number of parts along each axis.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            The shape of the variable; every dimension must be known.
+        dtype : dtype_like
+            The dtype of the variable.
+        axis : int, default 0
+            The axis to cut.
+
+        Returns
+        -------
+        list of int
+            The number of parts along each axis.
+
+        Raises
+        ------
+        ArgumentError
+            If a dimension is not known, or there is no such axis.
+        """
         row_nbytes = _row_nbytes(shape, dtype, axis, self.bytes_per_string)
         parts = _parts_of_min_bytes(row_nbytes, self.min_shard_bytes, self.rounding)
         return _answer(shape, axis, lambda rows: min(self.max_shards, parts(rows)))
@@ -84,20 +149,31 @@ class MinSizePartitioner:
 
 @dataclass(frozen=True, slots=True)
 class MaxSizePartitioner:
-    """A partitioner that cuts into the fewest parts of at most ``max_shard_bytes`` each, at most ``max_shards``.
+    """A partitioner that cuts into the fewest parts that are not larger than a size.
 
-    A single row may exceed the limit.
+    Parameters
+    ----------
+    max_shard_bytes : int
+        The most bytes of a part. A part of one row may be larger, and so may all parts if `max_shards` is reached.
+    max_shards : int, optional
+        The largest number of parts; None, or 0 as in TensorFlow, for no limit.
+    bytes_per_string : int, default 16
+        The bytes that one string counts as; the dtype does not tell its true size.
 
+    Raises
+    ------
+    ArgumentError
+        If a number is not a positive integer.
+
+    Examples
+    --------
     >>> MaxSizePartitioner(100)((13, 7), "float32"), MaxSizePartitioner(100, max_shards=2)((13, 7), "float32")
     ([5, 1], [2, 1])
     """
 
     max_shard_bytes: int
-    """Most bytes of a part. A part of one row may be larger, and so may all parts if ``max_shards`` is reached."""
     max_shards: int | None = None
-    """Largest number of parts; None, or 0 as in TensorFlow, for no limit."""
     bytes_per_string: int = 16
-    """Bytes that one string counts as; the dtype does not tell its true size."""
 
     def __post_init__(self) -> None:
         _check_positive(max_shard_bytes=self.max_shard_bytes, bytes_per_string=self.bytes_per_string)
@@ -105,7 +181,27 @@ class MaxSizePartitioner:
             _check_positive(max_shards=self.max_shards)
 
     def __call__(self, shape: Shape, dtype: Any, axis: int = 0) -> list[int]:
-        """Return the counts; every dimension must be known."""
+        """Return the number of parts along each axis.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            The shape of the variable; every dimension must be known.
+        dtype : dtype_like
+            The dtype of the variable.
+        axis : int, default 0
+            The axis to cut.
+
+        Returns
+        -------
+        list of int
+            The number of parts along each axis.
+
+        Raises
+        ------
+        ArgumentError
+            If a dimension is not known, or there is no such axis.
+        """
         row_nbytes = _row_nbytes(shape, dtype, axis, self.bytes_per_string)
         # For 13 rows of 28 bytes and at most 100 bytes: 3 rows a part, so 5 parts. Rows of zero bytes all fit into one.
         rows_a_part = max(1, self.max_shard_bytes // row_nbytes) if row_nbytes else None
@@ -123,6 +219,25 @@ Partition2 = Callable[[Shape, Any], list[int]]
 def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partition2:
     """Return a ``FixedShardsPartitioner`` with a fixed axis, under TensorFlow 1's name.
 
+    Parameters
+    ----------
+    num_shards : int
+        The number of parts, at least 1.
+    axis : int, default 0
+        The axis to cut.
+
+    Returns
+    -------
+    callable
+        ``partitioner(shape, dtype)``, which returns the number of parts along each axis.
+
+    Raises
+    ------
+    ArgumentError
+        If `num_shards` is not a positive integer.
+
+    Examples
+    --------
     >>> fixed_size_partitioner(5, axis=1)((13, 2), "float32")
     [1, 2]
     """
@@ -135,6 +250,29 @@ def variable_axis_size_partitioner(
 ) -> Partition2:
     """Return a ``MaxSizePartitioner`` with a fixed axis, under TensorFlow 1's name.
 
+    Parameters
+    ----------
+    max_shard_bytes : int
+        The most bytes of a part. A part of one row may be larger.
+    axis : int, default 0
+        The axis to cut.
+    bytes_per_string_element : int, default 16
+        The bytes that one string counts as.
+    max_shards : int, optional
+        The largest number of parts; None for no limit.
+
+    Returns
+    -------
+    callable
+        ``partitioner(shape, dtype)``, which returns the number of parts along each axis.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is not a positive integer.
+
+    Examples
+    --------
     >>> variable_axis_size_partitioner(64)((16, 4), "float64")
     [8, 1]
     """
@@ -151,8 +289,31 @@ def min_max_variable_partitioner(
 ) -> Partition2:
     """Return a ``MinSizePartitioner`` with a fixed axis, under TensorFlow 1's name.
 
-    As in TensorFlow, ``max_partitions`` below 1 means one part.
+    Parameters
+    ----------
+    max_partitions : int, default 1
+        The largest number of parts. As in TensorFlow, a number below 1 means one part.
+    axis : int, default 0
+        The axis to cut.
+    min_slice_size : int, default 262144
+        The least bytes of a part.
+    bytes_per_string_element : int, default 16
+        The bytes that one string counts as.
+    rounding : {"floor", "ceil"}, default "floor"
+        "floor" keeps the minimum; "ceil" is TensorFlow's rule, whose parts may be smaller.
 
+    Returns
+    -------
+    callable
+        ``partitioner(shape, dtype)``, which returns the number of parts along each axis.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is not a positive integer, or `rounding` is another text.
+
+    Examples
+    --------
     R-PART-3 (RFC 000): "a partitioner that allocates at least 64MB for each partition", 10 of 240 MB and 3 of 80 MB:
 
     >>> partitioner = min_max_variable_partitioner(max_partitions=10, min_slice_size=64 << 20)

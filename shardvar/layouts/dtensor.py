@@ -23,10 +23,15 @@ DTENSOR_RULE = "DTensor placements, from left to right (torch 2.13)"
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The placement that cuts a dimension of the tensor into as many parts as the mesh axis has devices."""
+    """The placement that cuts a dimension of the tensor into as many parts as the mesh axis has devices.
+
+    Parameters
+    ----------
+    dim : int
+        The dimension; negative ones count from the end.
+    """
 
     dim: int
-    """The dimension; negative ones count from the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +41,33 @@ class Replicate:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """The placement in which each device of the mesh axis holds a term, and the value is their reduction."""
+    """The placement in which each device of the mesh axis holds a term, and the value is their reduction.
+
+    Parameters
+    ----------
+    op : {"sum", "avg", "min", "max"}, default "sum"
+        The reduction.
+    """
 
     op: str = "sum"
-    """The reduction: sum, avg, min or max."""
 
 
 @dataclass(frozen=True, slots=True)
 class StridedShard:
-    """The placement ``_StridedShard``: of each of ``split_factor`` ranges of the dimension, a part for each device.
+    """The placement ``_StridedShard``: of each of several ranges of the dimension, a part for each device.
 
-    FSDP2 makes it where tensor parallelism cuts the same dimension: ``split_factor`` is the number of those cuts.
+    FSDP2 makes it where tensor parallelism cuts the same dimension: the ranges are those cuts.
+
+    Parameters
+    ----------
+    dim : int
+        The dimension; negative ones count from the end.
+    split_factor : int
+        The number of ranges, at least 1.
     """
 
     dim: int
-    """The dimension; negative ones count from the end."""
     split_factor: int
-    """The number of ranges, at least 1."""
 
 
 DTensorPlacement = Shard | Replicate | Partial | StridedShard
@@ -60,12 +75,34 @@ DTensorPlacement = Shard | Replicate | Partial | StridedShard
 
 
 def dtensor(shape: Sequence[int], mesh: Mesh, placements: Sequence[DTensorPlacement]) -> Layout:
-    """The layout of a DTensor with these placements, one for each axis of the mesh.
+    """The layout of a DTensor with these placements.
 
-    ``ArgumentError`` where ``distribute_tensor`` refuses the placements: another number of them than mesh axes, a
-    ``split_factor`` below 1, a reduction that is not sum, avg, min or max, different reductions other than sum with
-    avg. ``OutOfRange`` for a dimension that the tensor does not have.
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of the tensor.
+    mesh : Mesh
+        The devices.
+    placements : sequence of Shard, Replicate, Partial or StridedShard
+        One for each axis of the mesh. Those on one tensor axis are applied from left to right.
 
+    Returns
+    -------
+    Layout
+        What ``distribute_tensor`` gives each device. Terms are pending over the mesh axes that are ``Partial``.
+
+    Raises
+    ------
+    ArgumentError
+        Where ``distribute_tensor`` refuses the placements: another number of them than mesh axes, a ``split_factor``
+        below 1, a reduction that is not sum, avg, min or max, different reductions other than sum with avg.
+    ArgumentTypeError
+        If `placements` holds other values, `mesh` is not a ``Mesh``, or `shape` is not a sequence of integers.
+    OutOfRange
+        If a placement names a dimension that the tensor does not have.
+
+    Examples
+    --------
     >>> layout = dtensor((5, 3), Mesh((2, 2)), [Shard(0), Shard(0)])
     >>> [str(region) for device in range(4) for region in layout.regions(device)]
     ['[0:2, 0:3]', '[2:3, 0:3]', '[3:4, 0:3]', '[4:5, 0:3]']

@@ -40,11 +40,34 @@ _ALIGNMENT_NBYTES = 16
 def fsdp(shape: Sequence[int], mesh: Mesh, fsdp_dim: int = 0, tp_dim: int | None = None) -> Layout:
     """The layout of a parameter under ``fully_shard``: what each device holds.
 
-    ``fsdp_dim`` is the answer of ``shard_placement_fn``; ``tp_dim`` the dimension that the mesh axis ``tp`` or ``ep``
-    cuts, None if it replicates. ``LayoutError`` for a dimension other than the first that does not divide: "FSDP does
-    not support uneven sharding on dim 1". ``ArgumentError`` for axes without a role, ``OutOfRange`` for dimensions that
-    the parameter does not have.
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of the parameter.
+    mesh : Mesh
+        An axis called ``tp`` or ``ep`` is that of tensor or expert parallelism. The other axis shards; of two others
+        the first replicates and the second shards.
+    fsdp_dim : int, default 0
+        The dimension that FSDP cuts, which is the answer of ``shard_placement_fn``.
+    tp_dim : int, optional
+        The dimension that the mesh axis ``tp`` or ``ep`` cuts; None if it replicates.
 
+    Returns
+    -------
+    Layout
+        At most one region a device.
+
+    Raises
+    ------
+    LayoutError
+        If a dimension other than the first does not divide: "FSDP does not support uneven sharding on dim 1".
+    ArgumentError
+        If the axes of `mesh` have no roles in FSDP, or `tp_dim` is given for a mesh without ``tp`` and ``ep``.
+    OutOfRange
+        If the parameter does not have the dimension `fsdp_dim` or `tp_dim`.
+
+    Examples
+    --------
     >>> from shardvar.layouts import dtensor
     >>> layout = fsdp((7, 4), Mesh((3, 2), ("dp", "tp")), tp_dim=0)
     >>> [[str(region) for region in layout.regions(device)] for device in (4, 5)]
@@ -75,8 +98,33 @@ def fsdp(shape: Sequence[int], mesh: Mesh, fsdp_dim: int = 0, tp_dim: int | None
 def fsdp_placements(
     shape: Sequence[int], mesh: Mesh, fsdp_dim: int = 0, tp_dim: int | None = None
 ) -> tuple[DTensorPlacement, ...]:
-    """The placements that ``fully_shard`` gives the parameter of ``fsdp``; errors of the arguments as there.
+    """The placements that ``fully_shard`` gives the parameter of ``fsdp``.
 
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of the parameter.
+    mesh : Mesh
+        The devices, with the roles of axes as in ``fsdp``.
+    fsdp_dim : int, default 0
+        The dimension that FSDP cuts.
+    tp_dim : int, optional
+        The dimension that the mesh axis ``tp`` or ``ep`` cuts; None if it replicates.
+
+    Returns
+    -------
+    tuple of Shard, Replicate or StridedShard
+        One placement for each axis of the mesh.
+
+    Raises
+    ------
+    ArgumentError
+        If the axes of `mesh` have no roles in FSDP, or `tp_dim` is given for a mesh without ``tp`` and ``ep``.
+    OutOfRange
+        If the parameter does not have the dimension `fsdp_dim` or `tp_dim`.
+
+    Examples
+    --------
     >>> fsdp_placements((7, 4), Mesh((3, 2), ("dp", "tp")), tp_dim=0)
     (StridedShard(dim=0, split_factor=2), Shard(dim=0))
     """
@@ -99,13 +147,35 @@ def fsdp_flat(
     itemsize: int = 4,
     no_shard: bool = False,
 ) -> tuple[Layout, ...]:
-    """The layouts of the parameters of one FSDP1 module, in their order: ranges of a flat parameter.
+    """The layouts of the parameters of one FSDP1 module: ranges of a flat parameter.
 
-    The parameters follow each other in C order. With ``use_orig_params`` each begins at a multiple of 16 bytes, where
-    elements have ``itemsize`` bytes. The flat parameter is cut into equal ranges, the last of them padded. On a mesh of
-    two axes the first one replicates (HYBRID_SHARD); with ``no_shard`` all devices hold everything (NO_SHARD).
-    ``ArgumentError`` for a scalar parameter, which FSDP1 refuses, and for a mesh of three axes or more.
+    The parameters follow each other in C order. The flat parameter is cut into equal ranges, the last of them padded.
 
+    Parameters
+    ----------
+    shapes : sequence of sequences of int
+        The shape of each parameter, in the order in which the module has them.
+    mesh : Mesh
+        One axis, which shards, or two, of which the first replicates (HYBRID_SHARD).
+    use_orig_params : bool, default True
+        True: each parameter begins at a multiple of 16 bytes of the flat one.
+    itemsize : int, default 4
+        The bytes of an element.
+    no_shard : bool, default False
+        True: all devices hold everything (NO_SHARD).
+
+    Returns
+    -------
+    tuple of Layout
+        The layout of each parameter, in their order.
+
+    Raises
+    ------
+    ArgumentError
+        If a parameter is a scalar, which FSDP1 refuses, `itemsize` is below 1, or `mesh` has three axes or more.
+
+    Examples
+    --------
     >>> weight, bias = fsdp_flat([(5, 3), (5,)], Mesh((2,)))
     >>> [[str(region) for region in each.regions(0)] for each in (weight, bias)]
     [['[0:3, 0:3]', '[3:4, 0:2]'], []]

@@ -31,9 +31,19 @@ _MOST_NAMED = 16
 class Layout:
     """The regions of a tensor that each device of a mesh holds.
 
-    Two layouts are equal if they have the same shape, each device holds the same regions in the same order, and the
-    same terms are pending. The mesh's shape, its names and the rule do not matter:
+    Constructors such as ``layouts.dtensor`` make layouts by the rules of the frameworks. Two layouts are equal if they
+    have the same shape, each device holds the same regions in the same order, and the same terms are pending. The
+    mesh's shape, its names and the rule do not matter. A device without regions holds an empty shard.
 
+    Raises
+    ------
+    LayoutError
+        If the columns are not regions of the tensor on devices of the mesh.
+    ArgumentError
+        If ``pending`` names a mesh axis twice, or an axis or a reduction that does not exist.
+
+    Examples
+    --------
     >>> from shardvar.layouts import Replicate, Shard, dtensor
     >>> dtensor((8, 4), Mesh((2, 2)), [Shard(0), Shard(0)]) == dtensor((8, 4), Mesh((4,)), [Shard(0)])
     True
@@ -107,11 +117,55 @@ class Layout:
         axes: Sequence[Intervals],
         pending: Sequence[tuple[int, str]] = (),
     ) -> Self:
-        """The layout in which each device holds the product of its intervals along each axis of the tensor."""
+        """The layout in which each device holds the product of its intervals along each axis of the tensor.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            The full shape of the tensor.
+        mesh : Mesh
+            The devices.
+        rule : str
+            The definition that the layout follows, as text.
+        axes : sequence of Intervals
+            For each axis of the tensor the ranges of indices that each device holds.
+        pending : sequence of tuple, default ()
+            (mesh axis, reduction) of each mesh axis whose devices hold terms.
+
+        Returns
+        -------
+        Layout
+            The regions of each device, in the C order over its intervals of each axis.
+
+        Raises
+        ------
+        LayoutError
+            If an interval reaches out of `shape`.
+        ArgumentError
+            If `pending` names a mesh axis twice, or an axis or a reduction that does not exist.
+        """
         return cls(tuple(shape), mesh, rule, *grid_columns(axes, mesh.size), tuple(pending))
 
     def regions(self, device: int) -> tuple[Region, ...]:
-        """The regions that a device holds, in its order; none for an empty shard, ``OutOfRange`` for no such device."""
+        """The regions that a device holds.
+
+        Parameters
+        ----------
+        device : int
+            The number of the device, from 0.
+
+        Returns
+        -------
+        tuple of Region
+            In the order in which the device keeps them; empty for an empty shard.
+
+        Raises
+        ------
+        OutOfRange
+            If the mesh does not have the device.
+        ArgumentTypeError
+            If `device` is not an integer.
+        """
         self.mesh.check_device(device)
         first, last = np.searchsorted(self.device, [device, device + 1])
         rows = zip(self.offset[first:last].tolist(), self.extent[first:last].tolist(), strict=True)
@@ -140,6 +194,8 @@ class Layout:
         Devices that hold the same regions and the same numbers are copies of each other. Mesh axes of one device need
         no reduction and are left out.
 
+        Examples
+        --------
         >>> from shardvar.layouts import Partial, Replicate, dtensor
         >>> dtensor((4,), Mesh((2, 2)), [Replicate(), Partial("sum")]).terms
         {'sum': array([0, 1, 0, 1])}
@@ -153,9 +209,22 @@ class Layout:
         return terms
 
     def holders(self, index: Sequence[int]) -> tuple[int, ...]:
-        """The devices that hold the element at an index of the tensor, ascending.
+        """The devices that hold the element at an index of the tensor.
 
-        ``ArgumentError`` if the index has another rank, or lies outside of the shape.
+        Parameters
+        ----------
+        index : sequence of int
+            An index for each axis.
+
+        Returns
+        -------
+        tuple of int
+            The numbers of the devices, ascending.
+
+        Raises
+        ------
+        ArgumentError
+            If `index` has another rank, or lies outside of the shape.
         """
         place = np.array(read_shape(index), np.int64)
         if len(place) != len(self.shape) or (place >= np.array(self.shape, np.int64)).any():
@@ -164,11 +233,24 @@ class Layout:
         return tuple(np.unique(self.device[held]).tolist())
 
     def distinct_parts(self) -> tuple[Ints, Ints, Ints]:
-        """Each region once, as checkpoints store it: the first device [n] that holds it, offsets and shapes [n, rank].
+        """Each region once, as checkpoints store it, in the order of devices.
 
-        They tile the tensor and are in the order of devices. ``LayoutError`` for regions that do not, and where
-        something is pending: a term is not a value.
+        Returns
+        -------
+        device : ndarray of int64
+            [n] the first device that holds each region.
+        offset : ndarray of int64
+            [n, rank] the offset of each region.
+        shape : ndarray of int64
+            [n, rank] the shape of each region.
 
+        Raises
+        ------
+        LayoutError
+            If the regions do not tile the tensor, or something is pending: a term is not a value.
+
+        Examples
+        --------
         >>> from shardvar.layouts import Replicate, Shard, dtensor
         >>> device, offset, shape = dtensor((4,), Mesh((2, 2)), [Replicate(), Shard(0)]).distinct_parts()
         >>> device.tolist(), offset.tolist(), shape.tolist()

@@ -43,15 +43,42 @@ def megatron(
     gated: bool = False,
     stage: int | None = None,
 ) -> Layout:
-    """The layout of a tensor of a Megatron model; ``shape`` is that of the checkpoint, layers and experts included.
+    """The layout of a tensor of a Megatron model.
 
-    ``parallel`` None keeps the tensor whole on the ranks of tensor parallelism. With ``layers`` the first axis counts
-    layers, which the pipeline stages share equally; otherwise ``stage`` names the stage that holds the tensor, -1 the
-    last one, None all of them. With ``experts`` the next axis counts experts.
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of the tensor in the checkpoint, the axes of layers and experts included.
+    mesh : Mesh
+        The ranks. Its axes have names from ``pp``, ``dp``, ``cp``, ``tp``, ``expert_dp``, ``ep`` and ``expert_tp``.
+    parallel : {"column", "row", "vocabulary"}, optional
+        The kind of tensor parallelism; None keeps the tensor whole on the ranks of tensor parallelism.
+    layers : bool, default False
+        True: the first axis counts layers, which the pipeline stages share equally.
+    experts : bool, default False
+        True: the axis behind that of layers counts experts.
+    gated : bool, default False
+        True: the axis that is cut is [gate; up], and a rank holds its part of each.
+    stage : int, optional
+        The pipeline stage that holds the tensor, -1 the last one; None if all of them do.
 
-    ``LayoutError`` for an extent that does not divide, ``ArgumentError`` for a mesh axis that Megatron does not have,
-    ``OutOfRange`` for a stage, or for an axis that the tensor does not have.
+    Returns
+    -------
+    Layout
+        A region for each ShardedTensor of each rank.
 
+    Raises
+    ------
+    LayoutError
+        If an extent does not divide.
+    ArgumentError
+        If `mesh` has an axis that Megatron does not have, `parallel` is another text, or a gated tensor is not column
+        parallel.
+    OutOfRange
+        If the mesh does not have the stage, or the tensor an axis that is cut.
+
+    Examples
+    --------
     >>> fc1 = megatron((4, 32, 8), Mesh((2, 2), ("pp", "tp")), "column", layers=True, gated=True)
     >>> [str(region) for region in fc1.regions(3)]
     ['[2:3, 8:16, 0:8]', '[2:3, 24:32, 0:8]', '[3:4, 8:16, 0:8]', '[3:4, 24:32, 0:8]']
@@ -75,8 +102,31 @@ def megatron(
 
 
 def replica_id(mesh: Mesh, device: int, parallel: Parallel | None = None) -> tuple[int, int, int]:
-    """The ``replica_id`` (pp, tp, dp) with which a rank saves a tensor; the rank whose numbers are all 0 stores it.
+    """The ``replica_id`` with which a rank saves a tensor; the rank whose numbers are all 0 stores it.
 
+    Parameters
+    ----------
+    mesh : Mesh
+        The ranks, with axes named as in ``megatron``.
+    device : int
+        The number of the rank.
+    parallel : {"column", "row", "vocabulary"}, optional
+        The kind of tensor parallelism of the tensor.
+
+    Returns
+    -------
+    tuple of int
+        (pp, tp, dp).
+
+    Raises
+    ------
+    ArgumentError
+        If `mesh` has an axis that Megatron does not have, or `parallel` is another text.
+    OutOfRange
+        If the mesh does not have the rank.
+
+    Examples
+    --------
     >>> mesh = Mesh((2, 2), ("dp", "tp"))
     >>> [replica_id(mesh, device) for device in range(4)]
     [(0, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)]
@@ -97,11 +147,32 @@ def from_rank_offsets(
 ) -> tuple[tuple[int, ...], Region]:
     """The full shape and the region of ``ShardedTensor.from_rank_offsets``.
 
-    Each offset is (axis, i, n): along this axis, counted with the prepended ones, the local tensor is number i of n
-    equal ones. Prepended axes have the local extent 1. As in Megatron, an axis may be given twice, and the last one
-    counts. ``ArgumentError`` for numbers that are not 0 <= i < n or a negative axis, ``OutOfRange`` for an axis that
-    the tensor does not have.
+    Parameters
+    ----------
+    local_shape : sequence of int
+        The shape of the local tensor.
+    *rank_offsets : tuple of int
+        (axis, i, n): along this axis, counted with the prepended ones, the local tensor is number i of n equal ones. As
+        in Megatron, an axis may be given twice, and the last one counts.
+    prepend_axis_num : int, default 0
+        The number of axes in front of the tensor's, in which the local tensor has the extent 1.
 
+    Returns
+    -------
+    shape : tuple of int
+        The full shape.
+    region : Region
+        The region of the local tensor in it.
+
+    Raises
+    ------
+    ArgumentError
+        If an offset is not of the form (axis, i, n) with 0 <= i < n, or `prepend_axis_num` is negative.
+    OutOfRange
+        If an offset names an axis that the tensor does not have.
+
+    Examples
+    --------
     >>> shape, region = from_rank_offsets((3, 4), (0, 2, 5), (1, 1, 2), prepend_axis_num=1)
     >>> shape, str(region)
     ((5, 6, 4), '[2:3, 3:6, 0:4]')
@@ -122,11 +193,32 @@ def from_rank_offsets(
 
 
 def padded_vocabulary(size: int, tensor_parallel: int, multiple: int = 128) -> int:
-    """The rows of an embedding for ``size`` words: the next multiple of ``multiple`` * ``tensor_parallel``.
+    """The number of rows of an embedding for a vocabulary, padded to a multiple that all ranks divide.
 
-    ``multiple`` is Megatron's make_vocab_size_divisible_by. Rows from ``size`` on are padding, and their number depends
-    on the parallelism: to reshard, load the rows that both have.
+    The rows from `size` on are padding, and their number depends on the parallelism: to reshard, load the rows that
+    both have.
 
+    Parameters
+    ----------
+    size : int
+        The number of words.
+    tensor_parallel : int
+        The number of ranks of tensor parallelism.
+    multiple : int, default 128
+        Megatron's make_vocab_size_divisible_by.
+
+    Returns
+    -------
+    int
+        The next multiple of ``multiple * tensor_parallel``.
+
+    Raises
+    ------
+    ArgumentError
+        If `size` is negative, or another argument below 1.
+
+    Examples
+    --------
     >>> padded_vocabulary(50257, 1), padded_vocabulary(50257, 8)
     (50304, 51200)
     """
@@ -140,8 +232,31 @@ def padded_vocabulary(size: int, tensor_parallel: int, multiple: int = 128) -> i
 
 
 def vocabulary_range(size: int, rank: int, world_size: int) -> Interval:
-    """The words of one rank; ``LayoutError`` if the ranks do not divide the vocabulary, ``OutOfRange`` for a rank.
+    """The words of one rank.
 
+    Parameters
+    ----------
+    size : int
+        The number of words, padding included.
+    rank : int
+        The number of the rank, from 0.
+    world_size : int
+        The number of ranks.
+
+    Returns
+    -------
+    tuple of int
+        (start, stop), the first word and the word behind the last.
+
+    Raises
+    ------
+    LayoutError
+        If the ranks do not divide the vocabulary.
+    OutOfRange
+        If `rank` is not one of ``world_size`` ranks.
+
+    Examples
+    --------
     >>> vocabulary_range(96, 1, 4)
     (24, 48)
     """

@@ -17,22 +17,36 @@ from shardvar.limits import MAX_DEVICES, MAX_RANK
 class Mesh:
     """A grid of devices, counted in C order: the last axis varies fastest.
 
+    Parameters
+    ----------
+    shape : sequence of int
+        The number of devices along each axis, at least 1.
+    axis_names : sequence of str, optional
+        A name for each axis, all different. Without names, axes have only positions, and the attribute is None.
+    devices : sequence of int, optional
+        The number of the device at each coordinate, in C order: each of 0 to ``size - 1`` once. By default the devices
+        are in this order. JAX takes devices in any order.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `shape` or `devices` holds other values than integers, or `axis_names` is not a sequence of texts.
+    ArgumentError
+        If an axis has no devices, the mesh is larger than is supported, or `axis_names` or `devices` does not fit
+        `shape`.
+
+    Examples
+    --------
     >>> mesh = Mesh((2, 3), ("dp", "tp"))
     >>> mesh.size, mesh.coordinate(4), mesh.axis("tp")
     (6, (1, 1), 1)
-
-    JAX takes devices in any order. ``devices`` names the device at each coordinate, in C order:
-
     >>> Mesh((2, 2), ("x", "y"), devices=(3, 1, 2, 0)).coordinate(3)
     (0, 0)
     """
 
     shape: tuple[int, ...]
-    """The number of devices along each axis, at least 1."""
     axis_names: tuple[str, ...] | None
-    """A name for each axis, all different; None for a mesh whose axes have only positions."""
     devices: tuple[int, ...]
-    """The number of the device at each coordinate, in C order: 0 to ``size - 1``, each once."""
 
     # By hand, as in ``Region``: any sequences may be given and tuples are kept.
     def __init__(
@@ -81,8 +95,15 @@ class Mesh:
         return len(self.shape)
 
     def coordinates(self) -> Ints:
-        """The coordinate of each device, [size, rank], row ``i`` for device ``i``.
+        """The coordinate of each device.
 
+        Returns
+        -------
+        ndarray of int64
+            [size, rank], row ``i`` for device ``i``.
+
+        Examples
+        --------
         >>> Mesh((2, 2)).coordinates().tolist()
         [[0, 0], [0, 1], [1, 0], [1, 1]]
         """
@@ -92,7 +113,25 @@ class Mesh:
         return by_device
 
     def coordinate(self, device: int) -> tuple[int, ...]:
-        """The coordinate of one device; ``OutOfRange`` if the mesh does not have it."""
+        """The coordinate of one device.
+
+        Parameters
+        ----------
+        device : int
+            The number of the device, from 0.
+
+        Returns
+        -------
+        tuple of int
+            The position of the device along each axis.
+
+        Raises
+        ------
+        OutOfRange
+            If the mesh does not have the device.
+        ArgumentTypeError
+            If `device` is not an integer.
+        """
         self.check_device(device)
         place = self.devices.index(device)
         return tuple(int(i) for i in np.unravel_index(place, self.shape))
@@ -100,7 +139,22 @@ class Mesh:
     def axis(self, name: str | int) -> int:
         """The position of an axis that is given by its name or its position.
 
-        ``ArgumentError`` for a name that the mesh does not have, ``OutOfRange`` for a position.
+        Parameters
+        ----------
+        name : str or int
+            The name, or the position; negative positions count from the end.
+
+        Returns
+        -------
+        int
+            The position, counted from 0.
+
+        Raises
+        ------
+        ArgumentError
+            If the mesh does not have the name.
+        OutOfRange
+            If the mesh does not have the position.
         """
         if isinstance(name, str) or not hasattr(name, "__index__"):
             if self.axis_names is None:
@@ -113,7 +167,20 @@ class Mesh:
         return int(name) % self.rank
 
     def check_device(self, device: int) -> None:
-        """Raise ``OutOfRange`` unless the mesh has a device of this number."""
+        """Raise an error unless the mesh has a device of this number.
+
+        Parameters
+        ----------
+        device : int
+            The number of the device, from 0.
+
+        Raises
+        ------
+        OutOfRange
+            If the mesh does not have the device.
+        ArgumentTypeError
+            If `device` is not an integer.
+        """
         if not hasattr(device, "__index__"):
             raise ArgumentTypeError(f"The device is {device!r}.", "Give its number, counted from 0.")
         if not 0 <= device < self.size:

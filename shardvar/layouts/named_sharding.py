@@ -35,13 +35,36 @@ def named_sharding(
 ) -> Layout:
     """The layout of an array with ``NamedSharding(mesh, PartitionSpec(*spec))``.
 
-    A spec that is shorter than the shape leaves the other axes whole. ``unreduced`` names mesh axes whose devices hold
-    terms of a sum. JAX accepts it only for mesh axes of the type Explicit. A ``PartitionSpec`` of JAX may be given as
-    it is, and brings the unreduced axes that it has.
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of the array.
+    mesh : Mesh
+        The devices; its axes have names.
+    spec : iterable of str, sequence of str, or None
+        For each tensor axis the mesh axes that cut it. Axes behind the last entry stay whole. A ``PartitionSpec`` of
+        JAX may be given as it is, and brings the unreduced axes that it has.
+    unreduced : iterable of str, default ()
+        The mesh axes whose devices hold terms of a sum. JAX accepts it only for mesh axes of the type Explicit.
 
-    ``ArgumentError`` where JAX refuses the spec: a mesh axis named twice, an unknown name. ``OutOfRange`` for names
-    behind the last axis of the tensor. ``LayoutError`` if an extent does not divide.
+    Returns
+    -------
+    Layout
+        One region a device, unless the array has no elements.
 
+    Raises
+    ------
+    ArgumentError
+        Where JAX refuses the spec: a mesh axis that is named twice, a name that the mesh does not have.
+    ArgumentTypeError
+        If an entry of `spec` or of `unreduced` is of another type.
+    OutOfRange
+        If an entry behind the last axis of the array names a mesh axis.
+    LayoutError
+        If an extent does not divide.
+
+    Examples
+    --------
     >>> layout = named_sharding((8, 6), Mesh((2, 2), ("x", "y")), (("y", "x"), None))
     >>> [str(layout.regions(device)[0]) for device in range(4)]
     ['[0:2, 0:6]', '[4:6, 0:6]', '[2:4, 0:6]', '[6:8, 0:6]']

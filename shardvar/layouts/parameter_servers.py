@@ -16,9 +16,29 @@ _RULE = "div on the first axis, RFC 000"
 def parameter_servers(shape: Sequence[int], mesh: Mesh) -> Layout:
     """The layout of a variable that is sharded over parameter servers, one shard a server.
 
-    The first rows % servers of them hold one row more. ``LayoutError`` for a mesh of several axes, since servers are
-    numbered, and for a scalar, which is never sharded.
+    The first ``rows % servers`` of them hold one row more.
 
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of the variable.
+    mesh : Mesh
+        The servers, along one axis.
+
+    Returns
+    -------
+    Layout
+        One region for each server that holds rows.
+
+    Raises
+    ------
+    LayoutError
+        If `mesh` has several axes, since servers are numbered, or the variable is a scalar, which is never sharded.
+    ArgumentError
+        If `shape` is not a shape or `mesh` is not a ``Mesh``.
+
+    Examples
+    --------
     >>> layout = parameter_servers((13, 4), Mesh((5,)))
     >>> [str(layout.regions(server)[0]) for server in range(5)]
     ['[0:3, 0:4]', '[3:6, 0:4]', '[6:9, 0:4]', '[9:11, 0:4]', '[11:13, 0:4]']

@@ -57,19 +57,39 @@ class DeviceCopies:
         return len(self.sender)
 
     def region(self, row: int) -> Region:
-        """The region of one copy, in the coordinates of the whole tensor."""
+        """The region of one copy.
+
+        Parameters
+        ----------
+        row : int
+            The row of the columns.
+
+        Returns
+        -------
+        Region
+            In the coordinates of the whole tensor.
+        """
         return Region(self.offset[row].tolist(), self.extent[row].tolist())
 
     def sizes(self) -> Ints:
-        """[n] the number of elements of each copy."""
+        """The number of elements of each copy.
+
+        Returns
+        -------
+        ndarray of int64
+            [n].
+        """
         return np.asarray(np.prod(self.extent, axis=1, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Redistribution:
-    """Copies that turn the source layout into the target layout; it can only be constructed if they do.
+    """Copies that turn the source layout into the target layout.
 
-    Arrays of one number a device count elements; with an ``itemsize`` they count bytes.
+    Raises
+    ------
+    LayoutError
+        If the copies do not fill each region of the target exactly once, so the source does not hold the whole tensor.
     """
 
     source: Layout
@@ -108,20 +128,68 @@ class Redistribution:
         return prod(self.source.mesh.shape[axis] for axis in _reduced_axes(self.source, self.target))
 
     def sent(self, itemsize: int = 1) -> Ints:
-        """[devices] elements that each device sends."""
+        """The elements that each device sends.
+
+        Parameters
+        ----------
+        itemsize : int, default 1
+            The bytes of an element, to count bytes; 1 counts elements.
+
+        Returns
+        -------
+        ndarray of int64
+            [devices].
+        """
         return self._sum(self.moves.sender, self.moves.sizes(), itemsize)
 
     def received(self, itemsize: int = 1) -> Ints:
-        """[devices] elements that each device receives; law: equal to ``must_receive``."""
+        """The elements that each device receives.
+
+        Law: equal to ``must_receive``.
+
+        Parameters
+        ----------
+        itemsize : int, default 1
+            The bytes of an element, to count bytes; 1 counts elements.
+
+        Returns
+        -------
+        ndarray of int64
+            [devices].
+        """
         return self._sum(self.moves.receiver, self.moves.sizes(), itemsize)
 
     def must_receive(self, itemsize: int = 1) -> Ints:
-        """[devices] the lower bound: elements of its target, times terms, that a device does not hold before."""
+        """The lower bound of what each device receives.
+
+        These are the elements of its target, times terms, that it does not hold before.
+
+        Parameters
+        ----------
+        itemsize : int, default 1
+            The bytes of an element, to count bytes; 1 counts elements.
+
+        Returns
+        -------
+        ndarray of int64
+            [devices].
+        """
         needed = self._sum(self.target.device, self.num_terms * _sizes(self.target), itemsize)
         return needed - self._sum(self.kept.receiver, self.kept.sizes(), itemsize)
 
     def peak(self, itemsize: int = 1) -> Ints:
-        """[devices] elements that each device holds at the end, before the source is given up: source and target."""
+        """The elements that each device holds at the end, before the source is given up: source and target.
+
+        Parameters
+        ----------
+        itemsize : int, default 1
+            The bytes of an element, to count bytes; 1 counts elements.
+
+        Returns
+        -------
+        ndarray of int64
+            [devices].
+        """
         held = self._sum(self.source.device, _sizes(self.source), itemsize)
         return held + self._sum(self.target.device, _sizes(self.target), itemsize)
 
@@ -135,6 +203,8 @@ class Redistribution:
     def collective(self) -> str | None:
         """The collective that the copies amount to (``layouts.collectives``); None where they are several.
 
+        Examples
+        --------
         >>> from shardvar.layouts import Replicate, Shard, dtensor
         >>> from shardvar.layouts.mesh import Mesh
         >>> rows, whole = (dtensor((6, 4), Mesh((3,)), [each]) for each in (Shard(0), Replicate()))
@@ -185,10 +255,29 @@ class Redistribution:
 def plan_redistribution(source: Layout, target: Layout, *, reduce: str | None = None) -> Redistribution:
     """Return the copies that turn one layout of a tensor into another.
 
-    Meshes may differ: device ``i`` is number ``i`` of both, and a device beyond the end of one holds nothing there. A
-    pending source becomes values only by a named reduction: ``reduce="sum"``. Axes that are pending in the target too
-    stay so. ``LayoutError`` if the layouts are of different shapes, if a reduction is missing or not that of the
-    source, and if the target is pending where the source is not.
+    Meshes may differ: device ``i`` is number ``i`` of both, and a device beyond the end of one holds nothing there.
+
+    Parameters
+    ----------
+    source : Layout
+        The layout before.
+    target : Layout
+        The layout after, of the same shape. Mesh axes that are pending in both stay so.
+    reduce : {"sum", "avg", "min", "max", "product", "band", "bor", "bxor"}, optional
+        The reduction that turns the terms of a pending source into values.
+
+    Returns
+    -------
+    Redistribution
+        The copies. No element that a device holds already is sent to it, and each that it lacks is sent to it once.
+
+    Raises
+    ------
+    LayoutError
+        If the layouts are of different shapes, a reduction is missing or not that of the source, the target is pending
+        where the source is not, or regions of the source overlap without being equal.
+    ArgumentError
+        If `reduce` is another text.
     """
     if source.shape != target.shape:
         raise LayoutError(

@@ -65,7 +65,18 @@ class DTensorStep:
     """[devices] the elements that each device gives to the collective, with padding; 0 for a local cut."""
 
     def sent(self, itemsize: int = 1) -> npt.NDArray[np.float64]:
-        """[devices] the elements that each device sends in a ring, padding included; bytes with an ``itemsize``."""
+        """The elements that each device sends in a ring, padding included.
+
+        Parameters
+        ----------
+        itemsize : int, default 1
+            The bytes of an element, to count bytes; 1 counts elements.
+
+        Returns
+        -------
+        ndarray of float64
+            [devices].
+        """
         others = self.group_size - 1
         # all_gather passes on the shards of all others; the rest send what belongs to others, all_reduce twice.
         of_given = {None: 0.0, "all_gather": others, "all_reduce": 2 * others / self.group_size}
@@ -77,9 +88,35 @@ def dtensor_steps(
 ) -> tuple[DTensorStep, ...]:
     """Return the steps by which DTensor turns one list of placements into another, in their order.
 
-    Errors as ``dtensor``, ``LayoutError`` for a target that is ``Partial`` where the source is not, which DTensor
-    refuses too, and ``UnsupportedError`` for ``StridedShard``.
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of the tensor.
+    mesh : Mesh
+        The devices.
+    source : sequence of Shard, Replicate or Partial
+        The placements before, one for each axis of the mesh.
+    target : sequence of Shard, Replicate or Partial
+        The placements after.
 
+    Returns
+    -------
+    tuple of DTensorStep
+        Each changes the placement of one mesh axis.
+
+    Raises
+    ------
+    LayoutError
+        If a target is ``Partial`` where the source is not, which DTensor refuses too.
+    UnsupportedError
+        If a placement is ``StridedShard``.
+    ArgumentError
+        If ``dtensor`` refuses the placements.
+    OutOfRange
+        If a placement names a dimension that the tensor does not have.
+
+    Examples
+    --------
     >>> rows_by_columns, columns = (Shard(0), Shard(1)), (Replicate(), Shard(1))
     >>> for step in dtensor_steps((8, 8), Mesh((2, 2)), rows_by_columns, columns[::-1]):
     ...     print(step.axis, step.source, step.target, step.collective, step.sent().tolist())

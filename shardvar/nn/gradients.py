@@ -88,9 +88,26 @@ def dense_gradients(table: VariableInterface, value: Array) -> ShardGradients:
 def gradient(
     contributions: Iterable[tuple[Gradient | None, Variable]], sources: Sequence[Any]
 ) -> list[Gradient | None]:
-    """Return the sum of the contributions to each source; None for a source without a contribution.
+    """Return the sum of the contributions to each source.
 
     R-GRAD-2 (RFC 000): "We don't plan to support directly using ShardedVariable in TF gradient APIs": it is refused.
+
+    Parameters
+    ----------
+    contributions : iterable of tuple
+        Pairs (gradient, variable), as pullbacks return them; a variable may come several times.
+    sources : Variable or sequence of Variable
+        The variables to differentiate by, none of them sharded.
+
+    Returns
+    -------
+    list of ndarray, IndexedSlices or None
+        The gradient of each source: sparse where all its contributions are, and None without a contribution.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If a source is a sharded variable, or not a variable.
     """
     wanted = check_sources(sources)
     sums: dict[int, Gradient] = {}
@@ -155,8 +172,34 @@ def _dense(part: Gradient) -> Array:
 
 
 def vjp(function: Callable[..., Array], *args: Any, **kwargs: Any) -> tuple[Array, Pullback]:
-    """Return ``function(*args, **kwargs)`` and its pullback.
+    """Return the value of a function and its pullback.
 
+    The pullback maps a gradient by the value to the gradients by the arguments.
+
+    Parameters
+    ----------
+    function : callable
+        ``matmul``, ``operator.getitem``, or a lookup or a sampled loss of ``sv.nn``.
+    *args : any
+        The arguments of the function.
+    **kwargs : any
+        Its arguments by keyword.
+
+    Returns
+    -------
+    value : ndarray
+        ``function(*args, **kwargs)``.
+    pullback : callable
+        Takes a gradient of the shape of `value`, and returns a tuple: for each variable among the arguments pairs
+        (gradient, shard), for each differentiable array an array.
+
+    Raises
+    ------
+    ArgumentError
+        If the function has no pullback, or refuses the arguments.
+
+    Examples
+    --------
     >>> from shardvar.variables import Variable
     >>> table = Variable([[1.0], [2.0]])
     >>> rows, pullback = vjp(embedding_lookup, table, [1, 1])

@@ -26,11 +26,38 @@ from shardvar.variables.variable import Variable
 
 
 def embedding_lookup(params: Any, ids: Any, max_norm: float | None = None, name: str | None = None) -> Array:
-    """Return the rows of ``params`` at ``ids`` [*ids], in the order of the ids -> [*ids, *row].
+    """Return the rows of a table at ids, in the order of the ids.
 
     R-LOOKUP-2 (RFC 000): ops that have well defined partitioned behavior "will treat sharded variable as a list of
     variables for parallel operations". R-LOOKUP-3 (RFC 002): 'always use "div" partition_strategy'.
 
+    Parameters
+    ----------
+    params : Variable or ShardedVariable
+        The table.
+    ids : array_like of int
+        Row numbers [*ids]; negative ones are refused.
+    max_norm : float, optional
+        Rows with a larger l2 norm are scaled down to it.
+    name : str, optional
+        The operation's name in the transfer ledger.
+
+    Returns
+    -------
+    ndarray
+        [*ids, *row], of the table's dtype.
+
+    Raises
+    ------
+    OutOfRange
+        If an id is negative or not below the number of rows.
+    ArgumentTypeError
+        If `params` is not a variable, or `ids` are not integers.
+    ArgumentError
+        If the table is a scalar, or `max_norm` is not a number or its rows are not real.
+
+    Examples
+    --------
     >>> from shardvar.variables import ShardedVariable, Variable
     >>> table = ShardedVariable([Variable([[0.0], [1.0]]), Variable([[2.0]])])
     >>> embedding_lookup(table, [[2, 0]]).tolist()

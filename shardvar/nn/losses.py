@@ -42,8 +42,44 @@ def nce_loss(
 ) -> Array:
     """Return the noise-contrastive loss of each example: ``S max(z, 0) - z y + log(1 + exp(-|z|))`` over logits z.
 
-    ``labels`` [batch, num_true] are classes, ``inputs`` [batch, dim]; the losses are [batch]. Without
-    ``sampled_values`` distinct classes are drawn by ``log_uniform_sampler(seed=seed)``.
+    Parameters
+    ----------
+    weights : Variable or ShardedVariable
+        The weights of the classes, [classes, dim], real numbers.
+    biases : Variable or ShardedVariable
+        The biases of the classes, [classes].
+    labels : array_like of int
+        The classes of each example, [batch, num_true].
+    inputs : array_like
+        [batch, dim].
+    num_sampled : int
+        The number of distinct classes to draw.
+    num_classes : int
+        The number of classes to draw from.
+    num_true : int, default 1
+        The number of labels of each example.
+    sampled_values : SampledValues or sequence of array_like, optional
+        Classes that were sampled already; by default ``log_uniform_sampler`` draws them.
+    remove_accidental_hits : bool, default False
+        True: a sampled class that is one of an example's labels does not count for it.
+    name : str, default "nce_loss"
+        The operation's name in the transfer ledger.
+    seed : int, optional
+        The seed of the sampler; without a seed every call draws other classes.
+
+    Returns
+    -------
+    ndarray
+        [batch], of the dtype of `weights`.
+
+    Raises
+    ------
+    ArgumentError
+        If shapes or dtypes do not fit, or more classes are drawn than there are.
+    ArgumentTypeError
+        If `weights` or `biases` is not a variable, or `labels` are not integers.
+    OutOfRange
+        If a label is not a row of `weights`.
     """
     sampled = sampled_logits(
         weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values, remove_accidental_hits,
@@ -65,7 +101,47 @@ def sampled_softmax_loss(
     seed: int | None = None,
     name: str = "sampled_softmax_loss",
 ) -> Array:
-    """Return the cross-entropy of each example, [batch], over its labels and the samples; arguments as ``nce_loss``."""
+    """Return the cross-entropy of each example over its labels and the sampled classes.
+
+    Parameters
+    ----------
+    weights : Variable or ShardedVariable
+        The weights of the classes, [classes, dim], real numbers.
+    biases : Variable or ShardedVariable
+        The biases of the classes, [classes].
+    labels : array_like of int
+        The classes of each example, [batch, num_true].
+    inputs : array_like
+        [batch, dim].
+    num_sampled : int
+        The number of distinct classes to draw.
+    num_classes : int
+        The number of classes to draw from.
+    num_true : int, default 1
+        The number of labels of each example.
+    sampled_values : SampledValues or sequence of array_like, optional
+        Classes that were sampled already; by default ``log_uniform_sampler`` draws them.
+    remove_accidental_hits : bool, default True
+        True: a sampled class that is one of an example's labels does not count for it.
+    seed : int, optional
+        The seed of the sampler; without a seed every call draws other classes.
+    name : str, default "sampled_softmax_loss"
+        The operation's name in the transfer ledger.
+
+    Returns
+    -------
+    ndarray
+        [batch], of the dtype of `weights`.
+
+    Raises
+    ------
+    ArgumentError
+        If shapes or dtypes do not fit, or more classes are drawn than there are.
+    ArgumentTypeError
+        If `weights` or `biases` is not a variable, or `labels` are not integers.
+    OutOfRange
+        If a label is not a row of `weights`.
+    """
     sampled = sampled_logits(
         weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values, remove_accidental_hits,
         name, seed,
@@ -89,7 +165,27 @@ class SampledValues:
 
     @classmethod
     def of(cls, values: Any, labels_shape: tuple[int, ...]) -> Self:
-        """Parse three array-likes; ``ArgumentError`` where they do not fit each other and the labels."""
+        """Parse sampled values, and check that they fit each other and the labels.
+
+        Parameters
+        ----------
+        values : SampledValues or sequence of array_like
+            (sampled_candidates, true_expected_count, sampled_expected_count).
+        labels_shape : tuple of int
+            The shape of the labels, (batch, num_true).
+
+        Returns
+        -------
+        SampledValues
+            The same values as arrays.
+
+        Raises
+        ------
+        ArgumentError
+            If there are not three arrays, or their shapes do not fit.
+        ArgumentTypeError
+            If the candidates are not integers.
+        """
         if isinstance(values, cls):
             candidates, true_count, sampled_count = (
                 values.sampled_candidates, values.true_expected_count, values.sampled_expected_count
@@ -113,14 +209,36 @@ class SampledValues:
 def log_uniform_sampler(
     true_classes: npt.ArrayLike, num_sampled: int, range_max: int, seed: int | None = None
 ) -> SampledValues:
-    """Draw distinct classes below ``range_max`` from the log-uniform distribution, for classes sorted by frequency.
+    """Draw distinct classes from the log-uniform distribution, for classes sorted by frequency.
 
         P(class) = log((class + 2) / (class + 1)) / log(range_max + 1)
 
-    Classes are drawn until enough of them are distinct; after ``t`` draws the expected count of a class is
-    ``1 - (1 - P)^t``. The draws are ``shardvar.random.stateless_uniform`` of the seed; without a seed they differ from
-    call to call.
+    Classes are drawn until enough of them are distinct; after ``t`` draws the expected count of a class is ``1 - (1 -
+    P)^t``. The draws are ``shardvar.random.stateless_uniform`` of the seed.
 
+    Parameters
+    ----------
+    true_classes : array_like of int
+        The labels, [batch, num_true], whose expected counts are wanted.
+    num_sampled : int
+        The number of distinct classes to draw.
+    range_max : int
+        The number of classes.
+    seed : int, optional
+        The seed; without a seed every call draws other classes.
+
+    Returns
+    -------
+    SampledValues
+        The classes, and the expected counts of labels and classes.
+
+    Raises
+    ------
+    ArgumentError
+        If `num_sampled` is negative or larger than `range_max`.
+
+    Examples
+    --------
     >>> sorted(log_uniform_sampler([[0]], 3, 3, seed=7).sampled_candidates.tolist())
     [0, 1, 2]
     """

@@ -36,8 +36,27 @@ _Product = Callable[[Array, Array, Array], object]
 def matmul(a: Any, b: Any, mode: MatmulMode = "concat") -> Array:
     """Return ``a @ b``, where one of them may be a variable; a second variable is read whole.
 
-    A variable has two axes; an array on its left may have more, [*batch, n, k].
+    Parameters
+    ----------
+    a : array_like, Variable or ShardedVariable
+        [*batch, n, k], a variable [n, k].
+    b : array_like, Variable or ShardedVariable
+        [k, m].
+    mode : {"concat", "sharded"}, default "concat"
+        "concat" brings the shards to the current device; "sharded" multiplies each shard on its own device.
 
+    Returns
+    -------
+    ndarray
+        [*batch, n, m].
+
+    Raises
+    ------
+    ArgumentError
+        If the shapes have no product, or `mode` is another text.
+
+    Examples
+    --------
     >>> from shardvar.variables import ShardedVariable, Variable
     >>> table = ShardedVariable([Variable([[1.0], [2.0]]), Variable([[3.0]])])
     >>> matmul(table, [[2.0]], mode="sharded").tolist(), matmul([[1.0, 1.0, 1.0]], table).tolist()

@@ -53,10 +53,31 @@ def mod_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, I
 
 
 def mod_to_div(variables: Sequence[Variable], name: str = "ShardedVariable") -> ShardedVariable:
-    """Return the same table cut by div: as many shards, each on the device of the shard that it replaces.
+    """Return a table that was cut by mod, cut by div: as many shards, each on the device of the shard that it replaces.
 
-    ``LayoutError`` where the shards cannot have been cut by mod: only the first ones may have one row more.
+    Parameters
+    ----------
+    variables : list of Variable
+        The shards in their order: id ``i`` is row ``i // P`` of shard ``i % P``.
+    name : str, default "ShardedVariable"
+        The name of the result.
 
+    Returns
+    -------
+    ShardedVariable
+        The same rows in the order of their ids, in new variables.
+
+    Raises
+    ------
+    LayoutError
+        If the shards cannot have been cut by mod: only the first ones may have one row more, and rows are alike.
+    ArgumentError
+        If `variables` is not a non-empty list.
+    ArgumentTypeError
+        If an item is not a variable with rows.
+
+    Examples
+    --------
     >>> odd_and_even = [Variable([0, 2, 4]), Variable([1, 3])]
     >>> mod_to_div(odd_and_even).numpy().tolist()
     [0, 1, 2, 3, 4]

@@ -43,10 +43,30 @@ Frequencies = npt.ArrayLike | Mapping[int, float]
 def plan_balanced_rows(frequencies: Frequencies, layout: Partition | RowLayout | VariableInterface) -> Ints:
     """Return the row of each id, such that shards are read about equally often.
 
-    ``layout`` says which shard holds which rows: a table, or the ``Partition`` of its rows. Ids are dealt from the most
-    frequent to the least, each to the shard with the smallest load so far that has room; of equal shards to the first.
-    The sizes of the shards stay.
+    Ids are dealt from the most frequent to the least, each to the shard with the smallest load so far that has room; of
+    equal shards to the first. The sizes of the shards stay.
 
+    Parameters
+    ----------
+    frequencies : array_like or mapping
+        The number of reads of each id: one for each id, or a map from ids, in which ids may be missing.
+    layout : Partition, Variable or ShardedVariable
+        The rows that each shard holds: a table, or the partition of its rows.
+
+    Returns
+    -------
+    ndarray of int64
+        [rows] ``rows[id]`` is the row for the id.
+
+    Raises
+    ------
+    ArgumentError
+        If the frequencies are not finite numbers from 0 on, one for each row, or `layout` has no rows.
+    OutOfRange
+        If the map has an id that is not a row.
+
+    Examples
+    --------
     >>> plan_balanced_rows([8, 4, 4, 1, 1, 1], Partition.from_counts((6, 2), (2, 1))).tolist()
     [0, 3, 4, 1, 5, 2]
     """
@@ -109,6 +129,25 @@ def _bounds_of(layout: Partition | RowLayout | VariableInterface) -> tuple[int, 
 def plan_shuffled_rows(num_rows: int, seed: int) -> Ints:
     """Return a permutation that depends on the seed alone: the order of ``stateless_uniform``'s 64-bit words.
 
+    Parameters
+    ----------
+    num_rows : int
+        The number of rows.
+    seed : int
+        An integer of at most 64 bits.
+
+    Returns
+    -------
+    ndarray of int64
+        [rows] ``rows[id]`` is the row for the id.
+
+    Raises
+    ------
+    ArgumentError
+        If `num_rows` is negative, or the seed has more than 64 bits.
+
+    Examples
+    --------
     >>> sorted(plan_shuffled_rows(5, seed=1).tolist())
     [0, 1, 2, 3, 4]
     """
@@ -119,7 +158,22 @@ def plan_shuffled_rows(num_rows: int, seed: int) -> Ints:
 
 
 def permute_rows(params: Any, rows: npt.ArrayLike) -> None:
-    """Move each row ``i`` to ``rows[i]``: all rows or, on an error, none."""
+    """Move each row ``i`` of a table to ``rows[i]``: all rows or, on an error, none.
+
+    Parameters
+    ----------
+    params : Variable or ShardedVariable
+        The table.
+    rows : array_like of int
+        A permutation, [rows].
+
+    Raises
+    ------
+    ArgumentError
+        If `rows` is not a permutation of the table's rows.
+    ArgumentTypeError
+        If `params` is not a variable.
+    """
     # Check.
     table = check_table(params)
     targets = check_permutation(rows, table.shape[0])
@@ -139,9 +193,23 @@ def check_permutation(rows: npt.ArrayLike, num_rows: int) -> Ints:
 class RebalancedEmbedding(Trackable):
     """A table with permuted rows, and the mapping that finds them.
 
-    Both are variables and children of this object, so a checkpoint holds them together. A lookup through the mapping
-    is two lookups: 8 bytes of the mapping for each id, then the rows.
+    Both are variables and children of this object, so a checkpoint holds them together. A lookup through the mapping is
+    two lookups: 8 bytes of the mapping for each id, then the rows.
 
+    Parameters
+    ----------
+    params : Variable or ShardedVariable
+        The table, whose rows are permuted already.
+    rows : array_like of int
+        The row of each id, [rows], a permutation.
+
+    Raises
+    ------
+    ArgumentError
+        If `rows` is not a permutation of the table's rows.
+
+    Examples
+    --------
     >>> embedding = RebalancedEmbedding(Variable([[0.0], [1.0], [2.0]]), [2, 0, 1])
     >>> embedding.lookup([2, 0]).tolist()
     [[1.0], [2.0]]
@@ -159,22 +227,94 @@ class RebalancedEmbedding(Trackable):
 
     @classmethod
     def by_frequency(cls, params: Any, frequencies: Frequencies) -> "RebalancedEmbedding":
-        """Rebalance a table that is filled: plan, move its rows, and remember the mapping."""
+        """Rebalance a table that is filled: plan, move its rows, and remember the mapping.
+
+        Parameters
+        ----------
+        params : Variable or ShardedVariable
+            The table.
+        frequencies : array_like or mapping
+            The number of reads of each id: one for each id, or a map from ids.
+
+        Returns
+        -------
+        RebalancedEmbedding
+            The table, and the mapping.
+
+        Raises
+        ------
+        ArgumentError
+            If the frequencies are not finite numbers from 0 on, one for each row.
+        """
         table = check_table(params)
         return cls._moved(table, plan_balanced_rows(frequencies, table))
 
     @classmethod
     def shuffled(cls, params: Any, seed: int) -> "RebalancedEmbedding":
-        """Shuffle a table that is filled: plan, move its rows, and remember the mapping."""
+        """Shuffle a table that is filled: plan, move its rows, and remember the mapping.
+
+        Parameters
+        ----------
+        params : Variable or ShardedVariable
+            The table.
+        seed : int
+            An integer of at most 64 bits.
+
+        Returns
+        -------
+        RebalancedEmbedding
+            The table, and the mapping.
+
+        Raises
+        ------
+        ArgumentError
+            If the seed has more than 64 bits.
+        """
         table = check_table(params)
         return cls._moved(table, plan_shuffled_rows(table.shape[0], seed))
 
     def rows_of(self, ids: Any) -> Ints:
-        """Return the rows of the table for the ids."""
+        """Return the rows of the table for ids.
+
+        Parameters
+        ----------
+        ids : array_like of int
+            Ids of any shape.
+
+        Returns
+        -------
+        ndarray of int64
+            Of the shape of `ids`.
+
+        Raises
+        ------
+        OutOfRange
+            If an id is negative or not below the number of rows.
+        """
         return embedding_lookup(self.mapping, ids, name="row_of_id")
 
     def lookup(self, ids: Any, max_norm: float | None = None, name: str | None = None) -> Array:
-        """Return ``embedding_lookup`` of the ids, through the mapping."""
+        """Return ``embedding_lookup`` of the ids, through the mapping.
+
+        Parameters
+        ----------
+        ids : array_like of int
+            Ids [*ids].
+        max_norm : float, optional
+            Rows with a larger l2 norm are scaled down to it.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        ndarray
+            [*ids, *row], of the table's dtype.
+
+        Raises
+        ------
+        OutOfRange
+            If an id is negative or not below the number of rows.
+        """
         return embedding_lookup(self.table, self.rows_of(ids), max_norm, name)
 
     @classmethod

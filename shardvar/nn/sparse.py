@@ -37,18 +37,33 @@ EmptyRows = Literal["tf"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseTensor:
-    """A tensor of ``dense_shape`` with ``values[i]`` at ``indices[i]``; TensorFlow's form, in NumPy.
+    """A tensor of which some elements are given with their indices; TensorFlow's form, in NumPy.
 
+    Parameters
+    ----------
+    indices : array_like of int
+        The indices of the entries, [n, rank].
+    values : array_like
+        The entries, [n]; ``values[i]`` is at ``indices[i]``.
+    dense_shape : sequence of int
+        The shape of the tensor; every index lies in it.
+
+    Raises
+    ------
+    ArgumentError
+        If `indices` does not fit `dense_shape`, or there is not one value for each index.
+    OutOfRange
+        If an index is outside of `dense_shape`.
+
+    Examples
+    --------
     >>> SparseTensor.from_rows([[1, 3], [], [0]]).indices.tolist()
     [[0, 0], [0, 1], [2, 0]]
     """
 
     indices: Ints
-    """The indices of the entries, [n, rank]."""
     values: Array
-    """The entries, [n]."""
     dense_shape: tuple[int, ...]
-    """The shape of the tensor; every index lies in it."""
 
     def __init__(self, indices: Any, values: Any, dense_shape: Sequence[int]) -> None:
         shape = tuple(as_integers(dense_shape, "The extents of a dense shape").tolist())
@@ -67,7 +82,25 @@ class SparseTensor:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[Any]], dtype: Any = None) -> Self:
-        """Return the matrix whose rows begin with these values; the longest one gives its width."""
+        """Return the matrix whose rows begin with given values; the longest one gives its width.
+
+        Parameters
+        ----------
+        rows : sequence of sequences
+            The values of each row, which may differ in number.
+        dtype : dtype_like, optional
+            The dtype of the values.
+
+        Returns
+        -------
+        SparseTensor
+            A matrix with an entry for each value.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If a row is not a list, a tuple or an array.
+        """
         if not all(isinstance(values, list | tuple | np.ndarray) for values in rows):
             raise ArgumentTypeError("Not all rows are lists.", "Give a list of values for each row.")
         indices = [(row, column) for row, values in enumerate(rows) for column in range(len(values))]
@@ -96,9 +129,39 @@ def embedding_lookup_sparse(
     *,
     compat: EmptyRows | None = None,
 ) -> Array:
-    """Return the rows of the table at each row of ids, combined -> [rows of sp_ids, *row].
+    """Return the rows of a table at each row of ids, combined into one.
 
-    Empty rows give zeros, the last ones too; with ``compat="tf"`` the last ones are dropped, as TensorFlow does.
+    Parameters
+    ----------
+    params : Variable or ShardedVariable
+        The table.
+    sp_ids : SparseTensor
+        Ids, each row of them a bag; entries are sorted by row.
+    sp_weights : SparseTensor or None
+        A weight for each id, at the same indices; None where all are 1.
+    combiner : {"sum", "mean", "sqrtn"}, optional
+        The rule that combines the rows of a bag: ``S(w * e)``, and for the others that over ``S(w)`` or
+        ``sqrt(S(w^2))``. By default "mean".
+    max_norm : float, optional
+        Rows with a larger l2 norm are scaled down to it before they are combined.
+    name : str, optional
+        The operation's name in the transfer ledger.
+    compat : {"tf"}, optional
+        "tf" drops the last rows of the answer if they are empty, as TensorFlow does.
+
+    Returns
+    -------
+    ndarray
+        [rows of sp_ids, *row], of the table's dtype; zeros for empty rows.
+
+    Raises
+    ------
+    OutOfRange
+        If an id is negative or not below the number of rows.
+    ArgumentTypeError
+        If `params` is not a variable, ids or weights are not sparse, or ids are not integers.
+    ArgumentError
+        If weights are at other indices, entries are not sorted, or the table's dtype has no such combiner.
     """
     table = check_table(params)
     chosen, limit = check_combiner(combiner, table.dtype), check_max_norm(max_norm, table.dtype)
@@ -115,10 +178,41 @@ def safe_embedding_lookup_sparse(
     max_norm: float | None = None,
     name: str | None = None,
 ) -> Array:
-    """Return the same for ids [*batch, width] -> [*batch, *row]; negative ids and weights <= 0 count as absent.
+    """Return the rows of a table at each row of ids, combined into one, without invalid entries.
 
-    Rows without entries give the table's row ``default_id``, zeros where it is None. As in TensorFlow, "sum" keeps
-    weights that are not positive.
+    Negative ids and weights that are not positive count as absent. As in TensorFlow, "sum" keeps such weights.
+
+    Parameters
+    ----------
+    embedding_weights : Variable or ShardedVariable
+        The table.
+    sparse_ids : SparseTensor
+        Ids [*batch, width], sorted by row.
+    sparse_weights : SparseTensor, optional
+        A weight of the table's dtype for each id, at the same indices; by default all are 1.
+    combiner : {"sum", "mean", "sqrtn"}, default "mean"
+        The rule that combines the rows of a bag, as in ``embedding_lookup_sparse``.
+    default_id : int, optional
+        The row of the table that fills rows without entries; by default they are zeros.
+    max_norm : float, optional
+        Rows with a larger l2 norm are scaled down to it before they are combined.
+    name : str, optional
+        The operation's name in the transfer ledger.
+
+    Returns
+    -------
+    ndarray
+        [*batch, *row], of the table's dtype.
+
+    Raises
+    ------
+    OutOfRange
+        If an id, or `default_id`, is not below the number of rows.
+    ArgumentTypeError
+        If `embedding_weights` is not a variable, ids or weights are not sparse, or ids are not integers.
+    ArgumentError
+        If ids have no rows, weights are at other indices or of another dtype, entries are not sorted, or the table's
+        dtype has no such combiner.
     """
     table = check_table(embedding_weights)
     chosen, limit = check_combiner(combiner, table.dtype), check_max_norm(max_norm, table.dtype)

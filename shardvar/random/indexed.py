@@ -141,10 +141,38 @@ def indexed_uniform(
     dtype: npt.DTypeLike = "float32",
     region: Region | None = None,
 ) -> Array:
-    """Return values in [minval, maxval). Limits are rounded to the dtype first, and equal limits give that value.
+    """Return values in [minval, maxval), each a function of the seed and its index in the full array.
 
-    Law, here and below: with ``region=r`` it is ``indexed_uniform(shape, seed)[r.slices]``, bit for bit.
+    Parameters
+    ----------
+    shape : sequence of int
+        The full shape.
+    seed : int or array_like of int
+        An integer, or two, of at most 64 bits; one integer s is the pair ``[s, 0]``.
+    minval : float, default 0
+        The lower limit, which is rounded to the dtype first.
+    maxval : float, default 1
+        The upper limit, which is outside the range. Equal limits give that value.
+    dtype : dtype_like, default "float32"
+        One of float16, bfloat16, float32, float64, int32, int64, uint32 and uint64.
+    region : Region, optional
+        The part to draw; by default everything. Law: a part is bit for bit that part of the whole.
 
+    Returns
+    -------
+    ndarray
+        Of the shape of `region`, or of `shape`.
+
+    Raises
+    ------
+    ArgumentError
+        If `seed` is not one integer or two, the dtype cannot be drawn, the limits are not finite or in the wrong order,
+        or their range is too large for the dtype.
+    LayoutError
+        If `region` reaches out of the shape.
+
+    Examples
+    --------
     >>> whole = indexed_uniform((13, 4), 7)
     >>> bool((indexed_uniform((13, 4), 7, region=Region((9, 1), (2, 2))) == whole[9:11, 1:3]).all())
     True
@@ -165,7 +193,35 @@ def indexed_normal(
     dtype: npt.DTypeLike = "float32",
     region: Region | None = None,
 ) -> Array:
-    """Return normal values with this mean and standard deviation."""
+    """Return normal values, each a function of the seed and its index in the full array.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The full shape.
+    seed : int or array_like of int
+        An integer, or two, of at most 64 bits; one integer s is the pair ``[s, 0]``.
+    mean : float, default 0.0
+        The mean.
+    stddev : float, default 1.0
+        The standard deviation.
+    dtype : {"float16", "bfloat16", "float32", "float64"}, default "float32"
+        The dtype.
+    region : Region, optional
+        The part to draw; by default everything. Law: a part is bit for bit that part of the whole.
+
+    Returns
+    -------
+    ndarray
+        Of the shape of `region`, or of `shape`.
+
+    Raises
+    ------
+    ArgumentError
+        If `seed` is not one integer or two, the dtype cannot be drawn.
+    LayoutError
+        If `region` reaches out of the shape.
+    """
     return _scaled_draw(IndexedStream.normal, shape, seed, mean, stddev, dtype, region)
 
 
@@ -177,7 +233,35 @@ def indexed_truncated_normal(
     dtype: npt.DTypeLike = "float32",
     region: Region | None = None,
 ) -> Array:
-    """Return normal values within two standard deviations of the mean: those beyond are drawn again."""
+    """Return normal values within two standard deviations of the mean: those beyond are drawn again.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The full shape.
+    seed : int or array_like of int
+        An integer, or two, of at most 64 bits; one integer s is the pair ``[s, 0]``.
+    mean : float, default 0.0
+        The mean.
+    stddev : float, default 1.0
+        The standard deviation.
+    dtype : {"float16", "bfloat16", "float32", "float64"}, default "float32"
+        The dtype.
+    region : Region, optional
+        The part to draw; by default everything. Law: a part is bit for bit that part of the whole.
+
+    Returns
+    -------
+    ndarray
+        Of the shape of `region`, or of `shape`.
+
+    Raises
+    ------
+    ArgumentError
+        If `seed` is not one integer or two, the dtype cannot be drawn.
+    LayoutError
+        If `region` reaches out of the shape.
+    """
     return _scaled_draw(IndexedStream.truncated_normal, shape, seed, mean, stddev, dtype, region)
 
 

@@ -127,10 +127,35 @@ def stateless_uniform(
     maxval: npt.ArrayLike | None = None,
     dtype: npt.DTypeLike = "float32",
 ) -> Array:
-    """Return values in [minval, maxval), by default [0, 1).
+    """Return values in [minval, maxval), by default [0, 1), as ``tf.random.stateless_uniform``.
 
-    Integers take both limits, or None twice for the full range of the dtype.
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape.
+    seed : array_like of int
+        Two integers of at most 64 bits, such as ``[7, 0]``.
+    minval : array_like or None, default 0
+        The lower limit; an array is broadcast to the shape.
+    maxval : array_like or None, optional
+        The upper limit, which is outside the range; by default 1. Integers need both limits, or None twice for the full
+        range of the dtype.
+    dtype : dtype_like, default "float32"
+        One of float16, bfloat16, float32, float64, int32, int64, uint32 and uint64.
 
+    Returns
+    -------
+    ndarray
+        Of the given shape and dtype.
+
+    Raises
+    ------
+    ArgumentError
+        If `seed` is not two integers, the dtype cannot be drawn, limits do not broadcast to the shape, or the limits of
+        integers are not both given, do not fit the dtype, or are in the wrong order.
+
+    Examples
+    --------
     >>> stateless_uniform([5], [7, 0], 0, 10, "int32").tolist()
     [3, 2, 8, 2, 1]
     """
@@ -150,8 +175,33 @@ def stateless_normal(
     stddev: npt.ArrayLike = 1.0,
     dtype: npt.DTypeLike = "float32",
 ) -> Array:
-    """Return normal values with this mean and standard deviation.
+    """Return normal values, as ``tf.random.stateless_normal``.
 
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape.
+    seed : array_like of int
+        Two integers of at most 64 bits, such as ``[7, 0]``.
+    mean : array_like, default 0.0
+        The mean; an array is broadcast to the shape.
+    stddev : array_like, default 1.0
+        The standard deviation; an array is broadcast to the shape.
+    dtype : {"float16", "bfloat16", "float32", "float64"}, default "float32"
+        The dtype.
+
+    Returns
+    -------
+    ndarray
+        Of the given shape and dtype.
+
+    Raises
+    ------
+    ArgumentError
+        If `seed` is not two integers, the dtype cannot be drawn, or `mean` or `stddev` does not broadcast to the shape.
+
+    Examples
+    --------
     >>> stateless_normal([2], [7, 0], dtype="float64").round(3).tolist()
     [0.051, -0.211]
     """
@@ -166,7 +216,31 @@ def stateless_truncated_normal(
     stddev: npt.ArrayLike = 1.0,
     dtype: npt.DTypeLike = "float32",
 ) -> Array:
-    """Return normal values within two standard deviations of the mean: those beyond are drawn again."""
+    """Return normal values within two standard deviations of the mean: those beyond are drawn again.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape.
+    seed : array_like of int
+        Two integers of at most 64 bits, such as ``[7, 0]``.
+    mean : array_like, default 0.0
+        The mean; an array is broadcast to the shape.
+    stddev : array_like, default 1.0
+        The standard deviation; an array is broadcast to the shape.
+    dtype : {"float16", "bfloat16", "float32", "float64"}, default "float32"
+        The dtype.
+
+    Returns
+    -------
+    ndarray
+        Of the given shape and dtype.
+
+    Raises
+    ------
+    ArgumentError
+        If `seed` is not two integers, the dtype cannot be drawn, or `mean` or `stddev` does not broadcast to the shape.
+    """
     extents, kind = read_shape(shape), read_dtype(dtype, FLOATS)
     transform, group = _normal_of(kind), 2 if kind.name == "float64" else 4
     stream, out = PhiloxStream.of(seed), np.empty(extents, kind)
@@ -180,8 +254,27 @@ def stateless_truncated_normal(
 
 
 def split(seed: npt.ArrayLike, num: int = 2) -> Array:
-    """Return ``num`` new seeds [num, 2] of the seed's dtype.
+    """Return new seeds made of one, as ``tf.random.split``.
 
+    Parameters
+    ----------
+    seed : array_like of int
+        Two integers of at most 64 bits, such as ``[7, 0]``.
+    num : int, default 2
+        The number of new seeds.
+
+    Returns
+    -------
+    ndarray
+        [num, 2], of the dtype of `seed` if that is an array, else int64 or uint64.
+
+    Raises
+    ------
+    ArgumentError
+        If `seed` is not two integers, or `num` is negative.
+
+    Examples
+    --------
     >>> split(np.array([7, 0], np.int32)).tolist()
     [[-60841913, 232131072], [-1643682478, -2066582124]]
     """
@@ -191,8 +284,27 @@ def split(seed: npt.ArrayLike, num: int = 2) -> Array:
 
 
 def fold_in(seed: npt.ArrayLike, data: int | np.integer[Any]) -> Array:
-    """Return a new seed [2] from a seed and an integer, in the integer's dtype (the seed's for a Python integer).
+    """Return a new seed made of a seed and an integer, as ``tf.random.fold_in``.
 
+    Parameters
+    ----------
+    seed : array_like of int
+        Two integers of at most 64 bits, such as ``[7, 0]``.
+    data : int or numpy.integer
+        The integer.
+
+    Returns
+    -------
+    ndarray
+        [2], of the dtype of `data`; for a Python integer of the seed's.
+
+    Raises
+    ------
+    ArgumentError
+        If `seed` is not two integers, or the dtype of `data` is not one of int32, int64, uint32 and uint64.
+
+    Examples
+    --------
     >>> fold_in(np.array([7, 0], np.int32), 5).tolist()
     [-60841913, 5]
     """

@@ -30,8 +30,18 @@ _FORMS = {"float16": (16, 10), "bfloat16": (8, 7), "float32": (32, 23), "float64
 def jax_key(seed: int) -> tuple[int, int]:
     """Return the key that ``jax.random.key(seed)`` has while 64-bit types are off, JAX's default.
 
-    It is (0, the low 32 bits of the seed).
+    Parameters
+    ----------
+    seed : int
+        The seed.
 
+    Returns
+    -------
+    tuple of int
+        (0, the low 32 bits of the seed).
+
+    Examples
+    --------
     >>> jax_key(-1)
     (0, 4294967295)
     """
@@ -61,7 +71,33 @@ def threefry2x32(key: tuple[int, int], x0: _Words, x1: _Words) -> tuple[_Words, 
 def jax_bits(
     key: tuple[int, int] | Sequence[int], shape: Sequence[int] = (), bits: int = 32, region: Region | None = None
 ) -> Array:
-    """Return ``jax.random.bits(key, shape)``: random unsigned integers of 8, 16, 32 or 64 bits."""
+    """Return ``jax.random.bits(key, shape)``: random unsigned integers.
+
+    Parameters
+    ----------
+    key : sequence of int
+        Two 32-bit integers, such as ``jax_key(seed)``.
+    shape : sequence of int, default ()
+        The full shape.
+    bits : {8, 16, 32, 64}, default 32
+        The bits of each integer.
+    region : Region, optional
+        The part to draw; by default everything. Law: a part is bit for bit that part of the whole.
+
+    Returns
+    -------
+    ndarray of unsigned integers
+        Of the shape of `region`, or of `shape`.
+
+    Raises
+    ------
+    ArgumentError
+        If `bits` is another number.
+    ArgumentTypeError
+        If `key` is not two integers.
+    LayoutError
+        If `region` reaches out of the shape.
+    """
     if bits not in (8, 16, 32, 64):
         raise ArgumentError(f"Invalid number of bits {bits}.", "Ask for 8, 16, 32 or 64.")
     pair, kind = _read_key(key), np.dtype(f"u{bits // 8}")
@@ -85,9 +121,37 @@ def jax_uniform(
 ) -> Array:
     """Return ``jax.random.uniform(key, shape, dtype, minval, maxval)``.
 
-    Law: with ``region=r`` it is ``jax_uniform(key, shape)[r.slices]``, bit for bit.
     JAX's compiler fuses the product with the sum, so float32 is rounded once here too; float64 with limits is rounded
     twice, and may differ from JAX's in the last place.
+
+    Parameters
+    ----------
+    key : sequence of int
+        Two 32-bit integers, such as ``jax_key(seed)``.
+    shape : sequence of int, default ()
+        The full shape.
+    dtype : {"float16", "bfloat16", "float32", "float64"}, default "float32"
+        The dtype.
+    minval : float, default 0.0
+        The lower limit.
+    maxval : float, default 1.0
+        The upper limit, which is outside the range.
+    region : Region, optional
+        The part to draw; by default everything. Law: a part is bit for bit that part of the whole.
+
+    Returns
+    -------
+    ndarray
+        Of the shape of `region`, or of `shape`.
+
+    Raises
+    ------
+    ArgumentError
+        If the dtype cannot be drawn, or the limits are not finite or in the wrong order.
+    ArgumentTypeError
+        If `key` is not two integers.
+    LayoutError
+        If `region` reaches out of the shape.
     """
     kind = read_dtype(dtype, FLOATS)
     low, high = (np.asarray(limit).astype(kind) for limit in read_limits(minval, maxval))

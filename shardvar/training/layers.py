@@ -35,7 +35,15 @@ LayerPullback = Callable[[Any], tuple[GradientPairs, Array | None]]
 
 
 class Layer(Module):
-    """The base class: a subclass writes ``vjp`` and ``get_config``."""
+    """The base class: a subclass writes ``vjp`` and ``get_config``.
+
+    Calling a layer gives its value for the inputs.
+
+    Parameters
+    ----------
+    name : str, optional
+        The name, with which the names of its variables begin; by default that of the class in snake case.
+    """
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -46,16 +54,57 @@ class Layer(Module):
         return value
 
     def vjp(self, inputs: Any) -> tuple[Array, LayerPullback]:
-        """Return the layer's value for the inputs, and its pullback."""
+        """Return the layer's value for inputs, and its pullback.
+
+        Parameters
+        ----------
+        inputs : array_like
+            The inputs.
+
+        Returns
+        -------
+        value : ndarray
+            The value.
+        pullback : callable
+            Takes the gradient of a scalar by the value, and returns a list of pairs (gradient, variable) and the
+            gradient by the inputs, None where they have none.
+
+        Raises
+        ------
+        ArgumentError
+            If the inputs do not fit the layer.
+        """
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments that make an equal layer, without the values of its variables."""
+        """Return the arguments that make an equal layer, without the values of its variables.
+
+        Returns
+        -------
+        dict
+            Plain data.
+        """
         raise NotImplementedError
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Create a new layer, of the strategy in whose scope this is called."""
+        """Create a new layer, of the strategy in whose scope this is called.
+
+        Parameters
+        ----------
+        config : dict
+            The arguments of the class, as ``get_config`` returns them.
+
+        Returns
+        -------
+        Layer
+            A layer with new variables.
+
+        Raises
+        ------
+        ArgumentError
+            If the class does not take an entry of `config`.
+        """
         return cls(**check_config(cls, config))
 
     @contextmanager
@@ -115,8 +164,34 @@ _ACTIVATIONS: dict[str | None, _Activation] = {
 class Dense(Layer):
     """``activation(x @ kernel + bias)``: [*batch, n] becomes [*batch, units].
 
-    The kernel [n, units] and the bias [units] are created when n is known: at the first call, or from ``input_dim``.
+    The kernel [n, units] and the bias [units] are created when n is known: at the first call, or from `input_dim`.
 
+    Parameters
+    ----------
+    units : int
+        The number of columns of the result.
+    activation : {"linear", "relu", "sigmoid", "tanh"}, optional
+        The function that is applied to each element; None for none.
+    use_bias : bool, default True
+        False leaves the bias out.
+    kernel_initializer : Initializer or str, default "glorot_uniform"
+        The initial value of the kernel, one of ``sv.initializers`` or its name in Keras.
+    bias_initializer : Initializer or str, default "zeros"
+        The initial value of the bias.
+    dtype : dtype_like, default "float32"
+        The dtype of both.
+    name : str, optional
+        The name; by default "dense".
+    input_dim : int, optional
+        The number of columns of the inputs, to create the variables now.
+
+    Raises
+    ------
+    ArgumentError
+        If `units` is not a positive integer, or the activation or an initializer is not known.
+
+    Examples
+    --------
     >>> Dense(2, kernel_initializer="ones", input_dim=3)([[1.0, 2.0, 3.0]]).tolist()
     [[6.0, 6.0]]
     """
@@ -153,7 +228,13 @@ class Dense(Layer):
             self.build(input_dim)
 
     def build(self, input_dim: int) -> None:
-        """Create the variables for inputs of ``input_dim`` columns."""
+        """Create the variables.
+
+        Parameters
+        ----------
+        input_dim : int
+            The number of columns of the inputs.
+        """
         of_kernel, of_bias = self._initializers
         with self.building():
             self.kernel = Variable(of_kernel, name="kernel", shape=(int(input_dim), self.units), dtype=self._dtype)
@@ -205,13 +286,44 @@ class Embedding(Layer):
     """A table [vocab_size, embedding_size]; ids [*batch] become vectors [*batch, embedding_size].
 
     R-LAYER-1 (RFC 000): the table is created by ``sv.Variable``, and "the model can be used in unmodified training
-    code": the scope decides whether it is sharded.  ``input_dim`` and ``output_dim`` are Keras's names of the sizes.
+    code": the scope decides whether it is sharded.
 
-    With ``rebalance``, shards are read about equally often: R-BALANCE-1 (RFC 002): "we can rebalance embeddings in the
+    With `rebalance`, shards are read about equally often: R-BALANCE-1 (RFC 002): "we can rebalance embeddings in the
     Keras Embedding layer, optionally given a frequency map/list, and remember the mapping in a variable". The variable
-    is ``row_of_id``. Without ``frequencies`` the rows are shuffled. Each id begins with the vector that it has without
-    rebalancing, so the rows of a new table move once, which takes the memory of one copy of it.
+    is ``row_of_id``. Each id begins with the vector that it has without rebalancing, so the rows of a new table move
+    once, which takes the memory of one copy of it.
 
+    Parameters
+    ----------
+    vocab_size : int, optional
+        The number of ids; either this or `input_dim` is given.
+    embedding_size : int, optional
+        The size of a vector; either this or `output_dim` is given.
+    embeddings_initializer : Initializer or str, default "uniform"
+        The initial value of the table, one of ``sv.initializers`` or its name in Keras.
+    max_norm : float, optional
+        Vectors with a larger l2 norm are scaled down to it.
+    rebalance : bool, default False
+        True permutes the rows of the table: by `frequencies`, or without them by a shuffle.
+    frequencies : array_like or mapping, optional
+        The number of reads of each id: one for each id, or a map from ids. Implies `rebalance`.
+    dtype : dtype_like, default "float32"
+        The dtype of the table.
+    name : str, optional
+        The name; by default "embedding".
+    input_dim : int, optional
+        Keras's name of `vocab_size`.
+    output_dim : int, optional
+        Keras's name of `embedding_size`.
+
+    Raises
+    ------
+    ArgumentError
+        If a size is missing, given twice or not an integer from 0 on, the frequencies do not fit, or the initializer is
+        not known.
+
+    Examples
+    --------
     >>> table = Embedding(4, 2, embeddings_initializer="ones")
     >>> table([[3, 0]]).tolist()
     [[[1.0, 1.0], [1.0, 1.0]]]
@@ -252,7 +364,23 @@ class Embedding(Layer):
                 self.row_of_id = Variable(rows, trainable=False, name="row_of_id")
 
     def rows_of(self, ids: Any) -> Any:
-        """Return the rows of the table that hold the vectors of ids: the ids themselves unless it is rebalanced."""
+        """Return the rows of the table that hold the vectors of ids.
+
+        Parameters
+        ----------
+        ids : array_like of int
+            Ids of any shape.
+
+        Returns
+        -------
+        array_like of int
+            The ids themselves unless the table is rebalanced.
+
+        Raises
+        ------
+        OutOfRange
+            If the table is rebalanced and an id is outside of it.
+        """
         return embedding_lookup(self.row_of_id, ids, name="row_of_id") if self.rebalance else ids
 
     def __call__(self, inputs: Any) -> Array:

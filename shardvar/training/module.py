@@ -34,6 +34,18 @@ _UNTRACKED = ("_children", "_child_slots", "_child_hooks")
 class Module(Trackable):
     """An object whose attributes are its state: the base class of layers and models.
 
+    Parameters
+    ----------
+    name : str, optional
+        The name; by default that of the class in snake case, ``user_model`` for ``UserModel``.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `name` is not a text.
+
+    Examples
+    --------
     >>> class Dense(Module):
     ...     def __init__(self):
     ...         super().__init__()

@@ -22,9 +22,24 @@ _classes: dict[str, type] = {}
 
 
 def serializable(kind: _C) -> _C:
-    """Register a class under its name; it is a dataclass, or has ``get_config`` and ``from_config``. A decorator.
+    """Register a class under its name, so that its objects have a plain form. A decorator.
 
     A class that is defined again, as in a notebook, replaces the earlier one.
+
+    Parameters
+    ----------
+    kind : type
+        A dataclass, or a class with ``get_config`` and ``from_config``.
+
+    Returns
+    -------
+    type
+        The class itself.
+
+    Raises
+    ------
+    ArgumentError
+        If another class of the same name is registered.
     """
     # Plain data hold the bare name. Two different classes of one name could not be told apart; the same class, defined
     # again by a notebook cell, has the same module and qualified name.
@@ -36,8 +51,25 @@ def serializable(kind: _C) -> _C:
 
 
 def serialize(thing: Any) -> Any:
-    """Return plain data for an object of a registered class; None for None.
+    """Return plain data for an object of a registered class.
 
+    Parameters
+    ----------
+    thing : object or None
+        The object.
+
+    Returns
+    -------
+    dict or None
+        ``{"class_name": ..., "config": {...}}``: text, numbers, lists and dictionaries. None for None.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If the class, or that of an object in the config, is not registered.
+
+    Examples
+    --------
     >>> serialize(FixedShardsPartitioner(3))
     {'class_name': 'FixedShardsPartitioner', 'config': {'num_shards': 3}}
     """
@@ -56,6 +88,27 @@ def serialize(thing: Any) -> Any:
 def deserialize(data: Any, **changes: Any) -> Any:
     """Return the object that ``serialize`` was given, with some entries of its config changed.
 
+    Parameters
+    ----------
+    data : dict or None
+        Plain data, as ``serialize`` returns them.
+    **changes : any
+        Entries of the config to replace.
+
+    Returns
+    -------
+    object or None
+        A new object. None for None.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `data` is not of that form.
+    ArgumentError
+        If the class is not registered, or does not take an entry of the config.
+
+    Examples
+    --------
     >>> deserialize({"class_name": "FixedShardsPartitioner", "config": {"num_shards": 3}}, num_shards=5)
     FixedShardsPartitioner(num_shards=5)
     """

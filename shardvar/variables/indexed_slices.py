@@ -16,21 +16,34 @@ from shardvar.variables.values import as_value
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexedSlices:
-    """``values[i]`` belongs to row ``indices[i]``; "essentially dicts mapping from indices to vectors" (RFC 002).
+    """Some rows of a tensor and their numbers; "essentially dicts mapping from indices to vectors" (RFC 002).
 
     A row may occur several times. The operation that applies the slices decides what that means: gradients add up, and
     of several replacements the last stays.
 
+    Parameters
+    ----------
+    values : array_like
+        The rows [n, *row]; ``values[i]`` belongs to row ``indices[i]``.
+    indices : array_like of int
+        The numbers of the rows, [n].
+    dense_shape : sequence of int, optional
+        The shape of the whole tensor; None if it is unknown.
+
+    Raises
+    ------
+    ArgumentError
+        If `values` does not have one row for each index.
+
+    Examples
+    --------
     >>> IndexedSlices([[1.0, 2.0], [3.0, 4.0]], [4, 4], (6, 2)).to_dense()[4]
     array([4., 6.], dtype=float32)
     """
 
     values: Array
-    """The rows, [n, *row]."""
     indices: Any
-    """The number of the row to which each belongs, [n] integers."""
     dense_shape: tuple[int, ...] | None = None
-    """The shape of the whole tensor, or None if it is unknown."""
 
     def __init__(self, values: Any, indices: Any, dense_shape: Sequence[int] | None = None) -> None:
         object.__setattr__(self, "values", as_value(values))
@@ -55,7 +68,20 @@ class IndexedSlices:
         return self.dense_shape
 
     def to_dense(self) -> Array:
-        """Return the tensor; rows that occur several times are summed in their order. ``dense_shape`` must be known."""
+        """Return the tensor; rows that occur several times are summed in their order.
+
+        Returns
+        -------
+        ndarray
+            Of ``dense_shape``, with zeros in the other rows.
+
+        Raises
+        ------
+        ArgumentError
+            If ``dense_shape`` is not known, or ``indices`` has several axes.
+        OutOfRange
+            If an index is outside of ``dense_shape``.
+        """
         if self.dense_shape is None:
             raise ArgumentError("IndexedSlices without a dense_shape have no dense form.", "Give dense_shape.")
         dense = np.zeros(self.dense_shape, self.values.dtype)

@@ -36,8 +36,7 @@ from shardvar.variables.writes import Resource, Write, commit, holding
 class VariableInterface(NumpyProtocol, Trackable):
     """The methods that every variable has, plain or sharded.
 
-    ``use_locking`` is accepted for compatibility with TensorFlow and ignored: every write is locked. ``name`` names the
-    operation in the transfer ledger.
+    NumPy's functions and operators take a variable as they take its value.
     """
 
     @property
@@ -77,18 +76,55 @@ class VariableInterface(NumpyProtocol, Trackable):
         raise NotImplementedError
 
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
-        """Return the writes that combine all elements with ``value`` [*shape], which has the variable's dtype.
+        """Return the writes that combine all elements with a value.
 
         Law: after ``commit(variable.plan_writes(update, value))`` the value is ``update.combine(old, value)``.
+
+        Parameters
+        ----------
+        update : UpdateKind
+            The way in which old and new elements are combined.
+        value : ndarray
+            [*shape], of the variable's dtype.
+
+        Returns
+        -------
+        list of Write
+            For ``commit``; whatever may fail has been done.
+
+        Raises
+        ------
+        DeviceFull
+            If the operand does not fit the variable's device.
         """
         raise NotImplementedError
 
     def plan_row_writes(self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None) -> list[Write]:
-        """Return the writes that combine rows with ``values``, one after another where a row occurs several times.
+        """Return the writes that combine rows with values, one after another where a row occurs several times.
 
-        ``rows`` [n] ascend and are in range, n > 0. ``values[order[i]]`` [*row] belongs to ``rows[i]`` and has the
-        variable's dtype; without an order it is ``values[i]``. The caller of a write of strings holds the mutexes of
-        ``resources`` until it is committed, because strings are combined with the old ones while the write is planned.
+        The caller of a write of strings holds the mutexes of ``resources`` until it is committed, because strings are
+        combined with the old ones while the write is planned.
+
+        Parameters
+        ----------
+        update : UpdateKind
+            The way in which old and new rows are combined.
+        rows : ndarray of int64
+            [n] ascending and in range, n > 0.
+        values : ndarray
+            [n, *row], of the variable's dtype.
+        order : ndarray of int64, optional
+            ``values[order[i]]`` belongs to ``rows[i]``; by default ``values[i]``.
+
+        Returns
+        -------
+        list of Write
+            For ``commit``; whatever may fail has been done.
+
+        Raises
+        ------
+        DeviceFull
+            If the operand does not fit the variable's device.
         """
         raise NotImplementedError
 
@@ -99,24 +135,79 @@ class VariableInterface(NumpyProtocol, Trackable):
     # Reading.
 
     def value(self) -> Array:
-        """Return a snapshot of the value, as ``read_value`` does."""
+        """Return a snapshot of the value, as ``read_value`` does.
+
+        Returns
+        -------
+        ndarray
+            A new array on the current device.
+        """
         return self.read_value()
 
     def numpy(self) -> Array:
-        """Return a copy of the value; changing the copy leaves the variable as it is."""
+        """Return a copy of the value; changing the copy leaves the variable as it is.
+
+        Returns
+        -------
+        ndarray
+            A new array on the current device.
+        """
         return self.read_value()
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Array:
-        """Return the rows at ``indices`` [*ids], in the order of the ids -> [*ids, *row].
+        """Return the rows at indices, in the order of the indices.
 
         R-READ-1: the i-th row returned is that of the i-th id, whatever shards hold them.
+
+        Parameters
+        ----------
+        indices : array_like of int
+            Row numbers [*ids]; negative ones are refused.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        ndarray
+            [*ids, *row], of the variable's dtype.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `indices` are not integers.
+        ArgumentError
+            If the variable is a scalar.
         """
         rows = check_rows(indices, self._num_rows())
         with operation_scope(name or "sparse_read"):
             return self._read_rows(rows.ravel()).reshape((*rows.shape, *self.shape[1:]))
 
     def gather_nd(self, indices: Any, name: str | None = None) -> Array:
-        """Return the elements or slices at ``indices`` [*n, k], each an index into the first k axes -> [*n, ...]."""
+        """Return elements or slices by their indices along the first axes.
+
+        Parameters
+        ----------
+        indices : array_like of int
+            [*n, k], each an index into the first k axes; negative ones are refused.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        ndarray
+            [*n, ...], with the axes behind the first k.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is outside of its axis.
+        ArgumentTypeError
+            If `indices` are not integers.
+        ArgumentError
+            If k is 0 or exceeds the rank.
+        """
         with operation_scope(name or "gather_nd"):
             return plan_gather_nd(indices, self.shape).read(self._read_rows)
 
@@ -128,51 +219,324 @@ class VariableInterface(NumpyProtocol, Trackable):
     # Writing.
 
     def assign(self, value: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
-        """Replace the value by one of the same shape."""
+        """Replace the value by one of the same shape.
+
+        Parameters
+        ----------
+        value : array_like
+            The new value. A variable that was created with a partly unknown shape takes any extent there.
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+        read_value : bool, default True
+            False: return None. A sharded variable ignores it.
+
+        Returns
+        -------
+        VariableInterface or None
+            A variable on which writes can be chained and which reads the new value when it is asked: of a plain
+            variable another name for it, of a sharded one itself.
+
+        Raises
+        ------
+        ArgumentError
+            If the shape differs, or the dtype cannot be cast: to a wider kind only, and integers only where they fit.
+        DeviceFull
+            If the operand does not fit the variable's device. The variable is unchanged after an error.
+        """
         return self._write_dense(REPLACE, value, name or "assign", read_value)
 
     def assign_add(self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
-        """Add a value of the same shape."""
+        """Add a value of the same shape.
+
+        Parameters
+        ----------
+        delta : array_like
+            The value to add.
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+        read_value : bool, default True
+            False: return None. A sharded variable ignores it.
+
+        Returns
+        -------
+        VariableInterface or None
+            A variable on which writes can be chained and which reads the new value when it is asked: of a plain
+            variable another name for it, of a sharded one itself.
+
+        Raises
+        ------
+        ArgumentError
+            If the shape differs, or the variable holds texts or booleans, or the dtype cannot be cast: to a wider kind
+            only, and integers only where they fit.
+        DeviceFull
+            If the operand does not fit the variable's device. The variable is unchanged after an error.
+        """
         return self._write_dense(ADD, delta, name or "assign_add", read_value)
 
     def assign_sub(self, delta: Any, use_locking: Any = None, name: str | None = None, read_value: bool = True) -> Any:
-        """Subtract a value of the same shape."""
+        """Subtract a value of the same shape.
+
+        Parameters
+        ----------
+        delta : array_like
+            The value to subtract.
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+        read_value : bool, default True
+            False: return None. A sharded variable ignores it.
+
+        Returns
+        -------
+        VariableInterface or None
+            A variable on which writes can be chained and which reads the new value when it is asked: of a plain
+            variable another name for it, of a sharded one itself.
+
+        Raises
+        ------
+        ArgumentError
+            If the shape differs, or the variable holds texts or booleans, or the dtype cannot be cast: to a wider kind
+            only, and integers only where they fit.
+        DeviceFull
+            If the operand does not fit the variable's device. The variable is unchanged after an error.
+        """
         return self._write_dense(SUB, delta, name or "assign_sub", read_value)
 
     def scatter_add(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
-        """Add the slices to their rows; slices of the same row are all added."""
+        """Add the slices to their rows; slices of the same row are all added.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Rows [n, *row] and their indices [n].
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
+            unchanged after an error.
+        """
         return self._write_sparse(ADD, sparse_delta, name or "scatter_add")
 
     def scatter_sub(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
-        """Subtract the slices from their rows."""
+        """Subtract the slices from their rows; slices of the same row are all subtracted.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Rows [n, *row] and their indices [n].
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
+            unchanged after an error.
+        """
         return self._write_sparse(SUB, sparse_delta, name or "scatter_sub")
 
     def scatter_mul(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
-        """Multiply rows by the slices."""
+        """Multiply rows by the slices.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Rows [n, *row] and their indices [n].
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
+            unchanged after an error.
+        """
         return self._write_sparse(MUL, sparse_delta, name or "scatter_mul")
 
     def scatter_div(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
-        """Divide rows by the slices, integers towards zero; a zero among the slices is refused."""
+        """Divide rows by the slices, integers towards zero.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Rows [n, *row] and their indices [n].
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, a value to divide by is zero, the variable holds texts or booleans, or the
+            variable is a scalar. It is unchanged after an error.
+        """
         return self._write_sparse(DIV, sparse_delta, name or "scatter_div")
 
     def scatter_min(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
-        """Keep the smaller of rows and slices, element by element."""
+        """Keep the smaller of rows and slices, element by element.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Rows [n, *row] and their indices [n].
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
+            unchanged after an error.
+        """
         return self._write_sparse(MIN, sparse_delta, name or "scatter_min")
 
     def scatter_max(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
-        """Keep the larger of rows and slices, element by element."""
+        """Keep the larger of rows and slices, element by element.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Rows [n, *row] and their indices [n].
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, the variable holds texts or booleans, or the variable is a scalar. It is
+            unchanged after an error.
+        """
         return self._write_sparse(MAX, sparse_delta, name or "scatter_max")
 
     def scatter_update(self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None) -> Any:
-        """Replace rows by the slices; of several slices for one row the last stays."""
+        """Replace rows by the slices; of several slices for one row the last stays.
+
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Rows [n, *row] and their indices [n].
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, or the variable is a scalar. It is unchanged after an error.
+        """
         return self._write_sparse(REPLACE, sparse_delta, name or "scatter_update")
 
     def batch_scatter_update(
         self, sparse_delta: IndexedSlices, use_locking: Any = None, name: str | None = None
     ) -> Any:
-        """Do ``scatter_update`` in every batch: indices [*batch, n] address the axis after the batch axes.
+        """Do ``scatter_update`` in every batch.
 
-        Indices of one axis have no batch axes, and the call is ``scatter_update``.
+        Parameters
+        ----------
+        sparse_delta : IndexedSlices
+            Indices [*batch, n] address the axis after the batch axes. Indices of one axis have no batch axes, and the
+            call is ``scatter_update``.
+        use_locking : any, optional
+            Ignored, for compatibility with TensorFlow: every write is locked.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Returns
+        -------
+        VariableInterface
+            A variable on which writes can be chained, as ``assign`` returns it.
+
+        Raises
+        ------
+        OutOfRange
+            If an index is negative or not below the number of rows.
+        ArgumentTypeError
+            If `sparse_delta` is not an ``IndexedSlices``, or its indices are not integers.
+        ArgumentError
+            If shapes or dtypes do not fit, or the variable is a scalar. It is unchanged after an error.
         """
         # Check. Nothing is read or moved before the arguments are known to fit.
         slices = _slices(sparse_delta)

@@ -26,12 +26,38 @@ _MUCH_NBYTES = 1 << 16
 
 
 def variable_handle(value: Any, device: Device | None = None) -> Resource:
-    """Return a new resource with a copy of the value, on a device, by default the current one."""
+    """Return a new resource with a copy of a value.
+
+    Parameters
+    ----------
+    value : array_like
+        The value.
+    device : Device, optional
+        The device that holds it; by default the current one.
+
+    Returns
+    -------
+    Resource
+        A buffer and its mutex.
+
+    Raises
+    ------
+    DeviceFull
+        If the value does not fit the device.
+    ArgumentTypeError
+        If the value holds Python objects.
+    """
     return Resource(as_value(value), device)
 
 
 def destroy_resource(resource: Resource) -> None:
-    """Give the memory of a resource back now; using it afterwards is an error."""
+    """Give the memory of a resource back now; using it afterwards is an error.
+
+    Parameters
+    ----------
+    resource : Resource
+        The resource.
+    """
     with resource.mutex:
         resource.buffer.release()
 
@@ -40,28 +66,97 @@ def read_variable_op(resource: Resource) -> Array:
     """Return a snapshot on the current device.
 
     R-READ-2 (RFC 003): "no mutation is done to the Tensor returned by a read_variable_op after it's been read".
+
+    Parameters
+    ----------
+    resource : Resource
+        The resource to read.
+
+    Returns
+    -------
+    ndarray
+        A new array.
+
+    Raises
+    ------
+    DeviceFull
+        If the value does not fit the current device.
     """
     with resource.mutex:
         return place(resource.array, source=resource.device).array
 
 
 def assign_variable_op(resource: Resource, value: Any) -> None:
-    """Replace the value by another of its shape."""
+    """Replace the value by another of its shape.
+
+    Parameters
+    ----------
+    resource : Resource
+        The resource to write.
+    value : array_like
+        The new value.
+
+    Raises
+    ------
+    ArgumentError
+        If the shape differs, or the dtype cannot be cast.
+    """
     commit([plan_write(resource, REPLACE, _fitting(resource, value))])
 
 
 def assign_add_variable_op(resource: Resource, delta: Any) -> None:
-    """Add a value of the same shape. Concurrent additions lose nothing: the mutex is held from read to write."""
+    """Add a value of the same shape.
+
+    Concurrent additions lose nothing: the mutex is held from read to write.
+
+    Parameters
+    ----------
+    resource : Resource
+        The resource to write.
+    delta : array_like
+        The value to add.
+
+    Raises
+    ------
+    ArgumentError
+        If the shape differs, or the dtype cannot be cast.
+    """
     commit([plan_write(resource, ADD, _fitting(resource, delta))])
 
 
 def assign_sub_variable_op(resource: Resource, delta: Any) -> None:
-    """Subtract a value of the same shape."""
+    """Subtract a value of the same shape.
+
+    Parameters
+    ----------
+    resource : Resource
+        The resource to write.
+    delta : array_like
+        The value to subtract.
+
+    Raises
+    ------
+    ArgumentError
+        If the shape differs, or the dtype cannot be cast.
+    """
     commit([plan_write(resource, SUB, _fitting(resource, delta))])
 
 
 def resource_gather(resource: Resource, rows: Ints) -> Array:
-    """Return the rows, in this order, on the current device."""
+    """Return rows, in the given order, on the current device.
+
+    Parameters
+    ----------
+    resource : Resource
+        The resource to read.
+    rows : ndarray of int64
+        [n], in range, which the caller checks.
+
+    Returns
+    -------
+    ndarray
+        [n, *row], a new array.
+    """
     with resource.mutex:
         out = allocate((len(rows), *resource.array.shape[1:]), resource.array.dtype).array
         gather_rows(resource, out, rows, None)
@@ -69,7 +164,24 @@ def resource_gather(resource: Resource, rows: Ints) -> Array:
 
 
 def resource_scatter(resource: Resource, update: UpdateKind, rows: Ints, values: Array) -> None:
-    """Combine rows with values, in their order."""
+    """Combine rows with values, in their order.
+
+    Parameters
+    ----------
+    resource : Resource
+        The resource to write.
+    update : UpdateKind
+        The way in which old and new rows are combined.
+    rows : ndarray of int64
+        [n], in range, which the caller checks.
+    values : ndarray
+        [n, *row].
+
+    Raises
+    ------
+    ArgumentError
+        If the dtype of `values` cannot be cast.
+    """
     ordered, order = sort_rows(rows)
     with holding([resource]):
         fitting = cast_value(values, resource.array.dtype, "The values")

@@ -39,8 +39,25 @@ _prefix: ContextVar[str] = ContextVar("prefix", default="")
 
 
 class variable_creator_scope:  # noqa: N801 - a scope is written like a function, as in TensorFlow
-    """A context in which ``creator`` takes part in the creation of every ``sv.Variable``.
+    """A context in which a creator takes part in the creation of every ``sv.Variable``.
 
+    Parameters
+    ----------
+    creator : callable
+        Called as ``creator(next_creator, **kwargs)``; it returns a variable, usually ``next_creator(**kwargs)`` with
+        some arguments changed.
+    priority : int, default 100
+        The creator of the highest priority runs first; among equals the innermost one.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `creator` is not callable.
+    ScopeError
+        On leaving, if a scope that was entered inside is still open.
+
+    Examples
+    --------
     >>> from shardvar.variables import Variable
     >>> def quiet(next_creator, **kwargs):
     ...     return next_creator(**kwargs | {"trainable": False})
@@ -104,11 +121,26 @@ def _link(creator: Creator, following: NextCreator) -> NextCreator:
 
 @contextmanager
 def name_scope(name: str | None) -> Iterator[str]:
-    """Put ``name/`` before the names of variables that are created inside, and yield the whole prefix.
+    """Put ``name/`` before the names of variables that are created inside.
 
-    None or "" starts again without a prefix. A name that ends with a slash is a whole prefix, such as the one that this
-    context manager yields: it enters that scope again.
+    Parameters
+    ----------
+    name : str or None
+        The name of the scope. None or "" starts again without a prefix. A name that ends with a slash is a whole
+        prefix, such as the one that this context manager yields: it enters that scope again.
 
+    Yields
+    ------
+    str
+        The whole prefix.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `name` is not a text.
+
+    Examples
+    --------
     >>> with name_scope("model"), name_scope("layer") as scope:
     ...     scoped_name("w"), scope
     ('model/layer/w', 'model/layer/')

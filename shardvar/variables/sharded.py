@@ -33,9 +33,25 @@ from shardvar.variables.writes import Resource, Write
 class ShardedVariable(Variable):
     """Variables that follow one another along the first axis, as one variable.
 
-    The shards may have any number of rows, 0 included. The other axes, the dtype and ``trainable`` must agree, and a
-    shard may be in one container only.
+    Parameters
+    ----------
+    variables : sequence of Variable
+        The shards, in the order of their rows. They may have any number of rows, 0 included. The other axes, the dtype
+        and ``trainable`` must agree, and a shard may be in one container only.
+    name : str, default "ShardedVariable"
+        The name of the whole.
 
+    Raises
+    ------
+    ArgumentTypeError
+        If `variables` is not a non-empty sequence of variables that are not sharded.
+    ArgumentError
+        If dtypes, shapes behind the first axis, or ``trainable`` differ.
+    LayoutError
+        If a shard is a scalar, is given twice, or is a shard of another container.
+
+    Examples
+    --------
     >>> sharded = ShardedVariable([Variable([[0.0, 1.0]]), Variable([[2.0, 3.0], [4.0, 5.0]])])
     >>> sharded.shape, sharded[1:, 0]
     ((3, 2), array([2., 4.], dtype=float32))
@@ -56,7 +72,15 @@ class ShardedVariable(Variable):
         return list(self._shards.variables)
 
     def get_variable_list(self) -> list[Variable]:
-        """R-SV-2 (RFC 002): "Returns a list of partition variables." """
+        """Return the shards, in the order of their rows.
+
+        R-SV-2 (RFC 002): "Returns a list of partition variables."
+
+        Returns
+        -------
+        list of Variable
+            A new list.
+        """
         return self.variables
 
     @property
@@ -104,6 +128,16 @@ class ShardedVariable(Variable):
 
         R-SV-3 (RFC 000): "ShardedVariable will support read and update functions like read_value, assign_add and
         scatter_add."
+
+        Returns
+        -------
+        ndarray
+            A new array.
+
+        Raises
+        ------
+        DeviceFull
+            If the value does not fit the current device.
         """
         with operation_scope("read_value"):
             return self._shards.read_rows(range(self.shape[0]))

@@ -19,6 +19,7 @@ built on this module and sets itself as ``Variable.default_kind``, so that impor
 import weakref
 from collections.abc import Sequence
 from enum import Enum
+from inspect import Signature, signature
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -56,6 +57,14 @@ class VariableAggregation(Enum):
 class _Factory(type):
     """The metaclass: calling ``Variable`` itself asks the creators, calling a subclass constructs it."""
 
+    @property
+    def __signature__(cls) -> Signature:
+        """The arguments of a call, for ``help`` and editors; those of ``__call__`` would say nothing."""
+        if cls is Variable:
+            return signature(_arguments).replace(return_annotation=Signature.empty)
+        of_init = signature(cls.__init__)  # type: ignore[misc]  # `cls` is the class itself
+        return of_init.replace(parameters=[*of_init.parameters.values()][1:], return_annotation=Signature.empty)
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is Variable:
             # R-VAR-6 (RFC 003): "the default implementation of the tf.Variable interface will be ResourceVariable".
@@ -66,12 +75,44 @@ class _Factory(type):
 class Variable(VariableInterface, metaclass=_Factory):
     """A value that can be read and assigned.
 
-    ``sv.Variable(initial_value, trainable=None, name=None, dtype=None, *, shape=None, constraint=None,
-    synchronization="AUTO", aggregation="NONE", device=None, colocated_with=None, **more)``: ``initial_value`` is
-    array-like or a callable that returns the value; ``shape`` may have None where any size may be assigned later.
-    Creators get all of it as keyword arguments, ``more`` included. ``trainable`` is True unless the variable is
-    synchronized on read.
+    ``sv.Variable(...)`` asks the creators of the open scopes for a variable; they get all arguments as keyword
+    arguments. Without scopes it makes a plain variable on the current device.
 
+    Parameters
+    ----------
+    initial_value : array_like or callable, optional
+        The value, or a function that returns it, such as an initializer; only a creator can make a variable without
+        one. Python numbers become float32 and int32; arrays keep their dtype.
+    trainable : bool, optional
+        True if optimizers may change the variable; by default True unless it is synchronized on read.
+    name : str, optional
+        The name, by default "Variable", behind the prefixes of the open name scopes. Several variables may have the
+        same.
+    dtype : dtype_like, optional
+        The dtype; by default that of the initial value.
+    shape : sequence of int or None, optional
+        The shape, with None where any size may be assigned later; by default that of the initial value.
+    constraint : callable, optional
+        A function that an optimizer applies to the value after an update.
+    synchronization : VariableSynchronization or str, optional
+        "AUTO", "NONE", "ON_WRITE" or "ON_READ": the moment at which the copies of a mirrored variable are made equal.
+    aggregation : VariableAggregation or str, optional
+        "NONE", "SUM", "MEAN" or "ONLY_FIRST_REPLICA": the rule by which updates of several replicas become one.
+    **more : any
+        ``device``, the device that holds the value, by default the current one; ``colocated_with``, a variable on whose
+        device this one is created; and arguments for creators of your own.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no initial value, its shape or dtype does not fit `shape` or `dtype`, or a mode has another name.
+    ArgumentTypeError
+        If `name` is not a text, or the initial value holds Python objects.
+    DeviceFull
+        If the value does not fit the device.
+
+    Examples
+    --------
     >>> variable = Variable([1.0, 2.0], name="w")
     >>> variable.assign_add([1.0, 1.0]).numpy()
     array([2., 3.], dtype=float32)
@@ -101,19 +142,42 @@ class Variable(VariableInterface, metaclass=_Factory):
     # The methods of a shard (`row_access.RowShard`), and the interface by means of `read_value` and `assign`.
 
     def read_range(self, out: Array, ranges: tuple[slice, ...]) -> None:
-        """``out[...] = value[ranges]``, one slice for each of the first axes; ``out`` is on the current device."""
+        """Copy a range of the value to an array on the current device: ``out[...] = value[ranges]``.
+
+        Parameters
+        ----------
+        out : ndarray
+            The array to write, of the range's shape.
+        ranges : tuple of slice
+            One slice for each of the first axes.
+        """
         out[...] = self.read_value()[ranges]
 
     def rows_buffer(self) -> Buffer | None:
-        """Return the buffer whose rows are the value's, or None where a read does more than copying.
+        """Return the buffer whose rows are the value's, if a read copies only.
 
         The caller holds the mutexes of ``resources``. Shards that all have a buffer are read together, without
         ``gather_rows``.
+
+        Returns
+        -------
+        Buffer or None
+            None where a read does more than copying.
         """
         return None
 
     def gather_rows(self, out: Array, rows: Ints, places: Ints | None) -> None:
-        """``out[places] = value[rows]``; ``out`` is on the current device, and places None means all of it."""
+        """Copy rows of the value to an array on the current device: ``out[places] = value[rows]``.
+
+        Parameters
+        ----------
+        out : ndarray
+            The array to write.
+        rows : ndarray of int64
+            The rows to read, in range.
+        places : ndarray of int64 or None
+            The rows of `out` to write, one for each row; None means all of them.
+        """
         out[slice(None) if places is None else places] = self.read_value()[rows]
 
     # Two plans by means of `assign` alone. They read, combine and assign at the commit, while the mutexes are held: the

@@ -87,6 +87,8 @@ def constructor_parameters(owner: type) -> list[inspect.Parameter] | None:
     params = getattr(owner, "__dataclass_params__", None)
     if getattr(owner, "_is_protocol", False) or (params and params.init) or hasattr(owner, "_fields"):
         return None
+    if hasattr(owner, "__signature__"):  # a metaclass says how it is called
+        return list(inspect.signature(owner).parameters.values())
     home = next(each for each in owner.__mro__ if "__init__" in vars(each) or each is object)
     inherits_an_error = issubclass(owner, BaseException) and home is not owner
     if not home.__module__.startswith("shardvar") or inherits_an_error:

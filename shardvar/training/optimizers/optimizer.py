@@ -47,7 +47,23 @@ Numbers = Mapping[str, Any]
 
 
 class Optimizer(Trackable):
-    """The base class: a subclass names its hyperparameters and slots, and writes the rule."""
+    """The base class: a subclass names its hyperparameters and slots, and writes the rule.
+
+    Parameters
+    ----------
+    name : str
+        The name of the optimizer, with which the names of its hyperparameters begin.
+    compat : {"keras_legacy", "v1", "keras3"}
+        The formulas, where TensorFlow has had several: those of RFC 000's ``tf.keras.optimizers``, of
+        ``tf.compat.v1.train``, or of Keras 3.
+    hyperparameters : mapping of str to float
+        The hyperparameters, which become variables.
+
+    Raises
+    ------
+    ArgumentError
+        If `compat` is another text, or a hyperparameter is not a finite number.
+    """
 
     other_names: ClassVar[Mapping[str, str]] = {"iterations": "_iterations", "learning_rate": "_learning_rate"}
     """Names in Keras 3, in whose checkpoints slots are found too; a subclass adds those of its slots."""
@@ -74,7 +90,23 @@ class Optimizer(Trackable):
         return self.hyperparameter("learning_rate")
 
     def hyperparameter(self, name: str) -> VariableInterface:
-        """Return the variable that holds a hyperparameter."""
+        """Return the variable that holds a hyperparameter.
+
+        Parameters
+        ----------
+        name : str
+            The name, as in the constructor.
+
+        Returns
+        -------
+        Variable
+            A scalar; to assign it changes later steps.
+
+        Raises
+        ------
+        ArgumentError
+            If the optimizer does not have it.
+        """
         if name not in self._hyperparameters:
             known = ", ".join(self._hyperparameters)
             raise ArgumentError(f"{self._name} has no hyperparameter {name!r}.", f"It has {known}.")
@@ -107,7 +139,21 @@ class Optimizer(Trackable):
         R-OPT-4 (RFC 000): "grads_and_vars contains a pair of (gradient, component variable)". R-OPT-5 (RFC 000):
         "Optimizer lazily creates slots in the first call of apply_gradients(grads_and_vars)".
 
-        A gradient may be ``PerReplica``, as ``strategy.run`` gives it: the variable's ``aggregation`` makes one of it.
+        Parameters
+        ----------
+        grads_and_vars : iterable of tuple
+            Pairs (gradient, variable), each variable once and none of them sharded. A gradient is an array of the
+            variable's shape, an ``IndexedSlices``, None for none, or ``PerReplica``, as ``strategy.run`` gives it: the
+            variable's ``aggregation`` makes one of it.
+        name : str, optional
+            The operation's name in the transfer ledger.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If an item is not such a pair.
+        ArgumentError
+            If a variable comes twice, there are no gradients, or one does not fit its variable.
         """
         with operation_scope(name or "apply_gradients"):
             # Check.
@@ -127,10 +173,30 @@ class Optimizer(Trackable):
                 _constrain(variable)
 
     def minimize(self, loss: Loss, var_list: Any) -> Any:
-        """Take one step down the loss, which ``loss()`` returns with its gradients, and return the loss.
+        """Take one step down a loss.
 
-        R-OPT-6: ``var_list`` is a list of variables, or an object with ``trainable_variables``: nothing is collected
-        globally (RFC 003). Variables that the loss does not depend on stay.
+        R-OPT-6: nothing is collected globally (RFC 003).
+
+        Parameters
+        ----------
+        loss : callable
+            Returns the loss and its gradients, as pairs of pullbacks; a variable may come several times.
+        var_list : sequence of Variable or Module
+            The variables to train, or an object with ``trainable_variables``. Those that the loss does not depend on
+            stay.
+
+        Returns
+        -------
+        any
+            The loss.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If `loss` is not a function that returns two values, or `var_list` holds a sharded variable or other
+            objects.
+        ArgumentError
+            If `var_list` is empty, or ``apply_gradients`` refuses the gradients.
         """
         variables = trainable_variables(var_list)
         if not callable(loss):
@@ -161,18 +227,61 @@ class Optimizer(Trackable):
     # Slots.
 
     def add_slot(self, var: Any, slot_name: str, initializer: Any = 0.0) -> Any:
-        """Return the slot of a variable, or the sharded slot of a sharded one; create it if it does not exist.
+        """Return the slot of a variable, and create it if it does not exist.
 
-        ``initializer`` is a number, or a callable that makes the value.
+        Parameters
+        ----------
+        var : Variable or ShardedVariable
+            The variable.
+        slot_name : str
+            The name of the slot.
+        initializer : float or callable, default 0.0
+            The first value of each element, or a function that makes the value.
+
+        Returns
+        -------
+        Variable or ShardedVariable
+            The slot, sharded and mirrored as the variable.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If `var` is not a variable.
         """
         return self._slots.add(var, slot_name, initializer)
 
     def get_slot(self, var: Any, slot_name: str) -> Any:
-        """Return the slot of a variable; for a sharded one, the sharded variable of its shards' slots."""
+        """Return the slot of a variable.
+
+        Parameters
+        ----------
+        var : Variable or ShardedVariable
+            The variable.
+        slot_name : str
+            The name of the slot.
+
+        Returns
+        -------
+        Variable or ShardedVariable
+            The slot; for a sharded variable the sharded variable of its shards' slots.
+
+        Raises
+        ------
+        UnknownKey
+            If the slot does not exist.
+        ArgumentTypeError
+            If `var` is not a variable.
+        """
         return self._slots.get(var, slot_name)
 
     def get_slot_names(self) -> list[str]:
-        """Return the names of all existing slots."""
+        """Return the names of all existing slots.
+
+        Returns
+        -------
+        list of str
+            Sorted.
+        """
         return self._slots.names
 
     def _create(self, name: str, value: float) -> VariableInterface:

@@ -23,6 +23,24 @@ class SGD(Optimizer):
 
     "v1" keeps the gradients' sum instead, ``m = mu m + g`` and ``w -= lr m``. Rows without a gradient keep value and
     momentum; in "keras3" their momentum moves them on.
+
+    Parameters
+    ----------
+    learning_rate : float, default 0.01
+        The rate lr.
+    momentum : float, default 0.0
+        The factor mu of the earlier steps; without one, the rule has no slot.
+    nesterov : bool, default False
+        True: Nesterov's momentum.
+    name : str, default "SGD"
+        The name of the optimizer.
+    compat : {"keras_legacy", "v1", "keras3"}, default "keras_legacy"
+        The formulas, where TensorFlow has had several.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is not finite, or `compat` is another text.
     """
 
     other_names: ClassVar[Mapping[str, str]] = {**Optimizer.other_names, "momentum": "momentums"}
@@ -64,7 +82,26 @@ class SGD(Optimizer):
 
 
 class Momentum(SGD):
-    """``SGD`` with momentum, under the name and in the order of arguments of TensorFlow 1."""
+    """``SGD`` with momentum, under the name and in the order of arguments of TensorFlow 1.
+
+    Parameters
+    ----------
+    learning_rate : float, default 0.01
+        The rate.
+    momentum : float, default 0.9
+        The factor of the earlier steps.
+    nesterov : bool, default False
+        True: Nesterov's momentum.
+    name : str, default "Momentum"
+        The name of the optimizer.
+    **more : any
+        Further arguments of ``SGD``: ``compat``.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is not finite, or ``compat`` is another text.
+    """
 
     def __init__(
         self, learning_rate: float = 0.01, momentum: float = 0.9, nesterov: bool = False, name: str = "Momentum",
@@ -78,6 +115,24 @@ class Adagrad(Optimizer):
     """``a += g^2`` and ``w -= lr g / (sqrt(a) + eps)``; "v1" has no eps, "keras3" takes ``sqrt(a + eps)``.
 
     Each element has a learning rate that falls with the squares that it has seen.
+
+    Parameters
+    ----------
+    learning_rate : float, default 0.001
+        The rate lr.
+    initial_accumulator_value : float, default 0.1
+        The first value of a, from 0 on.
+    epsilon : float, default 1e-07
+        The number eps.
+    name : str, default "Adagrad"
+        The name of the optimizer.
+    compat : {"keras_legacy", "v1", "keras3"}, default "keras_legacy"
+        The formulas, where TensorFlow has had several.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is not finite, or `compat` is another text.
     """
 
     other_names: ClassVar[Mapping[str, str]] = {**Optimizer.other_names, "accumulator": "_accumulators"}
@@ -110,7 +165,26 @@ class Adagrad(Optimizer):
 
 
 class RMSprop(Optimizer):
-    """``s = rho s + (1 - rho) g^2`` and ``w -= lr g / (sqrt(s) + eps)``; the squares of all rows decay."""
+    """``s = rho s + (1 - rho) g^2`` and ``w -= lr g / (sqrt(s) + eps)``; the squares of all rows decay.
+
+    Parameters
+    ----------
+    learning_rate : float, default 0.001
+        The rate lr.
+    rho : float, default 0.9
+        The factor by which the squares decay.
+    epsilon : float, default 1e-07
+        The number eps; in "keras3" the root is taken of ``s + eps``.
+    name : str, default "RMSprop"
+        The name of the optimizer.
+    compat : {"keras_legacy", "v1", "keras3"}, default "keras_legacy"
+        The formulas, where TensorFlow has had several.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is not finite, or `compat` is another text.
+    """
 
     other_names: ClassVar[Mapping[str, str]] = {**Optimizer.other_names, "rms": "_velocities"}
 
@@ -145,7 +219,27 @@ class Adam(Optimizer):
     """Step t: ``m += (1 - b1) (g - m)``, ``v += (1 - b2) (g^2 - v)``, ``w -= rate m / (sqrt(v) + eps)``.
 
     ``rate = lr sqrt(1 - b2^t) / (1 - b1^t)``. Sparse gradients move every row: those without one decay, as if their
-    gradient were zero. ``epsilon`` is by default 1e-7, in "v1" 1e-8.
+    gradient were zero.
+
+    Parameters
+    ----------
+    learning_rate : float, default 0.001
+        The rate lr.
+    beta_1 : float, default 0.9
+        The factor b1 by which the mean decays.
+    beta_2 : float, default 0.999
+        The factor b2 by which the squares decay.
+    epsilon : float, optional
+        The number eps, by default 1e-7, in "v1" 1e-8.
+    name : str, default "Adam"
+        The name of the optimizer.
+    compat : {"keras_legacy", "v1", "keras3"}, default "keras_legacy"
+        The formulas, where TensorFlow has had several.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is not finite, or `compat` is another text.
     """
 
     other_names: ClassVar[Mapping[str, str]] = {**Optimizer.other_names, "m": "_momentums", "v": "_velocities"}

@@ -24,14 +24,23 @@ from shardvar.layout.shard_counts import element_nbytes
 class Hints:
     """Hints that a strategy follows for the variables created in ``hint_scope``.
 
+    ``hints | other`` are these hints, overridden by those that ``other`` gives.
+
+    Parameters
+    ----------
+    mirror_on_host : bool, optional
+        True: one copy on each host. False: one on each replica. None leaves the choice to the strategy.
+    cast_updates_to_dense : bool, optional
+        True: sparse updates are made dense and reduced. False: their rows are gathered.
+
+    Examples
+    --------
     >>> Hints(mirror_on_host=True) | Hints(cast_updates_to_dense=False)
     Hints(mirror_on_host=True, cast_updates_to_dense=False)
     """
 
     mirror_on_host: bool | None = None
-    """True: one copy on each host. False: one on each replica."""
     cast_updates_to_dense: bool | None = None
-    """True: sparse updates are made dense and reduced. False: their rows are gathered."""
 
     def __or__(self, other: "Hints") -> "Hints":
         """Return these hints, overridden by those that ``other`` gives."""
@@ -64,16 +73,29 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A variable, and how much of it a step touches."""
+    """A variable, and how much of it a step touches.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of the variable.
+    dtype : dtype_like
+        The dtype of the variable.
+    rows_a_step : int, optional
+        The number of rows that one replica looks up and updates in a step; None for all, as a dense layer does.
+    num_replicas : int, default 1
+        The number of replicas that compute at once.
+
+    Raises
+    ------
+    ArgumentError
+        If `num_replicas` is below 1, or `rows_a_step` is negative.
+    """
 
     shape: tuple[int, ...]
-    """The shape of the variable."""
     dtype: Any
-    """The dtype of the variable."""
     rows_a_step: int | None = None
-    """The number of rows that one replica looks up and updates in a step; None for all, as a dense layer does."""
     num_replicas: int = 1
-    """The number of replicas that compute at once."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
@@ -100,6 +122,22 @@ def choose_mirror_or_shard(load: Workload, device_memory: int, host_memory: int)
     smaller number of communications although it transfers more data"; R-HEUR-2: "For large embeddings that cannot be
     fit in a single host, ParameterServerStrategy should be preferred".
 
+    Parameters
+    ----------
+    load : Workload
+        The variable.
+    device_memory : int
+        The bytes of a device.
+    host_memory : int
+        The bytes of a host.
+
+    Returns
+    -------
+    Choice
+        "mirror" or "shard", and the reason.
+
+    Examples
+    --------
     >>> choose_mirror_or_shard(Workload((1000, 64), "float32"), 1 << 30, 8 << 30).decision
     'mirror'
     """
@@ -118,6 +156,18 @@ def choose_host_or_device(load: Workload, device_memory: int) -> Choice:
     R-HEUR-3 (RFC 002): "When an embedding variable is small, it may benefit from being mirrored on devices. Lookup can
     be performed local to each device"; R-HEUR-4: "when an embedding variable is sufficiently large, we will place it on
     host memory", "at the cost of transferring embeddings from host to devices".
+
+    Parameters
+    ----------
+    load : Workload
+        The variable.
+    device_memory : int
+        The bytes of a device.
+
+    Returns
+    -------
+    Choice
+        "host" or "device", and the reason.
     """
     room = int(device_memory * _FILL_SHARE)
     if load.nbytes <= room:
@@ -134,6 +184,18 @@ def choose_sparse_or_dense(load: Workload) -> Choice:
     gradients to dense tensors". The threshold is where both cost the same: to gather, each replica sends its rows and
     their ids to all others; to reduce, each sends 2 (n - 1) / n of the whole (scatter, then gather).
 
+    Parameters
+    ----------
+    load : Workload
+        The variable, and the rows of it that a step touches.
+
+    Returns
+    -------
+    Choice
+        "sparse" or "dense", and the reason.
+
+    Examples
+    --------
     >>> few, many = Workload((1000, 4), "float32", 10, 4), Workload((1000, 4), "float32", 900, 4)
     >>> choose_sparse_or_dense(few).decision, choose_sparse_or_dense(many).decision
     ('sparse', 'dense')
@@ -157,6 +219,20 @@ def hints_for(load: Workload, device_memory: int) -> Hints:
     R-HEUR-6 (RFC 002): "Add heuristics in Distribution Strategy to auto-set performance improvement hints, such as
     whether to place an embedding on host or whether to cast sparse updates to dense tensors."
 
+    Parameters
+    ----------
+    load : Workload
+        The variable, and the rows of it that a step touches.
+    device_memory : int
+        The bytes of a device.
+
+    Returns
+    -------
+    Hints
+        For ``strategy.hint_scope``.
+
+    Examples
+    --------
     >>> hints_for(Workload((1 << 20, 64), "float32", 100, 8), device_memory=1 << 20)
     Hints(mirror_on_host=True, cast_updates_to_dense=False)
     """

@@ -19,9 +19,23 @@ Chooser = Callable[[str | None, tuple[int, ...], Any], "Strategy | int | None"]
 
 @serializable
 class HybridStrategy(Strategy):
-    """Two strategies; ``chooser(name, shape, dtype)`` answers with one of them, with 1 or 2, or None for the first.
+    """Two strategies, and a function that chooses between them for each variable.
 
     Computation runs on the devices of the first one, which are also the default of its scopes.
+
+    Parameters
+    ----------
+    strategy1 : Strategy
+        The first strategy.
+    strategy2 : Strategy
+        The second strategy.
+    strategy_chooser : callable
+        ``chooser(name, shape, dtype)`` answers with one of the two, with 1 or 2, or None for the first.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If one of them is not a strategy, or the chooser is not callable.
     """
 
     def __init__(self, strategy1: Strategy, strategy2: Strategy, strategy_chooser: Chooser) -> None:
@@ -49,7 +63,6 @@ class HybridStrategy(Strategy):
         return tuple(dict.fromkeys((*self.strategy1.devices, *self.strategy2.devices)))
 
     def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> Any:
-        """Create a variable by the chosen strategy."""
         # The chooser wants shape and dtype, for which an initial value may have to be evaluated. ``kwargs`` then holds
         # the result, since a second evaluation of a random value would give another one.
         initial, kwargs = open_arguments(kwargs)
@@ -57,7 +70,18 @@ class HybridStrategy(Strategy):
         return chosen.create_free(next_creator, kwargs, scope)
 
     def get_config(self) -> dict[str, Any]:
-        """Return both strategies and the chooser, whose class must be registered."""
+        """Return both strategies and the chooser, whose class must be registered.
+
+        Returns
+        -------
+        dict
+            ``strategy1``, ``strategy2`` and ``strategy_chooser``, in plain form.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If the chooser's class is not registered.
+        """
         return {
             "strategy1": serialize(self.strategy1),
             "strategy2": serialize(self.strategy2),

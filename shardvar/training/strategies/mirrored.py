@@ -106,8 +106,22 @@ class _MirroringStrategy(Strategy):
 
 @serializable
 class MirroredStrategy(_MirroringStrategy):
-    """Copies on the given devices, or on those of these names.
+    """Copies on the given devices.
 
+    Parameters
+    ----------
+    devices : sequence of Device or str, or Cluster
+        The devices that compute, or their names; or a cluster, whose replicas compute.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `devices` is not a list of devices or of names.
+    ArgumentError
+        If two devices have one name, or a name is not that of a device.
+
+    Examples
+    --------
     >>> from shardvar.variables import Variable
     >>> strategy = MirroredStrategy(["GPU:0", "GPU:1"])
     >>> with strategy.scope():
@@ -133,7 +147,13 @@ class MirroredStrategy(_MirroringStrategy):
         super().__init__(replicas, tuple(hosts.values()))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the names of the devices."""
+        """Return the names of the devices.
+
+        Returns
+        -------
+        dict
+            ``devices``.
+        """
         return {"devices": [device.short_name for device in self._replicas]}
 
     @classmethod
@@ -146,7 +166,20 @@ class MirroredStrategy(_MirroringStrategy):
 
 @serializable
 class CollectiveAllReduceStrategy(_MirroringStrategy):
-    """Copies on all replicas of all workers; on the workers' hosts where they have no accelerators."""
+    """Copies on all replicas of all workers; on the workers' hosts where they have no accelerators.
+
+    Parameters
+    ----------
+    num_workers : int, default 1
+        The number of workers.
+    replicas_per_worker : int, default 0
+        The accelerators of each worker.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is not an integer in its range.
+    """
 
     def __init__(self, num_workers: int = 1, replicas_per_worker: int = 0) -> None:
         cluster = make_cluster(0, num_workers, replicas_per_worker)
@@ -154,7 +187,13 @@ class CollectiveAllReduceStrategy(_MirroringStrategy):
         self._config = {"num_workers": num_workers, "replicas_per_worker": replicas_per_worker}
 
     def get_config(self) -> dict[str, Any]:
-        """Return the number of workers, and of the accelerators of each."""
+        """Return the number of workers, and of the accelerators of each.
+
+        Returns
+        -------
+        dict
+            ``num_workers`` and ``replicas_per_worker``.
+        """
         return dict(self._config)
 
     @classmethod

@@ -25,11 +25,30 @@ from shardvar.variables.variable import parse_mode
 
 @serializable
 class ParameterServerStrategy(Strategy):
-    """A strategy with ``num_ps`` simulated servers, or those of a cluster; 0 servers are the local case.
+    """Variables on parameter servers, placed in turn, large ones in parts.
 
     R-PSS-1 (RFC 000): "Variables created under strategy.scope() will be partitioned based on the strategy-level
     partitioner."
 
+    Parameters
+    ----------
+    num_ps : int or Cluster
+        The number of simulated servers, or a cluster; 0 servers are the local case.
+    variable_partitioner : callable, optional
+        ``partitioner(shape, dtype)`` returns the number of parts along each axis, such as ``sv.MinSizePartitioner``; by
+        default variables are not cut.
+    ps_memory_limit : int, optional
+        The bytes that each server can hold.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `num_ps` is not an integer or a cluster, or the partitioner is not callable.
+    ArgumentError
+        If a limit is given together with a cluster, or a number is not in its range.
+
+    Examples
+    --------
     >>> from shardvar.layout.shard_counts import FixedShardsPartitioner
     >>> from shardvar.variables import Variable
     >>> strategy = ParameterServerStrategy(2, FixedShardsPartitioner(3))
@@ -69,7 +88,6 @@ class ParameterServerStrategy(Strategy):
         return self.cluster.devices
 
     def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> Any:
-        """Create a plain variable on the next server, or a sharded one on the next servers."""
         how = scope.partitioning or Partitioning(self.variable_partitioner)
         check_size_known(kwargs.get("shape"), how.cut)
         # The lock keeps the turns of one variable together where threads create several. It is reentrant: an initial
@@ -94,7 +112,20 @@ class ParameterServerStrategy(Strategy):
         return self._aggregating(made, kwargs.get("aggregation"))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the number of servers, their memory limit and the partitioner."""
+        """Return the number of servers, their memory limit and the partitioner.
+
+        Returns
+        -------
+        dict
+            ``num_ps``, ``variable_partitioner`` in plain form, and ``ps_memory_limit``.
+
+        Raises
+        ------
+        ArgumentError
+            If the servers have several memory limits.
+        ArgumentTypeError
+            If the partitioner's class is not registered.
+        """
         limits = {server.memory_limit for server in self.cluster.servers}
         if len(limits) > 1:
             raise ArgumentError(f"The servers of {self} have several memory limits.", "Give all servers the same.")
@@ -106,7 +137,25 @@ class ParameterServerStrategy(Strategy):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """R-SERIAL-1 (RFC 002): "a cluster of different number of parameter servers" is another ``num_ps``."""
+        """Create a strategy from a config.
+
+        R-SERIAL-1 (RFC 002): "a cluster of different number of parameter servers" is another ``num_ps``.
+
+        Parameters
+        ----------
+        config : dict
+            The arguments of the constructor, as ``get_config`` returns them.
+
+        Returns
+        -------
+        ParameterServerStrategy
+            A new strategy with new servers.
+
+        Raises
+        ------
+        ArgumentError
+            If the class does not take an entry of `config`.
+        """
         given = check_config(cls, config)
         return cls(**given | {"variable_partitioner": deserialize(given.get("variable_partitioner"))})
 

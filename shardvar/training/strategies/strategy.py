@@ -60,27 +60,87 @@ class Strategy:
         return tuple(dict.fromkeys((*self.host_devices, *self.replica_devices)))
 
     def create(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> Any:
-        """Create what ``sv.Variable(**kwargs)`` gives here, beside the ``colocated_with`` variable if there is one."""
+        """Create what ``sv.Variable(**kwargs)`` gives under this strategy.
+
+        A variable that is colocated with another is created beside that.
+
+        Parameters
+        ----------
+        next_creator : callable
+            The creator of a plain variable.
+        kwargs : dict
+            The arguments of ``sv.Variable``.
+        scope : Scope
+            The strategy's scope that is open.
+
+        Returns
+        -------
+        Variable, ShardedVariable or MirroredVariable
+            The variable.
+        """
         if kwargs.get("colocated_with") is not None:
             return create_beside(next_creator, kwargs)
         return self.create_free(next_creator, kwargs, scope)
 
     def create_free(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: Scope) -> Any:
-        """Create a variable that is not colocated with another."""
+        """Create a variable that is not colocated with another.
+
+        Parameters
+        ----------
+        next_creator : callable
+            The creator of a plain variable.
+        kwargs : dict
+            The arguments of ``sv.Variable``.
+        scope : Scope
+            The strategy's scope that is open.
+
+        Returns
+        -------
+        Variable, ShardedVariable or MirroredVariable
+            The variable.
+        """
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """Return plain data, from which ``from_config`` makes an equal strategy."""
+        """Return plain data, from which ``from_config`` makes an equal strategy.
+
+        Returns
+        -------
+        dict
+            The arguments of the constructor.
+        """
         raise NotImplementedError
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Create a strategy from a config, which may have been changed since ``get_config``."""
+        """Create a strategy from a config, which may have been changed since ``get_config``.
+
+        Parameters
+        ----------
+        config : dict
+            The arguments of the constructor.
+
+        Returns
+        -------
+        Strategy
+            A new strategy.
+
+        Raises
+        ------
+        ArgumentError
+            If the class does not take an entry of `config`.
+        """
         raise NotImplementedError
 
     @contextmanager
     def scope(self) -> Iterator[Self]:
-        """Create variables by this strategy inside the ``with`` block."""
+        """Create variables by this strategy inside the ``with`` block.
+
+        Yields
+        ------
+        Strategy
+            The strategy itself.
+        """
         with self._scope_to_enter().enter():
             yield self
 
@@ -88,12 +148,31 @@ class Strategy:
     def variable_partitioning_scope(
         self, partitioner: AnyPartitioner | None, partition_devices: Sequence[Device | str] | None = None
     ) -> Iterator[Self]:
-        """Cut the variables created inside by this partitioner; inside ``scope()`` or without it.
+        """Cut the variables created inside by a partitioner; inside ``scope()`` or without it.
 
         R-PARTSCOPE-1 (RFC 000): "Per-layer partitioner overwrites strategy-level partitioner." R-PARTSCOPE-2:
         partition_devices is "A list of devices to partition the variable on. Set to the host devices if the desire is
         to place the variables on host, set to replica (accelerator) devices if the desire is to place the variables on
-        replicas. Defaults to replica devices." They are ``host_devices``, ``replica_devices``, or some of their names.
+        replicas. Defaults to replica devices."
+
+        Parameters
+        ----------
+        partitioner : callable or None
+            ``partitioner(shape, dtype)`` returns the number of parts along each axis; None cuts nothing.
+        partition_devices : sequence of Device or str, optional
+            The strategy's ``host_devices``, ``replica_devices``, or some of their names.
+
+        Yields
+        ------
+        Strategy
+            The strategy itself.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If `partitioner` is not callable, or `partition_devices` are not devices.
+        ArgumentError
+            If the strategy does not have a device of a name.
         """
         devices = None if partition_devices is None else check_devices(partition_devices, self.devices)
         partitioning = Partitioning(check_partitioner(partitioner), devices)
@@ -102,7 +181,23 @@ class Strategy:
 
     @contextmanager
     def hint_scope(self, hints: Hints) -> Iterator[Self]:
-        """Follow these hints for the variables created inside."""
+        """Follow hints for the variables created inside.
+
+        Parameters
+        ----------
+        hints : Hints
+            The hints, which override those of an outer scope.
+
+        Yields
+        ------
+        Strategy
+            The strategy itself.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If `hints` are other objects.
+        """
         if not isinstance(hints, Hints):
             raise ArgumentTypeError(f"Invalid hints {hints!r}.", "Give sv.strategies.Hints(...).")
         scope = self._scope_to_enter()
@@ -119,11 +214,36 @@ class Strategy:
         initializer: Any = None,
         trainable: bool | None = None,
     ) -> VariableInterface:
-        """Create a sharded variable: one shard without a partitioner or partitions, zeros without an initializer.
+        """Create a sharded variable.
 
         R-CREATESHARDED-1 (RFC 002): "Returns a ShardedVariable, sharded by the partitioner from its constructor or
         partitions." R-CREATESHARDED-2: "If this is given, override the partitioner from the constructor." A strategy
         that mirrors "Returns a Mirrored ShardedVariable": all shards on each replica.
+
+        Parameters
+        ----------
+        name : str or None
+            The name.
+        shape : sequence of int
+            The shape.
+        dtype : dtype_like
+            The dtype.
+        partitions : sequence of int or PartitionSpec, optional
+            The number of parts along each axis; by default the partitioner answers, and without one there is one shard.
+        initializer : callable, optional
+            The initial value; by default zeros.
+        trainable : bool, optional
+            True if optimizers may change the variable, the default.
+
+        Returns
+        -------
+        ShardedVariable or MirroredVariable
+            The variable.
+
+        Raises
+        ------
+        ArgumentError
+            If the variable is a scalar, or `partitions` does not fit the shape.
         """
         # Partitions given here come first, then those of a partitioning scope, then the strategy's partitioner.
         scope = self._scope_to_enter()
@@ -137,7 +257,25 @@ class Strategy:
             )
 
     def run(self, function: Callable[..., Any], *args: Any) -> PerReplica:
-        """Call ``function`` on each replica, with that replica's part of arguments that are ``PerReplica``."""
+        """Call a function on each replica.
+
+        Parameters
+        ----------
+        function : callable
+            The function; inside it, the replica's device is the current one.
+        *args : any
+            Its arguments. Of ``PerReplica`` ones each replica gets its own value.
+
+        Returns
+        -------
+        PerReplica
+            The results, one for each replica.
+
+        Raises
+        ------
+        ArgumentError
+            If a ``PerReplica`` argument has another number of values than there are replicas.
+        """
         devices = self.replica_devices
         for arg in args:
             if isinstance(arg, PerReplica) and len(arg.values) != len(devices):
@@ -154,9 +292,26 @@ class Strategy:
         return PerReplica(results, devices)
 
     def reduce(self, aggregation: VariableAggregation | str, value: PerReplica) -> Any:
-        """Return one value of those of all replicas, on the current device; of lists, a list of such values.
+        """Return one value of those of all replicas, on the current device.
 
         The gradients that ``run`` gives become those of the whole batch, with ``"sum"`` where losses are sums.
+
+        Parameters
+        ----------
+        aggregation : VariableAggregation or str
+            "SUM", "MEAN" or "ONLY_FIRST_REPLICA".
+        value : PerReplica
+            The values, as ``run`` returns them.
+
+        Returns
+        -------
+        ndarray, IndexedSlices, list or None
+            The value; of lists, a list of such values; None where all replicas give None.
+
+        Raises
+        ------
+        ArgumentError
+            If `aggregation` is another text, or the replicas' values do not fit each other.
         """
         with operation_scope("reduce"):
             return _reduced(value, parse_mode(VariableAggregation, aggregation))

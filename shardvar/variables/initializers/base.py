@@ -86,6 +86,10 @@ class PartitionLike(Protocol):
 class Initializer(ABC):
     """A callable that returns the initial value of a variable, or of one part of it.
 
+    ``init(shape, dtype=None, partition=None, *, layout=None)`` returns a new array of the full shape, or with a
+    `partition`, a ``Region`` for example, of that part. A `layout` maps devices to partitions, and the answer maps them
+    to arrays. The default dtype is float32.
+
     Law: ``init(shape, dtype, partition=p)`` has the shape ``p.shape``.
     """
 
@@ -115,9 +119,32 @@ class Initializer(ABC):
         *,
         layout: Mapping[Any, PartitionLike] | None = None,
     ) -> Any:
-        """Return the value of ``partition``, by default of everything; with ``layout``, the values by device.
+        """Return the value of a partition, by default of everything; with a layout, the values by device.
 
-        ``shape`` is the full shape in every case. ``dtype`` is float32 by default.
+        Parameters
+        ----------
+        shape : sequence of int
+            The full shape, in every case.
+        dtype : dtype_like, optional
+            The dtype of the elements, by default float32.
+        partition : Region or InitialPart, optional
+            The part to make, an object with ``offset`` and ``shape``.
+        layout : mapping, optional
+            The partition of each device; instead of `partition`.
+
+        Returns
+        -------
+        ndarray or dict of ndarray
+            A new array of the partition's shape; with a `layout`, one for each of its keys.
+
+        Raises
+        ------
+        ArgumentError
+            If a partition and a layout are given, or these values have none of the dtype.
+        ArgumentTypeError
+            If `partition` has no offset and shape, or `shape` is not a sequence of integers.
+        LayoutError
+            If a partition reaches out of the shape.
         """
         # Check everything first: drawing a part of a large table takes a while.
         extents = read_shape(shape)
@@ -130,26 +157,85 @@ class Initializer(ABC):
 
     @abstractmethod
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """Return the elements of ``region`` of a tensor of this shape, in a new array, and compute only these."""
+        """Return the elements of a region of a tensor, and compute only these.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            The full shape.
+        dtype : numpy.dtype
+            The dtype, as ``read_dtype`` returns it.
+        region : Region
+            The region to make.
+
+        Returns
+        -------
+        ndarray
+            A new array of the region's shape.
+
+        Raises
+        ------
+        ArgumentError
+            If the initializer has no value of this shape or dtype.
+        """
 
     def joined(self) -> Self:
-        """Return an initializer whose parts, made by separate calls, belong to one value; itself if they do anyway."""
+        """Return an initializer whose parts, made by separate calls, belong to one value.
+
+        Returns
+        -------
+        Initializer
+            The initializer itself if its parts belong together anyway.
+        """
         return self
 
     def read_dtype(self, dtype: Any) -> np.dtype[Any]:
-        """Return the dtype to make; ``ArgumentError`` if these values have none of that dtype."""
+        """Return the dtype to make.
+
+        Parameters
+        ----------
+        dtype : dtype_like or None
+            The dtype that is asked for; None for the default.
+
+        Returns
+        -------
+        numpy.dtype
+            The dtype, by default float32.
+
+        Raises
+        ------
+        ArgumentError
+            If these values have none of that dtype.
+        """
         kind = np.dtype(np.float32) if dtype is None else as_dtype(dtype)
         if dtype_name(kind) == STRING:
             raise ArgumentError(f"{type(self).__name__} makes numbers, and strings were asked for.", "Give an array.")
         return kind
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments that make an equal initializer: plain data, except for arrays among them."""
+        """Return the arguments that make an equal initializer.
+
+        Returns
+        -------
+        dict
+            Plain data, except for arrays among them.
+        """
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Return the initializer of ``get_config``."""
+        """Return the initializer of a config.
+
+        Parameters
+        ----------
+        config : mapping
+            The arguments of the class, as ``get_config`` returns them.
+
+        Returns
+        -------
+        Initializer
+            An initializer equal to the one that gave the config.
+        """
         return cls(**config)
 
     def _parts(
@@ -201,9 +287,19 @@ class SeededInitializer(Initializer):
 
 
 def joined(initial_value: Any) -> Any:
-    """Return ``initial_value`` with its initializer bound to what its parts must have in common; looks inside partials.
+    """Return an initial value with its initializer bound to what its parts must have in common; looks inside partials.
 
     The creator of a sharded variable calls this once, and then asks the result for every part.
+
+    Parameters
+    ----------
+    initial_value : array_like or callable
+        The initial value of a variable.
+
+    Returns
+    -------
+    array_like or callable
+        ``initial_value`` itself unless it is an initializer, or a partial of one, whose parts need something in common.
     """
     if isinstance(initial_value, partial):
         return partial(joined(initial_value.func), *initial_value.args, **initial_value.keywords)

@@ -22,12 +22,13 @@ from shardvar.variables.values import as_dtype, as_value
 class Zeros(Initializer):
     """Zeros.
 
+    Examples
+    --------
     >>> Zeros()((5, 2), "int32", partition=Region((3, 0), (2, 2))).tolist()
     [[0, 0], [0, 0]]
     """
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """Return the part's zeros."""
         return np.zeros(region.shape, dtype)
 
 
@@ -36,7 +37,6 @@ class Ones(Initializer):
     """Ones."""
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """Return the part's ones."""
         return np.ones(region.shape, dtype)
 
 
@@ -44,21 +44,23 @@ class Ones(Initializer):
 class Constant(Initializer):
     """A number or a string everywhere, or an array of as many elements as the variable has.
 
-    Without a dtype it has the dtype of the value.
+    Parameters
+    ----------
+    value : array_like, default 0
+        The number, the string or the array; an array is read in C order. Without a dtype, the variable has its dtype.
 
+    Examples
+    --------
     >>> Constant([1, 2, 3, 4])((2, 2), "float32", partition=Region((1, 0), (1, 2))).tolist()
     [[3.0, 4.0]]
     """
 
     value: Any = 0
-    """The number, the string or the array; an array is read in C order."""
 
     def read_dtype(self, dtype: Any) -> np.dtype[Any]:
-        """Return the dtype that is asked for, or the value's."""
         return as_value(self.value).dtype if dtype is None else as_dtype(dtype)
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """Return the part's elements."""
         # One element for each of the variable's is cut like the variable. A single one is repeated; where the variable
         # has one element too, both mean the same.
         value, whole = as_value(self.value), Region.whole(shape)
@@ -76,17 +78,22 @@ class Constant(Initializer):
 
 @dataclass(frozen=True, slots=True)
 class Identity(Initializer):
-    """A matrix of zeros with ``gain`` on its diagonal, square or not.
+    """A matrix of zeros with a number on its diagonal, square or not.
 
+    Parameters
+    ----------
+    gain : float, default 1.0
+        The number on the diagonal.
+
+    Examples
+    --------
     >>> Identity()((3, 3), partition=Region((1, 0), (2, 3))).tolist()
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
 
     gain: float = 1.0
-    """The number on the diagonal."""
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """Return the part's rows and columns."""
         if len(shape) != 2:
             raise ArgumentError(f"An identity matrix of shape {shape} was asked for.", "Give a shape of two axes.")
         values = np.zeros(region.shape, dtype)
@@ -107,8 +114,22 @@ _DEVIATION_OF_TRUNCATED = 0.87962566103423978
 
 @dataclass(frozen=True, slots=True)
 class RandomUniform(SeededInitializer):
-    """Values in [minval, maxval), of floating-point or integer dtypes.
+    """Values of a uniform distribution, of floating-point or integer dtypes.
 
+    Parameters
+    ----------
+    minval : float, default -0.05
+        The lower limit.
+    maxval : float, default 0.05
+        The upper limit, which is outside the range.
+    seed : int, optional
+        Determines the values; without a seed every call draws others.
+    seed_mode : {"rfc", "global"}, default "rfc"
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
+        element of the full value the same number in any partition.
+
+    Examples
+    --------
     >>> halves = (Region((0,), (3,)), Region((3,), (3,)))
     >>> init = RandomUniform(0, 10, seed=4, seed_mode="global")
     >>> [int(x) for half in halves for x in init([6], "int32", half)] == init([6], "int32").tolist()
@@ -116,52 +137,63 @@ class RandomUniform(SeededInitializer):
     """
 
     minval: float = -0.05
-    """The lower limit."""
     maxval: float = 0.05
-    """The upper limit, which is outside the range."""
     seed: int | None = None
-    """Determines the values; without a seed every call draws others."""
     seed_mode: SeedMode = "rfc"
-    """The meaning of the seed for a part: "rfc" or "global"."""
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """Return the part's values."""
         return self.draw("uniform", (self.minval, self.maxval), shape, dtype, region)
 
 
 @dataclass(frozen=True, slots=True)
 class RandomNormal(SeededInitializer):
-    """Normal values."""
+    """Normal values.
+
+    Parameters
+    ----------
+    mean : float, default 0.0
+        The mean.
+    stddev : float, default 0.05
+        The standard deviation.
+    seed : int, optional
+        Determines the values; without a seed every call draws others.
+    seed_mode : {"rfc", "global"}, default "rfc"
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
+        element of the full value the same number in any partition.
+    """
 
     mean: float = 0.0
-    """The mean."""
     stddev: float = 0.05
-    """The standard deviation."""
     seed: int | None = None
-    """Determines the values; without a seed every call draws others."""
     seed_mode: SeedMode = "rfc"
-    """The meaning of the seed for a part: "rfc" or "global"."""
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """Return the part's values."""
         return self.draw("normal", (self.mean, self.stddev), shape, dtype, region)
 
 
 @dataclass(frozen=True, slots=True)
 class TruncatedNormal(SeededInitializer):
-    """Normal values within two standard deviations of the mean."""
+    """Normal values within two standard deviations of the mean.
+
+    Parameters
+    ----------
+    mean : float, default 0.0
+        The mean.
+    stddev : float, default 0.05
+        The standard deviation before values beyond the limit are drawn again.
+    seed : int, optional
+        Determines the values; without a seed every call draws others.
+    seed_mode : {"rfc", "global"}, default "rfc"
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
+        element of the full value the same number in any partition.
+    """
 
     mean: float = 0.0
-    """The mean."""
     stddev: float = 0.05
-    """The standard deviation before values beyond the limit are drawn again."""
     seed: int | None = None
-    """Determines the values; without a seed every call draws others."""
     seed_mode: SeedMode = "rfc"
-    """The meaning of the seed for a part: "rfc" or "global"."""
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """Return the part's values."""
         return self.draw("truncated_normal", (self.mean, self.stddev), shape, dtype, region)
 
 
@@ -174,11 +206,20 @@ class ScaledInitializer(SeededInitializer):
     __slots__ = ()
 
     def law(self) -> tuple[float, str, str]:
-        """Return scale, mode and distribution."""
+        """Return the law of the variance.
+
+        Returns
+        -------
+        scale : float
+            The variance times the fan.
+        mode : str
+            The fan: "fan_in", "fan_out" or "fan_avg".
+        distribution : str
+            The distribution.
+        """
         raise NotImplementedError
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """Return the part's values."""
         scale, mode, distribution = self.law()
         # R-INIT-6 (RFC 000): "shape is the full combined shape". Example: a part [0:2, 0:3] of a kernel (4, 3) has the
         # fans 4 and 3 of the kernel, not 2 and 3. With scale 1 and fan_avg the variance is 1 / 3.5.
@@ -196,18 +237,33 @@ class ScaledInitializer(SeededInitializer):
 
 @dataclass(frozen=True, slots=True)
 class VarianceScaling(ScaledInitializer):
-    """Values whose variance is ``scale`` divided by the fan that ``mode`` names."""
+    """Values whose variance is a scale divided by a fan of the FULL shape, whatever the part.
+
+    Parameters
+    ----------
+    scale : float, default 1.0
+        The variance of a sum of ``fan`` products with inputs of variance 1; positive.
+    mode : {"fan_in", "fan_out", "fan_avg"}, default "fan_in"
+        The fan: the inputs, the outputs, or their mean.
+    distribution : {"truncated_normal", "normal", "untruncated_normal", "uniform"}, default "truncated_normal"
+        The distribution; "normal" is the truncated one.
+    seed : int, optional
+        Determines the values; without a seed every call draws others.
+    seed_mode : {"rfc", "global"}, default "rfc"
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
+        element of the full value the same number in any partition.
+
+    Raises
+    ------
+    ArgumentError
+        If `scale` is not positive, or `mode` or `distribution` is another text.
+    """
 
     scale: float = 1.0
-    """The variance of a sum of ``fan`` products with inputs of variance 1; positive."""
     mode: FanMode = "fan_in"
-    """``"fan_in"``, ``"fan_out"`` or ``"fan_avg"``, their mean."""
     distribution: str = "truncated_normal"
-    """``"uniform"``, ``"truncated_normal"`` (or ``"normal"``), ``"untruncated_normal"``."""
     seed: int | None = None
-    """Determines the values; without a seed every call draws others."""
     seed_mode: SeedMode = "rfc"
-    """The meaning of the seed for a part: "rfc" or "global"."""
 
     def __post_init__(self) -> None:
         SeededInitializer.__post_init__(self)
@@ -221,71 +277,125 @@ class VarianceScaling(ScaledInitializer):
             )
 
     def law(self) -> tuple[float, str, str]:
-        """Return the scale, the mode and the distribution."""
         return self.scale, self.mode, self.distribution.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class NamedScaling(ScaledInitializer):
-    """A law of variance that has a name."""
+    """A law of variance that has a name.
+
+    Parameters
+    ----------
+    seed : int, optional
+        Determines the values; without a seed every call draws others.
+    seed_mode : {"rfc", "global"}, default "rfc"
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
+        element of the full value the same number in any partition.
+    """
 
     seed: int | None = None
-    """Determines the values; without a seed every call draws others."""
     seed_mode: SeedMode = "rfc"
-    """The meaning of the seed for a part: "rfc" or "global"."""
 
 
 @dataclass(frozen=True, slots=True)
 class GlorotUniform(NamedScaling):
-    """Glorot and Bengio, 2010: uniform, variance 2 / (fan_in + fan_out)."""
+    """Glorot and Bengio, 2010: uniform, variance 2 / (fan_in + fan_out).
+
+    Parameters
+    ----------
+    seed : int, optional
+        Determines the values; without a seed every call draws others.
+    seed_mode : {"rfc", "global"}, default "rfc"
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
+        element of the full value the same number in any partition.
+    """
 
     def law(self) -> tuple[float, str, str]:
-        """Return the scale, the mode and the distribution."""
         return 1.0, "fan_avg", "uniform"
 
 
 @dataclass(frozen=True, slots=True)
 class GlorotNormal(NamedScaling):
-    """Glorot and Bengio, 2010: truncated normal, variance 2 / (fan_in + fan_out)."""
+    """Glorot and Bengio, 2010: truncated normal, variance 2 / (fan_in + fan_out).
+
+    Parameters
+    ----------
+    seed : int, optional
+        Determines the values; without a seed every call draws others.
+    seed_mode : {"rfc", "global"}, default "rfc"
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
+        element of the full value the same number in any partition.
+    """
 
     def law(self) -> tuple[float, str, str]:
-        """Return the scale, the mode and the distribution."""
         return 1.0, "fan_avg", "truncated_normal"
 
 
 @dataclass(frozen=True, slots=True)
 class HeUniform(NamedScaling):
-    """He et al., 2015: uniform, variance 2 / fan_in."""
+    """He et al., 2015: uniform, variance 2 / fan_in.
+
+    Parameters
+    ----------
+    seed : int, optional
+        Determines the values; without a seed every call draws others.
+    seed_mode : {"rfc", "global"}, default "rfc"
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
+        element of the full value the same number in any partition.
+    """
 
     def law(self) -> tuple[float, str, str]:
-        """Return the scale, the mode and the distribution."""
         return 2.0, "fan_in", "uniform"
 
 
 @dataclass(frozen=True, slots=True)
 class HeNormal(NamedScaling):
-    """He et al., 2015: truncated normal, variance 2 / fan_in."""
+    """He et al., 2015: truncated normal, variance 2 / fan_in.
+
+    Parameters
+    ----------
+    seed : int, optional
+        Determines the values; without a seed every call draws others.
+    seed_mode : {"rfc", "global"}, default "rfc"
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
+        element of the full value the same number in any partition.
+    """
 
     def law(self) -> tuple[float, str, str]:
-        """Return the scale, the mode and the distribution."""
         return 2.0, "fan_in", "truncated_normal"
 
 
 @dataclass(frozen=True, slots=True)
 class LecunUniform(NamedScaling):
-    """LeCun et al., 1998: uniform, variance 1 / fan_in."""
+    """LeCun et al., 1998: uniform, variance 1 / fan_in.
+
+    Parameters
+    ----------
+    seed : int, optional
+        Determines the values; without a seed every call draws others.
+    seed_mode : {"rfc", "global"}, default "rfc"
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
+        element of the full value the same number in any partition.
+    """
 
     def law(self) -> tuple[float, str, str]:
-        """Return the scale, the mode and the distribution."""
         return 1.0, "fan_in", "uniform"
 
 
 @dataclass(frozen=True, slots=True)
 class LecunNormal(NamedScaling):
-    """LeCun et al., 1998: truncated normal, variance 1 / fan_in."""
+    """LeCun et al., 1998: truncated normal, variance 1 / fan_in.
+
+    Parameters
+    ----------
+    seed : int, optional
+        Determines the values; without a seed every call draws others.
+    seed_mode : {"rfc", "global"}, default "rfc"
+        The meaning of the seed for a part: "rfc" draws each part from the seed plus its first row, "global" gives each
+        element of the full value the same number in any partition.
+    """
 
     def law(self) -> tuple[float, str, str]:
-        """Return the scale, the mode and the distribution."""
         return 1.0, "fan_in", "truncated_normal"
 
 
@@ -306,20 +416,25 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
 class Orthogonal(SeededInitializer):
     """The factor Q of a normal matrix, with the signs that make R's diagonal positive.
 
-    All axes but the last are rows. Rows or columns, whichever are fewer, are orthonormal, times ``gain``.
-    A part of Q cannot be computed alone: every call makes the WHOLE matrix, in float64, and returns its part. Parts
-    belong to one matrix, so all of them use the same seed. Without a seed a part is refused; ``joined`` draws one.
+    All axes but the last are rows. Rows or columns, whichever are fewer, are orthonormal, times `gain`. A part of Q
+    cannot be computed alone: every call makes the WHOLE matrix, in float64, and returns its part. Parts belong to one
+    matrix, so all of them use the same seed. Without a seed a part is refused; ``joined`` draws one.
+
+    Parameters
+    ----------
+    gain : float, default 1.0
+        The length of each row or column.
+    seed : int, optional
+        Determines the matrix; without a seed every call draws another.
+    seed_mode : {"rfc", "global"}, default "rfc"
+        The stream from which the normal matrix is drawn.
     """
 
     gain: float = 1.0
-    """The length of each row or column."""
     seed: int | None = None
-    """Determines the matrix; without a seed every call draws another."""
     seed_mode: SeedMode = "rfc"
-    """The stream from which the normal matrix is drawn: "rfc" or "global"."""
 
     def part(self, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region) -> Array:
-        """Return the part of the whole matrix."""
         kind = read_dtype(dtype, FLOATS)
         if len(shape) < 2:
             raise ArgumentError(f"An orthogonal matrix of shape {shape} was asked for.", "Give two axes or more.")
@@ -339,5 +454,4 @@ class Orthogonal(SeededInitializer):
         return (self.gain * matrix.reshape(shape)[region.slices]).astype(kind)
 
     def joined(self) -> Self:
-        """Return an initializer of one matrix: with a seed drawn now, if it has none."""
         return self if self.seed is not None else replace(self, seed=fresh_seed())

@@ -56,6 +56,9 @@ _FOLDERS = (
     (r"(zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt|.*_optim_states\.pt", FileKind(
         "a DeepSpeed checkpoint, with files for each rank",
         "Name the file of one rank, or join them with the zero_to_fp32.py that DeepSpeed put beside the folder.")),
+    (r"consolidated\.0*[1-9]\d*\.pth", FileKind(
+        "a model of Llama in its original form, with a file for each rank of tensor parallelism",
+        "Name the file of one rank, or join them with transformers' convert_llama_weights_to_hf.py.")),
     (r"saved_model\.pb(txt)?", FileKind("a SavedModel without its folder variables", "Copy the whole folder.", True)),
     (r"model_index\.json", FileKind("a pipeline of diffusers without its weights", "Copy its subfolders too.", True)),
     (r"events\.out\.tfevents\..*", FileKind(

@@ -2,6 +2,12 @@
 
     path --split--> directory, name --formats_of--> formats to ask --locate--> locations
 
+A folder of a training run holds files of several kinds, and only some are what a person means by its path:
+
+    checkpoints     a folder means them, all of them
+    side files      of torch.save, Keras, GGUF and NumPy: only where there are no checkpoints
+    companions      the state of a run, such as optimizer.pt: only where there is nothing else, in folders below either
+
 ``find_checkpoint`` serves verbs that read: one location, or an error that lists several, names the nearest one, or says
 what is there instead (``foreign``). ``find_below`` also looks into the folders of a folder without a checkpoint.
 ``find_target`` serves verbs that write: the location is new or is replaced. Only formats whose files may be in the
@@ -21,6 +27,7 @@ from shardvar.formats.table import (
     format_named,
     format_of_name,
     formats_of,
+    is_companion,
     is_side,
     name_of_target,
     names_of_target,
@@ -98,7 +105,8 @@ def _locate(storage: Storage, name: str) -> list[Location]:
             sides.append(form)
         else:
             found += [_location(form, storage, each) for each in form.locate(storage, name)]
-    found = found or [_location(form, storage, each) for form in sides for each in form.locate(storage, name)]
+    beside = [] if found else [_location(form, storage, each) for form in sides for each in form.locate(storage, name)]
+    found = found or [each for each in beside if not is_companion(each.name)] or beside
     # The ending is believed: another format may know the same file by its bytes, and yields, unless it has an index.
     own = next((each for each in found if each.name == name and each.format.name == format_of_name(name)), None)
     return [each for each in found if own in (None, each) or each.name != name or _has_index(each)]
@@ -123,8 +131,8 @@ def _has_index(found: Location) -> bool:
 def find_below(path: Path) -> list[Location]:
     """Return the checkpoints that a path may mean; those below a folder that has none itself, in natural order.
 
-    A folder of steps has its checkpoints one or two folders down, a pipeline in a folder for each component. A folder
-    is not searched if a checkpoint is in it. ``AmbiguousPath`` if there are too many folders.
+    A folder of steps has its checkpoints one or two folders down, a pipeline in a folder for each component. Folders
+    within a folder that has a checkpoint are not searched. ``AmbiguousPath`` if there are too many folders.
     """
     storage, name = split_place(path)
     return _found_below(path, storage, _found_at(storage, name), name)
@@ -132,7 +140,7 @@ def find_below(path: Path) -> list[Location]:
 
 def _found_below(path: Path, storage: Storage, found: list[Location], name: str) -> list[Location]:
     """The checkpoints ``found`` in a directory, otherwise those of the folders below it, in natural order."""
-    if not found and not name:
+    if not name and all(is_companion(each.name) for each in found):
         level, left = [storage], _MAX_FOLDERS
         for _ in range(_DEPTH):
             level = [folder for each in level for folder in _folders_in(each)]
@@ -142,7 +150,8 @@ def _found_below(path: Path, storage: Storage, found: list[Location], name: str)
                 raise AmbiguousPath(cause, "Give the path of a folder nearer to the checkpoint.")
             here = [(folder, _found_at(folder, "")) for folder in level]
             found += [location for _, locations in here for location in locations]
-            level = [folder for folder, locations in here if not locations]
+            level = [folder for folder, locations in here if all(is_companion(each.name) for each in locations)]
+        found = [each for each in found if not is_companion(each.name)] or found
     return sorted(found, key=lambda each: natural_key(each.path)) if len(found) > 1 else found
 
 
@@ -171,7 +180,9 @@ def several(path: Path, found: Sequence[Location]) -> AmbiguousPath:
     cause = f"{os.fspath(path)} may mean {listed}{more}."
     if kind and not kind.is_lost:
         return AmbiguousPath(f"{cause} It is {kind.what}.", kind.remedy)
-    newest = ", or take the newest: --latest, sv.newest_checkpoint" if in_series(differing(below)) else ""
+    steps = differing(below)
+    is_one = steps.count(next(reversed(in_series(steps)), "")) == 1
+    newest = ", or take the newest: --latest, sv.newest_checkpoint" if is_one else ""
     return AmbiguousPath(cause, f"Give the path of one of them{newest}.")
 
 

@@ -2,7 +2,7 @@
 
 Names are of one series if they differ in their numbers alone, as ``epoch=1-step=20.ckpt`` and ``epoch=2-step=40.ckpt``
 do. The newest has the largest numbers, from left to right. Names without a number, such as ``best``, are of no series,
-nor are those of the parts of one checkpoint, such as ``mp_rank_01``.
+nor are those of the parts of one checkpoint, such as ``mp_rank_01`` and ``consolidated.01.pth``.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 # At most 18 digits, since ``int`` refuses texts of more than 4,300 digits, which a hostile key may hold.
 _NUMBER = re.compile("([0-9]{1,18})")
-_PART = re.compile("(rank|shard|part|worker|process|device|host|node)[-_.]?[0-9]", re.IGNORECASE)
+_PART = re.compile("(rank|shard|part|worker|process|device|host|node|consolidated)[-_.]?[0-9]", re.IGNORECASE)
 
 
 def natural_key(name: str) -> tuple[tuple[str, int], ...]:

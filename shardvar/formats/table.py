@@ -108,6 +108,12 @@ _OTHER_FILES = (
 )  # fmt: skip
 """Endings of files that no format writes, or that several programs mean differently."""
 
+_COMPANION = re.compile(
+    r"(data|dataloader|dl_state_dict|optimizer|(lr_)?scheduler|grad_scaler|scaler|sampler|rng_states?|recipe_state|"
+    r"train(er|ing)?_(args|state))([_-]\d+)*\.(pth?|bin)"
+)
+"""Names of files that hold the state of a run and no model: those of verl, Accelerate, transformers and torchtune."""
+
 
 def format_names() -> list[str]:
     """Return the names of all formats."""
@@ -188,6 +194,15 @@ def about_format(name: str) -> tuple[str, str]:
 def is_side(name: str) -> bool:
     """Return True if a directory means the checkpoints of a format only if it means no others."""
     return name in _BUILT_IN and _BUILT_IN[name].is_side
+
+
+def is_companion(name: str) -> bool:
+    """Return True if a file of torch.save has the name of what a trainer saves beside its model.
+
+    >>> is_companion("scheduler.bin"), is_companion("rng_state_3.pth"), is_companion("pytorch_model.bin")
+    (True, True, False)
+    """
+    return _COMPANION.fullmatch(name) is not None
 
 
 def format_of_name(name: str) -> str | None:

@@ -34,7 +34,10 @@ def test_names_are_sorted_as_their_numbers_are(numbers: list[int], pattern: str)
     assert sorted(names, key=natural_key) == expected == in_series([*names, "best"])
 
 
-@pytest.mark.parametrize("names", [["best", "last"], ["step-1", "epoch-1"], ["unet", "vae"], []])
+@pytest.mark.parametrize(
+    "names",
+    [["best", "last"], ["step-1", "epoch-1"], ["unet", "vae"], [], ["consolidated.00.pth", "consolidated.01.pth"]],
+)
 def test_names_of_no_series_and_of_several_have_no_newest(names: list[str]) -> None:
     assert in_series(names) == []
 
@@ -131,6 +134,19 @@ def test_a_checkpoint_in_a_folder_hides_those_below_it(tmp_path: Path) -> None:
     save_steps(tmp_path, "checkpoint-{}/model.npz")
     sv.save(tmp_path / "model.npz", {"step": np.array(7)})
     assert int(sv.load(tmp_path)["step"]) == 7 == newest_step(tmp_path)
+
+
+@pytest.mark.parametrize("companion", ["data.pt", "scheduler.bin", "rng_state_0.pth", "optimizer.pt", "sampler_1.bin"])
+def test_the_state_of_a_run_is_meant_only_where_there_is_nothing_else(companion: str, tmp_path: Path) -> None:
+    """It hides neither a model in the same folder nor checkpoints in folders below, as those of verl or Accelerate."""
+    sv.save(tmp_path / "run" / "step_9" / companion, {"step": np.array(9)}, format="pt")
+    assert newest_step(tmp_path / "run") == int(sv.load(tmp_path / "run" / "step_9")["step"]) == 9
+    for name in ("actor/model.npz", "critic/weights/model.pt"):
+        sv.save(tmp_path / "run" / "step_9" / name, {"step": np.array(3)})
+    found = [Path(each.path).relative_to(tmp_path).as_posix() for each in find_below(tmp_path / "run")]
+    assert found == ["run/step_9/actor/model.npz", "run/step_9/critic/weights/model.pt"]
+    sv.save(tmp_path / "run" / "step_9" / "model.pt", {"step": np.array(5)})
+    assert newest_step(tmp_path / "run" / "step_9") == 5
 
 
 def test_hidden_folders_links_and_deep_folders_are_not_searched(tmp_path: Path) -> None:

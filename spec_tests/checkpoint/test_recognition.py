@@ -9,6 +9,7 @@ import pytest
 import shardvar as sv
 from shardvar.checkpoint import foreign
 from shardvar.errors import (
+    AmbiguousPath,
     CheckpointNotFound,
     IncompleteCheckpoint,
     MalformedCheckpoint,
@@ -92,6 +93,15 @@ def test_the_ranks_of_megatron_and_deepspeed_are_not_taken_for_the_whole(tmp_pat
         (tmp_path / f"mp_rank_{rank:02}" / "model_optim_rng.pt").write_bytes(b"\x80\x02}.")
     raised = error_of(tmp_path)
     assert "a folder for each rank" in raised.cause and "convert" in str(raised.remedy)
+
+
+def test_the_ranks_of_llama_are_not_taken_for_steps(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"consolidated.0{rank}.pth").write_bytes(b"\x80\x02}.")
+    with pytest.raises(AmbiguousPath, match="Llama.* each rank"):
+        sv.load(tmp_path)
+    with pytest.raises(AmbiguousPath, match="Nothing tells which one is the newest"):
+        sv.newest_checkpoint(tmp_path)
 
 
 def test_there_is_no_checkpoint_where_nothing_is(tmp_path: Path) -> None:

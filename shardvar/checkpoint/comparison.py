@@ -54,7 +54,13 @@ class ValueDifference:
         return " and ".join(name for name, number in names if number)
 
     def to_json(self) -> dict[str, Any]:
-        """The difference as a JSON object with stable keys."""
+        """Return the difference as a JSON object with stable keys.
+
+        Returns
+        -------
+        dict
+            The difference.
+        """
         indexes = {name: _list(getattr(self, name)) for name in ("first", "max_absolute_at", "max_relative_at")}
         numbers = {"max_absolute": json_number(self.max_absolute), "max_relative": json_number(self.max_relative)}
         return asdict(self) | indexes | numbers | {"only": self.only}
@@ -98,7 +104,13 @@ class TensorDifference:
         return values.relative_norm if is_finite and values.relative_norm is not None else inf
 
     def to_json(self) -> dict[str, Any]:
-        """The difference as a JSON object with stable keys."""
+        """Return the difference as a JSON object with stable keys.
+
+        Returns
+        -------
+        dict
+            The difference.
+        """
         shapes = {"shape_a": list(self.shape_a), "shape_b": list(self.shape_b)}
         return (
             asdict(self)
@@ -148,7 +160,13 @@ class DiffReport:
         return not (self.only_in_a or self.only_in_b or self.differences or self.unreadable)
 
     def by_change(self) -> Self:
-        """The same report, the tensors that changed most first; of equal changes, those whose elements did."""
+        """Return the same report, the tensors that changed most first.
+
+        Returns
+        -------
+        DiffReport
+            The report in another order: by ``TensorDifference.change``, then by the largest relative distance.
+        """
 
         def order(each: TensorDifference) -> tuple[float, float]:
             return -each.change, -((each.values and each.values.max_relative) or 0.0)
@@ -156,7 +174,13 @@ class DiffReport:
         return replace(self, differences=tuple(sorted(self.differences, key=order)))
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object with stable keys."""
+        """Return the report as a JSON object with stable keys.
+
+        Returns
+        -------
+        dict
+            The report.
+        """
         return {
             "schema": SCHEMA,
             "equal": self.equal,

@@ -47,14 +47,57 @@ def diff(
 ) -> DiffReport:
     """Compare two checkpoints, tensor by tensor and element by element; formats, slices and files do not matter.
 
-    Elements are the same if their bits are; see ``compare_arrays`` for NaNs, zeros and other dtypes. With ``rtol`` or
-    ``atol``, those that are further apart differ, and with ``close`` those beyond the tolerances of their dtypes
-    (``checkpoint.tolerance``). ``rename`` gives keys of ``a`` the names that they have in ``b``, as in ``sv.reshard``;
-    ``filter`` and ``exclude`` are globs of these names. With ``ignore_dtype`` dtypes may differ. Every payload of the
-    tensors that both have with one shape is verified. A damaged tensor is listed as unreadable; the errors of
-    ``open_checkpoint`` are raised. ``progress`` is called with the payload bytes that were compared, of both. Workers
-    of ``executor`` compare the tensors. Memory: some blocks of 4 MiB.
+    Parameters
+    ----------
+    a : path_like
+        The first checkpoint.
+    b : path_like
+        The second checkpoint.
+    progress : callable, optional
+        Called with numbers of payload bytes as they are compared, of both checkpoints.
+    filter : str or iterable of str, optional
+        Globs of the names in ``b``, of which one must match; all tensors by default.
+    exclude : str or iterable of str, optional
+        Globs of the names in ``b``, of which none may match.
+    rename : mapping of str to str, optional
+        The names in ``b`` by the keys of ``a``, in the forms of ``sv.reshard``.
+    rtol : float, optional
+        The part of the magnitude in ``b`` that elements may be apart. 0 if only ``atol`` is given.
+    atol : float, optional
+        The distance that elements may be apart. 0 if only ``rtol`` is given.
+    close : bool, default False
+        Use the tolerances of the dtypes where ``rtol`` or ``atol`` is not given.
+    ignore_dtype : bool, default False
+        Allow that dtypes differ.
+    executor : concurrent.futures.Executor, optional
+        An executor whose workers compare the tensors.
 
+    Returns
+    -------
+    DiffReport
+        The report. A damaged tensor is listed as unreadable, and hides no other.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at one of the paths.
+    AmbiguousPath
+        If a path matches several checkpoints.
+    CheckpointError
+        If an index is damaged.
+    ArgumentError
+        If a tolerance is not a finite number >= 0, or a glob or a name matches nothing.
+
+    Notes
+    -----
+    Without a tolerance elements are the same if their bits are; see ``compare_arrays`` for NaNs, zeros and other
+    dtypes.
+    With one, they are the same if ``|a - b| <= atol + rtol * |b|``. Every payload of tensors that both have with one
+    shape
+    is verified. Memory: some blocks of 4 MiB.
+
+    Examples
+    --------
     >>> import numpy as np, tempfile, os
     >>> from shardvar.checkpoint.save import save
     >>> one, two = (os.path.join(tempfile.mkdtemp(), "model") for _ in range(2))

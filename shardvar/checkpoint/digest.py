@@ -77,7 +77,13 @@ class DigestReport:
         return None if self.unreadable else digest_of_all(self.tensors)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as values that JSON can hold."""
+        """Return the report as values that JSON can hold.
+
+        Returns
+        -------
+        dict
+            The report, with stable keys.
+        """
         return {
             "schema": SCHEMA,
             "path": self.path,
@@ -91,10 +97,35 @@ class DigestReport:
 def digest(path: Path, progress: Progress = lambda _nbytes: None, *, executor: Executor | None = None) -> DigestReport:
     """Return the digests of a checkpoint's tensors, which no format, slicing or number of files changes.
 
-    A tensor that cannot be read has no digest and is listed with its error; the errors of ``open_checkpoint`` are
-    raised. ``progress`` is called with the payload bytes that were read. With ``executor`` its workers read and hash,
-    some tensors a task. Memory: some blocks of 4 MiB, whatever the size of a tensor, and the largest string tensor.
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint.
+    progress : callable, optional
+        Called with numbers of payload bytes as they are read.
+    executor : concurrent.futures.Executor, optional
+        An executor whose workers read and hash, some tensors a task.
 
+    Returns
+    -------
+    DigestReport
+        The digests. A tensor that cannot be read has no digest and is listed with its error.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at ``path``.
+    AmbiguousPath
+        If ``path`` matches several checkpoints.
+    CheckpointError
+        If the index is damaged.
+
+    Notes
+    -----
+    Memory: some blocks of 4 MiB, whatever the size of a tensor, and the largest string tensor.
+
+    Examples
+    --------
     >>> import numpy as np, tempfile, os
     >>> from shardvar.checkpoint.save import save
     >>> one, two = (os.path.join(tempfile.mkdtemp(), name) for name in ("model", "model.npz"))
@@ -157,8 +188,22 @@ def _report(reader: Reader, tensors: Mapping[str, str], failed: Mapping[str, Rea
 
 
 def digest_array(key: str, array: Array) -> str:
-    """Return the digest of one tensor that is in memory: little-endian, of any layout; strings as arrays of ``bytes``.
+    """Return the digest of one tensor that is in memory.
 
+    Parameters
+    ----------
+    key : str
+        The name of the tensor, which is part of the digest.
+    array : ndarray
+        The values: little-endian, of any strides; strings as object arrays of ``bytes``.
+
+    Returns
+    -------
+    str
+        The digest, 64 hexadecimal digits.
+
+    Examples
+    --------
     >>> digest_array("step", np.array(7, np.int64))[:16]
     '828d88b1e88f6847'
     """

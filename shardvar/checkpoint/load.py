@@ -33,22 +33,21 @@ def load(
     verify: str = "auto",
     dequantize: bool = False,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the tensors of a checkpoint as arrays.
+    """Return the tensors of a checkpoint as arrays. Every payload is read, and its checksum compared.
 
     Parameters
     ----------
     path : path_like
-        The checkpoint: a prefix, an index, a folder, one of its files, or a URL.
-    keys : iterable of str, optional
-        The keys of the tensors to read. All tensors by default.
+        The checkpoint: a prefix, an index file, a folder, one of the data files, or a URL of one of these.
+    keys : str or iterable of str, optional
+        The keys of the tensors to read; all by default.
     mmap : bool, default False
-        Return read-only views of the file for tensors that are contiguous in one file. Views are not verified; call
+        Return read-only views of the files for tensors that are contiguous in one. Views are not verified; call
         ``sv.verify`` for that. Strings, bools, and tensors in slices that do not follow each other are read as usual.
     verify : {'auto', 'full'}, default 'auto'
-        The payloads whose checksums are compared, as in ``Reader.read``. The two are equal here: whole tensors are
-        always verified.
+        As in ``Reader.read``. Both are the same here, since whole tensors are read.
     dequantize : bool, default False
-        Return the numbers that quantised blocks (GGUF) stand for, as float32. By default blocks are bytes.
+        Convert quantised blocks (GGUF) to float32. By default they are arrays of bytes.
 
     Returns
     -------
@@ -59,6 +58,18 @@ def load(
     ------
     CheckpointNotFound
         If there is no checkpoint at ``path``.
+    AmbiguousPath
+        If ``path`` matches several checkpoints.
+    UnknownKey
+        If the checkpoint has no tensor of a name in ``keys``.
+    CorruptCheckpoint
+        If a checksum disagrees with the bytes that it covers.
+    IncompleteCheckpoint
+        If a region of a tensor or a file is missing.
+    CheckpointError
+        If the checkpoint is malformed or invalid in another way.
+    UnsupportedError
+        If NumPy has no dtype for the values of a tensor.
 
     Examples
     --------

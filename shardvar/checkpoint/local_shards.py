@@ -23,9 +23,22 @@ from shardvar.planning.slices import SliceTable, TensorTable, pad
 class LocalShard:
     """A region of a tensor that this process holds, with its values.
 
-    ``array`` is whatever ``sv.save`` takes as an array, ``offset`` the first index of the region along each axis of the
-    whole tensor, and ``full_shape`` the shape of the whole tensor. ``LayoutError`` if the region reaches out of it.
+    Parameters
+    ----------
+    array : array_like
+        The values of the region: whatever ``sv.save`` takes.
+    offset : iterable of int
+        The first index of the region along each axis of the whole tensor.
+    full_shape : iterable of int
+        The shape of the whole tensor.
 
+    Raises
+    ------
+    LayoutError
+        If the region reaches out of the whole tensor.
+
+    Examples
+    --------
     >>> shard = LocalShard(np.ones((5, 4), np.float32), offset=(8, 0), full_shape=(13, 4))
     >>> str(shard.region)
     '[8:13, 0:4]'

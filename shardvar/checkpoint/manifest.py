@@ -126,7 +126,25 @@ def _key(text: str) -> str | None:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return the manifest in a file."""
+    """Return the manifest in a file.
+
+    Parameters
+    ----------
+    path : path_like
+        The file.
+
+    Returns
+    -------
+    Manifest
+        The digests that it holds.
+
+    Raises
+    ------
+    MalformedCheckpoint
+        If the file is not a manifest, or not a whole one.
+    MissingFile
+        If there is no such file.
+    """
     storage, name = split_place(path)
     file = storage.open(name)
     try:
@@ -143,10 +161,28 @@ def manifest_beside(found: Location) -> Manifest | None:
 
 
 def write_manifest(report: DigestReport, force: bool = False) -> str:
-    """Write the digests of a report beside its checkpoint, with those of its files, and return the path.
+    """Write the digests of a report beside its checkpoint, with those of its files.
 
-    ``TargetExists`` if another manifest is there, unless ``force`` replaces it: the digests of a checkpoint that was
-    damaged since would hide the damage. ``CorruptCheckpoint`` if a tensor could not be read.
+    Parameters
+    ----------
+    report : DigestReport
+        The digests of the checkpoint, by ``digest``.
+    force : bool, default False
+        Replace another manifest.
+
+    Returns
+    -------
+    str
+        The path of the manifest.
+
+    Raises
+    ------
+    TargetExists
+        If a manifest is there and ``force`` is not set: the digests of a checkpoint that was damaged since would
+        hide the
+        damage.
+    CorruptCheckpoint
+        If a tensor could not be read.
     """
     for each in report.unreadable:
         raise CorruptCheckpoint(f"{each.key!r} has no digest: {each.message}", "Take a checkpoint that is whole.")
@@ -190,10 +226,24 @@ def _digest_file(storage: Storage, name: str) -> str:
 
 
 def differences(manifest: Manifest, report: DigestReport) -> dict[str, Damage]:
-    """Return by key what the manifest and the digests of a checkpoint do not agree on.
+    """Return the tensors on which a manifest and the digests of a checkpoint disagree.
 
-    Tensors that cannot be read are not among them: their errors are known. ``CorruptCheckpoint`` if the two have no key
-    in common, since they are of different checkpoints then.
+    Parameters
+    ----------
+    manifest : Manifest
+        The digests as they were.
+    report : DigestReport
+        The digests as they are.
+
+    Returns
+    -------
+    dict of str to Damage
+        The differences by key. Tensors that cannot be read are not among them: their errors are known.
+
+    Raises
+    ------
+    CorruptCheckpoint
+        If the two have no key in common, since they are of different checkpoints then.
     """
     unreadable = {each.key for each in report.unreadable}
     there = unreadable.union(report.tensors)

@@ -41,12 +41,34 @@ class Candidate:
 
 
 def newest_checkpoint(path: Path) -> str:
-    """Return the path of the newest checkpoint that a folder holds, or of the only one that a path means.
+    """Return the path of the newest checkpoint in a folder.
 
     The state file ``checkpoint`` decides, or Megatron's or DeepSpeed's; without one, the numbers in the names do, such
-    as ``step-1000``. Checkpoints that were not finished are passed over. ``AmbiguousPath`` if nothing tells which is
-    the newest; else the errors of ``open_checkpoint``. (``latest_checkpoint`` asks the state file alone.)
+    as ``step-1000``. Checkpoints that were not finished are passed over.
 
+    Parameters
+    ----------
+    path : path_like
+        The folder, or any path that means one checkpoint.
+
+    Returns
+    -------
+    str
+        The path of the newest checkpoint, or of the only one.
+
+    Raises
+    ------
+    AmbiguousPath
+        If nothing tells which checkpoint is the newest.
+    CheckpointNotFound
+        If there is no checkpoint.
+
+    See Also
+    --------
+    latest_checkpoint : Asks the state file alone.
+
+    Examples
+    --------
     >>> import shardvar as sv, tempfile
     >>> folder = tempfile.mkdtemp()
     >>> for step in (9, 10):

@@ -100,7 +100,13 @@ class Reader:
         return find()
 
     def entries(self) -> EntryTable:
-        """All entries as one table; kept."""
+        """Return all entries as one table, which is kept.
+
+        Returns
+        -------
+        EntryTable
+            The slices of all tensors, with the place and the checksum of each.
+        """
         if self._table is None:
             self._table = concatenate_entries(list(self.index.scan()))
         return self._table
@@ -113,7 +119,13 @@ class Reader:
         return self._faults
 
     def keys(self) -> list[str]:
-        """The names of all tensors, in the order of the index; those that cannot be read included."""
+        """Return the names of all tensors, those that cannot be read included.
+
+        Returns
+        -------
+        list of str
+            The names in the order of the index.
+        """
         return list(self._names())
 
     def _names(self) -> dict[str, None]:
@@ -137,11 +149,35 @@ class Reader:
         return LazyTensor(self, key, tensors.dtype(0), tensors.shape(0))
 
     def read(self, key: str, region: Any = None, verify: str = "auto") -> npt.NDArray[Any]:
-        """Return a tensor, or the part that a ``Region`` or a NumPy basic index selects, as a fresh array.
+        """Return a tensor, or a part of it, as a fresh array. Only the bytes that the part needs are read.
 
-        Reads the bytes that the part needs. Their checksums are compared where the format has checksums of runs; where
-        it has one of the whole, ``verify="full"`` reads the whole and ``"auto"`` notes the part in ``unverified``.
-        ``UnknownKey``, ``OutOfRange``, or the key's fault.
+        Parameters
+        ----------
+        key : str
+            The name of the tensor.
+        region : Region or index, optional
+            The part to read: a ``Region``, or a basic index of NumPy such as ``np.s_[3:7, 0]``. The whole tensor by
+            default.
+        verify : {'auto', 'full'}, default 'auto'
+            With ``'full'``, read the whole tensor if the format has a checksum of the whole alone. With ``'auto'``,
+            read the
+            part, and note it in ``unverified``. Checksums of runs are compared in both.
+
+        Returns
+        -------
+        ndarray
+            The values.
+
+        Raises
+        ------
+        UnknownKey
+            If the checkpoint has no such tensor.
+        OutOfRange
+            If the region reaches out of the tensor.
+        CheckpointError
+            If the tensor is damaged or incomplete.
+        ArgumentError
+            If ``verify`` has another value.
         """
         if verify not in VERIFY:
             raise ArgumentError(f"verify={verify!r} is not a way to verify.", "Give 'auto' or 'full'.")
@@ -173,7 +209,25 @@ class Reader:
         return read_region(self.source, entries, np.arange(len(entries)), wanted, is_verified=is_verified)
 
     def find(self, key: str) -> EntryTable:
-        """Return the entries of one key, looked up without the others; ``UnknownKey``, or the key's fault."""
+        """Return the entries of one key, looked up without the others.
+
+        Parameters
+        ----------
+        key : str
+            The name of the tensor.
+
+        Returns
+        -------
+        EntryTable
+            The slices of the tensor.
+
+        Raises
+        ------
+        UnknownKey
+            If the checkpoint has no such tensor.
+        CheckpointError
+            If the entries of the key are damaged or incomplete.
+        """
         check_string(key, "keys")
         with self.explain_policy():
             fault = self.index.faults.get(key)
@@ -186,10 +240,28 @@ class Reader:
             return entries
 
     def layout(self, key: str) -> "Layout | None":
-        """Return the layout of a mesh whose devices hold the key's slices, one each; None if no rule gives them.
+        """Return the layout of a mesh whose devices hold the key's slices, one each.
 
-        A checkpoint does not say which device held a slice: devices are counted in the C order of the slices. Errors as
-        ``find``.
+        Parameters
+        ----------
+        key : str
+            The name of the tensor.
+
+        Returns
+        -------
+        Layout or None
+            The layout; None if no rule gives these slices.
+
+        Raises
+        ------
+        UnknownKey
+            If the checkpoint has no such tensor.
+        CheckpointError
+            If the entries of the key are damaged or incomplete.
+
+        Notes
+        -----
+        A checkpoint does not say which device held a slice: devices are counted in the C order of the slices.
         """
         # Imported on use: commands that list tensors do not pay for it.
         from shardvar.layouts.recognition import recognize
@@ -210,6 +282,8 @@ class Reader:
     def explain_policy(self) -> Iterator[None]:
         """Add the policy that wrote the checkpoint to the errors of reading it that are raised inside.
 
+        Notes
+        -----
         RFC 001: "The `description` is saved alongside the tensor data in the checkpoint, and can be used to assist with
         debugging during checkpoint restoration."
         """
@@ -242,9 +316,28 @@ class Reader:
 def open_checkpoint(path: Path, *, dequantize: bool = False) -> Reader:
     """Open a checkpoint for reading. Formats with an index open in constant time, however many tensors they hold.
 
-    ``path`` is a prefix, an index file, a directory, one of the data files, or the URL of one. Quantised blocks (GGUF)
-    are bytes, or with ``dequantize`` the numbers that they stand for, as float32. ``CheckpointNotFound``;
-    ``AmbiguousPath``; ``MalformedCheckpoint``, ``CorruptCheckpoint`` and the like where the index is damaged.
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint: a prefix, an index file, a folder, one of the data files, or a URL of one of these.
+    dequantize : bool, default False
+        Convert quantised blocks (GGUF) to float32 when they are read. By default they are arrays of bytes.
+
+    Returns
+    -------
+    Reader
+        The open checkpoint, a context manager.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at ``path``.
+    AmbiguousPath
+        If ``path`` matches several checkpoints.
+    CheckpointError
+        If the index is damaged: ``MalformedCheckpoint``, ``CorruptCheckpoint`` and the like.
+    UnsupportedError
+        If this release does not read the file that is there.
     """
     found = find_checkpoint(path)
     return Reader(found.path, found.format.name, found.open(dequantize=dequantize))

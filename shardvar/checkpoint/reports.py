@@ -91,7 +91,13 @@ class WriteReport:
         return self.path
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object with stable keys."""
+        """Return the report as a JSON object with stable keys.
+
+        Returns
+        -------
+        dict
+            The report.
+        """
         lists = {
             "file_nbytes": list(self.file_nbytes),
             "exceeding": [asdict(each) for each in self.exceeding],
@@ -170,7 +176,13 @@ class VerifyReport:
         return [each for each in self.unverified if not each.guarded]
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object with stable keys."""
+        """Return the report as a JSON object with stable keys.
+
+        Returns
+        -------
+        dict
+            The report.
+        """
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         lists = {
             "damages": [asdict(damage) for damage in self.damages],

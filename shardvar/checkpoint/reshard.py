@@ -59,16 +59,81 @@ def reshard(
     executor: Executor | None = None,
     progress: Progress = lambda _nbytes: None,
 ) -> WriteReport:
-    """Write a checkpoint anew at ``target``, in bounded memory; return a report. With ``dry_run``, write nothing.
+    """Write a checkpoint anew in other slices, other files or another format, in bounded memory.
 
-    Several sources become one: ``concat`` maps globs of keys to the axis along which their parts follow each other, or
-    to a mesh and a spec, where source ``i`` has what device ``i`` holds; copies must be the same. ``format`` defaults
-    to that of ``target``'s ending, else the source's. Slices stay, in one file, unless ``partition`` and ``policy`` say
-    otherwise. ``filter`` and ``exclude`` are globs of keys to take; ``strip_prefix``, ``rename`` and ``add_prefix``
-    give new names, of which ``transpose`` has globs of matrices. ``cast`` maps such globs to dtypes, or is that of all
-    float tensors. Quantised blocks stay bytes, or with ``dequantize`` become float32. ``TargetExists`` without
-    ``force``. With ``keep_going``, unreadable tensors are left out and listed. Every checksum is compared before the
-    commit; the source is never touched. Workers of ``executor`` write the files.
+    This converts checkpoints between formats, unshards (consolidates) sharded ones into one file, shards whole ones,
+    and
+    merges several into one.
+
+    Parameters
+    ----------
+    source : path_like or sequence of path_like
+        The checkpoint to read, or several that become one. It is never changed.
+    target : path_like
+        The checkpoint to write.
+    format : str, optional
+        The format to write. By default the ending of ``target`` decides; without one it is that of the source.
+    policy : policy, optional
+        The policy that says which slices share a file; one file by default.
+    partition : partition or mapping of str to partition, optional
+        The slices to write, as in ``save``; those of the source by default.
+    filter : str or iterable of str, optional
+        Globs of keys, of which one must match; all tensors by default.
+    exclude : str or iterable of str, optional
+        Globs of keys, of which none may match.
+    strip_prefix : str, optional
+        A prefix that keys lose.
+    rename : mapping of str to str, optional
+        New names by old ones. Both may be globs, and old names regular expressions with ``re:`` in front.
+    add_prefix : str, optional
+        A prefix that all keys get.
+    concat : mapping of str to int or (Mesh, spec), optional
+        For several sources: by globs of keys, the axis along which their parts follow each other, or a mesh and a spec,
+        where source ``i`` has what device ``i`` holds. Copies must be the same.
+    transpose : str or iterable of str, optional
+        Globs of matrices to transpose, by their new names.
+    cast : str or mapping of str to str, optional
+        The dtype of all float tensors, or dtypes by globs of new names.
+    dequantize : bool, default False
+        Convert quantised blocks (GGUF) to float32. By default they stay bytes.
+    keep_going : bool, default False
+        Leave out tensors that cannot be read, and list them in the report.
+    force : bool, default False
+        Replace an existing checkpoint.
+    dry_run : bool, default False
+        Write nothing, and report what would be written.
+    executor : concurrent.futures.Executor, optional
+        An executor whose workers write the files. They must see the same paths.
+    progress : callable, optional
+        Called with numbers of payload bytes as they are written.
+
+    Returns
+    -------
+    WriteReport
+        The report of what was written, or would be.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at ``source``.
+    AmbiguousPath
+        If ``source`` matches several checkpoints.
+    CheckpointError
+        If a tensor of the source is damaged or incomplete; every checksum is compared before the commit.
+    TargetExists
+        If ``target`` exists and ``force`` is not set.
+    UnsupportedError
+        If the format cannot hold a tensor, or workers cannot do what is asked.
+    ArgumentError
+        If a glob or a name matches nothing, two tensors would get one name, or source and target are the same.
+    StorageError
+        If the disk is full, or the file system refuses.
+    WorkerLost
+        If a worker of ``executor`` ended.
+
+    See Also
+    --------
+    save : Write arrays.
     """
     check_policy(policy)
     changes = Changes(filter, exclude, strip_prefix, rename or {}, add_prefix, Conversions(cast, transpose), keep_going)

@@ -39,20 +39,58 @@ def save(
     metadata: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> WriteReport:
-    """Write arrays as a checkpoint and commit it; return a report of what was written.
+    """Write arrays as a checkpoint and commit it.
 
-    ``path`` is a prefix; for formats of one file its name, for formats of folders the folder; or a URL. ``format``
-    defaults to what the ending of ``path`` says (``.safetensors``, ``.npz``), else to ``"shardvar"``. ``partition``
-    says into which slices tensors are cut: a number of parts along the first axis, counts per axis, a
-    ``PartitionSpec``, a ``Partition``, a ``Layout``, whose regions are stored once each, a partitioner, or a mapping
-    from globs of keys to these. A partitioner is called as ``p(shape, dtype)`` or, if it takes three arguments, as
-    ``p(num_shards, shape, dtype)``; ``num_shards`` is the number of tasks that hold the tensors, 1 for arrays and
-    files. ``policy`` says which slices share a file.
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint to write: a prefix; for formats of one file its name, for formats of folders the folder; or a
+        URL.
+    tensors : mapping of str to array_like
+        The arrays by key, of any strides and byte order. Object arrays of ``bytes`` are string tensors.
+    format : str, optional
+        The name of a format that ``shardvar formats`` lists. By default the ending of ``path`` decides
+        (``.safetensors``,
+        ``.npz``); without one it is ``'shardvar'``.
+    policy : policy, optional
+        The policy that says which slices share a file, such as ``MaxShardSizePolicy``.
+    partition : partition or mapping of str to partition, optional
+        The slices into which tensors are cut: a number of parts along the first axis, counts per axis, a
+        ``PartitionSpec``, a ``Partition``, a ``Layout``, whose regions are stored once each, or a partitioner. A
+        mapping
+        has globs of keys. A partitioner is called as ``p(shape, dtype)`` or, if it takes three arguments, as
+        ``p(num_shards, shape, dtype)``; ``num_shards`` is the number of tasks that hold the tensors, 1 for arrays.
+    metadata : mapping of str to str, optional
+        Texts to keep in the checkpoint.
+    force : bool, default False
+        Replace an existing checkpoint also where the format cannot do that in one step.
 
-    Arrays may have any strides and byte order; object arrays of ``bytes`` are string tensors. An existing checkpoint is
-    replaced in one step; ``TargetExists`` where the format cannot do that and ``force`` is not set.
-    ``UnsupportedError`` for what the format cannot hold. Memory: the arrays, and a few blocks of 4 MiB.
+    Returns
+    -------
+    WriteReport
+        The report of what was written.
 
+    Raises
+    ------
+    TargetExists
+        If a checkpoint exists that cannot be replaced in one step, and ``force`` is not set.
+    UnsupportedError
+        If the format cannot hold a tensor.
+    ArgumentTypeError
+        If a value is not an array, or an argument has another wrong type.
+    ArgumentError
+        If the partition, the policy or the metadata do not fit the tensors or the format.
+    StorageError
+        If the disk is full, the file system refuses, or another writer holds the checkpoint (``LockHeld``).
+
+    Notes
+    -----
+    An existing checkpoint of the same format is replaced in one step where the format can do that. Memory: the arrays,
+    and
+    a few blocks of 4 MiB.
+
+    Examples
+    --------
     >>> import numpy as np, tempfile, os
     >>> path = os.path.join(tempfile.mkdtemp(), "model")
     >>> save(path, {"table": np.ones((13, 4), np.float32)}, partition=5).num_slices

@@ -123,18 +123,65 @@ def save_shards(
     commit: bool = True,
     timeout: float = 600.0,
 ) -> WriteReport:
-    """Write what this process holds of a checkpoint that many processes write; return a report of its share.
+    """Write what this process holds of a checkpoint that many processes write.
 
-    Every process gives the same ``path``, ``num_processes`` and ``run``, a text that no other save of this path has
-    (a step and the number of the restart, for example), and its own number ``process``, from 0 on. ``tensors`` maps
-    keys to arrays, which are whole tensors, or to local shards, one or several. Slices that several processes hold
-    alike are replicas: the lowest process is taken, and ``replicas="first"`` allows that their values differ.
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint, the same in every process.
+    tensors : mapping of str to array_like, LocalShard or iterable of LocalShard
+        What this process holds: arrays are whole tensors, local shards regions of one.
+    process : int
+        The number of this process, from 0 on.
+    num_processes : int
+        The number of processes, the same in every process.
+    run : str
+        A text that no other save of this path has, the same in every process: a step and the number of the restart, for
+        example.
+    format : str, optional
+        The format, as in ``save``.
+    metadata : mapping of str to str, optional
+        Texts to keep in the checkpoint.
+    replicas : {'equal', 'first'}, default 'equal'
+        Slices that several processes hold alike are replicas, of which that of the lowest process is written.
+        Values must
+        be equal, or with ``'first'`` may differ.
+    force : bool, default False
+        Replace an existing checkpoint also where the format cannot do that in one step.
+    commit : bool, default True
+        Wait until all processes have saved and one has committed. Otherwise return when the share is written, and call
+        ``commit_shards`` later.
+    timeout : float, default 600.0
+        The seconds to wait for other processes.
 
-    Returns when the checkpoint is committed, by whichever process was last; ``IncompleteCheckpoint`` names those that
-    did not save within ``timeout`` seconds. With ``commit=False``, returns when the share is written; then
-    ``commit_shards`` commits. ``ArgumentError`` for a number that two processes have. An error leaves the checkpoint
-    that was there before.
+    Returns
+    -------
+    WriteReport
+        The report of this process's share.
 
+    Raises
+    ------
+    IncompleteCheckpoint
+        If a process did not save within ``timeout``, or a tensor has holes.
+    OverlappingSlices
+        If slices of two processes overlap and are not replicas.
+    InconsistentTensor
+        If processes disagree on the dtype or the full shape of a tensor.
+    ArgumentError
+        If two processes have one number, the run is committed already, or an argument is invalid.
+    TargetExists
+        If the checkpoint exists, cannot be replaced in one step, and ``force`` is not set.
+    UnsupportedError
+        If several processes cannot write the format, or it cannot hold a region.
+    StorageError
+        If another writer replaced the checkpoint meanwhile or holds it (``LockHeld``), or the file system refuses.
+
+    Notes
+    -----
+    An error leaves the checkpoint that was there before.
+
+    Examples
+    --------
     >>> import tempfile
     >>> from shardvar import LocalShard
     >>> tensors = {"w": LocalShard(np.ones((5, 4)), offset=(0, 0), full_shape=(5, 4))}
@@ -158,12 +205,47 @@ def commit_shards(
     replicas: str = "equal",
     timeout: float = 0.0,
 ) -> WriteReport:
-    """Make one checkpoint of the shares that the processes of a run have written; return a report of the checkpoint.
+    """Make one checkpoint of the shares that the processes of a run have written.
 
     For processes that called ``save_shards`` with ``commit=False`` and have met at a barrier since. One of them calls
-    this, or several: the first one commits. ``IncompleteCheckpoint`` names the processes that have not saved within
-    ``timeout`` seconds, and tensors with holes; ``OverlappingSlices`` and ``InconsistentTensor`` what does not fit
-    together. An error leaves the checkpoint that was there before.
+    this, or several: the first one commits.
+
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint, as in ``save_shards``.
+    num_processes : int
+        The number of processes.
+    run : str
+        The name of the run.
+    format : str, optional
+        The format, as in ``save_shards``.
+    replicas : {'equal', 'first'}, default 'equal'
+        As in ``save_shards``.
+    timeout : float, default 0.0
+        The seconds to wait for shares that are missing.
+
+    Returns
+    -------
+    WriteReport
+        The report of the checkpoint.
+
+    Raises
+    ------
+    IncompleteCheckpoint
+        If a process did not save within ``timeout``, or a tensor has holes.
+    OverlappingSlices
+        If slices of two processes overlap and are not replicas.
+    InconsistentTensor
+        If processes disagree on the dtype or the full shape of a tensor.
+    ArgumentError
+        If processes disagree on ``num_processes``, or an argument is invalid.
+    StorageError
+        If another writer replaced the checkpoint meanwhile or holds it (``LockHeld``).
+
+    Notes
+    -----
+    An error leaves the checkpoint that was there before.
     """
     check_replicas(replicas)
     saved = _find_run(path, run, num_processes, format)

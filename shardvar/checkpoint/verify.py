@@ -66,13 +66,49 @@ def verify(
 ) -> VerifyReport:
     """Check a checkpoint from end to end and return a report of every problem.
 
-    A manifest beside the checkpoint, or the one at ``against``, is compared too (``sv.digest``): then formats without
-    checksums are guarded as well. With ``filter`` and ``exclude``, globs of keys, only these tensors are read and
-    reported, and a note says so; the index and the list of files are checked as a whole. Damage is reported, never
-    raised, in the index too. ``CheckpointNotFound``, ``AmbiguousPath``, ``UnsupportedError`` and ``StorageError`` are
-    raised: they say nothing about the checkpoint. ``progress`` is called with the payload bytes that were read. With
-    ``executor`` its workers read the payloads. Memory: some blocks of 4 MiB, the index, and the largest string tensor.
+    A manifest beside the checkpoint is compared too (``sv.digest``): then formats without checksums are guarded as
+    well.
 
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint.
+    progress : callable, optional
+        Called with numbers of payload bytes as they are read.
+    filter : str or iterable of str, optional
+        Globs of keys. Only tensors that match one are read and reported, and a note says so; the index and the list of
+        files are checked as a whole.
+    exclude : str or iterable of str, optional
+        Globs of keys of tensors to leave out.
+    against : path_like, optional
+        The manifest to compare with, instead of the one beside the checkpoint.
+    executor : concurrent.futures.Executor, optional
+        An executor whose workers read the payloads.
+
+    Returns
+    -------
+    VerifyReport
+        The report. It lists every damage, also of the index.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at ``path``.
+    AmbiguousPath
+        If ``path`` matches several checkpoints.
+    UnsupportedError
+        If this release cannot read the checkpoint.
+    MalformedCheckpoint
+        If the file at ``against`` is not a manifest.
+    StorageError
+        If a file cannot be read. This says nothing about the checkpoint.
+
+    Notes
+    -----
+    Memory: some blocks of 4 MiB, the index, and the largest string tensor.
+
+    Examples
+    --------
     >>> import numpy as np, tempfile, os
     >>> from shardvar.checkpoint.save import save
     >>> path = os.path.join(tempfile.mkdtemp(), "model")

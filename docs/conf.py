@@ -91,13 +91,13 @@ class Names(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         module = self.arguments[0]
-        names = [
-            f"{module}.{name}"
-            for name in " ".join(self.content).split() or resolve_name(module).__all__
-        ]
+        home = resolve_name(module)
+        shorts = " ".join(self.content).split() or home.__all__
+        names = [f"{module}.{name}" for name in shorts]
         lines = [".. autosummary::", "   :nosignatures:", "", *(f"   {name}" for name in names)]
-        for name in names:
-            lines += ["", f".. {directive_of(resolve_name(name))}:: {name}", ""]
+        # From its module: a submodule may have the name of the function, as `layouts.fsdp`.
+        for short, name in zip(shorts, names, strict=True):
+            lines += ["", f".. {directive_of(getattr(home, short))}:: {name}", ""]
         where = nodes.section()
         where.document = self.state.document
         self.state.nested_parse(StringList(lines, source=self.env.docname), 0, where)

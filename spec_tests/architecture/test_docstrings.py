@@ -128,6 +128,10 @@ def test_sections_agree_with_the_signature(member: Member) -> None:
     assert list(problems(member)) == []
 
 
+def test_functions_whose_module_has_their_name_are_compared_too() -> None:
+    assert {"shardvar.layouts.fsdp", "shardvar.nn.matmul"} <= {member.name for member in members()}
+
+
 def documented(first: int, *rest: str, second: str = "a") -> int:
     """Return a number.
 

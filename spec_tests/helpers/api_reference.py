@@ -48,7 +48,9 @@ class Member(NamedTuple):
 def members() -> Iterator[Member]:
     """Yield every documented function, class, method and property of the reference."""
     for name in sorted({name for page in PAGES for name in names_of(page)}):
-        value = resolve_name(name)
+        # From its module: a submodule may have the name of the function, as `layouts.fsdp`.
+        home, _, short = name.rpartition(".")
+        value = getattr(resolve_name(home), short)
         if inspect.isclass(value):
             yield Member(name, value.__module__, value, constructor_parameters(value), gives=False)
             yield from _members_of(name, value)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from io import RawIOBase
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ import shardvar as sv
 from benchmarks.figures import Figure
 from benchmarks.peers import Arrays, Peer
 from benchmarks.places import Place, emptied, sync_tree
-from benchmarks.setting import Setting, skipped
+from benchmarks.setting import Setting, failed, skipped
 from benchmarks.timing import Run
 
 
@@ -59,7 +60,11 @@ def raw_read(place: Place, arrays: Arrays) -> Run:
 
 def peer_save(place: Place, arrays: Arrays, peer: Peer) -> Run:
     """A peer's save, synced."""
-    room, state = place.room("theirs"), peer.prepare(arrays)
+    return saving(place.room("theirs"), peer, peer.prepare(arrays))
+
+
+def saving(room: Path, peer: Peer, state: Any) -> Run:
+    """A peer's save of what it prepared into a folder, synced."""
 
     def save() -> None:
         peer.save(room, state)
@@ -78,16 +83,26 @@ def peer_load(place: Place, arrays: Arrays, peer: Peer) -> Run:
 def beside_peers(
     setting: Setting, subject: str, place: Place, arrays: Arrays, targets: dict[str, float | None], otherwise: float
 ) -> Iterator[Figure]:
-    """Save and load beside every peer; ``targets`` are those of single peers."""
+    """Save and load beside every peer; ``targets`` are those of single peers. One that fails is left out, and said."""
     for name, peer in setting.peers():
         if peer is None:
             yield skipped(subject, name, f"{name} is not installed")
             continue
         target = targets.get(name, otherwise)
-        save = our_save(place, arrays), peer_save(place, arrays, peer)
-        yield setting.ratio(f"save {subject}", name, place, *save, target)
-        load = our_load(place, arrays), peer_load(place, arrays, peer)
-        yield setting.ratio(f"load {subject}", name, place, *load, target)
+        try:
+            yield from _beside(setting, subject, place, arrays, (name, peer), target)
+        except Exception as error:  # noqa: BLE001 - whatever a library raises, the others are measured
+            yield failed(subject, name, error)
+
+
+def _beside(
+    setting: Setting, subject: str, place: Place, arrays: Arrays, named: tuple[str, Peer], target: float | None
+) -> Iterator[Figure]:
+    name, peer = named
+    room, state = place.room("theirs"), peer.prepare(arrays)
+    yield setting.ratio(f"save {subject}", name, place, our_save(place, arrays), saving(room, peer, state), target)
+    load = Run(lambda: peer.load(room, state))  # what the last save left, since some of them take minutes for one
+    yield setting.ratio(f"load {subject}", name, place, our_load(place, arrays), load, target)
 
 
 def check_same(path: Path, arrays: Arrays) -> None:

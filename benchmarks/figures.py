@@ -1,12 +1,14 @@
 """Measured figures and their targets."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.table import Table
 
-SCHEMA = 1
+SCHEMA = 2
+DIGITS = 4
+"""Digits that are stored of a value: fewer than a measurement has to itself, more than a table shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +28,47 @@ class Figure:
     target: float | None
     """What the value should not exceed; None for numbers that are there to compare with."""
     note: str = ""
-    """The times behind a ratio, or why it was skipped."""
+    """The times behind a ratio, or why it was skipped or failed."""
+    size: int | None = None
+    """The amount of work, for a point of a curve: tensors, bytes, files, slices or workers."""
+    failed: bool = False
+    """True if there is no number because something raised an error."""
 
     @property
     def verdict(self) -> str:
-        """``pass``, ``miss``, ``skipped``, or nothing."""
+        """``pass``, ``miss``, ``skipped``, ``failed``, or nothing."""
         if self.value is None:
-            return "skipped"
+            return "failed" if self.failed else "skipped"
         return "" if self.target is None else "pass" if self.value <= self.target else "miss"
 
     def cells(self) -> list[str]:
         """The figure as a row of a table."""
-        value = "" if self.value is None else _number(self.value, self.unit)
-        target = "" if self.target is None else f"<= {_number(self.target, self.unit)}"
-        return [self.subject, self.against, self.place, value, target, self.verdict, self.note]
+        target = "" if self.target is None else f"<= {number_text(self.target, self.unit)}"
+        subject = self.subject if self.size is None else f"{self.subject}, {self.size:,}"
+        return [subject, self.against, self.place, self.measured, target, self.verdict, self.note]
 
+    @property
+    def measured(self) -> str:
+        """The value and its unit as text; empty where there is no value."""
+        return "" if self.value is None else number_text(self.value, self.unit)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, without those at the end that are as they are by default."""
+        values = asdict(self)
+        if self.value is not None:
+            values["value"] = float(f"{self.value:.{DIGITS}g}")
+        return {name: value for name, value in values.items() if name not in _OPTIONAL or value}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """Return the figure of which ``to_json`` made this."""
+        return cls(**values)
+
+
+_OPTIONAL = frozenset(["note", "size", "failed"])
 
 HEADS = ["what", "against", "where", "measured", "target", "", "note"]
-_STYLES = {"pass": "green", "miss": "red", "skipped": "yellow"}
+_STYLES = {"pass": "green", "miss": "red", "skipped": "yellow", "failed": "red"}
 
 
 def print_table(figures: list[Figure]) -> None:
@@ -54,10 +79,6 @@ def print_table(figures: list[Figure]) -> None:
     Console(width=None if Console().is_terminal else 160).print(table)
 
 
-def to_json(figures: list[Figure]) -> dict[str, Any]:
-    """The figures as one JSON object."""
-    return {"schema": SCHEMA, "figures": [{**asdict(figure), "verdict": figure.verdict} for figure in figures]}
-
-
-def _number(value: float, unit: str) -> str:
-    return (f"{value:.3g}" if value < 100 else f"{value:.0f}") + f" {unit}".rstrip()
+def number_text(value: float, unit: str) -> str:
+    """The number with three digits and its unit."""
+    return (f"{value:.3g}" if value < 100 else f"{value:,.0f}") + f" {unit}".rstrip()

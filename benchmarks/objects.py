@@ -24,8 +24,6 @@ FAR_AHEAD = 0.5
 """The margins of the large table, and of the tiny tensors."""
 LINEAR = 1.5
 """Five times the variables take at most so much more than five times the time: memory is farther when there is more."""
-FEW_PAIRS = 2
-"""A pair of a peer takes minutes where there are many variables, and the ratio is far from 1."""
 
 
 def measure(setting: Setting) -> Iterator[Figure]:
@@ -98,9 +96,11 @@ def _many(setting: Setting) -> Iterator[Figure]:
         found = compare(run(place, many), _five_times(run(place.within("few"), few)), setting.sizes.seconds)
         subject = f"{verb} {count} variables"
         yield Figure(subject, f"5 x {count // 5} variables", place.name, found.ratio, "x", LINEAR, str(found))
-    del few
-    arrays = _arrays(place, many)
-    yield from _beside_peers(setting, f"{count} variables of 16 floats", place, many, arrays, FAR_AHEAD, FEW_PAIRS)
+    del few, many
+    count = setting.sizes.tiny_count  # of more, one pair of a peer takes minutes
+    model = small_model(count)
+    arrays = _arrays(place, model)
+    yield from _beside_peers(setting, f"{count} variables of 16 floats", place, model, arrays, FAR_AHEAD)
 
 
 def _five_times(run: Run) -> Run:
@@ -118,7 +118,6 @@ def _beside_peers(
     checkpoint: sv.Checkpoint,
     arrays: dict[str, np.ndarray],
     target: float,
-    fewest: int | None = None,
 ) -> Iterator[Figure]:
     for name, peer in setting.peers():
         if name not in PEERS:
@@ -128,7 +127,7 @@ def _beside_peers(
             continue
         for verb, ours, theirs in (("save", our_save, peer_save), ("restore", our_restore, peer_load)):
             pair = ours(place, checkpoint), theirs(place, arrays, peer)
-            yield setting.ratio(f"{verb} {subject}", name, place, *pair, target, fewest)
+            yield setting.ratio(f"{verb} {subject}", name, place, *pair, target)
 
 
 def _arrays(place: Place, checkpoint: sv.Checkpoint) -> dict[str, np.ndarray]:

@@ -1,12 +1,15 @@
 """The libraries that do the same job, behind one face. What they save they are made to sync, as shardvar does unasked.
 
+No library compresses, since shardvar does not, but for Orbax, whose default does. Checksums are each library's default:
+npz and Orbax have them, TensorFlow's kernels too; safetensors, TensorStore, Zarr and DCP do not compare any.
+
 ``prepare`` turns arrays into what a library saves, so that conversions do not count. ``load`` gives fresh arrays, or
 fills what was prepared where that is how the library restores.
 """
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +31,9 @@ class Peer(Protocol):
     def load(self, directory: Path, state: Any) -> Any:
         """Read them; ``state``, what ``prepare`` gave, tells names, shapes and dtypes."""
 
+    def names(self, directory: Path) -> Iterable[str]:
+        """Open what was saved, and return the names of its arrays, as the library has them."""
+
 
 class Safetensors:
     """One file, no checksums, no slices."""
@@ -46,6 +52,12 @@ class Safetensors:
     def load(self, directory: Path, state: Any) -> Any:
         return self.library.load_file(directory / "model.safetensors")
 
+    def names(self, directory: Path) -> Iterable[str]:
+        from safetensors import safe_open
+
+        with safe_open(directory / "model.safetensors", "np") as file:
+            return list(file.keys())
+
 
 class Npz:
     """NumPy's own, with CRC32."""
@@ -59,6 +71,10 @@ class Npz:
     def load(self, directory: Path, state: Any) -> Any:
         with np.load(directory / "model.npz") as file:
             return dict(file)
+
+    def names(self, directory: Path) -> Iterable[str]:
+        with np.load(directory / "model.npz") as file:
+            return list(file.files)
 
 
 class Dcp:
@@ -83,6 +99,10 @@ class Dcp:
             self.torch.distributed.checkpoint.load(fresh, checkpoint_id=directory, no_dist=True)
         return fresh
 
+    def names(self, directory: Path) -> Iterable[str]:
+        reader = self.torch.distributed.checkpoint.FileSystemReader(directory)
+        return reader.read_metadata().state_dict_metadata.keys()
+
 
 class TensorFlow:
     """``tf.train.Checkpoint`` of variables, which a restore fills."""
@@ -99,6 +119,9 @@ class TensorFlow:
 
     def load(self, directory: Path, state: Any) -> Any:
         state.read(str(directory / "model")).assert_consumed()
+
+    def names(self, directory: Path) -> Iterable[str]:
+        return self.library.train.load_checkpoint(str(directory / "model")).get_variable_to_shape_map()
 
 
 class TensorFlowKernels:
@@ -131,6 +154,9 @@ class TensorFlowKernels:
             dtypes=[self.library.as_dtype(dtype) for dtype in dtypes],
         )
 
+    def names(self, directory: Path) -> Iterable[str]:
+        return self.library.train.load_checkpoint(str(directory / "model")).get_variable_to_shape_map()
+
 
 class Orbax:
     """Orbax, as it is used with JAX."""
@@ -149,6 +175,64 @@ class Orbax:
     def load(self, directory: Path, state: Any) -> Any:
         return self.checkpointer.restore(directory / "model")
 
+    def names(self, directory: Path) -> Iterable[str]:
+        return self.checkpointer.metadata(directory / "model").item_metadata.tree
+
+
+class TensorStore:
+    """An array of Zarr version 3 for each, all of them at the same time; it syncs its files itself."""
+
+    def __init__(self) -> None:
+        import tensorstore
+
+        self.library = tensorstore
+
+    def prepare(self, arrays: Arrays) -> Any:
+        return arrays
+
+    def save(self, directory: Path, state: Any) -> None:
+        opened = [(self._open(directory, key, state[key], create=True), array) for key, array in state.items()]
+        for written in [array.result().write(values) for array, values in opened]:
+            written.result()
+
+    def load(self, directory: Path, state: Any) -> Any:
+        opened = {key: self._open(directory, key, array, open=True) for key, array in state.items()}
+        read = {key: array.result().read() for key, array in opened.items()}
+        return {key: values.result() for key, values in read.items()}
+
+    def names(self, directory: Path) -> Iterable[str]:
+        store = self.library.KvStore.open({"driver": "file", "path": f"{directory}/"}).result()
+        found = [key.decode() for key in store.list().result()]
+        return [key.removesuffix("/zarr.json") for key in found if key.endswith("/zarr.json")]
+
+    def _open(self, directory: Path, key: str, array: np.ndarray, **how: bool) -> Any:
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{directory}/{key}/"}}
+        return self.library.open(spec, dtype=self.library.dtype(array.dtype), shape=array.shape, **how)
+
+
+class Zarr:
+    """zarr-python: a group, with an array for each."""
+
+    def __init__(self) -> None:
+        import zarr
+
+        self.library = zarr
+
+    def prepare(self, arrays: Arrays) -> Any:
+        return arrays
+
+    def save(self, directory: Path, state: Any) -> None:
+        group = self.library.open_group(directory / "model", mode="w")
+        for key, array in state.items():
+            group.create_array(key, data=array, compressors=None)
+
+    def load(self, directory: Path, state: Any) -> Any:
+        group = self.library.open_group(directory / "model", mode="r")
+        return {key: array[...] for key, array in group.arrays()}
+
+    def names(self, directory: Path) -> Iterable[str]:
+        return list(self.library.open_group(directory / "model", mode="r").array_keys())
+
 
 PEERS: dict[str, Callable[[], Peer]] = {
     "safetensors": Safetensors,
@@ -157,6 +241,8 @@ PEERS: dict[str, Callable[[], Peer]] = {
     "TensorFlow": TensorFlow,
     "TensorFlow kernels": TensorFlowKernels,
     "Orbax": Orbax,
+    "TensorStore": TensorStore,
+    "Zarr": Zarr,
 }
 
 

@@ -7,7 +7,7 @@ from benchmarks.figures import Figure
 from benchmarks.peers import PEERS, Peer, find_peer
 from benchmarks.places import Place
 from benchmarks.sizes import Sizes
-from benchmarks.timing import FEWEST, Run, compare
+from benchmarks.timing import Run, compare
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +38,19 @@ class Setting:
                 self.found[name] = find_peer(name)
             yield name, self.found[name]
 
-    def ratio(
-        self,
-        subject: str,
-        against: str,
-        place: Place,
-        ours: Run,
-        theirs: Run,
-        target: float | None,
-        fewest: int | None = None,
-    ) -> Figure:
+    def ratio(self, subject: str, against: str, place: Place, ours: Run, theirs: Run, target: float | None) -> Figure:
         """The figure of a comparison."""
-        found = compare(ours, theirs, self.sizes.seconds, fewest or FEWEST)
+        found = compare(ours, theirs, self.sizes.seconds)
         return Figure(subject, against, place.name, found.ratio, "x", target, str(found))
 
 
 def skipped(subject: str, against: str, why: str) -> Figure:
     """The figure of what could not be measured."""
     return Figure(subject, against, "", None, "x", None, why)
+
+
+def failed(subject: str, against: str, error: Exception) -> Figure:
+    """The figure of what raised an error."""
+    text = str(error).strip() or "without a message"
+    note = f"failed: {type(error).__name__}: {text.splitlines()[0]}"
+    return Figure(subject, against, "", None, "", None, note[:200], failed=True)

@@ -36,8 +36,20 @@ class Sizes:
     """Tensors of 2 MiB of the model whose optimizer keeps two slots beside each."""
     variable_count: int = 100_000
     """Variables of 16 floats of the model that has very many."""
-    seconds: float = 15.0
-    """Time for the pairs of one ratio; five pairs are taken however long they are."""
+    growth_tensors: int = 1_000_000
+    """Tensors at the end of a curve, and so on below."""
+    growth_nbytes: int = 16 * GIB
+    """Bytes."""
+    growth_files: int = 4096
+    """Files."""
+    growth_slices: int = 100_000
+    """Slices of one tensor."""
+    growth_workers: int = 16
+    """Workers."""
+    latency_slices: int = 1_000
+    """Slices that are read from a store that answers late."""
+    seconds: float = 5.0
+    """Time for the pairs of one ratio; up to three times as long where fewer than five pairs fit into it."""
     processes: int = 9
     """Fresh processes for one figure of start-up."""
 
@@ -57,6 +69,12 @@ QUICK = Sizes(
     map_nbytes=GIB,
     object_count=16,
     variable_count=5_000,
+    growth_tensors=10_000,
+    growth_nbytes=GIB // 16,
+    growth_files=64,
+    growth_slices=1_000,
+    growth_workers=4,
+    latency_slices=200,
     seconds=1.0,
     processes=3,
 )

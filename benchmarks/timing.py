@@ -11,6 +11,10 @@ from time import perf_counter
 
 FEWEST = 5
 MOST = 15
+LONGEST = 3
+"""Times the seconds for pairs, after which no further one begins, however few there are."""
+SLOW = 2
+"""Times the seconds for pairs, beyond which the first pair is the figure: what takes so long is warm when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +50,16 @@ class Comparison:
     """How many pairs there were."""
 
     def __str__(self) -> str:
-        return f"{self.ours:.3f} s / {self.theirs:.3f} s, {self.pairs} pairs"
+        pairs = "1 pair" if self.pairs == 1 else f"{self.pairs} pairs"
+        return f"{self.ours:.3g} s / {self.theirs:.3g} s, {pairs}"
 
 
 def compare(ours: Run, theirs: Run, seconds: float, fewest: int = FEWEST) -> Comparison:
-    """Interleaved pairs for about so many seconds, and so many at least, after one pair that does not count."""
-    ours.seconds(), theirs.seconds()
-    pairs: list[tuple[float, float]] = []
+    """Interleaved pairs for about so many seconds, after one pair that does not count unless it alone took too long."""
+    first = ours.seconds(), theirs.seconds()
+    pairs = [first] if sum(first) > SLOW * seconds else []
     start = perf_counter()
-    while len(pairs) < fewest or (len(pairs) < MOST and perf_counter() - start < seconds):
+    while not pairs or (sum(first) <= SLOW * seconds and _go_on(len(pairs), perf_counter() - start, seconds, fewest)):
         if len(pairs) % 2:
             second = theirs.seconds()
             pairs.append((ours.seconds(), second))
@@ -62,3 +67,7 @@ def compare(ours: Run, theirs: Run, seconds: float, fewest: int = FEWEST) -> Com
             pairs.append((ours.seconds(), theirs.seconds()))
     ratio = median(a / b for a, b in pairs)
     return Comparison(ratio, median(a for a, _ in pairs), median(b for _, b in pairs), len(pairs))
+
+
+def _go_on(pairs: int, elapsed: float, seconds: float, fewest: int) -> bool:
+    return elapsed < (seconds if pairs >= fewest else LONGEST * seconds) and pairs < MOST

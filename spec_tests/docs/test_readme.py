@@ -7,34 +7,12 @@ from spec_tests.helpers.documents import blocks, commands
 ROOT = paths.ROOT
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-PERFORMANCE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_shows_every_verb_that_looks_at_a_checkpoint() -> None:
     told = [command.split() for block in blocks(README, "console") for command, _ in commands(block.body)]
     others = {"completion", "formats", "vectors"}
     assert {words[1] for words in told if words[0] == "shardvar"} == set(COMMANDS) - others
-
-
-def cells(text: str, first: str) -> list[str]:
-    """The cells of the table row that begins with ``first``, without the first cell."""
-    (row,) = [line for line in text.splitlines() if line.startswith(f"| {first} |")]
-    return [cell.strip() for cell in row.strip("|").split("|")[1:]]
-
-
-def test_the_comparison_has_the_figures_of_the_performance_page() -> None:
-    """Compare peer by peer: peers are rows on the page, and columns in the README."""
-    large, _, tiny = PERFORMANCE.partition("20,000 tensors of 16 floats, in memory")
-    named = ("save a table of 512 MiB", "load it", "save 20,000 tensors of 16 floats", "load them")
-    told = [cells(README, name) for name in named]
-    for number, peer in enumerate(cells(README, "what")[:5]):
-        _, save, _, load = cells(large, peer)
-        assert [row[number] for row in told] == [save, load, *cells(tiny.partition("###")[0], peer)]
-    part = "read beyond it"
-    rows = [line.split(" | ") for line in PERFORMANCE.splitlines() if f" | {part} | " in line]
-    measured = {words[0].strip("| "): words[2] for words in rows}
-    (own,) = [line for line in README.splitlines() if line.startswith("| extra data read")]
-    assert f"(shardvar: {measured['shardvar']}) | {measured['TensorFlow']} | {measured['DCP']} |" in own
 
 
 def test_every_option_is_documented() -> None:

@@ -12,14 +12,14 @@ import shardvar as sv
 pytest.importorskip("benchmarks", reason="the benchmarks stand in the tree, not in the wheel")
 
 from benchmarks import layouts, lookup, partial, plan, redistribution  # after the skip
-from benchmarks.figures import Figure, to_json
+from benchmarks.figures import Figure
 from benchmarks.holes import one_tensor, write_holes
 from benchmarks.places import Place
 from benchmarks.recommenders import Plain, Sharded, draw_batches, initial_values
 from benchmarks.setting import Setting
 from benchmarks.simulate import Costs, Store, most_useful, predict
 from benchmarks.sizes import QUICK
-from benchmarks.timing import FEWEST, Run, compare
+from benchmarks.timing import MOST, Run, compare
 
 SIZES = replace(QUICK, index_entries=300, partial_rows=20_000, plan_slices=100, processes=1)
 
@@ -38,18 +38,26 @@ def test_holes_are_a_checkpoint_of_zeros_with_right_checksums(
 def test_the_calls_of_a_comparison_are_interleaved() -> None:
     calls: list[str] = []
     found = compare(
-        Run(lambda: calls.append("ours")), Run(lambda: calls.append("theirs"), lambda: calls.append("before")), 0
+        Run(lambda: calls.append("ours")), Run(lambda: calls.append("theirs"), lambda: calls.append("before")), 60
     )
-    assert found.pairs == FEWEST
+    assert found.pairs == MOST
     timed = [call for call in calls if call != "before"][2:]
     assert all({timed[at], timed[at + 1]} == {"ours", "theirs"} for at in range(0, len(timed), 2))
-    assert calls.count("before") == calls.count("theirs") == FEWEST + 1
+    assert calls.count("before") == calls.count("theirs") == MOST + 1
+
+
+def test_a_pair_that_takes_too_long_is_the_only_one() -> None:
+    """Nothing is as quick as no time at all, so the first pair took too long for it, and counts."""
+    calls: list[str] = []
+    found = compare(Run(lambda: calls.append("ours")), Run(lambda: calls.append("theirs")), 0)
+    assert (found.pairs, calls) == (1, ["ours", "theirs"])
 
 
 def test_a_figure_is_a_miss_past_its_target_alone() -> None:
     figures = [Figure("a", "", "", value, "x", target) for value, target in ((1, 1), (1.1, 1), (1, None), (None, 1))]
     assert [figure.verdict for figure in figures] == ["pass", "miss", "", "skipped"]
-    assert to_json(figures)["figures"][1]["value"] == 1.1
+    assert [Figure.from_json(figure.to_json()) for figure in figures] == figures
+    assert Figure("a", "", "", None, "", None, "failed: why", failed=True).verdict == "failed"
 
 
 def test_what_needs_neither_clock_nor_peer_is_within_its_target(tmp_path: Path) -> None:

@@ -82,12 +82,15 @@ def payload_nbytes(path: str) -> int:
 def print_report(report: VerifyReport, strict: bool = False) -> None:
     """Print the report for people, damage first."""
     print_problems("damaged: ", [(each.key, each.kind, each.message) for each in report.damages])
-    unread = [(each.key, each.kind, each.message) for each in report.unverified if each.kind is not None]
-    print_problems("not verified: ", unread)
+    problems = [(each.key, each.kind, each.message) for each in report.unverified if each.kind is not None]
+    print_problems("not verified: ", problems)
     for each in report.notes:
         print(f"note: {one_line(each)}")
     what = f"{count(report.num_tensors, 'tensor')} in {count(report.num_slices, 'slice')}"
     read = f"{what}, {count(report.num_files, 'file')}, {human_size(report.read_nbytes)} read"
+    # Those that are guarded are in the verdict.
+    unread = [each for each in report.unguarded if each.kind is not None]
+    read += f", {count(len(unread), 'tensor')} not read" if unread else ""
     bare = len(report.unguarded)
     if bare and bare == report.num_tensors:
         read += "; no checksums in this format: structure only"

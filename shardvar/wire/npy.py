@@ -59,7 +59,7 @@ _DESCRS = {name: f"{'|' if n == 1 else '<'}{kind}{n}" for (kind, n), name in _NA
 NPY_DTYPES = frozenset(_DESCRS)
 """The dtypes that an npy header can name, so that they are written."""
 
-_LOST = {
+LOST_KINDS = {
     "V": "raw bytes without a type; NumPy stores bfloat16, float8 and int4 so, and their type is lost",
     "S": "byte strings of fixed size",
     "U": "text",
@@ -68,6 +68,7 @@ _LOST = {
     "f": "floating-point numbers of a size that differs from machine to machine",
     "c": "complex numbers of a size that differs from machine to machine",
 }
+"""What elements of the kinds are that no tensor has, by NumPy's letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +195,8 @@ def _parse_descr(descr: str) -> tuple[str, int, int]:
     if name is not None:
         part = size // 2 if kind == "c" else size  # real and imaginary part are reversed one by one
         return name, size, part if order == ">" else 1
-    if kind not in _LOST or (kind in "fc" and size not in (12, 16, 24, 32)):
+    if kind not in LOST_KINDS or (kind in "fc" and size not in (12, 16, 24, 32)):
         raise invalid(f"The npy header has the invalid descr {descr!r}.")
     raise UnsupportedError(
-        f"It has the dtype {descr!r}: {_LOST[kind]}.", "Convert it to a numeric dtype and save it again."
+        f"It has the dtype {descr!r}: {LOST_KINDS[kind]}.", "Convert it to a numeric dtype and save it again."
     )

@@ -2,7 +2,8 @@
 
 A name that occurs twice in one object is refused, because parsers disagree on which of the two counts. So are values
 nested deeper than the format needs (before anything recurses), bytes that are not UTF-8, half of a surrogate pair,
-``NaN`` and ``Infinity``. Integers keep all their digits; the format checks their range.
+and, unless the format's writers use them, ``NaN`` and ``Infinity``. Integers keep all their digits; the format checks
+their range.
 """
 
 import json
@@ -25,15 +26,18 @@ _IS_MARK = _STEP != 0
 _IS_MARK[ord('"')] = True
 
 
-def parse_json(data: bytes, max_depth: int) -> Any:
-    """Return the value that ``data`` encodes; offsets in errors are bytes of ``data``."""
+def parse_json(data: bytes, max_depth: int, *, allow_nan: bool = False) -> Any:
+    """Return the value that ``data`` encodes; offsets in errors are bytes of ``data``.
+
+    With ``allow_nan``, as Python's own ``json`` writes them, ``NaN``, ``Infinity`` and ``-Infinity`` are numbers.
+    """
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise malformed(f"The JSON is not UTF-8 at offset {error.start}.") from None
     _check_depth(data, max_depth)
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=float if allow_nan else _no_constant)
     except json.JSONDecodeError as error:
         offset = len(text[: error.pos].encode())
         raise malformed(f"The JSON is wrong or ends at offset {offset}: {error.msg}.") from None

@@ -14,6 +14,7 @@ version 3. With the codec ``sharding_indexed`` a chunk consists of inner chunks,
 Everything is checked here: ``document`` is what a decoder may be given.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -24,6 +25,7 @@ import numpy as np
 from shardvar.errors import CheckpointError, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_NBYTES
 from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, WRITE_AGAIN, foreign_file, invalid, malformed, past_limit
+from shardvar.wire.npy import LOST_KINDS
 from shardvar.wire.strict_json import parse_json
 
 DEPTH = 64
@@ -45,6 +47,20 @@ DTYPES_V2 = {dtype.str: name for name in _NATIVE for dtype in (np.dtype(name), n
 DTYPES_V2 |= {name: name for name in _EXTENDED}
 """dtypes by their names in version 2, which has the names of NumPy's array interface, with a byte order."""
 
+_KINDS_V3 = {
+    "string": "text of any length",
+    "variable_length_bytes": "byte strings of any length",
+    "bytes": "byte strings of any length",
+    "fixed_length_utf32": LOST_KINDS["U"],
+    "null_terminated_bytes": LOST_KINDS["S"],
+    "raw_bytes": "raw bytes without a type",
+    "numpy.datetime64": LOST_KINDS["M"],
+    "numpy.timedelta64": LOST_KINDS["m"],
+    "structured": "elements with fields",
+    "struct": "elements with fields",
+}
+"""What elements of the data types are that no tensor has, by their names in version 3."""
+
 _CODECS_V2 = {"zlib", "gzip", "bz2", "zstd", "blosc"}
 _CODECS_V3 = {"bytes", "transpose", "gzip", "zstd", "blosc", "crc32c", "sharding_indexed"}
 _UNGUARDED = (_CODECS_V2 | _CODECS_V3) - {"crc32c", "sharding_indexed"}
@@ -55,6 +71,9 @@ _UNGUARDED |= set(
 """Codecs that keep no checksum, those of other programs included."""
 _SHARDING = "sharding_indexed"
 _CHECKSUM = {"name": "crc32c", "configuration": {}}
+CORE_V2 = ("shape", "chunks", "dtype", "order", "fill_value")
+CORE_V3 = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
+"""The fields of a description that say what the elements are, and where."""
 COMPLETE = {"all_chunks_are_stored": True}
 """The attributes by which shardvar says that an absent chunk is lost. Zarr itself takes it for the fill value."""
 _INDEX_ENTRY_NBYTES = 16
@@ -80,7 +99,7 @@ class ArrayMetadata:
     prefix: str
     """The beginning of the name of a chunk: "c" of the default encoding of version 3, else empty."""
     has_fill: bool
-    """True if the array has a fill value, which stands for chunks that are absent."""
+    """True if the array has a fill value, which stands for chunks that are absent; in version 2 it may be null."""
     is_raw: bool
     """True if chunks are stored as they are in memory: little-endian, in C order, not compressed."""
     is_framed: bool
@@ -150,7 +169,8 @@ def parse_object(data: bytes, expected: str) -> dict[str, Any]:
     """Return a JSON object; an error says what the bytes are instead of ``expected``."""
     if not data.lstrip().startswith(b"{"):
         raise foreign_file(expected, data[:SNIFF_NBYTES], len(data), "it does not begin a JSON object")
-    document: dict[str, Any] = parse_json(data, DEPTH)
+    # zarr-python and Orbax write attributes as Python does: a missing value is often NaN.
+    document: dict[str, Any] = parse_json(data, DEPTH, allow_nan=True)
     return document
 
 
@@ -159,7 +179,7 @@ def _parse_v2(document: Mapping[str, Any]) -> ArrayMetadata:
     text = document.get("dtype")
     dtype = DTYPES_V2.get(text) if type(text) is str else None
     if dtype is None:
-        raise UnsupportedError(f"It has the dtype {text!r}, which shardvar does not read.", "Write numbers instead.")
+        raise _not_held(text, _kind_v2(text, document.get("filters")), shape)
     if document.get("filters"):
         raise UnsupportedError(f"It has the filters {_names(document['filters'])}.", "Write it without filters.")
     compressor = document.get("compressor")
@@ -171,8 +191,8 @@ def _parse_v2(document: Mapping[str, Any]) -> ArrayMetadata:
     order, separator = document.get("order"), document.get("dimension_separator", ".")
     if order not in ("C", "F") or separator not in (".", "/"):
         raise invalid(f"Its order is {order!r} and its dimension_separator {separator!r}.")
-    fields = ("shape", "chunks", "dtype", "order", "fill_value")
-    sent = {field: document.get(field) for field in fields} | {"zarr_format": 2, "filters": None}
+    sent = {field: document.get(field) for field in CORE_V2} | {"zarr_format": 2, "filters": None}
+    sent["order"] = "C" if len(shape) < 2 else order  # both are the same then, and TensorStore takes only this one
     return _metadata(
         version=2,
         dtype=dtype,
@@ -191,6 +211,24 @@ def _parse_v2(document: Mapping[str, Any]) -> ArrayMetadata:
     )
 
 
+def _kind_v2(dtype: Any, filters: Any) -> str:
+    """Return the kind of a dtype that no tensor has; empty if it is not known."""
+    if type(dtype) is list:
+        return _KINDS_V3["structured"]
+    if dtype == "|O":
+        # The first filter says how the objects became bytes.
+        name = filters[0].get("id") if type(filters) is list and filters and type(filters[0]) is dict else None
+        kinds = {"vlen-utf8": _KINDS_V3["string"], "vlen-bytes": _KINDS_V3["bytes"]}
+        return kinds.get(str(name), "objects of Python")
+    match = re.match("[<>|]([SUVmM])", dtype) if type(dtype) is str else None
+    return LOST_KINDS[match[1]] if match else ""
+
+
+def _not_held(dtype: Any, kind: str, shape: Sequence[int]) -> UnsupportedError:
+    cause = f"It has the shape {list(shape)} and the dtype {dtype!r}, which shardvar does not read"
+    return UnsupportedError(cause + (f": {kind}." if kind else "."), "Leave it out with a filter, or save numbers.")
+
+
 def _parse_v3(document: Mapping[str, Any]) -> ArrayMetadata:
     shape, chunks = _extents(document, "shape"), _extents(_configuration(document, "chunk_grid"), "chunk_shape", 1)
     grid, encoding = _name(document.get("chunk_grid")), _name(document.get("chunk_key_encoding"))
@@ -203,8 +241,7 @@ def _parse_v3(document: Mapping[str, Any]) -> ArrayMetadata:
     data_type = document.get("data_type")
     dtype = DTYPES_V3.get(data_type) if type(data_type) is str else None
     if dtype is None:
-        cause = f"It has the data type {_name(data_type)!r}, which shardvar does not read."
-        raise UnsupportedError(cause, "Write numbers instead.")
+        raise _not_held(_name(data_type), _KINDS_V3.get(str(_name(data_type)), ""), shape)
     if document.get("storage_transformers"):
         raise UnsupportedError("It has storage transformers.", "Write it without them.")
     codecs = _codecs(document.get("codecs"))
@@ -214,7 +251,6 @@ def _parse_v3(document: Mapping[str, Any]) -> ArrayMetadata:
             inner = _extents(codec["configuration"], "chunk_shape", least=1)
             if len(inner) != len(chunks) or any(whole % part for whole, part in zip(chunks, inner, strict=True)):
                 raise invalid(f"Inner chunks of {list(inner)} do not tile a chunk of {list(chunks)}.")
-    fields = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
     return _metadata(
         version=3,
         dtype=dtype,
@@ -229,7 +265,7 @@ def _parse_v3(document: Mapping[str, Any]) -> ArrayMetadata:
         is_complete=document.get("attributes") == COMPLETE,
         is_sharded=any(codec["name"] == _SHARDING for codec in codecs),
         is_guarded=_guards(codecs),
-        document={field: document.get(field) for field in fields} | {"zarr_format": 3, "node_type": "array"},
+        document={field: document.get(field) for field in CORE_V3} | {"zarr_format": 3, "node_type": "array"},
     )
 
 

@@ -8,6 +8,7 @@ contents   the arrays as a table of contents, and what they may claim
 decoder    TensorStore, which decodes chunks
 source     the payloads
 group      opening a group of Zarr
+lost       arrays that a group should have
 pytree     the index of a checkpoint of Orbax
 orbax      its format
 build      descriptions and names, as they are written

@@ -4,7 +4,8 @@
 
 Laws, of each array by itself:
 
-    a chunk that is absent   is damage, unless the format says that the fill value stands for it
+    a chunk that is absent   is damage, unless the format says that the fill value stands for it; zero is that of
+                             version 2 without one
     a raw chunk              has the size of its elements
     a compressed chunk       is at least a 32768th of them: no codec does more
 """
@@ -210,7 +211,7 @@ def _paths(chunks: Chunks) -> Iterator[str]:
 def _chunks(description: Description, metadata: ArrayMetadata, there: list[str], fills: bool) -> Chunks:
     """Return the chunks of an array, of which ``there`` are stored."""
     counts, names = prod(metadata.counts), {*there}.difference(_OWN)
-    may_be_absent = fills and metadata.has_fill and not metadata.is_complete
+    may_be_absent = fills and (metadata.has_fill or metadata.version == 2) and not metadata.is_complete
     # No list is made whose length is a claim.
     if counts > len(names) + (MAX_ABSENT_FILES if may_be_absent else 0):
         if may_be_absent:
@@ -286,7 +287,9 @@ def _oddities(chunks: Chunks, listing: PathListing) -> Iterator[Finding]:
     path = chunks.description.path or "."
     absent = int((~chunks.is_present).sum())
     if absent and prod(chunks.metadata.shape):
-        said = f"{absent} of {len(chunks.names)} chunks are absent; the fill value stands for them."
+        # Without a fill value zarr-python and TensorStore return zeros, and zarr-python omits chunks of zeros.
+        fill = "the fill value stands" if chunks.metadata.has_fill else "there is no fill value, and zeros stand"
+        said = f"{absent} of {len(chunks.names)} chunks are absent; {fill} for them."
         yield Finding(path, said, False)
     others = {*listing.below(chunks.description.path)}.difference(chunks.names, _OWN)
     if others:

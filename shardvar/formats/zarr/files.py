@@ -30,10 +30,15 @@ class PathListing:
         >>> PathListing(["a/.zarray", "a/0.0", "a0"], {}).below("a")
         ['.zarray', '0.0']
         """
-        prefix = f"{path}/" if path else ""
+        rows = self.rows_below(path)
+        return [name[len(path) + bool(path) :] for name in self.names[rows.start : rows.stop]]
+
+    def rows_below(self, path: str) -> range:
+        """Return the range of ``names`` that lie below a folder."""
+        if not path:
+            return range(len(self.names))
         # "0" is the character after "/": all paths that begin with "a/" lie before "a0".
-        last = bisect_left(self.names, f"{path}0") if path else len(self.names)
-        return [name[len(prefix) :] for name in self.names[bisect_left(self.names, prefix) : last]]
+        return range(bisect_left(self.names, f"{path}/"), bisect_left(self.names, f"{path}0"))
 
 
 @dataclass(frozen=True, slots=True)

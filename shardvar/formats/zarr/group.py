@@ -1,6 +1,7 @@
 """Open a group of Zarr, or one array: the tree of folders is walked, and each description read.
 
-Consolidated metadata repeats the descriptions and is not read.
+Consolidated metadata repeat the descriptions: they say which arrays there should be (``lost``), and nothing else is
+taken from them.
 """
 
 import json
@@ -9,9 +10,11 @@ from typing import Any
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, StorageError, UnsupportedError, prefix_errors
 from shardvar.formats.files import DataFiles
-from shardvar.formats.zarr.contents import ArrayContents, Convention, Description
+from shardvar.formats.protocol import Finding
+from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import PathListing, Tree
+from shardvar.formats.zarr.lost import CONSOLIDATED, compare_repeated, lost_arrays, repeated_arrays
 from shardvar.formats.zarr.names import check_finished
 from shardvar.formats.zarr.source import ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
@@ -31,6 +34,7 @@ def open_group(storage: Storage, name: str) -> ZarrSource:
     with prefix_errors(storage.path):
         metadata = Metadata(user=_attributes(tree, listing, name))
         found = [*_arrays(tree, listing, contents)]
+        found = _without_lost(found, tree, listing, contents)
         decoder = Decoder.of(storage, is_ocdbt=False)
         contents.add(found, listing, CONVENTION, decoder)
         index, file_sizes = contents.table(listing, CONVENTION, metadata)
@@ -66,6 +70,28 @@ def _attributes(tree: Tree, listing: PathListing, name: str) -> dict[str, str]:
         with prefix_errors(".zattrs"):
             attributes = parse_object(read_document(tree, ".zattrs"), "the attributes of a group")
     return text_of(attributes) if type(attributes) is dict else {}
+
+
+def _without_lost(
+    found: Sequence[Description], tree: Tree, listing: PathListing, contents: ArrayContents
+) -> list[Description]:
+    """Note what the consolidated metadata say, and return the arrays without those that are at fault by their place."""
+    repeated: dict[str, Any] = {}
+    try:
+        repeated = _read_repeated(tree, listing)
+        contents.findings += compare_repeated(found, repeated)
+    except CheckpointError as error:
+        contents.findings.append(Finding(CONSOLIDATED, error.cause, True))
+    contents.faults.update(lost_arrays(listing, [each.path for each in found], {*contents.faults}, repeated))
+    return [each for each in found if each.key not in contents.faults]
+
+
+def _read_repeated(tree: Tree, listing: PathListing) -> dict[str, Any]:
+    """Return the descriptions that the consolidated metadata have, by path; empty if there are none."""
+    for document in (DOCUMENTS[3], CONSOLIDATED):
+        if listing.has(document):
+            return repeated_arrays(read_document(tree, document), document)
+    return {}
 
 
 def _arrays(tree: Tree, listing: PathListing, contents: ArrayContents) -> Iterator[Description]:

@@ -10,7 +10,6 @@ A checkpoint is not replaced in one step, since the names of its files follow fr
 Without any index they may be another program's, and nothing is written among them.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from shardvar.errors import MissingFile, StorageError, TargetExists, Unsupported
 from shardvar.formats.files import discard_files, remove_unnamed, write_file
 from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.zarr.build import chunk_name
-from shardvar.formats.zarr.names import asides_of, folders_above, is_interrupted
+from shardvar.formats.zarr.names import CHUNK, asides_of, folders_above, is_interrupted
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, are_grids, check_holds, grid_steps
 from shardvar.planning.plan import Assignment
@@ -32,8 +31,6 @@ from shardvar.wire.crc import CRC32C, Checksum
 _PADDING = bytes(1 << 20)
 """Zeros that are written at once."""
 _DESCRIPTIONS = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
-_CHUNK = re.compile(r"(.+?)/(?:c(?:/\d+)*|\d+(?:[./]\d+)*)")
-"""The path of a chunk, with the folder of its array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +263,7 @@ def _own_files(storage: Storage) -> Iterator[str]:
     tree = _tree(storage)
     nodes = {path.rpartition("/")[0] for path in tree if _is_description(path)}
     for path in tree:
-        chunk = _CHUNK.fullmatch(path)
+        chunk = CHUNK.fullmatch(path)
         if "/" in path and (_is_description(path) or (chunk is not None and chunk[1] in nodes)):
             yield path
 

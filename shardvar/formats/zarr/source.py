@@ -132,8 +132,8 @@ class ZarrSource:
         row_nbytes = int(shape[1:].prod()) * numpy_dtype(metadata.dtype).itemsize
         rows = self._rows(number)
         inner = metadata.inner_shape[0] if metadata.inner_shape else 1
-        # Inner chunks lie on a grid that begins with the chunk, so that no band cuts one.
-        return row_nbytes, min(max(_BAND_NBYTES // (row_nbytes * inner), 1) * inner, rows)
+        # Inner chunks lie on a grid that begins with the chunk, so that no band cuts one. Rows may have no bytes.
+        return row_nbytes, min(max(_BAND_NBYTES // max(row_nbytes * inner, 1), 1) * inner, rows)
 
     def _rows(self, number: int) -> int:
         """Return the rows of an entry; a scalar has one."""

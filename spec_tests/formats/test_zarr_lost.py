@@ -1,0 +1,168 @@
+"""Groups of Zarr that lost something, and oddities of the real writers: what is missing is named."""
+
+import zlib
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import InvalidCheckpoint, MissingFile, UnsupportedError
+from spec_tests.formats.test_zarr import GROUP, HALVES, described_v2, described_v3, make
+from spec_tests.helpers.golden_verdicts import read_all
+
+V2 = {"a/.zarray": described_v2(), "a/0": HALVES["t/c/0"], "a/1": HALVES["t/c/1"], "b/.zarray": described_v2(shape=[0])}
+CONSOLIDATED_V2 = {"zarr_consolidated_format": 1, "metadata": {key: V2[key] for key in ("a/.zarray", "b/.zarray")}}
+
+
+def group_v2(**changed: Any) -> dict[str, Any]:
+    """A group of version 2 with the arrays ``a`` and ``b``, and consolidated metadata."""
+    return {".zgroup": {"zarr_format": 2}, ".zmetadata": CONSOLIDATED_V2, **V2} | changed
+
+
+def group_v3(**changed: Any) -> dict[str, Any]:
+    """The same of version 3."""
+    nodes = {"a": described_v3(), "b": described_v3(shape=[0]), "in": GROUP}
+    files = {"a/zarr.json": nodes["a"], "a/c/0": HALVES["t/c/0"], "a/c/1": HALVES["t/c/1"], "b/zarr.json": nodes["b"]}
+    return {"zarr.json": GROUP | {"consolidated_metadata": {"kind": "inline", "metadata": nodes}}, **files} | changed
+
+
+@pytest.mark.parametrize("files", [group_v2(), group_v3()], ids=["v2", "v3"])
+def test_an_array_that_the_consolidated_metadata_describe_is_there_or_an_error(
+    tmp_path: Path, files: dict[str, Any]
+) -> None:
+    """Its folder may be lost as a whole, or its description alone."""
+    assert sv.verify(make(tmp_path / "whole", files)).ok
+    for lost in ("a", "b"):
+        rest = {name: content for name, content in files.items() if not name.startswith(f"{lost}/")}
+        path = make(tmp_path / lost, rest)
+        arrays, errors = read_all(path)
+        assert lost not in arrays and type(errors[lost]) is MissingFile and len(arrays) == 1
+        assert [damage.key for damage in sv.verify(path).damages] == [lost]
+
+
+@pytest.mark.parametrize("name", ["0", "1/0", "0.1", "c", "c/0", "c/0/1", "c.0.1"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_chunks_without_a_description_are_a_lost_array(tmp_path: Path, version: int, name: str) -> None:
+    """A folder of chunks that is not an array's, whatever names them."""
+    whole = {2: group_v2(**{".zmetadata": b"{}"}), 3: group_v3(**{"zarr.json": GROUP})}[version]
+    path = make(tmp_path / "g", {**whole, f"g/w/{name}": b"1234"})
+    arrays, errors = read_all(path)
+    assert arrays.keys() == {"a", "b"} and {*errors} == {"g/w"}
+    assert type(errors["g/w"]) is MissingFile and not sv.verify(path).ok
+
+
+def test_other_files_of_a_group_are_not_arrays(tmp_path: Path) -> None:
+    files = {"README.md": b"", "notes/today": b"", "a/.DS_Store": b"", ".zattrs": {}, "g/.zgroup": {"zarr_format": 2}}
+    path = make(tmp_path / "g", group_v2(**files))
+    assert sv.verify(path).ok and sv.load(path).keys() == {"a", "b"}
+
+
+def test_a_description_that_differs_from_the_consolidated_one_is_a_problem(tmp_path: Path) -> None:
+    """zarr-python reads the latter: a changed shape is seen by some readers and not by others."""
+    for number, files in enumerate(
+        [group_v2(**{"a/.zarray": described_v2(shape=[3])}), group_v3(**{"a/zarr.json": described_v3(shape=[3])})]
+    ):
+        path = make(tmp_path / str(number), files)
+        assert sv.load(path)["a"].tolist() == [1, 2, 3]
+        (damage,) = sv.verify(path).damages
+        assert "another shape" in damage.message and "a/" in (damage.file or "")
+
+
+def test_an_array_that_the_consolidated_metadata_leave_out_is_read_and_noted(tmp_path: Path) -> None:
+    for number, files in enumerate(
+        [group_v2(**{"z/.zarray": described_v2(shape=[0])}), group_v3(**{"z/zarr.json": described_v3(shape=[0])})]
+    ):
+        path = make(tmp_path / str(number), files)
+        report = sv.verify(path)
+        assert report.ok and "z" in sv.load(path) and "do not describe it" in report.notes[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"metadata": 7}', b'{"metadata": {"a/.zarray": 7}}', b"\xff"])
+def test_consolidated_metadata_that_are_damaged_are_a_problem_and_nothing_more(tmp_path: Path, content: bytes) -> None:
+    path = make(tmp_path / "g", group_v2(**{".zmetadata": content}))
+    assert sv.load(path)["a"].tolist() == [1, 2, 3, 4] and not sv.verify(path).ok
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc", "a/../../x", "x\0y"])
+def test_a_name_of_the_consolidated_metadata_is_never_a_path(tmp_path: Path, name: str) -> None:
+    make(tmp_path, {"x/.zarray": described_v2(), "x/0": bytes(8), "x/1": bytes(8)})
+    other = {"metadata": {f"{name}/.zarray": described_v2()}}
+    arrays, errors = read_all(make(tmp_path / "g", group_v2(**{".zmetadata": other})))
+    assert arrays.keys() == {"a", "b"} and type(errors[name]) is MissingFile
+
+
+def test_an_array_in_the_folder_of_an_array_is_not_read_as_if_all_were_well(tmp_path: Path) -> None:
+    """A description in the place of a group's: the fill value would stand for all of an array that nobody wrote."""
+    inner = {"in/t/zarr.json": described_v3(), **{f"in/{name}": octets for name, octets in HALVES.items()}}
+    path = make(tmp_path / "g", {"zarr.json": GROUP, "in/zarr.json": described_v3(), **inner})
+    arrays, errors = read_all(path)
+    assert arrays.keys() == {"in/t"} and type(errors["in"]) is InvalidCheckpoint
+
+
+def test_attributes_that_are_not_a_number_are_attributes(tmp_path: Path) -> None:
+    """zarr-python writes them as Python does, and a missing value often is NaN."""
+    for number, files in enumerate(
+        (
+            {".zgroup": b'{"zarr_format": 2}', ".zattrs": b'{"x": NaN, "y": -Infinity}', **V2},
+            {"zarr.json": b'{"zarr_format": 3, "node_type": "group", "attributes": {"x": NaN, "y": -Infinity}}'},
+        )
+    ):
+        with sv.open_checkpoint(make(tmp_path / str(number), files)) as reader:
+            assert reader.metadata.user == {"x": "NaN", "y": "-Infinity"} and not reader.faults
+    nan = make(
+        tmp_path / "n", {"zarr.json": GROUP, "t/zarr.json": described_v3(attributes={"missing": np.nan}), **HALVES}
+    )
+    assert sv.load(nan)["t"].tolist() == [1, 2, 3, 4]
+
+
+SHAPES = [(), (0,), (3,), (2, 3), (2, 0), (0, 2), (2, 0, 3), (2, 1, 3), (1, 2, 1, 2), (1, 1, 2, 1, 2, 1)]
+
+
+@pytest.mark.parametrize(("shape", "order", "is_compressed"), [*product(SHAPES, "CF", [False, True])])
+def test_arrays_of_every_rank_and_order_are_read_and_verified(
+    tmp_path: Path, shape: tuple[int, ...], order: Any, is_compressed: bool
+) -> None:
+    """With empty extents on any axis; the orders are the same below rank 2."""
+    array = np.arange(prod(shape), dtype=np.float32).reshape(shape)
+    compressor = {"id": "zlib", "level": 1} if is_compressed else None
+    described = described_v2(
+        shape=shape, chunks=[max(extent, 1) for extent in shape], order=order, compressor=compressor
+    )
+    octets = array.tobytes(order)
+    chunk = {".".join("0" for _ in shape) or "0": zlib.compress(octets) if is_compressed else octets}
+    files = {f"t/{name}": octets for name, octets in chunk.items() if array.size}
+    path = make(tmp_path / "g", {".zgroup": {"zarr_format": 2}, "t/.zarray": described, **files})
+    found = sv.load(path)["t"]
+    assert found.shape == shape and found.tobytes() == array.tobytes() and sv.verify(path).ok
+
+
+@pytest.mark.parametrize(
+    ("dtype", "filters", "kind"),
+    [
+        ("<U3", None, "text"),
+        ("|S3", None, "byte strings of fixed size"),
+        ("<M8[ns]", None, "dates"),
+        ("<m8[s]", None, "time differences"),
+        ("|V4", None, "raw bytes"),
+        ("|O", [{"id": "vlen-utf8"}], "text of any length"),
+        ("|O", [{"id": "pickle"}], "objects"),
+        ([["a", "<i4"]], None, "elements with fields"),
+    ],
+)
+def test_what_no_tensor_holds_is_named_and_hides_nothing_else(
+    tmp_path: Path, dtype: Any, filters: Any, kind: str
+) -> None:
+    """It is listed, verify says why it is not verified, and the numbers beside it are read."""
+    path = make(
+        tmp_path / "g", group_v2(**{".zmetadata": b"{}", "x/.zarray": described_v2(dtype=dtype, filters=filters)})
+    )
+    arrays, errors = read_all(path)
+    assert arrays.keys() == {"a", "b"} and type(errors["x"]) is UnsupportedError
+    assert "the shape [4]" in str(errors["x"]) and f"does not read: {kind}" in str(errors["x"])
+    report = sv.verify(path)
+    assert report.ok and report.outcomes["x"] == "not verifiable"
+    assert [each.kind for each in report.unverified if each.key == "x"] == ["UnsupportedError"]

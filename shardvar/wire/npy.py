@@ -68,7 +68,7 @@ LOST_KINDS = {
     "f": "floating-point numbers of a size that differs from machine to machine",
     "c": "complex numbers of a size that differs from machine to machine",
 }
-"""What elements of the kinds are that no tensor has, by NumPy's letters."""
+"""Descriptions of the kinds that no tensor has, by NumPy's letters."""
 
 
 @dataclass(frozen=True, slots=True)

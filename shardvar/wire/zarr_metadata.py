@@ -59,7 +59,7 @@ _KINDS_V3 = {
     "structured": "elements with fields",
     "struct": "elements with fields",
 }
-"""What elements of the data types are that no tensor has, by their names in version 3."""
+"""Descriptions of the data types of version 3 that no tensor has."""
 
 _CODECS_V2 = {"zlib", "gzip", "bz2", "zstd", "blosc"}
 _CODECS_V3 = {"bytes", "transpose", "gzip", "zstd", "blosc", "crc32c", "sharding_indexed"}

@@ -23,7 +23,7 @@ HOMES = {
         "formats/torch/item_index.py",
         *(
             f"formats/zarr/{name}.py"
-            for name in ("__init__", "build", "contents", "decoder", "group", "index", "names", "orbax")
+            for name in ("__init__", "build", "contents", "decoder", "group", "index", "lost", "names", "orbax")
         ),
         *(f"formats/zarr/{name}.py" for name in ("sink", "source")),
         "wire/zarr_metadata.py",

@@ -87,7 +87,7 @@ def _without_lost(
 
 
 def _read_repeated(tree: Tree, listing: PathListing) -> dict[str, Any]:
-    """Return the descriptions that the consolidated metadata have, by path; empty if there are none."""
+    """Return the descriptions that the consolidated metadata have, by path, if any."""
     for document in (DOCUMENTS[3], CONSOLIDATED):
         if listing.has(document):
             return repeated_arrays(read_document(tree, document), document)

@@ -189,8 +189,9 @@ def _integer(value: int) -> bytes:
         return b"K" + bytes([value]) if value < 1 << 8 else b"M" + struct.pack("<H", value)
     if -(1 << 31) <= value < 1 << 31:
         return b"J" + struct.pack("<l", value)
-    # 200 has 8 bits and takes two bytes, since the highest bit is the sign.
-    octets = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+    # 200 has 8 bits and takes two bytes, since the highest bit is the sign; -128 has 8 bits too and takes one, as ~-128
+    # = 127 has 7.
+    octets = value.to_bytes((value if value >= 0 else ~value).bit_length() // 8 + 1, "little", signed=True)
     return b"\x8a" + bytes([len(octets)]) + octets
 
 

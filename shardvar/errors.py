@@ -60,7 +60,15 @@ from shardvar.pictures.words import message
 
 
 class ShardvarError(Exception):
-    """The root of the tree; ``str(error)`` is the cause and then the remedy."""
+    """The root of the tree; ``str(error)`` is the cause and then the remedy.
+
+    Parameters
+    ----------
+    cause : str
+        One sentence that names the thing, the value and the place.
+    remedy : str, default ''
+        One sentence that says what to do.
+    """
 
     cause: str
     remedy: str
@@ -190,7 +198,18 @@ READ_ERRORS = (CheckpointError, UnsupportedError)
 
 @contextmanager
 def prefix_errors(place: str) -> Iterator[None]:
-    """Put ``place`` (a file, a table block) in front of the cause of an error of reading that is raised inside."""
+    """Put a place in front of the cause of an error of reading that is raised inside.
+
+    Parameters
+    ----------
+    place : str
+        The place: a file, a block of a table.
+
+    Raises
+    ------
+    CheckpointError
+        The error, of the same class. ``UnsupportedError`` gets the place too.
+    """
     try:
         yield
     except READ_ERRORS as error:

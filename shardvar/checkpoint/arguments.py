@@ -158,6 +158,8 @@ class CheckpointOptions:
     The fields are those of ``tf.train.CheckpointOptions``. Those that mean nothing here may have TensorFlow's defaults,
     and are refused by name where they have another value.
 
+    Examples
+    --------
     >>> from shardvar.planning.policies import MaxShardSizePolicy
     >>> CheckpointOptions(experimental_sharding_callback=MaxShardSizePolicy(500 * 2**20)).policy.max_shard_size
     524288000

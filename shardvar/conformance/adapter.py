@@ -124,8 +124,25 @@ METHODS = frozenset(
 
 
 def load_adapter(spec: str) -> Any:
-    """Construct and return the adapter named ``"package.module:Name"``; ``ArgumentError`` where it does not exist.
+    """Construct and return an adapter.
 
+    Parameters
+    ----------
+    spec : str
+        Its name, ``"package.module:Name"``. An instance is taken as it is.
+
+    Returns
+    -------
+    object
+        The adapter.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such module, or no such name in it.
+
+    Examples
+    --------
     >>> type(load_adapter("shardvar.conformance.adapters.numpy:Adapter")).__name__
     'Adapter'
     """
@@ -150,8 +167,20 @@ def load_adapter(spec: str) -> Any:
 
 
 def methods_of(adapter: Any) -> frozenset[str]:
-    """Return the names of the adapter's methods that a rule may need.
+    """Return the names of an adapter's methods that a rule may need.
 
+    Parameters
+    ----------
+    adapter : object
+        The adapter.
+
+    Returns
+    -------
+    frozenset of str
+        The names.
+
+    Examples
+    --------
     >>> class Little:
     ...     def div(self, length, num_shards): ...
     ...     def helper(self): ...
@@ -163,7 +192,18 @@ def methods_of(adapter: Any) -> frozenset[str]:
 
 
 def strangers_of(adapter: Any) -> list[str]:
-    """Return the public methods of an adapter that no rule needs: helpers, or misspelt names."""
+    """Return the public methods of an adapter that no rule needs: helpers, or misspelt names.
+
+    Parameters
+    ----------
+    adapter : object
+        The adapter.
+
+    Returns
+    -------
+    list of str
+        The names, sorted.
+    """
     # A misspelt name, such as look_up for lookup, would otherwise only make a rule "not claimed".
     public = {name for name in dir(adapter) if not name.startswith("_") and callable(getattr(adapter, name, None))}
     return sorted(public - METHODS)

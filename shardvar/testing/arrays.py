@@ -17,13 +17,42 @@ NUMBERS = (
 
 
 def shapes(max_rank: int = 3, max_extent: int = 6, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
-    """Return shapes, including shapes without elements and without axes; they shrink to ``()``."""
+    """Return shapes, including shapes without elements and without axes.
+
+    Parameters
+    ----------
+    max_rank : int, default 3
+        The most axes.
+    max_extent : int, default 6
+        The largest extent of an axis.
+    min_rank : int, default 0
+        The fewest axes.
+
+    Returns
+    -------
+    SearchStrategy of tuple of int
+        The strategy. Shapes shrink to ``()``.
+    """
     return st.lists(st.integers(0, max_extent), min_size=min_rank, max_size=max_rank).map(tuple)
 
 
 def counting(shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
     """Return the array 1, 2, 3 and so on: each element shows its origin, and none is zero, as a hole would be.
 
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape.
+    dtype : dtype_like, optional
+        The dtype, float32 by default.
+
+    Returns
+    -------
+    ndarray
+        The array.
+
+    Examples
+    --------
     >>> counting((2, 2), np.int64)
     array([[1, 2],
            [3, 4]])
@@ -49,7 +78,19 @@ def values(dtype: np.dtype[Any], count: int) -> st.SearchStrategy[Array]:
 def bits(dtype: np.dtype[Any], shape: Sequence[int]) -> st.SearchStrategy[Array]:
     """Return arrays of a dtype and a shape: 1, 2, 3 and so on, with one odd element, or of any bits.
 
-    They shrink to the first. The odd element is a NaN with a sign and a payload, or the largest integer.
+    Parameters
+    ----------
+    dtype : dtype
+        The dtype.
+    shape : sequence of int
+        The shape.
+
+    Returns
+    -------
+    SearchStrategy of ndarray
+        The strategy. Arrays shrink to 1, 2, 3 and so on. The odd element is a NaN with a sign and a payload, or the
+        largest
+        integer.
     """
     count = int(np.prod(shape, dtype=np.int64))
     counted = counting((count,), dtype)
@@ -75,7 +116,19 @@ def _with_odd(array: Array, at: int) -> Array:
 def arrays(draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_rank: int = 3, max_extent: int = 6) -> Array:
     """Draw arrays of any dtype, byte order and strides: transposed, reversed, spread out, read-only, 0-d, empty.
 
-    They shrink to fewer axes and elements in plain C order.
+    Parameters
+    ----------
+    dtypes : sequence of str, optional
+        The names of the dtypes; one of each kind by default.
+    max_rank : int, default 3
+        The most axes.
+    max_extent : int, default 6
+        The largest extent of an axis.
+
+    Returns
+    -------
+    SearchStrategy of ndarray
+        The strategy. Arrays shrink to fewer axes and elements in plain C order.
     """
     dtype = numpy_dtype(draw(st.sampled_from(list(dtypes))))
     shape = draw(shapes(max_rank, max_extent))
@@ -102,7 +155,20 @@ def arrays(draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_rank: in
 
 @st.composite
 def string_arrays(draw: st.DrawFn, max_rank: int = 2, max_extent: int = 3) -> Array:
-    """Draw object arrays of bytes: empty texts, NULs at their ends, 0-d arrays; they shrink to ``b""``."""
+    """Draw object arrays of bytes: empty texts, NULs at their ends, 0-d arrays.
+
+    Parameters
+    ----------
+    max_rank : int, default 2
+        The most axes.
+    max_extent : int, default 3
+        The largest extent of an axis.
+
+    Returns
+    -------
+    SearchStrategy of ndarray
+        The strategy. Elements shrink to ``b""``.
+    """
     shape = draw(shapes(max_rank, max_extent))
     array = np.empty(shape, object)
     # The length 300 does not fit in one byte, and 0xff is not UTF-8.

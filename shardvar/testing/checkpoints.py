@@ -22,7 +22,13 @@ ODD_KEYS = (
 
 
 def keys() -> st.SearchStrategy[str]:
-    """Return names of tensors: plain, odd, any text without surrogates and NULs; they shrink to ``"a"``."""
+    """Return names of tensors: plain, odd, any text without surrogates and NULs.
+
+    Returns
+    -------
+    SearchStrategy of str
+        The strategy. Names shrink to ``"a"``.
+    """
     text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
     return st.one_of(st.sampled_from(ODD_KEYS), text)
 
@@ -33,9 +39,23 @@ def checkpoints(
     max_size: int = 4,
     names: st.SearchStrategy[str] | None = None,
 ) -> st.SearchStrategy[dict[str, npt.NDArray[Any]]]:
-    """Return the content of a checkpoint: a few named arrays of any kind, with ``strings`` also object arrays of bytes.
+    """Return the content of a checkpoint: a few named arrays of any kind.
 
-    They shrink to fewer, smaller, plainer tensors under plainer names.
+    Parameters
+    ----------
+    dtypes : sequence of str, optional
+        The names of the dtypes; one of each kind by default.
+    strings : bool, default False
+        Draw object arrays of bytes too.
+    max_size : int, default 4
+        The most arrays.
+    names : SearchStrategy of str, optional
+        The names, by ``keys`` if not given.
+
+    Returns
+    -------
+    SearchStrategy of dict of str to ndarray
+        The strategy. Contents shrink to fewer, smaller, plainer tensors under plainer names.
     """
     each = st.one_of(arrays(dtypes), string_arrays()) if strings else arrays(dtypes)
     return st.dictionaries(names or keys(), each, max_size=max_size)
@@ -47,7 +67,17 @@ def sharded_checkpoints(
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, list[int]]]:
     """Draw named arrays and the rows of the shards of each, by ``layouts``: uneven, empty, more than ten.
 
-    They shrink to one array without rows.
+    Parameters
+    ----------
+    dtypes : sequence of str, optional
+        The names of the dtypes; one of each kind by default.
+    max_shards : int, default 13
+        The most shards of an array.
+
+    Returns
+    -------
+    SearchStrategy of tuple
+        The strategy of pairs: the arrays by name, and lists of rows by name. They shrink to one array without rows.
     """
     tensors, sizes = {}, {}
     for key in draw(st.lists(keys(), min_size=1, max_size=3, unique=True)):
@@ -58,7 +88,20 @@ def sharded_checkpoints(
 
 
 def policies(max_nbytes: int = 200, max_files: int = 5) -> st.SearchStrategy[Policy]:
-    """Return policies, which decide the slices that share a file; they shrink to one file for all."""
+    """Return policies, which decide the slices that share a file.
+
+    Parameters
+    ----------
+    max_nbytes : int, default 200
+        The largest limit of a file, in bytes.
+    max_files : int, default 5
+        The most files of a balanced policy.
+
+    Returns
+    -------
+    SearchStrategy of policy
+        The strategy. Policies shrink to one file for all.
+    """
     return st.one_of(
         st.just(AllInOnePolicy()),
         st.builds(MaxShardSizePolicy, st.integers(1, max_nbytes)),

@@ -14,12 +14,28 @@ from shardvar.layout.dtypes import Array, dtype_name
 
 
 def assert_matches_oracle(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0, what: str = "The answer") -> None:
-    """Raise ``AssertionError``, naming the first difference, unless ``actual`` is ``expected``.
+    """Raise ``AssertionError``, naming the first difference, unless two values are the same.
 
-    Both may be anything that NumPy converts to an array: an array, a sharded variable, a list. Dtypes (except for byte
-    order) and shapes must be equal. Values must be equal too, NaN to NaN; where arithmetic may be ordered in several
-    ways, ``ulps`` is the number of units in the last place, of the larger of the two, by which they may differ.
+    Parameters
+    ----------
+    actual : array_like
+        The value to test: an array, a sharded variable, a list.
+    expected : array_like
+        The value that is right.
+    ulps : int, default 0
+        The units in the last place, of the larger of the two, by which values may differ, where arithmetic may be
+        ordered
+        in several ways.
+    what : str, default 'The answer'
+        The subject of the message.
 
+    Raises
+    ------
+    AssertionError
+        If shapes, dtypes (except for byte order) or values differ. NaN equals NaN.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> assert_matches_oracle(np.array([1.0, 2.0]), [1.0, 2.0])
     """
@@ -48,11 +64,38 @@ def assert_checkpoints_equal(
 ) -> None:
     """Raise ``AssertionError``, naming the tensors that differ, unless two checkpoints hold the same.
 
-    ``a`` and ``b`` are paths of checkpoints in any format and layout. The options are those of ``sv.diff``: without a
-    tolerance, elements are the same if their bits are. The tensors that changed most are named first; a tensor that
-    cannot be read counts as one that differs. Raises the errors of ``sv.open_checkpoint``, and ``ArgumentError`` for
-    wrong options. Does not need Hypothesis.
+    Does not need Hypothesis.
 
+    Parameters
+    ----------
+    a : path_like
+        The first checkpoint, in any format and slices.
+    b : path_like
+        The second checkpoint.
+    rtol, atol : float, optional
+        The tolerances of ``sv.diff``. Without one, elements are the same if their bits are.
+    close : bool, default False
+        Use the tolerances of the dtypes where none is given.
+    ignore_dtype : bool, default False
+        Allow that dtypes differ.
+    rename : mapping of str to str, optional
+        The names in ``b`` by the keys of ``a``.
+    filter, exclude : str or iterable of str, optional
+        Globs of the names in ``b`` to compare, and of those to leave out.
+
+    Raises
+    ------
+    AssertionError
+        If a tensor differs, is missing, or cannot be read. Those that changed most are named first.
+    CheckpointNotFound
+        If there is no checkpoint at one of the paths.
+    CheckpointError
+        If an index is damaged.
+    ArgumentError
+        If an option is invalid.
+
+    Examples
+    --------
     >>> import numpy as np, os, shardvar as sv, tempfile
     >>> one, two = (os.path.join(tempfile.mkdtemp(), name) for name in ("model", "model.npz"))
     >>> _ = sv.save(one, {"x": np.ones(4)}, partition=2), sv.save(two, {"x": np.ones(4)})
@@ -83,8 +126,24 @@ def _summary(report: DiffReport) -> str:
 
 
 def difference(actual: Any, expected: npt.ArrayLike, *, ulps: int = 0) -> str | None:
-    """Return the first difference as the rest of a sentence, or None; see ``assert_matches_oracle``.
+    """Return the first difference between two values as the rest of a sentence.
 
+    Parameters
+    ----------
+    actual : array_like
+        The value to test.
+    expected : array_like
+        The value that is right.
+    ulps : int, default 0
+        As in ``assert_matches_oracle``.
+
+    Returns
+    -------
+    str or None
+        The difference; None if there is none.
+
+    Examples
+    --------
     >>> difference(np.array([1.0, 2.0]), [1.0, 3.0])
     'is 2.0 at [1], where the oracle says 3.0.'
     """

@@ -9,7 +9,20 @@ from shardvar.layout.shard_counts import FixedShardsPartitioner, MaxSizePartitio
 
 
 def regions(rank: int, limit: int = 6) -> st.SearchStrategy[Region]:
-    """Return regions of a rank anywhere below ``2 * limit``, including empty ones; they shrink towards the origin."""
+    """Return regions of a rank anywhere below ``2 * limit``, including empty ones.
+
+    Parameters
+    ----------
+    rank : int
+        The number of axes.
+    limit : int, default 6
+        The largest offset and the largest extent along an axis.
+
+    Returns
+    -------
+    SearchStrategy of Region
+        The strategy. Regions shrink towards the origin.
+    """
     axis = st.tuples(st.integers(0, limit), st.integers(0, limit))
     return st.lists(axis, min_size=rank, max_size=rank).map(
         lambda axes: Region([offset for offset, _ in axes], [extent for _, extent in axes])
@@ -17,7 +30,18 @@ def regions(rank: int, limit: int = 6) -> st.SearchStrategy[Region]:
 
 
 def regions_in(shape: Sequence[int]) -> st.SearchStrategy[Region]:
-    """Return regions within a shape, including empty ones."""
+    """Return regions within a shape, including empty ones.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape.
+
+    Returns
+    -------
+    SearchStrategy of Region
+        The strategy.
+    """
     axes = [st.tuples(st.integers(0, extent), st.integers(0, extent)).map(sorted) for extent in shape]
     return st.tuples(*axes).map(lambda cuts: Region((a for a, _ in cuts), (b - a for a, b in cuts)))
 
@@ -26,7 +50,17 @@ def regions_in(shape: Sequence[int]) -> st.SearchStrategy[Region]:
 def tilings(draw: st.DrawFn, shape: Sequence[int], max_cuts: int = 6) -> list[Region]:
     """Draw regions that tile a shape, made by repeatedly cutting one of them in two, in any order.
 
-    Cuts may be at an end, which makes empty regions; most such tilings are not grids. They shrink to the whole.
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape.
+    max_cuts : int, default 6
+        The most cuts. They may be at an end, which makes empty regions.
+
+    Returns
+    -------
+    SearchStrategy of list of Region
+        The strategy. Most tilings are not grids; they shrink to the whole.
     """
     # Cuts in two do not reach every tiling: a pinwheel of five rectangles has no cut from end to end.
     parts = [Region.whole(shape)]
@@ -48,14 +82,35 @@ def halves(region: Region, axis: int, count: int) -> tuple[Region, Region]:
 
 
 def partitions(shape: Sequence[int]) -> st.SearchStrategy[Partition]:
-    """Return partitions of a shape; see ``tilings``."""
+    """Return partitions of a shape; see ``tilings``.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape.
+
+    Returns
+    -------
+    SearchStrategy of Partition
+        The strategy.
+    """
     return tilings(shape).map(lambda parts: Partition(tuple(shape), tuple(parts)))
 
 
 def layouts(max_shards: int = 13, max_rows: int = 4) -> st.SearchStrategy[list[int]]:
-    """Return the rows of each shard: uneven numbers, including zero; they shrink to one shard without rows.
+    """Return the rows of each shard: uneven numbers, including zero.
 
-    Where ``max_shards`` is above ten, some have more than ten: sorted as text, shard 10 comes before shard 2.
+    Parameters
+    ----------
+    max_shards : int, default 13
+        The most shards. If it is above ten, some have more than ten: sorted as text, shard 10 comes before shard 2.
+    max_rows : int, default 4
+        The most rows of a shard.
+
+    Returns
+    -------
+    SearchStrategy of list of int
+        The strategy. Layouts shrink to one shard without rows.
     """
     rows = st.integers(0, max_rows)
     few = st.lists(rows, min_size=1, max_size=min(max_shards, 5))
@@ -66,7 +121,20 @@ def layouts(max_shards: int = 13, max_rows: int = 4) -> st.SearchStrategy[list[i
 
 
 def partitioners(max_shards: int = 9, max_nbytes: int = 200) -> st.SearchStrategy[Partitioner]:
-    """Return partitioners of the three families, with limits that small variables reach."""
+    """Return partitioners of the three families, with limits that small variables reach.
+
+    Parameters
+    ----------
+    max_shards : int, default 9
+        The most shards.
+    max_nbytes : int, default 200
+        The largest limit of a shard, in bytes.
+
+    Returns
+    -------
+    SearchStrategy of partitioner
+        The strategy.
+    """
     shards, nbytes = st.integers(1, max_shards), st.integers(1, max_nbytes)
     return st.one_of(
         st.builds(FixedShardsPartitioner, shards),

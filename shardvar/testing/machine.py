@@ -37,6 +37,22 @@ ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (3, 2), (0,))
 def sharded_of(array: Array, sizes: Sequence[int], name: str = "w") -> ShardedVariable:
     """Return an array as shards with the given numbers of rows, each on a separate simulated server.
 
+    Parameters
+    ----------
+    array : ndarray
+        The whole value, of shape ``[rows, ...]``.
+    sizes : sequence of int
+        The rows of each shard; their sum is that of the array.
+    name : str, default 'w'
+        The name of the variable.
+
+    Returns
+    -------
+    ShardedVariable
+        The variable.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> [shard.shape for shard in sharded_of(np.ones((5, 2)), [2, 0, 3]).variables]
     [(2, 2), (0, 2), (3, 2)]
@@ -59,7 +75,21 @@ def sharded_variables(
 ) -> tuple[ShardedVariable, Array]:
     """Draw a sharded variable and its array: uneven rows a shard, with empty shards, some in more than ten.
 
-    Values count 1, 2, 3 and so on, so that a wrong row shows its origin. They shrink to one shard without rows.
+    Parameters
+    ----------
+    dtype : dtype_like, optional
+        The dtype, float32 by default.
+    row_shapes : sequence of tuple of int, optional
+        The shapes of one row to choose from.
+    max_shards : int, default 13
+        The most shards.
+
+    Returns
+    -------
+    SearchStrategy of tuple
+        The strategy of pairs of ``ShardedVariable`` and ndarray. Values count 1, 2, 3 and so on, so that a wrong
+        row shows
+        its origin. They shrink to one shard without rows.
     """
     sizes = draw(layouts(max_shards))
     array = counting((sum(sizes), *draw(st.sampled_from(list(row_shapes)))), dtype)
@@ -79,23 +109,75 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         self.snapshots: list[Snapshot] = []
 
     def make(self, full: Array, sizes: list[int]) -> Any:
-        """Return a sharded variable that holds ``full``, in shards of ``sizes`` rows or similar ones."""
+        """Return a sharded variable that holds an array.
+
+        Parameters
+        ----------
+        full : ndarray
+            The value, of shape ``[rows, ...]``.
+        sizes : list of int
+            The rows of each shard; an implementation may choose similar ones.
+
+        Returns
+        -------
+        object
+            The variable, which the other methods find as ``self.variable``.
+        """
         return sharded_of(full, sizes)
 
     def read(self) -> Array:
-        """Return the whole value."""
+        """Return the whole value.
+
+        Returns
+        -------
+        ndarray
+            The value.
+        """
         return np.asarray(self.variable)
 
     def lookup(self, ids: Ids) -> Array:
-        """Return the rows of these ids, in their order."""
+        """Return rows in the order of their ids.
+
+        Parameters
+        ----------
+        ids : ndarray of int64
+            The ids, of shape ``[n]``.
+
+        Returns
+        -------
+        ndarray
+            The rows, of shape ``[n, ...]``.
+        """
         return np.asarray(self.variable.sparse_read(ids))
 
     def index(self, key: Key) -> Array:
-        """Return the value at a basic index."""
+        """Return the value at a basic index.
+
+        Parameters
+        ----------
+        key : tuple
+            A basic index of NumPy: integers, slices, an ellipsis.
+
+        Returns
+        -------
+        ndarray
+            The part that it selects.
+        """
         return np.asarray(self.variable[key])
 
     def write(self, update: Update) -> Any:
-        """Write; return the new variable, or None if the variable was changed in place."""
+        """Write the whole variable or some rows.
+
+        Parameters
+        ----------
+        update : Update
+            The write.
+
+        Returns
+        -------
+        object or None
+            The new variable; None if the variable was changed in place.
+        """
         if update.ids is not None:
             getattr(self.variable, f"scatter_{update.op}")(IndexedSlices(update.values, update.ids))
         else:

@@ -32,7 +32,19 @@ class SparseIds:
 def ids(length: int, max_size: int = 12, max_rank: int = 1) -> st.SearchStrategy[Ids]:
     """Return ids in ``[0, length)`` as int64: unsorted, duplicated, across shards; an empty array for length 0.
 
-    With ``max_rank`` above 1 some have several axes. They shrink to fewer and smaller ids.
+    Parameters
+    ----------
+    length : int
+        The rows of the variable.
+    max_size : int, default 12
+        The most ids.
+    max_rank : int, default 1
+        Above 1, some arrays have several axes.
+
+    Returns
+    -------
+    SearchStrategy of ndarray
+        The strategy. Arrays shrink to fewer and smaller ids.
     """
     # Without rows the range would be 0 to -1, which Hypothesis refuses.
     flat = st.lists(st.integers(0, length - 1), max_size=max_size) if length else st.just([])
@@ -48,7 +60,22 @@ def _doubled(some: Ids) -> Ids:
 
 @st.composite
 def sparse_ids(draw: st.DrawFn, length: int, max_bags: int = 4, max_ids: int = 4) -> SparseIds:
-    """Draw bags of ids in ``[0, length)``, also empty ones, with and without weights; they shrink to no bags."""
+    """Draw bags of ids in ``[0, length)``, also empty ones, with and without weights.
+
+    Parameters
+    ----------
+    length : int
+        The rows of the variable.
+    max_bags : int, default 4
+        The most bags.
+    max_ids : int, default 4
+        The most ids of a bag.
+
+    Returns
+    -------
+    SearchStrategy of SparseIds
+        The strategy. Bags shrink to none.
+    """
     bags = draw(st.lists(ids(length, max_ids).map(lambda some: some.tolist()), max_size=max_bags))
     if not draw(st.booleans()):
         return SparseIds(bags, None)
@@ -60,8 +87,17 @@ def sparse_ids(draw: st.DrawFn, length: int, max_bags: int = 4, max_ids: int = 4
 def slices(draw: st.DrawFn, shape: tuple[int, ...], new_axes: bool = False) -> Key:
     """Draw legal basic indexes of NumPy for a shape, as tuples: integers, slices, an ellipsis.
 
-    Starts and stops lie beyond both ends, steps go backwards, axes are left out; with ``new_axes`` some have a None.
-    They shrink to ``()``.
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape. Starts and stops lie beyond both ends of its axes, steps go backwards, axes are left out.
+    new_axes : bool, default False
+        Some indexes have a None.
+
+    Returns
+    -------
+    SearchStrategy of tuple
+        The strategy. Indexes shrink to ``()``.
     """
     key: list[Any] = []
     for extent in shape[: draw(st.integers(0, len(shape)))]:
@@ -114,7 +150,22 @@ def updates(draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike = np.flo
 def update_sequences(
     shape: Sequence[int], dtype: npt.DTypeLike = np.float32, max_size: int = 5
 ) -> st.SearchStrategy[list[Update]]:
-    """Return sequences of writes, dense and sparse; they shrink to fewer."""
+    """Return sequences of writes, dense and sparse.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of the variable.
+    dtype : dtype_like, optional
+        The dtype, float32 by default.
+    max_size : int, default 5
+        The most writes.
+
+    Returns
+    -------
+    SearchStrategy of list of Update
+        The strategy. Sequences shrink to fewer writes.
+    """
     return st.lists(updates(shape, dtype), max_size=max_size)
 
 
@@ -123,8 +174,19 @@ def refused_updates(draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike 
     """Draw one write that must be refused, and leave a variable of this shape as it was.
 
     One of the ids is negative or too large (by one, or so that 32 bits of it are a row), or there are more or fewer
-    operands than ids; or a value for the whole has more or fewer rows, or another number of columns. They shrink to
-    ids that are too large by one.
+    operands than ids; or a value for the whole has more or fewer rows, or another number of columns.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of the variable.
+    dtype : dtype_like, optional
+        The dtype, float32 by default.
+
+    Returns
+    -------
+    SearchStrategy of Update
+        The strategy. Writes shrink to ids that are too large by one.
     """
     length, row_shape = shape[0], tuple(shape[1:])
     way = draw(st.sampled_from(["ids", "operands", "rows", "columns"] if row_shape else ["ids", "operands", "rows"]))
@@ -144,7 +206,18 @@ def refused_updates(draw: st.DrawFn, shape: Sequence[int], dtype: npt.DTypeLike 
 
 
 def max_norms(rows: Array) -> st.SearchStrategy[float]:
-    """Return limits of the l2 norm of a row: below, exactly at and above the norms of these rows; all are above 0."""
+    """Return limits of the l2 norm of a row: below, exactly at and above the norms of these rows.
+
+    Parameters
+    ----------
+    rows : ndarray
+        The rows, of shape ``[n, ...]``.
+
+    Returns
+    -------
+    SearchStrategy of float
+        The strategy. All limits are above 0.
+    """
     norms = sorted({float(norm) for norm in norms_of(rows).ravel() if norm > 0}) or [1.0]
     # A half and twice are exact, so that a norm meets its limit to the last bit, or misses it by far.
     return st.sampled_from(norms).flatmap(lambda norm: st.sampled_from([norm, norm / 2, norm * 2]))
@@ -161,8 +234,22 @@ def norms_of(rows: Array) -> Array:
 
 
 def clipped(rows: Array, max_norm: float) -> Array:
-    """Return rows scaled to a norm of ``max_norm`` where theirs is larger, by definition; others are as they are.
+    """Return rows scaled to a largest norm, by definition.
 
+    Parameters
+    ----------
+    rows : ndarray
+        The rows, of shape ``[n, ...]``.
+    max_norm : float
+        The largest l2 norm of a row. Rows with a smaller one stay as they are.
+
+    Returns
+    -------
+    ndarray
+        The rows, of the same dtype.
+
+    Examples
+    --------
     >>> clipped(np.array([[3.0, 4.0], [0.0, 1.0]], np.float32), 2.5).tolist()
     [[1.5, 2.0], [0.0, 1.0]]
     """
@@ -183,12 +270,29 @@ class Snapshot:
 
     @classmethod
     def of(cls, value: Any) -> "Snapshot":
-        """Return the snapshot of a value that has just been read."""
+        """Return the snapshot of a value that has just been read.
+
+        Parameters
+        ----------
+        value : array_like
+            The value as it came.
+
+        Returns
+        -------
+        Snapshot
+            The value and a copy.
+        """
         array = np.asarray(value)
         return cls(array, array.copy())
 
     def scribble(self) -> bool:
-        """Overwrite what was read, and then no variable may differ; return False for what cannot be written."""
+        """Overwrite what was read, and then no variable may differ.
+
+        Returns
+        -------
+        bool
+            False for what cannot be written.
+        """
         if not self.value.flags.writeable or not self.value.size:
             return False
         self.value[...] = np.zeros((), self.value.dtype)
@@ -197,7 +301,20 @@ class Snapshot:
 
 
 def updated(full: Array, update: Update) -> Array:
-    """Return the array after a write, by definition: one row after the other, in the order of the ids."""
+    """Return the array after a write, by definition: one row after the other, in the order of the ids.
+
+    Parameters
+    ----------
+    full : ndarray
+        The array before, which stays as it is.
+    update : Update
+        The write.
+
+    Returns
+    -------
+    ndarray
+        The array after, of the same dtype.
+    """
     if update.ids is None:
         dense = {"assign": update.values, "add": full + update.values, "sub": full - update.values}[update.op]
         return np.asarray(dense).astype(full.dtype)

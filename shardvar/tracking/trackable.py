@@ -61,13 +61,53 @@ class Trackable:
         return MappingProxyType(self.__dict__.get("_child_slots", {}))
 
     def track_slot(self, name: str, child: _T, beside: "Trackable", slot_name: str) -> _T:
-        """``track`` a child that belongs to another object as its slot ``slot_name``."""
+        """Track a child that belongs to another object as its slot.
+
+        Parameters
+        ----------
+        name : str
+            The name of the child.
+        child : Trackable
+            The child.
+        beside : Trackable
+            The object that the child belongs to.
+        slot_name : str
+            The role of the child there, such as "momentum".
+
+        Returns
+        -------
+        Trackable
+            The child.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If ``child`` is not a ``Trackable``.
+        """
         # The role comes first: the hook that ``track`` calls looks it up.
         self.__dict__.setdefault("_child_slots", {})[name] = Slot(beside, slot_name)
         return self.track(name, child)
 
     def track(self, name: str, child: _T) -> _T:
-        """Make ``child`` the child of that name, in the place of an older one, call the hooks, and return it."""
+        """Add a child, in the place of an older one of its name, and call the hooks.
+
+        Parameters
+        ----------
+        name : str
+            The name of the child.
+        child : Trackable
+            The child.
+
+        Returns
+        -------
+        Trackable
+            The child.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If ``child`` is not a ``Trackable``.
+        """
         if not isinstance(child, Trackable):
             raise ArgumentTypeError(f"The child {name!r} is {child!r}.", "Track objects that are Trackable.")
         # The child is in the table before a hook runs, so that the hook may walk the graph from here.
@@ -77,7 +117,13 @@ class Trackable:
         return child
 
     def untrack(self, name: str) -> None:
-        """Remove the child of that name, if there is one."""
+        """Remove a child, if there is one of that name.
+
+        Parameters
+        ----------
+        name : str
+            The name of the child.
+        """
         self.__dict__.get("_children", {}).pop(name, None)
         self.__dict__.get("_child_slots", {}).pop(name, None)
 
@@ -88,13 +134,21 @@ class Trackable:
         return hooks
 
     def await_children(self, *hooks: ChildHook) -> None:
-        """Set the hooks for children that appear from now on, in the place of those before."""
+        """Set the hooks for children that appear from now on, in the place of those before.
+
+        Parameters
+        ----------
+        *hooks : callable
+            Called as ``hook(parent, name, child)`` once the child is in its parent's table.
+        """
         self.__dict__["_child_hooks"] = hooks
 
 
 class Stateful(Trackable, ABC):
     """A trackable object with state beside that of its children.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> class Vocabulary(Stateful):
     ...     def __init__(self, words):
@@ -113,16 +167,32 @@ class Stateful(Trackable, ABC):
 
     @abstractmethod
     def state(self) -> Mapping[str, npt.ArrayLike]:
-        """Return the arrays to save, by names that this object chooses.
+        """Return the arrays to save.
 
+        Returns
+        -------
+        mapping of str to array_like
+            The arrays by names that this object chooses.
+
+        Notes
+        -----
         Called once a save, in the thread that saves, before the values of variables are taken; the arrays are copied
-        then. Called before a restore too: the answer goes back to ``restore_state`` if the restore fails.
+        then.
+        Called before a restore too: the answer goes back to ``restore_state`` if the restore fails.
         """
 
     @abstractmethod
     def restore_state(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take the arrays of a checkpoint under their names, with the dtypes and shapes that they were stored with.
+        """Take the arrays of a checkpoint.
 
+        Parameters
+        ----------
+        values : mapping of str to ndarray
+            The arrays by their names, with the dtypes and shapes that they were stored with.
+
+        Notes
+        -----
         Called once a restore, before any variable is written. To refuse the arrays, raise any error and change nothing:
-        the whole checkpoint is then refused, and objects that took theirs before get back what they had.
+        the
+        whole checkpoint is then refused, and objects that took theirs before get back what they had.
         """

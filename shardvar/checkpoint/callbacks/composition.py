@@ -23,12 +23,36 @@ from shardvar.planning.slices import SliceTable, stack
 
 
 def compose(outer: Policy, inner: Policy) -> Policy:
-    """The policy that applies ``inner`` to the tensors of each file of ``outer``'s answer, in order.
+    """Return the policy that applies one policy inside the files of another, in order.
 
+    Parameters
+    ----------
+    outer : policy
+        The policy that is asked first.
+    inner : policy
+        The policy that is asked about the tensors of each file of the first answer.
+
+    Returns
+    -------
+    policy
+        The composition. Its description is those of both. Two policies of shardvar compose to one that decides in
+        columns.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If one of them is not a policy.
+    ArgumentError
+        If one decides in columns alone, and the other in a callback.
+
+    Notes
+    -----
     R-POLICY-17 (RFC 001): "we can even get some callback composition going". Law: each file of the answer holds tensors
-    of one file of ``outer``'s. Its description is those of both. Two policies of shardvar compose to one that decides
-    in columns.
+    of
+    one file of ``outer``'s.
 
+    Examples
+    --------
     >>> from shardvar.planning.policies import MaxShardSizePolicy, ShardByTaskPolicy
     >>> policy = compose(ShardByTaskPolicy(), MaxShardSizePolicy(8))
     >>> policy.inner.max_shard_size

@@ -231,6 +231,8 @@ class ShardingCallback(ABC):
     A base to derive from; any callable with a text ``description`` works too. Arguments of the callback are those of
     its constructor (RFC 001, kwargs). Callbacks of one class whose fields are equal are equal.
 
+    Examples
+    --------
     >>> class OneFileEach(ShardingCallback):
     ...     description = "A file for each tensor."
     ...

@@ -35,12 +35,26 @@ from shardvar.variables import ResourceVariable, Variable
 
 
 class Checkpoint(Trackable):
-    """The objects to write and read: ``root`` with its children, and the objects given by name.
+    """A root object with its children, and objects given by name, to write and read together.
 
-    Objects are modules, variables, sharded ones, other trackable objects, and dictionaries, lists and tuples of these.
-    An attribute that is set later is one more object. A ``weakref.ref`` of the root is kept as it is, so that the root
-    may own its checkpoint.
+    Parameters
+    ----------
+    root : object, optional
+        A module, a variable, another trackable object, or a dictionary, list or tuple of these. A ``weakref.ref``
+        is kept
+        as it is, so that the root may own its checkpoint.
+    **objects : object
+        More objects by name, of the same kinds. An attribute that is set later is one more object.
 
+    Raises
+    ------
+    ArgumentTypeError
+        If an object has no variables.
+    ArgumentError
+        If a name is that of another child of the root, or of a method.
+
+    Examples
+    --------
     >>> import os, tempfile
     >>> from shardvar.variables import Variable, create_sharded_variable
     >>> path = os.path.join(tempfile.mkdtemp(), "model")
@@ -116,13 +130,46 @@ class Checkpoint(Trackable):
         metadata: Mapping[str, str] | None = None,
         force: bool = False,
     ) -> WriteReport:
-        """Write the values of all variables, as of one moment, commit them, and return a report.
+        """Write the values of all variables, as of one moment, and commit them.
 
-        Other threads that write a variable meanwhile wait, as for ``save`` without ``background``.
+        Parameters
+        ----------
+        path : path_like
+            The checkpoint to write, as in ``sv.save``.
+        options : CheckpointOptions, optional
+            TensorFlow's options, which may have the policy.
+        format : str, optional
+            The format, as in ``sv.save``.
+        policy : policy, optional
+            The policy that says which slices share a file.
+        metadata : mapping of str to str, optional
+            Texts to keep in the checkpoint.
+        force : bool, default False
+            Replace an existing checkpoint also where the format cannot do that in one step.
 
-        The arguments and errors are those of ``sv.save``; ``options`` may have the policy instead. Keys are
-        TensorFlow's, and in formats that hold strings the graph of objects is stored too, so that TensorFlow restores
-        what the format "tensorflow" holds. Waits for a save of this checkpoint that is in progress.
+        Returns
+        -------
+        WriteReport
+            The report of what was written.
+
+        Raises
+        ------
+        TargetExists
+            If a checkpoint exists that cannot be replaced in one step, and ``force`` is not set.
+        UnsupportedError
+            If the format cannot hold a tensor.
+        ArgumentError
+            If an argument is invalid, or the policy is given twice.
+        StorageError
+            If the disk is full, the file system refuses, or another writer holds the checkpoint (``LockHeld``).
+
+        Notes
+        -----
+        Keys are TensorFlow's, and in formats that hold strings the graph of objects is stored too, so that TensorFlow
+        restores
+        what the format "tensorflow" holds. Waits for a save of this checkpoint that is in progress. Other threads that
+        write a
+        variable meanwhile wait.
         """
         target = find_target(path, format, otherwise="shardvar")
         save_options = SaveOptions(policy_of(policy, options), texts_of(metadata), force)
@@ -164,17 +211,53 @@ class Checkpoint(Trackable):
         force: bool = False,
         background: bool = False,
     ) -> WriteReport | PendingSave:
-        """Write the next checkpoint of a series, ``file_prefix-1``, ``file_prefix-2``; return a report with its path.
+        """Write the next checkpoint of a series, ``file_prefix-1``, ``file_prefix-2`` and so on.
 
+        Parameters
+        ----------
+        file_prefix : path_like
+            The path before the number.
+        options : CheckpointOptions, optional
+            TensorFlow's options, which may have the policy.
+        format : str, optional
+            The format, as in ``sv.save``.
+        policy : policy, optional
+            The policy that says which slices share a file.
+        metadata : mapping of str to str, optional
+            Texts to keep in the checkpoint.
+        force : bool, default False
+            Replace the checkpoint of that number, if another process saved it meanwhile.
+        background : bool, default False
+            Copy the values, and write them in another thread. Values that are assigned after the call are not in the
+            checkpoint. Another save, write or restore of this checkpoint waits for it.
+
+        Returns
+        -------
+        WriteReport or PendingSave
+            The report, which has the path; with ``background``, at once, the save in progress, to be joined for the
+            report.
+
+        Raises
+        ------
+        TargetExists
+            If another process saved that number meanwhile, and ``force`` is not set.
+        UnsupportedError
+            If the format cannot hold a tensor, or its checkpoints are folders, which are not numbered.
+        ArgumentError
+            If ``file_prefix`` has the ending of a file, or another argument is invalid.
+        StorageError
+            If the disk is full, the file system refuses, or another writer holds the checkpoint (``LockHeld``).
+
+        Notes
+        -----
         The number is the first above ``save_counter`` that no checkpoint of that prefix has, in any format. The counter
-        is saved too, and becomes that number once the checkpoint is committed. The file ``checkpoint`` in the same
-        directory names the newest one, for ``sv.latest_checkpoint`` and for TensorFlow. ``TargetExists`` if another
-        process saved that number meanwhile; ``force`` replaces its checkpoint.
+        is
+        saved too, and becomes that number once the checkpoint is committed. The file ``checkpoint`` in the same
+        directory names
+        the newest one, for ``sv.latest_checkpoint`` and for TensorFlow.
 
-        With ``background`` the values are copied, and another thread does the rest. The call returns a ``PendingSave``
-        at once, to be joined for the report. Values that are assigned after the call are not in the checkpoint. Another
-        save, write or restore of this checkpoint waits for it.
-
+        Examples
+        --------
         >>> import os, tempfile
         >>> checkpoint, prefix = Checkpoint(w=Variable([1.0])), os.path.join(tempfile.mkdtemp(), "ckpt")
         >>> [os.path.basename(checkpoint.save(prefix)) for _ in range(2)]
@@ -196,9 +279,28 @@ class Checkpoint(Trackable):
         save_options: SaveOptions,
         background: bool,
     ) -> WriteReport | PendingSave:
-        """Take the values and write them by ``steps``, for ``save`` and ``CheckpointManager.save``.
+        """Take the values and write them, for ``save`` and ``CheckpointManager.save``.
 
-        ``choose`` returns, for the counter's value, the value that it gets, and the checkpoint to write.
+        Parameters
+        ----------
+        choose : callable
+            Returns, for the counter's value, the value that it gets, and the checkpoint to write.
+        steps : callable
+            Called as ``steps(target, write)``; calls ``write()`` and does the work around it.
+        save_options : SaveOptions
+            The policy, the metadata, and what may be replaced.
+        background : bool
+            Write in another thread.
+
+        Returns
+        -------
+        WriteReport or PendingSave
+            The report, or with ``background`` the save in progress.
+
+        Raises
+        ------
+        LockHeld
+            If this thread is saving or restoring the checkpoint already.
         """
 
         def write(image: Image, counter: Variable, number: int) -> WriteReport:
@@ -228,20 +330,66 @@ class Checkpoint(Trackable):
         return start_save(image.target.path, work, self._turn)
 
     def read(self, path: Path | None, options: CheckpointOptions | None = None) -> RestoreStatus:
-        """Restore what the checkpoint and the objects both have, and later what appears; return what did not match.
+        """Restore the values that the checkpoint and the objects both have, and later those of objects that appear.
 
-        All existing variables get their values, or none does: ``InconsistentTensor`` where dtype or full shape differ,
-        and the errors of ``sv.load``. The number of shards is never an error: shards take the rows that they hold. The
-        ``options`` do not concern reading; the argument exists because TensorFlow has it.
+        Parameters
+        ----------
+        path : path_like or None
+            The checkpoint. None restores nothing, as in ``restore(sv.latest_checkpoint(directory))`` at the first run.
+        options : CheckpointOptions, optional
+            Not used in reading; the parameter exists because TensorFlow has it.
 
-        Where ``path`` is None nothing is restored, as in ``restore(sv.latest_checkpoint(directory))`` at the first run.
-        Then the status, on which every assertion fails, says so.
+        Returns
+        -------
+        RestoreStatus
+            The parts that did not match, and assertions about them. If ``path`` is None every assertion fails.
+
+        Raises
+        ------
+        CheckpointNotFound
+            If there is no checkpoint at ``path``.
+        AmbiguousPath
+            If ``path`` matches several checkpoints.
+        InconsistentTensor
+            If a dtype or a full shape differs.
+        CheckpointError
+            If the checkpoint is damaged.
+
+        Notes
+        -----
+        All existing variables get their values, or none does. The number of shards is never an error: shards take the
+        rows that
+        they hold.
         """
         policy_of(None, options)  # checked, though nothing uses it
         return self._read(path, is_numbered=False)
 
     def restore(self, path: Path | None, options: CheckpointOptions | None = None) -> RestoreStatus:
-        """``read`` a checkpoint that may be one of a numbered series: the next ``save`` has a number after it."""
+        """Read a checkpoint that may be one of a numbered series: the next ``save`` has a number after it.
+
+        Parameters
+        ----------
+        path : path_like or None
+            The checkpoint, as in ``read``.
+        options : CheckpointOptions, optional
+            Not used, as in ``read``.
+
+        Returns
+        -------
+        RestoreStatus
+            The parts that did not match, as ``read`` returns them.
+
+        Raises
+        ------
+        CheckpointNotFound
+            If there is no checkpoint at ``path``.
+        AmbiguousPath
+            If ``path`` matches several checkpoints.
+        InconsistentTensor
+            If a dtype or a full shape differs.
+        CheckpointError
+            If the checkpoint is damaged.
+        """
         policy_of(None, options)
         return self._read(path, is_numbered=True)
 

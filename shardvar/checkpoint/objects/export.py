@@ -55,18 +55,56 @@ def export(
     metadata: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> WriteReport:
-    """Write an object with all that it reaches for serving, commit it, and return a report.
+    """Write an object with all that it reaches for serving, and commit it. ``sv.load_exported`` reads it.
 
-    ``obj`` is a module, a variable, another trackable object, or a dictionary or list of these. Each sharded variable
-    is one whole tensor, or with ``as_shards`` a slice a shard, for serving in parts. The other arguments and the errors
-    are those of ``sv.save``; ``options`` may have the policy instead. ``sv.load_exported`` reads it.
+    Parameters
+    ----------
+    obj : object
+        A module, a variable, another trackable object, or a dictionary or list of these.
+    path : path_like
+        The checkpoint to write; with ``format='tensorflow'`` the folder of a SavedModel, which TensorFlow's servers
+        open.
+    as_shards : bool, default False
+        Write each sharded variable as a slice a shard, for serving in parts. By default it is one whole tensor.
+    policy : policy, optional
+        The policy that says which slices share a file.
+    options : CheckpointOptions, optional
+        TensorFlow's options, which may have the policy instead.
+    format : str, optional
+        The format, as in ``sv.save``.
+    metadata : mapping of str to str, optional
+        Texts to keep in the checkpoint.
+    force : bool, default False
+        Replace an existing checkpoint also where the format cannot do that in one step.
 
-    With ``format="tensorflow"``, ``path`` becomes a SavedModel, which TensorFlow's servers open (``saved_model``).
+    Returns
+    -------
+    WriteReport
+        The report of what was written.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If ``obj`` has no variables, or an argument has a wrong type.
+    ArgumentError
+        If there is nothing to export, or an argument is invalid.
+    TargetExists
+        If a checkpoint exists that cannot be replaced in one step, and ``force`` is not set.
+    UnsupportedError
+        If the format cannot hold a tensor.
+    StorageError
+        If the disk is full, or the file system refuses.
+
+    Notes
+    -----
     R-EXPORT-4 (RFC 000): "Users can also choose to save sharded variable as it is by specifying a SaveOption."
 
     The values are not copied, but read where they lie, so other threads that write a variable wait. Memory: a few
-    blocks of 4 MiB, whatever the size of a variable.
+    blocks of
+    4 MiB, whatever the size of a variable.
 
+    Examples
+    --------
     >>> import os, tempfile
     >>> from shardvar.variables import create_sharded_variable
     >>> path = os.path.join(tempfile.mkdtemp(), "model")
@@ -146,12 +184,37 @@ class ExportedObject(Stateful):
 
 
 def load_exported(path: Path) -> Any:
-    """Return what was exported: an ``ExportedObject``, or a variable if that was exported.
+    """Create the objects that were exported, with their values.
 
-    Inside a strategy's scope variables are created by the strategy, else they are plain. Any checkpoint of objects can
-    be loaded, TensorFlow's too. Where the format holds no strings, as npz, names are those of the keys and all
-    variables count as trainable. The errors are those of ``sv.load``.
+    Parameters
+    ----------
+    path : path_like
+        The export, or any checkpoint of objects, TensorFlow's too.
 
+    Returns
+    -------
+    ExportedObject or Variable
+        The root; a variable if that was exported.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at ``path``.
+    AmbiguousPath
+        If ``path`` matches several checkpoints.
+    InvalidCheckpoint
+        If a value belongs to no object.
+    CheckpointError
+        If the checkpoint is damaged.
+
+    Notes
+    -----
+    Inside a strategy's scope variables are created by the strategy, else they are plain. Where the format holds no
+    strings,
+    as npz, names are those of the keys and all variables count as trainable.
+
+    Examples
+    --------
     >>> import os, tempfile
     >>> from shardvar.checkpoint.objects.export import export
     >>> path = os.path.join(tempfile.mkdtemp(), "model")

@@ -162,16 +162,55 @@ def plan_rotation(state: SeriesState, newest: str, time: float, keep: Retention)
 
 
 class CheckpointManager:
-    """Save numbered checkpoints of ``checkpoint`` in ``directory``, and remove those beyond ``max_to_keep``.
+    """Numbered checkpoints in a directory, of which the oldest are removed.
 
-    ``max_to_keep`` of the newest are kept, None for all; of the others one every ``keep_checkpoint_every_n_hours``
-    stays for good. With ``checkpoint_interval`` a save is left out until ``step_counter``, an integer variable, has
-    advanced by that many steps. ``restore_or_initialize`` calls ``init_fn`` if it finds none to restore.
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        The objects to save.
+    directory : path_like
+        The directory of the checkpoints.
+    max_to_keep : int or None
+        The number of the newest checkpoints to keep; None for all.
+    keep_checkpoint_every_n_hours : float, optional
+        The hours after which one more of the others is kept for good.
+    checkpoint_name : str, default 'ckpt'
+        The name before the numbers.
+    step_counter : int or Variable, optional
+        An integer variable that counts the steps of training.
+    checkpoint_interval : int, optional
+        The steps by which ``step_counter`` must advance between two checkpoints; other saves are left out.
+    init_fn : callable, optional
+        Called by ``restore_or_initialize`` if there is no checkpoint to restore.
+    last_checkpoint_step : int, optional
+        The step of the last checkpoint, for ``checkpoint_interval``.
+    format : str, optional
+        The format, as in ``sv.save``.
+    policy : policy, optional
+        The policy that says which slices share a file.
+    metadata : mapping of str to str, optional
+        Texts to keep in each checkpoint.
+    clock : callable, optional
+        Returns the time in seconds since the Epoch; ``time.time`` by default.
 
+    Raises
+    ------
+    ArgumentTypeError
+        If ``checkpoint`` is not a ``Checkpoint``, or another argument has a wrong type.
+    ArgumentError
+        If a limit is invalid, or ``checkpoint_interval`` is given without ``step_counter``.
+    MalformedCheckpoint
+        If the state file in the directory cannot be decoded.
+
+    Notes
+    -----
     A manager takes over the checkpoints in the directory that the state file lists as saved by a manager under this
     ``checkpoint_name``; other checkpoints and files are never touched. Opening a manager changes nothing on the disk,
-    so that another process may open one to restore. Of two that save in one directory at once, one gets ``LockHeld``.
+    so
+    that another process may open one to restore. Of two that save in one directory at once, one gets ``LockHeld``.
 
+    Examples
+    --------
     >>> import os, tempfile
     >>> from shardvar.variables import Variable
     >>> manager = CheckpointManager(Checkpoint(w=Variable([1.0])), tempfile.mkdtemp(), max_to_keep=2)
@@ -260,13 +299,34 @@ class CheckpointManager:
         *,
         background: bool = False,
     ) -> WriteReport | PendingSave | None:
-        """Save a checkpoint, remove those beyond the limit, and return its report; None if it is not yet time.
+        """Save a checkpoint, and remove those beyond the limit.
 
-        The number is ``checkpoint_number``, an integer or a variable of one, whose checkpoint is replaced if it exists.
-        Otherwise it is the next of the checkpoint's ``save_counter`` that no checkpoint has. The counter counts in
-        either case. Without ``check_interval``, it is time at every new step.
-        ``background`` is that of ``Checkpoint.save``: with it, a ``PendingSave`` is returned, and checkpoints are
-        removed once the new one is committed.
+        Parameters
+        ----------
+        checkpoint_number : int or Variable, optional
+            The number, whose checkpoint is replaced if it exists. By default the next of the checkpoint's
+            ``save_counter`` that
+            no checkpoint has. The counter counts in either case.
+        check_interval : bool, default True
+            Leave the save out until ``checkpoint_interval`` steps have passed. Otherwise save at every new step.
+        options : CheckpointOptions, optional
+            TensorFlow's options, which may have the policy.
+        background : bool, default False
+            Write in another thread, as in ``Checkpoint.save``. Checkpoints are removed once the new one is committed.
+
+        Returns
+        -------
+        WriteReport, PendingSave or None
+            The report; with ``background`` the save in progress; None if it is not yet time.
+
+        Raises
+        ------
+        ArgumentError
+            If a number is not an integer >= 0.
+        LockHeld
+            If another manager is saving in the directory.
+        StorageError
+            If the disk is full, or the file system refuses.
         """
         policy = policy_of(None, options) or self._save_options.policy
         number = None if checkpoint_number is None else _integer(checkpoint_number, "checkpoint_number")
@@ -293,9 +353,21 @@ class CheckpointManager:
         )
 
     def restore_or_initialize(self) -> str | None:
-        """Restore the newest checkpoint and return its path; without one, call ``init_fn`` and return None.
+        """Restore the newest checkpoint; without one, call ``init_fn``.
 
-        The errors are those of ``latest_checkpoint`` and ``Checkpoint.restore``; after one, nothing is initialized.
+        Returns
+        -------
+        str or None
+            The path of the checkpoint, None if there was none.
+
+        Raises
+        ------
+        MissingFile
+            If the directory has checkpoints of this name and no state file.
+        InconsistentTensor
+            If a dtype or a full shape differs.
+        CheckpointError
+            If the checkpoint is damaged. Nothing is initialized then.
         """
         newest = self.latest_checkpoint
         if newest is not None:

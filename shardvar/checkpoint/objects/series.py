@@ -167,13 +167,37 @@ def check_is_new(series: Location, ended: Collection[str] = ()) -> None:
 
 
 def latest_checkpoint(directory: Path, latest_filename: str | None = None) -> str | None:
-    """Return the path of the newest checkpoint of a directory, from its state file; None without a state file.
+    """Return the path of the newest checkpoint of a directory, from its state file.
 
-    The file is TensorFlow's ``checkpoint``, or the one named by ``latest_filename``. ``MalformedCheckpoint`` where it
-    cannot be decoded, is empty, or names no newest checkpoint; ``InvalidCheckpoint`` where it names a checkpoint
-    outside of the directory; ``CheckpointNotFound`` where it names one that does not exist. These errors name the
-    checkpoints that lie beside it. A state file that is missing beside numbered checkpoints is logged.
+    Parameters
+    ----------
+    directory : path_like
+        The directory.
+    latest_filename : str, optional
+        The name of the state file; TensorFlow's ``checkpoint`` by default.
 
+    Returns
+    -------
+    str or None
+        The path; None without a state file. If numbered checkpoints are there all the same, that is logged.
+
+    Raises
+    ------
+    MalformedCheckpoint
+        If the state file cannot be decoded, is empty, or names no newest checkpoint.
+    InvalidCheckpoint
+        If it names a checkpoint outside of the directory.
+    CheckpointNotFound
+        If it names a checkpoint that does not exist.
+    ArgumentTypeError
+        If ``directory`` is not a path.
+
+    See Also
+    --------
+    newest_checkpoint : Also finds checkpoints without a state file, by their numbers.
+
+    Examples
+    --------
     >>> import tempfile
     >>> latest_checkpoint(tempfile.mkdtemp()) is None
     True

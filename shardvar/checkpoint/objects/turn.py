@@ -69,7 +69,17 @@ class Turn:
 
 
 class PendingSave:
-    """A save in progress: ``done()`` says if it has ended, ``join()`` waits and returns its report."""
+    """A save in progress, as ``Checkpoint.save`` with ``background`` returns it.
+
+    Parameters
+    ----------
+    path : str
+        The checkpoint that is being written.
+    future : concurrent.futures.Future
+        The future of its report.
+    thread : threading.Thread
+        The thread that writes.
+    """
 
     def __init__(self, path: str, future: "Future[WriteReport]", thread: threading.Thread) -> None:
         self._path = path
@@ -84,15 +94,40 @@ class PendingSave:
         return self._path
 
     def done(self) -> bool:
-        """Return True if the save has ended, by success or by an error."""
+        """Return True if the save has ended, by success or by an error.
+
+        Returns
+        -------
+        bool
+            True if ``join`` would not wait.
+
+        Raises
+        ------
+        StillSaving
+            In a process that was forked from the one that saves.
+        """
         self._check_is_here()
         return self._future.done()
 
     def join(self, timeout: float | None = None) -> WriteReport:
-        """Wait for ``timeout`` seconds at most and return the report, or raise the error of the save, at each call.
+        """Wait for the save, and return its report or raise its error, at each call.
 
-        ``StillSaving`` where the time was too short, and the save goes on; where the thread that saves would wait for
-        itself; and in a process that was forked from the one that saves.
+        Parameters
+        ----------
+        timeout : float, optional
+            The most seconds to wait; without a limit by default.
+
+        Returns
+        -------
+        WriteReport
+            The report of the checkpoint.
+
+        Raises
+        ------
+        StillSaving
+            If the time was too short, and the save goes on; if the thread that saves would wait for itself; and in
+            a process
+            that was forked from the one that saves.
         """
         self._check_is_here()
         if not self._future.done() and self._thread.ident == threading.get_ident():

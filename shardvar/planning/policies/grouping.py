@@ -28,7 +28,20 @@ class AllInOnePolicy(ColumnarPolicy):
         return "Places all slices in a single file."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """Put the slices in file 0, uncut."""
+        """Put the slices in file 0, uncut.
+
+        Parameters
+        ----------
+        slices : SliceTable
+            The slices to store.
+        capabilities : Capabilities
+            The abilities of the format.
+
+        Returns
+        -------
+        Assignment
+            The slices, and the file of each.
+        """
         return Assignment(slices, np.zeros(len(slices), dtype=np.int64), 1, self.description)
 
 
@@ -60,7 +73,20 @@ class ShardByTaskPolicy(ColumnarPolicy):
         return "Places the slices of each task in a file of their own."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """Put the slices of the task that comes first in file 0, those of the next task in file 1, and so on."""
+        """Put the slices of the task that comes first in file 0, those of the next task in file 1, and so on.
+
+        Parameters
+        ----------
+        slices : SliceTable
+            The slices to store.
+        capabilities : Capabilities
+            The abilities of the format; with one file alone, all slices are in it.
+
+        Returns
+        -------
+        Assignment
+            The slices, and the file of each.
+        """
         number, _ = slices.tasks()
         if not capabilities.many_files:
             number = np.zeros_like(number)
@@ -77,7 +103,20 @@ class ShardByDevicePolicy(ColumnarPolicy):
         return "Places the slices of each device in a file of their own."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """Put the slices of the device of the lowest number in file 0, those of the next one in file 1, and so on."""
+        """Put the slices of the device of the lowest number in file 0, those of the next one in file 1, and so on.
+
+        Parameters
+        ----------
+        slices : SliceTable
+            The slices to store.
+        capabilities : Capabilities
+            The abilities of the format.
+
+        Returns
+        -------
+        Assignment
+            The slices, and the file of each.
+        """
         device = np.zeros(len(slices), dtype=np.int64) if slices.device is None else slices.device
         # Devices without slices have no file: devices 7, 2, 7 are files 1, 0, 1.
         _, number = np.unique(device, return_inverse=True)

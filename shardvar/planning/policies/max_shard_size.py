@@ -315,6 +315,8 @@ class MaxShardSizePolicy(ColumnarPolicy):
     the limit gets a file alone, after the others; in a format of whole tensors, such as safetensors, in the order of
     ``save_pretrained`` of Hugging Face. The number of files is the least that filling in order can take.
 
+    Examples
+    --------
     >>> policy = MaxShardSizePolicy(500 * 2**20)
     >>> policy.description
     'Fills files up to 524288000 bytes, cutting slices that do not fit.'
@@ -343,7 +345,20 @@ class MaxShardSizePolicy(ColumnarPolicy):
         return f"Fills files up to {self.max_shard_size} bytes, cutting slices that do not fit{manner}."
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
-        """Fill files task by task: the tensors of two tasks never share a file."""
+        """Fill files task by task: the tensors of two tasks never share a file.
+
+        Parameters
+        ----------
+        slices : SliceTable
+            The slices to store.
+        capabilities : Capabilities
+            The abilities of the format: which slices may be cut, for example.
+
+        Returns
+        -------
+        Assignment
+            The slices, some of them cut, and the file of each.
+        """
         weights, cuttable = weights_of(slices), cuttable_rows(slices, capabilities)
         work = WeighedSlices(slices, weights, cuttable, int(self.max_shard_size), not capabilities.slice_dtypes)
         number, names = slices.tasks()
@@ -379,7 +394,18 @@ class MaxShardSizePolicy(ColumnarPolicy):
         return self.compat is not None
 
     def exceeding(self, assignment: Assignment) -> list[Exceeding]:
-        """Files larger than the limit, each with the reason."""
+        """Return the files that are larger than the limit.
+
+        Parameters
+        ----------
+        assignment : Assignment
+            The slices, and the file of each.
+
+        Returns
+        -------
+        list of Exceeding
+            The number, the bytes and the reason of each such file.
+        """
         nbytes, weights = assignment.nbytes_of_files(), weights_of(assignment.slices)
         found = []
         for file in np.flatnonzero(nbytes > self.max_shard_size).tolist():

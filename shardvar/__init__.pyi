@@ -15,6 +15,7 @@ from shardvar.checkpoint.arguments import CheckpointOptions as CheckpointOptions
 from shardvar.checkpoint.callbacks import ShardableTensor as ShardableTensor
 from shardvar.checkpoint.callbacks import ShardingCallback as ShardingCallback
 from shardvar.checkpoint.callbacks import compose as compose
+from shardvar.checkpoint.claims import break_claim as break_claim
 from shardvar.checkpoint.diff import diff as diff
 from shardvar.checkpoint.digest import digest as digest
 from shardvar.checkpoint.local_shards import LocalShard as LocalShard

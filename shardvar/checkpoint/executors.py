@@ -186,8 +186,8 @@ def runner_of(executor: Executor, opening: Opening, source: Source, progress: Pr
     """Return what runs the tasks of a reshard on the workers of an executor; ``source`` is the caller's own."""
 
     def run(tasks: Sequence[FileTask]) -> Iterator[tuple[FileTask, FileReport]]:
-        for task in tasks:
-            task.storage.lend([task.name])
+        if tasks:
+            tasks[0].storage.lend([task.name for task in tasks])
         calls = ((run_file, _arguments(number, task, opening, source)) for number, task in enumerate(tasks))
         for number, rows, report in run_tasks(executor, calls):
             progress(report.nbytes)

@@ -286,10 +286,8 @@ def _find_run(path: Path, run: str, count: int, format: str | None) -> _Run:
     if not 1 <= count <= MAX_FILES:
         raise ArgumentError(f"num_processes={count} is not a number of processes.", f"Give 1 to {MAX_FILES}.")
     target = find_target(path, format, otherwise="shardvar")
-    is_bucket = target.storage.local_path is None
-    if not hasattr(target.format, "adopt") or (is_bucket and target.format.name != "shardvar"):
-        where = " into a bucket" if is_bucket else ""
-        cause = f"The format {target.format.name} cannot be written{where} by several processes."
+    if not hasattr(target.format, "adopt"):
+        cause = f"The format {target.format.name} cannot be written by several processes."
         raise UnsupportedError(cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard.")
     found = _Run(target, run, count)
     return replace(found, version=_version(found))
@@ -363,7 +361,7 @@ def _write_share(saved: _Run, work: WritePlan, source: ArraySource, process: int
 
 def _commit(saved: _Run, replicas: str, timeout: float) -> None:
     """Wait for all shares, and merge them unless another process has; ``IncompleteCheckpoint`` names missing ones."""
-    deadline, pause = time.monotonic() + timeout, _POLL_SECONDS[0]
+    deadline, pause, held = time.monotonic() + timeout, _POLL_SECONDS[0], None
     while True:
         saved = saved.anew()
         if _is_committed(saved):
@@ -376,15 +374,15 @@ def _commit(saved: _Run, replicas: str, timeout: float) -> None:
                         about = Metadata(_DESCRIPTION, WRITER, generation=saved.generation)
                         merge_shares(saved.target, [saved.share(each) for each in range(saved.count)], about, replicas)
                     return
-            except LockHeld:
-                pass  # by the process that commits, or by a writer of another checkpoint of this name
+            except LockHeld as error:
+                held = error  # by the process that commits, or by a writer of another checkpoint of this name
             except (CheckpointError, StorageError):
                 # In a bucket nothing is locked: another process may have committed, and removed the shares, meanwhile.
                 if not _is_committed(saved.anew()):
                     raise
                 return
         if time.monotonic() >= deadline:
-            raise _late(saved, missing, timeout)
+            raise _late(saved, missing, timeout, held)
         time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
         pause = min(pause * 1.5, _POLL_SECONDS[1])
 
@@ -394,7 +392,7 @@ def _is_committed(saved: _Run) -> bool:
     version = _version(saved)
     if saved.generation in version.split():
         return True
-    if version != saved.version:
+    if version != saved.version and (version or saved.target.format.capabilities.atomic_overwrite):  # else retired
         raise StorageError(f"{saved.path} was replaced while the run {saved.name!r} saved it.", _ANEW)
     ending = saved.share(0).format.name
     for name in saved.target.storage.names():
@@ -411,13 +409,15 @@ def _is_committed(saved: _Run) -> bool:
     return False
 
 
-def _late(saved: _Run, missing: list[int], timeout: float) -> Exception:
+def _late(saved: _Run, missing: list[int], timeout: float, held: LockHeld | None) -> Exception:
     """The error for shares that are missing, or for a commit that another writer keeps from being made."""
     if missing:
         who = name_processes(missing)
         cause = f"{who[:1].upper()}{who[1:]} of {saved.count} did not save within {timeout:g} s."
         cause = f"{cause} {saved.path} is as it was before the run {saved.name!r}."
         return IncompleteCheckpoint(cause, f"Find out why. {_ANEW}")
+    if held is not None and saved.target.storage.local_path is None:  # by a claim, which the error names
+        return held
     return LockHeld(f"{saved.path} is held by another writer for {timeout:g} s.", "Let it finish, and save again.")
 
 

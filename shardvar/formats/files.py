@@ -207,7 +207,9 @@ def put_in_place(
         storage.rename(aside, final)
         tidy()
     except BaseException:
-        _give_up(storage, aside, () if is_shared else (*(old for old, _ in renames), *moved), is_committing, tidy)
+        # In a bucket files are copied to their final names, so that what had a temporary one is there as before.
+        olds = [old for old, _ in renames] if storage.local_path is not None else []
+        _give_up(storage, aside, () if is_shared else (*olds, *moved), is_committing, tidy)
         raise
 
 
@@ -288,7 +290,9 @@ def take_away(
     # power cut, and the files that it names could be gone.
     there = storage.names()
     for name, aside in indexes:
-        if name in there:
+        if name in there and storage.local_path is None:
+            storage.remove(name)  # in a bucket, which forgets no removal
+        elif name in there:
             storage.rename(name, aside)
     # Remove: the renamed indexes are among the unnamed files. After a crash here, the next commit removes the rest.
     for name in unnamed(storage.names()):

@@ -151,6 +151,9 @@ class LocalStorage:
     def lend(self, names: Iterable[str]) -> None:
         """Do nothing: every process may write here."""
 
+    def claim(self) -> None:
+        """Do nothing: a writer that holds the lock is alone."""
+
     def borrowed(self, name: str) -> AbstractContextManager["LocalStorage"]:  # noqa: ARG002
         """Give this storage."""
         return nullcontext(self)

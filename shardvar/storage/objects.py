@@ -29,7 +29,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
-from shardvar.storage.requests import FolderListing, Head
+from shardvar.storage.requests import PART_NBYTES, PARTS_AHEAD, FolderListing, Head
 
 OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss", "https", "http"])
 """The schemes of URLs that this module serves."""
@@ -47,10 +47,11 @@ _CLIENT = {"timeout": "120s", "connect_timeout": "5s"}
 _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
 """The variables by which obstore allows a service that is not encrypted, such as one on this machine."""
 
-_PART_NBYTES = 8 << 20
-"""A part of an upload; three are held in memory at a time. No service takes parts below 5 MiB."""
 _MOST_PARTS = 9000
 """S3 takes 10,000 parts of a file."""
+
+_MOST_COPIED_NBYTES = 5 << 30
+"""S3 copies no larger file in one request; such a one comes here in parts, and goes up again."""
 
 _lock = new_lock()
 _loaded: dict[str, Any] = {}
@@ -143,10 +144,12 @@ class ObjectClient:
     def put(self, key: str, path: str) -> Head:
         """Upload a local file, in parts if it is large, and return its facts; it appears whole or not at all."""
         nbytes = os.path.getsize(path)
-        part_nbytes = max(_PART_NBYTES, -(-nbytes // _MOST_PARTS))
+        part_nbytes = max(PART_NBYTES, -(-nbytes // _MOST_PARTS))
         try:
             with self._asking(key):
-                found = _obstore().put(self._store(), key, Path(path), chunk_size=part_nbytes, max_concurrency=3)
+                found = _obstore().put(
+                    self._store(), key, Path(path), chunk_size=part_nbytes, max_concurrency=PARTS_AHEAD
+                )
         except StorageError as error:
             # The answer to the last request may be lost, and the file whole all the same.
             with suppress(MissingFile):
@@ -157,10 +160,21 @@ class ObjectClient:
             raise StorageError(error.cause, remedy) from None
         return Head(nbytes, _version(found), None)
 
-    def copy(self, old: str, new: str) -> None:
-        """Copy a file without its bytes coming here; it replaces one that has the name. ``MissingFile``."""
+    def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
+        """Copy a file, without its bytes coming here if the service can; ``MissingFile``.
+
+        It replaces a file that has the name. With ``is_new``, such a file stays where it would get a new version: S3
+        gives the same bytes the same one, and has no such condition.
+        """
+        module, is_s3 = _obstore(), self.root.startswith("s3:")
         with self._asking(old):
-            _obstore().copy(self._store(), old, new)
+            if is_s3 and (nbytes := self.head(old).nbytes) > _MOST_COPIED_NBYTES:
+                parts = module.get(self._store(), old).stream(PART_NBYTES)
+                part_nbytes = max(PART_NBYTES, -(-nbytes // _MOST_PARTS))
+                module.put(self._store(), new, parts, chunk_size=part_nbytes, max_concurrency=PARTS_AHEAD)
+                return
+            with suppress(module.exceptions.AlreadyExistsError):
+                module.copy(self._store(), old, new, overwrite=is_s3 or not is_new)
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
         """Write a file in one step if the one there is ``old``, or none is; ``LockHeld`` otherwise."""

@@ -140,7 +140,7 @@ class Storage(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Rename ``old`` to ``new``, replacing it, in one step; force the steps before, and then it, to the disk.
 
-        A bucket uploads a new file in this step; a file that is there already it can only take away.
+        A bucket uploads a new file in this step, or copies one that was uploaded, and commits only once in a write.
         """
 
     def move(self, old: str, new: str) -> None:
@@ -150,9 +150,15 @@ class Storage(Protocol):
         """Say which files will be created under their final names; a bucket uploads each once it is finished."""
 
     def lend(self, names: Iterable[str]) -> None:
-        """Say which announced files other processes will write, each by ``borrowed``; only within ``lock``.
+        """Say which files other processes will write, each by ``borrowed``; only within ``lock``.
 
-        ``UnsupportedError`` if they cannot write them here.
+        ``LockHeld`` if a bucket has another writer of the names that they get in the end.
+        """
+
+    def claim(self) -> None:
+        """Keep out other writers of files that have the same names in each write, until ``lock`` is left.
+
+        ``LockHeld`` if there is one. A disk's lock has done so already.
         """
 
     def borrowed(self, name: str) -> AbstractContextManager["Storage"]:

@@ -32,6 +32,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
+from shardvar.storage.claims import describe_claim
 from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, WritableFile
 from shardvar.storage.requests import Client, FolderListing, Head
 from shardvar.storage.uploads import Upload
@@ -279,8 +280,10 @@ class RemoteStorage:
         """Upload a file under its final name."""
         self._writing(new).move(old, new)
 
-    def sync(self, folder: str = "") -> None:
-        """Do nothing: what a server has taken is stored."""
+    def sync(self, folder: str = "") -> None:  # noqa: ARG002
+        """Upload the announced files that are finished; what a server has taken is stored."""
+        if self._uploads:
+            self._uploads[-1].finish()
 
     def announce(self, names: Iterable[str]) -> None:
         """Upload these files as soon as they are finished; their names are final."""
@@ -288,9 +291,13 @@ class RemoteStorage:
             self._uploads[-1].announce(names)
 
     def lend(self, names: Iterable[str]) -> None:
-        """Leave files to other processes; ``UnsupportedError`` if their names are not final, as those of a claim."""
+        """Leave files to other processes, under a claim if their names are temporary; ``LockHeld``."""
         if self._uploads:
             self._uploads[-1].lend(names)
+
+    def claim(self) -> None:
+        """Keep other writers of the same names out until ``lock`` is left; ``LockHeld`` if there is one."""
+        self._writing(self.key).hold()
 
     @contextmanager
     def borrowed(self, name: str) -> Iterator["RemoteStorage"]:
@@ -330,6 +337,13 @@ class RemoteStorage:
             upload.end()
             if self._uploads:
                 self._uploads[-1].learn(before, upload.there)
+
+    def break_claim(self, name: str) -> str:
+        """Remove a claim of another writer, and return whose it was; empty if there is none."""
+        whose = describe_claim(self.client, self._join(name))
+        if whose:
+            self.client.delete(self._join(name))  # type: ignore[attr-defined]
+        return whose
 
     def make(self) -> None:
         """Do nothing: a prefix exists when something is in it."""

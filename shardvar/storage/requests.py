@@ -8,6 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+PART_NBYTES = 8 << 20
+"""A part of an upload. No service takes parts below 5 MiB."""
+PARTS_AHEAD = 3
+"""Parts of an upload that are held in memory at a time."""
+UPLOAD_NBYTES = PARTS_AHEAD * PART_NBYTES
+"""The most that an upload holds in memory, of files that have at most 9000 parts of this size: 75 GB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -60,8 +67,11 @@ class BucketClient(Client, Protocol):
     def put(self, key: str, path: str) -> Head:
         """Upload a local file, in parts if it is large, and return its facts; it appears whole or not at all."""
 
-    def copy(self, old: str, new: str) -> None:
-        """Copy a file without its bytes coming here; it replaces one that has the name. ``MissingFile``."""
+    def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
+        """Copy a file, without its bytes coming here if the service can; ``MissingFile``.
+
+        It replaces a file that has the name. With ``is_new``, such a file stays where it would get a new version.
+        """
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
         """Write a file in one step if the one there is ``old``, or none is; ``LockHeld`` otherwise."""

@@ -7,15 +7,20 @@ A bucket has neither random writes nor renames nor locks, so a write is another 
     move             uploads a file under its final name
     rename           the commit: it uploads the last file (the index, or the only file) in one request, which succeeds
                      only if the bucket still has what it had when the write began
+    lend             the files that other processes write, who upload them under their temporary names: ``move`` copies
+                     them within the bucket, and ``rename`` reads the one that is the commit back
 
 A writer that loses the race against another gets ``LockHeld``, and nothing of its checkpoint is in place. A request of
 which the answer is lost may have taken effect, so after any error the file is read back and compared.
 
 Where names of data files do not differ between writers, they are claimed first, by an object that only one can create
-(``.NAME.claim``). A killed writer leaves it: the error of the next one says so. Announced names differ, and need none.
+(``storage.claims``). A killed writer leaves it: the error of the next one says so. Announced names differ, and need
+none. A claim that is held is the moment to compare: if a numbered file of this checkpoint, such as the part of a set,
+is another than at the beginning, another writer has come before, and nothing is changed.
 """
 
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -23,13 +28,18 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from shardvar.errors import LockHeld, MissingFile, ShardvarError, StorageError, UnsupportedError
+from shardvar.errors import LockHeld, MissingFile, ShardvarError, StorageError
+from shardvar.storage.claims import claim_name, claimed_error, owner_text
 from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
 from shardvar.storage.requests import BucketClient, Head
 
 ONE_REQUEST_NBYTES = 64 << 20
 """A commit of at most this size is one conditional request; it is held in memory twice. A larger file goes up in parts,
 which no condition can guard: its version is compared just before, under a claim."""
+
+
+_NUMBERED = re.compile(r"(\.data)?-\d+-of-\d+(\D|\Z)")
+"""The text after the name of a checkpoint in those of its numbered files: ``.data-00000-of-00002``, for example."""
 
 
 @dataclass(slots=True)
@@ -55,7 +65,7 @@ class Upload:
     claimed: Mapping[str, Head] | None = None
     """The files that were there when the claim was made."""
     lent: set[str] = field(default_factory=set)
-    """Announced files that other processes write."""
+    """Files that other processes write, and upload under these names."""
     own: set[str] = field(default_factory=set)
     """The files that this write has uploaded."""
     is_committed: bool = False
@@ -86,6 +96,8 @@ class Upload:
     def head(self, name: str) -> Head | None:
         """Return the facts of a file as this write leaves it, announced files uploaded; None if it does not exist."""
         self._upload_announced()
+        if name in self.staged:
+            return Head(os.path.getsize(self.staged[name]), "", None)
         return self.there.get(name)
 
     def announce(self, names: Iterable[str]) -> None:
@@ -93,50 +105,62 @@ class Upload:
         self.announced.update(names)
 
     def lend(self, names: Iterable[str]) -> None:
-        """Leave files to other processes; ``UnsupportedError`` if two writes may give them the same names."""
+        """Leave files to other processes. The names that they get in the end are claimed, unless they are announced."""
         names = set(names)
-        for name in sorted(names - self.announced):
-            cause = f"{self.client.place(self._join(name))} cannot be written by other processes: its name is claimed."
-            raise UnsupportedError(cause, "Leave the executor out, or choose the format shardvar.")
+        if names - self.announced:
+            self.hold()
         self.lent |= names
+        self.announced |= names  # so that the journals of these files go up as they do
         for name in names:
             self.there.pop(name, None)  # of an earlier run, which another one takes the place of
 
+    def hold(self) -> None:
+        """Keep other writers of this checkpoint out; ``LockHeld`` if one is at work, or has been since the beginning.
+
+        Files of the folder that have the same names in each write are this writer's until the end.
+        """
+        self._claim()
+
     def move(self, old: str, new: str) -> None:
-        """Upload a file under its final name, which is claimed first; copy one that another process has uploaded."""
-        if old not in self.staged and old in self.there:
-            self._copy(old, new)
-            return
-        self._check_staged(old)
-        self._check_unchanged(new, self._claim())
-        self._put(old, new)
+        """Upload a file under its final name, or copy it there; names that may be those of others are claimed.
+
+        A copy under an announced name may be there already: of another process that commits the same.
+        """
+        is_uploaded = old not in self.staged
+        if not (is_uploaded and new in self.announced):
+            self._check_unchanged(new, self._claim())
+        if is_uploaded:
+            self._copy(old, new, may_exist=new in self.announced)
+        else:
+            self._put(old, new)
 
     def rename(self, old: str, new: str) -> None:
-        """Commit: upload the last file if what it replaces is unchanged; ``LockHeld`` otherwise.
+        """Commit: put the last file in place if what it replaces is unchanged; ``LockHeld`` otherwise.
 
-        A file that is there already is an index that is taken away: once it is deleted, it does not come back.
+        It is here, or in the bucket under a temporary name, which another process has uploaded.
         """
-        if old not in self.staged and old in self.there:
-            self.remove(old)
-            self.is_committed = True
-            return
-        self._check_staged(old)
         self._upload_announced()
-        path, key = self.staged[old], self._join(new)
-        if os.path.getsize(path) > ONE_REQUEST_NBYTES:
+        is_uploaded, key = old not in self.staged, self._join(new)
+        if (self._uploaded(old).nbytes if is_uploaded else os.path.getsize(self.staged[old])) > ONE_REQUEST_NBYTES:
             self._claim()
             self._check_unchanged(new, self.client.listing(self.key).files)
             self.there.pop(new, None)
             self.is_open = True
-            self._put(old, new)
-            self.is_open, self.is_committed = False, True
-            return
-        with open(path, "rb") as file:
-            content = file.read()
-        replaced = self.there.pop(new, None)  # what is there from now on is asked, not remembered
-        self.there[new] = self._commit(key, content, replaced)
+            if is_uploaded:
+                self._copy(old, new, may_exist=False)
+            else:
+                self._put(old, new)
+            self.is_open = False
+        else:
+            content = self._content(old)
+            replaced = self.there.pop(new, None)  # what is there from now on is asked, not remembered
+            self.there[new] = self._commit(key, content, replaced)
         self.is_committed = True
         self._drop(old)
+        if is_uploaded:
+            del self.there[old]
+            with suppress(StorageError):  # the commit is made: what stays is removed by the next one
+                self.client.delete(self._join(old))
 
     def remove(self, name: str) -> None:
         """Delete a file, whether it went up already or not."""
@@ -144,12 +168,13 @@ class Upload:
         if name in self.lent:
             # Whether its writer had finished it is not known here.
             self.lent.remove(name)
+            self.there.pop(name, None)
             self.client.delete(self._join(name))
-        elif name in self.there:
+        elif name in self.there or "/" in name:  # what is in folders below is not listed
             if not self.is_committed and name not in self.own:
                 # The old index of a set goes before the new files come: it must still be the one that was seen.
                 self._check_unchanged(name, self._claim())
-            del self.there[name]
+            self.there.pop(name, None)
             self.client.delete(self._join(name))
 
     def learn(self, before: Mapping[str, Head], after: Mapping[str, Head]) -> None:
@@ -216,20 +241,54 @@ class Upload:
         self.there[new] = self.client.put(self._join(new), self.staged[old])
         self._drop(old)
 
-    def _copy(self, old: str, new: str) -> None:
-        """Copy a file within the bucket, unless another process that commits the same has done so."""
-        place, nbytes = self.client.place(self._join(new)), self.there[old].nbytes
-        try:
-            head = self.client.head(self._join(new))
-        except MissingFile:
-            head = None
+    def _uploaded(self, name: str) -> Head:
+        """Return the facts of a file that another process has uploaded, or an earlier run."""
+        if name not in self.there:
+            try:
+                self.there[name] = self.client.head(self._join(name))
+            except MissingFile:
+                raise self._gone(name) from None
+        return self.there[name]
+
+    def _content(self, name: str) -> bytes:
+        """Return the bytes of a file that is not in place yet."""
+        if name in self.staged:
+            with open(self.staged[name], "rb") as file:
+                return file.read()
+        head = self._uploaded(name)
+        content = bytes(self.client.read(self._join(name), head, 0, head.nbytes)) if head.nbytes else b""
+        if len(content) != head.nbytes:
+            cause = f"{self.client.place(self._join(name))}: the server sent {len(content)} of {head.nbytes} bytes."
+            raise StorageError(cause, "Try again; if it stays so, a proxy between cuts answers short.")
+        return content
+
+    def _copy(self, old: str, new: str, *, may_exist: bool) -> None:
+        """Copy a file within the bucket; with ``may_exist``, unless another process that commits the same has done so.
+
+        Then a file of the same size is left as it is: a service may give a new version to the same bytes, and a
+        reader would take them for another file.
+        """
+        place, nbytes = self.client.place(self._join(new)), self._uploaded(old).nbytes
+        if not may_exist:
+            self.own.add(new)
+            self.there[new] = Head(nbytes, "", None)  # before the request: its answer may be lost
+        head = self._head_of_copy(new) if may_exist else None
         if head is None or head.nbytes != nbytes:
-            self.client.copy(self._join(old), self._join(new))
+            try:
+                self.client.copy(self._join(old), self._join(new), is_new=may_exist and head is None)
+            except MissingFile:
+                raise self._gone(old) from None
             head = self.client.head(self._join(new))
             if head.nbytes != nbytes:
                 cause = f"{place} has {head.nbytes} bytes after a copy of {nbytes}."
                 raise StorageError(cause, "Save again; if it stays so, the service does not copy as it says.")
         self.there[new] = head
+
+    def _head_of_copy(self, name: str) -> Head | None:
+        try:
+            return self.client.head(self._join(name))
+        except MissingFile:
+            return None
 
     def _drop(self, name: str) -> None:
         path = self.staged.pop(name, None)
@@ -240,17 +299,17 @@ class Upload:
     def _claim(self) -> Mapping[str, Head]:
         """Claim the names of this checkpoint, and return the files that were there when the claim was made."""
         if self.claimed is None:
-            claim = self._join(f".{self.stem}.claim")
+            claim = self._join(claim_name(self.stem))
             try:
-                self.client.put_if(claim, self.folder.encode(), None)
+                self.client.put_if(claim, owner_text(self.folder), None)
             except LockHeld:
-                raise LockHeld(
-                    f"{self.client.place(self._join(self.stem))} is being written by another writer, which holds "
-                    f"{self.client.place(claim)}.",
-                    "Wait until it is done. If it was killed, delete that object.",
-                ) from None
+                raise claimed_error(self.client, claim, self._join(self.stem)) from None
             self.claim = claim
-            self.claimed = self.client.listing(self.key).files
+            now = self.client.listing(self.key).files
+            for name in sorted({*self.there, *now} - self.own):
+                if name.startswith(self.stem) and _NUMBERED.match(name, len(self.stem)):
+                    self._check_unchanged(name, now)
+            self.claimed = now
         return self.claimed
 
     def _check_unchanged(self, name: str, now: Mapping[str, Head]) -> None:
@@ -258,11 +317,6 @@ class Upload:
         before, after = self.there.get(name), now.get(name)
         if (before and before.version) != (after and after.version):
             raise self._lost(self._join(name))
-
-    def _check_staged(self, name: str) -> None:
-        if name not in self.staged:
-            place = self.client.place(self._join(name))
-            raise UnsupportedError(f"{place} cannot be renamed: a bucket has no renames.", "Copy it, or write it anew.")
 
     def _is_announced(self, name: str) -> bool:
         # The journal of a file has the file's name and an ending.
@@ -276,6 +330,10 @@ class Upload:
             f"{self.client.place(key)} was written by another writer meanwhile; nothing of this write is in place.",
             "Look at what is there now, and run it again if it is to be replaced.",
         )
+
+    def _gone(self, name: str) -> StorageError:
+        cause = f"{self.client.place(self._join(name))} is gone, which was uploaded for this checkpoint"
+        return StorageError(f"{cause}: another writer, or a rule of the bucket, has removed it.", "Write it again.")
 
     def _unknown(self, key: str) -> StorageError:
         return StorageError(

@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import IncompleteCheckpoint, StorageError, UnsupportedError
+from shardvar.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    IncompleteCheckpoint,
+    LockHeld,
+    MissingFile,
+    StorageError,
+    UnsupportedError,
+)
 from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, Raced, in_bucket
 from spec_tests.helpers.shared_saves import demo_share, demo_tensors, save_all
 
@@ -136,12 +144,125 @@ def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses() -> None:
         number += 1
 
 
+FORMS = {"tensorflow": "ck", "torch": "folder", "safetensors": "ck.safetensors"}
+WHOLE = {f"w{number}": np.arange(number, number + 60.0).reshape(12, 5) for number in range(3)}
+
+
+def shares_in(form: str, seed: int) -> list[dict[str, Any]]:
+    """What each of three processes holds: rows of a table, or whole tensors, and a replica."""
+    cuts = [{"w0": sv.LocalShard(WHOLE["w0"][4 * i : 4 * i + 4] + seed, (4 * i, 0), (12, 5))} for i in range(COUNT)]
+    wholes = [{f"w{i}": WHOLE[f"w{i}"] + seed} for i in range(COUNT)]
+    return [{**each, "bias": np.full(7, seed)} for each in (wholes if form == "safetensors" else cuts)]
+
+
+def saved_in(form: str, seed: int, files: dict[str, bytes] | None = None) -> MemoryBucket:
+    """A bucket with the shares of all processes, not committed, beside what was there."""
+    bucket = MemoryBucket(dict(files or {}))
+    with in_bucket(bucket):
+        for process, tensors in enumerate(shares_in(form, seed)):
+            options: dict[str, Any] = {"process": process, "num_processes": COUNT, "run": str(seed), "force": True}
+            sv.save_shards(f"s3://bucket/run/{FORMS[form]}", tensors, format=form, commit=False, **options)
+    bucket.log.clear()
+    return bucket
+
+
+def commit_in(form: str, seed: int) -> Any:
+    url = f"s3://bucket/run/{FORMS[form]}"
+    return sv.commit_shards(url, format=form, num_processes=COUNT, run=str(seed), timeout=0.1)
+
+
+def seed_in(form: str, bucket: MemoryBucket) -> int | None:
+    """The seed of the tensors that a reader finds, whole; None for nothing."""
+    with in_bucket(MemoryBucket(dict(bucket.files))):
+        try:
+            found = sv.load(f"s3://bucket/run/{FORMS[form]}")
+        except (CheckpointNotFound, MissingFile):
+            return None
+        assert sv.verify(f"s3://bucket/run/{FORMS[form]}").ok
+    seed = int(found["bias"][0])
+    expected = WHOLE if form == "safetensors" else {"w0": WHOLE["w0"]}
+    assert found.keys() == {*expected, "bias"}
+    assert all(np.array_equal(found[key], expected[key] + seed) for key in expected)
+    return seed
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_format_is_saved_by_many_processes_and_replaced(form: str) -> None:
+    bucket = saved_in(form, 1)
+    with in_bucket(bucket):
+        commit_in(form, 1)
+    first = len(bucket.files)
+    assert seed_in(form, bucket) == 1
+    again = saved_in(form, 2, bucket.files)
+    with in_bucket(again):
+        commit_in(form, 2)
+    assert seed_in(form, again) == 2 and len(again.files) == first == COUNT + 1
+
+
+@pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", [Dead, StorageError])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_commit_in_each_format_can_be_made_again(form: str, error: Any, takes_effect: bool) -> None:
+    """It ends at any request: the old checkpoint or the new one is there, and then the new one, the claim removed.
+
+    A set of safetensors is not replaced in one step: there, nothing may be left in between.
+    """
+    first = saved_in(form, 1)
+    with in_bucket(first):
+        commit_in(form, 1)
+    before, number, ended = saved_in(form, 2, first.files), 0, False
+    while not ended:
+        bucket = MemoryBucket(dict(before.files), fail_at=number, takes_effect=takes_effect, error=error)
+        try:
+            with in_bucket(bucket):
+                commit_in(form, 2)
+            ended = len(bucket.log) <= number
+        except (Dead, StorageError, CheckpointError):
+            pass
+        assert seed_in(form, bucket) in ((1, 2, None) if form == "safetensors" else (1, 2)), bucket.log
+        again = MemoryBucket({key: value for key, value in bucket.files.items() if ".claim" not in key})
+        with in_bucket(again):
+            try:
+                commit_in(form, 2)
+            except StorageError:
+                assert form == "safetensors" and seed_in(form, bucket) is None, bucket.log
+            else:
+                assert seed_in(form, again) == 2, bucket.log
+        number += 1
+    assert number > COUNT
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_of_two_that_commit_in_each_format_one_checkpoint_comes(form: str) -> None:
+    """The other commits the same run before each request in turn: it is committed, and no file is lost."""
+    before, number, ended = saved_in(form, 2), 0, False
+    while not ended:
+        bucket = Raced(dict(before.files), at=number)
+        outcomes: list[str] = []
+
+        def other(outcomes: list[str] = outcomes) -> None:
+            try:
+                commit_in(form, 2)
+                outcomes.append("done")
+            except LockHeld as error:
+                outcomes.append(str(error))
+
+        bucket.race = other
+        with in_bucket(bucket):
+            commit_in(form, 2)
+        assert seed_in(form, bucket) == 2, bucket.log
+        assert all(each == "done" or "made by shardvar" in each for each in outcomes)
+        ended = bucket.race is not None
+        number += 1
+    assert number > COUNT
+
+
 def test_a_copy_of_another_size_is_not_committed() -> None:
     """A service that answers a copy as if it were done, and has stored nothing of it."""
 
     @dataclass(eq=False)
     class Careless(MemoryBucket):
-        def copy(self, old: str, new: str) -> None:
+        def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
             self.files[new] = b""
 
     bucket = Careless(saved(2).files)

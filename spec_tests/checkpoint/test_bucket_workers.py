@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import CorruptCheckpoint, StorageError, UnsupportedError, WorkerLost
+from shardvar.errors import CheckpointNotFound, CorruptCheckpoint, MissingFile, StorageError, TargetExists, WorkerLost
 from shardvar.planning.policies import BalancedPolicy
-from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, Raced, in_bucket
 
 MODEL = {f"w{number}": np.arange(number, number + 3000, dtype="<f4").reshape(60, 50) for number in range(8)}
 SOURCE, TARGET = "s3://bucket/run/source", "s3://bucket/run/out"
@@ -34,6 +34,15 @@ class Elsewhere(ThreadPoolExecutor):
             gone.set_exception(BrokenProcessPool("It was killed."))
             return gone
         return super().submit(function, *pickle.loads(pickle.dumps(arguments)))
+
+
+class Inline(Executor):
+    """An executor that does each task at once, so that requests have one order."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(function(*pickle.loads(pickle.dumps(arguments))))
+        return done
 
 
 @pytest.fixture
@@ -98,13 +107,112 @@ def test_damage_that_a_worker_finds_leaves_nothing(bucket: MemoryBucket) -> None
     assert bucket.files == before
 
 
-@pytest.mark.parametrize("form", ["tensorflow", "safetensors", "npz"])
-def test_files_whose_names_are_claimed_are_written_by_one_process(form: str, bucket: MemoryBucket) -> None:
-    """Another writer could give its files the same names; nothing is uploaded."""
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "shardvar": ("out", OPTIONS),
+    "tensorflow": ("out", OPTIONS),
+    "torch": ("folder", OPTIONS),
+    "safetensors": ("out.safetensors", {"policy": BalancedPolicy(5)}),
+    "safetensors in one file": ("out.safetensors", {}),
+    "npz": ("out.npz", {}),
+    "pt": ("out.pt", {}),
+}
+
+
+def reshard(form: str, executor: Any = None, **options: Any) -> Any:
+    name, own = FORMS[form]
+    return sv.reshard(
+        SOURCE, f"s3://bucket/run/{name}", format=form.partition(" ")[0], executor=executor, **own, **options
+    )
+
+
+def is_whole(form: str) -> bool:
+    url = f"s3://bucket/run/{FORMS[form][0]}"
+    return sv.diff(SOURCE, url).equal and sv.verify(url).ok
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_workers_write_every_format_and_leave_nothing_else(form: str, bucket: MemoryBucket) -> None:
+    """The same files as without workers, byte for byte, also over another; the commit is the last request."""
+    alone = MemoryBucket(dict(bucket.files))
+    with in_bucket(alone):
+        reshard(form)
+    for _ in range(2):
+        bucket.log.clear()
+        with in_bucket(bucket):
+            assert reshard(form, Elsewhere(), force=True).reused_files == 0
+            assert is_whole(form)
+        puts = [entry for entry in bucket.log if entry.startswith("put_if") and ".claim" not in entry]
+        made = [entry for entry in bucket.log if entry.startswith(("put", "copy"))]
+        assert len(puts) == 1 and puts[0] == made[-1]
+        if form not in ("shardvar", "tensorflow", "torch"):  # whose second names are others
+            assert bucket.files == alone.files
+        assert len(bucket.files) == len(alone.files)
+
+
+@pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_caller_killed_at_any_request_is_taken_up(form: str, takes_effect: bool, bucket: MemoryBucket) -> None:
+    """No reader finds a checkpoint that is not whole; the next run, once the claim is removed, leaves nothing else."""
+    number, ended, reused, clean = 0, False, 0, MemoryBucket(dict(bucket.files))
+    with in_bucket(clean):
+        reshard(form)
+    while not ended:
+        tried = MemoryBucket(dict(bucket.files), fail_at=number, takes_effect=takes_effect, error=Dead)
+        try:
+            with in_bucket(tried):
+                reshard(form, Inline())
+            ended = len(tried.log) <= number
+        except Dead:
+            pass
+        again = MemoryBucket({key: value for key, value in tried.files.items() if ".claim" not in key})
+        with in_bucket(again):
+            try:
+                found = is_whole(form)
+            except (CheckpointNotFound, MissingFile):
+                found = False
+            if not found:
+                report = reshard(form, Elsewhere() if number % 2 else None, force=True)
+                reused = max(reused, report.reused_files)
+                assert is_whole(form), tried.log
+                assert len(again.files) == len(clean.files), (tried.log, sorted(again.files))
+        number += 1
+    assert number > 3 and reused
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_of_two_equal_reshards_at_a_time_one_checkpoint_comes(form: str, bucket: MemoryBucket) -> None:
+    """Another process does the same between two requests; whoever wins, the checkpoint is whole and no file is lost."""
+    number, ended = 0, False
+    while not ended:
+        raced = Raced(dict(bucket.files), at=number)
+        outcomes: list[str] = []
+
+        def other(raced: MemoryBucket = raced, outcomes: list[str] = outcomes) -> None:
+            try:
+                reshard(form, Inline())
+                outcomes.append("done")
+            except (StorageError, TargetExists):
+                outcomes.append("lost")
+
+        raced.race = other
+        with in_bucket(raced):
+            try:
+                reshard(form, Inline())
+                outcomes.append("done")
+            except (StorageError, TargetExists):
+                outcomes.append("lost")
+            ended = raced.race is not None
+            assert "done" in outcomes and is_whole(form), (number, outcomes, raced.log)
+        number += 1
+
+
+def test_a_file_that_is_gone_before_the_commit_is_said(bucket: MemoryBucket) -> None:
+    """A rule of the bucket may remove what is old: the write ends with an error, and leaves nothing."""
     before = dict(bucket.files)
-    with in_bucket(bucket), pytest.raises(UnsupportedError, match="its name is claimed.*Leave the executor out"):
-        sv.reshard(SOURCE, TARGET, format=form, executor=Elsewhere())
-    assert bucket.files == before
+    raced = Raced(dict(before), at=11, race=lambda: [raced.files.pop(key) for key in [*raced.files] if ".tmp" in key])
+    with in_bucket(raced), pytest.raises(StorageError, match="is gone, which was uploaded for this checkpoint"):
+        reshard("tensorflow", Inline())
+    assert raced.files == before
 
 
 def test_an_interrupt_keeps_what_is_finished(bucket: MemoryBucket) -> None:

@@ -6,7 +6,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
@@ -311,6 +311,35 @@ def test_spawned_processes_save_one_checkpoint(proxy: Proxy, prefix: str) -> Non
         for run in ("1", "2"):
             list(executor.map(save_share, [f"{prefix}/m"] * 3, [run] * 3, range(3), [3] * 3))
             assert is_same(f"{prefix}/m", OLD) and len(keys_of(prefix)) == 4
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_workers_write_every_format(form: str, proxy: Proxy, prefix: str, tmp_path: Path) -> None:
+    """Each uploads its files under temporary names, copied within the bucket then; nothing else stays."""
+    sv.save(tmp_path / "m", OLD)
+    url = f"{prefix}/{FORMATS[form]}"
+    policy = None if form in ("npz", "pt") else BalancedPolicy(2)
+    with ThreadPoolExecutor(2) as executor:
+        for _ in range(2):
+            sv.reshard(tmp_path / "m", url, format=form, policy=policy, force=True, executor=executor)
+            assert is_same(url, OLD) and len(keys_of(prefix)) == (1 if policy is None else 3)
+
+
+@pytest.mark.parametrize("form", ["tensorflow", "torch", "safetensors"])
+def test_processes_save_in_the_format_of_a_framework(form: str, proxy: Proxy, prefix: str) -> None:
+    """At the same time, and all of them commit; again under another run, which replaces the checkpoint."""
+    url = f"{prefix}/{FORMATS[form]}"
+
+    def share(process: int, run: str) -> None:
+        rows = sv.LocalShard(OLD["w"][1000 * process : 1000 * (process + 1)], (1000 * process, 0), OLD["w"].shape)
+        mine = {"w": rows} if form != "safetensors" else {"w": OLD["w"]} if process == 1 else {f"x{process}": OLD["b"]}
+        options: dict[str, Any] = {"format": form, "force": True, "timeout": 60}
+        sv.save_shards(url, {**mine, "b": OLD["b"]}, process=process, num_processes=3, run=run, **options)
+
+    with ThreadPoolExecutor(3) as executor:
+        for run in ("1", "2"):
+            list(executor.map(share, range(3), [run] * 3))
+            assert is_same(url, OLD) and len(keys_of(prefix)) == 4
 
 
 def test_numbered_checkpoints_are_kept_and_restored(proxy: Proxy, prefix: str) -> None:

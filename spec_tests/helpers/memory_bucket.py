@@ -70,10 +70,11 @@ class MemoryBucket:
         self.change(f"put {key}", lambda: self.files.update({key: content}))
         return head_of(content)
 
-    def copy(self, old: str, new: str) -> None:
+    def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
         def copy() -> None:
             self.head(old)
-            self.files[new] = self.files[old]
+            if not (is_new and new in self.files):
+                self.files[new] = self.files[old]
 
         self.change(f"copy {new}", copy)
 

@@ -1,6 +1,9 @@
 """Writing into a bucket: whatever request fails or is lost, and whoever else writes, one whole checkpoint is there."""
 
+import json
 import os
+import re
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +16,7 @@ import shardvar as sv
 from shardvar.checkpoint.manifest import write_manifest
 from shardvar.errors import ArgumentError, CheckpointNotFound, LockHeld, StorageError, TargetExists, UnsupportedError
 from shardvar.storage import uploads
-from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket
+from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, Raced, in_bucket
 
 OLD = {"w": np.arange(600, dtype="<f4").reshape(30, 20), "b": np.array([1, 2, 3])}
 NEW = {"w": OLD["w"] + 1, "b": OLD["b"] + 1, "c": np.array([4.0])}
@@ -170,10 +173,73 @@ def test_a_lost_race_is_an_error_and_changes_nothing(
 def test_a_claim_of_another_writer_is_respected() -> None:
     """Formats whose data files have fixed names are written by one writer at a time; the claim is named."""
     bucket = MemoryBucket({"run/.model.claim": b"other"})
-    with pytest.raises(LockHeld, match=r"holds s3://bucket/run/\.model\.claim\. .*delete that object"):
+    with pytest.raises(LockHeld, match=r"holds s3://bucket/run/\.model\.claim, which does not say whose it is\."):
         save(bucket, "tensorflow", OLD)
     assert set(bucket.files) == {"run/.model.claim"}
     save(bucket, "native", OLD)
+
+
+def test_the_claim_of_a_killed_writer_says_whose_it_is_and_how_it_is_removed() -> None:
+    """Machine, process, release and time of the dead writer, and a command that removes the claim and nothing else."""
+    bucket = MemoryBucket(fail_at=2, error=Dead)
+    with pytest.raises(Dead):
+        save(bucket, "tensorflow", OLD)
+    again = MemoryBucket(dict(bucket.files))
+    with pytest.raises(LockHeld) as caught:
+        save(again, "tensorflow", NEW)
+    assert again.files == bucket.files
+    who = rf"made by shardvar {sv.__version__}, process {os.getpid()} on {socket.gethostname()}, at \d{{4}}-\d\d-\d\dT"
+    assert re.search(who, caught.value.cause)
+    command = re.search(r"python -c '(.*)'", caught.value.remedy)
+    printed: list[str] = []
+    with in_bucket(again):
+        exec(command[1] if command else "", {"print": printed.append})
+        with pytest.raises(CheckpointNotFound, match=r"There is no claim s3://bucket/run/\.model\.claim"):
+            sv.break_claim("s3://bucket/run/.model.claim")
+    assert printed[0].startswith("Removed s3://bucket/run/.model.claim, made by") and len(printed) == 1
+    assert again.files == {key: value for key, value in bucket.files.items() if key != "run/.model.claim"}
+    save(again, "tensorflow", NEW)
+    assert is_same(load(again, "tensorflow"), NEW)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"[" * 5000, b'{"host": {}, "process": 1}', b"\xff"])
+def test_a_claim_of_any_content_is_respected_and_removed(content: bytes) -> None:
+    """Nothing that is in it decides, neither a time nor its absence: clocks jump."""
+    bucket = MemoryBucket({"run/.model.claim": content})
+    with pytest.raises(LockHeld, match="does not say whose it is"):
+        save(bucket, "tensorflow", OLD)
+    with in_bucket(bucket):
+        assert "does not say whose it is" in sv.break_claim("s3://bucket/run/.model.claim")
+    assert not bucket.files
+
+
+def test_what_a_claim_says_is_not_believed_to_be_text_for_a_terminal() -> None:
+    words = {"host": "\x1b[31mroot", "process": 1, "shardvar": "1\n2", "time": "now"}
+    bucket = MemoryBucket({"run/.model.claim": json.dumps(words).encode()})
+    with pytest.raises(LockHeld) as caught:
+        save(bucket, "tensorflow", OLD)
+    assert "process 1 on ??31mroot, at now" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/run/model", "/data/.model.claim", "s3://bucket/run/.claim", "memory://a/.b.claim"]
+)
+def test_only_claims_are_broken(url: str) -> None:
+    bucket = MemoryBucket({"run/model": b"", "run/.claim": b""})
+    with in_bucket(bucket), pytest.raises(ArgumentError):
+        sv.break_claim(url)
+    assert len(bucket.files) == 2
+
+
+def test_of_two_sets_with_equal_indexes_the_one_that_came_first_is_whole() -> None:
+    """The index of a set has no values in it, so its bytes are those of the other's; the parts tell them apart."""
+    bucket = MemoryBucket()
+    save(bucket, "safetensors set", OLD)
+    third = {key: value + 7 for key, value in OLD.items()}
+    bucket = Raced(bucket.files, at=0, race=lambda: save(bucket, "safetensors set", third, force=True))
+    with pytest.raises(LockHeld, match="written by another writer meanwhile; nothing of this write is in place"):
+        save(bucket, "safetensors set", {key: value + 9 for key, value in OLD.items()}, force=True)
+    assert is_same(load(bucket, "safetensors set"), third)
 
 
 def test_a_file_too_large_for_one_request_is_compared_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,6 +160,7 @@ def adopt_native(
     # A file has the name that it was written under or, after a commit that was killed, the final one.
     pairs = list(zip(files.names, data_names(prefix, generation, len(files.names)), strict=True))
     written = check_written(storage, pairs, files.nbytes)
+    storage.announce([final for _, final in pairs])
     about = Overview(metadata, generation, files.nbytes)
     return NativeSink(storage, prefix, assignment, keys, about, files.start, written=written)
 

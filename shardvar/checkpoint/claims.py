@@ -10,11 +10,32 @@ _CLAIM = re.compile(r"\..+\.claim", re.DOTALL)
 
 
 def break_claim(url: str) -> str:
-    """Remove the claim of a writer that was killed, by the URL that the next writer's error gives; say whose it was.
+    """Remove the claim of a writer that was killed, and say whose it was.
 
+    Parameters
+    ----------
+    url : str
+        The claim, as the error of the next writer names it: ``s3://bucket/run/.model.claim``.
+
+    Returns
+    -------
+    str
+        A sentence: the claim that was removed, and the process that had made it.
+
+    Raises
+    ------
+    ArgumentError
+        If the URL is not that of a claim in a bucket. On a disk, a lock ends with its process.
+    CheckpointNotFound
+        If there is no such claim.
+    StorageError
+        If the bucket refuses.
+
+    Notes
+    -----
     A claim keeps other writers of a checkpoint in a bucket out. It has no time after which it ends, since a writer that
-    is slow is still a writer: break it only if you know that it is dead. One that is not may then mix its files with
-    yours. ``CheckpointNotFound`` if there is none. On a disk nothing is to be done: a lock ends with its process.
+    is slow is still a writer. Break it only if you know that the writer is dead: one that is not may mix its files with
+    those of the next.
     """
     storage, name = split_place(url) if is_url(url) else (None, "")
     if not isinstance(storage, RemoteStorage) or not _CLAIM.fullmatch(name):

@@ -16,6 +16,7 @@ from math import isnan
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array
@@ -25,7 +26,9 @@ from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.variable import Variable
 
 
-def embedding_lookup(params: Any, ids: Any, max_norm: float | None = None, name: str | None = None) -> Array:
+def embedding_lookup(
+    params: VariableInterface, ids: npt.ArrayLike, max_norm: float | None = None, name: str | None = None
+) -> Array:
     """Return the rows of a table at ids, in the order of the ids.
 
     R-LOOKUP-2 (RFC 000): ops that have well defined partitioned behavior "will treat sharded variable as a list of

@@ -20,6 +20,7 @@ from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array, Ints
 from shardvar.nn.lookup import as_integers, check_table, embedding_lookup
 from shardvar.random import stateless_uniform
+from shardvar.variables.interface import VariableInterface
 from shardvar.variables.values import as_value, cast_value, check_shape
 
 _MAX_DRAWS = 1 << 16
@@ -27,10 +28,10 @@ _MAX_DRAWS = 1 << 16
 
 
 def nce_loss(
-    weights: Any,
-    biases: Any,
-    labels: Any,
-    inputs: Any,
+    weights: VariableInterface,
+    biases: VariableInterface,
+    labels: npt.ArrayLike,
+    inputs: npt.ArrayLike,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,
@@ -89,10 +90,10 @@ def nce_loss(
 
 
 def sampled_softmax_loss(
-    weights: Any,
-    biases: Any,
-    labels: Any,
-    inputs: Any,
+    weights: VariableInterface,
+    biases: VariableInterface,
+    labels: npt.ArrayLike,
+    inputs: npt.ArrayLike,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,
@@ -304,10 +305,10 @@ class SampledLogits:
 
 
 def sampled_logits(
-    weights: Any,
-    biases: Any,
-    labels: Any,
-    inputs: Any,
+    weights: VariableInterface,
+    biases: VariableInterface,
+    labels: npt.ArrayLike,
+    inputs: npt.ArrayLike,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,

@@ -18,6 +18,7 @@ from math import prod
 from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from shardvar.devices import copy_into, current_device, device_scope, move_array, operation_scope
 from shardvar.errors import ArgumentError
@@ -33,7 +34,7 @@ _Product = Callable[[Array, Array, Array], object]
 """``product(other, shard, out)`` writes the product of the two, in its own order of factors, to ``out``."""
 
 
-def matmul(a: Any, b: Any, mode: MatmulMode = "concat") -> Array:
+def matmul(a: npt.ArrayLike, b: npt.ArrayLike, mode: MatmulMode = "concat") -> Array:
     """Return ``a @ b``, where one of them may be a variable; a second variable is read whole.
 
     Parameters

@@ -17,7 +17,6 @@ The layer does all three: ``sv.layers.Embedding(..., rebalance=True, frequencies
 
 from collections.abc import Mapping
 from heapq import heappop, heappush
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -157,7 +156,7 @@ def plan_shuffled_rows(num_rows: int, seed: int) -> Ints:
     return np.argsort(words, kind="stable").astype(np.int64)
 
 
-def permute_rows(params: Any, rows: npt.ArrayLike) -> None:
+def permute_rows(params: VariableInterface, rows: npt.ArrayLike) -> None:
     """Move each row ``i`` of a table to ``rows[i]``: all rows or, on an error, none.
 
     Parameters
@@ -220,13 +219,13 @@ class RebalancedEmbedding(Trackable):
     mapping: VariableInterface
     """The row of each id, an int64 variable that is not trained."""
 
-    def __init__(self, params: Any, rows: npt.ArrayLike) -> None:
+    def __init__(self, params: VariableInterface, rows: npt.ArrayLike) -> None:
         self.table = self.track("table", check_table(params))
         targets = check_permutation(rows, self.table.shape[0])
         self.mapping = self.track("mapping", Variable(targets, trainable=False, name="row_of_id"))
 
     @classmethod
-    def by_frequency(cls, params: Any, frequencies: Frequencies) -> "RebalancedEmbedding":
+    def by_frequency(cls, params: VariableInterface, frequencies: Frequencies) -> "RebalancedEmbedding":
         """Rebalance a table that is filled: plan, move its rows, and remember the mapping.
 
         Parameters
@@ -250,7 +249,7 @@ class RebalancedEmbedding(Trackable):
         return cls._moved(table, plan_balanced_rows(frequencies, table))
 
     @classmethod
-    def shuffled(cls, params: Any, seed: int) -> "RebalancedEmbedding":
+    def shuffled(cls, params: VariableInterface, seed: int) -> "RebalancedEmbedding":
         """Shuffle a table that is filled: plan, move its rows, and remember the mapping.
 
         Parameters
@@ -273,7 +272,7 @@ class RebalancedEmbedding(Trackable):
         table = check_table(params)
         return cls._moved(table, plan_shuffled_rows(table.shape[0], seed))
 
-    def rows_of(self, ids: Any) -> Ints:
+    def rows_of(self, ids: npt.ArrayLike) -> Ints:
         """Return the rows of the table for ids.
 
         Parameters
@@ -293,7 +292,7 @@ class RebalancedEmbedding(Trackable):
         """
         return embedding_lookup(self.mapping, ids, name="row_of_id")
 
-    def lookup(self, ids: Any, max_norm: float | None = None, name: str | None = None) -> Array:
+    def lookup(self, ids: npt.ArrayLike, max_norm: float | None = None, name: str | None = None) -> Array:
         """Return ``embedding_lookup`` of the ids, through the mapping.
 
         Parameters

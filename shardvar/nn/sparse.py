@@ -21,6 +21,7 @@ from math import prod
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.dtypes import Array, Ints
@@ -65,7 +66,7 @@ class SparseTensor:
     values: Array
     dense_shape: tuple[int, ...]
 
-    def __init__(self, indices: Any, values: Any, dense_shape: Sequence[int]) -> None:
+    def __init__(self, indices: npt.ArrayLike, values: npt.ArrayLike, dense_shape: Sequence[int]) -> None:
         shape = tuple(as_integers(dense_shape, "The extents of a dense shape").tolist())
         places = as_integers(indices, "Indices")
         places = places.reshape(-1, len(shape)) if places.size == 0 and shape else places
@@ -81,7 +82,7 @@ class SparseTensor:
         self._check()
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Sequence[Any]], dtype: Any = None) -> Self:
+    def from_rows(cls, rows: Sequence[Sequence[Any]], dtype: npt.DTypeLike | None = None) -> Self:
         """Return the matrix whose rows begin with given values; the longest one gives its width.
 
         Parameters
@@ -120,7 +121,7 @@ class SparseTensor:
 
 
 def embedding_lookup_sparse(
-    params: Any,
+    params: VariableInterface,
     sp_ids: SparseTensor,
     sp_weights: SparseTensor | None,
     combiner: str | None = None,
@@ -170,7 +171,7 @@ def embedding_lookup_sparse(
 
 
 def safe_embedding_lookup_sparse(
-    embedding_weights: Any,
+    embedding_weights: VariableInterface,
     sparse_ids: SparseTensor,
     sparse_weights: SparseTensor | None = None,
     combiner: str | None = "mean",

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array, Ints
@@ -49,11 +50,11 @@ class Layer(Module):
         super().__init__(name)
         self._scope = current_scope()  # a layer may create variables at its first call, outside of the scope
 
-    def __call__(self, inputs: Any) -> Array:
+    def __call__(self, inputs: npt.ArrayLike) -> Array:
         value, _ = self.vjp(inputs)
         return value
 
-    def vjp(self, inputs: Any) -> tuple[Array, LayerPullback]:
+    def vjp(self, inputs: npt.ArrayLike) -> tuple[Array, LayerPullback]:
         """Return the layer's value for inputs, and its pullback.
 
         Parameters
@@ -209,7 +210,7 @@ class Dense(Layer):
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
         *,
-        dtype: Any = "float32",
+        dtype: npt.DTypeLike = "float32",
         name: str | None = None,
         input_dim: int | None = None,
     ) -> None:
@@ -241,7 +242,7 @@ class Dense(Layer):
             if self.use_bias:
                 self.bias = Variable(of_bias, name="bias", shape=(self.units,), dtype=self._dtype)
 
-    def vjp(self, inputs: Any) -> tuple[Array, LayerPullback]:
+    def vjp(self, inputs: npt.ArrayLike) -> tuple[Array, LayerPullback]:
         x = as_value(inputs)
         if "kernel" not in vars(self):
             if x.ndim < 2:
@@ -343,7 +344,7 @@ class Embedding(Layer):
         max_norm: float | None = None,
         rebalance: bool = False,
         frequencies: Frequencies | None = None,
-        dtype: Any = "float32",
+        dtype: npt.DTypeLike = "float32",
         name: str | None = None,
         input_dim: int | None = None,
         output_dim: int | None = None,
@@ -363,7 +364,7 @@ class Embedding(Layer):
                 permute_rows(self.embeddings, rows)
                 self.row_of_id = Variable(rows, trainable=False, name="row_of_id")
 
-    def rows_of(self, ids: Any) -> Any:
+    def rows_of(self, ids: npt.ArrayLike) -> Any:
         """Return the rows of the table that hold the vectors of ids.
 
         Parameters
@@ -383,11 +384,11 @@ class Embedding(Layer):
         """
         return embedding_lookup(self.row_of_id, ids, name="row_of_id") if self.rebalance else ids
 
-    def __call__(self, inputs: Any) -> Array:
+    def __call__(self, inputs: npt.ArrayLike) -> Array:
         # Without the pullback, which would keep the rows that were read alive.
         return embedding_lookup(self.embeddings, self.rows_of(inputs), self.max_norm)
 
-    def vjp(self, inputs: Any) -> tuple[Array, LayerPullback]:
+    def vjp(self, inputs: npt.ArrayLike) -> tuple[Array, LayerPullback]:
         value, pullback = vjp(embedding_lookup, self.embeddings, self.rows_of(inputs), self.max_norm)
 
         def pull(upstream: Any) -> tuple[GradientPairs, None]:

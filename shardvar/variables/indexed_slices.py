@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
@@ -45,7 +46,7 @@ class IndexedSlices:
     indices: Any
     dense_shape: tuple[int, ...] | None = None
 
-    def __init__(self, values: Any, indices: Any, dense_shape: Sequence[int] | None = None) -> None:
+    def __init__(self, values: npt.ArrayLike, indices: npt.ArrayLike, dense_shape: Sequence[int] | None = None) -> None:
         object.__setattr__(self, "values", as_value(values))
         object.__setattr__(self, "indices", _as_indices(as_value(indices)))
         object.__setattr__(self, "dense_shape", None if dense_shape is None else tuple(map(int, dense_shape)))

@@ -18,6 +18,7 @@ writing to variables will be done via methods."
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardvar.devices import operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
@@ -154,7 +155,7 @@ class VariableInterface(NumpyProtocol, Trackable):
         """
         return self.read_value()
 
-    def sparse_read(self, indices: Any, name: str | None = None) -> Array:
+    def sparse_read(self, indices: npt.ArrayLike, name: str | None = None) -> Array:
         """Return the rows at indices, in the order of the indices.
 
         R-READ-1: the i-th row returned is that of the i-th id, whatever shards hold them.
@@ -184,7 +185,7 @@ class VariableInterface(NumpyProtocol, Trackable):
         with operation_scope(name or "sparse_read"):
             return self._read_rows(rows.ravel()).reshape((*rows.shape, *self.shape[1:]))
 
-    def gather_nd(self, indices: Any, name: str | None = None) -> Array:
+    def gather_nd(self, indices: npt.ArrayLike, name: str | None = None) -> Array:
         """Return elements or slices by their indices along the first axes.
 
         Parameters

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardvar.devices import Device, adopt, allocate, copy_into, current_device, gather_into, move_array, place
 from shardvar.layout.dtypes import Array, Ints
@@ -25,7 +26,7 @@ _MUCH_NBYTES = 1 << 16
 """From so many bytes on a copy takes longer than making a buffer."""
 
 
-def variable_handle(value: Any, device: Device | None = None) -> Resource:
+def variable_handle(value: npt.ArrayLike, device: Device | None = None) -> Resource:
     """Return a new resource with a copy of a value.
 
     Parameters
@@ -86,7 +87,7 @@ def read_variable_op(resource: Resource) -> Array:
         return place(resource.array, source=resource.device).array
 
 
-def assign_variable_op(resource: Resource, value: Any) -> None:
+def assign_variable_op(resource: Resource, value: npt.ArrayLike) -> None:
     """Replace the value by another of its shape.
 
     Parameters
@@ -104,7 +105,7 @@ def assign_variable_op(resource: Resource, value: Any) -> None:
     commit([plan_write(resource, REPLACE, _fitting(resource, value))])
 
 
-def assign_add_variable_op(resource: Resource, delta: Any) -> None:
+def assign_add_variable_op(resource: Resource, delta: npt.ArrayLike) -> None:
     """Add a value of the same shape.
 
     Concurrent additions lose nothing: the mutex is held from read to write.
@@ -124,7 +125,7 @@ def assign_add_variable_op(resource: Resource, delta: Any) -> None:
     commit([plan_write(resource, ADD, _fitting(resource, delta))])
 
 
-def assign_sub_variable_op(resource: Resource, delta: Any) -> None:
+def assign_sub_variable_op(resource: Resource, delta: npt.ArrayLike) -> None:
     """Subtract a value of the same shape.
 
     Parameters

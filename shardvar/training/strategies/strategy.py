@@ -17,6 +17,8 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Any, Self
 
+import numpy.typing as npt
+
 from shardvar.devices import Device, device_scope, full_name, operation_scope
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.cutting import AnyPartitioner, Cut
@@ -208,7 +210,7 @@ class Strategy:
         self,
         name: str | None,
         shape: Sequence[int],
-        dtype: Any,
+        dtype: npt.DTypeLike,
         partitions: Sequence[int] | PartitionSpec | None = None,
         *,
         initializer: Any = None,

@@ -233,6 +233,7 @@ def _add_diff(commands: "Commands[Parser]") -> None:
     )
     parser.add_argument("--summary", action="store_true", help="print the last line alone")
     parser.add_argument("--html", metavar="FILE", help="also write a page that shows both side by side")
+    parser.add_argument("--stats", action="store_true", help="with --html: histograms of what differs (reads it anew)")
     _add_workers(parser)
 
 

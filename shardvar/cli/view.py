@@ -7,20 +7,17 @@ under a random name, and rename it into place.
 import os
 import secrets
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Sequence
 from pathlib import Path
 
-from shardvar.checkpoint.comparison import DiffReport
 from shardvar.checkpoint.locate import Location, find_checkpoint
 from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.renaming import new_names
 from shardvar.checkpoint.reports import SCHEMA, WriteReport
 from shardvar.checkpoint.stats import histograms, measure
 from shardvar.cli.output import count, human_size, note, print_json, progress, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
 from shardvar.storage.local import split_path
-from shardvar.view.collect import Columns, choose_keys, describe, describe_diff, describe_plan, file_sizes, front_coded
+from shardvar.view.collect import Columns, choose_keys, describe, describe_plan, file_sizes
 from shardvar.view.page import MARK, make_page
 
 _ENDINGS = (".html", ".htm")
@@ -38,42 +35,21 @@ def execute(arguments: Namespace) -> int:
     check_target(target)
     with Reader(found.path, found.format.name, found.open()) as reader:
         columns = _columns(found, reader, choose_keys(reader, arguments.filter), arguments.stats)
+        columns = as_typed(columns, found, arguments.path)
     write_page(target, make_page([columns]))
-    slices = len(columns["slices"]["start"])
+    files = columns["slices"]["file"]
+    slices = files["length"] if isinstance(files, dict) else len(files)
     nbytes = sum(columns["nbytes"])
     if arguments.json:
         report = {"path": target, "num_tensors": len(columns["nbytes"]), "num_slices": slices, "nbytes": nbytes}
         print_json({"schema": SCHEMA, **report, "num_files": len(columns["files"])})
     else:
-        files = count(len(columns["files"]), "file")
+        num_files = count(len(columns["files"]), "file")
         tensors = f"{count(len(columns['nbytes']), 'tensor')} in {count(slices, 'slice')}"
-        print(f"wrote {short_path(target)}: {tensors}, {files}, {human_size(nbytes)}")
+        print(f"wrote {short_path(target)}: {tensors}, {num_files}, {human_size(nbytes)}")
     if arguments.open:
         open_in_browser(target)
     return 0
-
-
-def write_diff_page(
-    target: str,
-    report: DiffReport,
-    globs: Sequence[str] | None = None,
-    excluded: Sequence[str] | None = None,
-    rename: Mapping[str, str] | None = None,
-) -> None:
-    """Write the page of two checkpoints that were compared, side by side: of the tensors that the globs chose.
-
-    Tensors of the first one are shown by the names that ``rename`` gives them, by which they were compared.
-    """
-    columns, names = [], []
-    for path, renamed in ((report.path_a, rename or {}), (report.path_b, {})):
-        found = find_checkpoint(path)
-        with Reader(found.path, found.format.name, found.open()) as reader:
-            name_of = dict(zip(reader.keys(), new_names(reader.keys(), renamed), strict=True))
-            keys = [key for key, name in name_of.items() if _is_chosen(name, globs, excluded)]
-            names.append([name_of[key] for key in keys])
-            about = describe(reader, keys, file_sizes(found.storage, reader.index.files))
-            columns.append(about | {"keys": front_coded(names[-1])})
-    write_page(target, make_page(columns, describe_diff(report, names[0])))
 
 
 def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], command: str) -> None:
@@ -82,14 +58,25 @@ def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], co
     if len(sources) == 1:
         found = find_checkpoint(sources[0])
         with Reader(found.path, found.format.name, found.open()) as reader:
-            columns = [describe(reader, choose_keys(reader), file_sizes(found.storage, reader.index.files)), *columns]
+            source = describe(reader, choose_keys(reader), file_sizes(found.storage, reader.index.files))
+        columns = [as_typed(source, found, sources[0]), *columns]
     write_page(target, make_page(columns, plan=plan | {"command": command}))
 
 
-def _is_chosen(name: str, globs: Sequence[str] | None, excluded: Sequence[str] | None) -> bool:
-    if any(fnmatchcase(name, glob) for glob in excluded or ()):
-        return False
-    return not globs or any(fnmatchcase(name, glob) for glob in globs)
+def as_typed(columns: Columns, found: Location, path: str) -> Columns:
+    """Return the columns with the path as it was typed: a page is sent to others, and its commands are copied."""
+    return columns | {
+        "path": path,
+        "faults": [[row, kind, message_as_typed(text, found, path)] for row, kind, text in columns["faults"]],
+    }
+
+
+def message_as_typed(message: str, found: Location, path: str) -> str:
+    """Return a message that names files as seen from the typed path, and not by the folders of this machine."""
+    if found.storage.local_path is None:  # of a bucket, a URL was typed
+        return message
+    folder = os.path.normpath(os.path.join(path, os.path.relpath(found.storage.path, os.path.abspath(path))))
+    return message.replace(os.path.join(found.storage.path, ""), "" if folder == "." else os.path.join(folder, ""))
 
 
 def check_target(target: str) -> None:
@@ -145,7 +132,8 @@ def _serve(found: Location, arguments: Namespace) -> int:
         raise ArgumentError("--serve and --output are both given.", "Give one: --serve writes no file.")
     with Reader(found.path, found.format.name, found.open()) as reader:
         keys = choose_keys(reader, arguments.filter)
-        page = make_page([_columns(found, reader, keys, arguments.stats)], served=True)
+        columns = as_typed(_columns(found, reader, keys, arguments.stats), found, arguments.path)
+        page = make_page([columns], served=True)
         serve_page(page, reader, keys, arguments.json, arguments.open)
     return 0
 

@@ -7,17 +7,18 @@ part of its key that is new.
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from os.path import commonprefix
+from os.path import basename, commonprefix
 from typing import Any
 
 import numpy as np
 
 from shardvar.checkpoint.comparison import DiffReport, ValueDifference
+from shardvar.checkpoint.holders import holders_of
 from shardvar.checkpoint.numbers import json_number
 from shardvar.checkpoint.parameters import num_parameters
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import WriteReport
-from shardvar.checkpoint.stats import Statistics
+from shardvar.checkpoint.stats import NUM_BINS, Statistics
 from shardvar.checkpoint.steps import natural_key
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ReadError, StorageError
 from shardvar.layout.dtypes import Ints
@@ -81,6 +82,7 @@ def describe(
     metadata = reader.metadata
     about = {
         "path": reader.path,
+        "name": basename(reader.path.rstrip("/")),
         "format": reader.format,
         "writer": metadata.writer,
         "description": metadata.description,
@@ -91,7 +93,7 @@ def describe(
         "faults": _faults(reader, keys, measured or {}),
         "stats": None if measured is None else _statistics(keys, measured, counts or {}),
     }
-    return about | _tensor_columns(reader.entries(), keys)
+    return about | _tensor_columns(reader.entries(), keys, reader.index.files)
 
 
 def describe_plan(report: WriteReport) -> tuple[Columns, list[Columns]]:
@@ -104,6 +106,7 @@ def describe_plan(report: WriteReport) -> tuple[Columns, list[Columns]]:
     np.maximum.at(ends, entries.file, entries.start + entries.slices.nbytes)
     about: Columns = {
         "path": report.path,
+        "name": basename(report.path.rstrip("/")),
         "format": report.format,
         "writer": "",
         "description": report.description,
@@ -115,10 +118,10 @@ def describe_plan(report: WriteReport) -> tuple[Columns, list[Columns]]:
         "stats": None,
     }
     numbers = ("read_nbytes", "num_copies", "peak_nbytes", "free_nbytes")
-    return {name: getattr(report, name) for name in numbers}, [about | _tensor_columns(entries, keys)]
+    return {name: getattr(report, name) for name in numbers}, [about | _tensor_columns(entries, keys, ())]
 
 
-def _tensor_columns(entries: EntryTable, keys: Sequence[str]) -> Columns:
+def _tensor_columns(entries: EntryTable, keys: Sequence[str], files: Sequence[str]) -> Columns:
     tensors, row_of = entries.slices.tensors, entries.slices.tensors.rows()
     rows = [row_of.get(key, -1) for key in keys]
     order, num_slices = _slices_of(entries, rows)
@@ -126,6 +129,7 @@ def _tensor_columns(entries: EntryTable, keys: Sequence[str]) -> Columns:
     shapes: dict[tuple[int, ...], int] = {}
     shape = [-1 if row < 0 else shapes.setdefault(tensors.shape(row), len(shapes)) for row in rows]
     nbytes = np.append(entries.slices.nbytes_of_tensors(), 0)  # the last one is that of row -1
+    holders = holders_of(entries, files)
     return {
         "dtypes": used,
         "shapes": [_exact(each) for each in shapes],
@@ -134,7 +138,8 @@ def _tensor_columns(entries: EntryTable, keys: Sequence[str]) -> Columns:
         "shape": shape,
         "nbytes": nbytes[rows].tolist(),
         "num_slices": packed(num_slices),
-        "slices": _slice_columns(entries, order),
+        "slices": _slice_columns(entries, order) | {"device": holders and packed(holders.device[order].tolist())},
+        "holder": holders and holders.noun,
     }
 
 
@@ -162,13 +167,27 @@ def front_coded(keys: Sequence[str]) -> Columns:
     return {"shared": shared, "rest": [key[count:] for key, count in zip(keys, shared, strict=True)]}
 
 
-def packed(column: Sequence[int]) -> Sequence[int] | Columns:
+def packed(column: Sequence[Any]) -> Sequence[Any] | Columns:
     """Return a column, or of one whose numbers are all the same, that number and the length.
 
     >>> packed([0, 0, 0]), packed([1, 2]), packed([])
     ({'every': 0, 'length': 3}, [1, 2], [])
     """
     return {"every": column[0], "length": len(column)} if column and len(set(column)) == 1 else column
+
+
+def gaps(files: Sequence[int], starts: Sequence[int], nbytes: Sequence[int]) -> list[int | str]:
+    """Return the bytes from the end of the slice before, of the same file, to each slice: 0 in most checkpoints.
+
+    A start too large for JavaScript is sent as text, and the slice behind it is counted from the one before.
+    """
+    ends: dict[int, int] = {}
+    gaps: list[int | str] = []
+    for file, start, size in zip(files, starts, nbytes, strict=True):
+        end = ends.get(file, 0)
+        gaps.append(start - end if start < _EXACT else str(start))
+        ends[file] = start + size if start + size < _EXACT else end
+    return gaps
 
 
 def bar_heights(counts: Ints) -> str:
@@ -219,9 +238,12 @@ def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
     numbers = np.flatnonzero(~slices.is_whole()[order]).tolist()
     cut_rows = order[numbers]
     regions = np.stack([slices.offset[cut_rows], slices.shape[cut_rows]], axis=1).tolist()
+    nbytes = slices.nbytes_of_tensors()[slices.tensor[order]]
+    nbytes[numbers] = slices.nbytes[cut_rows]
+    files = entries.file[order].tolist()
     return {
-        "file": packed(entries.file[order].tolist()),
-        "start": _exact(entries.start[order].tolist()),
+        "file": packed(files),
+        "gap": packed(gaps(files, entries.start[order].tolist(), nbytes.tolist())),
         # Of a slice that is its whole tensor, the tensor's bytes say it.
         "nbytes": slices.nbytes[cut_rows].tolist(),
         "encoded": np.flatnonzero(~entries.plain[order]).tolist(),
@@ -250,7 +272,9 @@ def _statistics(keys: Sequence[str], measured: StatisticsByKey, counts: Mapping[
         "row": None if len(found) == len(keys) else [row for row, _, _ in found],
         **{name: [row[place] for row in numbers] for place, name in enumerate(names)},
         **{name: packed([getattr(each, name) for _, _, each in found]) for name in ("count", "nan", "inf", "zero")},
-        "histogram": [bar_heights(counts[key]) if key in counts else "" for _, key, _ in found],
+        # One text: those of equal width follow each other, and spaces stand for none.
+        "histogram": "".join(bar_heights(counts[key]) if key in counts else " " * NUM_BINS for _, key, _ in found),
+        "bins": NUM_BINS,
         "peak": [int(counts[key].max()) if key in counts else 0 for _, key, _ in found],
     }
 

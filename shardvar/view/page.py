@@ -13,8 +13,13 @@ from shardvar.errors import ArgumentError
 from shardvar.pictures.words import human_size, printable
 from shardvar.view.collect import Columns
 
-SCHEMA = 1
-"""The version of the columns, for programs that read them from a page; the page's own script is of the same version."""
+SCHEMA = 2
+"""The version of the columns, for programs that read them from a page; the page's own script is of the same version.
+
+It grows with every change by which a program that reads the columns would be misled or fail: a column that goes, moves
+or means something else. A new column leaves it as it is. Version 1 had a number for each row in every column, the
+bytes of every slice, and the absolute path of the checkpoint.
+"""
 
 MARK = "<!doctype html>\n<!-- made by shardvar view -->\n"
 """The beginning of every page; a file that begins otherwise is never replaced."""
@@ -40,7 +45,7 @@ def make_page(
     scripts = (*_SCRIPTS[:-1], "served", _SCRIPTS[-1]) if served else _SCRIPTS
     style, script = _asset("page.css"), "\n".join(["'use strict';", *(_asset(f"{name}.js") for name in scripts)])
     data = embedded_json({"schema": SCHEMA, "checkpoints": list(checkpoints), "diff": diff, "plan": plan})
-    title = " and ".join(printable(each["path"].rstrip("/").rpartition("/")[2]) for each in checkpoints)
+    title = " and ".join(printable(each["name"]) for each in checkpoints)
     # The policy lets only this script and this style run, by their hashes, and loads nothing: a name in a hostile
     # checkpoint cannot add code even if its escaping failed.
     filled = {

@@ -291,3 +291,48 @@ def test_a_plan_is_drawn_before_and_after_with_its_command(chromium: Chrome, tmp
     page.run("actions.choose(shown[0])")
     assert "Before: old" in page.text("#detail") and "After: new" in page.text("#detail")
     assert page.complaints() == []
+
+
+def test_slices_are_coloured_by_the_device_that_the_layout_tells(chromium: Chrome, tmp_path: Path) -> None:
+    """In one file, where the file tells nothing, the devices are what is shown first."""
+    page = show(chromium, view(tmp_path, {"w": np.zeros((90, 10), np.float32)}, partition=3))
+    assert page.find("#colours [aria-pressed=true]").text == "Device"
+    told = [page.run(f"return fileColour({device})") for device in range(3)]
+    seen = ["#{:02x}{:02x}{:02x}".format(*page.colour_at(".map canvas", 0.5, (n + 0.6) / 3)) for n in range(3)]
+    assert seen == told and "device 2" in page.text("#legend") and "device 0 held the most" in page.text("#files")
+    page.run("actions.choose(ITEMS[0])")
+    assert "coloured by device" in page.text("#detail")
+
+
+def test_regions_are_parted_by_lines_where_values_colour(chromium: Chrome, tmp_path: Path) -> None:
+    page = show(chromium, view(tmp_path, {"w": np.ones((90, 10), np.float32)}, "--stats", partition=3))
+    page.run("state.by = 'Spread'; maps[0].drawNow()")
+    colours = page.run("""const canvas = document.querySelector('.map canvas'), box = maps[0].boxes[0];
+        const [x, top, bottom] = [box.x + box.width / 2, box.y + box.height * 0.3, box.y + box.height * 0.4];
+        const seen = new Set(), context = canvas.getContext('2d');
+        for (let y = Math.ceil(top); y < bottom; y++) seen.add(String(context.getImageData(x, y, 1, 1).data));
+        return seen.size""")
+    assert colours > 1
+    many = show(chromium, view(tmp_path, {"w": np.ones((3000, 10), np.float32)}, "--stats", partition=1000))
+    assert many.run("return areRegionsSeen(SIDES[0], 0, 300, 300)") is False
+
+
+def test_histograms_of_both_are_drawn_over_each_other(chromium: Chrome, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    one = {"w": rng.standard_normal((40, 40)), "equal": np.ones(3)}
+    sv.save(tmp_path / "a", one)
+    sv.save(tmp_path / "b", one | {"w": one["w"] * 2})
+    words = ["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(tmp_path / "d.html")]
+    assert main([*words, "--stats"]) == 1
+    page = show(chromium, tmp_path / "d.html")
+    page.run("actions.choose(ITEMS.find(({ key }) => key === 'w'))")
+    tops = page.run("""return [...document.querySelectorAll('.overlay polyline')].map((line) =>
+        Math.min(...line.getAttribute('points').split(' ').map((point) => Number(point.split(',')[1]))))""")
+    # The wider distribution has the lower top: both are on one scale.
+    assert len(tops) == 2 and tops[0] < tops[1] and "Values of A and B" in page.text("#detail")
+    page.run("actions.choose(ITEMS.find(({ key }) => key === 'equal'))")
+    assert page.all(".overlay") == [] and page.complaints() == []
+    assert main(words) == 1
+    page = show(chromium, tmp_path / "d.html")
+    page.run("actions.choose(ITEMS.find(({ key }) => key === 'w'))")
+    assert page.all(".overlay") == [] and "--stats" in page.text("#detail")

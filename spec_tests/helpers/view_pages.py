@@ -28,10 +28,28 @@ def columns_of(page: str) -> dict[str, Any]:
     for checkpoint in columns["checkpoints"]:
         for part, name in ((checkpoint, "dtype"), (checkpoint, "num_slices"), (checkpoint["slices"], "file")):
             part[name] = _unpacked(part[name])
+        _add_starts(checkpoint)
+        if stats := checkpoint["stats"]:
+            text, bins = stats["histogram"], stats["bins"]
+            stats["histogram"] = [text[at : at + bins].strip() for at in range(0, len(text), bins)]
     return columns
 
 
-def _unpacked(column: Any) -> list[int]:
+def _add_starts(checkpoint: dict[str, Any]) -> None:
+    """Where slices begin, as the page counts them: behind the slice before in the same file."""
+    slices = checkpoint["slices"]
+    rows = [row for row, count in enumerate(checkpoint["num_slices"]) for _ in range(count)]
+    cut = {number: size for (number, *_), size in zip(slices["cut"], slices["nbytes"], strict=True)}
+    ends: dict[int, int] = {}
+    slices["start"] = []
+    for number, (row, file, gap) in enumerate(zip(rows, slices["file"], _unpacked(slices["gap"]), strict=True)):
+        start = int(gap) if isinstance(gap, str) else ends.get(file, 0) + gap
+        end = start + cut.get(number, checkpoint["nbytes"][row])
+        ends[file] = end if end < 2**53 else ends.get(file, 0)
+        slices["start"].append(start)
+
+
+def _unpacked(column: Any) -> list[Any]:
     return column if isinstance(column, list) else [column["every"]] * column["length"]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.checkpoint.stats import NUM_BINS, Statistics, bin_counts
-from shardvar.view.collect import HEIGHTS, bar_heights, describe, front_coded
+from shardvar.view.collect import HEIGHTS, bar_heights, describe, front_coded, gaps
 from shardvar.view.page import MARK, embedded_json, make_page
 from spec_tests.helpers.command_line import Run, run, saved
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
@@ -208,7 +208,7 @@ def test_nothing_is_replaced_but_a_page(tmp_path: Path, run: Run) -> None:
 def test_a_page_that_would_be_too_large_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardvar.view.page.MOST_NBYTES", 1000)
     with pytest.raises(sv.errors.ArgumentError, match="--filter"):
-        make_page([{"path": "model"}])
+        make_page([{"path": "model", "name": "model"}])
 
 
 def test_a_hundred_thousand_tensors_fit_in_a_page(tmp_path: Path, run: Run) -> None:
@@ -293,3 +293,72 @@ def test_diff_writes_a_page_of_both_and_answers_as_without_it(tmp_path: Path, ru
     assert (told["cosine"], told["norm"]) == (difference.values.cosine, difference.values.relative_norm)
     assert columns["diff"]["num_equal"] == report.num_equal == 1
     assert run("diff", one, tmp_path / "two.npz", "--html", tmp_path / "two.npz").code == 2
+
+
+def test_a_page_has_the_path_as_it_was_typed(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages are sent to others: no folder of this machine is in them unless it was typed, in messages neither."""
+    saved(tmp_path, "shardvar")
+    data = next(tmp_path.glob("model.svdata-*"))
+    inside = tmp_path / "runs" / "deep"
+    inside.mkdir(parents=True)
+    for cwd, path in ((tmp_path, "model"), (inside, "../../model"), (tmp_path, "./runs/../model.svindex")):
+        monkeypatch.chdir(cwd)
+        assert run("view", path, "-o", "out.html").code == 0
+        page = Path("out.html").read_text(encoding="utf-8")
+        (columns,) = columns_of(page)["checkpoints"]
+        assert columns["path"] == path and columns["name"] == "model" and str(tmp_path) not in page
+    data.rename(tmp_path / "elsewhere")
+    monkeypatch.chdir(inside)
+    assert run("view", "../../model", "-o", "out.html").code == 0
+    page = Path("out.html").read_text(encoding="utf-8")
+    assert str(tmp_path) not in page and f"../../{data.name}" in page
+    monkeypatch.chdir(tmp_path)
+    assert run("diff", "model", "model", "--html", "d.html").code == 3
+    assert str(tmp_path) not in Path("d.html").read_text(encoding="utf-8")
+
+
+def test_the_number_of_the_schema_stands_for_these_columns(tmp_path: Path, run: Run) -> None:
+    """Whoever takes a column away, or gives one another meaning, raises the number; programs read pages."""
+    page = columns_of(page_of(run, saved(tmp_path, "shardvar", partition=3), "--stats"))
+    assert page["schema"] == 2
+    (columns,) = page["checkpoints"]
+    assert columns.keys() >= {
+        *("path", "name", "format", "writer", "description", "metadata", "num_parameters", "files", "file_nbytes"),
+        *("faults", "stats", "dtypes", "shapes", "keys", "dtype", "shape", "nbytes", "num_slices", "slices", "holder"),
+    }
+    assert columns["slices"].keys() >= {"file", "gap", "nbytes", "encoded", "cut", "device"}
+    assert columns["stats"].keys() >= {
+        *("row", "min", "max", "mean", "std", "count", "nan", "inf", "zero", "histogram", "bins", "peak")
+    }
+
+
+def test_a_start_beyond_the_numbers_of_javascript_is_told_as_text() -> None:
+    """An index may claim any start; those that follow are counted from what a browser can count."""
+    files, starts, sizes = [0, 0, 0, 1, 0], [64, 2**53 + 1, 100, 7, 2**53 - 2], [36, 5, 1, 2, 9]
+    assert gaps(files, starts, sizes) == [64, str(2**53 + 1), 0, 7, 2**53 - 2 - 101]
+
+
+def test_histograms_of_both_sides_have_the_same_bins(tmp_path: Path, run: Run) -> None:
+    """The oracle is NumPy's histogram over the range of both; tensors that are equal are not read again."""
+    rng = np.random.default_rng(5)
+    a = {"w": rng.standard_normal(900), "same": np.ones(4), "odd": np.array([np.nan, np.nan])}
+    b = {"new": a["w"] * 3 + 1, "same": np.ones(4), "odd": np.array([1.0, 2.0])}
+    sv.save(tmp_path / "a", a)
+    sv.save(tmp_path / "b", b)
+    html = tmp_path / "d.html"
+    words = ("--rename", "w=new", "--html", html)
+    assert run("diff", tmp_path / "a", tmp_path / "b", *words).code == 1
+    assert all(each["stats"] is None for each in columns_of(html.read_text(encoding="utf-8"))["checkpoints"])
+    assert run("diff", tmp_path / "a", tmp_path / "b", *words, "--stats").code == 1
+    both = [*a["w"], *b["new"]]
+    for columns, values in zip(
+        columns_of(html.read_text(encoding="utf-8"))["checkpoints"], (a["w"], b["new"]), strict=True
+    ):
+        stats, keys = columns["stats"], keys_of(columns)
+        place = {keys[row]: number for number, row in enumerate(stats["row"])}
+        assert place.keys() == {"new", "odd"}
+        counts = np.histogram(values, NUM_BINS, range=(min(both), max(both)))[0]
+        assert stats["histogram"][place["new"]] == bar_heights(counts) and stats["peak"][place["new"]] == counts.max()
+        assert stats["min"][place["new"]] == pytest.approx(values.min(), rel=1e-5)
+    refused = run("diff", tmp_path / "a", tmp_path / "b", "--stats")
+    assert refused.code == 2 and "--html" in refused.err

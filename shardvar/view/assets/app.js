@@ -46,7 +46,14 @@ const maps = [new Treemap(actions)];
 const layerMap = new LayerMap(actions);
 const fileMaps = SIDES.map((_, side) => new FileMap(side, actions));
 const COLUMNS = tableColumns();
+let fitting = COLUMNS;
 const table = makeTable();
+
+// The room that keys need, within bounds: some 8 pixels a letter.
+function keyWidth() {
+  const longest = ITEMS.reduce((most, { key }) => Math.max(most, key.length), 0);
+  return Math.max(150, Math.min(300, longest * 8 + 20));
+}
 
 function tableColumns() {
   const side = (item) => SIDES[sideOf(item)];
@@ -56,7 +63,7 @@ function tableColumns() {
     return place === undefined ? null : side(item).stats[name][place];
   };
   const columns = [
-    { name: "key", least: 210, width: "minmax(0, 1fr)", value: (item) => item.key, cell: keyCell },
+    { name: "key", least: keyWidth(), width: "minmax(0, 1fr)", value: (item) => item.key, cell: keyCell },
     { name: "dtype", least: 96, width: "96px", value: (item) => dtypeOf(side(item), row(item)) },
     { name: "shape", least: 116, width: "116px", value: (item) => elements(shapeOf(side(item), row(item))), text: (item) => humanShape(shapeOf(side(item), row(item))) },
     { name: "size", least: 88, width: "88px", right: true, value: nbytesOf, text: (item) => humanSize(nbytesOf(item)) },
@@ -132,18 +139,21 @@ function keyCell(item) {
   return [fault ? element("span", { class: "mark", text: MARKS[fault.kind] ?? "unreadable", title: oneLine(fault.message) }) : "", ...flags, ...keyParts(printable(item.key))];
 }
 
-// Where it does not fit, a key is cut before its last part, which tells it from its neighbours.
+// Where it does not fit, a key is cut before its last two parts, which tell it from its neighbours.
 function keyParts(key) {
-  const at = key.lastIndexOf(key.includes("/") ? "/" : ".", key.length - 2);
-  const cut = at > 0 && key.length - at < 40 ? at : 0;
+  const separator = key.includes("/") ? "/" : ".";
+  const last = key.lastIndexOf(separator, key.length - 2);
+  const before = last > 0 ? key.lastIndexOf(separator, last - 1) : -1;
+  const cut = [before, last].find((at) => at > 0 && key.length - at < 30) ?? 0;
   return [element("span", { class: "start", text: key.slice(0, cut) }), element("span", { class: "last", text: key.slice(cut) })];
 }
 
-// Those that fit, the least telling left out first.
-function visibleColumns() {
+// Those that fit, the least telling left out first; a dtype that all have is told by its button.
+function fittingColumns() {
   let columns = COLUMNS;
   const width = document.getElementById("table").clientWidth || 1000;
-  for (const names of [["where"], ["elements"], ["largest"], ["change"], ["NaN"], ["mean"], ["min", "max"], ["slices"], ["shape"], ["dtype"]]) {
+  const common = DTYPES.length === 1 ? ["dtype"] : [];
+  for (const names of [common, ["where"], ["elements"], ["largest"], ["change"], ["NaN"], ["mean"], ["min", "max"], ["slices"], ["shape"], ["dtype"]]) {
     if (columns.reduce((sum, column) => sum + column.least, 0) <= width) break;
     columns = columns.filter((column) => !names.includes(column.name));
   }
@@ -165,7 +175,7 @@ function makeTable() {
 }
 
 function tableRow(item) {
-  return element("div", { title: printable(item.key) }, ...visibleColumns().map((column) => {
+  return element("div", { title: printable(item.key) }, ...fitting.map((column) => {
     const cell = element("div", { role: "gridcell", class: column.right ? "right num" : column.name === "key" ? "mono key" : null });
     cell.append(...(column.cell ? column.cell(item) : [String((column.text ?? column.value)(item) ?? "")]));
     return cell;
@@ -173,9 +183,10 @@ function tableRow(item) {
 }
 
 function showHead() {
-  document.getElementById("table").style.setProperty("--columns", visibleColumns().map((column) => column.width).join(" "));
+  fitting = fittingColumns();
+  document.getElementById("table").style.setProperty("--columns", fitting.map((column) => column.width).join(" "));
   const focused = table.head.contains(document.activeElement) ? document.activeElement.dataset.name : null;
-  table.head.replaceChildren(...visibleColumns().map((column) => {
+  table.head.replaceChildren(...fitting.map((column) => {
     const isSorted = state.sort === column.name;
     const arrow = isSorted ? (state.down ? " ↓" : " ↑") : "";
     const button = element("button", { type: "button", "data-name": column.name, text: column.name + arrow, onclick: () => sortBy(column) });
@@ -220,7 +231,8 @@ function apply() {
     (!state.statuses.size || state.statuses.has(item.kind)) &&
     (!state.flags.size || [...flagsOf(item)].some((flag) => state.flags.has(flag))) &&
     (!state.onlyFaults || isFaulty(item)) && matches(item.key);
-  const found = ITEMS.filter(isAsked);
+  const isAll = !state.query.trim() && ![state.dtypes, state.statuses, state.flags].some((set) => set.size) && !state.onlyFaults;
+  const found = isAll ? ITEMS : ITEMS.filter(isAsked);
   shownSet = found.length === ITEMS.length ? null : new Set(found);
   shown = sorted(found);
   showHead();
@@ -230,7 +242,7 @@ function apply() {
   table.setLength(shown.length);
   for (const map of maps) map.update(found, state.prefix);
   for (const part of [layerMap, ...fileMaps]) (part.update ?? part.draw).call(part);
-  const nbytes = found.reduce((sum, item) => sum + nbytesOf(item), 0);
+  const nbytes = isAll ? 0 : found.reduce((sum, item) => sum + nbytesOf(item), 0);
   document.getElementById("found").textContent = shownSet === null ? "" : `${grouped(found.length)} of ${count(ITEMS.length, "tensor")}, ${humanSize(nbytes)}`;
   showCrumbs();
   remember(!isTyping);
@@ -268,12 +280,12 @@ function flip(set, value) {
 function showChips() {
   const counts = new Map();
   const statuses = new Map();
-  const flags = new Map();
+  const flags = flagCounts();
   let faults = 0;
   for (const item of ITEMS) {
-    for (const flag of flagsOf(item)) flags.set(flag, (flags.get(flag) ?? 0) + 1);
-    const names = new Set(item.rows.map((row, side) => (row < 0 ? "" : dtypeOf(SIDES[side], row))));
-    for (const name of names) if (name) counts.set(name, (counts.get(name) ?? 0) + 1);
+    const [name, other] = item.rows.map((row, side) => (row < 0 ? "" : dtypeOf(SIDES[side], row)));
+    if (name) counts.set(name, (counts.get(name) ?? 0) + 1);
+    if (other && other !== name) counts.set(other, (counts.get(other) ?? 0) + 1);
     statuses.set(item.kind, (statuses.get(item.kind) ?? 0) + 1);
     if (isFaulty(item)) faults++;
   }
@@ -314,7 +326,7 @@ function showColours() {
     for (const files of fileMaps) files.update();
     remember();
   };
-  const names = colourings();
+  const names = COLOURINGS;
   box.hidden = names.length < 2;
   box.replaceChildren(...names.map((name) => segment(name, name === colouring(), pick(name))));
   if (focused >= 0) box.children[focused]?.focus();
@@ -331,7 +343,7 @@ function showHeading() {
     totals.append(facts.filter(Boolean).join(" · "));
     const about = [`${side.format} format`, side.writer && `written by ${printable(side.writer)}`, side.description && `policy: ${printable(side.description)}`];
     heading.append(element("div", {},
-      element(IS_DIFF ? "h2" : "h1", { title: printable(side.path), text: (IS_DIFF ? `${SIDE_NAMES[side.number]}: ` : "") + printable(baseName(side.path)) }),
+      element(IS_DIFF ? "h2" : "h1", { title: printable(side.path), text: (IS_DIFF ? `${SIDE_NAMES[side.number]}: ` : "") + printable(side.name) }),
       totals, healthLine(side), element("p", { class: "about", text: about.filter(Boolean).join(" · ") })));
   }
   if (IS_PLAN) heading.before(...planParts());
@@ -342,12 +354,13 @@ function showHeading() {
 function healthLine(side) {
   const line = element("p", { class: "health" });
   if (IS_DIFF || IS_PLAN) return line;
-  const command = (words) => element("code", { text: `shardvar ${words} ${printable(baseName(side.path))}` });
+  const command = (words) => element("code", { text: printable(`shardvar ${words} ${quoted(side.path)}`) });
   if (!side.stats) {
     line.append("Values and checksums: not read. ", command("verify"), " compares the checksums, ", command("view --stats"), " finds NaN, infinity and constants.");
     return line;
   }
-  const found = FLAGS.map((flag) => [flag, ITEMS.filter((item) => flagsOf(item).has(flag)).length]).filter(([, number]) => number);
+  const counts = flagCounts();
+  const found = FLAGS.map((flag) => [flag, counts.get(flag)]).filter(([, number]) => number);
   const values = found.flatMap(([flag, number], place) => [place ? ", " : "", findingButton(`${count(number, "tensor")} ${flag === "NaN" || flag === "infinity" ? "with" : "of"} ${flag}`, () => (state.flags = new Set([flag])))]);
   const damage = side.faults.size ? `${count(side.faults.size, "tensor")} cannot be read` : "read whole, and compared with the checksums that the format has";
   line.append(`Values: ${damage}; `, ...(values.length ? values : ["no NaN, no infinity, no constants"]), ".");

@@ -1,5 +1,6 @@
 // The columns of the page as checkpoints, items and texts. An item is a key, with its row in each checkpoint or -1.
 
+const PAIRS = /[\ud800-\udfff]/;
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const SIDES = DATA.checkpoints.map(readCheckpoint);
 const PLAN = DATA.plan; // of a reshard: its numbers and its command
@@ -24,40 +25,62 @@ function readCheckpoint(raw, number) {
   raw.num_slices = unpacked(raw.num_slices);
   raw.dtype = unpacked(raw.dtype);
   raw.slices.file = unpacked(raw.slices.file);
+  raw.slices.device = raw.slices.device && unpacked(raw.slices.device); // null where nothing tells
   if (raw.stats) raw.stats = readStatistics(raw.stats);
   const { shared, rest } = raw.keys;
   const keys = new Array(rest.length);
   let before = "";
+  // Python counts characters, JavaScript UTF-16 units: the two differ beyond the basic plane.
+  const isPlain = !rest.some((each) => PAIRS.test(each));
   for (let row = 0; row < rest.length; row++) {
-    // Python counts characters, JavaScript UTF-16 units: the two differ beyond the basic plane.
     const start = shared[row];
-    before = (isPlain(before) ? before.slice(0, start) : Array.from(before).slice(0, start).join("")) + rest[row];
+    before = (isPlain ? before.slice(0, start) : Array.from(before).slice(0, start).join("")) + rest[row];
     keys[row] = before;
   }
   const first = new Int32Array(keys.length + 1);
   for (let row = 0; row < keys.length; row++) first[row + 1] = first[row] + raw.num_slices[row];
   const tensorOf = new Int32Array(first[keys.length]);
-  for (let row = 0; row < keys.length; row++) tensorOf.fill(row, first[row], first[row + 1]);
-  const cut = new Map(raw.slices.cut.map(([slice, ...box], place) => [slice, { box, nbytes: raw.slices.nbytes[place] }]));
-  raw.slices.nbytes = Array.from(tensorOf, (row, slice) => (cut.has(slice) ? cut.get(slice).nbytes : raw.nbytes[row]));
+  const nbytes = new Float64Array(tensorOf.length);
+  for (let row = 0; row < keys.length; row++) {
+    for (let slice = first[row]; slice < first[row + 1]; slice++) {
+      tensorOf[slice] = row;
+      nbytes[slice] = raw.nbytes[row];
+    }
+  }
+  raw.slices.cut.forEach(([slice], place) => (nbytes[slice] = raw.slices.nbytes[place]));
+  raw.slices.nbytes = nbytes;
+  raw.slices.start = startsOf(raw.slices);
   return {
     ...raw,
     number,
     keys,
     first,
     tensorOf,
-    cut: new Map([...cut].map(([slice, { box }]) => [slice, box])),
+    cut: new Map(raw.slices.cut.map(([slice, ...box]) => [slice, box])),
     encoded: new Set(raw.slices.encoded),
     faults: new Map(raw.faults.map(([row, kind, message]) => [row, { kind, message }])),
-    statistics: new Map((raw.stats ? raw.stats.row ?? keys : []).map((row, place) => [raw.stats.row ? row : place, place])),
+    statistics: placesOfStatistics(raw.stats, keys.length),
     total: raw.nbytes.reduce((sum, nbytes) => sum + nbytes, 0),
     itemOf: new Int32Array(keys.length),
   };
 }
 
-function isPlain(text) {
-  for (let at = 0; at < text.length; at++) if ((text.charCodeAt(at) & 0xf800) === 0xd800) return false;
-  return true;
+// Where each slice begins: so many bytes behind the one before it in its file, or, as text, at a number too large to count.
+function startsOf({ file, gap, nbytes }) {
+  const ends = [];
+  return unpacked(gap).map((bytes, slice) => {
+    const end = ends[file[slice]] ?? 0;
+    const start = typeof bytes === "string" ? bytes : end + bytes;
+    ends[file[slice]] = typeof start === "number" && start + nbytes[slice] <= Number.MAX_SAFE_INTEGER ? start + nbytes[slice] : end;
+    return start;
+  });
+}
+
+// Where the statistics of a row are, if it has some; without a column of rows, each row has them in its place.
+function placesOfStatistics(stats, length) {
+  if (!stats) return new Map();
+  if (stats.row) return new Map(stats.row.map((row, place) => [row, place]));
+  return { get: (row) => (row >= 0 && row < length ? row : undefined), has: (row) => row >= 0 && row < length };
 }
 
 function readItems() {
@@ -119,8 +142,8 @@ function isCutAlike({ rows }) {
 
 // Of the side that has it, the first by preference; of a plan, what it would write.
 function sideOf(item) {
-  const [side, other] = IS_PLAN && IS_DIFF ? [1, 0] : [0, 1];
-  return item.rows[side] >= 0 ? side : other;
+  const side = IS_PLAN && IS_DIFF ? 1 : 0;
+  return item.rows[side] >= 0 ? side : 1 - side;
 }
 
 function dtypeOf(side, row) {
@@ -131,32 +154,43 @@ function shapeOf(side, row) {
   return side.shape[row] < 0 ? null : side.shapes[side.shape[row]];
 }
 
-function nbytesOf(item) {
-  return Math.max(...item.rows.map((row, side) => (row < 0 ? 0 : SIDES[side].nbytes[row])));
+function nbytesOf({ rows }) {
+  const nbytes = rows[0] < 0 ? 0 : SIDES[0].nbytes[rows[0]];
+  return rows.length < 2 || rows[1] < 0 ? nbytes : Math.max(nbytes, SIDES[1].nbytes[rows[1]]);
 }
 
+const HAS_FAULTS = SIDES.some((side) => side.faults.size) || Boolean(DATA.diff?.unreadable.length);
+
 function isFaulty(item) {
-  return item.status === "unreadable" || item.rows.some((row, side) => row >= 0 && SIDES[side].faults.has(row));
+  return HAS_FAULTS && (item.status === "unreadable" || item.rows.some((row, side) => row >= 0 && SIDES[side].faults.has(row)));
 }
 
 const FLAGS = ["NaN", "infinity", "zeros alone", "one value"];
 
-// What is remarkable about the values of an item, by the words of FLAGS; nothing where they were not read.
+const FLAG_SETS = Array.from({ length: 1 << FLAGS.length }, (_, bits) => new Set(FLAGS.filter((_flag, at) => (bits >> at) & 1)));
+
+// What is remarkable about the values of an item, by the words of FLAGS; nothing where they were not read, nor of a
+// comparison, which reads those alone that differ. Items share the sets.
 function flagsOf(item) {
   if (item.flags) return item.flags;
-  const found = new Set();
-  item.rows.forEach((row, number) => {
-    const { stats, statistics } = SIDES[number];
-    const place = statistics.get(row);
-    if (place === undefined) return;
-    const [count, nan, inf, zero] = ["count", "nan", "inf", "zero"].map((name) => stats[name][place]);
-    if (nan) found.add("NaN");
-    if (inf) found.add("infinity");
-    if (count && zero === count) found.add("zeros alone");
-    else if (count > 1 && !nan && !inf && stats.min[place] === stats.max[place]) found.add("one value");
-  });
-  item.flags = found;
-  return found;
+  const { stats, statistics } = SIDES[0];
+  const place = IS_DIFF ? undefined : statistics.get(item.rows[0]);
+  item.flags = FLAG_SETS[place === undefined ? 0 : flagBits(stats, place)];
+  return item.flags;
+}
+
+function flagBits(stats, place) {
+  const [count, nan, inf] = [stats.count[place], stats.nan[place], stats.inf[place]];
+  const isZero = count > 0 && stats.zero[place] === count;
+  const isOne = !isZero && count > 1 && !nan && !inf && stats.min[place] === stats.max[place];
+  return (nan ? 1 : 0) + (inf ? 2 : 0) + (isZero ? 4 : 0) + (isOne ? 8 : 0);
+}
+
+// How many items have each flag.
+function flagCounts() {
+  const counts = new Map();
+  for (const item of ITEMS) for (const flag of flagsOf(item)) counts.set(flag, (counts.get(flag) ?? 0) + 1);
+  return counts;
 }
 
 // [offset, shape] of a slice; of one that is its whole tensor, the tensor's.
@@ -231,10 +265,6 @@ function percent(part, whole) {
 
 function regionText(offset, shape) {
   return `[${offset.map((start, axis) => `${start}:${Number(start) + Number(shape[axis])}`).join(", ")}]`;
-}
-
-function baseName(path) {
-  return path.replace(/\/+$/, "").split("/").pop();
 }
 
 // Whether a key is asked for: it contains the text, or the glob matches all of it as fnmatch has it.

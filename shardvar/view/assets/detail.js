@@ -11,9 +11,9 @@ function showDetail(panel, item, actions) {
     return;
   }
   const parts = [element("h2", { id: "detail-title", text: printable(item.key) })];
-  if (IS_DIFF) parts.push(...difference(item));
+  if (IS_DIFF) parts.push(...difference(item), ...overlay(item));
   item.rows.forEach((row, number) => {
-    if (IS_DIFF) parts.push(element("h3", { text: `${SIDE_NAMES[number]}: ${printable(baseName(SIDES[number].path))}` }));
+    if (IS_DIFF) parts.push(element("h3", { text: `${SIDE_NAMES[number]}: ${printable(SIDES[number].name)}` }));
     if (row < 0) parts.push(element("p", { class: "quiet", text: "It is not here." }));
     else parts.push(...tensor(SIDES[number], row));
   });
@@ -23,7 +23,7 @@ function showDetail(panel, item, actions) {
 }
 
 function overview(actions) {
-  const largest = [...ITEMS].sort((a, b) => nbytesOf(b) - nbytesOf(a)).slice(0, 8).filter(nbytesOf);
+  const largest = largestItems(8).filter(nbytesOf);
   const total = Math.max(...SIDES.map((side) => side.total));
   const rows = largest.map((item) => element("tr", {},
     element("td", {}, element("button", { class: "link mono", type: "button", text: printable(item.key), onclick: () => actions.choose(item) })),
@@ -41,6 +41,18 @@ function overview(actions) {
   ];
 }
 
+function largestItems(most) {
+  const found = [];
+  for (const item of ITEMS) {
+    const nbytes = nbytesOf(item);
+    if (found.length === most && nbytes <= nbytesOf(found[most - 1])) continue;
+    const place = found.findIndex((other) => nbytesOf(other) < nbytes);
+    found.splice(place < 0 ? found.length : place, 0, item);
+    if (found.length > most) found.pop();
+  }
+  return found;
+}
+
 function tensor(side, row) {
   const shape = shapeOf(side, row);
   const fault = side.faults.get(row);
@@ -50,7 +62,7 @@ function tensor(side, row) {
   if (shape === null) {
     parts.push(element("p", { class: "note", text: "The index does not tell its dtype, shape and slices." }));
   } else if (last > first) {
-    parts.push(element("h3", { text: last - first === 1 ? "One region" : `${grouped(last - first)} regions, coloured by file` }));
+    parts.push(element("h3", { text: last - first === 1 ? "One region" : `${grouped(last - first)} regions, coloured by ${colouring() === "Device" ? side.holder ?? "device" : "file"}` }));
     if (shape.some((extent) => !Number(extent))) parts.push(element("p", { class: "note", text: "It has no elements." }));
     else parts.push(new SliceDrawing(side, row).element);
     parts.push(sliceTable(side, row));
@@ -102,9 +114,38 @@ function statistics(side, row) {
     element("dd", { text: numberText(stats[name][place]) }),
   ]);
   const parts = [element("h3", { text: "Values" }), element("dl", { class: "pairs" }, ...pairs)];
-  const heights = stats.histogram[place];
-  if (heights) parts.push(...histogram(heights, stats.peak[place], stats.min[place], stats.max[place]));
+  const heights = heightsOf(side, row);
+  // Those of a comparison are drawn over each other, once for both.
+  if (heights && !IS_DIFF) parts.push(...histogram(heights, stats.peak[place], stats.min[place], stats.max[place]));
   return parts;
+}
+
+// A character a bar, "" where there is no histogram.
+function heightsOf(side, row) {
+  const place = side.statistics.get(row);
+  if (place === undefined) return "";
+  const { histogram: all, bins } = side.stats;
+  return all.slice(place * bins, (place + 1) * bins).trim();
+}
+
+// How the values of a tensor lie in both checkpoints, over each other: the bins and the scale are the same.
+function overlay(item) {
+  const sides = [0, 1].filter((number) => item.rows[number] >= 0 && heightsOf(SIDES[number], item.rows[number]));
+  if (!sides.length) return DATA.diff && item.status === "differs" && item.values && !SIDES[0].stats ? [element("p", { class: "note", text: "diff --html FILE --stats draws the values of both over each other." })] : [];
+  const statOf = (name) => sides.map((number) => Number(SIDES[number].stats[name][SIDES[number].statistics.get(item.rows[number])] ?? NaN)).filter((value) => !Number.isNaN(value));
+  const [low, high, peak] = [Math.min(...statOf("min")), Math.max(...statOf("max")), Math.max(...statOf("peak"), 1)];
+  const shapes = sides.map((number, at) => {
+    const levels = [...heightsOf(SIDES[number], item.rows[number])].map((height) => (parseInt(height, 36) / 35) * (statOf("peak")[at] / peak));
+    const points = levels.flatMap((level, bar) => [[bar * 10, 70 - 68 * level], [bar * 10 + 10, 70 - 68 * level]]);
+    const outline = [[0, 70], ...points, [levels.length * 10, 70]].map((point) => point.join()).join(" ");
+    return svgElement("polyline", { class: number ? "b" : "a", points: outline, "vector-effect": "non-scaling-stroke" });
+  });
+  const names = sides.map((number) => SIDE_NAMES[number]).join(" and ");
+  const numBars = SIDES[sides[0]].stats.bins;
+  return [element("h3", { text: `Values of ${names}, in the same bins` }),
+    svgElement("svg", { class: "overlay", viewBox: `0 0 ${10 * numBars} 72`, preserveAspectRatio: "none", role: "img", "aria-label": `Histograms of ${names} over each other, from ${numberText(low)} to ${numberText(high)}; the highest bar has ${count(peak, "value")}.` }, ...shapes),
+    element("div", { class: "axis num" }, element("span", { text: numberText(low) }), element("span", { text: `highest bar ${grouped(peak)}` }), element("span", { text: numberText(high) })),
+    element("div", { class: "legend" }, ...sides.map((number) => legendEntry(theme[number ? "side-b" : "side-a"], `${SIDE_NAMES[number]}${number ? ", dashed" : ""}`)))];
 }
 
 function numberText(value) {

@@ -45,18 +45,21 @@ function paintBytes(context, side, file, [low, high], width, height, actions) {
   hatch(context, 0, 0, end, height, theme.gap, 5);
   const { plain } = slicesByFile(side)[file];
   let painted = -1;
+  const chosen = actions.chosen();
+  const chosenRow = chosen ? chosen.rows[side.number] : -1;
+  const byPlace = isByPlace();
   for (let place = firstBehind(side, plain, low); place < plain.length; place++) {
     const slice = plain[place];
     const start = Number(side.slices.start[slice]);
     if (start >= high) break;
-    const item = ITEMS[side.itemOf[side.tensorOf[slice]]];
-    const isChosen = item === actions.chosen();
-    const left = Math.max(x(start), 0);
     const right = Math.min(x(start + side.slices.nbytes[slice]), width);
-    if (right < painted + 0.25 && !isChosen) continue;
+    if (right < painted + 0.25 && side.tensorOf[slice] !== chosenRow) continue;
+    const item = ITEMS[side.itemOf[side.tensorOf[slice]]];
+    const isChosen = item === chosen;
+    const left = Math.max(x(start), 0);
     painted = right;
     context.globalAlpha = actions.shown(item) || isChosen ? (place % 2 ? 0.82 : 1) : 0.2;
-    context.fillStyle = isChosen ? theme.accent : ["File", ...SIDE_NAMES].includes(colouring()) ? fileColour(file) : itemColour(item, side.number);
+    context.fillStyle = isChosen ? theme.accent : byPlace ? sliceColour(side, slice) : itemColour(item, side.number);
     context.fillRect(left, 0, Math.max(right - left, isChosen ? 2 : 0.6), height);
     context.globalAlpha = 1;
     if (side.faults.has(item.rows[side.number])) {
@@ -74,16 +77,26 @@ function paintBytes(context, side, file, [low, high], width, height, actions) {
 // How evenly the bytes lie in the files, and the command that evens them out.
 function balance(side) {
   const sizes = side.file_nbytes.filter((nbytes) => nbytes !== null);
-  if (sizes.length < 2) return [];
+  if (sizes.length < 2) return deviceBalance(side);
   const mean = meanOf(sizes);
   const most = sizes.reduce((high, nbytes) => Math.max(high, nbytes), 0);
   const largest = side.file_nbytes.indexOf(most);
   const above = `${((most / Math.max(mean, 1) - 1) * 100).toFixed(0)} % above the mean of ${humanSize(Math.round(mean))}`;
-  const parts = [element("p", { class: "balance", text: `Largest: file ${largest}, ${humanSize(most)}, ${above}.` })];
+  const parts = [element("p", { class: "balance", text: `Largest: file ${largest}, ${humanSize(most)}, ${above}.` }), ...deviceBalance(side)];
   // In a format where each slice is a file, no command moves slices between files.
   const isMovable = side.tensorOf.length > side.files.length && !side.faults.size && sizes.length === side.files.length;
   if (most > 1.1 * mean && isMovable && !IS_DIFF) parts.push(copyLine("Command", `shardvar reshard ${quoted(side.path)} ${quoted(`${side.path.replace(/\/+$/, "")}-even`)} --files ${sizes.length}`));
   return parts;
+}
+
+// How evenly the bytes lie on the devices that are told.
+function deviceBalance(side) {
+  if (!side.holder || IS_PLAN) return [];
+  const sums = new Map();
+  side.slices.device.forEach((device, slice) => device >= 0 && sums.set(device, (sums.get(device) ?? 0) + side.slices.nbytes[slice]));
+  const mean = meanOf([...sums.values()]);
+  const [device, most] = [...sums].reduce((found, each) => (each[1] > found[1] ? each : found));
+  return [element("p", { class: "balance", text: `Of ${count(sums.size, side.holder)}, ${side.holder} ${device} held the most: ${humanSize(most)}, ${((most / Math.max(mean, 1) - 1) * 100).toFixed(0)} % above the mean.` })];
 }
 
 function meanOf(sizes) {

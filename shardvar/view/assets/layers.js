@@ -14,26 +14,32 @@ const NUMBERS = /(\d+)(?=[/.].)/g;
 // The stacks of layers, those of most tensors first.
 function findStacks(items) {
   const numbers = new Map(); // prefix before a number, and the numbers that follow it
-  for (const { key } of items) {
-    for (const { index, 0: digits } of key.matchAll(NUMBERS)) {
-      const prefix = key.slice(0, index);
+  const found = items.map(({ key }) => numbersIn(key));
+  for (const each of found) {
+    for (const { prefix, digits } of each) {
       let there = numbers.get(prefix);
       if (!there) numbers.set(prefix, (there = new Set()));
-      there.add(digits);
+      if (there.size < LEAST_LAYERS) there.add(digits);
     }
   }
   const stacks = new Map();
-  for (const item of items) {
-    for (const { index, 0: digits } of item.key.matchAll(NUMBERS)) {
-      const prefix = item.key.slice(0, index);
-      if (numbers.get(prefix).size < LEAST_LAYERS) continue;
-      let stack = stacks.get(prefix);
-      if (!stack) stacks.set(prefix, (stack = { prefix, layers: new Map(), modules: new Map(), count: 0 }));
-      addToStack(stack, item, digits, item.key.slice(index + digits.length + 1));
-      break;
-    }
-  }
+  items.forEach((item, place) => {
+    const first = found[place].find(({ prefix }) => numbers.get(prefix).size >= LEAST_LAYERS);
+    if (!first) return;
+    const { prefix, digits } = first;
+    let stack = stacks.get(prefix);
+    if (!stack) stacks.set(prefix, (stack = { prefix, layers: new Map(), modules: new Map(), count: 0 }));
+    addToStack(stack, item, digits, item.key.slice(prefix.length + digits.length + 1));
+  });
   return [...stacks.values()].sort((a, b) => b.count - a.count).slice(0, MOST_STACKS).map(finishStack);
+}
+
+// The numbers of a key at the ends of its parts, each with what stands before it.
+function numbersIn(key) {
+  const found = [];
+  NUMBERS.lastIndex = 0;
+  for (let match = NUMBERS.exec(key); match; match = NUMBERS.exec(key)) found.push({ prefix: key.slice(0, match.index), digits: match[0] });
+  return found;
 }
 
 function addToStack(stack, item, digits, module) {
@@ -82,10 +88,9 @@ function joinModules(names) {
 // Which layers are alike: the same tensors with the same dtypes and shapes.
 function layerSentence(stack) {
   const kinds = new Map();
-  const start = stack.prefix.length;
   for (const [digits, members] of stack.layers) {
-    const parts = members.map(({ item }) => `${item.key.slice(start + digits.length)} ${item.rows.map((row, side) => (row < 0 ? "" : `${SIDES[side].dtype[row]} ${SIDES[side].shape[row]}`))}`);
-    const kind = parts.sort().join("\n");
+    const parts = members.map(({ item, column }) => column + item.rows.map((row, side) => (row < 0 ? "-" : ` ${SIDES[side].dtype[row]} ${SIDES[side].shape[row]}`)).join());
+    const kind = parts.sort().join();
     if (!kinds.has(kind)) kinds.set(kind, []);
     kinds.get(kind).push([digits, members]);
   }

@@ -53,21 +53,30 @@ function shareOfElements(item) {
   return number > 0 ? item.values.count / number : null;
 }
 
-// The least and the largest value above zero: the ends of its logarithmic scale.
+// With the least and the largest value above zero, the ends of its logarithmic scale, found when they are asked for.
 function withRange(measure) {
-  let [low, high] = [Infinity, 0];
+  let range = null;
+  const found = () => (range ??= rangeOf(measure));
+  return Object.defineProperties({ ...measure }, { low: { get: () => found().low }, high: { get: () => found().high } });
+}
+
+function rangeOf(measure) {
+  let low = Infinity;
+  let high = 0;
   for (const item of ITEMS) {
     const value = measure.value(item);
-    if (value > 0) [low, high] = [Math.min(low, value), Math.max(high, value)];
+    if (value > 0 && value < low) low = value;
+    if (value > high) high = value;
   }
-  return { ...measure, low: high ? low : 0, high };
+  return { low: high ? low : 0, high };
 }
 
 function measureColour(measure, item) {
   const value = measure.value(item);
   if (value === null) return IS_DIFF && item.status !== "equal" ? statusColour(item) : theme.empty;
   if (value <= 0) return IS_DIFF && item.kind === "dtype" ? KIND_COLOURS.dtype() : theme.same;
-  return rampColour(measure.ramp, measure.high > measure.low ? Math.log(value / measure.low) / Math.log(measure.high / measure.low) : 0.5);
+  const { low, high } = measure;
+  return rampColour(measure.ramp, high > low ? Math.log(value / low) / Math.log(high / low) : 0.5);
 }
 
 // What differs, of a tensor that has no number for it.
@@ -80,29 +89,56 @@ function statusColour(item) {
   return KIND_COLOURS[item.kind]();
 }
 
-// The ways to colour the size map; regions are drawn where it is the file that colours.
+// The ways to colour the size map.
+const COLOURINGS = colourings();
+
 function colourings() {
   const by = MEASURES.map(({ name }) => name);
+  const places = ["File", ...(SIDES.some(({ holder }) => holder) ? ["Device"] : [])];
   if (IS_PLAN && IS_DIFF) return ["After", "Before", "Regions"];
-  if (IS_DIFF) return [...by, "File"];
-  return ["File", ...by.filter((name) => name !== "Bytes"), "Dtype"];
+  if (IS_DIFF) return [...by, ...places];
+  return [...places, ...by.filter((name) => name !== "Bytes"), "Dtype"];
 }
 
 function colouring() {
-  return colourings().includes(state.by) ? state.by : defaultColouring();
+  return COLOURINGS.includes(state.by) ? state.by : defaultColouring();
 }
 
-// The side whose files colour the regions of an item; -1 if something else colours it, or it is not there.
-function fileSide(item) {
-  const by = colouring();
-  const side = by === "File" ? sideOf(item) : SIDE_NAMES.indexOf(by);
-  return side >= 0 && item.rows[side] >= 0 ? side : -1;
+// Whether it is the place of a slice that colours: its file, or the device that held it.
+function isByPlace() {
+  return ["File", "Device", ...SIDE_NAMES].includes(colouring());
+}
+
+// The side whose regions are drawn of an item; -1 if it is not there.
+function regionSide(item) {
+  const named = SIDE_NAMES.indexOf(colouring());
+  const side = named < 0 ? sideOf(item) : named;
+  return item.rows[side] >= 0 ? side : -1;
+}
+
+// The colour of a slice by its place.
+function sliceColour(side, slice) {
+  if (colouring() !== "Device") return fileColour(side.slices.file[slice]);
+  const device = side.slices.device ? side.slices.device[slice] : -1;
+  return device < 0 ? theme.same : fileColour(device);
+}
+
+// The word for that place: "file 3", "rank 3", "device 3".
+function placeText(side, slice) {
+  if (colouring() !== "Device") return `file ${side.slices.file[slice]}`;
+  return deviceText(side, slice);
+}
+
+function deviceText(side, slice) {
+  const device = side.slices.device ? side.slices.device[slice] : -1;
+  return device < 0 ? "not told" : `${side.holder} ${device}`;
 }
 
 function defaultColouring() {
   if (IS_PLAN && IS_DIFF) return "After";
   if (IS_DIFF) return "Change";
   if (SIDES[0].files.length > 1) return "File";
+  if (SIDES[0].holder) return "Device";
   return MEASURES.some(({ name }) => name === "Spread") ? "Spread" : "Dtype";
 }
 
@@ -114,9 +150,9 @@ function itemColour(item, side = sideOf(item)) {
     side = SIDE_NAMES.indexOf(by);
     if (item.rows[side] < 0) return theme.empty;
   }
-  if (by === "File" || SIDE_NAMES.includes(by)) {
+  if (isByPlace()) {
     const slice = SIDES[side].first[item.rows[side]];
-    return slice < SIDES[side].first[item.rows[side] + 1] ? fileColour(SIDES[side].slices.file[slice]) : theme.empty;
+    return slice < SIDES[side].first[item.rows[side] + 1] ? sliceColour(SIDES[side], slice) : theme.empty;
   }
   return measureColour(MEASURES.find(({ name }) => name === by), item);
 }
@@ -151,10 +187,22 @@ function kindEntries() {
   return Object.keys(KIND_TEXT).filter((kind) => ITEMS.some((item) => item.kind === kind)).map((kind) => legendEntry(KIND_COLOURS[kind](), KIND_TEXT[kind]));
 }
 
+function deviceEntries() {
+  const side = SIDES.find(({ holder }) => holder);
+  const numbers = [...new Set(SIDES.flatMap(({ slices }) => [...new Set(slices.device ?? [-1])]))].sort((a, b) => a - b);
+  const told = numbers.filter((number) => number >= 0);
+  const entries = told.slice(0, FILE_COLOURS.length).map((number) => legendEntry(fileColour(number), `${side.holder} ${number}`));
+  const more = told.length > FILE_COLOURS.length ? [`and ${grouped(told.length - FILE_COLOURS.length)} more, in the same colours`] : [];
+  const whole = numbers[0] < 0 ? [legendEntry(theme.same, "not told")] : [];
+  const how = side.holder === "rank" ? "by the names of the files" : "by the regions, counted in their order";
+  return [...entries, ...more, ...whole, element("span", { text: how })];
+}
+
 // The legend of the size map.
 function showLegend(legend) {
   const by = colouring();
   if (by === "Dtype") legend.replaceChildren(...DTYPES.map((name) => legendEntry(tint(dtypeHue(name)), name)));
+  else if (by === "Device") legend.replaceChildren(...deviceEntries());
   else if (by === "Regions") legend.replaceChildren(...kindEntries());
   else if (by === "File" || SIDE_NAMES.includes(by)) {
     const { files } = SIDES[by === "Before" ? 0 : SIDES.length - 1];

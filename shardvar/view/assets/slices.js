@@ -47,21 +47,34 @@ function placeOf([offset, extents], shape, axes, width, height) {
   return [x, y, w, h];
 }
 
-// The regions of a tensor in a rectangle, each in the colour of its file.
-function paintRegions(context, side, row, left, top, width, height) {
+const LEAST_REGION = 2; // CSS pixels; smaller regions are told by their number
+
+// The regions of a tensor in a rectangle: each in the colour of its place, or with ``isFilled`` false, the lines that
+// part them.
+function paintRegions(context, side, row, left, top, width, height, isFilled = true) {
   const shape = shapeOf(side, row);
   const { axes } = drawnAxes(side, row);
   const [first, last] = slicesOf(side, row);
   for (let slice = first; slice < last; slice++) {
     const [x, y, w, h] = placeOf(boxOf(side, slice), shape, axes, width, height);
     const file = side.slices.file[slice];
-    context.fillStyle = fileColour(file);
-    context.fillRect(left + x, top + y, Math.max(w, 0.5), Math.max(h, 0.5));
-    if (side.file_nbytes[file] === null) hatch(context, left + x, top + y, w, h, theme.card, 7);
+    if (isFilled) {
+      context.fillStyle = sliceColour(side, slice);
+      context.fillRect(left + x, top + y, Math.max(w, 0.5), Math.max(h, 0.5));
+    }
+    if (isFilled && side.file_nbytes[file] === null) hatch(context, left + x, top + y, w, h, theme.card, 7);
     context.fillStyle = theme.card; // a line on its first edges parts it from its neighbours
     if (w > 5 && x > 0) context.fillRect(left + x, top + y, 0.75, h);
     if (h > 5 && y > 0) context.fillRect(left + x, top + y, w, 0.75);
   }
+}
+
+// Whether the regions of a tensor can be told apart in a rectangle of this size, on the average.
+function areRegionsSeen(side, row, width, height) {
+  const [first, last] = slicesOf(side, row);
+  if (last - first < 2 || width * height < (last - first) * LEAST_REGION * LEAST_REGION) return false;
+  const [, , w, h] = placeOf(boxOf(side, first), shapeOf(side, row), drawnAxes(side, row).axes, width, height);
+  return w >= LEAST_REGION && h >= LEAST_REGION;
 }
 
 class SliceDrawing {
@@ -126,7 +139,7 @@ class SliceDrawing {
     const file = this.side.slices.file[slice];
     const [x, y, w, h] = this.place(boxOf(this.side, slice));
     if (w < 54 || h < 17) return;
-    const text = this.side.file_nbytes[file] === null ? `file ${file}, missing` : `file ${file}`;
+    const text = this.side.file_nbytes[file] === null ? `file ${file}, missing` : placeText(this.side, slice);
     tag(context, text, x + 3, y + Math.min((h - 16) / 2, 3), w - 6);
   }
 
@@ -150,6 +163,7 @@ class SliceDrawing {
       regionText(offset, shape),
       humanSize(side.slices.nbytes[slice]),
       `${printable(side.files[file])}, ${side.file_nbytes[file] === null ? "which is missing" : place}`,
+      side.holder ? `${side.holder}: ${deviceText(side, slice)}` : "",
     ];
   }
 }
@@ -167,11 +181,12 @@ function sliceTable(side, row) {
     rows.push(element("tr", {},
       element("td", { class: "mono", text: regionText(offset, shape) }),
       element("td", { title: printable(side.files[file]), class: isMissing ? "bad" : null },
-        element("span", { class: "swatch", style: { background: fileColour(file) } }), `${file}${isMissing ? ", missing" : ""}`),
+        element("span", { class: "swatch", style: { background: sliceColour(side, slice) } }), `${file}${isMissing ? ", missing" : ""}`),
+      side.holder ? element("td", { class: "num", text: side.slices.device[slice] < 0 ? "—" : String(side.slices.device[slice]) }) : null,
       element("td", { class: "right num", text: side.encoded.has(slice) ? "encoded" : grouped(side.slices.start[slice]) }),
       element("td", { class: "right num", text: humanSize(side.slices.nbytes[slice]) })));
   }
-  const heads = [["region", ""], ["file", ""], ["first byte", "right"], ["size", "right"]];
+  const heads = [["region", ""], ["file", ""], ...(side.holder ? [[side.holder, ""]] : []), ["first byte", "right"], ["size", "right"]];
   const table = element("table", { class: "plain" },
     element("thead", {}, element("tr", {}, ...heads.map(([text, kind]) => element("th", { text, class: kind, scope: "col" })))),
     element("tbody", {}, ...rows));

@@ -10,7 +10,7 @@ const MOST_LEVELS = 32;
 
 // The folders and tensors, of two checkpoints those of either; chains of single folders are one.
 function buildTree(items) {
-  const root = { label: "", prefix: "", nbytes: 0, children: new Map(), count: 0 };
+  const root = makeFolder("", "");
   for (const item of items) {
     const nbytes = nbytesOf(item);
     if (!nbytes) continue;
@@ -21,26 +21,38 @@ function buildTree(items) {
     for (let level = 0; level < MOST_LEVELS; level++) {
       const end = key.indexOf(separator, at);
       if (end < 0 || end === key.length - 1) break;
-      const piece = key.slice(at, end + 1);
       node.nbytes += nbytes;
       node.count++;
-      let child = node.children.get(piece);
-      if (!child) {
-        child = { label: piece, prefix: key.slice(0, end + 1), nbytes: 0, children: new Map(), count: 0 };
-        node.children.set(piece, child);
-      }
-      node = child;
+      node = folderIn(node, key.slice(at, end + 1), key, end + 1);
       at = end + 1;
     }
     node.nbytes += nbytes;
     node.count++;
-    node.children.set(` ${item.number}`, { label: key.slice(at), item, nbytes, count: 1 });
+    node.children.push({ label: key.slice(at), item, nbytes, count: 1 });
   }
   return finishTree(root);
 }
 
+function makeFolder(label, prefix) {
+  return { label, prefix, nbytes: 0, children: [], folders: null, last: null, count: 0 };
+}
+
+// The folder of this name in a folder. Keys come in their order, so it is mostly the one of the key before.
+function folderIn(node, label, key, end) {
+  if (node.last?.label === label) return node.last;
+  node.folders ??= new Map();
+  let folder = node.folders.get(label);
+  if (!folder) {
+    folder = makeFolder(label, key.slice(0, end));
+    node.folders.set(label, folder);
+    node.children.push(folder);
+  }
+  node.last = folder;
+  return folder;
+}
+
 function finishTree(node) {
-  const children = [...node.children.values()];
+  const { children } = node;
   for (let place = 0; place < children.length; place++) {
     if (!children[place].children) continue;
     const child = finishTree(children[place]);
@@ -50,7 +62,7 @@ function finishTree(node) {
       children[place] = { ...only, label: child.label + only.label };
     }
   }
-  node.children = children.sort((a, b) => b.nbytes - a.nbytes);
+  children.sort((a, b) => b.nbytes - a.nbytes);
   node.lead = leadOf(node.children);
   return node;
 }
@@ -228,9 +240,11 @@ class Treemap {
     }
     context.fillStyle = itemColour(node.item);
     context.fillRect(left, top, w, h);
-    const side = SIDES[fileSide(node.item)];
+    const side = w * h > 60 ? SIDES[regionSide(node.item)] : undefined;
     const row = side ? node.item.rows[side.number] : -1;
-    if (side && w * h > 60 && shapeOf(side, row)) paintRegions(context, side, row, left, top, w, h);
+    const numRegions = side && shapeOf(side, row) ? side.num_slices[row] : 0;
+    const isDrawn = numRegions > 1 && areRegionsSeen(side, row, w, h);
+    if (isDrawn || (numRegions === 1 && isByPlace())) paintRegions(context, side, row, left, top, w, h, isByPlace());
     if (isFaulty(node.item)) {
       context.globalAlpha = 0.55;
       hatch(context, left, top, w, h, theme.bad, w > 60 && h > 60 ? 14 : 7);
@@ -240,7 +254,7 @@ class Treemap {
       if (w > 4 && h > 4) context.strokeRect(left + 0.75, top + 0.75, w - 1.5, h - 1.5);
     }
     if (w < 26 || h < 16) return;
-    const size = humanSize(node.nbytes);
+    const size = humanSize(node.nbytes) + (numRegions > 1 && !isDrawn ? `, ${count(numRegions, "slice")}` : "");
     const flag = flagMark(node.item);
     tag(context, `${flag && `${flag} `}${printable(node.label)}`, left + 3, top + 3, w - 6);
     if (h > 42 && context.measureText(size).width <= w - 14) tag(context, size, left + 3, top + 20, w - 6);
@@ -378,5 +392,5 @@ class Treemap {
 }
 
 function sideName(side) {
-  return element("p", { class: "side-name", text: `${SIDE_NAMES[side]}: ${printable(baseName(SIDES[side].path))}` });
+  return element("p", { class: "side-name", text: `${SIDE_NAMES[side]}: ${printable(SIDES[side].name)}` });
 }

@@ -33,7 +33,7 @@ def picture(title: str, curves: list[Curve]) -> str:
     verbs = list(dict.fromkeys(curve.verb for curve in curves))
     programs = sorted(dict.fromkeys(curve.program for curve in curves), key=lambda name: name != OURS)
     inks = {name: "#1d4ed8" if name == OURS else INKS[number % len(INKS)] for number, name in enumerate(programs)}
-    per_row = max(1, (len(verbs) * (PANEL + GAP)) // 150)
+    per_row = max(1, (len(verbs) * (PANEL + GAP)) // 165)
     rows = -(-len(programs) // per_row)
     width, height = GAP // 2 + len(verbs) * (PANEL + GAP), TOP + HEIGHT + BOTTOM + rows * LEGEND + 8
     told = "; ".join(f"{curve.verb}, {curve.program}: exponent {curve.exponent_text()}" for curve in curves)
@@ -42,7 +42,7 @@ def picture(title: str, curves: list[Curve]) -> str:
         for number, verb in enumerate(verbs)
     ]
     legend = [
-        _legend(name, ink, LEFT + number % per_row * 150, TOP + HEIGHT + BOTTOM + 8 + number // per_row * LEGEND)
+        _legend(name, ink, LEFT + number % per_row * 165, TOP + HEIGHT + BOTTOM + 8 + number // per_row * LEGEND)
         for number, (name, ink) in enumerate(inks.items())
     ]
     return "\n".join(

@@ -1,8 +1,8 @@
 """The growth of time with the work: tensors, bytes, files, slices, workers, each over several powers of ten.
 
 A point is the median of up to five runs of one program, of a second in all; the first run counts only where it alone
-takes longer. A curve of a peer ends where the next size would take it more than ``PATIENCE``, saves and preparations
-included. ``benchmarks.curves`` has the exponents.
+takes longer. A curve of a peer ends where one run of each verb would take more than ``PATIENCE`` at the next size.
+``benchmarks.curves`` has the exponents.
 """
 
 import subprocess
@@ -14,7 +14,6 @@ from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 
 import numpy as np
 
@@ -33,8 +32,8 @@ from shardvar.planning.policies import BalancedPolicy
 
 ENOUGH = 1.0
 """Seconds of runs for one point."""
-PATIENCE = 20.0
-"""Seconds that a peer may take for all of one size."""
+PATIENCE = 15.0
+"""Seconds that a peer may take for one run of each verb."""
 OURS = "shardvar"
 
 Verbs = Iterator[tuple[str, Run]]
@@ -66,12 +65,11 @@ def _curves(family: str, place: Place, sizes: list[int], programs: Programs) -> 
     ended: set[str] = set()
     for number, size in enumerate(sizes):
         for program in [each for each in programs if each not in ended]:
-            start = perf_counter()
-            verbs = []
+            took: dict[str, float] = {}
             try:
                 for verb, run in programs[program](size):
-                    verbs.append(verb)
-                    yield _figure(family, verb, program, place, size, _seconds(run))
+                    took[verb] = _seconds(run)
+                    yield _figure(family, verb, program, place, size, took[verb])
             except NoRoom as error:
                 ended.add(program)
                 yield _end(family, "all verbs", program, place, size, str(error))
@@ -79,10 +77,10 @@ def _curves(family: str, place: Place, sizes: list[int], programs: Programs) -> 
                 ended.add(program)
                 yield failed(f"{family}: {size:,}", program, error)
             growth = sizes[number + 1] / size if number + 1 < len(sizes) else 0
-            if program not in (OURS, *ended) and (perf_counter() - start) * growth > PATIENCE:
+            if program not in (OURS, *ended) and sum(took.values()) * growth > PATIENCE:
                 ended.add(program)
-                why = f"since the next size would take it more than {PATIENCE:g} s"
-                yield _end(family, " and ".join(verbs), program, place, sizes[number + 1], why)
+                why = f"as the next size would take it more than {PATIENCE:g} s"
+                yield _end(family, ", ".join(took), program, place, sizes[number + 1], why)
     place.room("theirs"), place.room("ours")
 
 
@@ -158,7 +156,7 @@ def _large_tables(setting: Setting) -> Programs:
 
     def table(nbytes: int) -> Arrays:
         if not place.has_room_for(2 * nbytes) or _free_memory() < 5 * nbytes:
-            raise NoRoom("since memory has no room for the table, its copies and its files")
+            raise NoRoom("as memory has no room for the table, its copies and its files")
         some = np.random.default_rng(0).standard_normal(min(nbytes, 64 * MIB) // 4, np.float32)
         return {"table": np.resize(some, (nbytes // 256, 64))}
 
@@ -187,7 +185,7 @@ def _holes(place: Place) -> Programs:
 
     def source(nbytes: int) -> Path:
         if not place.has_room_for(nbytes):
-            raise NoRoom("since the disk has no room for what is written")
+            raise NoRoom("as the disk has no room for what is written")
         room = place.room("source")
         write_holes(room / "source", one_tensor(nbytes // 256, 4), num_files=4)
         return room

@@ -85,8 +85,7 @@ def _large(setting: Setting) -> Iterator[Figure]:
     checkpoint = large_model(setting.sizes.object_count)
     arrays = _arrays(setting.quiet, checkpoint)
     subject = f"{len(arrays)} tensors, {sum(array.nbytes for array in arrays.values()) / MIB:.0f} MiB, model and slots"
-    for place in setting.places:
-        yield from _beside_peers(setting, subject, place, checkpoint, arrays, AHEAD)
+    yield from _beside_peers(setting, subject, setting.quiet, checkpoint, arrays, AHEAD)
 
 
 def _many(setting: Setting) -> Iterator[Figure]:

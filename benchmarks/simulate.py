@@ -28,7 +28,7 @@ import numpy as np
 
 import shardvar as sv
 from benchmarks.figures import Figure
-from benchmarks.setting import Setting
+from benchmarks.setting import Setting, skipped
 from benchmarks.sizes import GIB, MIB
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.cores import usable_cores
@@ -160,6 +160,7 @@ def _checks(room: Path, costs: Costs, small: int, large: int) -> Iterator[Figure
         slowed = replace(costs, task=costs.task * slower, byte=costs.byte * slower)
         expected = predict(8 * large, large, workers, slowed, Store()).seconds
         yield _check(f"8 files in {workers} processes", expected, took)
+    yield from _check_cluster(room, costs, large)
     write_source(room, small, 64)
     latency = 0.05
     for workers in (1, 4, 16):
@@ -169,6 +170,28 @@ def _checks(room: Path, costs: Costs, small: int, large: int) -> Iterator[Figure
         shared = replace(costs, dispatch=costs.task)
         expected = predict(64 * small, small, workers, shared, Store(latency=latency)).seconds
         yield _check(f"64 files in {workers} threads, a store that answers in 50 ms", expected, took)
+
+
+def _check_cluster(room: Path, costs: Costs, large: int) -> Iterator[Figure]:
+    """The same for the processes of a cluster of Dask on this machine, which hands tasks out through a scheduler."""
+    subject = "8 files on a LocalCluster of 2 processes"
+    try:
+        import distributed
+    except ImportError:
+        yield skipped(f"predicted / measured: {subject}", "the run", "distributed is not installed")
+        return
+    write_source(room, large, 8)
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        run = partial(reshard, room, 8, client.get_executor(pure=False))
+        for _ in range(3):
+            run()
+        took = median(timed(run) for _ in range(5))
+    slower = max(1, 2 / usable_cores())
+    slowed = replace(costs, task=costs.task * slower, byte=costs.byte * slower)
+    yield _check(subject, predict(8 * large, large, 2, slowed, Store()).seconds, took)
 
 
 def _check(what: str, expected: float, took: float) -> Figure:

@@ -11,7 +11,7 @@ from time import perf_counter
 
 FEWEST = 5
 MOST = 15
-LONGEST = 3
+LONGEST = 2
 """Times the seconds for pairs, after which no further one begins, however few there are."""
 SLOW = 2
 """Times the seconds for pairs, beyond which the first pair is the figure: what takes so long is warm when it ends."""

@@ -3,9 +3,17 @@
 from shardvar.layouts.dtensor import DTensorPlacement, Partial, Replicate, Shard, StridedShard, dtensor
 from shardvar.layouts.fsdp import fsdp, fsdp_flat, fsdp_placements
 from shardvar.layouts.layout import Layout
-from shardvar.layouts.megatron import from_rank_offsets, megatron, padded_vocabulary, replica_id, vocabulary_range
+from shardvar.layouts.megatron import (
+    from_rank_offsets,
+    megatron,
+    padded_vocabulary,
+    replica_id,
+    sharded_tensor,
+    vocabulary_range,
+)
 from shardvar.layouts.named_sharding import UNCONSTRAINED, named_sharding
 from shardvar.layouts.parameter_servers import parameter_servers
+from shardvar.layouts.pipeline import pipeline_layers
 from shardvar.layouts.redistribution import DeviceCopies, Redistribution, plan_redistribution
 from shardvar.layouts.steps import DTensorStep, dtensor_steps
 
@@ -30,7 +38,9 @@ __all__ = [
     "named_sharding",
     "padded_vocabulary",
     "parameter_servers",
+    "pipeline_layers",
     "plan_redistribution",
     "replica_id",
+    "sharded_tensor",
     "vocabulary_range",
 ]

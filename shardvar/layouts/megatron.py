@@ -24,6 +24,7 @@ from shardvar.layout.region import Region, read_integers, read_shape
 from shardvar.layouts.intervals import Intervals
 from shardvar.layouts.layout import Layout
 from shardvar.layouts.mesh import Mesh, check_mesh
+from shardvar.layouts.pipeline import check_stage_layers
 
 Parallel = Literal["column", "row", "vocabulary"]
 """A kind of tensor parallelism."""
@@ -38,7 +39,7 @@ def megatron(
     mesh: Mesh,
     parallel: Parallel | None = None,
     *,
-    layers: bool = False,
+    layers: bool | Sequence[Sequence[Interval]] = False,
     experts: bool = False,
     gated: bool = False,
     stage: int | None = None,
@@ -53,8 +54,9 @@ def megatron(
         The ranks. Its axes have names from ``pp``, ``dp``, ``cp``, ``tp``, ``expert_dp``, ``ep`` and ``expert_tp``.
     parallel : {"column", "row", "vocabulary"}, optional
         The kind of tensor parallelism; None keeps the tensor whole on the ranks of tensor parallelism.
-    layers : bool, default False
-        True: the first axis counts layers, which the pipeline stages share equally.
+    layers : bool or sequence of sequences of (start, stop), default False
+        True: the first axis counts layers, which the pipeline stages share equally. Ranges for each stage, as
+        `pipeline_layers` gives them, say otherwise.
     experts : bool, default False
         True: the axis behind that of layers counts experts.
     gated : bool, default False
@@ -87,14 +89,14 @@ def megatron(
     _check_arguments(mesh, parallel, gated)
     extents = read_shape(shape)
     axes = [Intervals.whole(extent, mesh.size) for extent in extents]
-    first = layers + experts
+    first = (layers is not False) + experts
     cut = first + (parallel == "row")
     if max(first, cut + 1 if parallel else 0) > len(extents):
         raise OutOfRange(f"The shape {extents} has no axis {max(first - 1, cut)}.", "Give all axes of the checkpoint.")
-    if layers:
-        axes[0] = _singles(_cut(extents, 0, mesh, "pp"))
+    if layers is not False:
+        axes[0] = _singles(_cut(extents, 0, mesh, "pp") if layers is True else _on_stages(extents, mesh, layers))
     if experts:
-        axes[layers] = _singles(_cut(extents, int(layers), mesh, "ep"))
+        axes[first - 1] = _singles(_cut(extents, first - 1, mesh, "ep"))
     if parallel:
         axes[cut] = _cut(extents, cut, mesh, _tensor_axis(mesh), halves=2 if gated else 1)
     layout = Layout.from_axes(extents, mesh, _RULE, axes)
@@ -143,7 +145,10 @@ def replica_id(mesh: Mesh, device: int, parallel: Parallel | None = None) -> tup
 
 
 def from_rank_offsets(
-    local_shape: Sequence[int], *rank_offsets: tuple[int, int, int], prepend_axis_num: int = 0
+    local_shape: Sequence[int],
+    *rank_offsets: tuple[int, int, int],
+    prepend_axis_num: int = 0,
+    flattened_range: object = None,
 ) -> tuple[tuple[int, ...], Region]:
     """The full shape and the region of ``ShardedTensor.from_rank_offsets``.
 
@@ -156,6 +161,8 @@ def from_rank_offsets(
         in Megatron, an axis may be given twice, and the last one counts.
     prepend_axis_num : int, default 0
         The number of axes in front of the tensor's, in which the local tensor has the extent 1.
+    flattened_range : None
+        Megatron gave flat ShardedTensors up, and refuses any value.
 
     Returns
     -------
@@ -167,7 +174,8 @@ def from_rank_offsets(
     Raises
     ------
     ArgumentError
-        If an offset is not of the form (axis, i, n) with 0 <= i < n, or `prepend_axis_num` is negative.
+        If an offset is not of the form (axis, i, n) with 0 <= i < n, `prepend_axis_num` is negative, or a
+        `flattened_range` is given.
     OutOfRange
         If an offset names an axis that the tensor does not have.
 
@@ -177,9 +185,7 @@ def from_rank_offsets(
     >>> shape, str(region)
     ((5, 6, 4), '[2:3, 3:6, 0:4]')
     """
-    if prepend_axis_num < 0:
-        raise ArgumentError(f"prepend_axis_num is {prepend_axis_num}.", "Give the number of axes in front, or 0.")
-    local = (*[1] * prepend_axis_num, *read_shape(local_shape))
+    local = _with_prepended(local_shape, prepend_axis_num, flattened_range)
     offset, shape = [0] * len(local), list(local)
     for given in rank_offsets:
         numbers = read_integers(given, "rank offset")
@@ -190,6 +196,46 @@ def from_rank_offsets(
             raise OutOfRange(f"The rank offset {numbers} names axis {axis} of {len(local)}.", "Count axes from 0.")
         offset[axis], shape[axis] = number * local[axis], count * local[axis]
     return tuple(shape), Region(offset, local)
+
+
+def sharded_tensor(
+    local_shape: Sequence[int],
+    global_shape: Sequence[int],
+    global_offset: Sequence[int],
+    axis_fragmentations: Sequence[int] | None = None,
+    *,
+    prepend_axis_num: int = 0,
+    flattened_range: object = None,
+) -> Region:
+    """The region of a ``ShardedTensor`` that is constructed from its fields.
+
+    With ``axis_fragmentations`` the local tensors are a regular grid: "Global offset must be divisible by local shape".
+    With None any region is accepted. ``ArgumentError`` for an offset off the grid, for ranks that disagree, and for a
+    ``flattened_range``; ``OutOfRange`` for a region that leaves the tensor, which Megatron notices when it saves.
+
+    >>> str(sharded_tensor((4,), (12,), (6,)))
+    '[6:10]'
+    >>> str(sharded_tensor((3, 4), (5, 6, 4), (2, 3, 0), (5, 2, 1), prepend_axis_num=1))
+    '[2:3, 3:6, 0:4]'
+    """
+    local = _with_prepended(local_shape, prepend_axis_num, flattened_range)
+    shape, offset = read_shape(global_shape), read_shape(global_offset)
+    if not len(local) == len(shape) == len(offset):
+        raise ArgumentError(
+            f"The local shape {tuple(local_shape)} with {prepend_axis_num} axes in front, the global shape {shape} and "
+            f"the global offset {offset} have {len(local)}, {len(shape)} and {len(offset)} axes.",
+            "Give one number for each axis of the full tensor.",
+        )
+    if axis_fragmentations is not None and any(at % size for at, size in zip(offset, local, strict=True) if size):
+        raise ArgumentError(
+            f"The global offset {offset} is not a multiple of the local shape {local}.",
+            "Give None for axis_fragmentations if the local tensors are not a regular grid.",
+        )
+    if any(at + size > extent for at, size, extent in zip(offset, local, shape, strict=True)):
+        raise OutOfRange(
+            f"A local tensor of shape {local} at {offset} leaves the global shape {shape}.", "Give offsets within it."
+        )
+    return Region(offset, local)
 
 
 def padded_vocabulary(size: int, tensor_parallel: int, multiple: int = 128) -> int:
@@ -278,6 +324,29 @@ def _check_arguments(mesh: Mesh, parallel: str | None, gated: bool) -> None:
         raise ArgumentError(f"parallel is {parallel!r}.", f"Give one of {get_args(Parallel)}, or None.")
     if gated and parallel != "column":
         raise ArgumentError(f"A gated tensor is column parallel, and parallel is {parallel!r}.", "Give 'column'.")
+
+
+def _with_prepended(local_shape: Sequence[int], prepend_axis_num: int, flattened_range: object) -> tuple[int, ...]:
+    """The local shape with the axes in front of it, each of extent 1."""
+    if flattened_range is not None:
+        raise ArgumentError(
+            f"flattened_range is {flattened_range!r}, and Megatron has no flat ShardedTensor any more.",
+            "Give the local tensor in its own shape; `fsdp_flat` and `deepspeed` describe flat parameters.",
+        )
+    if prepend_axis_num < 0:
+        raise ArgumentError(f"prepend_axis_num is {prepend_axis_num}.", "Give the number of axes in front, or 0.")
+    return (*[1] * prepend_axis_num, *read_shape(local_shape))
+
+
+def _on_stages(shape: tuple[int, ...], mesh: Mesh, layers: Sequence[Sequence[Interval]]) -> Intervals:
+    """The first axis, of which each pipeline stage holds the layers that it is given."""
+    named = "pp" in (mesh.axis_names or ())
+    stages = mesh.shape[mesh.axis("pp")] if named else 1
+    check_stage_layers(layers, shape[0], stages)
+    part = mesh.coordinates()[:, mesh.axis("pp")] if named else np.zeros(mesh.size, np.int64)
+    rows = [(stage, *each) for stage, held in enumerate(layers) for each in held if each[0] < each[1]]
+    owner, start, stop = np.array(rows, np.int64).reshape(-1, 3).T
+    return Intervals(owner, start, stop, part, stages)
 
 
 def _tensor_axis(mesh: Mesh) -> str:

@@ -11,7 +11,9 @@ from shardvar.layouts import (
     megatron,
     named_sharding,
     padded_vocabulary,
+    pipeline_layers,
     replica_id,
+    sharded_tensor,
     vocabulary_range,
 )
 from shardvar.layouts.mesh import Mesh
@@ -70,7 +72,7 @@ def test_a_rank_has_the_replica_id_that_megatron_gives_it(case: Case) -> None:
 
 
 def offsets_of(case: Case) -> dict[str, Any]:
-    return {"prepend_axis_num": case["prepend_axis_num"]} if "prepend_axis_num" in case else {}
+    return {name: case[name] for name in ("prepend_axis_num", "flattened_range") if name in case}
 
 
 @pytest.mark.parametrize("case", cases("megatron", "from_rank_offsets"), ids=lambda case: case["id"])
@@ -81,14 +83,110 @@ def test_rank_offsets_mean_what_they_mean_in_megatron(case: Case) -> None:
     assert region.shape == tuple(case["region"]["shape"])
 
 
-OFFSETS = [case for case in cases("megatron", "from_rank_offsets", refused=True) if "flattened_range" not in case]
-
-
-@pytest.mark.parametrize("case", OFFSETS, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", cases("megatron", "from_rank_offsets", refused=True), ids=lambda case: case["id"])
 def test_rank_offsets_that_megatron_refuses_are_refused(case: Case) -> None:
     with pytest.raises(ArgumentError) as caught:
         from_rank_offsets(case["local_shape"], *case["rank_offsets"], **offsets_of(case))
     assert caught.value.remedy
+
+
+FIELDS = ("local_shape", "global_shape", "global_offset", "axis_fragmentations")
+
+
+@pytest.mark.parametrize("case", cases("megatron", "constructor"), ids=lambda case: case["id"])
+def test_fields_that_megatron_accepts_are_a_region(case: Case) -> None:
+    assert case["accepted"]
+    region = sharded_tensor(*(case[name] for name in FIELDS))
+    assert (region.offset, region.shape) == (tuple(case["global_offset"]), tuple(case["local_shape"]))
+
+
+@pytest.mark.parametrize("case", cases("megatron", "constructor", refused=True), ids=lambda case: case["id"])
+def test_fields_that_megatron_refuses_are_refused(case: Case) -> None:
+    """Offsets off the grid, where the local tensors are said to be one; without that they are a region."""
+    fields = [case[name] for name in FIELDS]
+    with pytest.raises(ArgumentError, match="not a multiple") as caught:
+        sharded_tensor(*fields)
+    assert "axis_fragmentations" in caught.value.remedy
+    assert sharded_tensor(*fields[:-1]).offset == tuple(case["global_offset"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        (((3,), (12, 4), (0,)), ArgumentError),
+        (((3,), (12,), (0, 0)), ArgumentError),
+        (((3,), (12,), (10,)), OutOfRange),
+        (((3,), (12,), (-3,)), ArgumentError),
+        (((3,), (12,), (12,), (4,)), OutOfRange),
+    ],
+)
+def test_fields_that_describe_no_part_of_the_tensor_are_refused(fields: Any, error: type[ArgumentError]) -> None:
+    with pytest.raises(error) as caught:
+        sharded_tensor(*fields)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "arguments", "expected"),
+    [
+        (8, 2, {}, [[(0, 4)], [(4, 8)]]),
+        (9, 3, {"num_layers_in_first_pipeline_stage": 1}, [[(0, 1)], [(1, 5)], [(5, 9)]]),
+        (9, 3, {"num_layers_in_last_pipeline_stage": 3}, [[(0, 3)], [(3, 6)], [(6, 9)]]),
+        (3, 2, {"num_layers_in_first_pipeline_stage": 1, "num_layers_in_last_pipeline_stage": 2}, [[(0, 1)], [(1, 3)]]),
+        (4, 3, {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True},
+         [[(0, 1)], [(1, 3)], [(3, 4)]]),
+        (1, 3, {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True},
+         [[(0, 0)], [(0, 1)], [(1, 1)]]),
+        (8, 2, {"num_layers_in_first_pipeline_stage": 2, "virtual_pipeline_model_parallel_size": 2},
+         [[(0, 1), (4, 5)], [(1, 4), (5, 8)]]),
+        (5, 2, {"pipeline_model_parallel_layout": "Et|tt|t|tL"}, [[(0, 1), (3, 4)], [(1, 3), (4, 5)]]),
+    ],
+)  # fmt: skip
+def test_stages_of_a_pipeline_hold_the_layers_that_they_are_given(
+    layers: int, stages: int, arguments: Any, expected: Any
+) -> None:
+    """As megatron-core's own configuration divides them, which the peers' tests ask; also in a layout of a tensor."""
+    held = pipeline_layers(layers, stages, **arguments)
+    assert [list(stage) for stage in held] == expected
+    layout = megatron((layers, 4, 2), Mesh((stages, 2), ("pp", "tp")), "column", layers=held)
+    for device in range(2 * stages):
+        rows = [region.offset[0] for region in layout.regions(device)]
+        assert rows == [row for start, stop in expected[device // 2] for row in range(start, stop)]
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "arguments"),
+    [
+        (7, 2, {}),
+        (0, 2, {}),
+        (8, 2, {"virtual_pipeline_model_parallel_size": 0}),
+        (8, 2, {"virtual_pipeline_model_parallel_size": 3}),
+        (8, 2, {"num_layers_in_first_pipeline_stage": 0}),
+        (8, 3, {"num_layers_in_first_pipeline_stage": 9}),
+        (8, 1, {"num_layers_in_first_pipeline_stage": 4, "num_layers_in_last_pipeline_stage": 4}),
+        (8, 2, {"num_layers_in_first_pipeline_stage": 4, "account_for_loss_in_pipeline_split": True}),
+        (1, 1, {"account_for_loss_in_pipeline_split": True, "virtual_pipeline_model_parallel_size": 3}),
+        (1, 3, {"account_for_embedding_in_pipeline_split": True}),
+        (4, 2, {"pipeline_model_parallel_layout": "Et|tL"}),
+        (2, 2, {"pipeline_model_parallel_layout": "Et|tL", "virtual_pipeline_model_parallel_size": 2}),
+        (2, 2, {"pipeline_model_parallel_layout": "t|EtL"}),
+        (2, 2, {"pipeline_model_parallel_layout": "Et|xtL"}),
+        (2, 2, {"pipeline_model_parallel_layout": "E(t*9999999)*9999999L"}),
+        (2, 2, {"pipeline_model_parallel_layout": "E((t)*99999|)*99999L"}),
+    ],
+)
+def test_pipelines_that_megatron_does_not_build_are_refused(layers: int, stages: int, arguments: Any) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        pipeline_layers(layers, stages, **arguments)
+    assert caught.value.remedy
+
+
+def test_layers_that_the_stages_do_not_hold_once_are_refused() -> None:
+    mesh = Mesh((2,), ("pp",))
+    for layers in ([[(0, 4)]], [[(0, 2)], [(3, 4)]], [[(0, 3)], [(2, 4)]], [[(0, 2)], [(2, 3)]], [[(1, 2)], [(2, 4)]]):
+        with pytest.raises(LayoutError, match="pipeline_layers"):
+            megatron((4, 2), mesh, layers=layers)
+    assert megatron((0, 2), mesh, layers=[[], []]).replicas == ((0, 1),)
 
 
 @pytest.mark.parametrize("case", cases("megatron", "vocabulary"), ids=lambda case: case["id"])

@@ -1,6 +1,14 @@
 """Layouts of meshes: the regions that each device holds, by the rules of the frameworks. Geometry alone."""
 
-from shardvar.layouts.dtensor import DTensorPlacement, Partial, Replicate, Shard, StridedShard, dtensor
+from shardvar.layouts.dtensor import (
+    DTensorPlacement,
+    Partial,
+    Replicate,
+    Shard,
+    StridedShard,
+    dtensor,
+    local_shapes_and_offsets,
+)
 from shardvar.layouts.fsdp import fsdp, fsdp_flat, fsdp_placements
 from shardvar.layouts.layout import Layout
 from shardvar.layouts.megatron import (
@@ -15,6 +23,15 @@ from shardvar.layouts.named_sharding import UNCONSTRAINED, named_sharding
 from shardvar.layouts.parameter_servers import parameter_servers
 from shardvar.layouts.pipeline import pipeline_layers
 from shardvar.layouts.redistribution import DeviceCopies, Redistribution, plan_redistribution
+from shardvar.layouts.save_plans import (
+    ReadItem,
+    SavedTensor,
+    WriteItem,
+    dcp_load_plan,
+    dcp_save_plan,
+    torchsnapshot_chunks,
+    torchsnapshot_shards,
+)
 from shardvar.layouts.steps import DTensorStep, dtensor_steps
 
 __all__ = [
@@ -24,16 +41,22 @@ __all__ = [
     "DeviceCopies",
     "Layout",
     "Partial",
+    "ReadItem",
     "Redistribution",
     "Replicate",
+    "SavedTensor",
     "Shard",
     "StridedShard",
+    "WriteItem",
+    "dcp_load_plan",
+    "dcp_save_plan",
     "dtensor",
     "dtensor_steps",
     "from_rank_offsets",
     "fsdp",
     "fsdp_flat",
     "fsdp_placements",
+    "local_shapes_and_offsets",
     "megatron",
     "named_sharding",
     "padded_vocabulary",
@@ -42,5 +65,7 @@ __all__ = [
     "plan_redistribution",
     "replica_id",
     "sharded_tensor",
+    "torchsnapshot_chunks",
+    "torchsnapshot_shards",
     "vocabulary_range",
 ]

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
+from shardvar.layout.dtypes import Ints
 from shardvar.layout.region import read_shape
 from shardvar.layouts.intervals import Intervals
 from shardvar.layouts.layout import Layout, check_reduction
@@ -112,9 +115,38 @@ def dtensor(shape: Sequence[int], mesh: Mesh, placements: Sequence[DTensorPlacem
     """
     check_mesh(mesh)
     extents, given = read_shape(shape), check_placements(placements, mesh)
+    pending = [(axis, each.op) for axis, each in enumerate(given) if isinstance(each, Partial)]
+    return Layout.from_axes(extents, mesh, DTENSOR_RULE, _axes(extents, mesh, given), pending)
+
+
+def local_shapes_and_offsets(
+    shape: Sequence[int], mesh: Mesh, placements: Sequence[DTensorPlacement]
+) -> tuple[Ints, Ints]:
+    """Local shapes and global offsets [devices, rank], as ``compute_local_shape_and_global_offset`` says them.
+
+    The offset of an empty shard is the extent of each dimension along which it is empty. Of a strided shard it is the
+    first index, so that both do not describe what the device holds; ``dtensor`` does. Errors as there.
+
+    >>> shapes, offsets = local_shapes_and_offsets((5, 3), Mesh((4,)), [Shard(0)])
+    >>> shapes.tolist(), offsets.tolist()
+    ([[2, 3], [2, 3], [1, 3], [0, 3]], [[0, 0], [2, 0], [4, 0], [5, 0]])
+    """
+    check_mesh(mesh)
+    extents = read_shape(shape)
+    axes = _axes(extents, mesh, check_placements(placements, mesh))
+    size = (len(axes), mesh.size)
+    lengths, starts = (
+        np.array([each(axis, extent) for axis, extent in zip(axes, extents, strict=True)], np.int64).reshape(size).T
+        for each in (lambda axis, _: axis.lengths(), Intervals.first)
+    )
+    return lengths, starts
+
+
+def _axes(extents: tuple[int, ...], mesh: Mesh, placements: Sequence[DTensorPlacement]) -> list[Intervals]:
+    """The indices along each dimension that each device holds."""
     coordinates = mesh.coordinates()
     axes = [Intervals.whole(extent, mesh.size) for extent in extents]
-    for axis, placement in enumerate(given):
+    for axis, placement in enumerate(placements):
         if not isinstance(placement, Shard | StridedShard):
             continue
         dim = read_dim(placement.dim, extents)
@@ -123,8 +155,7 @@ def dtensor(shape: Sequence[int], mesh: Mesh, placements: Sequence[DTensorPlacem
             axes[dim] = axes[dim].cut(part, count)
         else:
             axes[dim] = axes[dim].cut_strided(part, count, placement.split_factor)
-    pending = [(axis, each.op) for axis, each in enumerate(given) if isinstance(each, Partial)]
-    return Layout.from_axes(extents, mesh, DTENSOR_RULE, axes, pending)
+    return axes
 
 
 def check_placements(placements: Sequence[DTensorPlacement], mesh: Mesh) -> tuple[DTensorPlacement, ...]:

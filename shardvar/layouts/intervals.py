@@ -77,6 +77,13 @@ class Intervals:
         """[devices] how many indices each device holds."""
         return self._lengths()[self.number]
 
+    def first(self, empty: int) -> Ints:
+        """[devices] the first index that each device holds, in its order; ``empty`` where it holds nothing."""
+        first = np.full(self.num_lists, empty, np.int64)
+        # From the last row to the first, so that the first row of each list is what stays.
+        first[self.owner[::-1]] = self.start[::-1]
+        return first[self.number]
+
     def cut(self, part: Ints, count: int, division: Division = chunk_bounds) -> Self:
         """Keep part ``part[device]`` of ``count`` of the indices that each device holds.
 

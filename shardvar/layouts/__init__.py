@@ -29,8 +29,8 @@ from shardvar.layouts.save_plans import (
     WriteItem,
     dcp_load_plan,
     dcp_save_plan,
-    torchsnapshot_chunks,
     torchsnapshot_shards,
+    torchsnapshot_tensor,
 )
 from shardvar.layouts.steps import DTensorStep, dtensor_steps
 
@@ -65,7 +65,7 @@ __all__ = [
     "plan_redistribution",
     "replica_id",
     "sharded_tensor",
-    "torchsnapshot_chunks",
     "torchsnapshot_shards",
+    "torchsnapshot_tensor",
     "vocabulary_range",
 ]

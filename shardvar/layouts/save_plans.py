@@ -6,8 +6,8 @@ the same key and offset are the same to it, and one rank keeps each: "only the s
 storage keeps the entry", or the lowest rank. It counts the bytes of the whole tensor for each of its items, so that
 ranks are not balanced by what they write. A rank reads from each saved region what overlaps its own.
 
-**torchsnapshot** (0.1.0). A shard is written in pieces of at most 512 MiB, cut along the dimension that is sharded, and
-a tensor that is not sharded by ``torch.chunk`` along its first dimension.
+**torchsnapshot** (0.1.0). A shard is written in regions of at most 512 MiB, cut along the dimension that is sharded. A
+tensor that is not sharded is cut by ``torch.chunk`` along its first dimension.
 """
 
 from collections.abc import Mapping, Sequence
@@ -126,33 +126,31 @@ def dcp_load_plan(saved: Sequence[Region], wanted: Region) -> tuple[ReadItem, ..
 
 
 def torchsnapshot_shards(
-    region: Region, dim: int = 0, itemsize: int = 4, max_shard_nbytes: int = _MOST_NBYTES
+    region: Region, dim: int = 0, itemsize: int = 4, max_nbytes: int = _MOST_NBYTES
 ) -> tuple[Region, ...]:
     """The regions in which torchsnapshot writes the shard of a rank, which is cut along ``dim``.
 
-    >>> [str(part) for part in torchsnapshot_shards(Region((10, 0), (5, 4)), max_shard_nbytes=32)]
+    >>> [str(part) for part in torchsnapshot_shards(Region((10, 0), (5, 4)), max_nbytes=32)]
     ['[10:12, 0:4]', '[12:14, 0:4]', '[14:15, 0:4]']
     """
     dim = read_dim(dim, region.shape)
-    _check_sizes(itemsize, max_shard_nbytes)
+    _check_sizes(itemsize, max_nbytes)
     if not prod(region.shape):
         raise ArgumentError(f"The shard {region} has no elements.", "torchsnapshot writes shards with elements alone.")
     row = prod(region.shape) // region.shape[dim] * itemsize
-    step = max(max_shard_nbytes // row, 1)
+    step = max(max_nbytes // row, 1)
     return tuple(_part(region, dim, start, step) for start in range(0, region.shape[dim], step))
 
 
-def torchsnapshot_chunks(
-    shape: Sequence[int], itemsize: int = 4, max_chunk_nbytes: int = _MOST_NBYTES
-) -> tuple[Region, ...]:
+def torchsnapshot_tensor(shape: Sequence[int], itemsize: int = 4, max_nbytes: int = _MOST_NBYTES) -> tuple[Region, ...]:
     """The regions in which torchsnapshot writes a tensor that is not sharded; a scalar has the shape (1,).
 
-    >>> [str(part) for part in torchsnapshot_chunks((5, 4), max_chunk_nbytes=32)]
+    >>> [str(part) for part in torchsnapshot_tensor((5, 4), max_nbytes=32)]
     ['[0:2, 0:4]', '[2:4, 0:4]', '[4:5, 0:4]']
     """
     extents = read_shape(shape) or (1,)
-    _check_sizes(itemsize, max_chunk_nbytes)
-    count = -(-prod(extents) * itemsize // max_chunk_nbytes)
+    _check_sizes(itemsize, max_nbytes)
+    count = -(-prod(extents) * itemsize // max_nbytes)
     if not count:
         raise ArgumentError(f"A tensor of shape {extents} has no elements.", "torchsnapshot writes none of it.")
     # torch.chunk gives no empty parts.

@@ -28,7 +28,7 @@ HOMES = {
         *(f"formats/zarr/{name}.py" for name in ("sink", "source")),
         "wire/zarr_metadata.py",
         "formats/keras/hdf5.py",
-        *(f"layouts/{name}.py" for name in ("intervals", "dtensor", "fsdp", "recognition")),
+        *(f"layouts/{name}.py" for name in ("intervals", "dtensor", "fsdp", "recognition", "save_plans")),
     ),
     "piece": ("engine/pieces.py",),
 }

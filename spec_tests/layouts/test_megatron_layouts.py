@@ -118,6 +118,7 @@ def test_fields_that_megatron_refuses_are_refused(case: Case) -> None:
         (((3,), (12,), (10,)), OutOfRange),
         (((3,), (12,), (-3,)), ArgumentError),
         (((3,), (12,), (12,), (4,)), OutOfRange),
+        (((3, 4), (12, 8), (3, 2), (4, 2)), ArgumentError),  # off the grid along one axis of two
     ],
 )
 def test_fields_that_describe_no_part_of_the_tensor_are_refused(fields: Any, error: type[ArgumentError]) -> None:

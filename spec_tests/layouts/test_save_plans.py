@@ -17,8 +17,8 @@ from shardvar.layouts import (
     dcp_save_plan,
     dtensor,
     local_shapes_and_offsets,
-    torchsnapshot_chunks,
     torchsnapshot_shards,
+    torchsnapshot_tensor,
 )
 from shardvar.layouts.mesh import Mesh
 from spec_tests.helpers.layout_tables import Case, cases
@@ -91,12 +91,12 @@ def test_pieces_of_torchsnapshot_tile_and_are_as_small_as_asked() -> None:
             assert sum(part.size for part in parts) == region.size
             assert all(part.size <= most or part.shape[dim] == 1 for part in parts)
             assert all(region.covers(part) for part in parts)
-        chunks = torchsnapshot_chunks((rows, columns), 1, most)
-        assert [part.offset[0] for part in chunks] == [
-            sum(each.shape[0] for each in chunks[:n]) for n in range(len(chunks))
+        parts = torchsnapshot_tensor((rows, columns), 1, most)
+        assert [part.offset[0] for part in parts] == [
+            sum(each.shape[0] for each in parts[:n]) for n in range(len(parts))
         ]
-        assert sum(prod(part.shape) for part in chunks) == rows * columns
-    assert [part.shape for part in torchsnapshot_chunks(())] == [(1,)]
+        assert sum(prod(part.shape) for part in parts) == rows * columns
+    assert [part.shape for part in torchsnapshot_tensor(())] == [(1,)]
 
 
 def test_bad_input_is_refused() -> None:
@@ -104,8 +104,8 @@ def test_bad_input_is_refused() -> None:
         (lambda: torchsnapshot_shards(Region((0,), (0,))), ArgumentError),
         (lambda: torchsnapshot_shards(Region((0,), (2,)), 1), OutOfRange),
         (lambda: torchsnapshot_shards(Region((0,), (2,)), 0, 0), ArgumentError),
-        (lambda: torchsnapshot_chunks((2,), 4, 0), ArgumentError),
-        (lambda: torchsnapshot_chunks((0, 2)), ArgumentError),
+        (lambda: torchsnapshot_tensor((2,), 4, 0), ArgumentError),
+        (lambda: torchsnapshot_tensor((0, 2)), ArgumentError),
         (lambda: dcp_load_plan([Region((0,), (2,))], Region((0, 0), (1, 1))), ArgumentError),
         (lambda: dcp_save_plan({"t": SavedTensor((4,), (Shard(1),))}, Mesh((2,))), OutOfRange),
         (lambda: dcp_save_plan({"t": SavedTensor((4,), ())}, Mesh((2,))), ArgumentError),

@@ -14,8 +14,8 @@ from shardvar.layouts import (
     dcp_load_plan,
     dcp_save_plan,
     local_shapes_and_offsets,
-    torchsnapshot_chunks,
     torchsnapshot_shards,
+    torchsnapshot_tensor,
 )
 from shardvar.layouts.mesh import Mesh
 from spec_tests.peers.test_layouts_peer import CHOICES, fake_rank, our_placement, their_placement
@@ -155,7 +155,7 @@ def test_torchsnapshot_divides_shards_and_tensors_so() -> None:
         most = int(random.integers(1, 300))
         tensor = torch.zeros(shape, dtype=getattr(torch, dtype))
         whole = ChunkedTensorIOPreparer.chunk_tensor(tensor, chunk_sz_bytes=most)
-        assert [(each.offset, each.shape) for each in torchsnapshot_chunks(shape, DTYPES[dtype], most)] == [
+        assert [(each.offset, each.shape) for each in torchsnapshot_tensor(shape, DTYPES[dtype], most)] == [
             (tuple(each.offsets), tuple(each.sizes)) for each in whole
         ]
         if shape:
@@ -164,6 +164,6 @@ def test_torchsnapshot_divides_shards_and_tensors_so() -> None:
             ours = torchsnapshot_shards(Region(offset, shape), dim, DTYPES[dtype], most)
             assert [(each.offset, each.shape) for each in ours] == [(tuple(at), tuple(n)) for _, at, n in parts]
     with pytest.raises(ArgumentError):
-        torchsnapshot_chunks((0, 3))
+        torchsnapshot_tensor((0, 3))
     with pytest.raises(RuntimeError):
         ChunkedTensorIOPreparer.chunk_tensor(torch.zeros(0, 3))

@@ -122,11 +122,27 @@ def dtensor(shape: Sequence[int], mesh: Mesh, placements: Sequence[DTensorPlacem
 def local_shapes_and_offsets(
     shape: Sequence[int], mesh: Mesh, placements: Sequence[DTensorPlacement]
 ) -> tuple[Ints, Ints]:
-    """Local shapes and global offsets [devices, rank], as ``compute_local_shape_and_global_offset`` says them.
+    """Return what ``compute_local_shape_and_global_offset`` of torch says of each device.
 
-    The offset of an empty shard is the extent of each dimension along which it is empty. Of a strided shard it is the
-    first index, so that both do not describe what the device holds; ``dtensor`` does. Errors as there.
+    Parameters
+    ----------
+    shape : sequence of int
+        The full shape of the tensor.
+    mesh : Mesh
+        The devices.
+    placements : sequence of DTensorPlacement
+        A placement for each axis of the mesh, as in `dtensor`, which raises the same errors.
 
+    Returns
+    -------
+    shapes : ndarray of int64
+        The local shapes, [devices, rank].
+    offsets : ndarray of int64
+        The global offsets, [devices, rank]. Of an empty shard it is the extent of each dimension along which it is
+        empty. Of a strided shard it is the first index, so that both do not describe what the device holds.
+
+    Examples
+    --------
     >>> shapes, offsets = local_shapes_and_offsets((5, 3), Mesh((4,)), [Shard(0)])
     >>> shapes.tolist(), offsets.tolist()
     ([[2, 3], [2, 3], [1, 3], [0, 3]], [[0, 0], [2, 0], [4, 0], [5, 0]])

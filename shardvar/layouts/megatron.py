@@ -161,7 +161,7 @@ def from_rank_offsets(
         in Megatron, an axis may be given twice, and the last one counts.
     prepend_axis_num : int, default 0
         The number of axes in front of the tensor's, in which the local tensor has the extent 1.
-    flattened_range : None
+    flattened_range : object, optional
         Megatron gave flat ShardedTensors up, and refuses any value.
 
     Returns
@@ -207,12 +207,37 @@ def sharded_tensor(
     prepend_axis_num: int = 0,
     flattened_range: object = None,
 ) -> Region:
-    """The region of a ``ShardedTensor`` that is constructed from its fields.
+    """Return the region of a ``ShardedTensor`` that is constructed from its fields.
 
-    With ``axis_fragmentations`` the local tensors are a regular grid: "Global offset must be divisible by local shape".
-    With None any region is accepted. ``ArgumentError`` for an offset off the grid, for ranks that disagree, and for a
-    ``flattened_range``; ``OutOfRange`` for a region that leaves the tensor, which Megatron notices when it saves.
+    Parameters
+    ----------
+    local_shape : sequence of int
+        The shape of the local tensor.
+    global_shape : sequence of int
+        The shape of the full tensor, prepended axes included.
+    global_offset : sequence of int
+        The offset of the local tensor in it.
+    axis_fragmentations : sequence of int, optional
+        If given, the local tensors are a regular grid: "Global offset must be divisible by local shape".
+    prepend_axis_num : int, default 0
+        The number of axes in front of the local tensor's.
+    flattened_range : object, optional
+        Megatron gave flat ShardedTensors up, and refuses any value.
 
+    Returns
+    -------
+    Region
+        The region, in the coordinates of the full tensor.
+
+    Raises
+    ------
+    ArgumentError
+        If the offset is off the grid, ranks disagree, or a `flattened_range` is given.
+    OutOfRange
+        If the region leaves the tensor, which Megatron notices only when it saves.
+
+    Examples
+    --------
     >>> str(sharded_tensor((4,), (12,), (6,)))
     '[6:10]'
     >>> str(sharded_tensor((3, 4), (5, 6, 4), (2, 3, 0), (5, 2, 1), prepend_axis_num=1))

@@ -40,13 +40,42 @@ def pipeline_layers(
     virtual_pipeline_model_parallel_size: int = 1,
     pipeline_model_parallel_layout: str | None = None,
 ) -> StageLayers:
-    """The layers of each pipeline stage: for each of its virtual stages a range ``(start, stop)``.
+    """Return the layers of each pipeline stage, by the arguments of Megatron's ``TransformerConfig``.
 
-    The arguments are those of Megatron's ``TransformerConfig``. In a layout as text ``E`` is the embedding, ``t`` a
-    layer, ``m`` a layer that predicts several tokens, ``L`` the loss, ``|`` the end of a stage; ``t*3`` and ``(t|)*3``
-    repeat. ``LayoutError`` for numbers of layers that do not divide, ``ArgumentError`` for arguments that Megatron does
-    not combine.
+    Parameters
+    ----------
+    num_layers : int
+        The layers of the model.
+    stages : int
+        The stages, ``pipeline_model_parallel_size``.
+    num_layers_in_first_pipeline_stage : int, optional
+        The layers of the first stage; None if it has as many as the others.
+    num_layers_in_last_pipeline_stage : int, optional
+        The same of the last stage.
+    account_for_embedding_in_pipeline_split : bool, default False
+        True: the embedding counts as a layer of the first stage, which has one less.
+    account_for_loss_in_pipeline_split : bool, default False
+        The same of the loss and the last stage.
+    virtual_pipeline_model_parallel_size : int, default 1
+        The virtual stages of each stage.
+    pipeline_model_parallel_layout : str, optional
+        All stages as text: ``E`` is the embedding, ``t`` a layer, ``m`` a layer that predicts several tokens, ``L`` the
+        loss, ``|`` the end of a stage; ``t*3`` and ``(t|)*3`` repeat.
 
+    Returns
+    -------
+    tuple of tuples of (start, stop)
+        For each stage, the range of layers of each of its virtual stages.
+
+    Raises
+    ------
+    LayoutError
+        If the layers do not divide.
+    ArgumentError
+        If Megatron does not combine the arguments.
+
+    Examples
+    --------
     >>> pipeline_layers(7, 3, num_layers_in_first_pipeline_stage=1)
     (((0, 1),), ((1, 4),), ((4, 7),))
     """

@@ -65,10 +65,24 @@ class ReadItem:
 def dcp_save_plan(
     tensors: Mapping[str, SavedTensor], mesh: Mesh, *, dedup_save_to_lowest_rank: bool = False
 ) -> tuple[tuple[WriteItem, ...], ...]:
-    """The items that each rank writes with ``dcp.save``, ranks in the order of the mesh's devices.
+    """Return the items that each rank writes with ``dcp.save``.
 
-    Errors as ``dtensor``. The metadata of the checkpoint lists the regions of a key in the order of ranks.
+    Parameters
+    ----------
+    tensors : mapping of str to SavedTensor
+        The tensors, in the order of the state dict.
+    mesh : Mesh
+        The ranks.
+    dedup_save_to_lowest_rank : bool, default False
+        True: the lowest rank that has an item writes it. False: the one with the least to write.
 
+    Returns
+    -------
+    tuple of tuples of WriteItem
+        The items of each rank. The checkpoint's metadata lists the regions of a key in the order of ranks.
+
+    Examples
+    --------
     >>> from shardvar.layouts import Replicate, Shard
     >>> table = SavedTensor((5, 2), (Replicate(), Shard(0)))
     >>> for items in dcp_save_plan({"table": table, "bias": SavedTensor((2,), (Replicate(),) * 2)}, Mesh((2, 2))):
@@ -98,8 +112,27 @@ def dcp_save_plan(
 
 
 def dcp_load_plan(saved: Sequence[Region], wanted: Region) -> tuple[ReadItem, ...]:
-    """The items that a rank reads with ``dcp.load`` for the region that it holds, in the order of the saved regions.
+    """Return the items that a rank reads with ``dcp.load`` for the region that it holds.
 
+    Parameters
+    ----------
+    saved : sequence of Region
+        The regions of the tensor in the checkpoint.
+    wanted : Region
+        The region that the rank holds.
+
+    Returns
+    -------
+    tuple of ReadItem
+        The items, in the order of the saved regions.
+
+    Raises
+    ------
+    ArgumentError
+        If the regions are of tensors of different ranks.
+
+    Examples
+    --------
     >>> for item in dcp_load_plan([Region((0,), (3,)), Region((3,), (2,))], Region((2,), (2,))):
     ...     print(item.saved, item.storage_offsets, item.dest_offsets, item.lengths)
     0 (2,) (0,) (1,)
@@ -128,8 +161,31 @@ def dcp_load_plan(saved: Sequence[Region], wanted: Region) -> tuple[ReadItem, ..
 def torchsnapshot_shards(
     region: Region, dim: int = 0, itemsize: int = 4, max_nbytes: int = _MOST_NBYTES
 ) -> tuple[Region, ...]:
-    """The regions in which torchsnapshot writes the shard of a rank, which is cut along ``dim``.
+    """Return the regions in which torchsnapshot writes the shard of a rank.
 
+    Parameters
+    ----------
+    region : Region
+        The shard, in the coordinates of the full tensor.
+    dim : int, default 0
+        The dimension that is sharded, along which the shard is cut.
+    itemsize : int, default 4
+        The bytes of an element.
+    max_nbytes : int, default 536870912
+        At most so many bytes a region, unless one index along `dim` has more.
+
+    Returns
+    -------
+    tuple of Region
+        The regions, in their order.
+
+    Raises
+    ------
+    ArgumentError
+        If the shard has no elements, or a number is less than 1.
+
+    Examples
+    --------
     >>> [str(part) for part in torchsnapshot_shards(Region((10, 0), (5, 4)), max_nbytes=32)]
     ['[10:12, 0:4]', '[12:14, 0:4]', '[14:15, 0:4]']
     """
@@ -143,8 +199,29 @@ def torchsnapshot_shards(
 
 
 def torchsnapshot_tensor(shape: Sequence[int], itemsize: int = 4, max_nbytes: int = _MOST_NBYTES) -> tuple[Region, ...]:
-    """The regions in which torchsnapshot writes a tensor that is not sharded; a scalar has the shape (1,).
+    """Return the regions in which torchsnapshot writes a tensor that is not sharded.
 
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of the tensor; that of a scalar becomes (1,).
+    itemsize : int, default 4
+        The bytes of an element.
+    max_nbytes : int, default 536870912
+        The bytes of a region, about: the number of rows is what ``torch.chunk`` makes of it.
+
+    Returns
+    -------
+    tuple of Region
+        The regions, in their order.
+
+    Raises
+    ------
+    ArgumentError
+        If the tensor has no elements, or a number is less than 1.
+
+    Examples
+    --------
     >>> [str(part) for part in torchsnapshot_tensor((5, 4), max_nbytes=32)]
     ['[0:2, 0:4]', '[2:4, 0:4]', '[4:5, 0:4]']
     """

@@ -291,6 +291,8 @@ def test_a_mesh_has_a_source_for_each_device(tmp_path: Path) -> None:
     paths = on_devices(tmp_path, ("dp", "tp"))
     with pytest.raises(ArgumentError, match="has 2 devices, and there are 4 sources"):
         sv.reshard(paths, tmp_path / "out", format="shardvar", concat={"w": (sv.Mesh((2,), ("tp",)), ("tp",))})
+    with pytest.raises(ArgumentError, match="has 8 devices, and there are 4 sources"):
+        sv.reshard(paths, tmp_path / "out", format="shardvar", concat={"w": (sv.Mesh((2, 4), ("dp", "tp")), ("tp",))})
 
 
 def test_the_command_joins_what_a_mesh_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,6 +77,12 @@ def test_the_lowest_rank_writes_if_asked_and_else_the_one_that_was_given_least()
     ranks = [[item.key for item in items] for items in dcp_save_plan(model, Mesh((2,)))]
     assert ranks == [["a", "c"], ["b"]]
     assert [len(each) for each in dcp_save_plan(model, Mesh((2,)), dedup_save_to_lowest_rank=True)] == [3, 0]
+    # What was written counts by bytes.
+    model = {name: SavedTensor((size,), (Replicate(),), 1) for name, size in (("a", 9), ("b", 1), ("c", 1))}
+    assert [[item.key for item in items] for items in dcp_save_plan(model, Mesh((2,)))] == [["a"], ["b", "c"]]
+    # Half of t is 4 bytes and s 5, and yet u goes to the rank that has s.
+    model = {"t": SavedTensor((8,), (Shard(0),), 1), "s": SavedTensor((5,), (Replicate(),), 1), "u": whole}
+    assert [[item.key for item in items] for items in dcp_save_plan(model, Mesh((2,)))] == [["t"], ["t", "s", "u"]]
     # The shards of t weigh as much as all of it, and an empty tensor one byte.
     model = {"e": SavedTensor((0,), (Replicate(),)), "t": SavedTensor((8,), (Shard(0),), 1), "b": whole}
     assert [[item.key for item in items] for items in dcp_save_plan(model, Mesh((2,)))] == [["e", "t"], ["t", "b"]]

@@ -6,9 +6,11 @@ table and then one by one, so that the pages need not repeat them.
 """
 
 import ast
+import copy
+import dataclasses
 import inspect
 import re
-import textwrap
+import sys
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -45,7 +47,7 @@ suppress_warnings = ["misc.highlighting_failure"]  # format.md annotates its hex
 nb_execution_mode = "off"
 
 add_module_names = False
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autosummary_generate = False
@@ -131,28 +133,99 @@ def resolve_by_face(
 def show_signature_as_written(
     app: Any, what: str, name: str, value: Any, options: Any, signature: str, returns: str
 ) -> tuple[str, str] | None:
-    """Return the signature of a function as its source has it.
+    """Return the signature of a function or a constructor as its source has it.
 
     An evaluated signature spells out what ``ArrayLike`` stands for, over many lines of NumPy's
-    private types. Strategies, which Hypothesis makes at run time, have no source.
+    private types, and the values of default constants.
     """
-    if what not in ("function", "method"):
+    if what == "class":
+        node = constructor_of(value)
+    elif what in ("function", "method"):
+        node = definition_of(value)
+    else:
         return None
-    try:
-        source = inspect.getsource(inspect.unwrap(value))
-    except OSError:
-        return None
-    tree = ast.parse(textwrap.dedent(source))
-    (node,) = tree.body
     if not isinstance(node, ast.FunctionDef):
         return None
-    if what == "method" and node.args.args and node.args.args[0].arg in ("self", "cls"):
-        del node.args.args[0]
-    shown = [ast.unparse(node.args), ast.unparse(node.returns) if node.returns else ""]
+    decorators = [ast.unparse(each) for each in node.decorator_list]
+    # Hypothesis calls a composite strategy with ``draw``, which callers leave out.
+    is_strategy = "st.composite" in decorators
+    arguments = copy.deepcopy(node.args)
+    if is_strategy or [each.arg for each in arguments.args[:1]] in (["self"], ["cls"]):
+        del arguments.args[0]
+    result = ast.unparse(node.returns) if node.returns and what != "class" else ""
+    result = f"SearchStrategy[{result}]" if is_strategy else result
+    return f"({as_documented(ast.unparse(arguments))})", as_documented(result)
+
+
+def as_documented(text: str) -> str:
+    """Return a type as users of NumPy write it."""
     # The alias of a string or a path has the name of pathlib's class.
-    shown = [re.sub(r"\bPath\b", "PathLike", text) for text in shown]
-    arguments, result = (text.replace("npt.", "").replace("np.", "numpy.") for text in shown)
-    return f"({arguments})", result
+    text = re.sub(r"\bPath\b", "PathLike", text)
+    return text.replace("npt.", "").replace("np.", "numpy.").replace("st.Search", "Search")
+
+
+def definition_of(value: Any) -> ast.AST | None:
+    """Return the syntax tree of a function or a class, found by its name in its module."""
+    path = getattr(sys.modules.get(value.__module__), "__file__", None)
+    if path is None:
+        return None
+    node: Any = ast.parse(Path(path).read_text(encoding="utf-8"))
+    # Hypothesis makes its strategies in functions that are local.
+    for part in value.__qualname__.rpartition("<locals>.")[2].split("."):
+        # The last of several: those before are overloads.
+        node = next((each for each in reversed(node.body) if is_called(each, part)), None)
+        if node is None:
+            return None
+    return node
+
+
+def is_called(node: ast.AST, name: str) -> bool:
+    """Return True for the definition of a function or a class of that name."""
+    return isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
+
+
+def constructor_of(owner: type) -> ast.AST | None:
+    """Return the constructor of a class, as it is written or made of a dataclass's fields."""
+    home = next(each for each in owner.__mro__ if "__init__" in vars(each))
+    node = definition_of(home)
+    if not isinstance(node, ast.ClassDef) or not home.__module__.startswith("shardvar"):
+        return None
+    written = next((each for each in node.body if is_called(each, "__init__")), None)
+    if written is not None or not dataclasses.is_dataclass(home):
+        return written
+    shown = []
+    for field in dataclasses.fields(home):
+        if not field.init or field.name.startswith("_"):
+            continue
+        declared = next((each for each in node.body if is_field(each, field.name)), None)
+        if declared is None:  # inherited: as it is evaluated
+            return None
+        has_default = declared.value is not None and not required(field)
+        default = "" if not has_default else " = " + default_of(field, declared)
+        shown.append(f"{field.name}: {ast.unparse(declared.annotation)}{default}")
+    return ast.parse(f"def __init__({', '.join(shown)}): ...").body[0]
+
+
+def is_field(node: ast.AST, name: str) -> bool:
+    """Return True for the declaration of a field."""
+    return (
+        isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id == name
+    )
+
+
+def required(field: Any) -> bool:
+    """Return True for a field without a default."""
+    return field.default is field.default_factory is dataclasses.MISSING
+
+
+def default_of(field: Any, declared: Any) -> str:
+    """Return the default of a field as it is written; ``...`` for one that a factory makes."""
+    if field.default is dataclasses.MISSING:
+        return "..."
+    is_call = isinstance(declared.value, ast.Call)
+    return repr(field.default) if is_call else ast.unparse(declared.value)
 
 
 def convert_markdown(app: Any, docname: str, source: list[str]) -> None:

@@ -184,7 +184,9 @@ def _parse_v2(document: Mapping[str, Any]) -> ArrayMetadata:
         raise UnsupportedError(f"It has the filters {_names(document['filters'])}.", "Write it without filters.")
     compressor = document.get("compressor")
     if compressor is not None:
-        name = compressor.get("id") if type(compressor) is dict else compressor
+        if type(compressor) is not dict:
+            raise invalid("Its compressor is not an object.")
+        name = compressor.get("id")
         _check_known([str(name)], _CODECS_V2)
         if name == "zstd":  # numcodecs writes a field that the frame has as well
             compressor = {field: value for field, value in compressor.items() if field != "checksum"}
@@ -226,7 +228,7 @@ def _kind_v2(dtype: Any, filters: Any) -> str:
 
 def _not_held(dtype: Any, kind: str, shape: Sequence[int]) -> UnsupportedError:
     cause = f"It has the shape {list(shape)} and the dtype {dtype!r}, which shardvar does not read"
-    return UnsupportedError(cause + (f": {kind}." if kind else "."), "Leave it out with a filter, or save numbers.")
+    return UnsupportedError(cause + (f": {kind}." if kind else "."), "Write numbers instead.")
 
 
 def _parse_v3(document: Mapping[str, Any]) -> ArrayMetadata:
@@ -350,7 +352,9 @@ def _guards(codecs: Sequence[Mapping[str, Any]]) -> bool:
         name, configuration = codec["name"], codec["configuration"]
         if name == "crc32c" or (name == "zstd" and configuration.get("checksum") is True):
             return True
-        if name == _SHARDING and _guards(_codecs(configuration.get("codecs"))):
+        # The index says which inner chunks there are, so that a change of it would make the fill value of one.
+        index = any(_name(each) == "crc32c" for each in _listed(configuration.get("index_codecs")))
+        if name == _SHARDING and index and _guards(_codecs(configuration.get("codecs"))):
             return True
     return False
 

@@ -1,6 +1,8 @@
 """Groups of Zarr that lost something, and oddities of the real writers: what is missing is named."""
 
+import json
 import zlib
+from contextlib import suppress
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -10,7 +12,9 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import InvalidCheckpoint, MissingFile, UnsupportedError
+from shardvar.errors import InvalidCheckpoint, MissingFile, ShardvarError, UnsupportedError
+from shardvar.wire.crc import CRC32C
+from shardvar.wire.zarr_metadata import parse_array
 from spec_tests.formats.test_zarr import GROUP, HALVES, described_v2, described_v3, make
 from spec_tests.helpers.golden_verdicts import read_all
 
@@ -138,6 +142,46 @@ def test_arrays_of_every_rank_and_order_are_read_and_verified(
     path = make(tmp_path / "g", {".zgroup": {"zarr_format": 2}, "t/.zarray": described, **files})
     found = sv.load(path)["t"]
     assert found.shape == shape and found.tobytes() == array.tobytes() and sv.verify(path).ok
+
+
+def test_a_shard_is_guarded_only_if_its_index_is(tmp_path: Path) -> None:
+    """Of an inner chunk that the index does not list, the fill value is read: its own checksum is not asked."""
+    order, crc = {"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}
+    octets = [each + CRC32C.compute(each).to_bytes(4, "little") for each in HALVES.values()]
+    for index_codecs, outcome in (([order, crc], "ok"), ([order], "not verifiable")):
+        index = np.uint64([0, 12, 12, 12]).tobytes()
+        index += CRC32C.compute(index).to_bytes(4, "little") * (outcome == "ok")
+        inner = {"chunk_shape": [2], "codecs": [order, crc], "index_codecs": index_codecs, "index_location": "end"}
+        grid = {"name": "regular", "configuration": {"chunk_shape": [4]}}
+        codecs = [{"name": "sharding_indexed", "configuration": inner}]
+        described = described_v3(codecs=codecs, chunk_grid=grid)
+        files = {"zarr.json": GROUP, "t/zarr.json": described, "t/c/0": b"".join([*octets, index])}
+        path = make(tmp_path / outcome, files)
+        assert sv.load(path)["t"].tolist() == [1, 2, 3, 4] and sv.verify(path).outcomes == {"t": outcome}
+        (path / "t/c/0").write_bytes(b"".join([*octets, index]).replace(np.uint64([12, 12]).tobytes(), b"\xff" * 16))
+        assert sv.verify(path).outcomes["t"] != "ok"
+
+
+ODD_VALUES: list[Any] = [None, True, -1, 1 << 63, 1.5, np.nan, "", "zstd", [], [1], [[]], {}, {"id": 7}, {"name": 7}]
+DESCRIPTIONS = {
+    "v2": described_v2(compressor={"id": "zstd", "level": 1}, filters=[], dimension_separator="."),
+    "v3": described_v3(attributes={}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [(name, field) for name, fields in DESCRIPTIONS.items() for field in fields]
+)
+def test_whatever_a_field_of_a_description_is_an_error_of_shardvar_or_an_array(name: str, field: str) -> None:
+    """Each value of the wrong type, and none at all: a description is untrusted JSON."""
+    whole = DESCRIPTIONS[name]
+    changed = [whole | {field: value} for value in ODD_VALUES] + [
+        {each: value for each, value in whole.items() if each != field}
+    ]
+    for described in changed:
+        with suppress(ShardvarError):
+            parsed = parse_array(json.dumps(described).encode(), int(name[1]))
+            assert len(parsed.chunk_shape) == len(parsed.shape) == len(parsed.counts)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """What Orbax, zarr-python and xarray write is what shardvar reads, and the reverse; skipped where one is missing."""
 
+import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +93,88 @@ def test_groups_of_zarr_python(tmp_path: Path, version: int) -> None:
     hold(tmp_path / "g", {key: array for key, (array, _) in arrays.items()})
 
 
+DTYPES = ["bool", "int8", ">i2", "<i4", "uint64", "<f2", "float32", ">f8", "complex64", ">c16"]
+EXTENTS = [(), (0,), (7,), (5, 4), (3, 0, 2), (3, 4, 5), (2, 3, 2, 3), (2, 2, 2, 2, 3), (2, 1, 2, 2, 2, 3)]
+
+
+def compressors_of(version: int) -> dict[str, Any]:
+    """The compressors that TensorStore has too, by name."""
+    codecs, numcodecs = pytest.importorskip("zarr.codecs"), pytest.importorskip("numcodecs")
+    if version == 2:
+        pair = numcodecs.Zstd(checksum=True), numcodecs.Blosc("zstd", 5, numcodecs.Blosc.BITSHUFFLE)
+        return {"none": None, "zstd": pair[0], "blosc": pair[1], "gzip": numcodecs.GZip(), "bz2": numcodecs.BZ2()}
+    both = [codecs.GzipCodec(), codecs.Crc32cCodec()]
+    zstd = codecs.ZstdCodec(checksum=True)
+    return {"none": None, "zstd": zstd, "blosc": codecs.BloscCodec(), "crc": [codecs.Crc32cCodec()], "both": both}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_every_rank_and_codec_of_zarr_python_is_read_bit_for_bit(tmp_path: Path, version: int) -> None:
+    """In both orders, with both separators, with chunks that do not divide, and with attributes that are NaN."""
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(tmp_path / "g", mode="w", zarr_format=version, attributes={"missing": np.nan})
+    written, number = {}, 0
+    for name, compressor in compressors_of(version).items():
+        for shape in EXTENTS:
+            dtype = np.dtype(DTYPES[number % len(DTYPES)])
+            array = RNG.integers(-2, 2, shape).astype(dtype)
+            options: dict[str, Any] = {"order": "CF"[number // 2 % 2], "fill_value": None if number % 3 else 0}
+            if version == 3:
+                options = {"fill_value": bool(number % 3) if dtype.kind == "b" else number % 3}
+                if shape and array.size and number % 2:
+                    options["shards"] = tuple(2 * max(extent // 2, 1) for extent in shape)
+            keys = {"name": "v2" if version == 2 else "default", "configuration": {"separator": "./"[number % 2]}}
+            made = group.create_array(
+                key := f"{name}/{len(shape)}.{number}",
+                shape=shape,
+                dtype=dtype,
+                chunks=tuple(max(extent // 2, 1) for extent in shape),
+                compressors=compressor,
+                chunk_key_encoding=keys,
+                **options,
+            )
+            made[...] = array
+            written[key] = group[key][...].astype(dtype.newbyteorder("<"))
+            number += 1
+    loaded = sv.load(tmp_path / "g")
+    assert loaded.keys() == written.keys()
+    for key, array in written.items():
+        hold_bits(loaded[key], array, key)
+    report = sv.verify(tmp_path / "g")
+    assert report.ok and not report.damages
+    guarded = {key.partition("/")[0] for key, outcome in report.outcomes.items() if outcome == "ok"}
+    assert guarded <= {"zstd", "crc", "both"}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_array_that_a_consolidated_group_lost_is_an_error(tmp_path: Path, version: int) -> None:
+    """zarr-python lists it and returns its fill value, since it asks the consolidated metadata alone."""
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(tmp_path / "g", mode="w", zarr_format=version)
+    for key in ("a", "in/b"):
+        group.create_array(key, shape=(4,), dtype="f4")[...] = np.arange(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # version 3 has no consolidated metadata by its specification
+        zarr.consolidate_metadata(tmp_path / "g")
+    assert sv.verify(tmp_path / "g").ok
+    shutil.rmtree(tmp_path / "g" / "in" / "b")
+    assert zarr.open_group(tmp_path / "g", mode="r")["in/b"][...].tolist() == [0, 0, 0, 0]
+    report = sv.verify(tmp_path / "g")
+    assert [(damage.kind, damage.key) for damage in report.damages] == [("MissingFile", "in/b")]
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_datasets_of_xarray(tmp_path: Path, version: int) -> None:
     """With labels, which are text: they are refused by name, and the numbers are read."""
     xarray, _ = pytest.importorskip("xarray"), pytest.importorskip("zarr")
     values = RNG.standard_normal((5, 3), np.float32)
-    dataset = xarray.Dataset({"t": (("y", "x"), values)}, {"x": ["a", "b", "c"]}, {"title": "a run"})
-    dataset.to_zarr(tmp_path / "ds", zarr_format=version)
-    hold(tmp_path / "ds", {"t": values})
+    counts = np.array([0, 0, 7, 0, 0])  # a chunk of zeros is not stored, and version 2 has no fill value then
+    variables = {"t": (("y", "x"), values), "n": (("y",), counts)}
+    dataset = xarray.Dataset(variables, {"x": ["a", "b", "c"]}, {"title": "a run"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # neither text nor consolidated metadata are in the specification of version 3
+        dataset.to_zarr(tmp_path / "ds", zarr_format=version, encoding={"n": {"chunks": (2,)}})
+    hold(tmp_path / "ds", {"t": values, "n": counts})
     with sv.open_checkpoint(tmp_path / "ds") as reader:
         assert reader.metadata.user["title"] == "a run" and "x" in reader.faults
 

@@ -20,11 +20,12 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.contents import DOCUMENTS, Description
 from shardvar.formats.zarr.files import PathListing
 from shardvar.formats.zarr.names import CHUNK
-from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN, invalid
+from shardvar.wire.damage import WRITE_AGAIN, invalid
 from shardvar.wire.zarr_metadata import CORE_V2, CORE_V3, parse_object
 
 CONSOLIDATED = ".zmetadata"
 """The consolidated metadata of version 2."""
+_COPY_AGAIN = "Copy the group again, with all its folders."
 
 
 def lost_arrays(
@@ -38,9 +39,9 @@ def lost_arrays(
     errors: dict[str, CheckpointError] = {}
     for path in sorted(repeated.keys() - there):
         cause = f"The array {path!r} is missing, which the consolidated metadata describe."
-        errors[path] = MissingFile(cause, COPY_AGAIN)
+        errors[path] = MissingFile(cause, _COPY_AGAIN)
     for path in sorted(_folders_of_chunks(listing, there | {*errors})):
-        errors[path] = MissingFile(f"{path!r} has chunks of an array, whose description is missing.", COPY_AGAIN)
+        errors[path] = MissingFile(f"{path!r} has chunks of an array, whose description is missing.", _COPY_AGAIN)
     # Zarr has no arrays in arrays: one of the two is misplaced.
     paths = sorted(there)
     for path in found:

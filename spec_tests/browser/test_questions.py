@@ -336,3 +336,11 @@ def test_histograms_of_both_are_drawn_over_each_other(chromium: Chrome, tmp_path
     page = show(chromium, tmp_path / "d.html")
     page.run("actions.choose(ITEMS.find(({ key }) => key === 'w'))")
     assert page.all(".overlay") == [] and "--stats" in page.text("#detail")
+
+
+def test_a_long_command_needs_no_scrolling_sideways(chromium: Chrome, tmp_path: Path) -> None:
+    arrays = {"a": np.zeros(1000, np.int8), "b": np.zeros(10, np.int8), "c": np.zeros(10, np.int8)}
+    folder = tmp_path / ("a-name-that-is-long-" * 9)
+    page = show(chromium, view(folder, arrays, policy=sv.MaxShardSizePolicy(1000)), width=390)
+    assert len(page.text("#files .copy code")) > 180
+    assert page.run("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")

@@ -156,7 +156,7 @@ class FileMap {
       "div",
       {},
       element("div", { role: "gridcell", class: "mono key", title: name },
-        element("span", { class: "swatch", style: { background: fileColour(file) } }),
+        colouring() === "Device" ? null : element("span", { class: "swatch", style: { background: fileColour(file) } }),
         element("span", { class: "start", text: name.slice(0, -14) }), element("span", { class: "end", text: name.slice(-14) })),
       element("div", { role: "gridcell", class: "bytes", "aria-label": count(this.numSlices(file), "payload") }, canvas),
       element("div", { role: "gridcell", class: size === null ? "right bad" : "right num", text: size === null ? "missing" : humanSize(size) }),

@@ -174,6 +174,8 @@ const MOST_ROWS = 100;
 function sliceTable(side, row) {
   const [first, last] = slicesOf(side, row);
   const rows = [];
+  const isByDevice = colouring() === "Device" && side.holder;
+  const swatch = (slice) => element("span", { class: "swatch", style: { background: sliceColour(side, slice) } });
   for (let slice = first; slice < Math.min(last, first + MOST_ROWS); slice++) {
     const file = side.slices.file[slice];
     const [offset, shape] = boxOf(side, slice);
@@ -181,8 +183,8 @@ function sliceTable(side, row) {
     rows.push(element("tr", {},
       element("td", { class: "mono", text: regionText(offset, shape) }),
       element("td", { title: printable(side.files[file]), class: isMissing ? "bad" : null },
-        element("span", { class: "swatch", style: { background: sliceColour(side, slice) } }), `${file}${isMissing ? ", missing" : ""}`),
-      side.holder ? element("td", { class: "num", text: side.slices.device[slice] < 0 ? "—" : String(side.slices.device[slice]) }) : null,
+        isByDevice ? null : swatch(slice), `${file}${isMissing ? ", missing" : ""}`),
+      side.holder ? element("td", { class: "num" }, isByDevice ? swatch(slice) : null, side.slices.device[slice] < 0 ? "—" : String(side.slices.device[slice])) : null,
       element("td", { class: "right num", text: side.encoded.has(slice) ? "encoded" : grouped(side.slices.start[slice]) }),
       element("td", { class: "right num", text: humanSize(side.slices.nbytes[slice]) })));
   }

@@ -1,5 +1,6 @@
 """Layouts of meshes: the regions that each device holds, by the rules of the frameworks. Geometry alone."""
 
+from shardvar.layouts.deepspeed import deepspeed
 from shardvar.layouts.dtensor import (
     DTensorPlacement,
     Partial,
@@ -10,6 +11,7 @@ from shardvar.layouts.dtensor import (
     local_shapes_and_offsets,
 )
 from shardvar.layouts.fsdp import fsdp, fsdp_flat, fsdp_placements
+from shardvar.layouts.keras import UNSHARDED, layouts_by_path, tensor_layout, tensorflow_dtensor
 from shardvar.layouts.layout import Layout
 from shardvar.layouts.megatron import (
     from_rank_offsets,
@@ -36,6 +38,7 @@ from shardvar.layouts.steps import DTensorStep, dtensor_steps
 
 __all__ = [
     "UNCONSTRAINED",
+    "UNSHARDED",
     "DTensorPlacement",
     "DTensorStep",
     "DeviceCopies",
@@ -50,12 +53,14 @@ __all__ = [
     "WriteItem",
     "dcp_load_plan",
     "dcp_save_plan",
+    "deepspeed",
     "dtensor",
     "dtensor_steps",
     "from_rank_offsets",
     "fsdp",
     "fsdp_flat",
     "fsdp_placements",
+    "layouts_by_path",
     "local_shapes_and_offsets",
     "megatron",
     "named_sharding",
@@ -65,6 +70,8 @@ __all__ = [
     "plan_redistribution",
     "replica_id",
     "sharded_tensor",
+    "tensor_layout",
+    "tensorflow_dtensor",
     "torchsnapshot_shards",
     "torchsnapshot_tensor",
     "vocabulary_range",

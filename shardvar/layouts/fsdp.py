@@ -23,8 +23,9 @@ from math import prod
 import numpy as np
 
 from shardvar.errors import ArgumentError, LayoutError
-from shardvar.layout.region import read_shape, regions_of_range
+from shardvar.layout.region import read_shape
 from shardvar.layouts.dtensor import DTensorPlacement, Replicate, Shard, StridedShard, read_dim
+from shardvar.layouts.flat import flat_layout, flat_places
 from shardvar.layouts.intervals import Intervals
 from shardvar.layouts.layout import Layout
 from shardvar.layouts.mesh import Mesh, check_mesh
@@ -187,31 +188,17 @@ def fsdp_flat(
         )
     if itemsize < 1:
         raise ArgumentError(f"itemsize is {itemsize}.", "Give the bytes of an element.")
-    check_mesh(mesh)
-    if mesh.rank not in (1, 2):
-        raise ArgumentError(f"FSDP1 has no meaning for the mesh {mesh}.", "Give one axis, or (replicate, shard).")
+    places, ranks = flat_places(mesh)
     step = max(1, _ALIGNMENT_NBYTES // itemsize) if use_orig_params else 1
     starts, end = [], 0
     for parameter in extents:
         starts.append(-(-end // step) * step)  # rounded up to the alignment: 15 elements of 4 bytes end at 16
         end = starts[-1] + prod(parameter)
-    count = 1 if no_shard else mesh.shape[-1]
+    count = 1 if no_shard else ranks
     length = -(-end // count)
-    places = mesh.coordinates()[:, -1] % count
+    held = [place % count for place in places]
     both = zip(extents, starts, strict=True)
-    return tuple(_flat_layout(shape, start, length, places.tolist(), mesh) for shape, start in both)
-
-
-def _flat_layout(shape: tuple[int, ...], start: int, length: int, places: list[int], mesh: Mesh) -> Layout:
-    """The layout of a parameter at ``start`` of a flat one, of which place p has elements [p, p + 1) * length."""
-    regions_of = {}
-    for place in set(places):
-        low, high = place * length - start, (place + 1) * length - start
-        regions_of[place] = regions_of_range(shape, max(low, 0), min(high, prod(shape)))
-    held = [(device, region) for device, place in enumerate(places) for region in regions_of[place]]
-    columns = [np.array([getattr(region, name) for _, region in held], np.int64) for name in ("offset", "shape")]
-    offset, extent = (column.reshape(len(held), len(shape)) for column in columns)
-    return Layout(shape, mesh, _FLAT_RULE, np.array([device for device, _ in held], np.int64), offset, extent)
+    return tuple(flat_layout(shape, mesh, _FLAT_RULE, start, length, held) for shape, start in both)
 
 
 def _roles(mesh: Mesh) -> tuple[int, int | None]:

@@ -27,7 +27,7 @@ from shardvar.checkpoint.locate import Location, is_same
 from shardvar.checkpoint.part_places import About, Join, Place, agree, begins_of, extents_of, firsts_of, places_of
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import select_keys, such_as
-from shardvar.checkpoint.rescue import storage_errors
+from shardvar.checkpoint.storages import storage_errors
 from shardvar.engine.evidence import check_entry
 from shardvar.errors import ArgumentError, CheckpointError, InconsistentTensor, ReadError, UnsupportedError
 from shardvar.forks import new_lock
@@ -107,9 +107,9 @@ class JoinedSource:
             found |= find()
         return found
 
-    def storage_errors(self, keys: Collection[str]) -> Mapping[str, ReadError]:
+    def storage_errors(self, keys: Collection[str], only_read: bool = False) -> Mapping[str, ReadError]:
         """Return the errors of keys whose tensors are parts of damaged storages."""
-        return {key: error for source in self.sources for key, error in storage_errors(source, keys).items()}
+        return {key: error for source in self.sources for key, error in storage_errors(source, keys, only_read).items()}
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
         """Return the objects among keys as a sink of the format ``form`` writes them; all sources must have the same.

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from shardvar.checkpoint.arguments import strings_of
 from shardvar.checkpoint.locate import Path
 from shardvar.checkpoint.reader import VERIFY, Reader, open_checkpoint
+from shardvar.checkpoint.storages import check_storages
 from shardvar.engine.read import read_arrays
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.layout.dtypes import NAMES, STRING, is_opaque, numpy_dtype
@@ -45,7 +46,9 @@ def load(
         Return read-only views of the files for tensors that are contiguous in one. Views are not verified; call
         ``sv.verify`` for that. Strings, bools, and tensors in slices that do not follow each other are read as usual.
     verify : {'auto', 'full'}, default 'auto'
-        As in ``Reader.read``. Both are the same here, since whole tensors are read.
+        The payloads whose checksums are compared, as in ``Reader.read``. Whole tensors are always verified. The two
+        differ for tensors that are parts of a larger storage of PyTorch, which has one checksum: ``'full'`` reads the
+        whole storage, ``'auto'`` compares it where ``keys`` have every byte of it between them.
     dequantize : bool, default False
         Convert quantised blocks (GGUF) to float32. By default they are arrays of bytes.
 
@@ -91,6 +94,7 @@ def load(
         rows = np.array([row for row, key in enumerate(tensors.keys) if key not in mapped], dtype=np.int64)
         plan = plan_copies(entries.slices, tensors.take(rows).whole())
         # Move.
+        check_storages(reader.source, [tensors.keys[row] for row in rows.tolist()], only_read=verify == "auto")
         arrays = read_arrays(plan, reader.source, entries)
         loaded = mapped | {tensors.keys[row]: array for row, array in zip(rows.tolist(), arrays, strict=True)}
         # In the order of the keys, whichever way each value came.

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from shardvar.checkpoint.arguments import check_string
 from shardvar.checkpoint.locate import Path, find_checkpoint
+from shardvar.checkpoint.storages import check_storages, is_part_of_storage
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.engine.read import read_region
@@ -201,7 +202,10 @@ class Reader:
         is_verified = (
             verify == "full" or wanted == Region.whole(shape) or not _is_part_of_guarded(self.source, entries, wanted)
         )
-        if not is_verified:
+        is_part = is_part_of_storage(self.source, key)
+        if is_part and verify == "full":
+            check_storages(self.source, [key])
+        if not is_verified or (is_part and verify == "auto"):
             self.unverified.append((key, wanted))
         return _pick(self._read(entries, wanted, is_verified), pick)
 

@@ -1,32 +1,23 @@
 """Rescue: which tensors of a damaged checkpoint are lost, so that all others can be written anew.
 
-A checksum may cover more bytes than any tensor has: a storage of PyTorch with several tensors in it, or with padding.
-No read of a tensor compares it, so ``storage_errors`` does, before a copy would give damaged values checksums that fit.
-
 Every payload is read and compared before the first byte is written: which tensors the target has must be known when it
 is planned. A reshard that keeps going therefore reads the source twice.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Set
 from typing import Any
 
 import numpy as np
 
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import Damage
+from shardvar.checkpoint.storages import storage_errors
 from shardvar.checkpoint.verify import check_payloads
 from shardvar.errors import CorruptCheckpoint, ReadError
-from shardvar.formats.protocol import Source
 
 LOST = "shardvar.lost"
 """The name in the metadata under which a target lists what could not be rescued."""
-
-
-def storage_errors(source: Source, keys: Collection[str]) -> Mapping[str, ReadError]:
-    """Return the errors of those keys whose tensors are parts of storages that disagree with their checksum."""
-    compare: Callable[[Collection[str]], Mapping[str, ReadError]] | None = getattr(source, "storage_errors", None)
-    return {} if compare is None else compare(keys)
 
 
 def find_lost(reader: Reader, keys: Set[str]) -> tuple[Damage, ...]:

@@ -26,8 +26,9 @@ from shardvar.checkpoint.part_places import Join
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names, select_keys
 from shardvar.checkpoint.reports import WriteReport
-from shardvar.checkpoint.rescue import find_lost, note_of, storage_errors
+from shardvar.checkpoint.rescue import find_lost, note_of
 from shardvar.checkpoint.save import WRITER, check_keys
+from shardvar.checkpoint.storages import check_storages
 from shardvar.checkpoint.writing import Partitions, WritePlan, carry_out, check_may_write, plan_checkpoint, preview
 from shardvar.engine.pool import Progress
 from shardvar.errors import ArgumentError, UnsupportedError
@@ -186,8 +187,7 @@ def _reshard(
         return replace(preview(work, generation), lost=lost)
     # Check, before a directory is made; a write checks again under its lock. Move and commit.
     check_may_write(work)
-    for error in storage_errors(reader.source, kept).values():
-        raise error
+    check_storages(reader.source, kept)
     return replace(move(work, payloads, generation), lost=lost)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from shardvar.checkpoint.numbers import json_number, widen_numbers
 from shardvar.checkpoint.reader import LazyTensor, Reader, open_checkpoint
 from shardvar.checkpoint.reports import SCHEMA
+from shardvar.checkpoint.storages import check_storages
 from shardvar.cli.output import human_shape, line_width, note, print_json, printable
 from shardvar.cli.usage import parse_index_text
 from shardvar.engine.evidence import check_entry
@@ -85,6 +86,7 @@ def _check(reader: Reader, key: str, verify: str) -> bool:
     if is_checked:
         for row in range(len(entries)):
             check_entry(reader.source, entries, row)
+        check_storages(reader.source, [key])
     return is_checked
 
 

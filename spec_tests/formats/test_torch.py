@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import ShardvarError, UnsupportedError
+from shardvar.cli.main import main
+from shardvar.errors import CorruptCheckpoint, ShardvarError, UnsupportedError
 from shardvar.formats.files import DataFiles
 from shardvar.formats.torch.dcp import open_dcp
 from shardvar.formats.torch.frames import Frames
 from shardvar.formats.torch.leaves import leaves_of
 from shardvar.formats.torch.tensors import literal_of, tensor_of
+from shardvar.layout.region import Region
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.inert import Global, Node
 from shardvar.wire.pickle import parse_pickle
@@ -101,6 +103,39 @@ def test_a_view_of_a_part_of_a_storage_is_covered_by_the_checksum_of_the_storage
     source = GOLDEN / "torch_pt" / case / expectation("torch_pt", case)["open"]
     report = sv.verify(source)
     assert report.ok and set(report.outcomes.values()) == {"ok"} and report.unguarded_nbytes == 0
+
+
+def damaged_views(folder: Path) -> Path:
+    """Views of one storage, with its first bit changed: ``tail`` ends it and ``evens`` nearly reaches its end."""
+    octets = bytearray((GOLDEN / "torch_pt" / "shared_storage" / "x.pt").read_bytes())
+    values = np.frombuffer(sv.load(GOLDEN / "torch_pt" / "shared_storage" / "x.pt")["whole"].tobytes(), np.uint8)
+    octets[octets.index(values.tobytes())] ^= 1
+    (folder / "x.pt").write_bytes(octets)
+    return folder / "x.pt"
+
+
+def test_a_storage_is_compared_where_the_tensors_that_are_read_reach_over_all_of_it(tmp_path: Path) -> None:
+    path = damaged_views(tmp_path)
+    for keys in (None, ["whole"], ["evens", "tail"], ["t", "again"]):
+        with pytest.raises(CorruptCheckpoint, match="disagree with their CRC-32|do not have the checksum"):
+            sv.load(path, keys)
+    assert sv.load(path, ["head", "tail"])["tail"].shape == (10,)
+
+
+@pytest.mark.parametrize("keys", [["tail"], ["head", "tail"], ["t"]])
+def test_a_part_of_a_storage_is_compared_where_that_is_asked_for(keys: list[str], tmp_path: Path) -> None:
+    """By ``verify="full"``, by a reshard, and by show of a small tensor; a reader says what it did not compare."""
+    path = damaged_views(tmp_path)
+    with pytest.raises(CorruptCheckpoint, match="disagree with their CRC-32"):
+        sv.load(path, keys, verify="full")
+    with pytest.raises(CorruptCheckpoint, match="disagree with their CRC-32"):
+        sv.reshard(path, tmp_path / "new", filter=keys)
+    assert main(["show", str(path), keys[0]]) != 0
+    with sv.open_checkpoint(path) as reader:
+        values = reader.read(keys[0])
+        assert reader.unverified == [(keys[0], Region.whole(values.shape))]
+        with pytest.raises(CorruptCheckpoint):
+            reader.read(keys[0], verify="full")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import Record
 from shardvar.formats.torch.item_frame import object_item
 from shardvar.formats.torch.items import View, literal_in, read_view
-from shardvar.formats.torch.source import TorchSource
+from shardvar.formats.torch.source import StorageChecks, TorchSource
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
@@ -78,10 +78,11 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
     )
     index = TableIndex(entries, [*data.names], faults=cast(Mapping[str, CheckpointError], contents.faults))
     objects = {keys[tensor]: each.value for tensor, each in rows if isinstance(each.value, bytes)}
-    loose = _loose(keys, contents)
-    look, carry = _looker(data, contents, keys, loose), partial(_items, objects)
-    errors = partial(_loose_errors, data, loose)
-    return TorchSource(index, data, views, payloads, look, carry, lambda key: key not in contents.unguarded, errors)
+    storages = _storages(keys, contents)
+    look, carry = _looker(data, contents, keys, storages), partial(_items, objects)
+    storage_checks = StorageChecks(_parts(storages), partial(_storage_errors, data, storages))
+    is_covered = lambda key: key not in contents.unguarded  # noqa: E731
+    return TorchSource(index, data, views, payloads, look, carry, is_covered, storage_checks)
 
 
 def _items(objects: Mapping[str, bytes], keys: Collection[str]) -> dict[str, bytes]:
@@ -106,12 +107,23 @@ def _matrix(rows: Sequence[tuple[int, ...]], fill: int, tensors: TensorTable) ->
     return widen(pad(rows, fill)[1], tensors.shapes.shape[1], fill)
 
 
-_Loose = Mapping[tuple[int, Record], Sequence[str]]
-"""The records that no slice spans which is read, each by its file, with the keys of the tensors in them."""
+class _Held(NamedTuple):
+    """A tensor in a record."""
+
+    key: str
+    """Its key."""
+    start: int
+    """The first byte of the record that it reaches over."""
+    stop: int
+    """The end of its last one; 0 of a copy, which is not read."""
+
+
+_Place = tuple[int, Record]
+"""A file, and a record with a checksum in it."""
 
 
 def _looker(
-    data: DataFiles, contents: SavedContents, keys: Iterable[str], loose: _Loose
+    data: DataFiles, contents: SavedContents, keys: Collection[str], storages: Mapping[_Place, Sequence[_Held]]
 ) -> Callable[[], Iterable[Finding]]:
     """Return the function that finds the oddities which no single key shows."""
     # Copies are compared with what is read, and nothing but their own CRC says which of the two is damaged.
@@ -119,7 +131,7 @@ def _looker(
 
     def look() -> Iterator[Finding]:
         yield from contents.findings
-        for number, _, cause in _compare_loose(data, loose):
+        for number, _, cause in _compare(data, _loose(storages, set(keys))):
             yield Finding(data.names[number], cause, True)
         for key, (first, second) in copies:
             if not _agree(data, first, second):
@@ -130,22 +142,56 @@ def _looker(
     return look
 
 
-def _loose(keys: Sequence[str], contents: SavedContents) -> _Loose:
-    read = [(key, each) for key in keys for each in contents.stored[key]]
-    copies = [(key, copy) for key in keys for _, copy in contents.replicas.get(key, ())]
-    spanned = {
-        (each.file, each.value.record) for _, each in read if isinstance(each.value, View) and each.value.spans_record
-    }
-    loose: dict[tuple[int, Record], list[str]] = {}
-    for key, each in (*read, *copies):
-        record = each.value.record if isinstance(each.value, View) else None
-        if record and record.crc != NO_CHECKSUM and (each.file, record) not in spanned:
-            loose.setdefault((each.file, record), []).append(key)
+def _storages(keys: Sequence[str], contents: SavedContents) -> dict[_Place, list[_Held]]:
+    """Return the records that have a checksum, each with the tensors in it, and with copies of tensors."""
+    read = [(key, each, False) for key in keys for each in contents.stored[key]]
+    copies = [(key, copy, True) for key in keys for _, copy in contents.replicas.get(key, ())]
+    storages: dict[_Place, list[_Held]] = {}
+    for key, each, is_copy in (*read, *copies):
+        if isinstance(each.value, View) and each.value.record.crc != NO_CHECKSUM:
+            start, stop = (0, 0) if is_copy else each.value.reach
+            storages.setdefault((each.file, each.value.record), []).append(_Held(key, start, stop))
+    return storages
+
+
+def _parts(storages: Mapping[_Place, Sequence[_Held]]) -> frozenset[str]:
+    """Return the keys whose tensors reach over less than their records."""
+    return frozenset(
+        each.key
+        for (_, record), held in storages.items()
+        for each in held
+        if each.stop and (each.start, each.stop) != (0, record.nbytes)
+    )
+
+
+def _loose(
+    storages: Mapping[_Place, Sequence[_Held]], keys: Collection[str], only_read: bool = False
+) -> dict[_Place, list[str]]:
+    """Return the records whose checksum no read of the keys compares: none of the keys spans one; with those in it.
+
+    With ``only_read``, those records alone of which reading the keys reads every byte.
+    """
+    loose = {}
+    for (file, record), held in storages.items():
+        mine = [each for each in held if each.key in keys]
+        is_spanned = any((each.start, each.stop) == (0, record.nbytes) for each in mine)
+        if mine and not is_spanned and not (only_read and _reach(mine) < record.nbytes):
+            loose[file, record] = [each.key for each in mine]
     return loose
 
 
-def _compare_loose(data: DataFiles, loose: _Loose) -> Iterator[tuple[int, Sequence[str], str]]:
-    """Compare the CRC-32 of loose records: yield the file, the keys and the cause of each that is damaged."""
+def _reach(held: Iterable[_Held]) -> int:
+    """Return the end of the bytes that tensors reach over from the first byte on, without a gap."""
+    reach = 0
+    for each in sorted(held, key=lambda each: each.start):
+        if each.start > reach:
+            break
+        reach = max(reach, each.stop)
+    return reach
+
+
+def _compare(data: DataFiles, loose: Mapping[_Place, Sequence[str]]) -> Iterator[tuple[int, Sequence[str], str]]:
+    """Compare the CRC-32 of records: yield the file, the keys and the cause of each that is damaged."""
     for (number, record), keys in loose.items():
         file, crc = data.open(number), 0
         for start in range(0, record.nbytes, _BLOCK_NBYTES):
@@ -155,14 +201,13 @@ def _compare_loose(data: DataFiles, loose: _Loose) -> Iterator[tuple[int, Sequen
             yield number, keys, f"{which} disagree with their CRC-32."
 
 
-def _loose_errors(data: DataFiles, loose: _Loose, keys: Collection[str]) -> dict[str, CorruptCheckpoint]:
-    """Compare the loose records that hold any of the keys; return the error of each key in a damaged one."""
-    wanted = {place: held for place, held in loose.items() if not set(keys).isdisjoint(held)}
+def _storage_errors(
+    data: DataFiles, storages: Mapping[_Place, Sequence[_Held]], keys: Collection[str], only_read: bool
+) -> dict[str, CorruptCheckpoint]:
+    """Compare the records that hold any of the keys, and that no read does; return the error of each key in one."""
+    loose = _loose(storages, set(keys), only_read)
     return {
-        key: corrupt(f"{data.names[number]}: {cause}")
-        for number, held, cause in _compare_loose(data, wanted)
-        for key in held
-        if key in keys
+        key: corrupt(f"{data.names[number]}: {cause}") for number, held, cause in _compare(data, loose) for key in held
     }
 
 

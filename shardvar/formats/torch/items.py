@@ -5,7 +5,7 @@
     an object   its Python literal, as a string tensor without axes
 
 The CRC-32 of a record is compared when a tensor that spans the record was read to its last byte. A view of a part of a
-record is read alone, and ``verify`` compares the CRC of such records.
+record is read alone; ``StorageChecks`` compares the CRC of such records for the verbs that ask.
 """
 
 from dataclasses import dataclass
@@ -50,12 +50,18 @@ class View:
         return self.tensor.is_contiguous and not (self.is_big_endian and self.tensor.itemsize > 1)
 
     @property
+    def reach(self) -> tuple[int, int]:
+        """The first byte of the record that an element has, and the end of the last one; (0, 0) without elements."""
+        tensor = self.tensor
+        if not tensor.count:
+            return 0, 0
+        last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.strides, strict=True))
+        return tensor.offset * tensor.itemsize, (tensor.offset + last + 1) * tensor.itemsize
+
+    @property
     def spans_record(self) -> bool:
         """Return True if the elements reach from the record's first byte to its last."""
-        steps = zip(self.tensor.shape, self.tensor.strides, strict=True)
-        last = sum((extent - 1) * stride for extent, stride in steps)
-        filled = (last + 1) * self.tensor.itemsize if self.tensor.count else 0
-        return self.tensor.offset == 0 and filled == self.record.nbytes
+        return self.tensor.offset == 0 and self.reach[1] == self.record.nbytes
 
     @property
     def checksum(self) -> int:

@@ -17,6 +17,17 @@ from shardvar.storage.protocol import Traits
 from shardvar.wire.crc import CRC32, Checksum
 
 
+@dataclass(frozen=True, slots=True)
+class StorageChecks:
+    """Checksums of storages of which tensors are parts: they cover bytes of no tensor, or of other ones, too."""
+
+    parts: frozenset[str] = frozenset()
+    """The keys of such tensors."""
+    compare: Callable[[Collection[str], bool], Mapping[str, CorruptCheckpoint]] = lambda _keys, _only_read: {}
+    """Compares the checksums that no read of some keys does, and returns the keys that they show to be damaged; with
+    True those of storages of which the keys have every byte, and no others."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TorchSource:
     """An open checkpoint."""
@@ -35,8 +46,8 @@ class TorchSource:
     """Returns the objects among keys as items of a distributed checkpoint."""
     is_covered: Callable[[str], bool]
     """Returns True for a key of which every byte has a checksum, which the engine or ``look`` compares."""
-    compare: Callable[[Collection[str]], Mapping[str, CorruptCheckpoint]] = lambda _keys: {}
-    """Compares the checksums that no read of these keys does, and returns the keys that they show to be damaged."""
+    storages: StorageChecks = StorageChecks()
+    """The checksums that cover more than a tensor."""
 
     @property
     def crc(self) -> Checksum:
@@ -79,12 +90,17 @@ class TorchSource:
         """Return True if checksums cover every byte of the key."""
         return self.is_covered(key)
 
-    def storage_errors(self, keys: Collection[str]) -> Mapping[str, CorruptCheckpoint]:
+    def storage_errors(self, keys: Collection[str], only_read: bool = False) -> Mapping[str, CorruptCheckpoint]:
         """Return the errors of keys whose tensors are parts of damaged storages.
 
-        The checksum of a storage is not compared while parts of it are read: it covers bytes of no tensor too.
+        The checksum of a storage is not compared while parts of it are read: it covers bytes of no tensor too. With
+        ``only_read``, compare it where reading all of the keys reads every byte of the storage.
         """
-        return self.compare(keys)
+        return self.storages.compare(keys, only_read)
+
+    def is_part(self, key: str) -> bool:
+        """Return True if a tensor is a part of a storage, so that reading it alone compares no checksum."""
+        return key in self.storages.parts
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
         """Return the objects among keys: items of a distributed checkpoint, literals of a file, or texts of Orbax."""

@@ -402,6 +402,28 @@ def pt_keys(count: int) -> Files:
     return {"ck.pt": torch_file.archive(body + b"u", ("data/0", bytes(16)))}
 
 
+def dcp_items(count: int) -> Files:
+    """One tensor in slices of two rows, each with an item."""
+    item = torch_file.ITEM
+    at = [torch_file.size(2 * k, 0) for k in range(count)]
+    slices = torch_file.slices(*((each, torch_file.size(2, 2)) for each in at))
+    places = torch_file.places(*((each, "__0_0.distcp", k * len(item), len(item)) for k, each in enumerate(at)))
+    return {
+        ".metadata": torch_file.metadata(slices, places, torch_file.size(2 * count, 2)),
+        "__0_0.distcp": item * count,
+    }
+
+
+def dcp_hints(count: int) -> Files:
+    """The same item again and again, each time with a hint that is one list of as many numbers."""
+    item, at = torch_file.ITEM, torch_file.size(0, 0)
+    many = b"](" + torch_file.number(2**62) * count + b"e" + b"q\xff"
+    hints = [many, *[b"h\xff"] * (count - 1)]
+    places = torch_file.places(*[(at, "__0_0.distcp", 0, len(item))] * count, hints=hints)
+    slices = torch_file.slices((at, torch_file.size(2, 2)))
+    return {".metadata": torch_file.metadata(slices, places, torch_file.size(2, 2)), "__0_0.distcp": item}
+
+
 def pt_ranks_keys(count: int) -> Files:
     """All keys have one strided shard, which lies in two regions."""
     local = torch_file.tensor(2, 2)
@@ -556,6 +578,8 @@ CONSTRUCTS = [
     Construct("npz keys", "ck.npz", npz_keys, 500),
     Construct("npz shared", "ck.npz", npz_shared, 1000),
     Construct("npz headers", "ck.npz", npz_headers, 1000),
+    Construct("dcp items", ".metadata", dcp_items, 300),
+    Construct("dcp hints", ".metadata", dcp_hints, 1000),
     Construct("pt keys", "ck.pt", pt_keys, 1000),
     Construct("pt ranks keys", "ck_world_size_1", pt_ranks_keys, 1000),
     Construct("gguf keys", "ck.gguf", gguf_keys, 1000),

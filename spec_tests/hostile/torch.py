@@ -4,7 +4,8 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from spec_tests.hostile.case import PICTURE, Case, Files
 
@@ -102,16 +103,19 @@ def slices(*regions: tuple[bytes, bytes]) -> bytes:
     return b"](" + b"".join(instance(*kind, mapping(offsets=at, sizes=shape)) for at, shape in regions) + b"e"
 
 
-def places(*items: tuple[bytes, str, int, int]) -> bytes:
-    """Where the items are: the offset of the slice, the file, the offset there, and the length."""
+def places(*items: tuple[bytes, str, int, int], hints: Sequence[bytes] = ()) -> bytes:
+    """Where the items are: the offset of the slice, the file, the offset there, and the length.
+
+    ``hints`` are the first attributes ``index``, by which torch finds a slice faster, and which it does not compare.
+    """
     pairs = [
-        instance(f"{DCP}.metadata", "MetadataIndex", mapping(fqn=text("t"), offset=at))
+        instance(f"{DCP}.metadata", "MetadataIndex", mapping(fqn=text("t"), offset=at, **hint))
         + instance(
             f"{DCP}.filesystem",
             "_StorageInfo",
             mapping(relative_path=text(file), offset=number(start), length=number(nbytes)),
         )
-        for at, file, start, nbytes in items
+        for (at, file, start, nbytes), hint in zip_longest(items, [{"index": hint} for hint in hints], fillvalue={})
     ]
     return b"}(" + b"".join(pairs) + b"u"
 
@@ -152,6 +156,17 @@ def index_cases() -> Iterator[Case]:
     yield case("huge", index, "IncompleteCheckpoint", "2**50 rows are claimed and two stored.", dcp(rows=2**50))
     exchanged = dcp() | {"__0_0.distcp": ITEM + ITEM}
     yield case("exchanged", index, "InvalidCheckpoint", "A file is another one that holds a right item.", exchanged)
+    twice = [(size(0, 0), "__0_0.distcp", start, len(ITEM)) for start in (0, len(ITEM))]
+    for label, hint, why in (
+        (
+            "hint",
+            number(-(2**62)),
+            "Two items of one slice, which differ in their hints alone: torch takes the last one.",
+        ),
+        ("run_hint", RUN, "The hint of an item, which nothing needs, is the answer of a function."),
+    ):
+        items = places(*twice, hints=[number(2**62), hint])
+        yield case(label, index, "InvalidCheckpoint", why, dcp(items=items) | {"__0_0.distcp": ITEM + ITEM})
     negative = dcp(items=places((size(0, 0), "__0_0.distcp", -1, len(ITEM))))
     yield case("negative", index, "InvalidCheckpoint", "An item begins before its file.", negative)
     cut = dcp() | {"__0_0.distcp": ITEM[:-1]}

@@ -118,6 +118,9 @@ class WriteReport:
 OK, DAMAGED, NOT_VERIFIABLE = "ok", "damaged", "not verifiable"
 """The outcomes of a tensor: every byte was compared with a checksum and is right; it is wrong; neither is known."""
 
+NO_CHECKSUMS = "The format keeps no checksum of it: only its structure was verified."
+"""The reason where no file of the format has a checksum."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unverified:
@@ -172,8 +175,13 @@ class VerifyReport:
 
     @property
     def unguarded(self) -> list[Unverified]:
-        """The tensors of which the format keeps no checksums."""
+        """The tensors of which the format keeps no checksums, or this checkpoint."""
         return [each for each in self.unverified if not each.guarded]
+
+    @property
+    def is_bare_format(self) -> bool:
+        """True if the format keeps no checksums; False if it does, and files of this checkpoint may lack them."""
+        return any(each.message == NO_CHECKSUMS for each in self.unguarded)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys.

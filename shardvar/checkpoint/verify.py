@@ -29,7 +29,7 @@ from shardvar.checkpoint.executors import Opening, Payloads, check_executor, por
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint
 from shardvar.checkpoint.manifest import Manifest, confirm, manifest_beside, manifest_path, read_manifest
 from shardvar.checkpoint.renaming import select_keys
-from shardvar.checkpoint.reports import DAMAGED, NOT_VERIFIABLE, OK, Damage, Unverified, VerifyReport
+from shardvar.checkpoint.reports import DAMAGED, NO_CHECKSUMS, NOT_VERIFIABLE, OK, Damage, Unverified, VerifyReport
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable
 from shardvar.engine.pieces import Reading, read_moves
@@ -165,7 +165,7 @@ _Check = Callable[[EntryTable], dict[int, ReadError]]
 _Problem = tuple[str, str | None, ReadError]
 """A key, the file in which it was read, and the error."""
 
-_NO_CHECKSUM = "The format keeps no checksum of it: only its structure was verified."
+_NO_CHECKSUM = "Its file has no checksum of it, as others of the format have: only its structure was verified."
 _UNREAD = (UnsupportedError, IncompleteCheckpoint, MalformedCheckpoint, OutOfBounds)
 """Errors of payloads that were not read to their end."""
 
@@ -196,7 +196,7 @@ def _report(found: Location, source: Source, check: _Check, choose: _Choose | No
     # Outcomes.
     damages += [_damage(*each) for each in problems if not isinstance(each[2], UnsupportedError)]
     damaged = {damage.key for damage in damages}
-    unverified = _unverified(guarded, problems, damaged)
+    unverified = _unverified(guarded, problems, damaged, NO_CHECKSUMS if source.crc is None else _NO_CHECKSUM)
     return VerifyReport(
         path=found.path,
         format=found.format.name,
@@ -268,16 +268,16 @@ def _read_nbytes(entries: EntryTable, errors: Mapping[int, ReadError]) -> dict[s
 
 
 def _unverified(
-    guarded: Mapping[str, bool], problems: Iterable[_Problem], damaged: Collection[str | None]
+    guarded: Mapping[str, bool], problems: Iterable[_Problem], damaged: Collection[str | None], no_checksum: str
 ) -> list[Unverified]:
-    """The tensors that are not damaged and could not be read, or have no checksum."""
+    """The tensors that are not damaged and could not be read, or have no checksum, for the reason ``no_checksum``."""
     reasons = {key: error for key, _, error in problems if isinstance(error, UnsupportedError)}
     unverified = []
     for key, is_guarded in guarded.items():
         if key in reasons and key not in damaged:
             unverified.append(Unverified(key, is_guarded, type(reasons[key]).__name__, str(reasons[key])))
         elif not is_guarded and key not in damaged:
-            unverified.append(Unverified(key, is_guarded, None, _NO_CHECKSUM))
+            unverified.append(Unverified(key, is_guarded, None, no_checksum))
     return unverified
 
 

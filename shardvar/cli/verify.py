@@ -16,6 +16,7 @@ from shardvar.cli.output import count, human_size, note, one_line, print_json, p
 from shardvar.cli.problems import print_problems
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError, CheckpointError
+from shardvar.pictures.words import named
 
 _OK, _NO, _NOT_VERIFIED = 0, 1, 3
 
@@ -93,9 +94,11 @@ def print_report(report: VerifyReport, strict: bool = False) -> None:
     read += f", {count(len(unread), 'tensor')} not read" if unread else ""
     bare = len(report.unguarded)
     if bare and bare == report.num_tensors:
-        read += "; no checksums in this format: structure only"
+        read += f"; no checksums in this {'format' if report.is_bare_format else 'checkpoint'}: structure only"
     elif bare:
-        read += f"; {count(bare, 'tensor')} ({human_size(report.unguarded_nbytes)}) without a checksum: structure only"
+        keys = named([each.key for each in report.unguarded])
+        which = f"{count(bare, 'tensor')} ({human_size(report.unguarded_nbytes)})"
+        read += f"; {which} without a checksum, {keys}: structure only"
     print(f"{_verdict(report, strict)} {short_path(report.path)} ({report.format}): {read}")
 
 

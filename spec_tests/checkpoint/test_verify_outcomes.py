@@ -298,7 +298,10 @@ def test_a_format_may_guard_some_keys_and_not_others(mixed: Any) -> None:
         1,
         24,
     )
-    assert "; 1 tensor (24 B) without a checksum: structure only" in printed(report)
+    assert "; 1 tensor (24 B) without a checksum, 'b': structure only" in printed(report)
+    assert not report.is_bare_format and "Its file has no checksum" in report.unguarded[0].message
+    report = mixed(bare=frozenset(report.outcomes))
+    assert "; no checksums in this checkpoint: structure only" in printed(report)
 
 
 def test_what_is_guarded_and_not_read_is_3_and_what_is_not_guarded_is_0(mixed: Any) -> None:

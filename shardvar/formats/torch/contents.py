@@ -107,7 +107,7 @@ def _matrix(rows: Sequence[tuple[int, ...]], fill: int, tensors: TensorTable) ->
     return widen(pad(rows, fill)[1], tensors.shapes.shape[1], fill)
 
 
-class _Held(NamedTuple):
+class _Extent(NamedTuple):
     """A tensor in a record."""
 
     key: str
@@ -123,7 +123,7 @@ _Place = tuple[int, Record]
 
 
 def _looker(
-    data: DataFiles, contents: SavedContents, keys: Collection[str], storages: Mapping[_Place, Sequence[_Held]]
+    data: DataFiles, contents: SavedContents, keys: Collection[str], storages: Mapping[_Place, Sequence[_Extent]]
 ) -> Callable[[], Iterable[Finding]]:
     """Return the function that finds the oddities which no single key shows."""
     # Copies are compared with what is read, and nothing but their own CRC says which of the two is damaged.
@@ -142,19 +142,19 @@ def _looker(
     return look
 
 
-def _storages(keys: Sequence[str], contents: SavedContents) -> dict[_Place, list[_Held]]:
+def _storages(keys: Sequence[str], contents: SavedContents) -> dict[_Place, list[_Extent]]:
     """Return the records that have a checksum, each with the tensors in it, and with copies of tensors."""
     read = [(key, each, False) for key in keys for each in contents.stored[key]]
     copies = [(key, copy, True) for key in keys for _, copy in contents.replicas.get(key, ())]
-    storages: dict[_Place, list[_Held]] = {}
+    storages: dict[_Place, list[_Extent]] = {}
     for key, each, is_copy in (*read, *copies):
         if isinstance(each.value, View) and each.value.record.crc != NO_CHECKSUM:
             start, stop = (0, 0) if is_copy else each.value.reach
-            storages.setdefault((each.file, each.value.record), []).append(_Held(key, start, stop))
+            storages.setdefault((each.file, each.value.record), []).append(_Extent(key, start, stop))
     return storages
 
 
-def _parts(storages: Mapping[_Place, Sequence[_Held]]) -> frozenset[str]:
+def _parts(storages: Mapping[_Place, Sequence[_Extent]]) -> frozenset[str]:
     """Return the keys whose tensors reach over less than their records."""
     return frozenset(
         each.key
@@ -165,7 +165,7 @@ def _parts(storages: Mapping[_Place, Sequence[_Held]]) -> frozenset[str]:
 
 
 def _loose(
-    storages: Mapping[_Place, Sequence[_Held]], keys: Collection[str], only_read: bool = False
+    storages: Mapping[_Place, Sequence[_Extent]], keys: Collection[str], only_read: bool = False
 ) -> dict[_Place, list[str]]:
     """Return the records whose checksum no read of the keys compares: none of the keys spans one; with those in it.
 
@@ -180,7 +180,7 @@ def _loose(
     return loose
 
 
-def _reach(held: Iterable[_Held]) -> int:
+def _reach(held: Iterable[_Extent]) -> int:
     """Return the end of the bytes that tensors reach over from the first byte on, without a gap."""
     reach = 0
     for each in sorted(held, key=lambda each: each.start):
@@ -202,7 +202,7 @@ def _compare(data: DataFiles, loose: Mapping[_Place, Sequence[str]]) -> Iterator
 
 
 def _storage_errors(
-    data: DataFiles, storages: Mapping[_Place, Sequence[_Held]], keys: Collection[str], only_read: bool
+    data: DataFiles, storages: Mapping[_Place, Sequence[_Extent]], keys: Collection[str], only_read: bool
 ) -> dict[str, CorruptCheckpoint]:
     """Compare the records that hold any of the keys, and that no read does; return the error of each key in one."""
     loose = _loose(storages, set(keys), only_read)

@@ -114,6 +114,10 @@ def drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+_NARROW = 60
+"""Columns below which a progress bar has no bar: it and its figures need some 56."""
+
+
 @contextmanager
 def progress(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], object]]:
     """Show a progress bar where standard error is a terminal; yield the function that advances it by some bytes.
@@ -127,14 +131,18 @@ def progress(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], ob
     from rich import progress as bars
     from rich.console import Console
 
-    columns = (
-        bars.TextColumn("{task.description}", markup=False),
+    console = Console(stderr=True)
+    name = bars.TextColumn("{task.description}", markup=False)
+    columns: list[bars.ProgressColumn] = [
+        name,
         bars.BarColumn(),
         bars.DownloadColumn(),
         bars.TransferSpeedColumn(),
         bars.TimeRemainingColumn(),
-    )
-    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    ]
+    if console.width < _NARROW:  # all of them would wrap into two lines
+        columns = [name, bars.TaskProgressColumn(), bars.TimeRemainingColumn()]
+    with bars.Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=total())
         yield lambda nbytes: bar.advance(task, nbytes)
 

@@ -1,5 +1,6 @@
 """Tests of the overview that ``inspect`` prints: the tree is exact, it fits the terminal, and what is odd is named."""
 
+import io
 import re
 from collections.abc import Iterator
 from itertools import product
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
+from shardvar.cli.output import progress
 from shardvar.cli.tree import Line, tree_lines
 from spec_tests.helpers.command_line import Run, run, terminal
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
@@ -251,3 +253,21 @@ def test_an_interrupted_reshard_says_that_it_can_be_continued(tmp_path: Path, ru
     with patch("shardvar.cli.reshard.reshard", side_effect=KeyboardInterrupt):
         assert run("reshard", path, tmp_path / "x").err == "interrupted; the same command continues\n"
         assert run("reshard", path, tmp_path / "x", "--dry-run").err == "interrupted\n"
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_progress_is_one_line_whatever_the_width(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Screen()
+    for name, value in (("COLUMNS", str(columns)), ("LINES", "24"), ("TERM", "xterm"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stderr", screen)
+    with progress("resharding", lambda: 9_100_000) as advance:
+        advance(4_500_000)
+    # Between the codes that move the cursor, each frame is one line that fits.
+    frames = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\r", screen.getvalue()).split("\r")
+    assert any("resharding" in frame for frame in frames)
+    assert all("\n" not in frame.rstrip("\n") and len(frame.rstrip()) <= columns for frame in frames)

@@ -214,9 +214,6 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
     form = format_named(format_name or ending or otherwise)
     index = form.capabilities.folder_index
     if index:
-        if storage.local_path is None and not form.capabilities.in_buckets:
-            cause = f"{os.fspath(path)}: the format {form.name} has files in folders, which are not written to a URL."
-            raise UnsupportedError(cause, "Choose the format shardvar or torch, or write to a disk and copy it.")
         is_inside = name in ("", index)
         if not is_inside and name in storage.names():
             cause = f"{os.fsdecode(path)} is a file, and a checkpoint of the format {form.name} is a folder."
@@ -244,8 +241,10 @@ def is_same(a: Location, b: Location) -> bool:
 
 def is_inside(target: Location, source: Location) -> bool:
     """Return True if a target is a folder in the folder that a source is, and might replace files of the source."""
-    if not (source.is_folder and target.is_folder) or None in (target.storage.local_path, source.storage.local_path):
+    if not (source.is_folder and target.is_folder):
         return False
+    if None in (target.storage.local_path, source.storage.local_path):
+        return target.path.startswith(f"{source.path}/")  # of a path and a URL, neither begins with the other
     folder = os.path.join(os.path.realpath(source.storage.path), "")
     return os.path.realpath(target.storage.path).startswith(folder)
 

@@ -28,7 +28,7 @@ def execute(arguments: Namespace) -> int:
             row["about"],
             "read, write" if row["written"] else "read",
             "yes" if row["slices"] else "no",
-            _promise(row["written"] and row["in_buckets"], row["atomic"]),
+            _promise(row["in_buckets"], row["atomic"]),
             row["extra"] or "-",
         ]
         for row in rows
@@ -47,7 +47,7 @@ def _facts(form: Format) -> dict[str, Any]:
         "written": bool(capabilities.dtypes),
         "slices": bool(capabilities.slice_dtypes),
         "atomic": capabilities.atomic_overwrite,
-        "in_buckets": capabilities.in_buckets,
+        "in_buckets": bool(capabilities.dtypes),
         "extra": extra or None,
     }
 

@@ -39,11 +39,6 @@ class Capabilities:
     folder_index: str = ""
     """The name of the index of a format whose checkpoint is a folder, which holds no other checkpoint; else empty."""
 
-    @property
-    def in_buckets(self) -> bool:
-        """True if it can be written to a bucket, where files lie in one folder and the commit is one request."""
-        return not self.is_grid
-
 
 def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str) -> None:
     """Raise ``UnsupportedError``, naming keys and dtypes, unless the format can hold every tensor.

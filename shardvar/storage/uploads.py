@@ -38,8 +38,9 @@ ONE_REQUEST_NBYTES = 64 << 20
 which no condition can guard: its version is compared just before, under a claim."""
 
 
-_NUMBERED = re.compile(r"(\.data)?-\d+-of-\d+(\D|\Z)")
-"""The text after the name of a checkpoint in those of its numbered files: ``.data-00000-of-00002``, for example."""
+_NUMBERED = re.compile(r"(\.data)?-\d+-of-\d+(\D|\Z)|\Z")
+"""The text after the name of a checkpoint in those of its numbered files, such as ``.data-00000-of-00002``, and in the
+index of a folder, of which it is the name."""
 
 
 @dataclass(slots=True)
@@ -91,7 +92,7 @@ class Upload:
         """Return the names of all files; ``StorageError`` as long as the outcome of the commit is not known."""
         if self.is_open:
             raise self._unknown(self.key)
-        return sorted({*self.there, *self.staged})
+        return sorted(name for name in {*self.there, *self.staged, *self.lent} if "/" not in name)
 
     def head(self, name: str) -> Head | None:
         """Return the facts of a file as this write leaves it, announced files uploaded; None if it does not exist."""
@@ -159,6 +160,7 @@ class Upload:
         self._drop(old)
         if is_uploaded:
             del self.there[old]
+            self.lent.discard(old)
             with suppress(StorageError):  # the commit is made: what stays is removed by the next one
                 self.client.delete(self._join(old))
 
@@ -174,8 +176,13 @@ class Upload:
             if not self.is_committed and name not in self.own:
                 # The old index of a set goes before the new files come: it must still be the one that was seen.
                 self._check_unchanged(name, self._claim())
+            try:
+                self.client.delete(self._join(name))
+            except StorageError:
+                # The answer may be lost. An index that is still there must not be taken for one that is gone.
+                if self._find(name) is not None:
+                    raise
             self.there.pop(name, None)
-            self.client.delete(self._join(name))
 
     def learn(self, before: Mapping[str, Head], after: Mapping[str, Head]) -> None:
         """Take over what a write within this one has changed; what others changed meanwhile stays unknown."""
@@ -232,7 +239,10 @@ class Upload:
     def _upload_announced(self) -> None:
         """Upload the announced files that are closed: all that are staged, since one file is written at a time."""
         for name in [name for name in self.staged if self._is_announced(name)]:
-            self._put(name, name)
+            try:
+                self._put(name, name)
+            finally:
+                self._drop(name)  # after an error too: what follows removes files, and must not upload this one again
 
     def _put(self, old: str, new: str) -> None:
         # Before the request: a file of which the answer is lost must be removed too.
@@ -272,7 +282,7 @@ class Upload:
         if not may_exist:
             self.own.add(new)
             self.there[new] = Head(nbytes, "", None)  # before the request: its answer may be lost
-        head = self._head_of_copy(new) if may_exist else None
+        head = self._find(new) if may_exist else None
         if head is None or head.nbytes != nbytes:
             try:
                 self.client.copy(self._join(old), self._join(new), is_new=may_exist and head is None)
@@ -284,7 +294,7 @@ class Upload:
                 raise StorageError(cause, "Save again; if it stays so, the service does not copy as it says.")
         self.there[new] = head
 
-    def _head_of_copy(self, name: str) -> Head | None:
+    def _find(self, name: str) -> Head | None:
         try:
             return self.client.head(self._join(name))
         except MissingFile:
@@ -309,6 +319,7 @@ class Upload:
             for name in sorted({*self.there, *now} - self.own):
                 if name.startswith(self.stem) and _NUMBERED.match(name, len(self.stem)):
                     self._check_unchanged(name, now)
+                    self._check_same_age(name, now)
             self.claimed = now
         return self.claimed
 
@@ -316,6 +327,12 @@ class Upload:
         """Raise ``LockHeld`` if a file is another than at the beginning."""
         before, after = self.there.get(name), now.get(name)
         if (before and before.version) != (after and after.version):
+            raise self._lost(self._join(name))
+
+    def _check_same_age(self, name: str, now: Mapping[str, Head]) -> None:
+        """Raise ``LockHeld`` if a file has been written again with the same bytes, by the bucket's own clock."""
+        before, after = self.there.get(name), now.get(name)
+        if before and after and None not in (before.changed, after.changed) and before.changed != after.changed:
             raise self._lost(self._join(name))
 
     def _is_announced(self, name: str) -> bool:

@@ -115,6 +115,8 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "safetensors in one file": ("out.safetensors", {}),
     "npz": ("out.npz", {}),
     "pt": ("out.pt", {}),
+    "zarr": ("folder", {}),
+    "orbax": ("folder", {}),
 }
 
 
@@ -143,6 +145,8 @@ def test_workers_write_every_format_and_leave_nothing_else(form: str, bucket: Me
             assert is_whole(form)
         puts = [entry for entry in bucket.log if entry.startswith("put_if") and ".claim" not in entry]
         made = [entry for entry in bucket.log if entry.startswith(("put", "copy"))]
+        if form == "orbax":  # its mark follows
+            assert made.pop().endswith("commit_success.txt")
         assert len(puts) == 1 and puts[0] == made[-1]
         if form not in ("shardvar", "tensorflow", "torch"):  # whose second names are others
             assert bucket.files == alone.files

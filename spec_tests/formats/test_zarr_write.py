@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,15 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import ArgumentError, CorruptCheckpoint, MissingFile, TargetExists, UnsupportedError
-from shardvar.formats.table import format_named
 from shardvar.formats.zarr.build import WRITTEN
 from shardvar.formats.zarr.index import first_checksum
 from shardvar.formats.zarr.pytree import build_tree, parse_tree
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.capabilities import are_grids
-from shardvar.planning.index import Metadata
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.planning.slices import SliceTable, TensorTable, pad
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers.format_protocol import GOLDEN, expectation
-from spec_tests.helpers.native_checkpoints import assignment_of, whole
 
 FOLDERS = ["zarr", "orbax"]
 
@@ -207,13 +203,6 @@ def test_metadata_is_kept_and_every_group_has_a_description(tmp_path: Path) -> N
         assert description["node_type"] == "group"
     with sv.open_checkpoint(tmp_path / "ck") as reader:
         assert reader.metadata.user == {"k": "v"}
-
-
-@pytest.mark.parametrize("form", FOLDERS)
-def test_a_place_that_is_not_on_a_local_disk_is_refused_before_anything_is_written(form: str) -> None:
-    bucket: Any = SimpleNamespace(path="s3://bucket/ck", local_path=None, names=list)
-    with pytest.raises(UnsupportedError, match="s3://bucket/ck"):
-        format_named(form).create(bucket, "", assignment_of([whole("t", np.arange(3))]), Metadata(), "g1")
 
 
 @pytest.mark.parametrize("form", FOLDERS)

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,6 +31,8 @@ class MemoryBucket:
     """True if it takes effect all the same: its answer is lost."""
     error: type[BaseException] = StorageError
     """What is raised then; after ``Dead`` every request raises it."""
+    times: dict[str, float] = field(default_factory=dict)
+    """When each file was written, by the clock of the bucket: the number of the request."""
     is_dead: bool = False
     """True once ``Dead`` was raised."""
 
@@ -49,32 +51,40 @@ class MemoryBucket:
         self.live()
         if key not in self.files:
             raise MissingFile(f"{key} is missing.", "Find it.")
-        return head_of(self.files[key])
+        return self.facts(key)
+
+    def facts(self, key: str) -> Head:
+        return replace(head_of(self.files[key]), changed=self.times.get(key))
+
+    def write(self, key: str, content: bytes) -> None:
+        self.files[key], self.times[key] = content, float(len(self.log))
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
-        if self.head(key) != head and head.version:
+        if self.head(key).version != head.version and head.version:
             raise CorruptCheckpoint(f"{key} was replaced.", "Open it again.")
         return memoryview(self.files[key])[start : start + nbytes]
 
     def listing(self, key: str) -> FolderListing:
         self.live()
         below = [path.removeprefix(f"{key}/") for path in self.files if path.startswith(f"{key}/")]
-        files = {name: head_of(self.files[f"{key}/{name}"]) for name in below if "/" not in name}
+        files = {name: self.facts(f"{key}/{name}") for name in below if "/" not in name}
         return FolderListing(files, sorted({name.partition("/")[0] for name in below if "/" in name}))
 
     def walk(self, key: str) -> dict[str, int]:
-        raise NotImplementedError
+        self.live()
+        first = len(key) + 1
+        return {path[first:]: len(content) for path, content in self.files.items() if path.startswith(f"{key}/")}
 
     def put(self, key: str, path: str) -> Head:
         content = Path(path).read_bytes()
-        self.change(f"put {key}", lambda: self.files.update({key: content}))
+        self.change(f"put {key}", lambda: self.write(key, content))
         return head_of(content)
 
     def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
         def copy() -> None:
             self.head(old)
             if not (is_new and new in self.files):
-                self.files[new] = self.files[old]
+                self.write(new, self.files[old])
 
         self.change(f"copy {new}", copy)
 
@@ -83,7 +93,7 @@ class MemoryBucket:
             there = self.files.get(key)
             if (there and head_of(there).version) != (old and old.version):
                 raise LockHeld(f"{key} was written by another.", "Look.")
-            self.files[key] = content
+            self.write(key, content)
 
         self.change(f"put_if {key}", put)
         return head_of(content)

@@ -66,7 +66,9 @@ CAPABILITIES = Capabilities(
     folder_index=TREE,
 )
 """Numbers, in chunks of one shape."""
-_SIDES = frozenset({TREE, STEP, STRINGS, "_sharding", "commit_success.txt"})
+_MARKER = "commit_success.txt"
+"""The file by which Orbax knows in a bucket of Google that a checkpoint is complete; it writes it last, too."""
+_SIDES = frozenset({TREE, STEP, STRINGS, "_sharding", _MARKER})
 """The files that Orbax has at the top of a checkpoint."""
 
 INLINE_NBYTES = 1024
@@ -114,7 +116,9 @@ class OrbaxFormat:
             documents[STRINGS] = build_document(texts)
         index = TREE, build_tree(keys, metadata.paths, metadata.user, [*texts])
         paths = chunk_paths(slices, keys, version=2)
-        return plan_folder(storage, assignment, index, documents, _SIDES, paths, generation, is_guarded=False)
+        return plan_folder(
+            storage, assignment, index, documents, _SIDES, paths, generation, is_guarded=False, marker=_MARKER
+        )
 
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the checkpoint of the folder, and not the folder."""

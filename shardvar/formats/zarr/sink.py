@@ -91,6 +91,8 @@ class FolderSink:
     """The token in the temporary names."""
     writer: ChunkWriter
     """The frame of each chunk."""
+    marker: str = ""
+    """The name of a file that says in a bucket that the checkpoint is complete; it follows the index."""
 
     @property
     def asides(self) -> list[str]:
@@ -106,7 +108,10 @@ class FolderSink:
         """Put the finished chunks in place, the index last."""
         storage, is_committing = self.storage, False
         try:
-            # Prepare: the name of the new index must be on the disk before an array is removed or made.
+            # Prepare: the name of the new index must be on the disk before an array is removed or made. A bucket has no
+            # lock, and other writers would give their files the same names.
+            storage.claim()
+            storage.announce([self._index_aside, *self.documents])
             write_file(storage, self._index_aside, self.content)
             storage.sync()
             _clear(storage, self.index, self.sides)
@@ -121,6 +126,7 @@ class FolderSink:
             # Commit.
             is_committing = True
             storage.rename(self._index_aside, self.index)
+            self._mark()
             self._tidy()
         except BaseException:
             with suppress(StorageError):  # what stays is removed by the next writer
@@ -138,6 +144,13 @@ class FolderSink:
         """Remove the files that have temporary names; a commit leaves none."""
         discard_files(self.storage, self.asides)
 
+    def _mark(self) -> None:
+        """Write the marker, by which the format's own reader knows in a bucket what a rename says on a disk."""
+        if self.marker and self.storage.local_path is None:
+            self.storage.announce([self.marker])
+            write_file(self.storage, self.marker, f"Checkpoint commit was successful to {self.storage.path}".encode())
+            self.storage.sync()
+
     def _tidy(self) -> None:
         remove_unnamed(self.storage, lambda names: asides_of(names, self.index))
 
@@ -148,6 +161,7 @@ class FolderSink:
 
 def remove_arrays(storage: Storage, index: str, sides: frozenset[str]) -> None:
     """Remove the checkpoint of a folder, and not the folder."""
+    storage.claim()
     names = storage.names()
     marker = f"{index}.removed.tmp"
     # Commit: without its index the folder has no checkpoint, and what stands aside says that arrays are to be removed.
@@ -161,13 +175,7 @@ def remove_arrays(storage: Storage, index: str, sides: frozenset[str]) -> None:
 
 
 def check_folder(storage: Storage, index: str) -> None:
-    """Raise ``TargetExists`` if a folder without an index has arrays: a new index would make them its own.
-
-    ``UnsupportedError`` for a folder that is not on a local disk.
-    """
-    if storage.local_path is None:
-        cause = f"{storage.path} is not on a local disk, and folders of arrays are written there."
-        raise UnsupportedError(cause, "Write it to a local disk, and copy the folder.")
+    """Raise ``TargetExists`` if a folder without an index has arrays: a new index would make them its own."""
     names = storage.names()
     if index in names or is_interrupted(names, index):
         return
@@ -217,6 +225,7 @@ def plan_folder(
     generation: str,
     *,
     is_guarded: bool,
+    marker: str = "",
 ) -> FolderSink:
     """Return the sink of slices whose places are decided, file by file."""
     slices = assignment.slices
@@ -227,7 +236,7 @@ def plan_folder(
     for number, path in zip(assignment.file.tolist(), paths, strict=True):
         of_file[number] = path
     writer = ChunkWriter(is_guarded, tuple(rows.tolist()))
-    return FolderSink(storage, *index, documents, sides, of_file, generation, writer)
+    return FolderSink(storage, *index, documents, sides, of_file, generation, writer, marker)
 
 
 def _clear(storage: Storage, index: str, sides: frozenset[str]) -> None:

@@ -1,6 +1,7 @@
 """Zarr and Orbax, written: grids of slices, checksums at the ends of chunks, keys as paths, and what is refused."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,21 @@ def test_metadata_is_kept_and_every_group_has_a_description(tmp_path: Path) -> N
         assert description["node_type"] == "group"
     with sv.open_checkpoint(tmp_path / "ck") as reader:
         assert reader.metadata.user == {"k": "v"}
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_workers_write_the_same_chunks(form: str, tmp_path: Path) -> None:
+    """Tensors of different numbers of rows, of which each worker has one: byte for byte as without workers."""
+    tensors = {"a": np.arange(3), "w": np.arange(130.0).reshape(13, 10), "z": np.float32(1)}
+    sv.save(tmp_path / "m", tensors)
+    options: dict[str, Any] = {"format": form, "partition": {"w": sv.PartitionSpec(splits=[[3, 3, 3, 3, 1], [10]])}}
+    sv.reshard(tmp_path / "m", tmp_path / "alone", **options)
+    with ThreadPoolExecutor(2) as executor:
+        sv.reshard(tmp_path / "m", tmp_path / "by workers", executor=executor, **options)
+    alone, workers = tmp_path / "alone", tmp_path / "by workers"
+    names = {str(path.relative_to(alone)) for path in alone.rglob("*") if path.is_file()}
+    assert len(names) > 8 and all((alone / name).read_bytes() == (workers / name).read_bytes() for name in names)
+    assert sv.diff(tmp_path / "m", workers).equal
 
 
 @pytest.mark.parametrize("form", FOLDERS)

@@ -39,8 +39,8 @@ class ChunkWriter:
 
     is_guarded: bool
     """True if a checksum follows the elements."""
-    steps: tuple[int, ...]
-    """[n] the rows of the chunks of each tensor."""
+    steps: Mapping[str, int]
+    """The rows of the chunks of each tensor, by its key: a worker numbers the tensors that it has otherwise."""
     run_nbytes: int = 0
     """0: runs of payloads have no checksums."""
 
@@ -61,7 +61,7 @@ class ChunkWriter:
                 return
             # 13 rows in chunks of 3 end with a chunk of 1 row, after which 2 rows of zeros are stored.
             rows = int(slices.shape[row, 0]) if slices.shape.shape[1] else 1
-            end = nbytes // rows * self.steps[int(slices.tensor[row])]
+            end = nbytes // rows * self.steps[slices.key(row)]
             while nbytes < end:
                 zeros = _PADDING[: end - nbytes]
                 yield nbytes, zeros
@@ -235,7 +235,7 @@ def plan_folder(
     of_file = [""] * assignment.num_files
     for number, path in zip(assignment.file.tolist(), paths, strict=True):
         of_file[number] = path
-    writer = ChunkWriter(is_guarded, tuple(rows.tolist()))
+    writer = ChunkWriter(is_guarded, dict(zip(slices.tensors.keys, rows.tolist(), strict=True)))
     return FolderSink(storage, *index, documents, sides, of_file, generation, writer, marker)
 
 

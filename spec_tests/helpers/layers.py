@@ -21,7 +21,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "training": _MEMORY,
     "planning": ("errors", "limits", "layout", "pictures"),
     "wire": ("errors", "limits"),
-    "storage": ("errors", "forks"),
+    "storage": ("errors", "forks", "_version"),
     "formats": ("errors", "forks", "limits", "pictures", "layout", "planning", "wire", "storage"),
     "engine": (
         "errors",

@@ -1,7 +1,6 @@
 """Values from typed text: sizes, counts, NAME=VALUE pairs, indexes. Other text is an ``ArgumentError``."""
 
 import re
-import tomllib
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,6 +77,8 @@ def parse_renames(texts: Sequence[str], file: str | None) -> dict[str, str]:
 
 
 def _read_renames(path: str) -> dict[str, str]:
+    import tomllib  # not above: few commands read such a file
+
     try:
         with open(path, "rb") as file:
             table = tomllib.load(file)

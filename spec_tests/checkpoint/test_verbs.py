@@ -17,9 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardvar.checkpoint import load, open_checkpoint, reshard, save
+from shardvar.checkpoint.load import load
 from shardvar.checkpoint.locate import find_target
-from shardvar.checkpoint.save import source_of
+from shardvar.checkpoint.reader import open_checkpoint
+from shardvar.checkpoint.reshard import reshard
+from shardvar.checkpoint.save import save, source_of
 from shardvar.checkpoint.writing import plan_checkpoint
 from shardvar.engine.files import run_task
 from shardvar.engine.write import file_tasks

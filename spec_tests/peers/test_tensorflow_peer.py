@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardvar.checkpoint import reshard
+from shardvar.checkpoint.reshard import reshard
 from shardvar.formats.tensorflow import FORMAT
 from shardvar.layout.dtypes import is_opaque, numpy_dtype
 from shardvar.layout.partition import div

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.checkpoint import open_checkpoint
-from shardvar.checkpoint.objects import Checkpoint
+from shardvar.checkpoint.objects.checkpoint import Checkpoint
 from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY
+from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import Region, format_slice_text

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.checkpoint.objects import Checkpoint
+from shardvar.checkpoint.objects.checkpoint import Checkpoint
 from shardvar.devices import track_transfers
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout.partition import PartitionSpec

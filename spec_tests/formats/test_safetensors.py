@@ -405,6 +405,10 @@ class DyingStorage:
     def path(self) -> str:
         return self.inner.path
 
+    @property
+    def local_path(self) -> str | None:
+        return self.inner.local_path
+
     def open(self, name: str) -> ReadableFile:
         self.before_open(name)
         return self.inner.open(name)

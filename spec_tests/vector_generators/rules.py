@@ -80,7 +80,7 @@ RULES: dict[str, dict[str, str]] = {
     ),
     "V-FSDP-1": _rule(_LAYOUTS, "FSDP cuts what tensor parallelism left."),
     "V-REFUSE-1": _rule(_LAYOUTS, "A layout that cannot exist is refused."),
-    "V-PLAN-1": _rule("docs/redistribution.md", "what the target of a device has and its source lacks"),
+    "V-PLAN-1": _rule("docs/redistribution.md", "elements that a device needs and does not hold"),
     "V-TEXT-1": _rule(
         "TensorFlow, TensorSlice",
         "The full shape's extents, each followed by a blank, then an item an axis, separated by colons: "

@@ -162,6 +162,9 @@ class FaultyStorage:
     def lend(self, names: Iterable[str]) -> None:
         self.inner.lend(names)
 
+    def claim(self) -> None:
+        self.inner.claim()
+
     def borrowed(self, name: str) -> AbstractContextManager["FaultyStorage"]:
         return nullcontext(self)
 

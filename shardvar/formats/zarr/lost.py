@@ -90,10 +90,13 @@ def compare_repeated(found: Sequence[Description], repeated: Mapping[str, Any]) 
 
 
 def _folders_of_chunks(listing: PathListing, arrays: Collection[str]) -> set[str]:
-    """Return the folders that have chunks and are in none of the arrays."""
+    """Return the folders that have chunks and are in none of the arrays.
+
+    A lone number may be any program's file, such as ``logs/17``: it is taken for a chunk only beside the first, ``0``.
+    """
     is_outside = np.ones(len(listing.names), np.bool)
     for path in arrays:
         rows = listing.rows_below(path)
         is_outside[rows.start : rows.stop] = False
     chunks = (CHUNK.fullmatch(listing.names[row]) for row in np.flatnonzero(is_outside).tolist())
-    return {chunk[1] for chunk in chunks if chunk is not None}
+    return {chunk[1] for chunk in chunks if chunk is not None and (chunk[2] == "0" or not chunk[2].isdigit())}

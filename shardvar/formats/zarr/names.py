@@ -16,8 +16,8 @@ GROUPS = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
 TREE, DATABASE, STEP = "_METADATA", "manifest.ocdbt", "_CHECKPOINT_METADATA"
 STRINGS = "_strings.json"
 """The leaves that are strings, by key."""
-CHUNK = re.compile(r"(.+?)/(?:c(?:[./]\d+)*|\d+(?:[./]\d+)*)")
-"""The path of a chunk, with the folder of its array."""
+CHUNK = re.compile(r"(.+?)/(c(?:[./]\d+)*|\d+(?:[./]\d+)*)")
+"""The path of a chunk: the folder of its array, and its name."""
 UNFINISHED = ".orbax-checkpoint-tmp"
 """Part of the name of a folder that Orbax has not committed."""
 

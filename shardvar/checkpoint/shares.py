@@ -392,10 +392,15 @@ def _commit(saved: _Run, replicas: str, timeout: float) -> None:
 def _is_committed(saved: _Run) -> bool:
     """Return True if the run is committed; raise if it cannot be any more, or processes disagree about it."""
     version = _version(saved)
+    if _is_other(saved, version):
+        # In a bucket a commit of this run may have been seen half: only what is seen twice is another's.
+        time.sleep(_POLL_SECONDS[0])
+        saved.known.clear()
+        version = _version(saved.anew())
+        if _is_other(saved, version):
+            raise StorageError(f"{saved.path} was replaced while the run {saved.name!r} saved it.", _ANEW)
     if saved.generation in version.split():
         return True
-    if version != saved.version and (version or saved.target.format.capabilities.atomic_overwrite):  # else retired
-        raise StorageError(f"{saved.path} was replaced while the run {saved.name!r} saved it.", _ANEW)
     ending = saved.share(0).format.name
     for name in saved.target.storage.names():
         found = parse_share_name(stem_of_name(name, ending), saved.prefix)
@@ -409,6 +414,13 @@ def _is_committed(saved: _Run) -> bool:
             cause = f"Process {process} of the run {saved.name!r} began when another checkpoint was at {saved.path}."
             raise StorageError(cause, _ANEW)
     return False
+
+
+def _is_other(saved: _Run, version: str) -> bool:
+    """Return True if a version is neither this run's nor the one that it found."""
+    if version == saved.version or saved.generation in version.split():
+        return False
+    return bool(version) or saved.target.format.capabilities.atomic_overwrite  # else the one before is retired
 
 
 def _late(saved: _Run, missing: list[int], timeout: float, held: LockHeld | None) -> Exception:

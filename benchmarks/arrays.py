@@ -1,7 +1,7 @@
 """Saving and loading arrays: what is compared with raw input and output and with the peers."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import RawIOBase
 from pathlib import Path
 from typing import Any
@@ -81,14 +81,16 @@ def peer_load(place: Place, arrays: Arrays, peer: Peer) -> Run:
 
 
 def beside_peers(
-    setting: Setting, subject: str, place: Place, arrays: Arrays, targets: dict[str, float | None], otherwise: float
+    setting: Setting, subject: str, place: Place, arrays: Arrays, targets: Mapping[str, float | None]
 ) -> Iterator[Figure]:
-    """Save and load beside every peer; ``targets`` are those of single peers. One that fails is left out, and said."""
+    """Save and load beside the peers that have a target, or None for one. One that fails is left out, and said."""
     for name, peer in setting.peers():
+        if name not in targets:
+            continue
         if peer is None:
             yield skipped(subject, name, f"{name} is not installed")
             continue
-        target = targets.get(name, otherwise)
+        target = targets[name]
         try:
             yield from _beside(setting, subject, place, arrays, (name, peer), target)
         except Exception as error:  # noqa: BLE001 - whatever a library raises, the others are measured

@@ -7,6 +7,7 @@ import numpy as np
 from benchmarks.arrays import beside_peers, check_same, our_load, our_save, raw_read, raw_write
 from benchmarks.child import Growth, call
 from benchmarks.figures import Figure
+from benchmarks.peers import PEERS
 from benchmarks.setting import Setting
 from benchmarks.sizes import MIB
 
@@ -28,7 +29,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
         load = our_load(place, arrays), raw_read(place, arrays)
         yield setting.ratio(f"load {subject}", "readinto", place, *load, LOAD_TARGET)
     for place in setting.places:
-        yield from beside_peers(setting, subject, place, arrays, {}, AHEAD)
+        yield from beside_peers(setting, subject, place, arrays, dict.fromkeys(PEERS, AHEAD))
     del arrays
     path = str(setting.disk.room("memory") / "model")
     for verb, function in (("save", save_growth), ("load", load_growth)):

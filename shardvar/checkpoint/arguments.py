@@ -6,14 +6,16 @@ Types are checked here alone. What a value means is checked where it is used.
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from shardvar.layout.dtypes import code, dtype_name, numpy_dtype
-from shardvar.planning.policies import Policy
+
+if TYPE_CHECKING:
+    from shardvar.planning.policies import Policy
 
 
 def as_array(key: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
@@ -165,7 +167,7 @@ class CheckpointOptions:
     524288000
     """
 
-    experimental_sharding_callback: Policy | None = None
+    experimental_sharding_callback: "Policy | None" = None
     """The policy that says which slices share a file, as ``policy=`` takes it; None for a file a task."""
     experimental_io_device: None = None
     """Refused."""
@@ -184,12 +186,12 @@ class CheckpointOptions:
                 raise ArgumentError(f"{field.name}={value!r} means nothing here.", _REFUSED[field.name])
 
     @property
-    def policy(self) -> Policy | None:
+    def policy(self) -> "Policy | None":
         """The policy, under the name that it has elsewhere."""
         return self.experimental_sharding_callback
 
 
-def policy_of(policy: Policy | None, options: CheckpointOptions | None) -> Policy | None:
+def policy_of(policy: "Policy | None", options: CheckpointOptions | None) -> "Policy | None":
     """Return the policy of a call that takes it in either of two ways; ``ArgumentError`` where it is given in both."""
     check_policy(policy)
     if options is None:

@@ -12,7 +12,8 @@ from typing import Any, Self
 
 from shardvar.checkpoint.numbers import Number, is_number, json_number
 from shardvar.checkpoint.reports import MOST_ROWS, SCHEMA
-from shardvar.pictures.words import count, human_shape, one_line, short_name
+from shardvar.pictures.problems import lines_of_problems
+from shardvar.pictures.words import count, human_shape, short_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ class DiffReport:
 
 
 def lines_of_diff(report: DiffReport) -> Iterator[str]:
-    """Yield a line for each tensor that is not the same in both checkpoints, and a last line that sums up.
+    """Yield a line for each tensor that differs, for each cause why some are unreadable, and a last one that sums up.
 
     >>> list(lines_of_diff(DiffReport("a", "b", ("x",), (), (), (), 3)))
     ['only in A: x', '3 equal, 0 changed, 1 only in A, 0 only in B']
@@ -214,9 +215,9 @@ def lines_of_diff(report: DiffReport) -> Iterator[str]:
         yield f"only in B: {short_name(key)}"
     for each in report.differences:
         yield f"differs: {short_name(each.key)}: {'; '.join(_reasons(each))}"
-    for broken in report.unreadable:
-        place = f"unreadable in {broken.side.upper()}: {short_name(broken.key)}"
-        yield f"{place}: {broken.kind}: {one_line(broken.message)}"
+    for side in ("a", "b"):
+        broken = [(each.key, each.kind, each.message) for each in report.unreadable if each.side == side]
+        yield from lines_of_problems(f"unreadable in {side.upper()}: ", broken)
     if report.equal:
         within = "" if report.tolerance is None else f", within {report.tolerance}"
         yield f"equal: {count(report.num_equal, 'tensor')} in both{within}"

@@ -16,11 +16,13 @@ description)."
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardvar.pictures.words import count, human_size
 from shardvar.planning.index import EntryTable
-from shardvar.planning.policies.policy import Exceeding
+
+if TYPE_CHECKING:
+    from shardvar.planning.policies.policy import Exceeding
 
 SCHEMA = 1
 """The version of the keys that ``to_json`` gives; it changes when one changes its meaning or goes."""
@@ -70,7 +72,7 @@ class WriteReport:
     """Seconds that the policy took to decide; kept in no index, so that equal input gives equal bytes."""
     num_empty_files: int = 0
     """Files that a callback named and put nothing in; they are not written."""
-    exceeding: tuple[Exceeding, ...] = ()
+    exceeding: "tuple[Exceeding, ...]" = ()
     """The files that are larger than the policy's limit, each with the reason."""
     reused_files: int = 0
     """Data files that an earlier, interrupted run had finished."""

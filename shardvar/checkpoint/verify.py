@@ -30,7 +30,7 @@ from shardvar.checkpoint.locate import Location, Path, find_checkpoint
 from shardvar.checkpoint.manifest import Manifest, confirm, manifest_beside, manifest_path, read_manifest
 from shardvar.checkpoint.renaming import select_keys
 from shardvar.checkpoint.reports import DAMAGED, NO_CHECKSUMS, NOT_VERIFIABLE, OK, Damage, Unverified, VerifyReport
-from shardvar.engine.evidence import Evidence
+from shardvar.engine.evidence import LISTS_MORE, Evidence
 from shardvar.engine.moves import MoveTable
 from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import Progress, block_ranges, new_buffer
@@ -329,7 +329,8 @@ def _readable(faults: Collection[str], entries: EntryTable) -> EntryTable:
 
 
 def _damage(key: str | None, file: str | None, error: ReadError) -> Damage:
-    return Damage(type(error).__name__, key, file, str(error))
+    # The report is what that command lists.
+    return Damage(type(error).__name__, key, file, str(error).removesuffix(f" {LISTS_MORE}"))
 
 
 def _file(source: Source, entries: EntryTable, row: int) -> str | None:

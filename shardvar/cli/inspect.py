@@ -15,7 +15,8 @@ from shardvar.checkpoint.reports import SCHEMA
 from shardvar.checkpoint.stats import Statistics, measure
 from shardvar.cli.listing import print_choices
 from shardvar.cli.output import print_json, progress
-from shardvar.cli.overview import ODD, print_overview
+from shardvar.cli.overview import print_overview
+from shardvar.cli.statistics import ODD
 from shardvar.cli.tensors import Tensor, layout_of, list_slices, list_tensors, slice_json
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError

@@ -9,6 +9,7 @@ import errno
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -58,6 +59,26 @@ def line_width() -> int:
     return min(get_terminal_size().columns, _LINE) if sys.stdout.isatty() else _LINE
 
 
+def say(text: str) -> None:
+    """Print a line of a report, with files as seen from the working directory; a terminal's is folded between words."""
+    inside = os.path.join(os.getcwd(), "")
+    if inside != os.sep:
+        # Only where a path begins, since /data/m is inside / and not inside /m.
+        text = re.sub(rf"(?<![^\s'\"(]){re.escape(inside)}(?=[^\s/])", "", text)
+    if not sys.stdout.isatty():
+        print(text)
+        return
+    for line in _folded(text):
+        print(line)
+
+
+def _folded(text: str) -> list[str]:
+    """Return a line for a terminal as lines that fit it, unless a word does not; they are indented by two more."""
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    width = max(get_terminal_size().columns, _NARROWEST)
+    return wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def warn(text: str) -> None:
     """Print a line that asks for attention, in yellow at a terminal; it begins with an exclamation mark."""
     if not sys.stdout.isatty():
@@ -66,7 +87,9 @@ def warn(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    Console(highlight=False, markup=False, emoji=False).print(Text(text, style="yellow"), soft_wrap=True)
+    console = Console(highlight=False, markup=False, emoji=False)
+    for line in _folded(text):
+        console.print(Text(line, style="yellow"), soft_wrap=True)
 
 
 def note(text: str) -> None:

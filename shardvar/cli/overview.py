@@ -9,18 +9,28 @@ import re
 import sys
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from shutil import get_terminal_size
 
-from shardvar.checkpoint.numbers import Number
 from shardvar.checkpoint.parameters import count_parameters, is_optimizer_state
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.stats import Statistics
-from shardvar.cli.output import count, human_count, human_shape, human_size, print_table, printable, short_path, warn
-from shardvar.cli.problems import print_problems
+from shardvar.cli.output import (
+    count,
+    human_count,
+    human_shape,
+    human_size,
+    print_table,
+    printable,
+    say,
+    short_path,
+    warn,
+)
+from shardvar.cli.statistics import findings, print_statistics
 from shardvar.cli.tensors import Tensor, layout_of, list_slices
 from shardvar.cli.tree import Line, tree_lines
 from shardvar.errors import ReadError
+from shardvar.pictures.problems import lines_of_problems
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -31,8 +41,6 @@ _FEWEST_LINES, _MOST_LINES = 24, 60
 """The height of a folded tree is that of the terminal, between these."""
 _LINES_AROUND = 8
 """Lines of the terminal for what is printed above and below the tree."""
-_MOST_NAMED = 3
-"""Tensors that a line of findings names; it counts the others."""
 
 _HEADERS = ("tensor", "dtype", "shape", "params", "size", "slices", "files", "")
 _RIGHT = (3, 4, 5)
@@ -42,44 +50,32 @@ _LEAST_NEEDED = (6, 3, 5, 1, 2)
 _Row = tuple[str, ...]
 
 
-def _is_constant(found: Statistics) -> bool:
-    """Return True if there are several elements and all have one value, which is not zero."""
-    several = found.count > 1 and not found.nan and not found.inf
-    return several and found.minimum == found.maximum and found.zero != found.count
-
-
-ODD: Mapping[str, tuple[str, Callable[[Statistics], bool]]] = {
-    "nan": ("with NaN", lambda found: found.nan > 0),
-    "inf": ("with infinity", lambda found: found.inf > 0),
-    "zero": ("of zeros alone", lambda found: 0 < found.count == found.zero),
-    "constant": ("of one value", _is_constant),
-}
-"""Kinds of values that are worth a line: the name for ``--fail-on``, the words for people, and the test."""
-
-
 def print_overview(
     reader: Reader, tensors: Sequence[Tensor], measured: Mapping[str, Statistics | ReadError], arguments: Namespace
 ) -> None:
     """Print totals, the tree or table of tensors, statistics if they were measured, and what cannot be read."""
     for line in _heading(reader, tensors, arguments.verbose):
-        print(line)
+        say(line)
     if arguments.brief:
         # They are the reason for the exit code of ``--fail-on``.
-        for line in _findings(measured):
+        for line in findings(measured):
             warn(line)
     else:
         if arguments.slices:
             _print_layouts(reader, tensors)
-        if tensors:
+        # At a terminal the table of values stands for that of shapes, unless all or some tensors are asked for.
+        folded = bool(measured) and sys.stdout.isatty() and _in_brief(arguments)
+        if tensors and not folded:
             print()
             _print_tensors(reader, tensors, arguments)
         if measured:
             print()
-            _print_statistics(measured)
+            print_statistics(tensors, measured, folded)
     faults = [(each.key, type(each.fault).__name__, str(each.fault)) for each in tensors if each.fault is not None]
     if faults:
         print(f"\n{count(len(faults), 'tensor')} cannot be read:")
-        print_problems("  ", faults, everything=arguments.all)
+        for line in lines_of_problems("  ", faults, everything=arguments.all):
+            say(line)
 
 
 def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterator[str]:
@@ -167,9 +163,13 @@ def _piped_rows(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace)
     return rows
 
 
+def _in_brief(arguments: Namespace) -> bool:
+    return not (arguments.slices or arguments.filter or arguments.all or arguments.sort == "size")
+
+
 def _print_tree(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace) -> None:
     # Like tensors share a line only in an overview; these options ask about each tensor.
-    in_brief = not (arguments.slices or arguments.filter or arguments.stats or arguments.all)
+    in_brief = _in_brief(arguments) and not arguments.stats
     shown, slots, left_out = _fold(tensors) if in_brief else (tensors, [], [])
     keys = [each.key.removesuffix(_SUFFIX) if in_brief else each.key for each in shown]
     kinds = [(each.kind, each.shape, each.num_slices, each.mark) for each in shown] if in_brief else None
@@ -249,40 +249,3 @@ def _tensor_rows(reader: Reader, label: str, tensor: Tensor, arguments: Namespac
         region = ", ".join(f"{start}:{start + extent}" for start, extent in zip(each.offset, each.shape, strict=True))
         place = f"{printable(each.file)} at {each.start}"
         yield "", "", f"[{region}]", "", human_size(each.nbytes), "", place, ""
-
-
-def _print_statistics(measured: Mapping[str, Statistics | ReadError]) -> None:
-    findings = list(_findings(measured))
-    for line in findings:
-        warn(line)
-    if findings:
-        print()
-    digits = 3 if sys.stdout.isatty() else 6
-    headers = ("tensor", "min", "max", "mean", "std", "NaN", "inf", "zero")
-    rows = [_statistics_row(key, each, digits) for key, each in measured.items()]
-    print_table(headers, rows, range(1, 8), [7, 4])
-
-
-def _findings(measured: Mapping[str, Statistics | ReadError]) -> Iterator[str]:
-    """Yield a line for each remarkable thing: NaN, infinity, tensors of zeros alone, tensors of one value."""
-    found = {key: each for key, each in measured.items() if isinstance(each, Statistics)}
-    counts = {
-        "nan": {key: f" ({each.nan:,})" for key, each in found.items()},
-        "inf": {key: f" ({each.inf:,})" for key, each in found.items()},
-    }
-    for name, (word, is_so) in ODD.items():
-        keys = [printable(key) + counts.get(name, {}).get(key, "") for key, each in found.items() if is_so(each)]
-        if keys:
-            more = f" and {len(keys) - _MOST_NAMED:,} more" if len(keys) > _MOST_NAMED else ""
-            yield f"! {count(len(keys), 'tensor')} {word}: {', '.join(keys[:_MOST_NAMED])}{more}"
-
-
-def _statistics_row(key: str, found: Statistics | ReadError, digits: int) -> _Row:
-    if isinstance(found, ReadError):
-        return printable(key), type(found).__name__, *[""] * 6
-    numbers = [_number(each, digits) for each in (found.minimum, found.maximum, found.mean, found.std)]
-    return printable(key), *numbers, str(found.nan), str(found.inf), str(found.zero)
-
-
-def _number(value: Number | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)

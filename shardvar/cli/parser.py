@@ -207,6 +207,7 @@ def _add_verify(commands: "Commands[Parser]") -> None:
     parser.add_argument("--filter", metavar="GLOB", action="append", help="only keys that match GLOB; may be repeated")
     parser.add_argument("--exclude", metavar="GLOB", action="append", help="not the keys that match GLOB; repeatable")
     parser.add_argument("--quiet", action="store_true", help="print nothing of checkpoints that are right")
+    parser.add_argument("--all", action="store_true", help="name every tensor that is damaged, and every problem")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a tensor has no checksum in its format")
     parser.add_argument("--against", metavar="FILE", help="compare with this manifest, not with the one beside PATH")
     _add_workers(parser)

@@ -38,6 +38,8 @@ class Line:
     """The position of the key that ends here; None for a branch."""
     leaves: tuple[int, ...]
     """The positions of all keys at or below it, including those of siblings that share the line."""
+    alike: tuple[int, ...]
+    """The positions of ``leaves``, and of those at the same place below all siblings of a shared line above."""
     num_alike: int = 1
     """The siblings that share the line."""
     gaps: tuple[int, ...] = ()
@@ -85,7 +87,7 @@ def tree_lines(keys: Sequence[str], kinds: Sequence[Hashable] | None = None) -> 
         node.leaf = position
     if kinds is not None:
         _number_forms(root, kinds, {})
-    return _lines(root, "", kinds is not None)
+    return _lines([root], "", kinds is not None)
 
 
 def _labels(key: str) -> list[str]:
@@ -105,18 +107,22 @@ def _number_forms(node: _Node, kinds: Sequence[Hashable], numbers: dict[Hashable
     node.form = numbers.setdefault((node.leaf is not None and (kinds[node.leaf],), below), len(numbers))
 
 
-def _lines(node: _Node, guide: str, in_brief: bool) -> Iterator[Line]:
-    groups = _groups(node, in_brief)
+def _lines(above: Sequence[_Node], guide: str, in_brief: bool) -> Iterator[Line]:
+    """Yield the lines below the first of some nodes, which have the same children."""
+    groups = _groups(above[0], in_brief)
     for number, group in enumerate(groups, 1):
         is_last = number == len(groups)
-        label, gaps, nodes = group.label, group.gaps, [node.children[name] for name in group.names]
+        label, gaps, nodes = group.label, group.gaps, [above[0].children[name] for name in group.names]
+        every = [node.children[name] for node in above for name in group.names]
         # A chain of single lines is one line: ``a/`` above ``b/`` alone becomes ``a/b/``, and ``layers.{0..3}.`` too.
         while nodes[0].leaf is None and len(inner := _groups(nodes[0], in_brief)) == 1:
             label, gaps = label + inner[0].label, gaps + inner[0].gaps
             nodes = [each.children[name] for each in nodes for name in inner[0].names]
+            every = [each.children[name] for each in every for name in inner[0].names]
         leaves = tuple(leaf for each in nodes for leaf in _leaves(each))
-        yield Line(label, guide + ("└─ " if is_last else "├─ "), nodes[0].leaf, leaves, len(nodes), gaps)
-        yield from _lines(nodes[0], guide + ("   " if is_last else "│  "), in_brief)
+        alike = leaves if len(every) == len(nodes) else tuple(leaf for each in every for leaf in _leaves(each))
+        yield Line(label, guide + ("└─ " if is_last else "├─ "), nodes[0].leaf, leaves, alike, len(nodes), gaps)
+        yield from _lines(every, guide + ("   " if is_last else "│  "), in_brief)
 
 
 def _groups(node: _Node, in_brief: bool) -> list[_Group]:

@@ -12,10 +12,10 @@ from typing import Any
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import SCHEMA, VerifyReport
 from shardvar.checkpoint.verify import verify
-from shardvar.cli.output import count, human_size, note, one_line, print_json, progress, short_path
-from shardvar.cli.problems import print_problems
+from shardvar.cli.output import count, human_size, note, one_line, print_json, progress, say, short_path
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError, CheckpointError
+from shardvar.pictures.problems import lines_of_problems
 from shardvar.pictures.words import named
 
 _OK, _NO, _NOT_VERIFIED = 0, 1, 3
@@ -50,7 +50,7 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
         codes.append(code_of_report(report, strict))
         told.append(report.to_json())
         if not arguments.json and (codes[-1] or not arguments.quiet):
-            print_report(report, strict)
+            print_report(report, strict, arguments.all)
     if arguments.json:
         print_json(told[0] if len(paths) == 1 else told)
     return max(codes)
@@ -80,17 +80,20 @@ def payload_nbytes(path: str) -> int:
         return 0
 
 
-def print_report(report: VerifyReport, strict: bool = False) -> None:
-    """Print the report for people, damage first."""
-    print_problems("damaged: ", [(each.key, each.kind, each.message) for each in report.damages])
+def print_report(report: VerifyReport, strict: bool = False, everything: bool = False) -> None:
+    """Print the report for people, damage first; with ``everything``, the keys of all problems."""
+    damages = [(each.key, each.kind, each.message) for each in report.damages]
+    unread = [each for each in report.unguarded if each.kind is not None]
     problems = [(each.key, each.kind, each.message) for each in report.unverified if each.kind is not None]
-    print_problems("not verified: ", problems)
+    for line in lines_of_problems("damaged: ", damages, everything):
+        say(line)
+    for line in lines_of_problems("not verified: ", problems, everything):
+        say(line)
     for each in report.notes:
-        print(f"note: {one_line(each)}")
+        say(f"note: {one_line(each)}")
     what = f"{count(report.num_tensors, 'tensor')} in {count(report.num_slices, 'slice')}"
     read = f"{what}, {count(report.num_files, 'file')}, {human_size(report.read_nbytes)} read"
     # Those that are guarded are in the verdict.
-    unread = [each for each in report.unguarded if each.kind is not None]
     read += f", {count(len(unread), 'tensor')} not read" if unread else ""
     bare = len(report.unguarded)
     if bare and bare == report.num_tensors:
@@ -99,7 +102,7 @@ def print_report(report: VerifyReport, strict: bool = False) -> None:
         keys = named([each.key for each in report.unguarded])
         which = f"{count(bare, 'tensor')} ({human_size(report.unguarded_nbytes)})"
         read += f"; {which} without a checksum, {keys}: structure only"
-    print(f"{_verdict(report, strict)} {short_path(report.path)} ({report.format}): {read}")
+    say(f"{_verdict(report, strict)} {short_path(report.path)} ({report.format}): {read}")
 
 
 def _verdict(report: VerifyReport, strict: bool) -> str:

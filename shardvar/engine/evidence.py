@@ -35,6 +35,9 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 
+LISTS_MORE = "`shardvar verify` lists what else is."
+"""The end of the remedy for damage that a read found, which says more only to those that did not verify."""
+
 _MOST_NOTED = 64
 """Reads after which their checksums are compared, so that damage is found soon."""
 
@@ -314,7 +317,7 @@ class Evidence:
         error = CorruptCheckpoint(
             f"{entry.file}: the bytes {entry.start + start} to {entry.start + start + nbytes}, which hold "
             f"{entry.slice.region} of {entry.slice.key!r}, do not have the checksum that the index gives.",
-            "The file is damaged; take it from a copy. `shardvar verify` lists what else is.",
+            f"The file is damaged; take it from a copy. {LISTS_MORE}",
         )
         self._fail(row, error)
 

@@ -12,12 +12,15 @@ To add a built-in format, add a row to ``_BUILT_IN``.
 import re
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Format
 from shardvar.pictures.words import similar
+from shardvar.storage.installed import entry_points_of
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 class _BuiltIn(NamedTuple):
@@ -253,7 +256,7 @@ def _suffixes(format_name: str) -> tuple[str, ...]:
     return _BUILT_IN[format_name].suffixes if format_name in _BUILT_IN else ()
 
 
-def _added() -> list[EntryPoint]:
+def _added() -> list["EntryPoint"]:
     """The entry points of other packages' formats."""
     # A package must not replace a built-in format, so those names are left out.
-    return [point for point in entry_points(group="shardvar.formats") if point.name not in _BUILT_IN]
+    return [point for point in entry_points_of("shardvar.formats") if point.name not in _BUILT_IN]

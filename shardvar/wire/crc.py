@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-import crc32c
 import numpy as np
 from numpy.typing import NDArray
 
@@ -83,7 +82,14 @@ class Checksum:
         return combined
 
 
-CRC32C = Checksum("CRC32C", 0x82F63B78, crc32c.crc32c)
+def _crc32c(data: Readable, crc: int = 0) -> int:
+    """Return a CRC32C by the package of that name, which loads ``importlib.metadata``: a fifth of a start-up."""
+    from crc32c import crc32c
+
+    return crc32c(data, crc)
+
+
+CRC32C = Checksum("CRC32C", 0x82F63B78, _crc32c)
 """Castagnoli's CRC, of tensor bundles and of the native format."""
 
 CRC32 = Checksum("CRC32", 0xEDB88320, zlib.crc32)

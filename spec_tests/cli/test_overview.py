@@ -222,7 +222,7 @@ def test_a_lost_file_is_one_line_and_all_keys_are_named_on_request(tmp_path: Pat
     for file in tmp_path.glob("*.svdata*"):
         file.unlink()
     out = run("inspect", path).out.partition("cannot be read:")[2]
-    assert len(out.strip().splitlines()) == 1 and "and 23 more" in out
+    assert len(out.strip().splitlines()) == 1 and "  26 tensors: MissingFile: " in out
     assert "layers.11.w" in run("inspect", path, "--all").out.partition("cannot be read:")[2]
 
 
@@ -271,3 +271,47 @@ def test_progress_is_one_line_whatever_the_width(columns: int, monkeypatch: pyte
     frames = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\r", screen.getvalue()).split("\r")
     assert any("resharding" in frame for frame in frames)
     assert all("\n" not in frame.rstrip("\n") and len(frame.rstrip()) <= columns for frame in frames)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_a_lost_file_fits_the_terminal_and_is_named_from_here(
+    columns: int, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the name of a file may be longer than a line; the number of tensors and the remedy are there."""
+    monkeypatch.chdir(tmp_path)
+    path = saved_layers(tmp_path / "model")
+    (lost,) = tmp_path.glob("*.svdata*")
+    lost.unlink()
+    for command in (("verify", path), ("inspect", path), ("diff", path, path)):
+        with terminal(columns):
+            lines = run(*command).out.splitlines()
+        assert all(len(line) <= columns or line.strip() == lost.name for line in lines)
+        told = " ".join(" ".join(lines).split())
+        assert f"26 tensors: MissingFile: {lost.name} is missing. Find the file, or use another checkpoint." in told
+        assert str(tmp_path) not in told
+    assert "layers.11.w" not in run("verify", path).out
+    assert "layers.11.w" in run("verify", path, "--all").out
+
+
+def test_statistics_of_equal_layers_share_a_line(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds what NumPy says of all their elements together; columns fit, and a pipe has a line a tensor."""
+    rng = np.random.default_rng(0)
+    layers = {f"layers.{n}.{name}": rng.normal(size=(8, 3)).astype("f4") for n in range(4) for name in ("q", "up.w")}
+    layers["layers.2.q"][0, 0] = np.nan
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "model"
+    sv.save(path, layers)
+    with terminal(120):
+        out = run("inspect", path, "--stats").out
+    values = np.concatenate([layers[f"layers.{n}.q"].ravel() for n in range(4)])
+    (row,) = [line.split() for line in out.splitlines() if re.search("[├└]─ q ", line)]
+    told = [float(text) for text in row[-5:]]
+    finite = values[~np.isnan(values)].astype(float)
+    assert np.allclose(told, [finite.min(), finite.max(), finite.mean(), finite.std(), 1], rtol=1e-2)
+    assert "layers.{0..3}. (x4)" in out and "! 1 tensor with NaN: layers.2.q (1)" in out
+    for columns in (40, 80):
+        with terminal(columns):
+            assert all(len(line) <= columns for line in run("inspect", path, "--stats").out.splitlines())
+    with terminal(120):
+        whole = run("inspect", path, "--stats", "--all").out
+    assert all(key in whole and key in run("inspect", path, "--stats").out for key in layers)

@@ -1,0 +1,98 @@
+"""Statistics of values for people: a line for each remarkable thing, and a table that folds equal layers.
+
+A line has the values of all its tensors together: of all elements at one place in equal layers.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+
+from shardvar.checkpoint.numbers import Number
+from shardvar.checkpoint.stats import Statistics
+from shardvar.cli.output import count, print_table, printable, say, warn
+from shardvar.cli.tensors import Tensor
+from shardvar.cli.tree import Line, tree_lines
+from shardvar.errors import ReadError
+
+_MOST_NAMED = 3
+"""Tensors that a line of findings names; it counts the others."""
+_HEADERS = ("tensor", "min", "max", "mean", "std", "NaN", "inf", "zero")
+
+_Row = tuple[str, ...]
+_Measured = Mapping[str, Statistics | ReadError]
+
+
+def _is_constant(found: Statistics) -> bool:
+    """Return True if there are several elements and all have one value, which is not zero."""
+    several = found.count > 1 and not found.nan and not found.inf
+    return several and found.minimum == found.maximum and found.zero != found.count
+
+
+ODD: Mapping[str, tuple[str, Callable[[Statistics], bool]]] = {
+    "nan": ("with NaN", lambda found: found.nan > 0),
+    "inf": ("with infinity", lambda found: found.inf > 0),
+    "zero": ("of zeros alone", lambda found: 0 < found.count == found.zero),
+    "constant": ("of one value", _is_constant),
+}
+"""Kinds of values that are worth a line: the name for ``--fail-on``, the words for people, and the test."""
+
+
+def print_statistics(tensors: Sequence[Tensor], measured: _Measured, folded: bool) -> None:
+    """Print what is remarkable, then a table of the values of tensors; with ``folded``, equal layers share a line."""
+    found = list(findings(measured))
+    for text in found:
+        warn(text)
+    if found:
+        print()
+    if not folded:
+        digits = 3 if sys.stdout.isatty() else 6
+        rows = [_statistics_row(printable(key), each, digits) for key, each in measured.items()]
+        print_table(_HEADERS, rows, range(1, 8), [7, 4])
+        return
+    rows, several = [], False
+    for line in tree_lines([each.key for each in tensors], [(each.kind, each.shape) for each in tensors]):
+        several |= len(line.alike) > 1 and line.leaf is not None
+        rows.append(_folded_row(line, [measured[tensors[leaf].key] for leaf in line.alike]))
+    # A column of counts that are all 0 says nothing; the lines above say what is remarkable.
+    kept = [column for column in range(8) if column < 5 or any(row[column] not in ("", "0") for row in rows)]
+    taken = [tuple(row[column] for column in kept) for row in rows]
+    drop = [kept.index(column) for column in (7, 5, 6, 4, 3) if column in kept]
+    print_table([_HEADERS[column] for column in kept], taken, range(1, len(kept)), drop)
+    if several:
+        print()
+        say("Tensors that share a line are measured together; --all lists each of them.")
+
+
+def findings(measured: _Measured) -> Iterator[str]:
+    """Yield a line for each remarkable thing: NaN, infinity, tensors of zeros alone, tensors of one value."""
+    found = {key: each for key, each in measured.items() if isinstance(each, Statistics)}
+    counts = {
+        "nan": {key: f" ({each.nan:,})" for key, each in found.items()},
+        "inf": {key: f" ({each.inf:,})" for key, each in found.items()},
+    }
+    for name, (word, is_so) in ODD.items():
+        keys = [printable(key) + counts.get(name, {}).get(key, "") for key, each in found.items() if is_so(each)]
+        if keys:
+            more = f" and {len(keys) - _MOST_NAMED:,} more" if len(keys) > _MOST_NAMED else ""
+            yield f"! {count(len(keys), 'tensor')} {word}: {', '.join(keys[:_MOST_NAMED])}{more}"
+
+
+def _folded_row(line: Line, found: Sequence[Statistics | ReadError]) -> _Row:
+    """Return the row of the tensors that share a line; that of a branch has its label alone."""
+    label = line.guide + printable(line.label) + (f" (x{line.num_alike})" if line.num_alike > 1 else "")
+    if line.leaf is None:
+        return label, *[""] * 7
+    known = [each for each in found if isinstance(each, Statistics)]
+    broken = [each for each in found if isinstance(each, ReadError)]
+    return _statistics_row(label, broken[0] if broken else reduce(Statistics.merge, known), 3)
+
+
+def _statistics_row(label: str, found: Statistics | ReadError, digits: int) -> _Row:
+    if isinstance(found, ReadError):
+        return label, type(found).__name__, *[""] * 6
+    numbers = [_number(each, digits) for each in (found.minimum, found.maximum, found.mean, found.std)]
+    return label, *numbers, str(found.nan), str(found.inf), str(found.zero)
+
+
+def _number(value: Number | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,59 @@
+"""Entry points of installed packages, found without ``importlib.metadata`` where no package has them.
+
+``importlib.metadata.entry_points`` loads the parser of mails and reads the names of all packages: a third of the time
+of ``shardvar inspect``. Nearly no environment has a package that adds a format, so the steps are:
+
+1. Look for the name of the group in the ``entry_points.txt`` of each folder of ``sys.path``.
+2. Ask ``importlib.metadata`` if it was found, or if packages may be in other places than such folders.
+
+Both ways give the same answer; only an absent group may be answered by the first.
+"""
+
+import os
+import sys
+from importlib.machinery import PathFinder
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+_ENDINGS = (".dist-info", ".egg-info")
+"""The endings of the folders in which installers keep what they know of a package."""
+
+
+def entry_points_of(group: str) -> "list[EntryPoint]":
+    """Return the entry points of a group, of all packages."""
+    if not _may_have(group):
+        return []
+    from importlib.metadata import entry_points
+
+    return list(entry_points(group=group))
+
+
+def _may_have(group: str) -> bool:
+    """Return False only if the files of all installed packages were read, and none names the group."""
+    if any(hasattr(each, "find_distributions") and each is not PathFinder for each in sys.meta_path):
+        return True
+    try:
+        return any(_names_group(place or os.curdir, group.encode()) for place in sys.path)
+    except OSError:  # such as an archive of packages
+        return True
+
+
+def _names_group(folder: str, group: bytes) -> bool:
+    """Return True if a package of a folder may have entry points of a group."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return False
+    if folder.rstrip("/\\").lower().endswith(".egg"):  # what it keeps of its package has another name
+        return True
+    for name in names:
+        if name.lower().endswith(_ENDINGS):
+            try:
+                with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
+                    if group in file.read():
+                        return True
+            except (FileNotFoundError, NotADirectoryError):  # a package without entry points
+                continue
+    return False

@@ -1,0 +1,47 @@
+"""Entry points of installed packages: the quick search and ``importlib.metadata`` give the same answer."""
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+import shardvar as sv
+from shardvar.storage.installed import entry_points_of
+
+
+def installed(folder: Path, name: str, group: str) -> None:
+    """Write what an installer writes of a package with one entry point."""
+    about = folder / name
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: added\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{group}]\nmine = added:FORMAT\n")
+
+
+@pytest.mark.parametrize("name", ["added-1.0.dist-info", "added.egg-info", "added-1.0.egg/EGG-INFO"])
+@pytest.mark.parametrize("group", ["shardvar.formats", "other.formats"])
+def test_both_ways_give_the_same_entry_points(
+    name: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, name, group)
+    place = tmp_path / name.split("/", maxsplit=1)[0] if name.endswith("EGG-INFO") else tmp_path
+    monkeypatch.syspath_prepend(str(place))
+    found = entry_points_of("shardvar.formats")
+    assert {(each.name, each.value) for each in found} == {
+        (each.name, each.value) for each in entry_points(group="shardvar.formats")
+    }
+    assert any(each.name == "mine" for each in found) == (group == "shardvar.formats")
+
+
+def test_opening_a_file_without_checksums_loads_neither_metadata_of_packages_nor_policies(tmp_path: Path) -> None:
+    """Of the start-up of ``inspect`` they were a quarter."""
+    sv.save(tmp_path / "m.safetensors", {"x": [1.0]})
+    code = (
+        "import sys, shardvar.cli.inspect\n"
+        "from shardvar.checkpoint.reader import open_checkpoint\n"
+        f"open_checkpoint({str(tmp_path / 'm.safetensors')!r}).close()\n"
+        "print(*{'importlib.metadata', 'crc32c', 'shardvar.planning.policies'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -65,6 +65,8 @@ _FOLDERS = (
         "a folder of TensorBoard's logs", "The checkpoints of that run are in another folder.")),
 )  # fmt: skip
 """Kinds of folders, by the name of something in them."""
+_JSON_ITEM = FileKind("an item of an Orbax step that is JSON", "Read its file `metadata`, or name the item of arrays.")
+"""Orbax writes one file for it, ``metadata``, and may mark it as complete."""
 
 
 def explain(path: str | os.PathLike[str], near: str | None) -> ShardvarError:
@@ -88,6 +90,10 @@ def kind_of_folder(names: Iterable[str]) -> FileKind | None:
     """Return what a folder is, by its own name and those of what is in it; None if they tell nothing."""
     names = list(names)
     return next((kind for pattern, kind in _FOLDERS if any(re.fullmatch(pattern, each) for each in names)), None)
+
+
+def _is_json_item(files: Iterable[str], folders: Sequence[str]) -> bool:
+    return not folders and {*files} - {"commit_success.txt"} == {"metadata"}
 
 
 def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> ShardvarError:
@@ -115,6 +121,8 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
     """Return the error of a folder without a checkpoint."""
     files, folders = storage.names(), storage.folders()
     kind = kind_of_folder([os.path.basename(storage.path), *folders, *files])
+    if _is_json_item(files, folders) and _head(storage, "metadata")[:1] in (b"{", b"["):
+        kind = _JSON_ITEM
     if kind:
         error = IncompleteCheckpoint if kind.is_lost else UnsupportedError
         return error(f"The folder {shown} is {kind.what}.", kind.remedy)

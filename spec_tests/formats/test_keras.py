@@ -304,6 +304,12 @@ def test_a_set_of_many_files_holds_few_of_them_open(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) <= before + OPEN_FILES
 
 
+def test_the_set_of_a_model_without_weights_is_an_empty_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "m.weights.json").write_text('{"metadata": {"total_size": 0}, "weight_map": {}}')
+    report = sv.verify(tmp_path / "m.weights.json")
+    assert report.ok and report.num_tensors == 0 and sv.load(tmp_path) == {}
+
+
 def test_an_array_in_two_files_of_a_set_is_refused(tmp_path: Path) -> None:
     index = json.loads((copy_set(tmp_path) / "m.weights.json").read_text())
     for files in index["weight_map"].values():

@@ -162,6 +162,19 @@ def test_a_shard_is_guarded_only_if_its_index_is(tmp_path: Path) -> None:
         assert sv.verify(path).outcomes["t"] != "ok"
 
 
+@pytest.mark.parametrize("mark", [{}, {"commit_success.txt": b"ok"}])
+def test_an_orbax_step_of_json_alone_is_not_taken_for_a_lost_one(tmp_path: Path, mark: dict[str, bytes]) -> None:
+    """Neither the step nor its item is damaged; a step whose item of arrays was lost is."""
+    item = {f"meta/{name}": content for name, content in {"metadata": b'{"x": 1}', **mark}.items()}
+    step = make(tmp_path / "1", {"_CHECKPOINT_METADATA": {"item_handlers": {}}, **item})
+    for path, what in ((step, "its items are JSON: 'meta'"), (step / "meta", "an item of an Orbax step that is JSON")):
+        with pytest.raises(UnsupportedError, match=what):
+            sv.load(path)
+    lost = make(tmp_path / "2", {"_CHECKPOINT_METADATA": {"item_handlers": {}}, "state/d/ab": b"x", **item})
+    with pytest.raises(MissingFile, match="_METADATA is missing"):
+        sv.load(lost)
+
+
 ODD_VALUES: list[Any] = [None, True, -1, 1 << 63, 1.5, np.nan, "", "zstd", [], [1], [[]], {}, {"id": 7}, {"name": 7}]
 DESCRIPTIONS = {
     "v2": described_v2(compressor={"id": "zstd", "level": 1}, filters=[], dimension_separator="."),

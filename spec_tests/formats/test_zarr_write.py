@@ -1,6 +1,7 @@
 """Zarr and Orbax, written: grids of slices, checksums at the ends of chunks, keys as paths, and what is refused."""
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from shardvar.planning.capabilities import are_grids
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.planning.slices import SliceTable, TensorTable, pad
 from shardvar.wire.crc import CRC32C
+from shardvar.wire.zarr_metadata import NATIVE
 from spec_tests.helpers.format_protocol import GOLDEN, expectation
 
 FOLDERS = ["zarr", "orbax"]
@@ -237,3 +239,34 @@ def test_a_folder_of_arrays_is_resharded(form: str, target: str, tmp_path: Path)
         report = sv.reshard(source, tmp_path / f"copy{number}", format=target)
         assert report.num_slices == 3
         assert sv.diff(source, tmp_path / f"copy{number}").equal
+
+
+@pytest.mark.parametrize("lost", ["t", "in/u", "in/empty", "in/ä\U0001f600"])
+def test_an_array_that_a_written_group_lost_whole_is_named(tmp_path: Path, lost: str) -> None:
+    """The consolidated metadata that shardvar writes describe it; all others are read."""
+    keys = ["t", "in/u", "in/empty", "in/ä\U0001f600"]
+    sv.save(tmp_path / "ck", {key: np.zeros(0 if "empty" in key else 3) for key in keys}, format="zarr")
+    assert sv.verify(tmp_path / "ck").ok and not sv.verify(tmp_path / "ck").notes
+    shutil.rmtree(tmp_path / "ck" / lost)
+    assert [damage.key for damage in sv.verify(tmp_path / "ck").damages] == [lost]
+    with sv.open_checkpoint(tmp_path / "ck") as reader:
+        assert type(reader.faults[lost]) is MissingFile and {*reader.keys()} == {*keys}
+        assert all(len(reader[key]) in (0, 3) for key in keys if key != lost)
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_a_key_that_is_not_utf_8_is_refused_since_it_could_not_be_read_back(form: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="not UTF-8"):
+        sv.save(tmp_path / "ck", {"in/t\udcff": np.zeros(3)}, format=form)
+    assert not [*(tmp_path / "ck").rglob("*")]
+
+
+def test_a_group_with_a_dtype_that_numpy_lacks_has_no_consolidated_metadata(tmp_path: Path) -> None:
+    """zarr-python would refuse to open any array of such a group, since it parses all descriptions at once."""
+    for dtype in sorted(WRITTEN):
+        path = tmp_path / dtype
+        sv.save(path, {"t": np.zeros(3, numpy_dtype(dtype)), "u": np.zeros(3)}, format="zarr")
+        described = json.loads((path / "zarr.json").read_text())
+        assert ("consolidated_metadata" in described) == (dtype in NATIVE)
+        for node, repeated in described.get("consolidated_metadata", {}).get("metadata", {}).items():
+            assert repeated == json.loads((path / node / "zarr.json").read_text())

@@ -241,12 +241,33 @@ def test_xarray_opens_what_is_written_as_a_dataset_and_as_a_tree(tmp_path: Path)
     pytest.importorskip("zarr")
     plain = {"w": np.arange(6.0).reshape(2, 3), "a/w": np.arange(4), "a/b/v": np.float32(1), "w_0": np.zeros((3, 2))}
     sv.save(tmp_path / "ck", plain, format="zarr")
-    dataset = xarray.open_zarr(tmp_path / "ck", consolidated=False)
-    for key in ("w", "w_0"):
-        hold_bits(dataset[key].values, plain[key], key)
-    tree = xarray.open_datatree(tmp_path / "ck", engine="zarr", consolidated=False)
+    for options in ({}, {"consolidated": True}, {"consolidated": False}):
+        dataset = xarray.open_zarr(tmp_path / "ck", **options)
+        for key in ("w", "w_0"):
+            hold_bits(dataset[key].values, plain[key], key)
+        tree = xarray.open_datatree(tmp_path / "ck", engine="zarr", **options)
+        for key, array in plain.items():
+            hold_bits(tree[key].values, array, key)
+
+
+def test_zarr_python_uses_the_consolidated_metadata_that_are_written(tmp_path: Path) -> None:
+    """It lists and reads from them, without a warning, as from those that it writes itself."""
+    zarr = pytest.importorskip("zarr")
+    plain = {"w": np.arange(6.0).reshape(2, 3), "a/w": np.arange(4), "a/b/v": np.float32(1)}
+    sv.save(tmp_path / "ck", plain, format="zarr")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        group = zarr.open_consolidated(tmp_path / "ck", mode="r")
+        listed = {path: type(node).__name__ for path, node in group.members(max_depth=None)}
+        found = {key: group[key][...] for key in plain}
+    assert listed == {"a": "Group", "a/b": "Group", "a/b/v": "Array", "a/w": "Array", "w": "Array"}
     for key, array in plain.items():
-        hold_bits(tree[key].values, array, key)
+        hold_bits(found[key], array, key)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zarr.consolidate_metadata(tmp_path / "ck")
+    report = sv.verify(tmp_path / "ck")
+    assert report.ok and not report.notes
 
 
 def leaves_of(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -56,7 +56,8 @@ class KerasContents:
 def read_keras(storage: Storage, name: str) -> KerasContents:
     """Return the contents of the file, the archive, or the set with the index ``name``."""
     layers = _read_index(storage, name) if name.endswith(INDEX_SUFFIX) else {}
-    names = sorted(layers) if layers else [name]
+    # A model without weights has a set without files.
+    names = sorted(layers) if name.endswith(INDEX_SUFFIX) else [name]
     contents = KerasContents(DataFiles(storage, names))
     try:
         for number, file in enumerate(names):
@@ -130,7 +131,7 @@ def _read_index(storage: Storage, name: str) -> Mapping[str, Sequence[str]]:
                 raise foreign_file("the index of a set", text[:SNIFF_NBYTES], file.size, why)
             index = strict_json.parse_json(text, _INDEX_DEPTH)
             weight_map = index.get("weight_map") if type(index) is dict else None
-            if type(weight_map) is not dict or not weight_map:
+            if type(weight_map) is not dict:
                 raise invalid("The index lacks a weight_map from paths of layers to names of files.")
             layers: dict[str, list[str]] = {}
             for layer, files in weight_map.items():

@@ -19,7 +19,7 @@ The codec of an array's description is ``wire.zarr_metadata``.
 
 from dataclasses import dataclass
 
-from shardvar.formats.zarr.build import WRITTEN, build_array, build_group
+from shardvar.formats.zarr.build import WRITTEN, build_array, build_group, build_root
 from shardvar.formats.zarr.group import open_group
 from shardvar.formats.zarr.names import GROUPS, check_paths, find_group, folders_above
 from shardvar.formats.zarr.sink import (
@@ -84,7 +84,9 @@ class ZarrFormat:
         for row, key in enumerate(keys):
             shape = slices.tensors.shape(row)
             documents[f"{key}/{INDEX}"] = build_array(key, slices.tensors.dtype(row), shape, steps[row][: len(shape)])
-        index = INDEX, build_group(metadata.user)
+        nodes = {path.removesuffix(f"/{INDEX}"): document for path, document in documents.items()}
+        dtypes = {slices.tensors.dtype(row) for row in range(len(keys))}
+        index = INDEX, build_root(metadata.user, nodes, dtypes)
         paths = chunk_paths(slices, keys, version=3)
         return plan_folder(storage, assignment, index, documents, _SIDES, paths, generation, is_guarded=True)
 

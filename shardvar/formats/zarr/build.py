@@ -5,18 +5,19 @@ Zarr compares them. Version 2, which Orbax reads, has no such codec; its chunks 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from shardvar.wire.zarr_metadata import COMPLETE, DTYPES_V2, DTYPES_V3
+from shardvar.limits import MAX_TREE_NBYTES
+from shardvar.wire.zarr_metadata import COMPLETE, DTYPES_V2, DTYPES_V3, NATIVE
 
 WRITTEN = frozenset(DTYPES_V3) - {"float4_e2m1fn", "int4", "int2"}
 """The dtypes that are written. Elements of less than a byte are packed differently by different readers."""
 
 
-def build_document(fields: Mapping[str, Any]) -> bytes:
+def build_document(fields: Mapping[str, Any] | str) -> bytes:
     """Return a JSON document, the same bytes for the same fields.
 
     >>> build_document({"zarr_format": 3})
@@ -28,6 +29,20 @@ def build_document(fields: Mapping[str, Any]) -> bytes:
 def build_group(attributes: Mapping[str, str]) -> bytes:
     """Return the description of a group of version 3."""
     return build_document({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})
+
+
+def build_root(attributes: Mapping[str, str], nodes: Mapping[str, bytes], dtypes: Collection[str]) -> bytes:
+    """Return the description of a group with the consolidated metadata of the ``nodes`` below it, by path.
+
+    They name an array whose folder is lost (``lost``). zarr-python parses all of them to open the group, and cannot
+    parse a dtype that NumPy lacks: with one of these, the group has none, so that its other arrays can be opened there.
+    """
+    group = build_group(attributes)
+    whole = b'%s, "consolidated_metadata": {"kind": "inline", "must_understand": false, "metadata": {%s}}}'
+    repeated = b", ".join(build_document(path) + b": " + node for path, node in sorted(nodes.items()))
+    if not {*dtypes} <= NATIVE or len(group) + len(whole) + len(repeated) > MAX_TREE_NBYTES:
+        return group
+    return whole % (group.removesuffix(b"}"), repeated)
 
 
 def build_array(key: str, dtype: str, shape: Sequence[int], chunk_shape: Sequence[int]) -> bytes:

@@ -79,6 +79,9 @@ def check_paths(keys: Sequence[str], form: str) -> None:
     """Raise ``UnsupportedError`` unless each key is the path of a folder for an array of the format ``form``."""
     for key in keys:
         for step in key.split("/"):
+            if any("\ud800" <= character <= "\udfff" for character in step):
+                cause = f"The format {form} cannot hold the key {key!r}: {step!r} is not UTF-8, which its JSON has."
+                raise UnsupportedError(cause, "Rename the tensor (--rename).")
             # Version 3 keeps names that begin with "__" for itself.
             if step in ("", ".", "..", "zarr.json") or step.startswith("__") or {*step} & {"\0", "\\"}:
                 cause = f"The format {form} cannot hold the key {key!r}: {step!r} cannot be the name of a folder of it."

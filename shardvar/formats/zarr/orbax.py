@@ -8,7 +8,7 @@ Orbax writes every chunk, so one that is absent is damage. The database has chec
 most 1024 bytes is in a node; larger ones have none.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,9 @@ from shardvar.errors import (
     CheckpointError,
     IncompleteCheckpoint,
     MissingFile,
+    ReadError,
     TargetExists,
+    UnsupportedError,
     prefix_errors,
 )
 from shardvar.formats.files import DataFiles
@@ -149,7 +151,7 @@ def open_orbax(storage: Storage) -> ZarrSource:
         _add_strings(tree, pytree, contents)
         found = [*_arrays(tree, listing, decoder if is_ocdbt else None, pytree, contents)]
         if pytree is None and not found:
-            raise MissingFile(f"{TREE} is missing, and so are all arrays.", "Copy the checkpoint again.")
+            raise _no_arrays(sizes)
         contents.add(found, listing, convention, decoder)
         about = Metadata(user=text_of(pytree.custom), paths=pytree.paths) if pytree is not None else Metadata()
         index, file_sizes = contents.table(listing, convention, about)
@@ -201,6 +203,22 @@ def _arrays(
     values = (read_document(tree, name) for name in documents) if decoder is None else decoder.values(documents)
     for key, value in zip(wanted, values, strict=True):
         yield Description(key, key, there[key], value)
+
+
+def _no_arrays(paths: Iterable[str]) -> ReadError:
+    """Return the error of a folder without arrays and without their index, of which ``paths`` are the files.
+
+    A step may have items of JSON and no others: each is a folder with the file ``metadata``.
+    """
+    items: dict[str, set[str]] = {}
+    for path in paths:
+        item, slash, rest = path.partition("/")
+        if slash:
+            items.setdefault(item, set()).add(rest)
+    if items and all(files - {_MARKER} == {"metadata"} for files in items.values()):
+        cause = f"The step has no arrays; its items are JSON: {', '.join(map(repr, sorted(items)))}."
+        return UnsupportedError(cause, "Read the file `metadata` of the item.")
+    return MissingFile(f"{TREE} is missing, and so are all arrays.", "Copy the checkpoint again.")
 
 
 def _places(pytree: PyTree, there: dict[str, int], contents: ArrayContents) -> Iterator[str]:

@@ -93,8 +93,9 @@ def diff(
     Without a tolerance elements are the same if their bits are; see ``compare_arrays`` for NaNs, zeros and other
     dtypes.
     With one, they are the same if ``|a - b| <= atol + rtol * |b|``. Every payload of tensors that both have with one
-    shape
-    is verified. Memory: some blocks of 4 MiB.
+    shape is verified. Bytes that no tensor has are not compared, such as the rest of a storage of PyTorch of which the
+    tensors are parts, and neither is the checksum of such a storage: ``sv.verify`` compares it. Memory: some blocks of
+    4 MiB.
 
     Examples
     --------

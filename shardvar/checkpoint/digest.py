@@ -122,7 +122,9 @@ def digest(path: Path, progress: Progress = lambda _nbytes: None, *, executor: E
 
     Notes
     -----
-    Memory: some blocks of 4 MiB, whatever the size of a tensor, and the largest string tensor.
+    The digests are of tensors. Bytes that no tensor has, and the checksum of a storage of PyTorch of which tensors are
+    only parts, are not compared: ``sv.verify`` does that. Memory: some blocks of 4 MiB, whatever the size of a tensor,
+    and the largest string tensor.
 
     Examples
     --------

@@ -46,9 +46,10 @@ def load(
         Return read-only views of the files for tensors that are contiguous in one. Views are not verified; call
         ``sv.verify`` for that. Strings, bools, and tensors in slices that do not follow each other are read as usual.
     verify : {'auto', 'full'}, default 'auto'
-        The payloads whose checksums are compared, as in ``Reader.read``. Whole tensors are always verified. The two
-        differ for tensors that are parts of a larger storage of PyTorch, which has one checksum: ``'full'`` reads the
-        whole storage, ``'auto'`` compares it where ``keys`` have every byte of it between them.
+        The payloads whose checksums are compared, as in ``Reader.read``. Both compare those of whole tensors, as every
+        call of ``load`` does, so that the value has an effect in one case only: tensors that are parts of a larger
+        storage of PyTorch, which has one checksum. ``'full'`` reads the whole storage, ``'auto'`` compares it where
+        ``keys`` have every byte of it between them.
     dequantize : bool, default False
         Convert quantised blocks (GGUF) to float32. By default they are arrays of bytes.
 

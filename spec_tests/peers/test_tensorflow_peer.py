@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardvar.checkpoint.reshard import reshard
+from shardvar.checkpoint.save import save
 from shardvar.formats.tensorflow import FORMAT
 from shardvar.layout.dtypes import is_opaque, numpy_dtype
 from shardvar.layout.partition import div
@@ -228,3 +229,23 @@ def test_tensorflow_notices_the_same_flipped_bit(written: str) -> None:
 
 def test_an_empty_table_has_the_bytes_of_tensorflows_metaindex() -> None:
     assert bytes.fromhex("0000000001000000 00c0f2a1b0") in encode_table([(b"", b"")])
+
+
+def test_tensorflow_restores_an_overwritten_bundle_and_cannot_merge_it(tmp_path: Path) -> None:
+    """As docs/deviations.md says, with the remedy: what is resharded into a new prefix is merged."""
+
+    def merge(path: Path, merged: Path) -> Any:
+        tf.raw_ops.MergeV2Checkpoints(
+            checkpoint_prefixes=[str(path)], destination_prefix=str(merged), delete_old_dirs=False
+        )
+        return tf.train.load_checkpoint(str(merged)).get_tensor("a")
+
+    old, new = tmp_path / "old", tmp_path / "new"
+    for value in (1.0, 2.0):
+        save(old, {"a": np.full(3, value)}, format="tensorflow", force=True)
+    assert (tmp_path / "old.data-00000-of-00002").exists(), "one file, and the next count that was free"
+    assert tf.train.load_checkpoint(str(old)).get_tensor("a").tolist() == [2.0] * 3
+    reshard(old, new)
+    assert merge(new, tmp_path / "merged").tolist() == [2.0] * 3
+    with pytest.raises(tf.errors.OpError, match="No such file"):
+        merge(old, tmp_path / "broken")

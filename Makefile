@@ -24,7 +24,7 @@ LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/notebooks
 LAYERS := $(filter-out peers notebook browser cloud,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard spec_tests/*/test_*.py))))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs laws rules layers crash vectors peers browser bench wheel notebook tour clean
+.PHONY: help setup demo test check docs laws rules layers picture crash vectors peers browser bench wheel notebook tour clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ rules: .venv/installed ## write docs/rules.md: each sentence of the RFCs, what o
 
 layers: .venv/installed ## draw docs/images/layers.svg: the layers, with an arrow for each import between them
 	$(DEV) -m spec_tests.helpers.layer_picture
+
+picture: .venv-browser/installed ## take docs/images/view.png, the picture of a page of shardvar view, in headless Chromium
+	@if .ci/chromium; then $(BROWSER) -m spec_tests.helpers.view_picture; fi
 
 crash: .venv/installed ## kill 2,000 writers at random system calls, and look at what each left
 	OPENBLAS_NUM_THREADS=1 $(DEV) -m spec_tests.helpers.killed_writers 2000

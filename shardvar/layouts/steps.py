@@ -14,19 +14,24 @@ DTensor changes the placement of one mesh axis at a time, by one collective alon
    nothing is cut.
 2. From the first axis to the last, the others get their targets.
 
+Where a strided shard is in what is or what is wanted, and all of them stand for orders of mesh axes, torch searches the
+steps instead: see ``layouts.step_search``. Strided shards that stand for no order follow the rule above, and an
+all_gather and a local cut replace their all_to_all everywhere.
+
 Collectives need equal sizes, so shards are padded along the dimension to the rounded up quotient of its extent and the
-number of devices; padding is sent like elements. Not described here: strided shards, for which DTensor searches the
-cheapest steps, and meshes that were flattened, on which it joins steps.
+number of devices; padding is sent like elements. Not described here: meshes that were flattened, on which torch joins
+steps; and strided shards of no order on a dimension that another mesh axis cuts. torch 2.13 plans these as if that axis
+did not cut it, and then many moves fail or leave wrong values.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.errors import LayoutError, UnsupportedError
+from shardvar.errors import ArgumentError, LayoutError, UnsupportedError
 from shardvar.layout.dtypes import Ints
 from shardvar.layout.region import read_shape
 from shardvar.layouts.dtensor import (
@@ -38,12 +43,17 @@ from shardvar.layouts.dtensor import (
     check_placements,
     read_dim,
 )
-from shardvar.layouts.intervals import chunk_bounds
+from shardvar.layouts.intervals import Intervals, chunk_bounds
 from shardvar.layouts.mesh import Mesh, check_mesh
+from shardvar.layouts.step_search import Change, OrderedPlacements, read_orders, search_changes
 
 _COLLECTIVES = {
     (Shard, Replicate): "all_gather", (Shard, Shard): "all_to_all",
     (Partial, Replicate): "all_reduce", (Partial, Shard): "reduce_scatter",
+    # By way of replicas, which are then cut.
+    (StridedShard, Replicate): "all_gather", (StridedShard, Shard): "all_gather",
+    (StridedShard, StridedShard): "all_gather", (Shard, StridedShard): "all_gather",
+    (Partial, StridedShard): "all_reduce",
 }  # fmt: skip
 
 
@@ -84,7 +94,13 @@ class DTensorStep:
 
 
 def dtensor_steps(
-    shape: Sequence[int], mesh: Mesh, source: Sequence[DTensorPlacement], target: Sequence[DTensorPlacement]
+    shape: Sequence[int],
+    mesh: Mesh,
+    source: Sequence[DTensorPlacement],
+    target: Sequence[DTensorPlacement],
+    *,
+    itemsize: int = 4,
+    devices_per_host: int = 8,
 ) -> tuple[DTensorStep, ...]:
     """Return the steps by which DTensor turns one list of placements into another, in their order.
 
@@ -94,24 +110,28 @@ def dtensor_steps(
         The shape of the tensor.
     mesh : Mesh
         The devices.
-    source : sequence of Shard, Replicate or Partial
+    source : sequence of Shard, Replicate, Partial or StridedShard
         The placements before, one for each axis of the mesh.
-    target : sequence of Shard, Replicate or Partial
+    target : sequence of Shard, Replicate, Partial or StridedShard
         The placements after.
+    itemsize : int, default 4
+        The bytes of an element. With strided shards, the steps depend on it: torch estimates their times.
+    devices_per_host : int, default 8
+        The number of devices of a host, on which the same estimate depends. On CPUs torch takes it to be 1.
 
     Returns
     -------
     tuple of DTensorStep
-        Each changes the placement of one mesh axis.
+        Each changes the placement of one mesh axis. Strided shards that stand for an order of mesh axes are ``Shard``.
 
     Raises
     ------
     LayoutError
         If a target is ``Partial`` where the source is not, which DTensor refuses too.
     UnsupportedError
-        If a placement is ``StridedShard``.
+        If a ``StridedShard`` stands for no order of mesh axes, and another axis cuts its dimension before or after.
     ArgumentError
-        If ``dtensor`` refuses the placements.
+        If ``dtensor`` refuses the placements, or `itemsize` or `devices_per_host` is less than 1.
     OutOfRange
         If a placement names a dimension that the tensor does not have.
 
@@ -132,10 +152,22 @@ def dtensor_steps(
                 f"Mesh axis {axis} is {before} and its target is {after}, which DTensor refuses.",
                 "Redistribute to Shard or Replicate.",
             )
+    if min(itemsize, devices_per_host) < 1:
+        raise ArgumentError(
+            f"itemsize is {itemsize} and devices_per_host is {devices_per_host}.", "Give numbers from 1 on."
+        )
+    state, goal = (read_orders(each, mesh, len(extents)) for each in (current, wanted))
+    if state is None or goal is None:
+        _check_alone(current, wanted)
+        state, changes = _from_first_to_last(current, len(extents)), _changes(current, wanted, mesh)
+    elif any(isinstance(each, StridedShard) for each in (*current, *wanted)):
+        changes = search_changes(state, goal, mesh, itemsize * prod(extents), devices_per_host)
+    else:
+        changes = _changes(current, wanted, mesh)
     steps = []
-    for axis, after in _changes(current, wanted, mesh):
-        steps.append(_step(extents, mesh, current, axis, after))
-        current[axis] = after
+    for axis, placement in changes:
+        steps.append(_step(extents, mesh, state, axis, placement))
+        state = state.change(axis, placement)
     return tuple(steps)
 
 
@@ -144,20 +176,45 @@ def _read_placements(
 ) -> list[DTensorPlacement]:
     """The placements, dimensions counted from the front."""
     given = check_placements(placements, mesh)
-    if any(isinstance(each, StridedShard) for each in given):
-        raise UnsupportedError(
-            "The steps of DTensor for StridedShard are not described here.",
-            "`plan_redistribution` says what has to move between any two layouts.",
+    return [
+        replace(each, dim=read_dim(each.dim, shape)) if isinstance(each, Shard | StridedShard) else each
+        for each in given
+    ]
+
+
+def _check_alone(source: Sequence[DTensorPlacement], target: Sequence[DTensorPlacement]) -> None:
+    """Raise ``UnsupportedError`` if another mesh axis than that of a strided shard cuts its dimension."""
+    cuts = [
+        (axis, each)
+        for placements in (source, target)
+        for axis, each in enumerate(placements)
+        if isinstance(each, Shard | StridedShard)
+    ]
+    for axis, each in cuts:
+        others = [other for other, cut in cuts if other != axis and cut.dim == each.dim]
+        if isinstance(each, StridedShard) and others:
+            raise UnsupportedError(
+                f"Mesh axis {axis} has {each}, and mesh axis {others[0]} cuts dimension {each.dim} too. A split_factor "
+                f"here stands for no order of mesh axes, so DTensor can fail or leave wrong values.",
+                "`plan_redistribution` says what has to move between any two layouts.",
+            )
+
+
+def _from_first_to_last(placements: Sequence[DTensorPlacement], rank: int) -> OrderedPlacements:
+    """The placements as they are, which cut from the first mesh axis to the last."""
+    orders = [
+        tuple(
+            axis for axis, each in enumerate(placements) if isinstance(each, Shard | StridedShard) and each.dim == dim
         )
-    return [Shard(read_dim(each.dim, shape)) if isinstance(each, Shard) else each for each in given]
+        for dim in range(rank)
+    ]
+    return OrderedPlacements(tuple(placements), tuple(orders))
 
 
-def _changes(
-    source: Sequence[DTensorPlacement], target: Sequence[DTensorPlacement], mesh: Mesh
-) -> list[tuple[int, DTensorPlacement]]:
+def _changes(source: Sequence[DTensorPlacement], target: Sequence[DTensorPlacement], mesh: Mesh) -> list[Change]:
     """The mesh axes and what they become, in order."""
     current, changes = list(source), []
-    if prod(mesh.shape[axis] for axis, each in enumerate(source) if isinstance(each, Shard)) > 1:
+    if prod(mesh.shape[axis] for axis, each in enumerate(source) if isinstance(each, Shard | StridedShard)) > 1:
         for axis in reversed(range(mesh.rank)):
             after = target[axis]
             if isinstance(after, Shard) and _cuts(current[:axis], after) != _cuts(target[:axis], after):
@@ -175,26 +232,33 @@ def _cuts(placements: Sequence[DTensorPlacement], wanted: Shard) -> list[int]:
 
 
 def _step(
-    shape: tuple[int, ...], mesh: Mesh, current: Sequence[DTensorPlacement], axis: int, after: DTensorPlacement
+    shape: tuple[int, ...], mesh: Mesh, current: OrderedPlacements, axis: int, after: DTensorPlacement
 ) -> DTensorStep:
-    before, size = current[axis], mesh.shape[axis]
+    before, size = current.placements[axis], mesh.shape[axis]
     collective = _COLLECTIVES.get((type(before), type(after)))
     extents = _local_extents(shape, mesh, current)
-    outside = _local_extents(shape, mesh, current[:axis])
     if isinstance(before, Shard):
+        outside = _local_extents(shape, mesh, current.change(axis, Replicate()))
         extents[before.dim] = -(-outside[before.dim] // size)
-    if isinstance(after, Shard):
+    elif isinstance(before, StridedShard):
+        extents[before.dim] = extents[before.dim].max()  # the first parts, which no other axis cuts
+    if isinstance(after, Shard) and not isinstance(before, StridedShard):
         extents[after.dim] = -(-extents[after.dim] // size) * size
     given = np.prod(extents, axis=0, dtype=np.int64) if collective else np.zeros(mesh.size, np.int64)
     return DTensorStep(axis, before, after, collective, size, given)
 
 
-def _local_extents(shape: tuple[int, ...], mesh: Mesh, placements: Sequence[DTensorPlacement]) -> Ints:
-    """[rank, devices] the extents of what each device holds under placements of the first mesh axes."""
+def _local_extents(shape: tuple[int, ...], mesh: Mesh, current: OrderedPlacements) -> Ints:
+    """[rank, devices] the extents of what each device holds."""
     extents = np.repeat(np.array(shape, np.int64)[:, None], mesh.size, axis=1)
     coordinates = mesh.coordinates()
-    for axis, placement in enumerate(placements):
-        if isinstance(placement, Shard):
-            start, stop = chunk_bounds(extents[placement.dim], coordinates[:, axis], mesh.shape[axis])
-            extents[placement.dim] = stop - start
+    for dim, order in enumerate(current.orders):
+        for axis in order:
+            part, placement = coordinates[:, axis], current.placements[axis]
+            if isinstance(placement, StridedShard):
+                whole = Intervals.whole(shape[dim], mesh.size)  # no other axis cuts this dimension
+                extents[dim] = whole.cut_strided(part, mesh.shape[axis], placement.split_factor).lengths()
+            else:
+                start, stop = chunk_bounds(extents[dim], part, mesh.shape[axis])
+                extents[dim] = stop - start
     return extents

@@ -54,7 +54,8 @@ def plan_of(case: Case) -> Redistribution:
 
 
 RECORDED = [case for case in cases("redistribute") if is_distributable(case)]
-PLAIN = [case for case in RECORDED if not case.get("flattened") and "strided" not in case["group"]]
+STEPPED = [case for case in RECORDED if not case.get("flattened")]
+PLAIN = [case for case in STEPPED if "strided" not in case["group"]]
 
 
 def small_pairs() -> Iterator[tuple[Layout, Layout]]:
@@ -78,18 +79,32 @@ def test_a_device_receives_what_it_lacks_and_no_more(case: Case) -> None:
     assert plan.must_receive().tolist() == plan.received().tolist() == case["must_receive"]
 
 
-@pytest.mark.parametrize("case", PLAIN, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", STEPPED, ids=lambda case: case["id"])
 def test_steps_are_those_of_torch(case: Case) -> None:
-    """The same mesh axes, placements and collectives in the same order, with the same padded sizes."""
+    """The same mesh axes, placements and collectives in the same order, with the same padded sizes.
+
+    The recording calls the step between a strided shard of no order and another shard an all_to_all; torch issues an
+    all_gather.
+    """
 
     def word(placement: DTensorPlacement) -> str:
         if isinstance(placement, Shard):
             return f"S({placement.dim})"
+        if isinstance(placement, StridedShard):
+            return f"_S({placement.dim}, {placement.split_factor})"
         return f"P({placement.op})" if isinstance(placement, Partial) else "R"
 
-    steps = dtensor_steps(case["shape"], Mesh(case["mesh"]["shape"]), *sides(case))
+    # Recorded on CPUs, of float64.
+    steps = dtensor_steps(case["shape"], Mesh(case["mesh"]["shape"]), *sides(case), itemsize=8, devices_per_host=1)
+    gathers = {True: "all_gather", False: None}
     assert [([step.axis], word(step.source), word(step.target), step.collective) for step in steps] == [
-        (each["mesh_axes"], each["from"], each["to"], each["collective"]) for each in case["planned"]
+        (
+            each["mesh_axes"],
+            each["from"],
+            each["to"],
+            gathers[each["collective"] is not None] if "_S" in each["from"] + each["to"] else each["collective"],
+        )
+        for each in case["planned"]
     ]
     for step, issued in zip([step for step in steps if step.collective], case["issued"], strict=True):
         assert (step.given.tolist(), step.group_size) == (issued["in"], issued["group_size"])
@@ -262,7 +277,6 @@ def test_layouts_of_other_tensors_and_layouts_with_holes_are_refused() -> None:
     [
         ([Shard(0)], [Partial()], LayoutError),
         ([Partial("max")], [Partial()], LayoutError),
-        ([StridedShard(0, 2)], [R], UnsupportedError),
         ([Shard(0)], [R, R], ArgumentError),
         ([Shard(0)], [Shard(2)], IndexError),
     ],
@@ -272,3 +286,37 @@ def test_steps_are_refused_where_torch_refuses(
 ) -> None:
     with pytest.raises(error):
         dtensor_steps((5, 4), Mesh((2,)), source, target)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ([StridedShard(0, 3), Shard(0)], [R, R]),
+        ([R, Shard(0)], [StridedShard(0, 3), R]),
+        ([StridedShard(0, 2), Shard(0)], [StridedShard(0, 4), Shard(0)]),
+    ],
+)
+def test_a_strided_shard_of_no_order_is_refused_where_another_axis_cuts_its_dimension(
+    source: list[DTensorPlacement], target: list[DTensorPlacement]
+) -> None:
+    with pytest.raises(UnsupportedError, match="dimension 0 too"):
+        dtensor_steps((24, 4), Mesh((2, 2)), source, target)
+
+
+@pytest.mark.parametrize("estimate", [{"itemsize": 0}, {"devices_per_host": 0}])
+def test_the_numbers_of_the_estimate_are_from_1_on(estimate: dict[str, int]) -> None:
+    with pytest.raises(ArgumentError, match="from 1 on"):
+        dtensor_steps((24, 4), Mesh((2,)), [Shard(0)], [R], **estimate)
+
+
+def test_what_strided_shards_cost_depends_on_bytes_and_hosts() -> None:
+    """The estimate prefers an all_to_all for many bytes alone, and other axes where hosts end between them."""
+    source, target = [Shard(0), R], [StridedShard(0, 2), Shard(0)]
+
+    def changes(shape: tuple[int, int], devices_per_host: int) -> list[tuple[int, DTensorPlacement]]:
+        steps = dtensor_steps(shape, Mesh((2, 2)), source, target, devices_per_host=devices_per_host)
+        return [(step.axis, step.target) for step in steps]
+
+    assert changes((8, 16), 8) == [(0, R), (1, Shard(0)), (0, Shard(0))]
+    assert changes((1024, 4096), 8) == [(0, Shard(1)), (1, Shard(0)), (0, Shard(0))]
+    assert changes((1024, 4096), 2) == [(1, Shard(1)), (0, R), (1, Shard(0)), (0, Shard(0))]

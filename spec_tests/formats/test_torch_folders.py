@@ -50,6 +50,20 @@ def test_a_folder_has_the_tensors_in_their_slices_and_files(tmp_path: Path) -> N
         assert len(reader.find("layer.0.weight")) >= 3 and len(reader.index.files) == 2
 
 
+@pytest.mark.parametrize(("other", "is_cut_otherwise"), [((4, 4), True), ((4, 6), False)])
+def test_an_item_of_another_extent_along_one_axis_names_fsdp_over_tensor_parallelism(
+    other: tuple[int, int], is_cut_otherwise: bool, tmp_path: Path
+) -> None:
+    """torch writes such items where FSDP2 cuts what tensor parallelism has cut unevenly, and no copy is at fault."""
+    for name, shape in (("ck", (6, 4)), ("other", other)):
+        sv.save(tmp_path / name, {"t": np.zeros(shape, np.int8)}, format="torch", partition=2)
+    (file,), (data,) = ((tmp_path / name).glob("*.distcp") for name in ("ck", "other"))
+    file.write_bytes(data.read_bytes())
+    with pytest.raises(InvalidCheckpoint, match=r"holds int8\[2, .\], but the index says int8\[3, 4\]") as caught:
+        sv.load(tmp_path / "ck")
+    assert ("FSDP2 over tensor parallelism" in caught.value.remedy) == is_cut_otherwise
+
+
 def test_payloads_are_aligned_and_read_in_place(tmp_path: Path) -> None:
     sv.save(tmp_path / "ck", TENSORS, format="torch", partition={"layer*": 3})
     with sv.open_checkpoint(tmp_path / "ck") as reader:

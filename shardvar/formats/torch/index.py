@@ -22,6 +22,12 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, unknown_k
 from shardvar.planning.slices import SliceTable
 from shardvar.wire.damage import COPY_AGAIN
 
+_UNEVEN = (
+    "If FSDP2 over tensor parallelism saved it, torch recorded the places that the placements say, which differ from "
+    "the shards where extents do not divide: save each rank's state with torch.save, or pad the tensor."
+)
+"""The other cause of an item that is cut otherwise than the index says: docs/layouts.md, two definitions of PyTorch."""
+
 
 @dataclass(slots=True, eq=False)
 class DcpIndex:
@@ -192,7 +198,8 @@ class DcpIndex:
         if (view.tensor.dtype, view.tensor.shape) != (dtype, shape):
             found = f"{view.tensor.dtype}{list(view.tensor.shape)}"
             cause = f"The item at offset {place[1]} holds {found}, but the index says {dtype}{list(shape)}."
-            raise InvalidCheckpoint(cause, COPY_AGAIN)
+            is_cut_otherwise = view.tensor.dtype == dtype and _differ_along_one_axis(view.tensor.shape, shape)
+            raise InvalidCheckpoint(cause, f"{COPY_AGAIN} {_UNEVEN}" if is_cut_otherwise else COPY_AGAIN)
         if self.items.checksum[row] not in (NO_CHECKSUM, view.record.crc):
             cause = f"The item at offset {place[1]} holds other elements than those that the index was written for."
             raise InvalidCheckpoint(cause, COPY_AGAIN)
@@ -205,6 +212,11 @@ class DcpIndex:
         name, key = self.data.names[self.file[row]], self.slices.key(row)
         cause = error.cause if name in error.cause else f"{name}: {error.cause}"
         return type(error)(f"{key!r}: {cause}", error.remedy)
+
+
+def _differ_along_one_axis(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Return True if two shapes have the same rank, and the same extent along all axes but one."""
+    return len(a) == len(b) and sum(one != other for one, other in zip(a, b, strict=True)) == 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

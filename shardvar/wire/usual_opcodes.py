@@ -31,7 +31,7 @@ _SIZE = re.compile(_TUPLE + _CALL, re.DOTALL)
 _NUMBERS = re.compile(_INT, re.DOTALL)
 _BEGIN_DICT, _BEGIN_TUPLE = b")\x81\x94}\x94(", b")\x81\x94("
 
-_EMPTY_TUPLE, _SIGNED, _LONG1, _TEXT1 = b")J\x8a\x8c"
+_SIGNED, _LONG1, _TEXT1 = b"J\x8a\x8c"
 _GETS, _INTS, _SHORT_GET, _LONG_GET = b"hj", b"KMJ", ord("h"), ord("j")
 _CONSTANTS = {0x88: True, 0x89: False, ord("N"): None}
 _LONGEST_GET = 5
@@ -63,23 +63,21 @@ def read_usual(name: str, data: bytes, position: int, memo: list[Any], known: Kn
         match = _SIZE.match(data, position)
         found = (known.get(match[0]) or _size(match[0], known)) if match else ()
         return Effect([*found[:-1]], [found[-1]], False, match.end()) if match and found else None
-    if data[position] != _EMPTY_TUPLE:
+    if data.startswith(_BEGIN_DICT, position):
+        instance = _instance(name, data, position, memo, known)
+        if instance is not None:
+            return instance
+        values = [Node(name, ()), {}]
+        return Effect(values, values, True, position + len(_BEGIN_DICT))
+    if not data.startswith(_BEGIN_TUPLE, position):
         return None
-    instance = _instance(name, data, position, memo, known)
-    if instance is not None:
-        return instance
     another = _ANOTHER.match(data, position)
     if another is not None:
         state = _values(another[1], memo)
         node = Node(name, (), state)
         return Effect([node, state], [node], False, another.end())
     node = Node(name, ())
-    if data.startswith(_BEGIN_DICT, position):
-        values = [node, {}]
-        return Effect(values, values, True, position + len(_BEGIN_DICT))
-    return (
-        Effect([node], [node], True, position + len(_BEGIN_TUPLE)) if data.startswith(_BEGIN_TUPLE, position) else None
-    )
+    return Effect([node], [node], True, position + len(_BEGIN_TUPLE))
 
 
 def _instance(name: str, data: bytes, position: int, memo: list[Any], known: Known) -> Effect | None:

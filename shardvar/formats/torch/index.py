@@ -189,11 +189,11 @@ class DcpIndex:
     def _read_item(self, row: int, frames: Frames) -> None:
         """Read the item of one row, and compare it with what ``.metadata`` says."""
         place = int(self.file[row]), self.items.start[row], self.items.nbytes[row]
-        if self.slices.dtype(row) == STRING:
+        shape, dtype = self.items.shape[row], self.slices.dtype(row)
+        if dtype == STRING:
             self.payloads[row], is_guarded = frames.read_object(*place)
             self.unguarded |= set() if is_guarded else {row}
             return
-        shape, dtype = self.items.shape[row], self.slices.dtype(row)
         view = frames.read_tensor(*place, (dtype, shape))
         if (view.tensor.dtype, view.tensor.shape) != (dtype, shape):
             found = f"{view.tensor.dtype}{list(view.tensor.shape)}"

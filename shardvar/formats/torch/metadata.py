@@ -47,7 +47,9 @@ Coordinates = tuple[int, ...]
 _Place = tuple[str, int, int]
 _Places = Mapping[tuple[str, Coordinates], _Place]
 _COPY_INDEX = "Copy the index again, or save the checkpoint again."
-_AN_OBJECT: tuple[str, Coordinates, list[tuple[Coordinates, Coordinates]]] = (STRING, (), [((), ())])
+_Described = tuple[str, Coordinates, list[tuple[Coordinates, Coordinates]]]
+"""The dtype, the full shape, and offset and shape of each slice."""
+_AN_OBJECT: _Described = (STRING, (), [((), ())])
 
 
 @dataclass(slots=True, eq=False)
@@ -97,9 +99,10 @@ def parse_metadata(data: bytes) -> Items:
     said = root.state.get(ABOUT, {})
     items = Items(rest_nbytes=len(data) - stop, about=_about(said, root.state.get("planner_data")))
     places, checksums = _places(items, stored, _checksums(said, len(stored)))
+    sizes: dict[int, Coordinates] = {}
     for key in sorted(filter(_is_text, described)):
         try:
-            _add(items, key, described[key], places, checksums)
+            _add(items, key, _described(described[key], sizes), places, checksums)
         except (CheckpointError, UnsupportedError) as error:
             items.faults.setdefault(key, type(error)(f"{key!r}: {error.cause}", error.remedy))
     if not all(map(_is_text, described)):
@@ -152,15 +155,21 @@ def _fault(key: str, cause: str) -> InvalidCheckpoint:
     return InvalidCheckpoint(f"{key!r}: {cause}", WRITE_AGAIN)
 
 
-def _add(items: Items, key: str, node: Any, places: _Places, checksums: Mapping[tuple[str, Coordinates], int]) -> None:
-    """Add a key with its slices, or raise what is wrong with it."""
+def _described(node: Any, sizes: dict[int, Coordinates]) -> _Described:
+    """Return what the index says of a key; ``sizes`` are the tuples of sizes that were checked, by their ids."""
     kind = node.name if type(node) is Node else None
     if kind == _OBJECT:
-        dtype, full, slices = _AN_OBJECT
-    elif kind == _TENSOR:
-        dtype, full, slices = _tensor(node.state)
-    else:
-        raise MalformedCheckpoint("The index describes neither a tensor nor an object.", WRITE_AGAIN)
+        return _AN_OBJECT
+    if kind == _TENSOR:
+        return _tensor(node.state, sizes)
+    raise MalformedCheckpoint("The index describes neither a tensor nor an object.", WRITE_AGAIN)
+
+
+def _add(
+    items: Items, key: str, about: _Described, places: _Places, checksums: Mapping[tuple[str, Coordinates], int]
+) -> None:
+    """Add a key with its slices, or raise what is wrong with it."""
+    dtype, full, slices = about
     if key in items.faults:
         return
     found = []
@@ -227,7 +236,7 @@ def _is_shape(extents: Coordinates) -> bool:
     return {*map(type, extents)} == {int} and min(extents) >= 0 and max(extents) <= MAX_NBYTES
 
 
-def _tensor(state: Any) -> tuple[str, Coordinates, list[tuple[Coordinates, Coordinates]]]:
+def _tensor(state: Any, sizes: dict[int, Coordinates]) -> _Described:
     """Return the dtype, the full shape, and offset and shape of each slice."""
     try:
         properties, full, chunks = state["properties"].state, state["size"], state["chunks"]
@@ -236,9 +245,11 @@ def _tensor(state: Any) -> tuple[str, Coordinates, list[tuple[Coordinates, Coord
     except (AttributeError, KeyError, TypeError, IndexError):
         raise MalformedCheckpoint("The index lacks its dtype, its shape or its slices.", WRITE_AGAIN) from None
     rank = len(full) if type(full) is tuple else MAX_RANK + 1
-    # Slices have few shapes, so each is looked at once.
-    for extents in {id(each): each for each in (full, *chain.from_iterable(slices))}.values():
-        if type(extents) is not tuple or len(extents) != rank or not _is_shape(extents):
+    # The tensors of an index have few shapes, so each is looked at once; keeping it keeps its id from other values.
+    for extents in (full, *chain.from_iterable(slices)):
+        if id(extents) not in sizes and type(extents) is tuple and _is_shape(extents):
+            sizes[id(extents)] = extents
+        if id(extents) not in sizes or len(extents) != rank:
             raise MalformedCheckpoint("Its shape, or the region of a slice, is not a tuple of sizes.", WRITE_AGAIN)
     if type(dtype) is not Global:
         raise MalformedCheckpoint("Its dtype is not one of torch's.", WRITE_AGAIN)

@@ -61,9 +61,8 @@ class _Template:
         if item[self.crc_again : self.crc_again + 4] != crc_octets:
             return None
         crc = int.from_bytes(crc_octets, "little")
-        view = self.view
-        record = Record(start + view.record.start, view.record.nbytes, crc)
-        return View(view.tensor, record, view.is_big_endian, view.is_plain, view.spans_record)
+        record = self.view.record
+        return View(self.view.tensor, Record(start + record.start, record.nbytes, crc), self.view.is_big_endian)
 
 
 @dataclass(slots=True, eq=False)

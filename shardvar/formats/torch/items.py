@@ -33,10 +33,6 @@ class View:
     """The record of its storage."""
     is_big_endian: bool
     """True if the elements of the record are big-endian."""
-    is_plain: bool
-    """True if the payload lies in the file byte for byte."""
-    spans_record: bool
-    """True if the elements reach from the record's first byte to its last."""
 
     @property
     def nbytes(self) -> int:
@@ -49,21 +45,28 @@ class View:
         return self.record.start + self.tensor.offset * self.tensor.itemsize
 
     @property
+    def is_plain(self) -> bool:
+        """Return True if the payload lies in the file byte for byte."""
+        return self.tensor.is_contiguous and not (self.is_big_endian and self.tensor.itemsize > 1)
+
+    @property
     def reach(self) -> tuple[int, int]:
         """The first byte of the record that an element has, and the end of the last one; (0, 0) without elements."""
-        return _reach(self.tensor)
+        tensor = self.tensor
+        if not tensor.count:
+            return 0, 0
+        last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.strides, strict=True))
+        return tensor.offset * tensor.itemsize, (tensor.offset + last + 1) * tensor.itemsize
+
+    @property
+    def spans_record(self) -> bool:
+        """Return True if the elements reach from the record's first byte to its last."""
+        return self.tensor.offset == 0 and self.reach[1] == self.record.nbytes
 
     @property
     def checksum(self) -> int:
         """The CRC-32 of the payload; ``NO_CHECKSUM`` if the record has one of other bytes only."""
         return self.record.crc if self.is_plain and self.spans_record else NO_CHECKSUM
-
-
-def _reach(tensor: StoredTensor) -> tuple[int, int]:
-    if not tensor.count:
-        return 0, 0
-    last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.strides, strict=True))
-    return tensor.offset * tensor.itemsize, (tensor.offset + last + 1) * tensor.itemsize
 
 
 def view_of(archive: Archive, tensor: StoredTensor, is_big_endian: bool) -> View:
@@ -73,9 +76,7 @@ def view_of(archive: Archive, tensor: StoredTensor, is_big_endian: bool) -> View
         cause = f"The record {tensor.record!r} has {record.nbytes} bytes, but its storage {tensor.storage_nbytes}."
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
     archive.check_stored(tensor.record)
-    is_plain = tensor.is_contiguous and not (is_big_endian and tensor.itemsize > 1)
-    spans_record = tensor.offset == 0 and _reach(tensor)[1] == record.nbytes
-    view = View(tensor, record, is_big_endian, is_plain, spans_record)
+    view = View(tensor, record, is_big_endian)
     if not record.nbytes and record.crc not in (NO_CHECKSUM, 0):
         raise corrupt(f"The record {tensor.record!r} is empty, and its CRC-32 is not 0.")
     return view

@@ -36,15 +36,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
+    if argv is None and any("://" in word for word in words):
+        from shardvar.cli.interrupts import end_after_interrupt
+
+        end_after_interrupt(lambda: note(_interrupted(words, of_server=True)))
     try:
         code = _run(words, as_json)
         sys.stdout.flush()
     except ShardvarError as error:
         return _say(error, exit_code(error), as_json)
     except KeyboardInterrupt:
-        # A reshard keeps the data files that it finished, and reads them back instead of writing them again.
-        resumed = words[:1] == ["reshard"] and "--dry-run" not in words
-        note("interrupted; the same command continues" if resumed else "interrupted")
+        note(_interrupted(words))
         return 128 + signal.SIGINT
     except BrokenPipeError:
         drop_output()
@@ -62,6 +64,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         cause = f"This is a bug in shardvar: {type(error).__name__}: {error}."
         return _say(ShardvarError(cause, f"Set {_TRACEBACK}=1 to see where, and report it."), UNUSABLE, as_json)
     return code
+
+
+def _interrupted(words: Sequence[str], of_server: bool = False) -> str:
+    """Return the last line of an interrupted command; with ``of_server``, of one that waited for a server in vain."""
+    if words[:1] != ["reshard"] or "--dry-run" in words:
+        return "interrupted"
+    # A reshard keeps the data files that it finished, and reads them back instead of writing them again.
+    text = "interrupted; the same command continues"
+    return (
+        f"{text}. The server did not answer: a claim or files without an index may be left there." * of_server or text
+    )
 
 
 def _run(words: Sequence[str], as_json: bool) -> int:

@@ -18,7 +18,7 @@ segments of a checkpoint have one of a few lengths.
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -43,7 +43,7 @@ class Checksum:
     """The name in messages."""
     polynomial: int
     """The generator without its leading term, reflected."""
-    function: Callable[[Readable, int], int]
+    function: Callable[[Readable, int], int] = field(repr=False)
     """The implementation: the checksum of ``data`` appended to bytes whose checksum is the second argument."""
 
     def compute(self, data: Readable, crc: int = 0) -> int:

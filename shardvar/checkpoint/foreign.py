@@ -19,6 +19,7 @@ from shardvar.errors import (
     ShardvarError,
     UnsupportedError,
 )
+from shardvar.formats.shares import finished_shares
 from shardvar.formats.table import format_names
 from shardvar.pictures.words import count, named
 from shardvar.storage.places import split_place
@@ -74,6 +75,9 @@ def explain(path: str | os.PathLike[str], near: str | None) -> ShardvarError:
     shown = os.fspath(path)
     storage, name = split_place(path)
     if not _exists(path, storage, name):
+        with suppress(OSError, ShardvarError):
+            if error := _shares_error(shown, [each for each in storage.names() if each.startswith(f"{name}.")]):
+                return error
         remedy = near or "Give its prefix, its index file, one of its data files or its directory."
         return CheckpointNotFound(f"There is no checkpoint at {shown}.", remedy)
     return _file_error(shown, storage, name, near) if name else _folder_error(shown, storage)
@@ -117,6 +121,21 @@ def _kind(name: str, first: bytes) -> FileKind | None:
     return by_name if by_name and by_name.is_lost else kind_of(first) or by_name
 
 
+def _shares_error(shown: str, names: Iterable[str]) -> ShardvarError | None:
+    """Return the error of a save by several processes that was not committed; None if no share of one is there."""
+    found = finished_shares(names)
+    if found is None:
+        return None
+    processes, number = found
+    missing = [process for process in range(number) if process not in processes]
+    cause = f"There is no checkpoint at {shown}: a save by {number:,} processes was not committed"
+    if not missing:
+        return CheckpointNotFound(f"{cause}.", "Commit it: sv.commit_shards, with the `run` of its processes.")
+    lacking = f"process{'es' * (len(missing) > 1)} {named([*map(str, missing)])}".replace("'", "")
+    remedy = "Save there again with the same `run`, or in all processes with another one."
+    return CheckpointNotFound(f"{cause}, and lacks the shares of {lacking}.", remedy)
+
+
 def _folder_error(shown: str, storage: Storage) -> ShardvarError:
     """Return the error of a folder without a checkpoint."""
     files, folders = storage.names(), storage.folders()
@@ -128,6 +147,8 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
         return error(f"The folder {shown} is {kind.what}.", kind.remedy)
     if not files and not folders:
         return CheckpointNotFound(f"The folder {shown} is empty.", "Give the folder of a checkpoint.")
+    if error := _shares_error(shown, files):
+        return error
     kinds = _kinds_in(storage, files)
     details = "; ".join(f"{name} is {kind.what}" for name, kind in kinds) or named([*files, *folders])
     holds = " and ".join(count(len(names), noun) for names, noun in ((files, "file"), (folders, "folder")) if names)

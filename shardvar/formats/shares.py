@@ -12,6 +12,9 @@ from collections.abc import Iterable
 _SHARE = r"\.svshare-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}"
 _SHARE_FILE = re.compile(_SHARE + r"\..+", re.DOTALL)
 _ANY_SHARE_FILE = re.compile(r".+" + _SHARE + r"\..+", re.DOTALL)
+_SHARE_INDEX = re.compile(
+    r"(?P<run>.+\.svshare-[A-Za-z0-9]{1,64})-(?P<process>\d{5})-of-(?P<count>\d{5})\.svindex", re.DOTALL
+)
 _TAIL = re.compile(r"\.svshare-(?P<token>[A-Za-z0-9]{1,64})-(?P<process>\d{5})-of-(?P<count>\d{5})\Z")
 
 
@@ -46,6 +49,22 @@ def parse_share_name(name: str, prefix: str) -> tuple[str, int, int] | None:
 def is_share_file(name: str) -> bool:
     """Return True if a file belongs to a share."""
     return _ANY_SHARE_FILE.fullmatch(name) is not None
+
+
+def finished_shares(names: Iterable[str]) -> tuple[set[int], int] | None:
+    """Return the processes whose shares are whole and the number of processes, of the run with most; None without any.
+
+    >>> finished_shares(["ck.svshare-1f-00003-of-00008.svindex", "ck.svshare-1f-00004-of-00008.svdata-0"])
+    ({3}, 8)
+    """
+    runs: dict[tuple[str, int], set[int]] = {}
+    for name in names:
+        if match := _SHARE_INDEX.fullmatch(name):
+            runs.setdefault((match["run"], int(match["count"])), set()).add(int(match["process"]))
+    if not runs:
+        return None
+    (_, count), processes = max(runs.items(), key=lambda run: len(run[1]))
+    return processes, count
 
 
 def share_files(names: Iterable[str], prefix: str) -> list[str]:

@@ -290,3 +290,23 @@ def test_a_copy_of_a_checkpoint_of_many_processes_is_not_taken_for_it(tmp_path: 
         with sv.open_checkpoint(tmp_path / f"{form}-copy") as reader:
             assert not reader.metadata.generation
             assert "shardvar.generation" not in reader.metadata.user
+
+
+@each_format
+@pytest.mark.parametrize("which", ["path", "folder"])
+def test_a_save_that_was_not_committed_is_said_to_be_that(form: str, which: str, tmp_path: Path) -> None:
+    """The error of a path without a checkpoint names the processes whose shares are missing, or the commit."""
+    path, folder = place(tmp_path, form)
+    shares = shares_of(form, 1, 3)
+
+    def said_after(process: int) -> str:
+        sv.save_shards(path, shares[process], process=process, num_processes=3, run="a", format=form, commit=False)
+        with pytest.raises(CheckpointNotFound, match="a save by 3 processes was not committed") as caught:
+            sv.load(path if which == "path" else folder)
+        return str(caught.value)
+
+    assert "lacks the shares of processes 0, 2. Save there again" in said_after(1)
+    assert "lacks the shares of process 0. Save there again" in said_after(2)
+    assert "was not committed. Commit it: sv.commit_shards" in said_after(0)
+    sv.commit_shards(path, num_processes=3, run="a", format=form)
+    assert_holds(folder, form, 1)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardvar.errors import UnsupportedError
-from shardvar.layout.dtypes import NAMES, Bools, Ints, code
+from shardvar.layout.dtypes import NAMES, STRING, Bools, Ints, code
 from shardvar.limits import MAX_KEY_NBYTES
 from shardvar.planning.slices import SliceTable
 
@@ -60,9 +60,11 @@ def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str
             f"{slices.tensors.keys[row]!r} ({slices.tensors.dtype(row)})" for row in refused[:_NAMED].tolist()
         )
         more = f" and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
+        # Only numbers become other numbers.
+        cast = "" if {slices.tensors.dtype(row) for row in refused.tolist()} == {STRING} else ", cast them"
         raise UnsupportedError(
             f"The format {format_name} cannot hold {named}{more}.",
-            "Leave them out with a filter, cast them, or choose another format.",
+            f"Leave them out (--exclude){cast}, or choose another format.",
         )
 
 

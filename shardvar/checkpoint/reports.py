@@ -74,6 +74,9 @@ class WriteReport:
     """Files that a callback named and put nothing in; they are not written."""
     exceeding: "tuple[Exceeding, ...]" = ()
     """The files that are larger than the policy's limit, each with the reason."""
+    num_objects: int = 0
+    """Objects of PyTorch that were carried along beside the tensors; those of a distributed checkpoint are in a file
+    beside the data files."""
     reused_files: int = 0
     """Data files that an earlier, interrupted run had finished."""
     lost: tuple[Damage, ...] = ()

@@ -296,6 +296,7 @@ def report_of(work: WritePlan, free_nbytes: int) -> WriteReport:
         free_nbytes=free_nbytes,
         callback_seconds=work.decision.seconds,
         num_empty_files=work.decision.num_empty,
+        num_objects=len(work.metadata.objects),
         exceeding=work.decision.exceeding,
         dry_run=True,
     )

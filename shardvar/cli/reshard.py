@@ -98,6 +98,8 @@ def _print_report(report: WriteReport, verified: VerifyReport | None, verbose: b
         print(f"policy: {one_line(report.description)}")
     for each in report.lost:
         print(f"lost: {short_name(each.key or '')}: {each.kind}: {one_line(each.message)}")
+    if report.num_objects:
+        print(f"carried {count(report.num_objects, 'object')} of PyTorch beside the tensors")
     if report.reused_files:
         print(f"kept {count(report.reused_files, 'file')} that an interrupted run had finished")
     if report.dry_run:

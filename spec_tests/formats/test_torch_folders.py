@@ -167,7 +167,8 @@ def test_pythons_zipfile_reads_every_item_and_agrees_with_its_checksums(tmp_path
 def test_objects_are_carried_as_they_are_and_keep_their_places_in_nested_values(tmp_path: Path) -> None:
     """Byte for byte, under new names too; keys that keep their names keep the paths that lead to them."""
     source = GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt"
-    sv.reshard(source, tmp_path / "ck", format="torch", rename={"epoch": "round"})
+    report = sv.reshard(source, tmp_path / "ck", format="torch", rename={"epoch": "round"})
+    assert report.num_objects > 0 and report.num_tensors + report.num_objects == len(sv.load(source))
     old, new = ({key: array[()] for key, array in sv.load(path).items()} for path in (source, tmp_path / "ck"))
     assert new.pop("round") == old.pop("epoch") == b"3"
     assert new.keys() == old.keys() and all(np.array_equal(new[key], old[key]) for key in old)

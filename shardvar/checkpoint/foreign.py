@@ -76,8 +76,8 @@ def explain(path: str | os.PathLike[str], near: str | None) -> ShardvarError:
     storage, name = split_place(path)
     if not _exists(path, storage, name):
         with suppress(OSError, ShardvarError):
-            if error := _shares_error(shown, [each for each in storage.names() if each.startswith(f"{name}.")]):
-                return error
+            if uncommitted := _shares_error(shown, [each for each in storage.names() if each.startswith(f"{name}.")]):
+                return uncommitted
         remedy = near or "Give its prefix, its index file, one of its data files or its directory."
         return CheckpointNotFound(f"There is no checkpoint at {shown}.", remedy)
     return _file_error(shown, storage, name, near) if name else _folder_error(shown, storage)
@@ -147,8 +147,8 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
         return error(f"The folder {shown} is {kind.what}.", kind.remedy)
     if not files and not folders:
         return CheckpointNotFound(f"The folder {shown} is empty.", "Give the folder of a checkpoint.")
-    if error := _shares_error(shown, files):
-        return error
+    if uncommitted := _shares_error(shown, files):
+        return uncommitted
     kinds = _kinds_in(storage, files)
     details = "; ".join(f"{name} is {kind.what}" for name, kind in kinds) or named([*files, *folders])
     holds = " and ".join(count(len(names), noun) for names, noun in ((files, "file"), (folders, "folder")) if names)

@@ -239,6 +239,9 @@ class ObjectClient:
         if is_denied or "403 Forbidden" in line or "401 Unauthorized" in line:
             cause = f"{place}: permission is denied."
             return StorageError(cause, "Check the credentials in the environment, and the rights that they have.")
+        if "Range request not supported" in line:
+            cause = f"{place}: the server sends whole files alone, and not the ranges that are asked for."
+            return StorageError(cause, "Download the file, or use a server that answers range requests.")
         cause = f"{place} does not answer as it should: {line}."
         return StorageError(cause, "Check address, credentials and connection, and try again.")
 

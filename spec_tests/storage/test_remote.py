@@ -269,6 +269,14 @@ def publish(server: RangeServer, folder: Path) -> None:
     server.files.update({path.name: path.read_bytes() for path in folder.iterdir()})
 
 
+def test_a_server_that_sends_whole_files_alone_is_said_to_be_that(server: RangeServer, tmp_path: Path) -> None:
+    sv.save(tmp_path / "model.npz", {"w": np.arange(10)})
+    publish(server, tmp_path)
+    server.knows_ranges = False
+    with pytest.raises(StorageError, match=r"sends whole files alone, .*\. Download the file, or use a server"):
+        sv.load(f"{server.url}/model.npz")
+
+
 @pytest.mark.parametrize("name", ["model.svindex", "model.safetensors", "model.npz"])
 def test_reading_brings_what_the_disk_reads_and_little_more(
     name: str, server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -37,9 +37,9 @@ demo: .venv/installed ## make a sharded checkpoint, inspect it, reshard it, veri
 
 test: .venv/installed ## run the tests and doctests, then the quick ones on the built wheel; LAYER=wire: one folder's tests
 ifdef LAYER
-	$(DEV) -m pytest -q -n $(JOBS) spec_tests/$(LAYER)
+	$(DEV) -m pytest -q -n $(JOBS) --dist worksteal spec_tests/$(LAYER)
 else
-	$(DEV) -m pytest -q -n $(JOBS)
+	$(DEV) -m pytest -q -n $(JOBS) --dist worksteal
 	$(DEV) -m pytest -q --doctest-modules shardvar spec_tests/helpers
 	@$(MAKE) --no-print-directory wheel
 endif
@@ -82,7 +82,7 @@ fuzz: .venv-fuzz/installed ## fuzz every reader, FUZZ_SECONDS each (60)
 	@touch $@
 
 laws: .venv/installed ## look for counterexamples with many more examples a property: EXAMPLES (500)
-	$(DEV) -m pytest -q -n $(JOBS) --hypothesis-profile=laws -m hypothesis
+	$(DEV) -m pytest -q -n $(JOBS) --dist worksteal --hypothesis-profile=laws -m hypothesis
 
 rules: .venv/installed ## write docs/rules.md: each sentence of the RFCs, what obeys it, which tests hold it, who keeps it
 	$(DEV) -m spec_tests.rules

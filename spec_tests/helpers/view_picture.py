@@ -16,8 +16,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 from numpy.typing import NDArray
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 
 import shardvar as sv
 from shardvar.cli.main import main
@@ -54,6 +52,10 @@ def model() -> dict[str, NDArray[np.float32]]:
 
 def photograph(address: str) -> None:
     """Open a page and store its picture."""
+    # A package of the group "browser" alone, while doctests import every helper.
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
     # Root, as in a container, has no sandbox; a small /dev/shm has no room for a page.

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, Phase, settings
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
-# Twice as many would make `make test` half as long again; `make laws` has the many.
-settings.register_profile("default", deadline=None, max_examples=30, suppress_health_check=_SLOW_IS_FINE)
+# Sixty would make `make test` half as long again; `make laws` has the many.
+settings.register_profile("default", deadline=None, max_examples=24, suppress_health_check=_SLOW_IS_FINE)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, database=None, print_blob=True)
 # About an hour on two cores; some properties take a second an example. EXAMPLES=5000 is for a night.
 _MANY = int(os.environ.get("EXAMPLES", "500"))

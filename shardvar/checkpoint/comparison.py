@@ -207,7 +207,7 @@ def lines_of_diff(report: DiffReport) -> Iterator[str]:
     """Yield a line for each tensor that differs, for each cause why some are unreadable, and a last one that sums up.
 
     >>> list(lines_of_diff(DiffReport("a", "b", ("x",), (), (), (), 3)))
-    ['only in A: x', '3 equal, 0 changed, 1 only in A, 0 only in B']
+    ['only in A: x', '1 of 4 tensors differs: 1 only in A']
     """
     for key in report.only_in_a:
         yield f"only in A: {short_name(key)}"
@@ -222,16 +222,23 @@ def lines_of_diff(report: DiffReport) -> Iterator[str]:
         within = "" if report.tolerance is None else f", within {report.tolerance}"
         yield f"equal: {count(report.num_equal, 'tensor')} in both{within}"
         return
+    yield _sum_of(report)
+
+
+def _sum_of(report: DiffReport) -> str:
+    """The last line: the number of tensors that differ, and of each kind of difference."""
     counts = {
-        "equal": report.num_equal,
         "changed": len(report.differences),
         "only in A": len(report.only_in_a),
         "only in B": len(report.only_in_b),
     }
+    differ = sum(counts.values())
     # A tensor that is unreadable on both sides counts once.
-    if unreadable := len({broken.key for broken in report.unreadable}):
-        counts["unreadable"] = unreadable
-    yield ", ".join(f"{number:,} {what}" for what, number in counts.items())
+    unreadable = len({broken.key for broken in report.unreadable})
+    total = count(report.num_equal + differ + unreadable, "tensor")
+    how = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
+    text = f"{differ:,} of {total} {'differs' if differ == 1 else 'differ'}{': ' if how else ''}{how}"
+    return f"{text}; {unreadable:,} unreadable" if unreadable else text
 
 
 def _reasons(each: TensorDifference) -> Iterator[str]:

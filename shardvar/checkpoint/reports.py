@@ -246,6 +246,6 @@ def _verify_html(report: VerifyReport) -> str:
     rows = [(each.key or each.file or "", bad(each.kind), each.message) for each in report.damages]
     rows += [(each.key, bad("not verifiable"), each.message) for each in report.uncompared]
     if not rows:
-        return html_block(f"ok: {report.path}", about)
+        return html_block(f"{'complete' if report.unguarded else 'ok'}: {report.path}", about)
     table = html_table(("where", "problem", "what it is"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS))
     return html_block(f"{'damaged' if report.damages else 'not verified'}: {report.path}", about, table)

@@ -13,7 +13,7 @@ from shardvar.checkpoint.locate import find_checkpoint
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names
 from shardvar.checkpoint.stats import Statistics, histograms, measure
-from shardvar.cli.output import note, print_json, progress, say, short_path
+from shardvar.cli.output import answer, note, print_json, progress, say, short_path
 from shardvar.cli.usage import parse_renames
 from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.view import as_typed, check_target, message_as_typed, write_page
@@ -58,9 +58,10 @@ def execute(arguments: Namespace) -> int:
     if arguments.json:
         print_json(report.to_json())
     else:
-        lines = list(lines_of_diff(report))
-        for line in lines[-1:] if arguments.summary else lines:
+        *lines, sum_of_all = lines_of_diff(report)
+        for line in lines if not arguments.summary else []:
             say(line)
+        answer("good" if report.equal else "bad" if report.unreadable else "different", sum_of_all)
     if arguments.html:
         _write_diff_page(arguments, report, rename or {})
         note(f"wrote {short_path(arguments.html)}")

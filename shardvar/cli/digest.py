@@ -10,7 +10,7 @@ from functools import partial
 
 from shardvar.checkpoint.digest import DigestReport, digest
 from shardvar.checkpoint.manifest import differences, read_manifest, write_manifest
-from shardvar.cli.output import count, note, one_line, print_json, progress, short_name, short_path
+from shardvar.cli.output import answer, count, note, one_line, print_json, progress, short_name, short_path
 from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError
@@ -43,7 +43,7 @@ def execute(arguments: Namespace) -> int:
         for each in found.values():
             print(f"differs: {one_line(each.message)}")
         if not found and not report.unreadable:
-            print(f"equal: {count(len(report.tensors), 'tensor')} as in {short_path(manifest.place)}")
+            answer("good", f"equal: {count(len(report.tensors), 'tensor')} as in {short_path(manifest.place)}")
     for broken in report.unreadable:
         note(f"error: {short_name(broken.key)}: {broken.kind}: {one_line(broken.message)}")
     if "manifest" in fields and not arguments.json:

@@ -15,9 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from shutil import get_terminal_size
 from textwrap import wrap
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 from shardvar.pictures.words import count, human_count, human_shape, human_size, one_line, printable, short_name
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _MOST_PRETTY = 2000
 """Rows beyond which a table is plain at a terminal too; rich would take seconds to lay out more."""
@@ -59,17 +63,55 @@ def line_width() -> int:
     return min(get_terminal_size().columns, _LINE) if sys.stdout.isatty() else _LINE
 
 
+Mark = Literal["good", "bad", "attention", "different"]
+"""The meaning of an answer: as it should be, broken, not known, other than what it is compared to."""
+
+_SYMBOLS = MappingProxyType(
+    {"good": ("✓", "green"), "bad": ("✗", "red"), "attention": ("!", "yellow"), "different": ("≠", "cyan")}
+)
+
+
+def answer(mark: Mark, text: str) -> None:
+    """Print the line that answers a command; at a terminal it begins with the symbol of its meaning, in its colour.
+
+    A pipe, and a terminal that lacks the symbol, get the words alone, so no line needs the symbol to be understood.
+    """
+    symbol, style = _SYMBOLS[mark]
+    if not sys.stdout.isatty() or not _can_print(symbol):
+        say(text)
+        return
+    from rich.text import Text
+
+    # The symbol stands for this word.
+    first, *others = _folded(f"{symbol} {_as_seen_from_here(text).removeprefix('ok: ')}")
+    _print_styled([Text.assemble((first[0], style), first[1:]), *map(Text, others)])
+
+
+def _can_print(symbol: str) -> bool:
+    try:
+        symbol.encode(sys.stdout.encoding or "ascii")
+    except UnicodeError:
+        return False
+    return True
+
+
 def say(text: str) -> None:
     """Print a line of a report, with files as seen from the working directory; a terminal's is folded between words."""
-    inside = os.path.join(os.getcwd(), "")
-    if inside != os.sep:
-        # Only where a path begins, since /data/m is inside / and not inside /m.
-        text = re.sub(rf"(?<![^\s'\"(]){re.escape(inside)}(?=[^\s/])", "", text)
+    text = _as_seen_from_here(text)
     if not sys.stdout.isatty():
         print(text)
         return
     for line in _folded(text):
         print(line)
+
+
+def _as_seen_from_here(text: str) -> str:
+    """Return a text in which paths below the working directory are relative to it."""
+    inside = os.path.join(os.getcwd(), "")
+    if inside != os.sep:
+        # Only where a path begins, since /data/m is inside / and not inside /m.
+        text = re.sub(rf"(?<![^\s'\"(]){re.escape(inside)}(?=[^\s/])", "", text)
+    return text
 
 
 def _folded(text: str) -> list[str]:
@@ -84,12 +126,17 @@ def warn(text: str) -> None:
     if not sys.stdout.isatty():
         print(text)
         return
-    from rich.console import Console
     from rich.text import Text
 
+    _print_styled([Text(line, style="yellow") for line in _folded(text)])
+
+
+def _print_styled(lines: Sequence["Text"]) -> None:
+    from rich.console import Console
+
     console = Console(highlight=False, markup=False, emoji=False)
-    for line in _folded(text):
-        console.print(Text(line, style="yellow"), soft_wrap=True)
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def note(text: str) -> None:

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from shardvar.checkpoint.reports import VerifyReport, WriteReport
 from shardvar.checkpoint.reshard import reshard
 from shardvar.cli.cuts import parse_joins, parse_mesh, parse_shards
-from shardvar.cli.output import count, human_size, note, one_line, print_json, progress, short_name, short_path
+from shardvar.cli.output import (
+    answer,
+    count,
+    human_size,
+    note,
+    one_line,
+    print_json,
+    progress,
+    say,
+    short_name,
+    short_path,
+)
+from shardvar.cli.plan import print_plan
 from shardvar.cli.usage import parse_casts, parse_count, parse_renames, parse_size
 from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, verify_with_progress
 from shardvar.cli.view import check_target, write_plan_page
@@ -29,7 +41,7 @@ def execute(arguments: Namespace) -> int:
     if arguments.json:
         print_json(report.to_json() | {"verified": verified and verified.ok})
     else:
-        _print_report(report, verified, arguments.verbose)
+        _print_report(report, arguments.source, verified, arguments.verbose)
     if arguments.html:
         write_plan_page(arguments.html, report, arguments.source, _command(arguments.words))
         note(f"wrote {short_path(arguments.html)}")
@@ -89,12 +101,16 @@ def _policy(arguments: Namespace) -> TablePolicy | None:
     return None if arguments.max_file_size is None else MaxShardSizePolicy(parse_size(arguments.max_file_size))
 
 
-def _print_report(report: WriteReport, verified: VerifyReport | None, verbose: bool) -> None:
+def _print_report(report: WriteReport, sources: Sequence[str], verified: VerifyReport | None, verbose: bool) -> None:
     done = "would write" if report.dry_run else "wrote"
     what = f"{count(report.num_tensors, 'tensor')} in {count(report.num_slices, 'slice')}"
     size = f"{count(report.num_files, 'file')}, {human_size(report.nbytes)}"
-    print(f"{done} {short_path(report.path)} ({report.format}): {what}, {size}")
-    if report.dry_run or verbose:
+    line = f"{done} {short_path(report.path)} ({report.format}): {what}, {size}"
+    if report.dry_run:
+        say(line)
+    else:
+        answer("bad" if report.lost else "good", line)
+    if verbose and not report.dry_run:
         print(f"policy: {one_line(report.description)}")
     for each in report.lost:
         print(f"lost: {short_name(each.key or '')}: {each.kind}: {one_line(each.message)}")
@@ -103,12 +119,6 @@ def _print_report(report: WriteReport, verified: VerifyReport | None, verbose: b
     if report.reused_files:
         print(f"kept {count(report.reused_files, 'file')} that an interrupted run had finished")
     if report.dry_run:
-        sizes = ", ".join(human_size(nbytes) for nbytes in report.file_nbytes[:8])
-        more = f" and {report.num_files - 8} more" if report.num_files > 8 else ""
-        print(f"files: {sizes}{more}")
-        print(f"reads {human_size(report.read_nbytes)} in {count(report.num_copies, 'range')}")
-        print(
-            f"memory: at most {human_size(report.peak_nbytes)} of buffers; disk: {human_size(report.free_nbytes)} free"
-        )
+        print_plan(report, sources)
     if verified is not None:
         print_report(verified)

@@ -5,6 +5,7 @@
 3  nothing is damaged, and something that the format guards could not be read or compared
 """
 
+import shlex
 from argparse import Namespace
 from concurrent.futures import Executor
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import SCHEMA, VerifyReport
 from shardvar.checkpoint.verify import verify
-from shardvar.cli.output import count, human_size, note, one_line, print_json, progress, say, short_path
+from shardvar.cli.output import Mark, answer, count, human_size, note, one_line, print_json, progress, say, short_path
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError, CheckpointError
 from shardvar.pictures.problems import lines_of_problems
@@ -51,6 +52,8 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
         told.append(report.to_json())
         if not arguments.json and (codes[-1] or not arguments.quiet):
             print_report(report, strict, arguments.all)
+            if report.is_bare_format and len(paths) == 1 and not arguments.quiet:
+                note(f"hint: `shardvar digest {shlex.quote(path)} --write` keeps digests, which verify compares then.")
     if arguments.json:
         print_json(told[0] if len(paths) == 1 else told)
     return max(codes)
@@ -83,7 +86,6 @@ def payload_nbytes(path: str) -> int:
 def print_report(report: VerifyReport, strict: bool = False, everything: bool = False) -> None:
     """Print the report for people, damage first; with ``everything``, the keys of all problems."""
     damages = [(each.key, each.kind, each.message) for each in report.damages]
-    unread = [each for each in report.unguarded if each.kind is not None]
     problems = [(each.key, each.kind, each.message) for each in report.unverified if each.kind is not None]
     for line in lines_of_problems("damaged: ", damages, everything):
         say(line)
@@ -91,25 +93,32 @@ def print_report(report: VerifyReport, strict: bool = False, everything: bool = 
         say(line)
     for each in report.notes:
         say(f"note: {one_line(each)}")
-    what = f"{count(report.num_tensors, 'tensor')} in {count(report.num_slices, 'slice')}"
-    read = f"{what}, {count(report.num_files, 'file')}, {human_size(report.read_nbytes)} read"
-    # Those that are guarded are in the verdict.
-    read += f", {count(len(unread), 'tensor')} not read" if unread else ""
+    mark, verdict = _verdict(report, strict)
+    answer(mark, f"{verdict} {short_path(report.path)} ({report.format}): {_compared(report)}")
+
+
+def _compared(report: VerifyReport) -> str:
+    """The numbers of the answer: the tensors, the bytes that were read, and if they were compared."""
+    read = f"{count(report.num_tensors, 'tensor')}, {human_size(report.read_nbytes)} read"
     bare = len(report.unguarded)
+    # Those that are guarded are in the verdict.
+    unread = sum(each.kind is not None for each in report.unguarded)
+    read += f", {count(unread, 'tensor')} not read" if unread else ""
     if bare and bare == report.num_tensors:
-        read += f"; no checksums in this {'format' if report.is_bare_format else 'checkpoint'}: structure only"
-    elif bare:
+        return f"{read}; no checksums in this {'format' if report.is_bare_format else 'checkpoint'}: structure only"
+    if bare:
         keys = named([each.key for each in report.unguarded])
         which = f"{count(bare, 'tensor')} ({human_size(report.unguarded_nbytes)})"
-        read += f"; {which} without a checksum, {keys}: structure only"
-    say(f"{_verdict(report, strict)} {short_path(report.path)} ({report.format}): {read}")
+        return f"{read}; {which} without a checksum, {keys}: structure only"
+    return read if report.damages or report.uncompared or not report.num_tensors else f"{read}, every checksum matches"
 
 
-def _verdict(report: VerifyReport, strict: bool) -> str:
+def _verdict(report: VerifyReport, strict: bool) -> tuple[Mark, str]:
+    tensors = count(report.num_tensors, "tensor")
     if report.damages:
-        return f"{count(len(report.damages), 'problem')} in"
+        return "bad", f"{count(len(report.damages), 'problem')} in"
     if report.uncompared:
-        return f"not verified: {len(report.uncompared):,} of {count(report.num_tensors, 'tensor')} in"
-    if strict and report.unguarded:
-        return f"not guarded: {len(report.unguarded):,} of {count(report.num_tensors, 'tensor')} in"
-    return "ok:"
+        return "attention", f"not verified: {len(report.uncompared):,} of {tensors} in"
+    if report.unguarded:
+        return "attention", f"not guarded: {len(report.unguarded):,} of {tensors} in" if strict else "complete:"
+    return "good", "ok:"

@@ -121,7 +121,7 @@ def _summary(report: DiffReport) -> str:
     """Return the differences as lines, the largest change first."""
     *lines, last = lines_of_diff(report.by_change())
     more = [f"... and {len(lines) - _MOST_LINES:,} more"] if len(lines) > _MOST_LINES else []
-    title = f"The checkpoints A = {report.path_a} and B = {report.path_b} differ: {last}."
+    title = f"Of the checkpoints A = {report.path_a} and B = {report.path_b}, {last}."
     return "\n".join([title, *islice(lines, _MOST_LINES), *more])
 
 

@@ -1,0 +1,47 @@
+"""The preview of a reshard: what stands now beside what would be written, and what that takes."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+
+from shardvar.checkpoint.reader import open_checkpoint
+from shardvar.checkpoint.reports import WriteReport
+from shardvar.cli.output import count, human_size, one_line, print_table
+from shardvar.layout.dtypes import NAMES
+from shardvar.planning.index import EntryTable
+
+_ROWS = ("tensors", "slices", "files", "bytes", "dtypes")
+
+
+def print_plan(report: WriteReport, sources: Sequence[str]) -> None:
+    """Print the numbers of a dry run: a table of source and target, the policy, ranges, memory and disk."""
+    with ExitStack() as stack:
+        tables = [stack.enter_context(open_checkpoint(path)).entries() for path in sources]
+        now = _column(tables, [size for table in tables for size in _file_nbytes(table)])
+    then = _column([] if report.planned is None else [report.planned], report.file_nbytes)
+    print()
+    print_table(("", "source", "target"), list(zip(_ROWS, now, then, strict=True)))
+    print()
+    print(f"policy: {one_line(report.description)}")
+    print(f"reads {human_size(report.read_nbytes)} in {count(report.num_copies, 'range')}")
+    print(f"memory: at most {human_size(report.peak_nbytes)} of buffers; disk: {human_size(report.free_nbytes)} free")
+    print("Nothing was written.")
+
+
+def _column(tables: Sequence[EntryTable], file_nbytes: Sequence[int]) -> Iterator[str]:
+    """Yield the cells of one side, in the order of ``_ROWS``."""
+    yield f"{sum(len(table.slices.tensors) for table in tables):,}"
+    yield f"{sum(map(len, tables)):,}"
+    largest = f", largest {human_size(max(file_nbytes))}" if len(file_nbytes) > 1 else ""
+    yield f"{len(file_nbytes):,}{largest}"
+    yield human_size(sum(file_nbytes))
+    codes = sorted({code for table in tables for code in np.unique(table.slices.tensors.codes).tolist()})
+    yield ", ".join(NAMES[code] for code in codes)
+
+
+def _file_nbytes(table: EntryTable) -> list[int]:
+    """The payload bytes of each file that holds some."""
+    sizes = np.zeros(int(table.file.max(initial=-1)) + 1, np.int64)
+    np.add.at(sizes, table.file, table.slices.nbytes)
+    return sizes.tolist()

@@ -1,0 +1,65 @@
+"""Tests of the lines that answer a command: a symbol at a terminal, words everywhere, and numbers that are true."""
+
+import io
+import re
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from spec_tests.helpers.command_line import Run, run, saved, terminal
+
+__all__ = ["run"]
+
+
+class AsciiTerminal(io.TextIOWrapper):
+    """A terminal that can show ASCII alone."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
+@pytest.mark.parametrize(
+    ("words", "symbol", "sentence"),
+    [
+        ("verify good", "✓", "ok: good (shardvar): 4 tensors, "),
+        ("verify bare.safetensors", "!", "complete: bare.safetensors (safetensors): 4 tensors, "),
+        ("verify cut", "✗", "3 problems in cut (shardvar): "),
+        ("diff good good", "✓", "equal: 4 tensors in both"),
+        ("diff good other", "≠", "4 of 4 tensors differ: 1 changed, 3 only in A"),
+        ("reshard good out --force", "✓", "wrote out (shardvar): "),
+    ],
+)
+def test_an_answer_begins_with_a_symbol_at_a_terminal_and_is_words_in_a_pipe(
+    words: str, symbol: str, sentence: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal whose encoding lacks the symbol gets the words too."""
+    saved(tmp_path, name="good")
+    saved(tmp_path, "safetensors", "bare.safetensors")
+    payloads = next(saved(tmp_path, name="cut").parent.glob("cut.svdata-*"))
+    payloads.write_bytes(payloads.read_bytes()[:100])
+    sv.save(tmp_path / "other", {"step": np.zeros((), np.int64)})
+    monkeypatch.chdir(tmp_path)
+    assert run(*words.split()).out.splitlines()[-1].startswith(sentence)
+    with terminal(200):
+        assert run(*words.split()).out.splitlines()[-1].startswith(f"{symbol} {sentence.removeprefix('ok: ')}")
+        with patch("sys.stdout", AsciiTerminal(io.BytesIO(), "ascii")) as ascii_terminal:
+            run(*words.split())
+            ascii_terminal.seek(0)
+            assert ascii_terminal.read().splitlines()[-1].startswith("! complete" if symbol == "!" else sentence)
+
+
+def test_a_preview_shows_what_stands_beside_what_would_be_written(tmp_path: Path, run: Run) -> None:
+    path, words = saved(tmp_path), ("--shards", "2", "--files", "2")
+    lines = run("reshard", path, tmp_path / "out", *words, "--dry-run").out.splitlines()
+    rows = {name: cells for name, *cells in (re.split(" {2,}", line) for line in lines)}
+    run("reshard", path, tmp_path / "out", *words)
+    for side, place in enumerate((path, tmp_path / "out")):
+        told = run("inspect", place, "--json").json
+        assert rows["tensors"][side] == str(told["num_tensors"]) and rows["slices"][side] == str(told["num_slices"])
+        assert rows["files"][side].split(",")[0] == str(len(told["files"]))
+        assert rows["bytes"][side] == f"{told['nbytes']} B"
+        assert set(rows["dtypes"][side].split(", ")) == {each["dtype"] for each in told["tensors"]}

@@ -20,6 +20,7 @@ from shardvar.formats.torch.metadata import Items
 from shardvar.layout.dtypes import STRING, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, unknown_key
 from shardvar.planning.slices import SliceTable
+from shardvar.wire.collection import without_collection
 from shardvar.wire.damage import COPY_AGAIN
 
 _UNEVEN = (
@@ -172,15 +173,13 @@ class DcpIndex:
 
     def _resolve(self, rows: Ints) -> None:
         """Read the items of rows that were not read yet."""
-        with self._lock:
+        with self._lock, without_collection():
             known = self.views.keys() | self.payloads.keys() | self.errors.keys()
             left = np.array([row for row in rows.tolist() if row not in known], np.int64)
             starts = np.array([self.items.start[row] for row in left.tolist()], np.int64)
-            files = self.file[left]
             frames = Frames(self.data)
             # In the order of the files, so that one read brings many small items.
-            for position in np.lexsort((starts, files)).tolist():
-                row = int(left[position])
+            for row in left[np.lexsort((starts, self.file[left]))].tolist():
                 try:
                     self._read_item(row, frames)
                 except (CheckpointError, StorageError, UnsupportedError) as error:

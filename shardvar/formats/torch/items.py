@@ -52,11 +52,7 @@ class View:
     @property
     def reach(self) -> tuple[int, int]:
         """The first byte of the record that an element has, and the end of the last one; (0, 0) without elements."""
-        tensor = self.tensor
-        if not tensor.count:
-            return 0, 0
-        last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.strides, strict=True))
-        return tensor.offset * tensor.itemsize, (tensor.offset + last + 1) * tensor.itemsize
+        return self.tensor.reach
 
     @property
     def spans_record(self) -> bool:

@@ -17,6 +17,7 @@ their Python literal; an object of any other class is refused, and the error nam
 
 import ast
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, MalformedCheckpoint, OutOfBounds, UnsupportedError
@@ -62,9 +63,12 @@ _PLAIN_CALLS = tuple(
 _BRACKETS: dict[Any, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), dict: ("{", "}")}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredTensor:
-    """A tensor as a view of a record; offset, shape and strides count elements."""
+    """A tensor as a view of a record; offset, shape and strides count elements.
+
+    Thousands of items may share one, so what follows from its fields is computed once.
+    """
 
     dtype: str
     """The name of the element type."""
@@ -83,12 +87,12 @@ class StoredTensor:
     is_negative: bool
     """True if the elements are the negatives of those that are stored."""
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """The bytes of an element."""
         return numpy_dtype(self.dtype).itemsize
 
-    @property
+    @cached_property
     def count(self) -> int:
         """The number of elements."""
         count = 1
@@ -96,7 +100,7 @@ class StoredTensor:
             count *= extent
         return count
 
-    @property
+    @cached_property
     def is_contiguous(self) -> bool:
         """Return True if the elements lie in C order without gaps, as they are."""
         if self.is_conjugate or self.is_negative:
@@ -108,6 +112,14 @@ class StoredTensor:
                 return not self.count
             step *= extent
         return True
+
+    @cached_property
+    def reach(self) -> tuple[int, int]:
+        """The first byte of the storage that an element has, and the end of the last one; (0, 0) without elements."""
+        if not self.count:
+            return 0, 0
+        last = sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
+        return self.offset * self.itemsize, (self.offset + last + 1) * self.itemsize
 
 
 def is_tensor(value: Any) -> bool:

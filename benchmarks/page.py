@@ -86,7 +86,7 @@ def readme(text: str, groups: Groups) -> str:
     rows = [
         _row("save a table of 512 MiB", large, "save"),
         _row("load it", large, "load"),
-        _row("save 20,000 tensors of 16 floats", groups["tiny"].figures, "save"),
+        _row("save 20,000 tensors of 16 floats (Orbax: 2,000)", groups["tiny"].figures, "save"),
         _row("load them", groups["tiny"].figures, "load"),
     ]
     part = {each.against: each.measured for each in groups["partial"].figures if each.subject.endswith("beyond it")}

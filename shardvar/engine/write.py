@@ -48,6 +48,8 @@ def file_tasks(
     """One task a file, each with the part of the plan that fills it."""
     order, bounds = assignment.by_file()
     copies = plan.bounds()
+    # Once, and not for each file: a sink may make all names and all starts anew each time that it is asked.
+    asides, start = sink.asides, sink.start
     tasks = []
     for number in range(assignment.num_files):
         rows = order[bounds[number] : bounds[number + 1]]
@@ -59,12 +61,12 @@ def file_tasks(
         tasks.append(
             FileTask(
                 f"{generation}-{number:05d}",
-                sink.asides[number],
+                asides[number],
                 storage,
                 sink.writer,
                 Plan(plan.sources, plan.targets.take(rows), part),
                 entries,
-                sink.start[rows],
+                start[rows],
             )
         )
     return tasks

@@ -52,7 +52,7 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
         told.append(report.to_json())
         if not arguments.json and (codes[-1] or not arguments.quiet):
             print_report(report, strict, arguments.all)
-            if report.is_bare_format and len(paths) == 1 and not arguments.quiet:
+            if report.is_bare_format and not report.damages and len(paths) == 1 and not arguments.quiet:
                 note(f"hint: `shardvar digest {shlex.quote(path)} --write` keeps digests, which verify compares then.")
     if arguments.json:
         print_json(told[0] if len(paths) == 1 else told)

@@ -1,4 +1,4 @@
-"""What a save does for all of its files together, it does once, and not once for each of them."""
+"""A save makes the names and the starts of its files once, and not once for each file."""
 
 import sys
 from collections import Counter

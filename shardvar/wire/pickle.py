@@ -30,7 +30,7 @@ from typing import Any
 from shardvar.errors import MalformedCheckpoint, ShardvarError
 from shardvar.wire.damage import DISTRUST, malformed
 from shardvar.wire.inert import Global, Node, Reference, call, extend, name_of, set_items
-from shardvar.wire.usual_opcodes import read_usual
+from shardvar.wire.usual_opcodes import Known, read_usual
 
 
 def parse_pickle(
@@ -77,7 +77,7 @@ class _Machine:
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         self.memo: list[Any] = []
-        self.known: dict[bytes, tuple[Any, ...]] = {}  # what some opcodes add to the memo, and the value that they push
+        self.known: Known = {}
         self.fast = fast
 
     def run(self) -> None:
@@ -170,7 +170,6 @@ class _Machine:
         found = read_usual(called.name, self.data, self.position, self.memo, self.known)
         if found is None:
             return False
-        self.memo += found.memo
         self.stack += found.stack
         if found.begins:
             self.mark()

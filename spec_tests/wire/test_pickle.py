@@ -1,6 +1,7 @@
 """Pickles read as inert nodes: the same values as Python's reader gives, and nothing run, whatever a pickle says."""
 
 import collections
+import copyreg
 import os
 import pickle
 import struct
@@ -50,9 +51,29 @@ class Size(tuple[int, ...]):
         return (Size, (tuple(self),))
 
 
+class Constants:
+    """Stands for the properties of a tensor: an instance has a tuple."""
+
+    def __init__(self, state: tuple[Any, ...]) -> None:
+        self.state = state
+
+    def __reduce__(self) -> Any:
+        return (copyreg.__newobj__, (Constants,), self.state)  # type: ignore[attr-defined]
+
+
 NUMBERS = st.integers(0, 300) | st.integers(-5, 2**47)
 FIELDS = NUMBERS | st.text(max_size=3) | st.just("é\x94") | st.lists(NUMBERS, max_size=5).map(Size) | st.none()
 INSTANCES = st.dictionaries(st.sampled_from(["fqn", "offset", "length", "x\x94"]), FIELDS, max_size=4).map(Slice)
+
+
+def slices(*names: str) -> Any:
+    """A function from a tuple of values to an instance that has them, in order, under these names."""
+    return lambda values: Slice(dict(zip(names, values, strict=True)))
+
+
+REGIONS = st.tuples(FIELDS, FIELDS).map(slices("offset", "fqn"))
+CONSTANTS = st.tuples(*[st.sampled_from([True, False, None, "fqn", Slice])] * 5).map(Constants)
+TENSORS = st.tuples(CONSTANTS, FIELDS, st.lists(REGIONS, min_size=1, max_size=2)).map(slices("x", "length", "parts"))
 
 
 def as_torch(data: bytes) -> bytes:
@@ -81,7 +102,7 @@ def shown(value: Any) -> Any:
     return type(value), value
 
 
-@given(st.lists(INSTANCES, max_size=8), st.integers(2, 5))
+@given(st.lists(INSTANCES, max_size=8) | st.lists(TENSORS, min_size=3, max_size=6), st.integers(2, 5))
 def test_the_fast_path_gives_what_the_opcodes_give(instances: list[Slice], protocol: int) -> None:
     """Repeated, so that classes, names and sizes are references to the memo, as in an index."""
     data = pickle.dumps([*instances, *instances[:2], [vars(each) for each in instances]], protocol)

@@ -262,7 +262,9 @@ def _dropped(widths: Sequence[int], drop: Sequence[int], width: int) -> set[int]
     gone: set[int] = set()
     for column in drop:
         rest = sum(each + 3 for number, each in enumerate(widths) if number and number not in gone)
-        if min(widths[0], 2 * _NARROWEST) + rest <= width:
+        # Before the last one goes, names are cut to the fewest cells.
+        fewest = _NARROWEST if column == drop[-1] else 2 * _NARROWEST
+        if min(widths[0], fewest) + rest <= width:
             break
         gone.add(column)
     return gone

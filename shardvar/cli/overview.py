@@ -1,15 +1,16 @@
 """The overview of a checkpoint that ``inspect`` prints for people: two lines of totals, a tree, and what is wrong.
 
-At a terminal the tree is folded until it fits: equal layers share a line, TensorFlow's suffix of keys and the slots of
-optimizers are left out and named below, and deep levels are left out where there are too many lines. Columns that say
-nothing are left out, then those that do not fit. ``--all`` folds nothing. A pipe gets every whole key, a line each.
+At a terminal the tree is folded until it fits: layers of equal tensors share a line, wherever their bytes are, with the
+ranges of their slices and files and the number that cannot be read. TensorFlow's suffix of keys and the slots of
+optimizers are left out and named below, as deep levels are where there are too many lines. Columns that say nothing are
+left out, then those that do not fit. ``--all`` folds nothing. A pipe gets every whole key, a line each.
 """
 
 import re
 import sys
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from shutil import get_terminal_size
 
 from shardvar.checkpoint.parameters import count_parameters, is_optimizer_state
@@ -28,7 +29,7 @@ from shardvar.cli.output import (
 )
 from shardvar.cli.statistics import findings, print_statistics
 from shardvar.cli.tensors import Tensor, layout_of, list_slices
-from shardvar.cli.tree import Line, tree_lines
+from shardvar.cli.tree import Line, number_ranges, tree_lines
 from shardvar.errors import ReadError
 from shardvar.pictures.problems import lines_of_problems
 
@@ -44,8 +45,10 @@ _LINES_AROUND = 8
 
 _HEADERS = ("tensor", "dtype", "shape", "params", "size", "slices", "files", "")
 _RIGHT = (3, 4, 5)
-_LEAST_NEEDED = (6, 3, 5, 1, 2)
-"""Columns in the order in which they go where the terminal is narrow: files, params, slices, dtype, shape."""
+_LEAST_NEEDED = (6, 3, 5, 1, 2, 4)
+"""Columns in the order in which they go where the terminal is narrow: files, params, slices, dtype, shape, size."""
+_FILE_NUMBER = re.compile("-([0-9]{1,9})-of-[0-9]{1,9}")
+"""The number of a file in its name, such as ``model-00002-of-00004.safetensors``."""
 
 _Row = tuple[str, ...]
 
@@ -74,8 +77,11 @@ def print_overview(
     faults = [(each.key, type(each.fault).__name__, str(each.fault)) for each in tensors if each.fault is not None]
     if faults:
         print(f"\n{count(len(faults), 'tensor')} cannot be read:")
-        for line in lines_of_problems("  ", faults, everything=arguments.all):
+        lines = list(lines_of_problems("  ", faults, everything=arguments.all))
+        for line in lines:
             say(line)
+        if len(lines) < len(faults) and not arguments.all and sys.stdout.isatty():
+            say("--all names each of them.")
 
 
 def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterator[str]:
@@ -128,7 +134,7 @@ def _print_tensors(reader: Reader, tensors: Sequence[Tensor], arguments: Namespa
         _print_tree(reader, tensors, arguments)
 
 
-def _print_rows(rows: Sequence[_Row], at_terminal: bool) -> None:
+def _print_rows(rows: Sequence[_Row], at_terminal: bool, headers: Sequence[str] = _HEADERS) -> None:
     """Print rows; at a terminal without the columns that are the same in each, or do not fit."""
     if not at_terminal:
         # The number of parameters is left out, since it follows from dtype and shape.
@@ -136,12 +142,13 @@ def _print_rows(rows: Sequence[_Row], at_terminal: bool) -> None:
         right = [kept.index(column) for column in (4, 5)]
         print_table(_taken(_HEADERS, kept), [_taken(row, kept) for row in rows], right)
         return
-    # Only the rows of tensors have a number of slices.
-    constant = {column for column in (1, 3, 5, 6, 7) if len({row[column] for row in rows if row[5]}) == 1}
+    # Only the rows of tensors whose bytes are known have a number of slices.
+    constant = {column for column in (1, 3, 5, 6) if len({row[column] for row in rows if row[5]}) <= 1}
+    constant |= set() if any(row[7] for row in rows) else {7}
     kept = [column for column in range(len(_HEADERS)) if column not in constant]
     drop = [kept.index(column) for column in _LEAST_NEEDED if column in kept]
     right = [kept.index(column) for column in _RIGHT if column in kept]
-    print_table(_taken(_HEADERS, kept), [_taken(row, kept) for row in rows], right, drop)
+    print_table(_taken(headers, kept), [_taken(row, kept) for row in rows], right, drop)
 
 
 def _taken(row: Sequence[str], columns: Sequence[int]) -> _Row:
@@ -172,19 +179,22 @@ def _print_tree(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace)
     in_brief = _in_brief(arguments) and not arguments.stats
     shown, slots, left_out = _fold(tensors) if in_brief else (tensors, [], [])
     keys = [each.key.removesuffix(_SUFFIX) if in_brief else each.key for each in shown]
-    kinds = [(each.kind, each.shape, each.num_slices, each.mark) for each in shown] if in_brief else None
+    kinds = [(each.kind, each.shape) for each in shown] if in_brief else None
     lines = list(tree_lines(keys, kinds))
     depth = arguments.depth or (_fitting_depth(lines) if in_brief else None)
     kept = [line for line in lines if depth is None or line.level <= depth]
-    rows = [row for line in kept for row in _line_rows(reader, line, shown, arguments)]
+    numbers = _file_numbers(reader.index.files)
+    rows = [row for line in kept for row in _line_rows(reader, line, shown, numbers, arguments)]
     if slots:
         rows.append(_slots_row(slots))
-    _print_rows(rows, at_terminal=True)
+    headers = (*_HEADERS[:6], "in files" if numbers else "files", "")
+    _print_rows(rows, at_terminal=True, headers=headers)
     if len(kept) < len(lines):
         deeper = f"--depth {(depth or 0) + 1} opens the next level, --all lists every tensor"
-        print(f"\n{count(len(tensors), 'tensor')} in {count(len(kept), 'line')}; {deeper}")
+        print()
+        say(f"{count(len(tensors), 'tensor')} in {count(len(kept), 'line')}; {deeper}")
     if left_out:
-        print(f"folded: {', '.join(left_out)} (--all shows them)")
+        say(f"folded: {', '.join(left_out)} (--all shows them)")
     for line in lines:
         if line.gaps:
             missing = ", ".join(map(str, line.gaps))
@@ -222,13 +232,50 @@ def _fitting_depth(lines: Sequence[Line]) -> int | None:
     return depth
 
 
-def _line_rows(reader: Reader, line: Line, tensors: Sequence[Tensor], arguments: Namespace) -> Iterator[_Row]:
-    alike = f" (x{line.num_alike})" if line.num_alike > 1 else ""
-    label = line.guide + printable(line.label) + alike
+def _line_rows(
+    reader: Reader, line: Line, tensors: Sequence[Tensor], numbers: Mapping[str, int], arguments: Namespace
+) -> Iterator[_Row]:
+    alike = [tensors[leaf] for leaf in line.alike]
+    label = line.guide + printable(line.label) + _times(line.num_alike)
     if line.leaf is None:
-        yield _branch_row(label, line, tensors)
-    else:
-        yield from _tensor_rows(reader, label, tensors[line.leaf], arguments)
+        yield *_branch_row(label, line, tensors)[:-1], _marks(alike)
+        return
+    row, *slices = _tensor_rows(reader, label, tensors[line.leaf], arguments)
+    found = [each for each in alike if each.num_slices]
+    yield *row[:4], *((row[4], *_places(found, numbers)) if found else ("", "", "")), _marks(alike)
+    yield from slices
+
+
+def _places(alike: Sequence[Tensor], numbers: Mapping[str, int]) -> tuple[str, str]:
+    """Return the cells for the slices and the files of the tensors that share a line."""
+    slices = _least_to_most(each.num_slices for each in alike)
+    if not numbers:
+        return slices, _least_to_most(len(each.files) for each in alike)
+    ascending = sorted({numbers[name] for each in alike for name in each.files})
+    return slices, number_ranges([str(number) for number in ascending])
+
+
+def _file_numbers(files: Sequence[str]) -> dict[str, int]:
+    """Return the number in the name of each file; empty if names lack them or share them."""
+    numbers = {name: int(found[1]) for name in files if (found := _FILE_NUMBER.search(name))}
+    return numbers if len(set(numbers.values())) == len(files) else {}
+
+
+def _least_to_most(numbers: Iterable[int]) -> str:
+    """Return a number, or the least and the largest of several: ``3..4``."""
+    found = sorted(set(numbers))
+    return str(found[0]) if len(found) == 1 else f"{found[0]}..{found[-1]}"
+
+
+def _marks(tensors: Sequence[Tensor]) -> str:
+    """Return a word for what is wrong with some of the tensors of a line, and the number of these."""
+    marks = [each.mark for each in tensors if each.mark]
+    word = marks[0] if len(set(marks)) == 1 else "unreadable"
+    return f"{word.upper()}{_times(len(marks))}" if marks else ""
+
+
+def _times(number: int) -> str:
+    return f" (x{number})" if number > 1 else ""
 
 
 def _branch_row(label: str, line: Line, tensors: Sequence[Tensor]) -> _Row:

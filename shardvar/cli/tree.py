@@ -155,7 +155,7 @@ def _group(labels: Sequence[str], numbers: dict[tuple[str, ...], set[int]]) -> l
     is_dense = last - first < len(there) + _MOST_GAPS + 1
     missing = tuple(n for n in range(first, last) if n not in there)[: _MOST_GAPS + 1] if is_dense else ()
     gaps = missing if len(missing) <= _MOST_GAPS else ()
-    return [_Group(f"{before}{{{_ranges(texts)}}}{after}", labels, gaps)]
+    return [_Group(f"{before}{{{number_ranges(texts)}}}{after}", labels, gaps)]
 
 
 def _around(label: str, number: re.Match[str]) -> tuple[str, str]:
@@ -178,8 +178,12 @@ def _by_one_number(labels: Sequence[str]) -> Iterator[Sequence[str]]:
     yield from groups.values()
 
 
-def _ranges(texts: Sequence[str]) -> str:
-    """Return exactly these numbers, which ascend: ``0..2,9`` or ``00..11``; with a step, ``0..8..2``, as in shells."""
+def number_ranges(texts: Sequence[str]) -> str:
+    """Return exactly these numbers, which ascend: ``0..2,9`` or ``00..11``; with a step, ``0..8..2``, as in shells.
+
+    >>> number_ranges(["0", "1", "2", "9"])
+    '0..2,9'
+    """
     runs: list[list[str]] = []
     for text in texts:
         # The successor of 09 is 10 and that of 9 is 10: padding belongs to the range.

@@ -118,6 +118,43 @@ def saved_layers(path: Path, without: int | None = None) -> Path:
     return path
 
 
+def test_layers_of_equal_tensors_share_a_line_wherever_they_are_stored(tmp_path: Path, run: Run) -> None:
+    """Its cells are the ranges of the numbers of slices and of the numbers in the names of the files."""
+    layers = {f"layers.{n}.{part}": np.ones((4, 8), "f4") for n in range(6) for part in "wb"}
+    sv.save(tmp_path / "cut", layers, policy=sv.MaxShardSizePolicy(300), partition=2)
+    with terminal(100):
+        rows = run("inspect", tmp_path / "cut").out.splitlines()
+    assert sum("layers.{0..5}. (x6)" in row for row in rows) == 1
+    told = run("inspect", tmp_path / "cut", "--json").json["tensors"]
+    for part in "bw":
+        alike = [each for each in told if each["key"].endswith(part)]
+        slices = {each["num_slices"] for each in alike}
+        files = {int(name.split("-")[-3]) for each in alike for name in each["files"]}
+        assert len(slices) > 1 and files == set(range(min(files), max(files) + 1))
+        (cells,) = [row.split()[-2:] for row in rows if f"─ {part} " in row]
+        assert cells == [f"{min(slices)}..{max(slices)}", f"{min(files)}..{max(files)}"]
+
+
+def test_a_line_of_several_tensors_says_how_many_cannot_be_read(tmp_path: Path, run: Run) -> None:
+    """Layers fold whether or not their bytes are there, and a branch counts those below it at any depth."""
+    layers = {f"layers.{n}.{part}": np.ones((4, 8), "f4") for n in range(6) for part in "wb"}
+    sv.save(tmp_path / "cut", layers, policy=sv.MaxShardSizePolicy(300))
+    first, second, *_ = sorted(tmp_path.glob("*.svdata*"))
+    first.unlink()
+    with terminal(100):
+        whole, shallow = run("inspect", tmp_path / "cut").out, run("inspect", tmp_path / "cut", "--depth", "1").out
+    rows = whole.splitlines()
+    assert [row.rstrip()[-17:].strip() for row in rows if "─ " in row] == [
+        "FILE MISSING (x3)",
+        "FILE MISSING",
+        "FILE MISSING (x2)",
+    ]
+    assert whole.endswith("--all names each of them.\n") and "FILE MISSING (x3)" in shallow
+    second.write_bytes(second.read_bytes()[:8])
+    with terminal(40):
+        assert re.search(r"\{0…?.*UNREADABLE \(x5\)", run("inspect", tmp_path / "cut").out)
+
+
 def test_totals_count_parameters_and_their_dtypes(tmp_path: Path, run: Run) -> None:
     path = saved_layers(tmp_path / "model")
     lines = run("inspect", path, "--brief").out.splitlines()

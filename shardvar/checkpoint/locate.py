@@ -172,7 +172,7 @@ def find_checkpoint(path: Path) -> Location:
 
 def several(path: Path, found: Sequence[Location]) -> AmbiguousPath:
     """Return the error of a path that may mean any of several checkpoints."""
-    listed = ", ".join(f"{_unambiguous(each)} ({each.format.name})" for each in found[:_LISTED])
+    listed = ", ".join(f"{exact_path(each)} ({each.format.name})" for each in found[:_LISTED])
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     folder = split_place(path)[0].path
     below = [parts(folder, each) for each in found]
@@ -261,7 +261,7 @@ def find_in_other_formats(target: Location) -> Location | None:
     return next((Location(form, storage, name) for form in others if name in form.locate(storage, name)), None)
 
 
-def _unambiguous(found: Location) -> str:
+def exact_path(found: Location) -> str:
     """A path that means this checkpoint and no other, where one exists: its index, if its prefix is shared."""
     paths = [os.path.join(found.storage.path, name) for name in names_of_target(found.name, found.format.name)]
     for path in [found.path, *paths] if found.is_folder else paths:

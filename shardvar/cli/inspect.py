@@ -33,7 +33,7 @@ def execute(arguments: Namespace) -> int:
     unwanted = _unwanted(arguments)
     found = candidates_of(arguments.path)
     if len(found) > 1:
-        print_choices(arguments.path, found, arguments.json)
+        print_choices(arguments.path, found, arguments.json, arguments.all)
         return 0
     # Where nothing was found, the strict search raises the error that says what is there instead.
     one = found[0].location if found else find_checkpoint(arguments.path)

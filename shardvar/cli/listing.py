@@ -1,13 +1,40 @@
-"""The checkpoints of a folder that holds several: the list that ``inspect`` prints, and the choice of ``--latest``."""
+"""The checkpoints of a folder that holds several: the list that ``inspect`` prints, and the choice of ``--latest``.
 
+The list has the tensors and bytes of the last checkpoints. Their indexes are opened for that, and no payload is read;
+those in buckets are not opened, since each would take requests.
+"""
+
+import sys
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
+from shardvar.checkpoint.locate import Location, exact_path
 from shardvar.checkpoint.newest import Candidate, candidates_of, newest_among, newest_checkpoint
+from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA
-from shardvar.cli.output import count, note, print_json, print_table, printable, short_path
-from shardvar.errors import ShardvarError
+from shardvar.cli.output import count, human_size, note, print_json, print_table, printable, say, short_path
+from shardvar.errors import CheckpointError, ShardvarError
+
+_HEADERS = ("checkpoint", "format", "tensors", "size", "saved", "")
+_MOST_LISTED = 20
+"""The checkpoints that a terminal lists, and whose indexes are opened; both the last ones."""
+_MOST_TENSORS = 20_000
+"""After so many tensors in all, no further index is opened: they take some 0.2 s, and a larger index its own time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The words of an index for a line of the list."""
+
+    num_tensors: int | None
+    """Its tensors; None if it cannot be read."""
+    nbytes: int | None
+    """The bytes of its payloads; None if it cannot be read."""
+    wrong: str
+    """The problem with it, in words; empty if its index is sound."""
 
 
 def take_newest(arguments: Namespace) -> None:
@@ -29,25 +56,38 @@ def _newest_in(folder: str) -> str:
     return newest
 
 
-def print_choices(path: str, found: Sequence[Candidate], as_json: bool) -> None:
-    """Print the checkpoints that a path may mean, in natural order, and mark the newest."""
+def print_choices(path: str, found: Sequence[Candidate], as_json: bool, everything: bool = False) -> None:
+    """Print the checkpoints that a path may mean, in natural order, and mark the newest; a terminal gets the last ones.
+
+    ``everything`` prints all at a terminal too.
+    """
     newest = _newest(path, found)
+    contents = _contents(found)
     if as_json:
         listed = [
             {
-                "path": each.location.path,
+                "path": name,
                 "format": each.location.format.name,
                 "newest": [each] == newest,
                 "finished": each.is_finished,
                 "saved": each.saved,
+                "num_tensors": content and content.num_tensors,
+                "nbytes": content and content.nbytes,
             }
-            for each in found
+            for each, content, name in zip(found, contents, _paths(found), strict=True)
         ]
         print_json({"schema": SCHEMA, "checkpoints": listed})
         return
     choose = "one of them, or the newest with --latest" if len(newest) == 1 else "one of them"
-    print(f"{count(len(found), 'checkpoint')} here; inspect {choose}:")
-    print_table(("format", "path", "saved", ""), [_row(each, newest) for each in found])
+    say(f"{count(len(found), 'checkpoint')} here; inspect {choose}:")
+    rows = [
+        (short_path(name), *_cells(each, content, newest))
+        for each, content, name in zip(found, contents, _paths(found), strict=True)
+    ]
+    if sys.stdout.isatty() and not everything and len(rows) > _MOST_LISTED:
+        say(f"{len(rows) - _MOST_LISTED:,} before these, from {rows[0][0]} on (--all lists them)")
+        rows = rows[-_MOST_LISTED:]
+    print_table(_HEADERS, rows, (2, 3), drop=(1, 2, 3, 4))
 
 
 def _newest(path: str, found: Sequence[Candidate]) -> list[Candidate]:
@@ -59,7 +99,41 @@ def _newest(path: str, found: Sequence[Candidate]) -> list[Candidate]:
         return []
 
 
-def _row(each: Candidate, newest: Sequence[Candidate]) -> tuple[str, ...]:
+def _paths(found: Sequence[Candidate]) -> list[str]:
+    """Return a path of each checkpoint that means no other one: its index where another has the same prefix."""
+    places = [(each.location.storage.path, each.location.stem) for each in found]
+    shared = {place for place, number in Counter(places).items() if number > 1}
+    pairs = zip(found, places, strict=True)
+    return [exact_path(each.location) if place in shared else each.location.path for each, place in pairs]
+
+
+def _contents(found: Sequence[Candidate]) -> list[_Content | None]:
+    """Read the indexes of the last checkpoints on a local disk, as many as take little time; None for the others."""
+    contents: list[_Content | None] = [None] * len(found)
+    left = _MOST_TENSORS
+    for number in range(len(found))[: -_MOST_LISTED - 1 : -1]:
+        each = found[number]
+        if left > 0 and each.is_finished and each.location.storage.local_path is not None:
+            content = contents[number] = _content(each.location)
+            left -= content.num_tensors or 0 if content else 0
+    return contents
+
+
+def _content(location: Location) -> _Content | None:
+    try:
+        with Reader(location.path, location.format.name, location.open()) as reader:
+            wrong = f"{count(len(reader.faults), 'tensor')} unreadable" if reader.faults else ""
+            return _Content(len(reader.keys()), int(reader.entries().slices.nbytes.sum()), wrong)
+    except CheckpointError:
+        return _Content(None, None, "unreadable")
+    except ShardvarError:  # such as a package that the format needs
+        return None
+
+
+def _cells(each: Candidate, content: _Content | None, newest: Sequence[Candidate]) -> tuple[str, ...]:
+    """Return the format, the tensors, their size, the time of a checkpoint, and what is to be known of it."""
+    tensors = "" if content is None or content.num_tensors is None else f"{content.num_tensors:,}"
+    size = "" if content is None or content.nbytes is None else human_size(content.nbytes)
     saved = "" if each.saved is None else datetime.fromtimestamp(each.saved).strftime("%Y-%m-%d %H:%M")
-    mark = "newest" if [each] == newest else "" if each.is_finished else "not finished"
-    return each.location.format.name, short_path(each.location.path), saved, mark
+    words = ["newest" * ([each] == newest), "not finished" * (not each.is_finished), content.wrong if content else ""]
+    return each.location.format.name, tensors, size, saved, ", ".join(filter(None, words))

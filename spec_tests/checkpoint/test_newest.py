@@ -1,7 +1,9 @@
 """Folders of many checkpoints: their order, the newest of them, and the folders that are searched."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,12 @@ import shardvar as sv
 from shardvar.checkpoint import locate
 from shardvar.checkpoint.locate import find_below
 from shardvar.checkpoint.steps import in_series, natural_key
+from shardvar.cli import listing
 from shardvar.cli.main import main
 from shardvar.errors import AmbiguousPath, CheckpointNotFound, MalformedCheckpoint
+from spec_tests.helpers.command_line import Run, run, terminal
+
+__all__ = ["run"]
 
 STEPS = (10, 9, 100)
 
@@ -206,6 +212,59 @@ def test_the_list_is_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ("step-10", False, True),
         ("step-100", True, True),
     ]
+
+
+def test_the_list_has_what_each_checkpoint_holds_and_says_which_is_broken(tmp_path: Path, run: Run) -> None:
+    save_steps(tmp_path, "step-{}")
+    for path, size in ((tmp_path / "step-9.svindex", 30), (next(tmp_path.glob("step-10.svdata*")), 3)):
+        path.write_bytes(path.read_bytes()[:size])
+    rows = [line.split() for line in run("inspect", tmp_path).out.splitlines()[2:]]
+    day = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d")
+    assert all(len(day.findall(" ".join(row))) == 2 for row in rows)
+    assert [[word for word in row[1:] if not day.fullmatch(word)] for row in rows] == [
+        ["shardvar", "unreadable"],
+        ["shardvar", "1", "8", "B", "1", "tensor", "unreadable"],
+        ["shardvar", "1", "8", "B", "newest"],
+    ]
+    listed = run("inspect", tmp_path, "--json").json["checkpoints"]
+    assert [(each["num_tensors"], each["nbytes"]) for each in listed] == [(None, None), (1, 8), (1, 8)]
+
+
+def test_few_indexes_of_many_checkpoints_are_opened(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those of the last ones, and none after a large one; the list of a pipe has all the others too."""
+    save_steps(tmp_path, "step-{}", tuple(range(1, 31)))
+    opened: list[str] = []
+    reader = listing.Reader
+
+    def count_opened(path: str, *rest: Any) -> Any:
+        opened.append(Path(path).name)
+        return reader(path, *rest)
+
+    monkeypatch.setattr(listing, "Reader", count_opened)
+    assert len(run("inspect", tmp_path).out.splitlines()) == 32
+    assert opened == [f"step-{number}" for number in range(30, 10, -1)]
+    opened.clear()
+    monkeypatch.setattr(listing, "_MOST_TENSORS", 2)
+    assert run("inspect", tmp_path).code == 0 and opened == ["step-30", "step-29"]
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_terminal_lists_the_last_checkpoints(columns: int, tmp_path: Path, run: Run) -> None:
+    save_steps(tmp_path, "step-{}", tuple(range(1, 31)))
+    with terminal(columns):
+        out, whole = run("inspect", tmp_path).out, run("inspect", tmp_path, "--all").out
+    assert "10 before these, from" in out and "step-10 " not in out and "step-11 " in out
+    assert all(f"step-{number} " in whole for number in range(1, 31))
+    assert all(len(line) <= columns or str(tmp_path) in line for line in out.splitlines())
+
+
+def test_a_path_in_the_list_means_one_checkpoint(tmp_path: Path, run: Run) -> None:
+    """Where two formats share a prefix, the list has the file of the index, which opens."""
+    sv.save(tmp_path / "model", {"w": np.ones(2)})
+    sv.save(tmp_path / "model.npz", {"w": np.ones(2)})
+    paths = [each["path"] for each in run("inspect", tmp_path, "--json").json["checkpoints"]]
+    assert {Path(path).name for path in paths} == {"model.svindex", "model.npz"}
+    assert all(run("inspect", path, "--json").json["num_tensors"] == 1 for path in paths)
 
 
 def test_a_checkpoint_that_is_a_folder_is_named_by_the_folder(tmp_path: Path) -> None:

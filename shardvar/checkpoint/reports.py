@@ -67,7 +67,7 @@ class WriteReport:
     peak_nbytes: int
     """An upper bound of the memory for buffers, without the columns of the plan."""
     free_nbytes: int
-    """Free bytes on the target's disk before the write."""
+    """Free bytes on the target's disk before the write; of a target in a bucket, on the disk for temporary files."""
     callback_seconds: float = 0.0
     """Seconds that the policy took to decide; kept in no index, so that equal input gives equal bytes."""
     num_empty_files: int = 0

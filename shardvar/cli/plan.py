@@ -10,6 +10,7 @@ from shardvar.checkpoint.reports import WriteReport
 from shardvar.cli.output import count, human_size, one_line, print_table
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.index import EntryTable
+from shardvar.storage.places import is_url
 
 _ROWS = ("tensors", "slices", "files", "bytes", "dtypes")
 
@@ -25,7 +26,10 @@ def print_plan(report: WriteReport, sources: Sequence[str]) -> None:
     print()
     print(f"policy: {one_line(report.description)}")
     print(f"reads {human_size(report.read_nbytes)} in {count(report.num_copies, 'range')}")
-    print(f"memory: at most {human_size(report.peak_nbytes)} of buffers; disk: {human_size(report.free_nbytes)} free")
+    # A bucket has no free bytes. Its files wait on this disk until they are whole.
+    use = " for temporary files" if is_url(report.path) else ""
+    free = f"{human_size(report.free_nbytes)} free{use}"
+    print(f"memory: at most {human_size(report.peak_nbytes)} of buffers; disk: {free}")
     print("Nothing was written.")
 
 

@@ -24,6 +24,7 @@ from shardvar.cli.usage import parse_index_text, parse_size
 from spec_tests.helpers import paths
 from spec_tests.helpers.command_line import FORMATS, Run, run, saved, tensors, terminal
 from spec_tests.helpers.hypothesis_strategies import keys
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 
 __all__ = ["run"]  # the fixture
 
@@ -332,6 +333,15 @@ def test_a_dry_run_writes_nothing_and_tells_all(tmp_path: Path, run: Run) -> Non
     )
     told = run("reshard", path, tmp_path / "out" / "model", "--dry-run", "--json").json
     assert told["dry_run"] is True and told["free_nbytes"] > 0
+
+
+def test_a_dry_run_says_which_disk_has_room(tmp_path: Path, run: Run) -> None:
+    """A bucket has no free bytes: those are of the disk on which files wait until they are whole."""
+    with in_bucket(MemoryBucket()):
+        remote = run("reshard", saved(tmp_path), "s3://bucket/model", "--dry-run").out
+    local = run("reshard", saved(tmp_path), tmp_path / "target", "--dry-run").out
+    (room,) = (line for line in remote.splitlines() if "disk: " in line)
+    assert room.endswith("B free for temporary files") and "temporary" not in local
 
 
 def test_reshard_replaces_nothing_unasked(tmp_path: Path, run: Run) -> None:

@@ -376,7 +376,8 @@ function findingButton(text, ask) {
 function planParts() {
   const { read_nbytes: read, num_copies: copies, peak_nbytes: peak, free_nbytes: free, command } = PLAN;
   const last = SIDES[SIDES.length - 1];
-  const what = `${humanSize(read)} in ${count(copies, "range")} to read · at most ${humanSize(peak)} of buffers in memory · ${humanSize(free)} free on the disk`;
+  const use = last.path.includes("://") ? " for temporary files" : "";
+  const what = `${humanSize(read)} in ${count(copies, "range")} to read · at most ${humanSize(peak)} of buffers in memory · ${humanSize(free)} free on the disk${use}`;
   return [element("h1", { text: `Preview of a reshard: ${count(last.tensorOf.length, "slice")} in ${count(last.files.length, "file")}, nothing written yet` }),
     element("p", { class: "totals num", text: what }), copyLine("Command", command)];
 }

@@ -4,6 +4,7 @@ import shlex
 from argparse import Namespace
 from collections.abc import Sequence
 
+from shardvar.checkpoint.locate import exact_path, find_target
 from shardvar.checkpoint.reports import VerifyReport, WriteReport
 from shardvar.checkpoint.reshard import reshard
 from shardvar.cli.cuts import parse_joins, parse_mesh, parse_shards
@@ -37,7 +38,7 @@ def execute(arguments: Namespace) -> int:
             raise ArgumentError("--html shows a plan, and --dry-run is not given.", "Give both, or leave --html out.")
         check_target(arguments.html)
     report = _reshard(arguments)
-    verified = verify_with_progress(report.path) if arguments.verify and not report.dry_run else None
+    verified = verify_with_progress(_written(report)) if arguments.verify and not report.dry_run else None
     if arguments.json:
         print_json(report.to_json() | {"verified": verified and verified.ok})
     else:
@@ -81,6 +82,11 @@ def _reshard(arguments: Namespace) -> WriteReport:
             executor=executor,
             progress=advance,
         )
+
+
+def _written(report: WriteReport) -> str:
+    """Return a path of the new checkpoint alone, also where one of another format has the same prefix."""
+    return exact_path(find_target(report.path, report.format, report.format))
 
 
 def _command(words: Sequence[str]) -> str:

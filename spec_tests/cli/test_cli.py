@@ -344,6 +344,12 @@ def test_a_dry_run_says_which_disk_has_room(tmp_path: Path, run: Run) -> None:
     assert room.endswith("B free for temporary files") and "temporary" not in local
 
 
+def test_what_was_written_is_verified_though_another_format_has_its_prefix(tmp_path: Path, run: Run) -> None:
+    sv.save(tmp_path / "out.npz", {"w": np.ones(2)})
+    outcome = run("reshard", saved(tmp_path), tmp_path / "out", "--verify")
+    assert outcome.code == 0 and "ok: " in outcome.out
+
+
 def test_reshard_replaces_nothing_unasked(tmp_path: Path, run: Run) -> None:
     path, target = saved(tmp_path), saved(tmp_path, name="target")
     outcome = run("reshard", path, target, "--shards", "2")

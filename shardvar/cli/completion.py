@@ -17,15 +17,18 @@ from shardvar.errors import ShardvarError
 MANY = 100
 """The most keys that are offered at once; of more, their folders are offered."""
 
-# bash inserts candidates as they are, so ``printf %q`` quotes spaces and patterns in keys. After a folder no space is
-# inserted (``nospace``), so that the next press of Tab goes on inside it.
+_PAIRS = ("OLD=NEW", "GLOB=AXIS", "[GLOB=]DTYPE", "[GLOB=]CUT")
+"""The values of options that begin with a key and ``=``, as their help writes them."""
+
+# bash inserts candidates as they are, so ``printf %q`` quotes spaces and patterns in keys. After a folder or ``KEY=``
+# no space is inserted (``nospace``), so that typing goes on there.
 _BASH = """\
 _shardvar() {
     local line candidate
     COMPREPLY=()
     while IFS= read -r line; do
         candidate=${line%%$'\\t'*}
-        [[ $candidate == */ ]] && compopt -o nospace
+        [[ $candidate == *[/=] ]] && compopt -o nospace
         printf -v candidate %q "$candidate"
         COMPREPLY+=("$candidate")
     done < <(shardvar __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
@@ -33,14 +36,15 @@ _shardvar() {
 complete -o default -F _shardvar shardvar
 """
 
-# zsh passes words as typed; ``(Q)`` removes their quotes. Folders are added apart, with an empty suffix (``-S ''``).
+# zsh passes words as typed; ``(Q)`` removes their quotes. Folders and ``KEY=`` are added apart, with an empty suffix
+# (``-S ''``).
 _ZSH = """\
 #compdef shardvar
 _shardvar() {
     local line
     local -a candidates folders described
     while IFS= read -r line; do
-        if [[ ${line%%$'\\t'*} == */ ]]; then
+        if [[ ${line%%$'\\t'*} == *[/=] ]]; then
             folders+=("${line%%$'\\t'*}")
         else
             candidates+=("${line%%$'\\t'*}")
@@ -62,6 +66,7 @@ fi
 """
 
 # fish evaluates the condition first and keeps the answer; if that is empty, ``-f`` does not apply: files are offered.
+# It inserts no space after / and =.
 _FISH = """\
 function __shardvar_candidates
     set -g __shardvar_found (shardvar __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)
@@ -90,15 +95,34 @@ def candidates(words: Sequence[str]) -> Iterator[str]:
     >>> list(candidates(["show", "model", "b", "--verify", "f"]))
     ['full']
     """
-    *before, word = words or [""]
+    *before, word = _without_breaks(words) or [""]
     parser = make_parser()
     # argparse offers no public way to list the commands and options of a parser.
     commands = next(action for action in parser._actions if isinstance(action, Commands))
-    if not before:
+    if before in ([], ["help"]):
         helps = {each.dest: str(each.help) for each in commands._choices_actions}
         return (f"{command}\t{text}" for command, text in helps.items() if command.startswith(word))
     chosen = commands.choices.get(before[0])
     return _of_command(chosen, before[1:], word) if chosen else iter(())
+
+
+def _without_breaks(words: Sequence[str]) -> list[str]:
+    """Return words as typed: bash passes ``--option=x`` and ``key=x`` as three words.
+
+    >>> _without_breaks(["--format", "=", "sa"]), _without_breaks(["--cast", "w", "=", "bf"])
+    (['--format', 'sa'], ['--cast', 'w=bf'])
+    """
+    kept: list[str] = []
+    after = ""
+    for word in words:
+        if after == "=" and not kept[-1].startswith("--"):
+            kept[-1] += word
+        elif word != "=" or not kept:
+            kept.append(word)
+        elif not kept[-1].startswith("--"):
+            kept[-1] += word
+        after = word
+    return [*kept, ""] if after == "=" and kept[-1].startswith("--") else kept
 
 
 def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[str]:
@@ -129,8 +153,11 @@ def _of_command(parser: Parser, before: Sequence[str], word: str) -> Iterator[st
         from shardvar.formats.table import format_names
 
         return (name for name in format_names() if name.startswith(word))
-    wants_keys = action.metavar in ("KEY", "GLOB", "OLD=NEW", "[GLOB=]DTYPE", "[GLOB=]N")
-    return _keys(given[0], word) if wants_keys and given else iter(())
+    if not given or action.metavar not in ("KEY", "GLOB", *_PAIRS):
+        return iter(())
+    keys = _keys(given[0], word)
+    # What follows the key of a pair is for a person to say.
+    return keys if action.metavar not in _PAIRS else (key if key.endswith("/") else f"{key}=" for key in keys)
 
 
 def _keys(path: str, word: str) -> Iterator[str]:

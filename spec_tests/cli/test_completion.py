@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.cli.completion import MANY, SCRIPTS, candidates
+from shardvar.cli.completion import _PAIRS, MANY, SCRIPTS, candidates
 from shardvar.cli.main import main
-from shardvar.cli.parser import COMMANDS
+from shardvar.cli.parser import COMMANDS, Commands, make_parser
 from shardvar.formats.table import format_names
 
 KEYS = ["dense/bias", "dense/kernel", "odd name $HOME'\"", "step"]
@@ -43,8 +43,29 @@ def test_keys_are_completed_where_a_key_or_a_glob_stands(model: str) -> None:
     assert words("show", model, "dense/") == KEYS[:2]
     assert words("show", "--verify", "full", model, "st") == ["step"]
     assert words("inspect", model, "--json", "--filter", "o") == [KEYS[2]]
-    assert words("reshard", model, "new", "--rename", "de") == KEYS[:2]
     assert words("show", model, "step", "") == []
+
+
+@pytest.mark.parametrize("option", ["--rename", "--concat", "--cast", "--shards"])
+def test_a_key_of_a_pair_is_completed_up_to_its_sign(option: str, model: str) -> None:
+    """A key alone is a valid value of none of these options, and what follows it is not a key."""
+    assert words("reshard", model, "new", option, "de") == [f"{key}=" for key in KEYS[:2]]
+    assert words("reshard", model, "new", option, "dense/bias=") == words("reshard", model, "new", option, "2") == []
+    assert words("reshard", model, "new", option, "dense/bias", "=", "2") == []
+    parser = next(action for action in make_parser()._actions if isinstance(action, Commands)).choices["reshard"]
+    assert next(each for each in parser._actions if option in each.option_strings).metavar in _PAIRS
+
+
+def test_words_that_bash_breaks_at_a_sign_are_whole(model: str) -> None:
+    assert words("reshard", "a", "b", "--format", "=", "sa") == ["safetensors"]
+    assert words("show", "--verify", "=", "full", model, "st") == ["step"]
+    assert words("show", model, "step", "--verify", "=") == ["auto", "full"]
+    assert words("=") == []
+
+
+def test_help_is_followed_by_a_command() -> None:
+    assert words("help", "ve") == ["verify", "vectors"] and words("help", "") == list(COMMANDS)
+    assert words("help", "verify", "") == []
 
 
 def test_of_many_keys_the_folders_are_offered(tmp_path: Path) -> None:
@@ -84,6 +105,7 @@ press() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); compopt() { :; }; _shardvar
 press shardvar insp
 press shardvar show model dense/
 press shardvar show model odd
+press shardvar reshard model new --cast st
 """
 
 FISH = """
@@ -99,6 +121,7 @@ def test_bash_completes_and_quotes(model: str) -> None:
     assert lines[:3] == ["inspect", "dense/bias", "dense/kernel"]
     quoted = subprocess.run(["bash", "-c", f"printf %s {lines[3]}"], capture_output=True, text=True, check=True)
     assert quoted.stdout == KEYS[2]
+    assert lines[4] == "step="
 
 
 def test_fish_completes(model: str) -> None:

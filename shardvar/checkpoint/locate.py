@@ -194,9 +194,32 @@ def parts(folder: str, found: Location) -> list[str]:
 def _nearest(path: Path) -> str | None:
     """The checkpoint whose name is nearest to a misspelt path, as a remedy."""
     storage, name = split_place(path)
+    folder = os.path.dirname(os.fspath(path))
+    if storage.local_path is not None and not os.path.isdir(storage.local_path):
+        mended = _nearest_folder(folder)
+        if mended is None:
+            return None
+        again = os.path.join(mended, name)
+        if name and not find_checkpoints(again):
+            return _nearest(again) or f"Did you mean {mended}?"
+        return f"Did you mean {again}?"
     there = {each.name for each in _found_at(storage, "")} | set(storage.folders())
     near = similar(name, sorted(there)) if name else []
-    return f"Did you mean {os.path.join(os.path.dirname(os.fspath(path)), near[0])}?" if near else None
+    return f"Did you mean {os.path.join(folder, near[0])}?" if near else None
+
+
+def _nearest_folder(path: str) -> str | None:
+    """The local folder whose path is spelled most like that of a missing one; None if there is none."""
+    if not path or os.path.isdir(path):
+        return path
+    above, last = os.path.split(path)
+    found = _nearest_folder(above) if above != path else None
+    if found is None or not last:
+        return found
+    if os.path.isdir(os.path.join(found, last)):
+        return os.path.join(found, last)
+    near = similar(last, sorted(split_place(os.path.join(found or os.curdir, ""))[0].folders()))
+    return os.path.join(found, near[0]) if near else None
 
 
 def find_target(path: Path, format_name: str | None, otherwise: str) -> Location:

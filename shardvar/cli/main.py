@@ -14,7 +14,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
-from shardvar.cli.output import drop_output, note, one_line, print_json, replace_closed_streams
+from shardvar.cli.output import drop_output, note, one_line, paths_as_typed, print_json, replace_closed_streams
 from shardvar.cli.parser import Usage, parse_arguments
 from shardvar.errors import ArgumentError, ShardvarError, TargetExists, UnknownKey, UnsupportedError
 
@@ -35,16 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             # A locale that lacks a character of a key must not end the command with an encoding error.
             stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if argv is None else argv)
-    as_json = "--json" in words
     if argv is None and any("://" in word for word in words):
         from shardvar.cli.interrupts import end_after_interrupt
 
         end_after_interrupt(lambda: note(_interrupted(words, of_server=True)))
     try:
-        code = _run(words, as_json)
+        code = _run(words)
         sys.stdout.flush()
     except ShardvarError as error:
-        return _say(error, exit_code(error), as_json)
+        return _say(error, exit_code(error), words)
     except KeyboardInterrupt:
         note(_interrupted(words))
         return 128 + signal.SIGINT
@@ -52,17 +51,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         drop_output()
         return 128 + signal.SIGPIPE
     except MemoryError:
-        return _say(ShardvarError("Out of memory.", "Select less: --filter, or an INDEX."), UNUSABLE, as_json)
+        return _say(ShardvarError("Out of memory.", "Select less: --filter, or an INDEX."), UNUSABLE, words)
     except OSError as error:
         drop_output()
         cause = f"Cannot write the output: {error.strerror or error}."
-        return _say(ShardvarError(cause, "Check the file or the pipe that receives it."), UNUSABLE, as_json=False)
+        return _say(ShardvarError(cause, "Check the file or the pipe that receives it."), UNUSABLE, ())
     except Exception as error:
         # A bug, and the only place where one is caught: without it Python would leave with 1, which here means "no".
         if _TRACEBACK in os.environ:
             raise
         cause = f"This is a bug in shardvar: {type(error).__name__}: {error}."
-        return _say(ShardvarError(cause, f"Set {_TRACEBACK}=1 to see where, and report it."), UNUSABLE, as_json)
+        return _say(ShardvarError(cause, f"Set {_TRACEBACK}=1 to see where, and report it."), UNUSABLE, words)
     return code
 
 
@@ -77,14 +76,14 @@ def _interrupted(words: Sequence[str], of_server: bool = False) -> str:
     )
 
 
-def _run(words: Sequence[str], as_json: bool) -> int:
+def _run(words: Sequence[str]) -> int:
     """Parse the words and execute the command."""
     if words[:1] == ["__complete"]:
         return _complete(words[1:])
     try:
         arguments = parse_arguments(words)
     except Usage as usage:
-        return _say(usage.error, WRONG_USAGE, as_json) if usage.error else usage.code
+        return _say(usage.error, WRONG_USAGE, words) if usage.error else usage.code
     arguments.words = words
     return execute(arguments)
 
@@ -135,16 +134,16 @@ def exit_code(error: ShardvarError) -> int:
     return WRONG_USAGE if isinstance(error, (ArgumentError, UnknownKey)) else UNUSABLE
 
 
-def _say(error: ShardvarError, code: int, as_json: bool) -> int:
-    """Print an error for people, and with ``as_json`` also as JSON for programs; return the code."""
+def _say(error: ShardvarError, code: int, words: Sequence[str]) -> int:
+    """Print the error of a command for people, and if it has ``--json`` also for programs; return the code."""
     remedy = error.remedy or "`shardvar --help` lists the commands."
-    if as_json:
+    if "--json" in words:
         fields = {"kind": type(error).__name__, "cause": error.cause, "remedy": remedy}
         try:
             print_json({"schema": _SCHEMA, "error": fields})
             sys.stdout.flush()
         except OSError:
             drop_output()  # the code and the lines below say what happened
-    note(f"error: {one_line(error.cause)}")
-    note(f"hint: {one_line(remedy)}")
+    note(f"error: {paths_as_typed(one_line(error.cause), words)}")
+    note(f"hint: {paths_as_typed(one_line(remedy), words)}")
     return code

@@ -107,11 +107,24 @@ def say(text: str) -> None:
 
 def _as_seen_from_here(text: str) -> str:
     """Return a text in which paths below the working directory are relative to it."""
-    inside = os.path.join(os.getcwd(), "")
+    inside = _here()
     if inside != os.sep:
         # Only where a path begins, since /data/m is inside / and not inside /m.
         text = re.sub(rf"(?<![^\s'\"(]){re.escape(inside)}(?=[^\s/])", "", text)
     return text
+
+
+def paths_as_typed(text: str, words: Sequence[str]) -> str:
+    """Return a text with paths as people typed them: from the working directory, unless a word has its path."""
+    return text if any(_here() in word for word in words) else _as_seen_from_here(text)
+
+
+def _here() -> str:
+    """Return the working directory, with a separator at its end: /data/ab is not inside /data/a."""
+    try:
+        return os.path.join(os.getcwd(), "")
+    except FileNotFoundError:  # it was removed, so nothing is inside it
+        return os.sep
 
 
 def _folded(text: str) -> list[str]:
@@ -299,6 +312,4 @@ __all__ = ["count", "human_count", "human_shape", "human_size", "one_line", "pri
 
 def short_path(path: str) -> str:
     """Return a path as a person in the working directory would type it."""
-    # It ends in a separator, since /data/ab is not inside /data/a.
-    inside = os.path.join(os.getcwd(), "")
-    return printable(path.removeprefix(inside))
+    return printable(path.removeprefix(_here()))

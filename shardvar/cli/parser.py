@@ -82,6 +82,10 @@ def parse_arguments(words: Sequence[str]) -> Namespace:
         listed = f"The commands are {', '.join(COMMANDS)}; `shardvar --help` describes them."
         remedy = f"Did you mean {near[0]!r}?" if near else listed
         raise Usage(2, ArgumentError(f"Unknown command {first!r}.", remedy))
+    command = next((word for word in words if word in COMMANDS), "")
+    if command and first != command and first not in ("-h", "--help", "--version"):
+        remedy = f"Options follow the command, as in `shardvar {command} PATH {first}`."
+        raise Usage(2, ArgumentError(f"{first} is before the command.", remedy))
     return make_parser().parse_args(options_first(list(words)) if words[0] == "show" else with_cuts(words))
 
 

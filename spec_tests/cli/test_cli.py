@@ -344,6 +344,26 @@ def test_a_dry_run_says_which_disk_has_room(tmp_path: Path, run: Run) -> None:
     assert room.endswith("B free for temporary files") and "temporary" not in local
 
 
+def test_errors_have_paths_as_they_were_typed(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of programs are whole."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("model.npz", "model.safetensors"):
+        sv.save(tmp_path / name, {"w": np.ones(2)})
+    assert run("verify", "model").err.startswith("error: model may mean model.npz (npz), model.safetensors (")
+    assert f"{tmp_path / 'model'} may mean {tmp_path / 'model.npz'} (" in run("verify", tmp_path / "model").err
+    assert str(tmp_path / "model.npz") in run("verify", "model", "--json").json["error"]["cause"]
+
+
+def test_a_working_directory_that_was_removed_is_named(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    outcome = run("verify", tmp_path / "absent")
+    assert (outcome.code, outcome.err.splitlines()[0]) == (3, "error: The working directory is gone.")
+
+
 def test_what_was_written_is_verified_though_another_format_has_its_prefix(tmp_path: Path, run: Run) -> None:
     sv.save(tmp_path / "out.npz", {"w": np.ones(2)})
     outcome = run("reshard", saved(tmp_path), tmp_path / "out", "--verify")

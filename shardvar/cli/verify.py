@@ -104,7 +104,8 @@ def _compared(report: VerifyReport) -> str:
     # Those that are guarded are in the verdict.
     unread = sum(each.kind is not None for each in report.unguarded)
     read += f", {count(unread, 'tensor')} not read" if unread else ""
-    if bare and bare == report.num_tensors:
+    # Where the format keeps none, the names of the tensors that are whole say nothing.
+    if bare and (report.is_bare_format or bare == report.num_tensors):
         return f"{read}; no checksums in this {'format' if report.is_bare_format else 'checkpoint'}: structure only"
     if bare:
         keys = named([each.key for each in report.unguarded])

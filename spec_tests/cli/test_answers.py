@@ -52,6 +52,29 @@ def test_an_answer_begins_with_a_symbol_at_a_terminal_and_is_words_in_a_pipe(
             assert ascii_terminal.read().splitlines()[-1].startswith("! complete" if symbol == "!" else sentence)
 
 
+def test_the_command_that_keeps_digests_is_offered_where_it_helps(tmp_path: Path, run: Run) -> None:
+    """Only for one checkpoint without damage, in a format without checksums; a shell takes the command as it stands."""
+    whole = saved(tmp_path, "safetensors", "two words.safetensors")
+    cut = saved(tmp_path, "safetensors", "cut.safetensors")
+    with cut.open("r+b") as file:
+        file.truncate(cut.stat().st_size - 1)
+    hint = f"hint: `shardvar digest '{whole}' --write` keeps digests, which verify compares then.\n"
+    assert run("verify", whole).err == hint
+    for words in ([cut], [saved(tmp_path)], [whole, whole], [whole, "--quiet"]):
+        assert "keeps digests" not in run("verify", *words).err
+    run("digest", whole, "--write")
+    assert run("verify", whole).err == ""
+
+
+def test_damage_in_a_format_without_checksums_is_not_buried_under_keys(tmp_path: Path, run: Run) -> None:
+    """The tensors that are there are not named one by one: none of them has a checksum."""
+    layers = {f"layer.{number}": np.ones(100, "f4") for number in range(6)}
+    sv.save(tmp_path / "set", layers, format="safetensors", policy=sv.MaxShardSizePolicy(1000))
+    next(tmp_path.glob("*-00002-of-*")).unlink()
+    lines = run("verify", tmp_path / "set").out.splitlines()
+    assert len(lines) == 2 and lines[1].endswith("6 tensors, 1.6 kB read; no checksums in this format: structure only")
+
+
 def test_a_preview_shows_what_stands_beside_what_would_be_written(tmp_path: Path, run: Run) -> None:
     path, words = saved(tmp_path), ("--shards", "2", "--files", "2")
     lines = run("reshard", path, tmp_path / "out", *words, "--dry-run").out.splitlines()

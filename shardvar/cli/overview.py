@@ -47,6 +47,8 @@ _HEADERS = ("tensor", "dtype", "shape", "params", "size", "slices", "files", "")
 _RIGHT = (3, 4, 5)
 _LEAST_NEEDED = (6, 3, 5, 1, 2, 4)
 """Columns in the order in which they go where the terminal is narrow: files, params, slices, dtype, shape, size."""
+_LEAST_NEEDED_BESIDE_PLACES = (3, 5, 1)
+"""The same in a list of slices, of which each row has a place in a file."""
 _FILE_NUMBER = re.compile("-([0-9]{1,9})-of-[0-9]{1,9}")
 """The number of a file in its name, such as ``model-00002-of-00004.safetensors``."""
 
@@ -107,7 +109,7 @@ def _print_layouts(reader: Reader, tensors: Sequence[Tensor]) -> None:
     found = [(tensor, layout_of(reader, tensor)) for tensor in tensors if tensor.num_slices > 1]
     counts = Counter("no known layout" if each is None else f"{each.rule}, mesh {each.mesh}" for _, each in found)
     for layout, number in counts.items():
-        print(f"{count(number, 'tensor')} cut as: {layout}")
+        say(f"{count(number, 'tensor')} cut as: {layout}")
 
 
 def _details(reader: Reader, parameters: Mapping[str, int]) -> Iterator[str]:
@@ -145,8 +147,11 @@ def _print_rows(rows: Sequence[_Row], at_terminal: bool, headers: Sequence[str] 
     # Only the rows of tensors whose bytes are known have a number of slices.
     constant = {column for column in (1, 3, 5, 6) if len({row[column] for row in rows if row[5]}) <= 1}
     constant |= set() if any(row[7] for row in rows) else {7}
+    has_places = any(row[6] and not row[5] for row in rows)
+    constant -= {6} if has_places else set()
     kept = [column for column in range(len(_HEADERS)) if column not in constant]
-    drop = [kept.index(column) for column in _LEAST_NEEDED if column in kept]
+    least_needed = _LEAST_NEEDED_BESIDE_PLACES if has_places else _LEAST_NEEDED
+    drop = [kept.index(column) for column in least_needed if column in kept]
     right = [kept.index(column) for column in _RIGHT if column in kept]
     print_table(_taken(headers, kept), [_taken(row, kept) for row in rows], right, drop)
 
@@ -240,7 +245,7 @@ def _line_rows(
     if line.leaf is None:
         yield *_branch_row(label, line, tensors)[:-1], _marks(alike)
         return
-    row, *slices = _tensor_rows(reader, label, tensors[line.leaf], arguments)
+    row, *slices = _tensor_rows(reader, label, tensors[line.leaf], arguments, numbers)
     found = [each for each in alike if each.num_slices]
     yield *row[:4], *((row[4], *_places(found, numbers)) if found else ("", "", "")), _marks(alike)
     yield from slices
@@ -285,7 +290,9 @@ def _branch_row(label: str, line: Line, tensors: Sequence[Tensor]) -> _Row:
     return label, "", count(len(below), "tensor"), human_count(parameters) if parameters else "", nbytes, "", "", ""
 
 
-def _tensor_rows(reader: Reader, label: str, tensor: Tensor, arguments: Namespace) -> Iterator[_Row]:
+def _tensor_rows(
+    reader: Reader, label: str, tensor: Tensor, arguments: Namespace, file_numbers: Mapping[str, int] | None = None
+) -> Iterator[_Row]:
     shape = "" if tensor.shape is None else human_shape(tensor.shape)
     parameters = human_count(tensor.num_parameters) if tensor.num_parameters else ""
     numbers = str(tensor.num_slices), str(len(tensor.files)), tensor.mark.upper()
@@ -294,5 +301,6 @@ def _tensor_rows(reader: Reader, label: str, tensor: Tensor, arguments: Namespac
         return
     for each in list_slices(reader, tensor):
         region = ", ".join(f"{start}:{start + extent}" for start, extent in zip(each.offset, each.shape, strict=True))
-        place = f"{printable(each.file)} at {each.start}"
+        file = file_numbers[each.file] if file_numbers else printable(each.file)
+        place = f"{file} at {each.start}"
         yield "", "", f"[{region}]", "", human_size(each.nbytes), "", place, ""

@@ -220,6 +220,21 @@ def test_slices_that_are_a_layout_are_said_to_be(tmp_path: Path, run: Run) -> No
     assert (layouts[0]["mesh"], layouts[1:]) == ([5], [None, None])
 
 
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_a_terminal_shows_the_place_of_each_slice(columns: int, tmp_path: Path, run: Run) -> None:
+    """The column that was asked for stays, whatever the width; a file is known by the number in its name."""
+    tensors = {"a/w": np.ones((40, 8)), "a/b": np.ones(40)}
+    sv.save(tmp_path / "cut", tensors, partition=2, policy=sv.MaxShardSizePolicy(1600))
+    sv.save(tmp_path / "whole.safetensors", tensors)
+    for path in (tmp_path / "cut", tmp_path / "whole.safetensors"):
+        told = run("inspect", path, "--slices", "--json").json["tensors"]
+        with terminal(columns):
+            out = " ".join(run("inspect", path, "--slices").out.split())
+        for each in (each for tensor in told for each in tensor["slices"]):
+            number = re.search(r"-(\d+)-of-", each["file"])
+            assert f"{int(number[1]) if number else each['file']} at {each['start']} " in f"{out} "
+
+
 def test_odd_values_are_named_above_the_statistics(tmp_path: Path, run: Run) -> None:
     values = {
         "n": [np.nan, 1.0, np.nan],

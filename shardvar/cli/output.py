@@ -17,6 +17,7 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
+from unicodedata import bidirectional
 
 from shardvar.pictures.words import count, human_count, human_shape, human_size, one_line, printable, short_name
 
@@ -266,8 +267,23 @@ def _print_rich(
         side: Literal["left", "right"] = "right" if column in right else "left"
         table.add_column(Text(headers[column]), justify=side, no_wrap=True)
     for row in rows:
-        table.add_row(Text(_cut(row[0], left)), *(Text(row[column]) for column in kept[1:]))
+        name, *others = row[0], *(row[column] for column in kept[1:])
+        if others and _is_right_to_left(name):
+            others[0] = _LEFT_TO_RIGHT + others[0]
+        table.add_row(Text(_cut(name, left)), *map(Text, others))
     console.print(table)
+    # Of other names that are cut, a wider terminal shows the whole.
+    if any(cell_len(row[0]) > width for row in rows):
+        console.print(Text("A pipe has names whole that no terminal of this width can show.", style="dim"))
+
+
+_LEFT_TO_RIGHT = "\u200e"
+"""An invisible letter, after which a terminal that shows right-to-left scripts goes on from the left."""
+
+
+def _is_right_to_left(text: str) -> bool:
+    """Return True if a text has letters of a right-to-left script, which would take the numbers after it along."""
+    return not text.isascii() and any(bidirectional(each) in ("R", "AL") for each in text)
 
 
 def _dropped(widths: Sequence[int], drop: Sequence[int], width: int) -> set[int]:

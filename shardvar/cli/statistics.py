@@ -9,7 +9,7 @@ from functools import reduce
 
 from shardvar.checkpoint.numbers import Number
 from shardvar.checkpoint.stats import Statistics
-from shardvar.cli.output import count, print_table, printable, say, warn
+from shardvar.cli.output import count, print_table, printable, say, short_name, warn
 from shardvar.cli.tensors import Tensor
 from shardvar.cli.tree import Line, tree_lines
 from shardvar.errors import ReadError
@@ -66,12 +66,14 @@ def print_statistics(tensors: Sequence[Tensor], measured: _Measured, folded: boo
 def findings(measured: _Measured) -> Iterator[str]:
     """Yield a line for each remarkable thing: NaN, infinity, tensors of zeros alone, tensors of one value."""
     found = {key: each for key, each in measured.items() if isinstance(each, Statistics)}
+    # A pipe gets names whole.
+    shown = short_name if sys.stdout.isatty() else printable
     counts = {
         "nan": {key: f" ({each.nan:,})" for key, each in found.items()},
         "inf": {key: f" ({each.inf:,})" for key, each in found.items()},
     }
     for name, (word, is_so) in ODD.items():
-        keys = [printable(key) + counts.get(name, {}).get(key, "") for key, each in found.items() if is_so(each)]
+        keys = [shown(key) + counts.get(name, {}).get(key, "") for key, each in found.items() if is_so(each)]
         if keys:
             more = f" and {len(keys) - _MOST_NAMED:,} more" if len(keys) > _MOST_NAMED else ""
             yield f"! {count(len(keys), 'tensor')} {word}: {', '.join(keys[:_MOST_NAMED])}{more}"

@@ -289,6 +289,35 @@ def test_a_long_name_is_cut_in_its_middle_at_a_terminal(columns: int, tmp_path: 
     assert key in run("inspect", tmp_path / "model").out
 
 
+def test_a_name_that_no_terminal_shows_is_whole_in_a_pipe_and_that_is_said(tmp_path: Path, run: Run) -> None:
+    """Findings about values leave out its middle too."""
+    key = "x" * 3000
+    sv.save(tmp_path / "model", {key: np.zeros(3), "b": np.ones(4)})
+    told = "A pipe has names whole that no terminal of this width can show."
+    for words in (("inspect", tmp_path / "model"), ("inspect", tmp_path / "model", "--stats")):
+        with terminal(80):
+            out = run(*words).out
+        assert told in out.splitlines() and key[:1000] not in out
+        assert key in run(*words).out and told not in run(*words).out
+    sv.save(tmp_path / "plain", {"x" * 70: np.ones(3), "b": np.ones(4)})
+    with terminal(80):
+        out = run("inspect", tmp_path / "plain").out
+        assert "…" in out and told not in out
+
+
+def test_numbers_stay_on_the_right_of_a_name_in_a_right_to_left_script(tmp_path: Path, run: Run) -> None:
+    """After such letters and spaces a terminal would set digits on their left, unless a mark stands between."""
+    names = ["\u05e9\u05db\u05d1\u05d4", "\u0637\u0628\u0642\u0629", "\u5c64"]
+    sv.save(tmp_path / "model", {name: np.ones(number + 1) for number, name in enumerate(names)})
+    with terminal(80):
+        rows = {
+            name: row for row in run("inspect", tmp_path / "model").out.splitlines() for name in names if name in row
+        }
+    after = [re.split(name, rows[name])[1].strip(" ")[0] for name in names]
+    assert after == ["\u200e", "\u200e", "["]
+    assert "\u200e" not in run("inspect", tmp_path / "model").out
+
+
 def test_help_is_a_command_too(run: Run) -> None:
     assert run("help", "verify").out == run("verify", "--help").out
     assert run("help").out == run("--help").out

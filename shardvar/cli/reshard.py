@@ -1,8 +1,10 @@
 """``shardvar reshard``: write a checkpoint with other slices, other files, or in another format."""
 
+import logging
 import shlex
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from shardvar.checkpoint.locate import exact_path, find_target
 from shardvar.checkpoint.reports import VerifyReport, WriteReport
@@ -26,6 +28,7 @@ from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, ve
 from shardvar.cli.view import check_target, write_plan_page
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError
+from shardvar.pictures.words import message
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, ShardByDevicePolicy, TablePolicy
 
 _LOST = 1
@@ -37,11 +40,13 @@ def execute(arguments: Namespace) -> int:
         if not arguments.dry_run:
             raise ArgumentError("--html shows a plan, and --dry-run is not given.", "Give both, or leave --html out.")
         check_target(arguments.html)
-    report = _reshard(arguments)
+    with _without_log():
+        report = _reshard(arguments)
     verified = verify_with_progress(_written(report)) if arguments.verify and not report.dry_run else None
     if arguments.json:
         print_json(report.to_json() | {"verified": verified and verified.ok})
     else:
+        _note_large_files(report, arguments.max_file_size)
         _print_report(report, arguments.source, verified, arguments.verbose)
     if arguments.html:
         write_plan_page(arguments.html, report, arguments.source, _command(arguments.words))
@@ -82,6 +87,26 @@ def _reshard(arguments: Namespace) -> WriteReport:
             executor=executor,
             progress=advance,
         )
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Keep warnings about single files, of which there may be thousands, from standard error: the report has them."""
+    log, handler = logging.getLogger("shardvar"), logging.NullHandler()
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+def _note_large_files(report: WriteReport, limit: str) -> None:
+    """Say how many files are larger than they were to be, and why the largest of them is."""
+    if report.exceeding:
+        largest = max(report.exceeding, key=lambda each: each.nbytes)
+        number = f"{len(report.exceeding):,} of {count(report.num_files, 'file')}"
+        what = f"{number} larger than --max-file-size {limit}, up to {human_size(largest.nbytes)}: {largest.reason}"
+        note(f"note: {message(what)}")
 
 
 def _written(report: WriteReport) -> str:

@@ -75,6 +75,19 @@ def test_damage_in_a_format_without_checksums_is_not_buried_under_keys(tmp_path:
     assert len(lines) == 2 and lines[1].endswith("6 tensors, 1.6 kB read; no checksums in this format: structure only")
 
 
+def test_files_larger_than_their_limit_are_one_line(tmp_path: Path, run: Run) -> None:
+    """In a dry run too; JSON has each of them."""
+    sv.save(tmp_path / "model", {f"w{number}": np.ones(100 + number) for number in range(9)})
+    words = ("reshard", tmp_path / "model", tmp_path / "out.safetensors", "--max-file-size", "801")
+    told = (
+        "note: 8 of 9 files larger than --max-file-size 801, up to 864 B: 'w8' can only be held whole by the format.\n"
+    )
+    assert run(*words, "--dry-run").err == told
+    assert run(*words).err == told
+    dry = run(*words[:2], tmp_path / "other.safetensors", *words[3:], "--dry-run", "--json")
+    assert len(dry.json["exceeding"]) == 8 and dry.err == ""
+
+
 def test_a_preview_shows_what_stands_beside_what_would_be_written(tmp_path: Path, run: Run) -> None:
     path, words = saved(tmp_path), ("--shards", "2", "--files", "2")
     lines = run("reshard", path, tmp_path / "out", *words, "--dry-run").out.splitlines()

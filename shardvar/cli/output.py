@@ -227,8 +227,16 @@ def progress(what: str, total: Callable[[], int]) -> Iterator[Callable[[int], ob
     if console.width < _NARROW:  # all of them would wrap into two lines
         columns = [name, bars.TaskProgressColumn(), bars.TimeRemainingColumn()]
     with bars.Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total())
-        yield lambda nbytes: bar.advance(task, nbytes)
+        whole = total()
+        task = bar.add_task(what, total=whole)
+
+        def advance(nbytes: int) -> None:
+            bar.advance(task, nbytes)
+            # What lies between payloads may be read with them, and is counted.
+            if bar.tasks[0].completed > whole:
+                bar.update(task, completed=whole)
+
+        yield advance
 
 
 def _print_plain(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> None:

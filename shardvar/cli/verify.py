@@ -8,14 +8,17 @@
 import shlex
 from argparse import Namespace
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Any
 
+from shardvar.checkpoint.locate import find_checkpoint
+from shardvar.checkpoint.manifest import manifest_beside
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import SCHEMA, VerifyReport
 from shardvar.checkpoint.verify import verify
 from shardvar.cli.output import Mark, answer, count, human_size, note, one_line, print_json, progress, say, short_path
 from shardvar.cli.workers import executor_of
-from shardvar.errors import ArgumentError, CheckpointError
+from shardvar.errors import ArgumentError, CheckpointError, ShardvarError
 from shardvar.pictures.problems import lines_of_problems
 from shardvar.pictures.words import named
 
@@ -70,8 +73,20 @@ def code_of_report(report: VerifyReport, strict: bool = False) -> int:
 
 def verify_with_progress(path: str, executor: Executor | None = None, **options: Any) -> VerifyReport:
     """Verify a checkpoint with options of ``verify``, with a progress bar at a terminal."""
-    with progress("verifying", lambda: payload_nbytes(path)) as advance:
+
+    def total() -> int:
+        # All payloads are read once more for digests.
+        return payload_nbytes(path) * (2 if options.get("against") or _has_digests(path) else 1)
+
+    with progress("verifying", total) as advance:
         return verify(path, advance, executor=executor, **options)
+
+
+def _has_digests(path: str) -> bool:
+    """Return True if digests are kept beside a checkpoint that verify compares."""
+    with suppress(ShardvarError):
+        return manifest_beside(find_checkpoint(path)) is not None
+    return False
 
 
 def payload_nbytes(path: str) -> int:

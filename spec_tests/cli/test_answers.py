@@ -2,6 +2,8 @@
 
 import io
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -64,6 +66,28 @@ def test_the_command_that_keeps_digests_is_offered_where_it_helps(tmp_path: Path
         assert "keeps digests" not in run("verify", *words).err
     run("digest", whole, "--write")
     assert run("verify", whole).err == ""
+
+
+@pytest.mark.parametrize("words", [["model"], ["bare.safetensors"], ["model", "--against", "bare.safetensors.sha256"]])
+def test_progress_ends_with_the_last_byte_that_is_read(
+    words: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Digests read all payloads once more; with sizes that need no padding between payloads."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("model", "bare.safetensors"):
+        sv.save(tmp_path / name, {"a": np.ones(704), "b": np.ones((4, 8), np.float16)})
+    run("digest", "bare.safetensors", "--write")
+    told: list[int] = []
+    read: list[int] = []
+
+    @contextmanager
+    def counting(_what: str, total: Callable[[], int]) -> Iterator[Callable[[int], None]]:
+        told.append(total())
+        yield read.append
+
+    monkeypatch.setattr("shardvar.cli.verify.progress", counting)
+    assert run("verify", *words).code == 0
+    assert told == [sum(read)] == [5696 * (1 if words == ["model"] else 2)]
 
 
 def test_damage_in_a_format_without_checksums_is_not_buried_under_keys(tmp_path: Path, run: Run) -> None:

@@ -296,6 +296,9 @@ class Reader:
         except (CheckpointError, UnknownKey) as error:
             if self.policy_sentence in error.remedy:  # told already, or there is none
                 raise
+            # No policy explains a key that is spelled almost like another.
+            if isinstance(error, UnknownKey) and error.remedy.startswith("Did you mean "):
+                raise
             raise type(error)(error.cause, f"{error.remedy} {self.policy_sentence}".lstrip()) from error
 
     @property

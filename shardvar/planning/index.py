@@ -223,6 +223,7 @@ def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
 
 def unknown_key(key: str, keys: Iterable[str]) -> UnknownKey:
     """The error for an unknown key, with the keys that are spelled most alike."""
-    near = similar(key, keys, 3)
-    remedy = f"Did you mean {' or '.join(map(repr, near))}?" if near else "`shardvar inspect` lists the keys."
+    *others, last = [repr(each) for each in similar(key, keys, 3)] or [""]
+    near = f"{', '.join(others)} or {last}" if others else last
+    remedy = f"Did you mean {near}?" if near else "`shardvar inspect` lists the keys."
     return UnknownKey(f"There is no tensor {key!r}.", remedy)

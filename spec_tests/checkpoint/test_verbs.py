@@ -239,7 +239,7 @@ def test_some_keys_are_loaded_in_the_order_asked_for(form: str, tmp_path: Path) 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_wrong_key_is_told_the_right_one(form: str, tmp_path: Path) -> None:
     save(target(tmp_path, form), table(), format=form)
-    with pytest.raises(UnknownKey, match="There is no tensor 'dense/kernl'. Did you mean 'dense/kernel'"):
+    with pytest.raises(UnknownKey, match=r"There is no tensor 'dense/kernl'. Did you mean 'dense/kernel'\?$"):
         load(target(tmp_path, form), ["dense/kernl"])
     with open_checkpoint(target(tmp_path, form)) as reader:
         assert "dense/kernel" in reader and "dense/kernl" not in reader

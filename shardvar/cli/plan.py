@@ -7,7 +7,7 @@ import numpy as np
 
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import WriteReport
-from shardvar.cli.output import count, human_size, one_line, print_table
+from shardvar.cli.output import count, human_size, one_line, print_table, say
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.index import EntryTable
 from shardvar.storage.places import is_url
@@ -24,13 +24,13 @@ def print_plan(report: WriteReport, sources: Sequence[str]) -> None:
     print()
     print_table(("", "source", "target"), list(zip(_ROWS, now, then, strict=True)))
     print()
-    print(f"policy: {one_line(report.description)}")
-    print(f"reads {human_size(report.read_nbytes)} in {count(report.num_copies, 'range')}")
+    say(f"policy: {one_line(report.description)}")
+    say(f"reads {human_size(report.read_nbytes)} in {count(report.num_copies, 'range')}")
     # A bucket has no free bytes. Its files wait on this disk until they are whole.
     use = " for temporary files" if is_url(report.path) else ""
     free = f"{human_size(report.free_nbytes)} free{use}"
-    print(f"memory: at most {human_size(report.peak_nbytes)} of buffers; disk: {free}")
-    print("Nothing was written.")
+    say(f"memory: at most {human_size(report.peak_nbytes)} of buffers; disk: {free}")
+    say("Nothing was written.")
 
 
 def _column(tables: Sequence[EntryTable], file_nbytes: Sequence[int]) -> Iterator[str]:

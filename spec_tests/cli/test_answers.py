@@ -116,6 +116,9 @@ def test_a_preview_shows_what_stands_beside_what_would_be_written(tmp_path: Path
     path, words = saved(tmp_path), ("--shards", "2", "--files", "2")
     lines = run("reshard", path, tmp_path / "out", *words, "--dry-run").out.splitlines()
     rows = {name: cells for name, *cells in (re.split(" {2,}", line) for line in lines)}
+    with terminal(40):
+        narrow = run("reshard", path, tmp_path / "out", *words, "--dry-run").out.partition("policy: ")
+    assert all(len(line) <= 40 for line in (narrow[1] + narrow[2]).splitlines())
     run("reshard", path, tmp_path / "out", *words)
     for side, place in enumerate((path, tmp_path / "out")):
         told = run("inspect", place, "--json").json

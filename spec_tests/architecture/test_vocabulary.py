@@ -27,7 +27,7 @@ HOMES = {
         ),
         *(f"formats/zarr/{name}.py" for name in ("sink", "source")),
         "wire/zarr_metadata.py",
-        "formats/keras/hdf5.py",
+        "formats/keras/walk.py",
         *(f"layouts/{name}.py" for name in ("intervals", "dtensor", "fsdp", "recognition", "save_plans")),
     ),
     "piece": ("engine/pieces.py",),

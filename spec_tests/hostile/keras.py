@@ -11,6 +11,8 @@ from spec_tests.hostile.npz import Member, archive
 
 WEIGHTS = (GOLDEN / "keras" / "weights_mlp" / "m.weights.h5").read_bytes()
 """Eight small arrays; the first has the shape [5, 7], and 140 bytes at 9160."""
+LISTED = (GOLDEN / "keras" / "legacy_h5" / "m.h5").read_bytes()
+"""A file with lists of its layers and weights."""
 LINKS = (GOLDEN / "keras" / "links" / "m.weights.h5").read_bytes()
 MEMBER = "model.weights.h5"
 
@@ -48,8 +50,28 @@ def keras_cases() -> Iterator[Case]:
     yield case("cut", malformed, "The end of the file is missing.", WEIGHTS[:-2000])
     yield case("empty", malformed, "A file of no bytes.", b"")
     yield case("foreign", malformed, "A picture under the name of weights.", PICTURE)
+    yield from _list_cases()
     yield from _archive_cases()
     yield from _set_cases()
+
+
+def _list_cases() -> Iterator[Case]:
+    def case(name: str, error: str, why: str, old: bytes, new: bytes) -> Case:
+        if old not in LISTED or len(old) != len(new):
+            raise AssertionError(f"{old!r} is not there")
+        return Case(f"keras_list_{name}", "ck.h5", error, why, {"ck.h5": LISTED.replace(old, new, 1)})
+
+    # The names of links have zeros after them, and those in lists have not.
+    lost = "IncompleteCheckpoint"
+    yield case("weight", lost, "A weight that a list names is under another name.", b"kernel\0", b"kernem\0")
+    yield case("layer", lost, "A layer that a list names is under another name.", b"dense_12\0", b"dense_13\0")
+    first = (8, 2048, 7)  # the size of the first layer's name, its collection, and its number there
+    for name, claims, error, why in (
+        ("claims", ((1 << 32) - 1, 2048, 7), "InvalidCheckpoint", "A name of 2^32 - 1 bytes: HDF5 makes room for it."),
+        ("outside", (8, 1 << 62, 7), "MalformedCheckpoint", "A name that begins at 2^62."),
+        ("number", (8, 2048, 1 << 30), "MalformedCheckpoint", "A name that is object 2^30 of its collection."),
+    ):
+        yield case(name, error, why, struct.pack("<IQI", *first), struct.pack("<IQI", *claims))
 
 
 def _archive_cases() -> Iterator[Case]:

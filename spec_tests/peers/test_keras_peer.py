@@ -44,3 +44,34 @@ def test_a_set_of_keras_has_the_weights_of_the_model(model: Any, tmp_path: Path)
     assert len(list(tmp_path.glob("*.h5"))) > 1
     loaded = sv.load(tmp_path)
     assert values(loaded, "layers") == sorted(np.asarray(each).tobytes() for each in model.get_weights())
+
+
+def test_a_weight_that_a_file_of_keras_2_lost_is_named(model: Any, tmp_path: Path) -> None:
+    """Keras finds it when it loads the file; each weight and each slot."""
+    import h5py
+
+    model.save(tmp_path / "m.h5")
+    for key in [key for key in sv.load(tmp_path / "m.h5") if key.startswith(("model_weights/", "optimizer_weights/"))]:
+        path = tmp_path / f"lost {key.replace('/', ' ')}.h5"
+        path.write_bytes((tmp_path / "m.h5").read_bytes())
+        with h5py.File(path, "a") as file:
+            del file[key]
+        assert [damage.key for damage in sv.verify(path).damages] == [key]
+        with pytest.raises((KeyError, ValueError)):
+            keras.models.load_model(path)
+        with pytest.raises(sv.errors.IncompleteCheckpoint, match="The file lacks it"):
+            sv.load(path)
+
+
+def test_lists_that_keras_writes_in_parts_are_read(tmp_path: Path) -> None:
+    """As of a model of so many layers that their names do not fit in one attribute."""
+    import h5py
+    from keras.src.legacy.saving.legacy_h5_format import load_attributes_from_hdf5_group, save_attributes_to_hdf5_group
+
+    names = [f"{'w' * 90}_{number}".encode() for number in range(2000)]
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        save_attributes_to_hdf5_group(file, "weight_names", names)
+        assert "weight_names2" in file.attrs and len(load_attributes_from_hdf5_group(file, "weight_names")) == 2000
+        for name in names[:-1]:
+            file[name] = np.float32(1)
+    assert [damage.key for damage in sv.verify(tmp_path / "m.h5").damages] == [names[-1].decode()]

@@ -1,7 +1,10 @@
 """keras, the files of Keras 3 and of Keras 2: arrays in HDF5, which h5py reads (extra ``keras``).
 
 names       file names, and what a person may type for a checkpoint
-hdf5        the arrays of one HDF5 file; the one module that imports h5py
+hdf5        one HDF5 file; the one module that imports h5py
+walk        the arrays in it, with their faults
+lists       the lists of names by which a file of Keras 2 notices what it lost
+attributes  texts that belong to groups and arrays
 archive     the HDF5 file in a ``.keras`` archive
 contents    the arrays of all files
 source      the payloads

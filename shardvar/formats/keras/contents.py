@@ -19,8 +19,9 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.keras.archive import Span, find_span
-from shardvar.formats.keras.hdf5 import Dataset, Hdf5File
+from shardvar.formats.keras.hdf5 import Hdf5File
 from shardvar.formats.keras.names import ARCHIVE_SUFFIX, INDEX_SUFFIX
+from shardvar.formats.keras.walk import Dataset
 from shardvar.formats.protocol import Finding
 from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.storage.protocol import Storage

@@ -77,6 +77,8 @@ CORE_V3 = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value
 """The fields of a description that say what the elements are, and where."""
 COMPLETE = {"all_chunks_are_stored": True}
 """The attributes by which shardvar says that an absent chunk is lost. Zarr itself takes it for the fill value."""
+ARRAYS_ATTRIBUTE = "shardvar_arrays"
+"""The attribute of a group with which shardvar lists the arrays in it, where it writes no consolidated metadata."""
 _INDEX_ENTRY_NBYTES = 16
 """Bytes of the index of a chunk for each of its inner chunks: offset and length."""
 

@@ -91,6 +91,19 @@ def test_consolidated_metadata_that_are_damaged_are_a_problem_and_nothing_more(t
     assert sv.load(path)["a"].tolist() == [1, 2, 3, 4] and not sv.verify(path).ok
 
 
+@pytest.mark.parametrize("value", [[7], ["a", None]])
+def test_an_attribute_that_does_not_list_arrays_is_a_problem_and_nothing_more(tmp_path: Path, value: Any) -> None:
+    path = make(tmp_path / "g", group_v3(**{"zarr.json": GROUP | {"attributes": {"shardvar_arrays": value}}}))
+    (damage,) = sv.verify(path).damages
+    assert sv.load(path)["a"].tolist() == [1, 2, 3, 4] and "not a list of texts" in damage.message
+
+
+def test_a_text_under_the_name_of_that_attribute_is_an_attribute(tmp_path: Path) -> None:
+    path = make(tmp_path / "g", group_v3(**{"zarr.json": GROUP | {"attributes": {"shardvar_arrays": "a, b"}}}))
+    with sv.open_checkpoint(path) as reader:
+        assert reader.metadata.user == {"shardvar_arrays": "a, b"} and not reader.faults
+
+
 @pytest.mark.parametrize("name", ["../x", "/etc", "a/../../x", "x\0y"])
 def test_a_name_of_the_consolidated_metadata_is_never_a_path(tmp_path: Path, name: str) -> None:
     make(tmp_path, {"x/.zarray": described_v2(), "x/0": bytes(8), "x/1": bytes(8)})

@@ -241,12 +241,16 @@ def test_a_folder_of_arrays_is_resharded(form: str, target: str, tmp_path: Path)
         assert sv.diff(source, tmp_path / f"copy{number}").equal
 
 
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float8_e5m2"])
 @pytest.mark.parametrize("lost", ["t", "in/u", "in/empty", "in/ä\U0001f600"])
-def test_an_array_that_a_written_group_lost_whole_is_named(tmp_path: Path, lost: str) -> None:
-    """The consolidated metadata that shardvar writes describe it; all others are read."""
+def test_an_array_that_a_written_group_lost_whole_is_named(tmp_path: Path, lost: str, dtype: str) -> None:
+    """The consolidated metadata that shardvar writes describe it, or its attribute lists it; all others are read."""
     keys = ["t", "in/u", "in/empty", "in/ä\U0001f600"]
-    sv.save(tmp_path / "ck", {key: np.zeros(0 if "empty" in key else 3) for key in keys}, format="zarr")
+    tensors = {key: np.zeros(0 if "empty" in key else 3, numpy_dtype(dtype)) for key in keys}
+    sv.save(tmp_path / "ck", tensors, format="zarr", metadata={"by": "me"})
     assert sv.verify(tmp_path / "ck").ok and not sv.verify(tmp_path / "ck").notes
+    with sv.open_checkpoint(tmp_path / "ck") as reader:
+        assert reader.metadata.user == {"by": "me"}
     shutil.rmtree(tmp_path / "ck" / lost)
     assert [damage.key for damage in sv.verify(tmp_path / "ck").damages] == [lost]
     with sv.open_checkpoint(tmp_path / "ck") as reader:
@@ -261,12 +265,33 @@ def test_a_key_that_is_not_utf_8_is_refused_since_it_could_not_be_read_back(form
     assert not [*(tmp_path / "ck").rglob("*")]
 
 
+def test_an_array_that_was_removed_on_purpose_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    """No file tells it from a lost one; in a group of either kind."""
+    for dtype, remedy in (("float32", "consolidate the metadata again"), ("bfloat16", "remove it from the list too")):
+        sv.save(tmp_path / dtype, {"t": np.zeros(3, numpy_dtype(dtype)), "u": np.zeros(3)}, format="zarr")
+        shutil.rmtree(tmp_path / dtype / "t")
+        with pytest.raises(MissingFile, match=remedy):
+            sv.load(tmp_path / dtype)
+    index = tmp_path / "bfloat16" / "zarr.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"attributes": {"shardvar_arrays": ["u"]}}))
+    assert sv.verify(tmp_path / "bfloat16").ok
+
+
+def test_metadata_under_the_name_of_the_attribute_that_lists_arrays_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="'shardvar_arrays'"):
+        sv.save(tmp_path / "ck", {"t": np.zeros(3)}, format="zarr", metadata={"shardvar_arrays": "mine"})
+
+
 def test_a_group_with_a_dtype_that_numpy_lacks_has_no_consolidated_metadata(tmp_path: Path) -> None:
-    """zarr-python would refuse to open any array of such a group, since it parses all descriptions at once."""
+    """zarr-python would refuse to open any array of such a group, since it parses all descriptions at once.
+
+    It has an attribute instead.
+    """
     for dtype in sorted(WRITTEN):
         path = tmp_path / dtype
         sv.save(path, {"t": np.zeros(3, numpy_dtype(dtype)), "u": np.zeros(3)}, format="zarr")
         described = json.loads((path / "zarr.json").read_text())
         assert ("consolidated_metadata" in described) == (dtype in NATIVE)
+        assert described["attributes"] == ({} if dtype in NATIVE else {"shardvar_arrays": ["t", "u"]})
         for node, repeated in described.get("consolidated_metadata", {}).get("metadata", {}).items():
             assert repeated == json.loads((path / node / "zarr.json").read_text())

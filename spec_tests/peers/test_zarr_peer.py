@@ -204,7 +204,7 @@ def test_zarr_python_reads_what_is_written_of_the_dtypes_that_it_has(tmp_path: P
     zarr = pytest.importorskip("zarr")
     write(tmp_path / "ck", "zarr")
     group = zarr.open_group(tmp_path / "ck", mode="r")
-    assert dict(group.attrs) == {"by": "me"}
+    assert dict(group.attrs) == {"by": "me", "shardvar_arrays": sorted(WRITTEN)}
     refused = set()
     for key, array in WRITTEN.items():
         try:
@@ -268,6 +268,39 @@ def test_zarr_python_uses_the_consolidated_metadata_that_are_written(tmp_path: P
         zarr.consolidate_metadata(tmp_path / "ck")
     report = sv.verify(tmp_path / "ck")
     assert report.ok and not report.notes
+
+
+def test_a_group_with_a_dtype_that_zarr_python_lacks_opens_and_tells_a_lost_array(tmp_path: Path) -> None:
+    """Its attribute is kept when others are set, and arrays that are added are no matter."""
+    zarr = pytest.importorskip("zarr")
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    tensors = {"w": np.arange(6.0).reshape(2, 3), "a/w": np.arange(4), "a/h": np.arange(4).astype(ml_dtypes.bfloat16)}
+    sv.save(tmp_path / "ck", tensors, format="zarr", metadata={"by": "me"})
+    group = zarr.open_group(tmp_path / "ck", mode="a")
+    for key in ("w", "a/w"):
+        hold_bits(group[key][...], tensors[key], key)
+    group.attrs["more"] = "text"
+    group.create_array("added", data=np.arange(3))
+    report = sv.verify(tmp_path / "ck")
+    assert report.ok and not report.notes
+    with sv.open_checkpoint(tmp_path / "ck") as reader:
+        assert reader.metadata.user == {"by": "me", "more": "text"} and "added" in reader
+    for key in tensors:
+        shutil.copytree(tmp_path / "ck", tmp_path / "lost", dirs_exist_ok=True)
+        shutil.rmtree(tmp_path / "lost" / key)
+        assert [damage.key for damage in sv.verify(tmp_path / "lost").damages] == [key]
+        shutil.rmtree(tmp_path / "lost")
+
+
+def test_zarr_python_takes_an_array_that_it_removes_from_what_it_has_read(tmp_path: Path) -> None:
+    """So it is not missed; it knows nothing of the attribute, by which it is missed, as it is without a list."""
+    zarr = pytest.importorskip("zarr")
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for dtype, is_missed in ((np.float32, False), (ml_dtypes.bfloat16, True)):
+        path = tmp_path / np.dtype(dtype).name
+        sv.save(path, {"t": np.zeros(3), "u": np.zeros(3, dtype)}, format="zarr")
+        del zarr.open_group(path, mode="a")["t"]
+        assert [damage.key for damage in sv.verify(path).damages] == ["t"] * is_missed
 
 
 def leaves_of(tree: Any, prefix: str = "") -> dict[str, Any]:

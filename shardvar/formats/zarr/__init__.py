@@ -19,6 +19,7 @@ The codec of an array's description is ``wire.zarr_metadata``.
 
 from dataclasses import dataclass
 
+from shardvar.errors import UnsupportedError
 from shardvar.formats.zarr.build import WRITTEN, build_array, build_group, build_root
 from shardvar.formats.zarr.group import open_group
 from shardvar.formats.zarr.names import GROUPS, check_paths, find_group, folders_above
@@ -35,7 +36,7 @@ from shardvar.planning.capabilities import Capabilities, grid_steps
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import Assignment
 from shardvar.storage.protocol import Storage
-from shardvar.wire.zarr_metadata import MAX_AXES
+from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, MAX_AXES
 
 INDEX = "zarr.json"
 """The description of the group, version 3."""
@@ -79,6 +80,9 @@ class ZarrFormat:
         check_arrays(assignment, self.capabilities, self.name)
         check_paths(keys, self.name)
         check_folder(storage, INDEX)
+        if ARRAYS_ATTRIBUTE in metadata.user:
+            cause = f"The metadata have the key {ARRAYS_ATTRIBUTE!r}, under which the format zarr lists the arrays."
+            raise UnsupportedError(cause, "Give it another name.")
         documents = {f"{folder}/{INDEX}": build_group({}) for folder in folders_above(keys)}
         steps = grid_steps(slices).tolist()
         for row, key in enumerate(keys):
@@ -86,7 +90,7 @@ class ZarrFormat:
             documents[f"{key}/{INDEX}"] = build_array(key, slices.tensors.dtype(row), shape, steps[row][: len(shape)])
         nodes = {path.removesuffix(f"/{INDEX}"): document for path, document in documents.items()}
         dtypes = {slices.tensors.dtype(row) for row in range(len(keys))}
-        index = INDEX, build_root(metadata.user, nodes, dtypes)
+        index = INDEX, build_root(metadata.user, nodes, keys, dtypes)
         paths = chunk_paths(slices, keys, version=3)
         return plan_folder(storage, assignment, index, documents, _SIDES, paths, generation, is_guarded=True)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.limits import MAX_TREE_NBYTES
-from shardvar.wire.zarr_metadata import COMPLETE, DTYPES_V2, DTYPES_V3, NATIVE
+from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, COMPLETE, DTYPES_V2, DTYPES_V3, NATIVE
 
 WRITTEN = frozenset(DTYPES_V3) - {"float4_e2m1fn", "int4", "int2"}
 """The dtypes that are written. Elements of less than a byte are packed differently by different readers."""
@@ -26,23 +26,27 @@ def build_document(fields: Mapping[str, Any] | str) -> bytes:
     return json.dumps(fields, ensure_ascii=True).encode()
 
 
-def build_group(attributes: Mapping[str, str]) -> bytes:
+def build_group(attributes: Mapping[str, Any]) -> bytes:
     """Return the description of a group of version 3."""
     return build_document({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})
 
 
-def build_root(attributes: Mapping[str, str], nodes: Mapping[str, bytes], dtypes: Collection[str]) -> bytes:
-    """Return the description of a group with the consolidated metadata of the ``nodes`` below it, by path.
+def build_root(
+    attributes: Mapping[str, str], nodes: Mapping[str, bytes], arrays: Sequence[str], dtypes: Collection[str]
+) -> bytes:
+    """Return the description of a group that says which arrays there should be (``lost``), by their paths ``arrays``.
 
-    They name an array whose folder is lost (``lost``). zarr-python parses all of them to open the group, and cannot
-    parse a dtype that NumPy lacks: with one of these, the group has none, so that its other arrays can be opened there.
+    Consolidated metadata of the ``nodes`` below it, by path, name them. zarr-python parses all of these to open the
+    group, and cannot parse a dtype that NumPy lacks. A group with one of these dtypes has an attribute instead, which
+    lists the arrays: so its other arrays can be opened there.
     """
     group = build_group(attributes)
     whole = b'%s, "consolidated_metadata": {"kind": "inline", "must_understand": false, "metadata": {%s}}}'
     repeated = b", ".join(build_document(path) + b": " + node for path, node in sorted(nodes.items()))
-    if not {*dtypes} <= NATIVE or len(group) + len(whole) + len(repeated) > MAX_TREE_NBYTES:
-        return group
-    return whole % (group.removesuffix(b"}"), repeated)
+    if {*dtypes} <= NATIVE and len(group) + len(whole) + len(repeated) <= MAX_TREE_NBYTES:
+        return whole % (group.removesuffix(b"}"), repeated)
+    listing = build_group({**attributes, ARRAYS_ATTRIBUTE: sorted(arrays)})
+    return listing if len(listing) <= MAX_TREE_NBYTES else group
 
 
 def build_array(key: str, dtype: str, shape: Sequence[int], chunk_shape: Sequence[int]) -> bytes:

@@ -1,7 +1,7 @@
 """Open a group of Zarr, or one array: the tree of folders is walked, and each description read.
 
-Consolidated metadata repeat the descriptions: they say which arrays there should be (``lost``), and nothing else is
-taken from them.
+Consolidated metadata repeat the descriptions, and an attribute of shardvar's lists the arrays: they say which arrays
+there should be (``lost``), and nothing else is taken from them.
 """
 
 import json
@@ -14,14 +14,14 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import PathListing, Tree
-from shardvar.formats.zarr.lost import CONSOLIDATED, compare_repeated, lost_arrays, repeated_arrays
+from shardvar.formats.zarr.lost import CONSOLIDATED, compare_repeated, listed_arrays, lost_arrays, repeated_arrays
 from shardvar.formats.zarr.names import check_finished
 from shardvar.formats.zarr.source import ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.index import Metadata
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import WRITE_AGAIN, past_limit
-from shardvar.wire.zarr_metadata import parse_document, parse_object
+from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, parse_document, parse_object
 
 CONVENTION = Convention(fills=True, is_database=False)
 
@@ -32,9 +32,12 @@ def open_group(storage: Storage, name: str) -> ZarrSource:
     tree, sizes = Tree(storage), storage.tree()
     listing, contents = PathListing([*sizes], sizes), ArrayContents()
     with prefix_errors(storage.path):
-        metadata = Metadata(user=_attributes(tree, listing, name))
+        attributes = _attributes(tree, listing, name)
         found = [*_arrays(tree, listing, contents)]
-        found = _without_lost(found, tree, listing, contents)
+        found = _without_lost(found, tree, listing, contents, attributes)
+        if type(attributes.get(ARRAYS_ATTRIBUTE)) is list:
+            del attributes[ARRAYS_ATTRIBUTE]  # the writer's, and not the user's
+        metadata = Metadata(user=text_of(attributes))
         decoder = Decoder.of(storage, is_ocdbt=False)
         contents.add(found, listing, CONVENTION, decoder)
         index, file_sizes = contents.table(listing, CONVENTION, metadata)
@@ -59,7 +62,7 @@ def text_of(fields: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _attributes(tree: Tree, listing: PathListing, name: str) -> dict[str, str]:
+def _attributes(tree: Tree, listing: PathListing, name: str) -> dict[str, Any]:
     """Return the attributes of the group, after checking its description."""
     with prefix_errors(name):
         version = 3 if name == "zarr.json" else 2
@@ -69,20 +72,30 @@ def _attributes(tree: Tree, listing: PathListing, name: str) -> dict[str, str]:
     if version == 2 and listing.has(".zattrs"):
         with prefix_errors(".zattrs"):
             attributes = parse_object(read_document(tree, ".zattrs"), "the attributes of a group")
-    return text_of(attributes) if type(attributes) is dict else {}
+    return attributes if type(attributes) is dict else {}
 
 
 def _without_lost(
-    found: Sequence[Description], tree: Tree, listing: PathListing, contents: ArrayContents
+    found: Sequence[Description],
+    tree: Tree,
+    listing: PathListing,
+    contents: ArrayContents,
+    attributes: Mapping[str, Any],
 ) -> list[Description]:
-    """Note what the consolidated metadata say, and return the arrays without those that are at fault by their place."""
+    """Note what is said about the arrays, and return those that are not at fault by their place."""
     repeated: dict[str, Any] = {}
+    listed: list[str] = []
+    try:
+        listed = listed_arrays(attributes)
+    except CheckpointError as error:
+        contents.findings.append(Finding(DOCUMENTS[3], error.cause, True))
     try:
         repeated = _read_repeated(tree, listing)
         contents.findings += compare_repeated(found, repeated)
     except CheckpointError as error:
         contents.findings.append(Finding(CONSOLIDATED, error.cause, True))
-    contents.faults.update(lost_arrays(listing, [each.path for each in found], {*contents.faults}, repeated))
+    paths = [each.path for each in found]
+    contents.faults.update(lost_arrays(listing, paths, {*contents.faults}, repeated, listed))
     return [each for each in found if each.key not in contents.faults]
 
 

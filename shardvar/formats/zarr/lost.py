@@ -1,10 +1,15 @@
 """Arrays that a group lost, as far as its files tell.
 
-A group of Zarr lists no arrays: if the description of one is lost, nothing else changes. Two things show it:
+A group of Zarr lists no arrays: if the description of one is lost, nothing else changes. Three things show it:
 
     consolidated metadata   repeat the description of every array: the file ``.zmetadata`` of version 2, and a field of
                             the group's ``zarr.json`` of version 3. Readers that use them read no other
+    the attribute           ``shardvar_arrays`` of a group that shardvar wrote lists the paths of its arrays, where it
+                            has no consolidated metadata. Other programs keep it, and do not know what it means
     chunks                  files that are named as chunks, in a folder that is not an array's
+
+An array that was removed on purpose is missing too: zarr-python removes it from consolidated metadata that it has read,
+and nothing else does. No file tells the two apart, so the error says what to do in either case.
 
 A description that differs from its repetition is a problem too, since readers choose different ones.
 """
@@ -21,7 +26,7 @@ from shardvar.formats.zarr.contents import DOCUMENTS, Description
 from shardvar.formats.zarr.files import PathListing
 from shardvar.formats.zarr.names import CHUNK
 from shardvar.wire.damage import WRITE_AGAIN, invalid
-from shardvar.wire.zarr_metadata import CORE_V2, CORE_V3, parse_object
+from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, CORE_V2, CORE_V3, parse_object
 
 CONSOLIDATED = ".zmetadata"
 """The consolidated metadata of version 2."""
@@ -29,17 +34,27 @@ _COPY_AGAIN = "Copy the group again, with all its folders."
 
 
 def lost_arrays(
-    listing: PathListing, found: Sequence[str], known: Collection[str], repeated: Mapping[str, Any]
+    listing: PathListing,
+    found: Sequence[str],
+    known: Collection[str],
+    repeated: Collection[str],
+    listed: Collection[str],
 ) -> dict[str, CheckpointError]:
     """Return an error for each array that is lost, and for each whose folder has others, by path.
 
-    ``found`` are the arrays that are there, ``known`` those that have an error already.
+    ``found`` are the arrays that are there, ``known`` those that have an error already, ``repeated`` those that the
+    consolidated metadata describe, and ``listed`` those that the attribute lists.
     """
     there = {*found, *known}
     errors: dict[str, CheckpointError] = {}
-    for path in sorted(repeated.keys() - there):
+    for path in sorted({*listed} - there):
+        cause = f"The array {path!r} is missing, which the attribute {ARRAYS_ATTRIBUTE!r} of the group lists."
+        errors[path] = MissingFile(cause, f"{_COPY_AGAIN} If it was removed on purpose, remove it from the list too.")
+    for path in sorted({*repeated} - there):
         cause = f"The array {path!r} is missing, which the consolidated metadata describe."
-        errors[path] = MissingFile(cause, _COPY_AGAIN)
+        errors[path] = MissingFile(
+            cause, f"{_COPY_AGAIN} If it was removed on purpose, consolidate the metadata again."
+        )
     for path in sorted(_folders_of_chunks(listing, there | {*errors})):
         errors[path] = MissingFile(f"{path!r} has chunks of an array, whose description is missing.", _COPY_AGAIN)
     # Zarr has no arrays in arrays: one of the two is misplaced.
@@ -51,6 +66,16 @@ def lost_arrays(
                 f"The array {path!r} has another in its folder, {below[0]!r}.", WRITE_AGAIN
             )
     return errors
+
+
+def listed_arrays(attributes: Mapping[str, Any]) -> list[str]:
+    """Return the paths of arrays that the attributes of a group list; a text under that name is a user's."""
+    paths = attributes.get(ARRAYS_ATTRIBUTE)
+    if type(paths) is not list:
+        return []
+    if not all(type(path) is str for path in paths):
+        raise invalid(f"The attribute {ARRAYS_ATTRIBUTE!r} is not a list of texts.")
+    return paths
 
 
 def repeated_arrays(data: bytes, document: str) -> dict[str, Any]:

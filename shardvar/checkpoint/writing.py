@@ -8,6 +8,7 @@ has room, lets the engine write one task a file, and commits, the index last.
 """
 
 import logging
+import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -167,8 +168,10 @@ def carry_out(
         _LOG.warning("%s", message(f"{target.path}: {each}"))
     if work.substitutes is not None:
         source = overlay(source, work.entries, work.substitutes)
-    target.storage.make()
     free = target.storage.free_nbytes()
+    if target.storage.local_path is not None and not os.path.isdir(target.storage.local_path):
+        _prepare(work, generation, free)  # whatever is refused leaves no new folder
+    target.storage.make()
     # The lock comes first: until it is held, another writer may put a checkpoint here between the check and the commit.
     with target.storage.lock(target.stem):
         # Check, and plan.

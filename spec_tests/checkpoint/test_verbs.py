@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     PolicyError,
     ShardvarError,
+    StorageError,
     TargetExists,
     UnknownKey,
     UnsupportedError,
@@ -284,6 +286,37 @@ def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(form: str, 
         with pytest.raises(ArgumentError, match=form):
             save(target(tmp_path, form), table(), format=form, partition=2)
     assert files_of(tmp_path) == {}
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "npz": {"../x": np.zeros(2)},
+    "safetensors": {"__metadata__": np.zeros(2)},
+    "zarr": {"a": np.zeros(2), "a/b": np.zeros(2)},
+    "orbax": {"x" * 300: np.zeros(2)},
+}
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_what_is_refused_leaves_no_new_folder(form: str, tmp_path: Path) -> None:
+    """Of the format, or those above it; by a save and by a reshard."""
+    save(tmp_path / "source", REFUSED[form])
+    path = target(tmp_path / "new" / "folder", form)
+    for write in (partial(save, path, REFUSED[form]), partial(reshard, tmp_path / "source", path)):
+        with pytest.raises(UnsupportedError):
+            write(format=form)
+        assert not (tmp_path / "new").exists()
+    (tmp_path / "new" / "folder").mkdir(parents=True)
+    with pytest.raises(UnsupportedError):
+        save(path, REFUSED[form], format=form)
+    assert [*(tmp_path / "new").rglob("*")] == [tmp_path / "new" / "folder"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_full_disk_leaves_no_new_folder(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalStorage, "free_nbytes", lambda _: 3)
+    with pytest.raises(StorageError, match="Make room first"):
+        save(target(tmp_path / "new", form), table(), format=form)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shardvar.errors import InvalidCheckpoint
 from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.wire import strict_json
 from shardvar.wire.damage import SNIFF_NBYTES, check_key_nbytes, foreign_file, invalid, malformed
@@ -39,6 +40,9 @@ def read_set_index(read: Callable[[int, int], bytes], size: int) -> SetIndex:
     weight_map = index.get("weight_map") if type(index) is dict else None
     if type(weight_map) is not dict or not set(map(type, weight_map.values())) <= {str}:
         raise invalid("The index lacks a weight_map from names of tensors to names of files.")
+    if not weight_map:  # no library writes it, and whatever the files beside it hold would be passed over
+        remedy = "Fetch it again from the source of the set. Without it, each file can be opened by its own path."
+        raise InvalidCheckpoint("The weight_map of the index names no tensor.", remedy)
     metadata = index.get("metadata", {})
     if type(metadata) is not dict:
         raise invalid("The metadata of the index is not a JSON object.")

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shardvar as sv
 from shardvar.errors import (
     ArgumentError,
     CheckpointError,
@@ -293,7 +294,8 @@ def test_what_is_odd_about_a_set_is_told_and_keeps_no_key_from_being_read(
         "{}",
         '{"weight_map": null}',
         '{"weight_map": {"a": 1}}',
-        '{"weight_map": {}, "metadata": []}',
+        '{"weight_map": {}}',
+        '{"weight_map": {"a": "m-00001-of-00003.safetensors"}, "metadata": []}',
         '{"weight_map": {"a": "x", "a": "y"}}',
     ],
 )
@@ -301,6 +303,20 @@ def test_an_index_of_another_form_is_refused(text: str, tmp_path: Path) -> None:
     written_set(tmp_path).write_text(text)
     with pytest.raises((MalformedCheckpoint, InvalidCheckpoint), match=r"m\.safetensors\.index\.json"):
         open_path(FORMAT, tmp_path)
+
+
+def test_an_index_that_names_no_tensor_does_not_hide_the_files_beside_it(tmp_path: Path) -> None:
+    """Neither in the set nor in the folder; a file of another name is read by its path."""
+    written_set(tmp_path).write_text('{"metadata": {"total_size": 0}, "weight_map": {}}')
+    (tmp_path / "other.safetensors").write_bytes((tmp_path / "m-00002-of-00003.safetensors").read_bytes())
+    for name in ("", "m", "m.safetensors.index.json", "m-00001-of-00003.safetensors"):
+        with pytest.raises(InvalidCheckpoint, match=r"names no tensor\. Fetch it again"):
+            sv.load(tmp_path / name)
+        with pytest.raises(InvalidCheckpoint):
+            sv.reshard(tmp_path / name, tmp_path / "new" / "m.npz")
+        assert not sv.verify(tmp_path / name).ok
+    assert_same(read(tmp_path / "other.safetensors"), {"b": OLD["b"]})
+    assert not (tmp_path / "new").exists()
 
 
 def test_parts_without_an_index_are_read_one_by_one_alone(tmp_path: Path) -> None:

@@ -19,7 +19,10 @@ def _read(text: bytes):
     return read_set_index(lambda start, nbytes: text[start : start + nbytes], len(text))
 
 
-@given(st.dictionaries(_TEXT, _TEXT.filter(lambda name: not name.startswith("./"))), st.dictionaries(_TEXT, _JSON))
+@given(
+    st.dictionaries(_TEXT, _TEXT.filter(lambda name: not name.startswith("./")), min_size=1),
+    st.dictionaries(_TEXT, _JSON),
+)
 def test_what_is_written_is_read(weight_map, metadata):
     found = _read(build_set_index(weight_map, metadata))
     assert (found.weight_map, found.metadata) == (weight_map, metadata)
@@ -33,7 +36,8 @@ def test_what_is_written_is_read(weight_map, metadata):
         ({"weight_map": []}, InvalidCheckpoint),
         ({"weight_map": {"a": 1}}, InvalidCheckpoint),
         ({"weight_map": {"a": None}}, InvalidCheckpoint),
-        ({"weight_map": {}, "metadata": []}, InvalidCheckpoint),
+        ({"weight_map": {}}, InvalidCheckpoint),
+        ({"weight_map": {"a": "f"}, "metadata": []}, InvalidCheckpoint),
         ({"weight_map": {"k" * 70_000: "f"}}, InvalidCheckpoint),
     ],
 )

@@ -7,7 +7,7 @@ cannot be read is named with its error, and hides no other.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -236,16 +236,17 @@ class _Walk:
         pairs = _together(run_ahead(self.a.stream(row, count)), run_ahead(self.b.stream(other, count)))
         try:
             # Comparing takes longer than reading, so several threads do it.
-            for pair, found in map_ahead(compare, pairs):
-                if found.count and not total.count:
-                    total = Difference(products=self._products_before(row, count, pair.start))
-                elif total.count and not found.count and are_numbers:
-                    found = Difference(products=products_of_same(pair.a))
-                total = total.merge(found)
-                longer = max(len(pair.a), len(pair.b))
-                if pair.shared < longer:
-                    total = total.merge(Difference(longer - pair.shared, pair.start + pair.shared))
-                self.progress(pair.a.nbytes + pair.b.nbytes)
+            with closing(map_ahead(compare, pairs)) as compared:
+                for pair, found in compared:
+                    if found.count and not total.count:
+                        total = Difference(products=self._products_before(row, count, pair.start))
+                    elif total.count and not found.count and are_numbers:
+                        found = Difference(products=products_of_same(pair.a))
+                    total = total.merge(found)
+                    longer = max(len(pair.a), len(pair.b))
+                    if pair.shared < longer:
+                        total = total.merge(Difference(longer - pair.shared, pair.start + pair.shared))
+                    self.progress(pair.a.nbytes + pair.b.nbytes)
         except _SideError as error:
             self.fail(self._name(row), error.side, error.error)
         else:

@@ -12,7 +12,7 @@ executor decides how many tasks run at a time. A worker that dies is a ``WorkerL
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -185,7 +185,7 @@ def _stamp(opening: Opening, name: str) -> str:
 def runner_of(executor: Executor, opening: Opening, source: Source, progress: Progress) -> FileRunner:
     """Return what runs the tasks of a reshard on the workers of an executor; ``source`` is the caller's own."""
 
-    def run(tasks: Sequence[FileTask]) -> Iterator[tuple[FileTask, FileReport]]:
+    def run(tasks: Sequence[FileTask]) -> Generator[tuple[FileTask, FileReport]]:
         if tasks:
             tasks[0].storage.lend([task.name for task in tasks])
         calls = ((run_file, _arguments(number, task, opening, source)) for number, task in enumerate(tasks))

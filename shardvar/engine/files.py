@@ -9,11 +9,15 @@ running it twice writes the same bytes.
 The file is cut into units of a few MiB, each some whole small payloads or one block of a large one. A unit's bytes are
 read into a buffer (``engine.pieces``), its checksums are taken while they are in the cache, and it is written at its
 place; one whose bytes lie in an array as they are is written from there. Units are independent, so threads take them as
-they come. Units that regions fill need what their neighbours need, too: they are read a batch at a time.
+they come, and those of the next file while one is finished. Units that regions fill need what their neighbours need,
+too: they are read a batch at a time.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
@@ -21,7 +25,7 @@ from shardvar.engine.arrays import ArraySource
 from shardvar.engine.evidence import Evidence, ReadTable
 from shardvar.engine.moves import MoveTable, lower
 from shardvar.engine.pieces import Reading, read_moves
-from shardvar.engine.pool import BLOCK_NBYTES, Progress, run_all, thread_buffer
+from shardvar.engine.pool import BLOCK_NBYTES, Progress, map_ahead, run_all, thread_buffer
 from shardvar.engine.regions import RegionTable, copies_in_range, join_regions, read_regions, wanted_regions
 from shardvar.engine.sums import Sums, join_sums, take_checksums
 from shardvar.engine.units import Unit, batch_units, plan_units
@@ -64,7 +68,7 @@ class FileReport:
     """Payload bytes written."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FileWork:
     """A task that has begun: the values that each of its units needs."""
 
@@ -74,6 +78,8 @@ class FileWork:
     """The byte ranges that fill targets."""
     is_range: Bools
     """[k] True for targets that moves fill; regions fill the others."""
+    ordered: Bools
+    """[k] True for targets that are best read in order: those filled from payloads that the source decodes."""
     copies: Ints
     """[k + 1] where each target's copies begin in the plan's."""
     file: WritableFile
@@ -82,53 +88,94 @@ class FileWork:
     """The source, and what was read of it."""
     progress: Progress
     """Called with the number of bytes that were written."""
+    units: list[Unit]
+    """The ranges that are written, in the order of the file."""
+    batches: list[list[int]]
+    """The numbers of units that are read at once; the last batch ends the file."""
+    sums: dict[int, Sums]
+    """The checksums of the units that are written, by number."""
+
+    @property
+    def threads(self) -> int:
+        """The number of batches that memory has room for. Beside its batch, a thread holds the block that it reads."""
+        most = max((sum(self.units[number].nbytes for number in batch) for batch in self.batches), default=0)
+        return self.reading.threads(most + BLOCK_NBYTES)
 
 
 def run_task(task: FileTask, source: Source, progress: Progress = lambda _nbytes: None) -> FileReport:
     """Write one file whole and sync it."""
-    # Plan: which byte ranges fill it, and in which units.
-    moves, is_range = lower(task.plan)
-    units = list(plan_units(task.plan.targets, task.start, is_range, task.writer.run_nbytes))
-    evidence = Evidence(source, task.entries)
-    file = task.storage.create(task.name)
+    [(_, report)] = run_each([task], source, progress)
+    return report
+
+
+def run_each(
+    tasks: Iterable[FileTask], source: Source, progress: Progress = lambda _nbytes: None
+) -> Generator[tuple[FileTask, FileReport]]:
+    """Write files whole, sync each, and yield it with its report, in order.
+
+    While one is finished and synced, threads are at the next ones, so that many files take little more than one.
+    """
+    begun: deque[FileWork] = deque()
     try:
-        # Move: the units, in any order; then the frame, which holds their checksums.
-        reading = Reading(evidence, in_threads=False)
-        work = FileWork(task, moves, is_range, task.plan.bounds(), file, reading, progress)
-        checksums = join_sums(task.writer, task.plan.targets, units, _write_all(work, units))
-        for start, frame in task.writer.frame(task.plan.targets, task.start, checksums):
-            file.write(start, frame)
+        for threads, works in groupby(_begin(tasks, source, progress, begun), lambda work: work.threads):
+            batches = ((work, batch) for work in works for batch in work.batches or [[]])
+            # Closed here whatever happens, so that no thread writes into a file that is closed below.
+            with closing(
+                map_ahead(lambda each: (*each, _write_batch(*each)), batches, threads, 4 * threads)
+            ) as written:
+                for work, batch, sums in written:
+                    # What is best read in order is read here, between the others' results.
+                    found = sums if sums is not None else _write_units(work, [work.units[number] for number in batch])
+                    work.sums.update(zip(batch, found, strict=True))
+                    if len(work.sums) == len(work.units):
+                        yield work.task, _finish_file(begun.popleft())
+    finally:
+        for work in begun:
+            work.file.close()
+
+
+def _begin(tasks: Iterable[FileTask], source: Source, progress: Progress, begun: deque[FileWork]) -> Iterator[FileWork]:
+    """Yield each task with its file open and its units planned, after adding it to ``begun``."""
+    for task in tasks:
+        moves, is_range = lower(task.plan)
+        targets = task.plan.targets
+        units = list(plan_units(targets, task.start, is_range, task.writer.run_nbytes))
+        batches = list(batch_units(targets, units, is_range))
+        ordered, copies = _in_order(task, moves), task.plan.bounds()
+        reading = Reading(Evidence(source, task.entries), in_threads=False)
+        file = task.storage.create(task.name)
+        work = FileWork(task, moves, is_range, ordered, copies, file, reading, progress, units, batches, {})
+        begun.append(work)
+        yield work
+
+
+def _finish_file(work: FileWork) -> FileReport:
+    """Write the frame, which holds the checksums of the units, and close the file."""
+    task, targets = work.task, work.task.plan.targets
+    try:
+        checksums = join_sums(task.writer, targets, work.units, [work.sums[each] for each in range(len(work.units))])
+        for start, frame in task.writer.frame(targets, task.start, checksums):
+            work.file.write(start, frame)
     finally:
         # Closing forces the bytes to the disk, before anything names the file.
-        file.close()
-    return FileReport(checksums, evidence.parts, int(task.plan.targets.nbytes.sum()))
+        work.file.close()
+    return FileReport(checksums, work.reading.evidence.parts, int(targets.nbytes.sum()))
 
 
-def _write_all(work: FileWork, units: list[Unit]) -> list[Sums]:
-    """Write all units: by threads, but for those that are best read in order."""
-    ordered = _in_order(work)
-    results: dict[int, Sums] = {}
-
-    def write(numbers: list[int]) -> None:
-        results.update(zip(numbers, _write_units(work, [units[number] for number in numbers]), strict=True))
-
-    batches = list(batch_units(work.task.plan.targets, units, work.is_range))
-    most = max((sum(units[number].nbytes for number in batch) for batch in batches), default=0)
-    slow = [any(ordered[units[number].first : units[number].last].any() for number in batch) for batch in batches]
-    # Beside its batch, a thread holds the block that it reads.
-    threads = work.reading.threads(most + BLOCK_NBYTES)
-    run_all(write, [batch for batch, is_slow in zip(batches, slow, strict=True) if not is_slow], threads)
-    for batch in (batch for batch, is_slow in zip(batches, slow, strict=True) if is_slow):
-        write(batch)
-    return [results[number] for number in range(len(units))]
+def _write_batch(work: FileWork, batch: list[int]) -> list[Sums] | None:
+    """Write units that are read at once; None, and nothing is written, where they are best read in order."""
+    units = [work.units[number] for number in batch]
+    if any(work.ordered[unit.first : unit.last].any() for unit in units):
+        return None
+    return _write_units(work, units) if units else []
 
 
-def _in_order(work: FileWork) -> Bools:
+def _in_order(task: FileTask, moves: MoveTable) -> Bools:
     """[k] True for targets filled from payloads that the source decodes, best read from beginning to end."""
-    ordered = np.zeros(len(work.task.plan.targets), dtype=np.bool)
-    copies = work.task.plan.copies
-    ordered[copies.target[~work.task.entries.plain[copies.source]]] = True
-    ordered[work.moves.target[~work.task.entries.plain[work.moves.source]]] = True
+    ordered = np.zeros(len(task.plan.targets), dtype=np.bool)
+    copies = task.plan.copies
+    ordered[copies.target[~task.entries.plain[copies.source]]] = True
+    ordered[moves.target[~task.entries.plain[moves.source]]] = True
     return ordered
 
 

@@ -7,7 +7,7 @@ ahead. So memory is a matter of ``WORKERS`` and ``BLOCK_NBYTES``, and not of the
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -78,29 +78,8 @@ def run_all(function: Callable[[Work], Done], items: Iterable[Work], workers: in
     The threads are ``WORKERS``, or as many as ``workers`` says for work that waits for answers.
     """
     workers = WORKERS if workers is None else workers
-    if getattr(_local, "is_alone", False):
-        return run_in_order(function, items)
-    done: list[Done] = []
-    pending: deque[Future[Done]] = deque()
-    with ThreadPoolExecutor(workers) as executor:
-        try:
-            for item in items:
-                try:
-                    pending.append(executor.submit(function, item))
-                except RuntimeError:
-                    # A save at the interpreter's exit: it starts no more threads, so the rest is done in this one.
-                    done.extend(pending.popleft().result() for _ in range(len(pending)))
-                    done.append(function(item))
-                # Four a worker: enough that none waits, and few enough that a million blocks are not a million futures.
-                if len(pending) > 4 * workers:
-                    done.append(pending.popleft().result())
-            done.extend(future.result() for future in pending)
-        finally:
-            # After an error, items that no thread has begun are dropped. The executor waits for the others, so no
-            # thread uses a buffer after this function has returned.
-            for future in pending:
-                future.cancel()
-    return done
+    # Four a worker: enough that none waits, and few enough that a million blocks are not a million futures.
+    return list(map_ahead(function, items, workers, 4 * workers))
 
 
 @contextmanager
@@ -123,25 +102,37 @@ def run_ahead(items: Iterator[Work]) -> Iterator[Work]:
             yield cast(Work, item)
 
 
-def map_ahead(function: Callable[[Work], Done], items: Iterable[Work]) -> Iterator[Done]:
-    """Yield ``function`` of every item, in order, by threads that are at most a few items ahead of the caller.
+def map_ahead(
+    function: Callable[[Work], Done], items: Iterable[Work], workers: int | None = None, ahead: int | None = None
+) -> Generator[Done]:
+    """Yield ``function`` of every item, in order, by threads that are at most ``ahead`` items ahead of the caller.
 
-    An error of an item comes in its place, and what threads have not begun then is dropped.
+    They are as many as there are threads if it is not given, so that none waits while the caller uses a result. An
+    error of an item comes in its place, and what threads have not begun then is dropped. A caller that may stop early
+    closes the iterator: left to be collected, its threads would go on, and one of them might be the collector.
     """
     if getattr(_local, "is_alone", False):
         yield from map(function, items)
         return
+    workers = WORKERS if workers is None else workers
     pending: deque[Future[Done]] = deque()
-    with ThreadPoolExecutor(WORKERS) as executor:
+    with ThreadPoolExecutor(workers) as executor:
         try:
             for item in items:
-                pending.append(executor.submit(function, item))
-                # One more than there are threads, so that none waits while the caller uses what it was given.
-                if len(pending) > WORKERS:
+                try:
+                    pending.append(executor.submit(function, item))
+                except RuntimeError:
+                    # A save at the interpreter's exit: it starts no more threads, so the rest is done in this one.
+                    while pending:
+                        yield pending.popleft().result()
+                    yield function(item)
+                if len(pending) > (workers if ahead is None else ahead):
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
         finally:
+            # After an error, items that no thread has begun are dropped. The executor waits for the others, so no
+            # thread uses a buffer after this function has ended.
             for future in pending:
                 future.cancel()
 

@@ -1,6 +1,6 @@
 """Save and reshard: the targets of a plan as files, committed whole or not at all.
 
-    tasks --run_task--> files aside, synced --journals--> all finished --evidence--> verified --sink--> in place
+    tasks --run_each--> files aside, synced --journals--> all finished --evidence--> verified --sink--> in place
 
 If the process is killed, finished files and their journals stay. The same reshard, run again, finds them under the same
 names, since those carry a digest of source, plan and writer, reads them once to see that they are whole, and goes on
@@ -10,14 +10,14 @@ source turns out to be damaged is nothing kept, since any of the files may have 
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardvar.engine.evidence import Evidence, ReadTable
-from shardvar.engine.files import FileReport, FileTask, read_checksums, run_task
+from shardvar.engine.files import FileReport, FileTask, read_checksums, run_each
 from shardvar.engine.moves import integers_of_ranges
 from shardvar.engine.pool import Progress
 from shardvar.errors import CheckpointError, StorageError, WorkerLost
@@ -26,7 +26,7 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.storage.protocol import Storage
 
-FileRunner = Callable[[Sequence[FileTask]], Iterator[tuple[FileTask, FileReport]]]
+FileRunner = Callable[[Sequence[FileTask]], Generator[tuple[FileTask, FileReport]]]
 """Runs tasks, here or elsewhere, and yields each with its report once its file is finished, in any order."""
 
 
@@ -83,13 +83,13 @@ def write_checkpoint(
 ) -> WriteSummary:
     """Run the tasks, verify what was read, and commit. With ``resume`` finished files are kept and reused.
 
-    Without a ``runner`` the files are written here, one after the other.
+    Without a ``runner`` the files are written here, in order.
     """
     begun: list[FileTask] = []
     is_written = False
     try:
         # Move.
-        runner = runner or (lambda todo: ((task, run_task(task, source, progress)) for task in todo))
+        runner = runner or (lambda todo: run_each(todo, source, progress))
         reports = _write_files(tasks, runner, resume, progress, begun)
         # Check: a payload may be in several files, a part in each; only together can the parts be compared.
         if tasks:
@@ -134,10 +134,11 @@ def _write_files(
         else:
             progress(report.nbytes)
             reports[task.name] = report
-    for task, report in runner(begun):
-        if resume:
-            write_journal(task, report)
-        reports[task.name] = report
+    with closing(runner(begun)) as finished:
+        for task, report in finished:
+            if resume:
+                write_journal(task, report)
+            reports[task.name] = report
     return [reports[task.name] for task in tasks]
 
 

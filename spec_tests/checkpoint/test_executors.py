@@ -19,7 +19,7 @@ from shardvar.checkpoint import executors
 from shardvar.checkpoint.executors import check_version, run_tasks
 from shardvar.checkpoint.locate import find_checkpoint
 from shardvar.cli import main
-from shardvar.engine.files import FileTask, run_task
+from shardvar.engine.files import FileTask, run_each, run_task
 from shardvar.engine.subtasks import restore_rows, shrink_task
 from shardvar.errors import ArgumentTypeError, CorruptCheckpoint, TargetExists, UnsupportedError, WorkerLost
 from shardvar.planning.policies import BalancedPolicy
@@ -104,19 +104,20 @@ def test_a_task_without_the_rows_of_others_writes_the_same_bytes(
     sv.save(place / "ck", tensors, partition=before)
     seen: list[FileTask] = []
 
-    def run_both(task: FileTask, source: Any, *rest: Any) -> Any:
-        seen.append(task)
-        small, rows = shrink_task(task)
-        assert set(task.plan.copies.source.tolist()) <= set(rows.tolist())
-        report, other = run_task(small, source), run_task(task, source)
-        found = restore_rows(report, rows)
-        assert np.array_equal(found.checksums.payload, other.checksums.payload)
-        assert np.array_equal(found.checksums.runs, other.checksums.runs)
-        assert sorted(found.parts.table().tolist()) == sorted(other.parts.table().tolist())
-        return other
+    def run_both(tasks: list[FileTask], source: Any, *_rest: Any) -> Any:
+        for task in tasks:
+            seen.append(task)
+            small, rows = shrink_task(task)
+            assert set(task.plan.copies.source.tolist()) <= set(rows.tolist())
+            report, other = run_task(small, source), run_task(task, source)
+            found = restore_rows(report, rows)
+            assert np.array_equal(found.checksums.payload, other.checksums.payload)
+            assert np.array_equal(found.checksums.runs, other.checksums.runs)
+            assert sorted(found.parts.table().tolist()) == sorted(other.parts.table().tolist())
+            yield task, other
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shardvar.engine.write.run_task", run_both)
+        patch.setattr("shardvar.engine.write.run_each", run_both)
         report = sv.reshard(place / "ck", place / "out", partition=after, policy=BalancedPolicy(files))
     assert len(seen) == report.num_files
     assert sv.diff(place / "ck", place / "out").equal
@@ -127,11 +128,11 @@ def test_the_tasks_of_a_plan_are_together_as_large_as_the_plan(tmp_path: Path, m
     sv.save(tmp_path / "ck", tensors, partition=200)
     sizes: list[tuple[int, int]] = []
 
-    def measure(task: FileTask, source: Any, *rest: Any) -> Any:
-        sizes.append((len(pickle.dumps(shrink_task(task)[0])), len(pickle.dumps(task))))
-        return run_task(task, source, *rest)
+    def measure(tasks: list[FileTask], source: Any, *rest: Any) -> Any:
+        sizes.extend((len(pickle.dumps(shrink_task(task)[0])), len(pickle.dumps(task))) for task in tasks)
+        return run_each(tasks, source, *rest)
 
-    monkeypatch.setattr("shardvar.engine.write.run_task", measure)
+    monkeypatch.setattr("shardvar.engine.write.run_each", measure)
     sv.reshard(tmp_path / "ck", tmp_path / "out", policy=BalancedPolicy(25))
     assert len(sizes) == 25
     assert sum(small for small, _ in sizes) < 3 * max(whole for _, whole in sizes)

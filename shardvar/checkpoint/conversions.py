@@ -17,6 +17,7 @@ from shardvar.checkpoint.numbers import is_floating
 from shardvar.checkpoint.renaming import such_as
 from shardvar.engine.cast import CastSource, cast_entries
 from shardvar.engine.transpose import TransposedSource, transpose_entries
+from shardvar.engine.verified import VerifiedRows
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import is_whole, parse_dtype
@@ -70,7 +71,7 @@ def _transpose(
     if not is_matrix.any():
         return source, stored
     entries, rows = transpose_entries(stored, is_matrix)
-    return TransposedSource(source, stored, rows, map_scratch), entries
+    return TransposedSource(VerifiedRows(source, stored), rows, map_scratch), entries
 
 
 def _check_transposable(key: str, dtype: str, shape: tuple[int, ...], encodings: Mapping[str, str]) -> None:
@@ -97,7 +98,7 @@ def _cast(
             f"{key!r} consists of blocks of {encodings[key]}: cast to {dtypes[key]}, their bytes would mean nothing."
         )
         raise ArgumentError(cause, "Dequantize first: `--dequantize`, in Python `dequantize=True`.")
-    return cast_entries(stored, dtypes), CastSource(source, stored)
+    return cast_entries(stored, dtypes), CastSource.of(source, stored)
 
 
 def _floats(stored: EntryTable, given: str) -> dict[str, str]:

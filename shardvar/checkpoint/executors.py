@@ -213,7 +213,7 @@ def run_file(
     """
     with payloads.opened(version) as source, task.storage.borrowed(task.name) as storage:
         task = replace(task, storage=storage)
-        return number, rows, run_task(task, CastSource(source, payloads.entries) if is_cast else source)
+        return number, rows, run_task(task, CastSource.of(source, payloads.entries) if is_cast else source)
 
 
 # --- Sources that a worker holds open

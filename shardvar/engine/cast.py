@@ -5,20 +5,18 @@ conversion that would lose more than precision is refused, naming key and value:
 an integer that does not fit, a fraction that becomes an integer, an imaginary part that is dropped.
 """
 
-from dataclasses import dataclass, field, replace
-from threading import RLock
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.evidence import check_entry
 from shardvar.engine.pool import bytes_of
+from shardvar.engine.verified import VerifiedRows, read_in_order
 from shardvar.errors import UnsupportedError
-from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import code, is_opaque, is_whole, numpy_dtype
+from shardvar.layout.dtypes import Bools, code, is_opaque, is_whole, numpy_dtype
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Traits
@@ -35,14 +33,28 @@ _NARROW = ("int2", "int4", "uint2", "uint4")
 class CastSource:
     """Another source with some of its entries converted; rows are those of ``entries``."""
 
-    inner: Source
-    """The source of the payloads."""
-    stored: EntryTable
-    """The entries as they are stored."""
-    verified: set[int] = field(default_factory=set)
-    """The rows whose payload was verified."""
-    lock: RLock = field(default_factory=new_lock)
-    """Guards ``verified``."""
+    verified: VerifiedRows
+    """The source of the payloads, its entries as they are stored, and which of them were verified."""
+
+    @classmethod
+    def of(cls, inner: Source, stored: EntryTable) -> Self:
+        """The source that converts the payloads of another one."""
+        return cls(VerifiedRows(inner, stored))
+
+    @property
+    def inner(self) -> Source:
+        """The source of the payloads."""
+        return self.verified.source
+
+    @property
+    def stored(self) -> EntryTable:
+        """The entries as they are stored."""
+        return self.verified.entries
+
+    @property
+    def in_order(self) -> Bools:
+        """[m] True for payloads that are best read in order: those of which the inner source says so."""
+        return read_in_order(self.inner, self.stored)
 
     @property
     def index(self) -> Index:
@@ -77,11 +89,8 @@ class CastSource:
         if before == after:
             self.inner.read_into(self.stored, row, start, buffer)
             return
-        # Check. The lock is held while the payload is read: one thread verifies it, and the others wait for the answer.
-        with self.lock:
-            if row not in self.verified:
-                check_entry(self.inner, self.stored, row)
-                self.verified.add(row)
+        # Check.
+        self.verified.verify(row)
         # Move. Bytes are converted by way of elements: byte 8 of a float32 payload is element 2, and that begins at
         # byte 16 if it is stored as float64.
         source, target = numpy_dtype(before), numpy_dtype(after)

@@ -29,6 +29,7 @@ from shardvar.engine.pool import BLOCK_NBYTES, Progress, map_ahead, run_all, thr
 from shardvar.engine.regions import RegionTable, copies_in_range, join_regions, read_regions, wanted_regions
 from shardvar.engine.sums import Sums, join_sums, take_checksums
 from shardvar.engine.units import Unit, batch_units, plan_units
+from shardvar.engine.verified import read_in_order
 from shardvar.formats.protocol import FileChecksums, FileWriter, Source
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.index import EntryTable
@@ -79,7 +80,7 @@ class FileWork:
     is_range: Bools
     """[k] True for targets that moves fill; regions fill the others."""
     ordered: Bools
-    """[k] True for targets that are best read in order: those filled from payloads that the source decodes."""
+    """[k] True for targets that are best read in order, such as those filled from compressed payloads."""
     copies: Ints
     """[k + 1] where each target's copies begin in the plan's."""
     file: WritableFile
@@ -141,7 +142,7 @@ def _begin(tasks: Iterable[FileTask], source: Source, progress: Progress, begun:
         targets = task.plan.targets
         units = list(plan_units(targets, task.start, is_range, task.writer.run_nbytes))
         batches = list(batch_units(targets, units, is_range))
-        ordered, copies = _in_order(task, moves), task.plan.bounds()
+        ordered, copies = _in_order(task, moves, source), task.plan.bounds()
         reading = Reading(Evidence(source, task.entries), in_threads=False)
         file = task.storage.create(task.name)
         work = FileWork(task, moves, is_range, ordered, copies, file, reading, progress, units, batches, {})
@@ -170,12 +171,12 @@ def _write_batch(work: FileWork, batch: list[int]) -> list[Sums] | None:
     return _write_units(work, units) if units else []
 
 
-def _in_order(task: FileTask, moves: MoveTable) -> Bools:
-    """[k] True for targets filled from payloads that the source decodes, best read from beginning to end."""
+def _in_order(task: FileTask, moves: MoveTable, source: Source) -> Bools:
+    """[k] True for targets filled from payloads that are best read from beginning to end."""
+    in_order = read_in_order(source, task.entries)
     ordered = np.zeros(len(task.plan.targets), dtype=np.bool)
-    copies = task.plan.copies
-    ordered[copies.target[~task.entries.plain[copies.source]]] = True
-    ordered[moves.target[~task.entries.plain[moves.source]]] = True
+    for parts in (task.plan.copies, moves):
+        ordered[parts.target[in_order[parts.source]]] = True
     return ordered
 
 

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.evidence import check_entry
 from shardvar.engine.pool import BLOCK_NBYTES, block_ranges, new_buffer, word_of
+from shardvar.engine.verified import VerifiedRows, read_in_order
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import ITEMSIZES, Bools
@@ -44,20 +44,31 @@ _MOST_DECODED = 8
 class TransposedSource:
     """Another source with some of its matrices transposed; rows are those of ``stored``."""
 
-    inner: Source
-    """The source of the payloads."""
-    stored: EntryTable
-    """The entries as they are stored."""
+    verified: VerifiedRows
+    """The source of the payloads, its entries as they are stored, and which of them were verified."""
     is_transposed: Bools
     """[m] True for entries of matrices that are transposed."""
     map_scratch: Callable[[Iterable[memoryview]], memoryview]
     """A function that keeps bytes in a temporary file, and returns a memory map of it."""
-    verified: set[int] = field(default_factory=set)
-    """The rows whose payload was verified."""
     decoded: "OrderedDict[int, memoryview]" = field(default_factory=OrderedDict)
     """Payloads that do not lie in a file byte for byte, by row."""
     lock: RLock = field(default_factory=new_lock)
-    """Guards ``verified`` and ``decoded``."""
+    """Guards ``decoded``."""
+
+    @property
+    def inner(self) -> Source:
+        """The source of the payloads."""
+        return self.verified.source
+
+    @property
+    def stored(self) -> EntryTable:
+        """The entries as they are stored."""
+        return self.verified.entries
+
+    @property
+    def in_order(self) -> Bools:
+        """[m] True for payloads that are best read in order; a matrix is read by columns, and decoded before."""
+        return read_in_order(self.inner, self.stored) & ~self.is_transposed
 
     @property
     def index(self) -> Index:
@@ -94,26 +105,23 @@ class TransposedSource:
 
     def _payload(self, row: int) -> npt.NDArray[np.uint8]:
         """[nbytes] the payload as it is stored, verified."""
-        # The lock is held while it is read: one thread verifies it, and the others wait for the answer.
-        with self.lock:
-            if row not in self.verified:
-                check_entry(self.inner, self.stored, row)
-                self.verified.add(row)
-            nbytes = int(self.stored.slices.nbytes[row])
-            if nbytes == 0:  # which no map can hold
-                return np.zeros(0, np.uint8)
-            if not self.stored.plain[row]:
-                return np.frombuffer(self._decode(row, nbytes), np.uint8)
-            start = int(self.stored.start[row])
-            return np.frombuffer(self.inner.map(int(self.stored.file[row])), np.uint8, nbytes, start)
+        self.verified.verify(row)
+        nbytes = int(self.stored.slices.nbytes[row])
+        if nbytes == 0:  # which no map can hold
+            return np.zeros(0, np.uint8)
+        if not self.stored.plain[row]:
+            return np.frombuffer(self._decode(row, nbytes), np.uint8)
+        start = int(self.stored.start[row])
+        return np.frombuffer(self.inner.map(int(self.stored.file[row])), np.uint8, nbytes, start)
 
     def _decode(self, row: int, nbytes: int) -> memoryview:
-        """The payload in a temporary file."""
-        if row not in self.decoded:
-            self.decoded[row] = self.map_scratch(self._blocks(row, nbytes))
-            while len(self.decoded) > _MOST_DECODED:
-                self.decoded.popitem(last=False)
-        return self.decoded[row]
+        """The payload in a temporary file; the lock is held while it is decoded, so that it is decoded once."""
+        with self.lock:
+            if row not in self.decoded:
+                self.decoded[row] = self.map_scratch(self._blocks(row, nbytes))
+                while len(self.decoded) > _MOST_DECODED:
+                    self.decoded.popitem(last=False)
+            return self.decoded[row]
 
     def _blocks(self, row: int, nbytes: int) -> Iterator[memoryview]:
         buffer = new_buffer(min(nbytes, BLOCK_NBYTES))

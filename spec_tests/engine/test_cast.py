@@ -121,7 +121,7 @@ def test_a_cast_checkpoint_reads_as_the_cast_arrays_and_is_verified_as_stored(wr
     named, source = source_and_entries(writer)
     stored = source.index.entries
     entries = cast_entries(stored, {"a": "bfloat16", "b": "float32"})
-    cast = CastSource(source, stored)
+    cast = CastSource.of(source, stored)
     expected = {"a": named["a"].astype(ml_dtypes.bfloat16), "b": named["b"].astype(np.float32), "c": named["c"]}
     found = read_arrays(plan_copies(entries.slices, entries.slices.tensors.whole()), cast, entries)
     for key, array in zip(expected, found, strict=True):
@@ -134,7 +134,7 @@ def test_a_cast_checkpoint_reads_as_the_cast_arrays_and_is_verified_as_stored(wr
             source.files[0][place] ^= 1
             with pytest.raises(CorruptCheckpoint):
                 read_arrays(
-                    plan_copies(entries.slices, entries.slices.tensors.whole()), CastSource(source, stored), entries
+                    plan_copies(entries.slices, entries.slices.tensors.whole()), CastSource.of(source, stored), entries
                 )
             source.files[0][place] ^= 1
 

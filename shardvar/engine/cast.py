@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.pool import bytes_of
+from shardvar.engine.pool import bytes_of, thread_buffer
 from shardvar.engine.verified import VerifiedRows, read_in_order
 from shardvar.errors import UnsupportedError
 from shardvar.formats.protocol import Source
@@ -24,6 +24,9 @@ from shardvar.wire.crc import Checksum
 
 _integer_info: Any = ml_dtypes.iinfo  # without types in its package
 _float_info: Any = ml_dtypes.finfo
+
+_PORTION = 1 << 18
+"""Elements that are converted at a time; of four bytes each, they take 1 MiB."""
 
 _NARROW = ("int2", "int4", "uint2", "uint4")
 """Types that NumPy does not convert to each other, but converts to int8."""
@@ -92,13 +95,14 @@ class CastSource:
         # Check.
         self.verified.verify(row)
         # Move. Bytes are converted by way of elements: byte 8 of a float32 payload is element 2, and that begins at
-        # byte 16 if it is stored as float64.
-        source, target = numpy_dtype(before), numpy_dtype(after)
-        count = len(buffer) // target.itemsize
-        values = np.empty(count, source)
-        first = start // target.itemsize * source.itemsize
-        self.inner.read_into(self.stored, row, first, bytes_of(values))
-        buffer[:] = bytes_of(convert(values, target, entries.slices.key(row)))
+        # byte 16 if it is stored as float64. A portion at a time stays in the cache.
+        source, into = numpy_dtype(before), np.frombuffer(buffer, numpy_dtype(after))
+        first = start // into.itemsize
+        for begin in range(0, len(into), _PORTION):
+            portion = into[begin : begin + _PORTION]
+            values = np.frombuffer(thread_buffer(len(portion) * source.itemsize, "cast"), source)
+            self.inner.read_into(self.stored, row, (first + begin) * source.itemsize, bytes_of(values))
+            convert_into(portion, values, entries.slices.key(row))
 
 
 def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
@@ -123,10 +127,12 @@ def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
     return replace(entries, slices=table, plain=entries.plain & same, checksum=checksum, runs=runs)
 
 
-def convert(values: npt.NDArray[Any], dtype: np.dtype[Any], key: str) -> npt.NDArray[Any]:
-    """Return the values in another dtype, rounded as by NumPy; ``UnsupportedError`` if more than precision is lost."""
+def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> None:
+    """Fill ``into`` with the values, rounded as by NumPy; ``UnsupportedError`` if more than precision is lost."""
+    dtype = into.dtype
     if _fit(values, dtype):
-        return values.astype(dtype)
+        np.copyto(into, values, casting="unsafe")
+        return
     lost = np.zeros(values.shape, np.bool)
     numbers = values
     if values.dtype.kind == "c" and dtype.kind != "c":
@@ -153,7 +159,7 @@ def convert(values: npt.NDArray[Any], dtype: np.dtype[Any], key: str) -> npt.NDA
             f"The value {value} of {key!r} has no place in {dtype.name}.",
             "Choose a wider dtype, or leave the tensor as it is.",
         )
-    return converted
+    into[...] = converted
 
 
 def _fit(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:

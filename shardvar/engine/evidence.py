@@ -28,7 +28,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.pool import BLOCK_NBYTES, block_ranges, new_buffer
+from shardvar.engine.pool import BLOCK_NBYTES, block_ranges, new_buffer, thread_buffer
 from shardvar.errors import READ_ERRORS, ArgumentError, CorruptCheckpoint, ReadError
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
@@ -186,7 +186,7 @@ class Evidence:
         The plain path: every other way to read a payload finds the same error.
         """
         nbytes, guarded, crc = int(self.entries.slices.nbytes[row]), bool(self.is_guarded(row)), 0
-        buffer = new_buffer(min(nbytes, BLOCK_NBYTES))
+        buffer = thread_buffer(min(nbytes, BLOCK_NBYTES), "whole")
         try:
             for start, stop in block_ranges(0, nbytes):
                 block = buffer[: stop - start]

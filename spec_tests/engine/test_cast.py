@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.engine.cast import CastSource, cast_entries, convert
+from shardvar.engine.cast import CastSource, cast_entries, convert_into
 from shardvar.engine.read import read_arrays
 from shardvar.errors import CorruptCheckpoint, UnsupportedError
 from shardvar.layout.dtypes import numpy_dtype
@@ -20,6 +20,13 @@ from spec_tests.helpers.memory_format import MemoryWriter, checkpoint_of, write
 
 FLOATS = [name for name in NUMBERS if "float" in name]
 EXACT = [name for name in NUMBERS if "int" in name or name == "bool"]
+
+
+def convert(values: np.ndarray[Any, Any], dtype: np.dtype[Any], key: str) -> np.ndarray[Any, Any]:
+    """The values in another dtype."""
+    into = np.empty(values.shape, dtype)
+    convert_into(into, values, key)
+    return into
 
 
 def is_kept(value: Any, after: Any, source: str, target: str) -> bool:

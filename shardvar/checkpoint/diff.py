@@ -25,6 +25,7 @@ from shardvar.checkpoint.numbers import is_number
 from shardvar.checkpoint.products import Products
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names, select_keys
+from shardvar.checkpoint.sameness import rows_of_same_bytes
 from shardvar.checkpoint.tolerance import Tolerance
 from shardvar.engine.pool import BLOCK_NBYTES, Progress, map_ahead, run_ahead
 from shardvar.errors import READ_ERRORS, ReadError
@@ -206,13 +207,22 @@ class _Walk:
             arrays = zip(self.a.read(batch), self.b.read([pairs[row] for row in batch]), strict=True)
             for row, (x, y) in zip(batch, arrays, strict=True):
                 self._compare_arrays(row, pairs[row], x, y)
-        for row in sorted(set(walked).difference(small)):
-            self._compare_streams(row, pairs[row])
+        large = sorted(set(walked).difference(small))
+        alike = {row: pairs[row] for row in large if self._are_numbers_alike(row, pairs[row])}
+        same = rows_of_same_bytes(self.a, self.b, alike, self.progress)
+        for row in large:
+            if row not in same:
+                self._compare_streams(row, pairs[row])
 
     def _may_be_same(self, row: int, other: int) -> bool:
         """Return True for tensors whose values are compared: of one shape, and of comparable dtypes."""
         a, b = self.a.tensors, self.b.tensors
         return a.shape(row) == b.shape(other) and are_comparable(a.dtype(row), b.dtype(other))
+
+    def _are_numbers_alike(self, row: int, other: int) -> bool:
+        """Return True for numbers of one dtype, of which each pattern of bits is a value; a bool is 0 or 1."""
+        dtype = self.a.tensors.dtype(row)
+        return dtype == self.b.tensors.dtype(other) and is_number(dtype) and dtype != "bool"
 
     def _compare_arrays(self, row: int, other: int, a: Array | ReadError, b: Array | ReadError) -> None:
         for side, value in (("a", a), ("b", b)):

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from shardvar.checkpoint.numbers import is_number
 from shardvar.checkpoint.reader import Reader
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import lower
@@ -92,6 +93,16 @@ class Blocks:
                 return [error]
             # One by one, so that a damaged tensor does not hide the others of its batch.
             return [self.read([tensor])[0] for tensor in tensors]
+
+    def payload(self, tensor: int) -> Evidence | None:
+        """The one payload of a tensor of numbers, as a file has it, to be read in any order by any thread.
+
+        None if the tensor has several payloads, if the source decodes them, or if some bytes mean no number.
+        """
+        entries, dtype = self.entries_of([tensor]), self.tensors.dtype(tensor)
+        if len(entries) != 1 or not entries.plain.all() or not is_number(dtype) or dtype == "bool":
+            return None
+        return Evidence(self.source, entries)
 
     def stream(self, tensor: int, count: int) -> Iterator[Array]:
         """A large tensor as flat arrays of about ``count`` elements at most, in C order.

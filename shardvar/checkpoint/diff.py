@@ -208,7 +208,7 @@ class _Walk:
             for row, (x, y) in zip(batch, arrays, strict=True):
                 self._compare_arrays(row, pairs[row], x, y)
         large = sorted(set(walked).difference(small))
-        alike = {row: pairs[row] for row in large if self._are_numbers_alike(row, pairs[row])}
+        alike = {row: pairs[row] for row in large if self.a.tensors.dtype(row) == self.b.tensors.dtype(pairs[row])}
         same = rows_of_same_bytes(self.a, self.b, alike, self.progress)
         for row in large:
             if row not in same:
@@ -218,11 +218,6 @@ class _Walk:
         """Return True for tensors whose values are compared: of one shape, and of comparable dtypes."""
         a, b = self.a.tensors, self.b.tensors
         return a.shape(row) == b.shape(other) and are_comparable(a.dtype(row), b.dtype(other))
-
-    def _are_numbers_alike(self, row: int, other: int) -> bool:
-        """Return True for numbers of one dtype, of which each pattern of bits is a value; a bool is 0 or 1."""
-        dtype = self.a.tensors.dtype(row)
-        return dtype == self.b.tensors.dtype(other) and is_number(dtype) and dtype != "bool"
 
     def _compare_arrays(self, row: int, other: int, a: Array | ReadError, b: Array | ReadError) -> None:
         for side, value in (("a", a), ("b", b)):

@@ -18,9 +18,10 @@ Leaves are why one tensor of many GiB is digested by several threads, and a part
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +32,8 @@ from shardvar.checkpoint.executors import Opening, Payloads, check_executor, por
 from shardvar.checkpoint.locate import Path, find_checkpoint
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA
-from shardvar.engine.pool import BLOCK_NBYTES, Progress, bytes_of, run_all
+from shardvar.engine.evidence import Evidence
+from shardvar.engine.pool import BLOCK_NBYTES, Progress, block_ranges, bytes_of, run_all, thread_buffer
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import ITEMSIZES, Array, code
 from shardvar.planning.index import take_tensors
@@ -245,8 +247,8 @@ class _Leaf(NamedTuple):
 
     tensor: int
     """The tensor's number."""
-    data: bytes | memoryview
-    """Its bytes."""
+    hash: Callable[[], bytes | ReadError]
+    """A function that returns the hash of its bytes, or the error of reading them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,6 +263,8 @@ class _Walk:
     """Of the tensors that cannot be read, by key."""
     found: dict[str, str] = field(default_factory=dict)
     """The digests of the small tensors, by key."""
+    payloads: dict[int, Evidence] = field(default_factory=dict)
+    """The reads of large tensors that lie in a file as they are, by number."""
 
     def digests(self) -> dict[str, str]:
         """The digest of each tensor that can be read."""
@@ -270,11 +274,14 @@ class _Walk:
         self._digest_small(small)
         leaves: dict[int, list[bytes]] = {row: [] for row in sorted(set(rows).difference(small))}
         # The leaves of one tensor follow each other, and ``run_all`` keeps the order.
-        for row, leaf in run_all(lambda leaf: (leaf.tensor, _hash(leaf.data)), self._leaves(list(leaves))):
-            leaves[row].append(leaf)
+        for row, leaf in run_all(lambda leaf: (leaf.tensor, leaf.hash()), self._leaves(list(leaves))):
+            if isinstance(leaf, bytes):
+                leaves[row].append(leaf)
+            else:
+                self.errors.setdefault(tensors.keys[row], leaf)
         for row, hashes in leaves.items():
             key = tensors.keys[row]
-            if key not in self.errors:
+            if key not in self.errors and self._is_whole(row):
                 self.found[key] = _digest(key, tensors.dtype(row), tensors.shape(row), b"".join(hashes))
         return self.found
 
@@ -289,26 +296,56 @@ class _Walk:
             self.progress(int(nbytes[batch].sum()))
 
     def _leaves(self, rows: list[int]) -> Iterator[_Leaf]:
-        """The data of large tensors in leaves, read while other threads hash those before."""
-        tensors = self.blocks.tensors
+        """The data of large tensors in leaves: read by the threads that hash them, or in order before."""
         for row in rows:
-            rest = b""
-            count = BLOCK_NBYTES // max(int(ITEMSIZES[code(tensors.dtype(row))]), 1)
-            try:
-                for array in self.blocks.stream(row, count):
-                    self.progress(array.nbytes)
-                    data, begin = _data(array), 0
-                    # Copied only where a leaf lies in two blocks: a copy of all would take longer than the reading.
-                    if rest:
-                        begin = min(LEAF_NBYTES - len(rest), len(data))
-                        rest += data[:begin]
-                        if len(rest) < LEAF_NBYTES:
-                            continue
-                        yield _Leaf(row, rest)
-                    stop = begin + (len(data) - begin) // LEAF_NBYTES * LEAF_NBYTES
-                    yield from (_Leaf(row, data[at : at + LEAF_NBYTES]) for at in range(begin, stop, LEAF_NBYTES))
-                    rest = bytes(data[stop:])
+            payload = self.blocks.payload(row)
+            if payload is None or self.blocks.tensors.dtype(row) in _USED_BITS:
+                yield from self._leaves_in_order(row)
+                continue
+            self.payloads[row] = payload
+            for start, stop in block_ranges(0, int(self.blocks.nbytes[row]), LEAF_NBYTES):
+                yield _Leaf(row, partial(self._read, payload, start, stop))
+
+    def _read(self, payload: Evidence, start: int, stop: int) -> bytes | ReadError:
+        """Return the hash of a range of a payload, or the error of reading it."""
+        buffer = thread_buffer(stop - start)
+        try:
+            payload.read(0, start, buffer)
+        except READ_ERRORS as error:
+            return error
+        self.progress(stop - start)
+        return _hash(buffer)
+
+    def _is_whole(self, row: int) -> bool:
+        """Return True if what was read of a payload has the checksum that the index gives; note the error if not."""
+        try:
+            if row in self.payloads:
+                self.payloads[row].check()
+        except READ_ERRORS as error:
+            self.errors[self.blocks.tensors.keys[row]] = error
+            return False
+        return True
+
+    def _leaves_in_order(self, row: int) -> Iterator[_Leaf]:
+        """The data of one tensor, read while other threads hash the leaves before."""
+        tensors, rest = self.blocks.tensors, b""
+        count = BLOCK_NBYTES // max(int(ITEMSIZES[code(tensors.dtype(row))]), 1)
+        try:
+            for array in self.blocks.stream(row, count):
+                self.progress(array.nbytes)
+                data, begin = _data(array), 0
+                # Copied only where a leaf lies in two blocks: a copy of all would take longer than the reading.
                 if rest:
-                    yield _Leaf(row, rest)
-            except READ_ERRORS as error:
-                self.errors[tensors.keys[row]] = error
+                    begin = min(LEAF_NBYTES - len(rest), len(data))
+                    rest += data[:begin]
+                    if len(rest) < LEAF_NBYTES:
+                        continue
+                    yield _Leaf(row, partial(_hash, rest))
+                stop = begin + (len(data) - begin) // LEAF_NBYTES * LEAF_NBYTES
+                for at in range(begin, stop, LEAF_NBYTES):
+                    yield _Leaf(row, partial(_hash, data[at : at + LEAF_NBYTES]))
+                rest = bytes(data[stop:])
+            if rest:
+                yield _Leaf(row, partial(_hash, rest))
+        except READ_ERRORS as error:
+            self.errors[tensors.keys[row]] = error

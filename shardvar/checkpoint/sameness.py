@@ -32,9 +32,9 @@ def rows_of_same_bytes(a: Blocks, b: Blocks, pairs: Mapping[int, int], progress:
 
     def portions() -> Iterator[tuple[int, int, int]]:
         for row, other in pairs.items():
-            both = _sides(a, row, b, other)
-            if both is not None:
-                sides[row] = both
+            first, second = a.payload(row), b.payload(other)
+            if first is not None and second is not None:
+                sides[row] = first, second
                 for start, stop in block_ranges(0, int(a.nbytes[row]), BLOCK_NBYTES if is_remote else _PORTION):
                     if row not in unlike:
                         yield row, start, stop
@@ -51,14 +51,6 @@ def rows_of_same_bytes(a: Blocks, b: Blocks, pairs: Mapping[int, int], progress:
                 same.add(row)
                 progress(2 * stop)
     return same
-
-
-def _sides(a: Blocks, row: int, b: Blocks, other: int) -> _Sides | None:
-    """Return both tensors as one payload each; None if a side has several, or decodes them."""
-    entries = a.entries_of([row]), b.entries_of([other])
-    if not all(len(each) == 1 and each.plain.all() for each in entries):
-        return None
-    return Evidence(a.source, entries[0]), Evidence(b.source, entries[1])
 
 
 def _are_same(sides: _Sides, start: int, stop: int) -> bool:

@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from shardvar.wire.ggml import BLOCKS
-
 _NUMERIC = ("float", "bfloat", "complex", "qint", "quint", "int4", "int2", "uint4", "uint2")
 """Beginnings of the names of dtypes that hold weights; nothing but weights is kept in integers of two or four bits."""
 
@@ -56,9 +54,12 @@ def num_parameters(key: str, dtype: str | None, shape: tuple[int, ...] | None, e
     """
     if shape is None or dtype is None or is_optimizer_state(key):
         return 0
-    for block in BLOCKS.values():
-        if block.name == encoding:
-            return prod(shape) // block.nbytes * block.length
+    if encoding is not None:
+        from shardvar.wire.ggml import BLOCKS  # not above: few checkpoints have such blocks
+
+        for block in BLOCKS.values():
+            if block.name == encoding:
+                return prod(shape) // block.nbytes * block.length
     return prod(shape) if dtype.startswith(_NUMERIC) else 0
 
 

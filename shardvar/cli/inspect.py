@@ -5,26 +5,28 @@ key, read the values only for ``--stats``, and print an overview for people or o
 """
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from shardvar.checkpoint.locate import find_checkpoint
 from shardvar.checkpoint.newest import candidates_of
 from shardvar.checkpoint.parameters import count_parameters
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA
-from shardvar.checkpoint.stats import Statistics, measure
 from shardvar.cli.listing import print_choices
 from shardvar.cli.output import print_json, progress
 from shardvar.cli.overview import print_overview
-from shardvar.cli.statistics import ODD
 from shardvar.cli.tensors import Tensor, layout_of, list_slices, list_tensors, slice_json
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, ReadError
 
+if TYPE_CHECKING:
+    from shardvar.checkpoint.stats import Statistics
+
 _FOUND = 1
 """The exit code where values are found that ``--fail-on`` lists."""
 
-_StatisticsByKey = dict[str, Statistics | ReadError]
+_StatisticsByKey = dict[str, "Statistics | ReadError"]
 
 
 def execute(arguments: Namespace) -> int:
@@ -44,22 +46,28 @@ def execute(arguments: Namespace) -> int:
             _print_json(reader, tensors, measured, arguments)
         else:
             print_overview(reader, tensors, measured, arguments)
-    odd = (each for each in measured.values() if isinstance(each, Statistics))
-    return _FOUND if any(ODD[name][1](each) for each in odd for name in unwanted) else 0
+    values = [each for each in measured.values() if not isinstance(each, ReadError)]
+    return _FOUND if any(is_odd(each) for each in values for is_odd in unwanted) else 0
 
 
-def _unwanted(arguments: Namespace) -> list[str]:
-    """Return the names of the odd values that ``--fail-on`` lists."""
-    names = [] if arguments.fail_on is None else arguments.fail_on.lower().split(",")
+def _unwanted(arguments: Namespace) -> "list[Callable[[Statistics], bool]]":
+    """Return the tests of the odd values that ``--fail-on`` lists."""
+    if arguments.fail_on is None:
+        return []
+    from shardvar.cli.statistics import ODD  # not above: it needs more modules than all else here
+
+    names = arguments.fail_on.lower().split(",")
     unknown = [name for name in names if name not in ODD]
     if unknown:
         raise ArgumentError(f"--fail-on {arguments.fail_on!r} has {unknown[0]!r}.", f"Choose from {', '.join(ODD)}.")
-    if names and not arguments.stats:
+    if not arguments.stats:
         raise ArgumentError("--fail-on needs the values, and --stats is not given.", "Add --stats, which reads them.")
-    return names
+    return [ODD[name][1] for name in names]
 
 
 def _measure(reader: Reader, tensors: Sequence[Tensor]) -> _StatisticsByKey:
+    from shardvar.checkpoint.stats import measure  # not above, likewise
+
     total = sum(tensor.nbytes for tensor in tensors)
     with progress("reading", lambda: total) as advance:
         return dict(measure(reader, [tensor.key for tensor in tensors], advance))
@@ -97,7 +105,7 @@ def _print_json(reader: Reader, tensors: Sequence[Tensor], measured: _Statistics
     )
 
 
-def _statistics_json(found: Statistics | ReadError | None) -> dict[str, object]:
+def _statistics_json(found: "Statistics | ReadError | None") -> dict[str, object]:
     if isinstance(found, ReadError):
         return {"stats": None, "stats_error": {"kind": type(found).__name__, "message": str(found)}}
     return {"stats": found and found.to_json()}

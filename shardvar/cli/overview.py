@@ -12,10 +12,10 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from shutil import get_terminal_size
+from typing import TYPE_CHECKING
 
 from shardvar.checkpoint.parameters import count_parameters, is_optimizer_state
 from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.stats import Statistics
 from shardvar.cli.output import (
     count,
     human_count,
@@ -27,11 +27,13 @@ from shardvar.cli.output import (
     short_path,
     warn,
 )
-from shardvar.cli.statistics import findings, print_statistics
 from shardvar.cli.tensors import Tensor, layout_of, list_slices
 from shardvar.cli.tree import Line, number_ranges, tree_lines
 from shardvar.errors import ReadError
 from shardvar.pictures.problems import lines_of_problems
+
+if TYPE_CHECKING:
+    from shardvar.checkpoint.stats import Statistics
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -56,15 +58,18 @@ _Row = tuple[str, ...]
 
 
 def print_overview(
-    reader: Reader, tensors: Sequence[Tensor], measured: Mapping[str, Statistics | ReadError], arguments: Namespace
+    reader: Reader, tensors: Sequence[Tensor], measured: "Mapping[str, Statistics | ReadError]", arguments: Namespace
 ) -> None:
     """Print totals, the tree or table of tensors, statistics if they were measured, and what cannot be read."""
     for line in _heading(reader, tensors, arguments.verbose):
         say(line)
     if arguments.brief:
         # They are the reason for the exit code of ``--fail-on``.
-        for line in findings(measured):
-            warn(line)
+        if measured:
+            from shardvar.cli.statistics import findings  # not above: without --stats nothing needs it
+
+            for line in findings(measured):
+                warn(line)
     else:
         if arguments.slices:
             _print_layouts(reader, tensors)
@@ -74,6 +79,8 @@ def print_overview(
             print()
             _print_tensors(reader, tensors, arguments)
         if measured:
+            from shardvar.cli.statistics import print_statistics
+
             print()
             print_statistics(tensors, measured, folded)
     faults = [(each.key, type(each.fault).__name__, str(each.fault)) for each in tensors if each.fault is not None]

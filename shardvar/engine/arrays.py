@@ -127,11 +127,14 @@ def array_source(slices: SliceTable, arrays: Sequence[npt.NDArray[Any]]) -> Arra
     return ArraySource(payloads, TableIndex(entries, ["memory"] * count))
 
 
+# "|" is a dtype without byte order, such as int8. "=" is the processor's order; NumPy writes "<" or ">" only for the
+# other one.
+_BIG_ENDIAN = ">" if sys.byteorder == "little" else ">="
+
+
 def is_little_endian(dtype: np.dtype[Any]) -> bool:
     """Return True if the elements lie in memory as in a payload."""
-    # "|" is a dtype without byte order, such as int8. "=" is the processor's order; NumPy writes "<" or ">" only for
-    # the other one.
-    return dtype.byteorder in "<|" or (dtype.byteorder == "=" and sys.byteorder == "little")
+    return dtype.byteorder not in _BIG_ENDIAN
 
 
 def _as_bytes_objects(array: npt.NDArray[Any]) -> npt.NDArray[np.object_]:

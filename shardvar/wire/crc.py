@@ -19,7 +19,7 @@ segments of a checkpoint have one of a few lengths.
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -83,10 +83,15 @@ class Checksum:
 
 
 def _crc32c(data: Readable, crc: int = 0) -> int:
-    """Return a CRC32C by the package of that name, which loads ``importlib.metadata``: a fifth of a start-up."""
-    from crc32c import crc32c
+    """Return a CRC32C by the package of that name."""
+    return _function_of_package()(data, crc)
 
-    return crc32c(data, crc)
+
+@cache
+def _function_of_package() -> Callable[[Readable, int], int]:
+    from crc32c import crc32c  # not above: it loads ``importlib.metadata``, a fifth of a start-up
+
+    return crc32c
 
 
 CRC32C = Checksum("CRC32C", 0x82F63B78, _crc32c)

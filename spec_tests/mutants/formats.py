@@ -65,8 +65,8 @@ MUTANTS = [
         "leaves-begin-with-blocks",
         "The bytes that a block leaves over are dropped from the digest.",
         "checkpoint/digest.py",
-        "                    rest = bytes(data[stop:])\n",
-        '                    rest = b""\n',
+        "                rest = bytes(data[stop:])\n",
+        '                rest = b""\n',
         "digest",
     ),
     Mutant(

@@ -29,6 +29,7 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, concatena
 from shardvar.planning.merging import merge_entries
 from shardvar.planning.plan import Assignment, CopyTable, Plan
 from shardvar.planning.slices import SliceTable
+from shardvar.storage.concurrency import do_all
 
 _AGAIN = ".again"
 """Added to the name of a file that is written again; it is still that of a file of a share."""
@@ -58,12 +59,8 @@ def merge_shares(target: Location, shares: Sequence[Location], about: Metadata, 
     """
     with ExitStack() as opened:
         # Check, and plan: nothing is changed until the merged entries are proven whole.
-        sources = []
-        for share in shares:
-            sources.append(cast("NativeSource", share.open()))
-            opened.callback(sources[-1].close)
+        sources, tables = _open_shares(shares, opened)
         starts = np.cumsum([0, *(len(source.index.files) for source in sources)]).tolist()
-        tables = [entries_of_share(source) for source in sources]
         tables = [replace(table, file=table.file + start) for table, start in zip(tables, starts, strict=False)]
         entries = merge_entries(tables, replicas)
         names = [name for source in sources for name in source.index.files]
@@ -81,6 +78,20 @@ def merge_shares(target: Location, shares: Sequence[Location], about: Metadata, 
         form = cast("SharedFormat", target.format)
         sink = form.adopt(target.storage, target.name, assignment, merged.metadata, merged.files)
         sink.commit([_checksums(merged.entries)])
+
+
+def _open_shares(shares: Sequence[Location], opened: ExitStack) -> tuple[list[NativeSource], list[EntryTable]]:
+    """Open all shares, which are closed with ``opened``, and read their entries; in a bucket, of many at a time."""
+    found: dict[int, tuple[NativeSource, EntryTable]] = {}
+
+    def open_share(number: int) -> None:
+        source = cast("NativeSource", shares[number].open())
+        opened.callback(source.close)
+        found[number] = source, entries_of_share(source)
+
+    numbers = range(len(shares))
+    do_all(open_share, numbers, shares[0].storage.traits)
+    return [found[number][0] for number in numbers], [found[number][1] for number in numbers]
 
 
 def entries_of_share(share: Source) -> EntryTable:

@@ -24,7 +24,7 @@ from shardvar.checkpoint.locate import Location, find_in_other_formats
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.engine.arrays import ArraySource
 from shardvar.engine.files import FileTask
-from shardvar.engine.pool import BLOCK_NBYTES, BUFFERS_NBYTES, IN_FLIGHT_NBYTES, PEAK_BLOCKS, WORKERS, Progress
+from shardvar.engine.pool import BLOCK_NBYTES, BUFFERS_NBYTES, PEAK_BLOCKS, WORKERS, Progress
 from shardvar.engine.write import JOURNAL, FileRunner, file_tasks, write_checkpoint
 from shardvar.errors import (
     ArgumentError,
@@ -43,7 +43,7 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
 from shardvar.planning.plan import Assignment, Plan
 from shardvar.planning.policies import Policy, SeparatePolicy, ShardByTaskPolicy, TablePolicy
 from shardvar.planning.slices import SliceTable
-from shardvar.storage.requests import UPLOAD_NBYTES
+from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
 
 _LOG = logging.getLogger(__package__)
 _NO_OBJECTS: Mapping[str, Any] = MappingProxyType({})
@@ -284,7 +284,7 @@ def report_of(work: WritePlan, free_nbytes: int) -> WriteReport:
     """Return the report of a write before it begins."""
     slices = work.assignment.slices
     answers_nbytes = 0 if getattr(work.source, "traits", None) is None else IN_FLIGHT_NBYTES
-    parts_nbytes = 0 if work.target.storage.traits is None else UPLOAD_NBYTES
+    uploads_nbytes = 0 if work.target.storage.traits is None else IN_FLIGHT_NBYTES
     return WriteReport(
         path=work.target.path,
         format=work.target.format.name,
@@ -295,7 +295,7 @@ def report_of(work: WritePlan, free_nbytes: int) -> WriteReport:
         file_nbytes=tuple(work.assignment.nbytes_of_files().tolist()),
         num_copies=len(work.plan.copies),
         read_nbytes=int(slices.nbytes.sum()),
-        peak_nbytes=PEAK_NBYTES + answers_nbytes + parts_nbytes,
+        peak_nbytes=PEAK_NBYTES + answers_nbytes + uploads_nbytes,
         free_nbytes=free_nbytes,
         callback_seconds=work.decision.seconds,
         num_empty_files=work.decision.num_empty,

@@ -33,7 +33,6 @@ from shardvar.engine.moves import MoveTable, integers_of_ranges
 from shardvar.engine.pool import (
     BLOCK_NBYTES,
     BUFFERS_NBYTES,
-    IN_FLIGHT_NBYTES,
     SMALL_NBYTES,
     WORKERS,
     Done,
@@ -46,6 +45,7 @@ from shardvar.engine.pool import (
 )
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import EntryTable
+from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
 from shardvar.storage.protocol import Traits
 
 _GAP_NBYTES = 4096

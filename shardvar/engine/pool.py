@@ -52,9 +52,6 @@ def worker_count(cores: int) -> int:
 WORKERS = worker_count(usable_cores())
 """The threads of this process for work on a local disk. A remote storage may have more requests under way."""
 
-IN_FLIGHT_NBYTES = 16 * BLOCK_NBYTES
-"""The bytes that requests to a remote storage have under way: at 100 MB/s, what comes in 0.7 s."""
-
 _local = threading.local()
 
 

@@ -24,7 +24,8 @@ from shardvar.errors import CheckpointError, StorageError, WorkerLost
 from shardvar.formats.protocol import Sink, Source
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.plan import Assignment, Plan
-from shardvar.storage.protocol import Storage
+from shardvar.storage.concurrency import as_answered, do_all
+from shardvar.storage.protocol import Storage, Traits
 
 FileRunner = Callable[[Sequence[FileTask]], Generator[tuple[FileTask, FileReport]]]
 """Runs tasks, here or elsewhere, and yields each with its report once its file is finished, in any order."""
@@ -124,22 +125,39 @@ def _write_files(
 ) -> list[FileReport]:
     """Write the files; with ``resume``, a finished one is kept if it is what its journal says.
 
-    Tasks are added to ``begun`` before they begin, so that the caller can remove their files after an error.
+    Tasks are added to ``begun`` before they begin, so that the caller can remove their files after an error. Files are
+    finished while the next ones are written, where that means to wait for a bucket.
     """
-    reports = {}
-    for task in tasks:
-        report = read_journal(task) if resume else None
-        if report is None:
-            begun.append(task)
-        else:
-            progress(report.nbytes)
-            reports[task.name] = report
-    with closing(runner(begun)) as finished:
-        for task, report in finished:
-            if resume:
-                write_journal(task, report)
-            reports[task.name] = report
+    traits = _traits(tasks)
+    there = set(tasks[0].storage.names()) if resume and tasks else set()
+    journaled = [task for task in tasks if task.name + JOURNAL in there]
+    known = as_answered(lambda task: (task.name, read_journal(task)), journaled, traits, _payload_nbytes)
+    reports = {name: report for name, report in known if report is not None}
+    begun += [task for task in tasks if task.name not in reports]
+    for report in reports.values():
+        progress(report.nbytes)
+
+    def finish(each: tuple[FileTask, FileReport]) -> None:
+        task, report = each
+        task.storage.finish(task.name)
+        if resume:
+            write_journal(task, report)
+            task.storage.finish(task.name + JOURNAL)
+        reports[task.name] = report
+
+    with closing(runner(begun)) as done:
+        for _ in as_answered(finish, done, traits, lambda each: _payload_nbytes(each[0])):
+            pass
     return [reports[task.name] for task in tasks]
+
+
+def _payload_nbytes(task: FileTask) -> int:
+    return int(task.plan.targets.nbytes.sum())
+
+
+def _traits(tasks: Sequence[FileTask]) -> Traits | None:
+    """The cost of a request to the storage that the tasks write into."""
+    return tasks[0].storage.traits if tasks else None
 
 
 # The journal beside a finished file says what a second run must know to keep the file instead of writing it again.
@@ -198,17 +216,21 @@ def read_journal(task: FileTask) -> FileReport | None:
 
 def _remove_files(tasks: Sequence[FileTask]) -> None:
     """Remove what tasks wrote, as far as the disk lets: it is called when something else went wrong already."""
-    for task in tasks:
-        with suppress(StorageError):
-            task.storage.remove(task.name)
+    _remove(tasks, "")
     _remove_journals(tasks)
 
 
 def _remove_journals(tasks: Sequence[FileTask]) -> None:
     """Remove the journals alone, as far as the disk lets: without its file, and beside another, a journal is void."""
-    for task in tasks:
+    _remove(tasks, JOURNAL)
+
+
+def _remove(tasks: Sequence[FileTask], ending: str) -> None:
+    def remove(task: FileTask) -> None:
         with suppress(StorageError):
-            task.storage.remove(task.name + JOURNAL)
+            task.storage.remove(task.name + ending)
+
+    do_all(remove, tasks, _traits(tasks))
 
 
 def _stamp(task: FileTask) -> str:

@@ -31,6 +31,7 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Ints
+from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
 from shardvar.wire.damage import COPY_AGAIN
 
@@ -191,6 +192,11 @@ def put_in_place(
     that are ``is_shared`` were written by others: they stay, under either name, so that the commit can be made again.
     """
     (aside, final), moved, is_committing = last, list[str](), False
+
+    def move(pair: tuple[str, str]) -> None:
+        moved.append(pair[1])  # before the move, which an interrupt may follow
+        storage.move(*pair)
+
     try:
         # Prepare: closing the index forces its bytes to the disk, so that its final name never leads to a part of them.
         if content is not None:
@@ -198,9 +204,7 @@ def put_in_place(
         # Retire: only for formats that cannot replace a checkpoint in one step. From here on the old one is gone.
         _retire(storage, retired)
         # Move: no index names these files yet, so their order does not matter. The commit syncs them all at once.
-        for old, new in ((old, new) for old, new in renames if old != new):
-            moved.append(new)  # before the move, which an interrupt may follow
-            storage.move(old, new)
+        do_all(move, [(old, new) for old, new in renames if old != new], storage.traits)
         # Commit: this rename makes the new checkpoint visible. It syncs the directory before (the names of the data
         # files must be on the disk before an index that names them) and after (the old files are removed next).
         is_committing = True
@@ -265,9 +269,12 @@ def discard_files(storage: Storage, names: Iterable[str]) -> None:
     Errors are suppressed: one raised here would hide the error that led here, or report a checkpoint as failed that is
     in place.
     """
-    for name in names:
+
+    def discard(name: str) -> None:
         with suppress(StorageError):
             storage.remove(name)
+
+    do_all(discard, names, storage.traits)
 
 
 def remove_unnamed(storage: Storage, unnamed: Callable[[list[str]], Iterable[str]]) -> None:
@@ -295,5 +302,4 @@ def take_away(
         elif name in there:
             storage.rename(name, aside)
     # Remove: the renamed indexes are among the unnamed files. After a crash here, the next commit removes the rest.
-    for name in unnamed(storage.names()):
-        storage.remove(name)
+    do_all(storage.remove, unnamed(storage.names()), storage.traits)

@@ -148,6 +148,9 @@ class LocalStorage:
     def announce(self, names: Iterable[str]) -> None:
         """Do nothing: a file is in its directory from the beginning."""
 
+    def finish(self, name: str) -> None:
+        """Do nothing: a file is on the disk once it is closed."""
+
     def lend(self, names: Iterable[str]) -> None:
         """Do nothing: every process may write here."""
 

@@ -29,7 +29,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
-from shardvar.storage.requests import PART_NBYTES, PARTS_AHEAD, FolderListing, Head
+from shardvar.storage.requests import MOST_COPIED_NBYTES, PART_NBYTES, PARTS_AHEAD, FolderListing, Head
 
 OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss", "https", "http"])
 """The schemes of URLs that this module serves."""
@@ -49,9 +49,6 @@ _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
 
 _MOST_PARTS = 9000
 """S3 takes 10,000 parts of a file."""
-
-_MOST_COPIED_NBYTES = 5 << 30
-"""S3 copies no larger file in one request; such a one comes here in parts, and goes up again."""
 
 _lock = new_lock()
 _loaded: dict[str, Any] = {}
@@ -168,7 +165,7 @@ class ObjectClient:
         """
         module, is_s3 = _obstore(), self.root.startswith("s3:")
         with self._asking(old):
-            if is_s3 and (nbytes := self.head(old).nbytes) > _MOST_COPIED_NBYTES:
+            if is_s3 and (nbytes := self.head(old).nbytes) > MOST_COPIED_NBYTES:
                 parts = module.get(self._store(), old).stream(PART_NBYTES)
                 part_nbytes = max(PART_NBYTES, -(-nbytes // _MOST_PARTS))
                 module.put(self._store(), new, parts, chunk_size=part_nbytes, max_concurrency=PARTS_AHEAD)

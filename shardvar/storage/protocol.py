@@ -149,6 +149,9 @@ class Storage(Protocol):
     def announce(self, names: Iterable[str]) -> None:
         """Say which files will be created under their final names; a bucket uploads each once it is finished."""
 
+    def finish(self, name: str) -> None:
+        """Say that a new file is closed and whole; a bucket uploads it if it was announced. For several threads."""
+
     def lend(self, names: Iterable[str]) -> None:
         """Say which files other processes will write, each by ``borrowed``; only within ``lock``.
 

@@ -33,6 +33,7 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.storage.claims import describe_claim
+from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, WritableFile
 from shardvar.storage.requests import Client, FolderListing, Head
 from shardvar.storage.uploads import Upload
@@ -274,21 +275,32 @@ class RemoteStorage:
 
     def rename(self, old: str, new: str) -> None:
         """Upload the last file of a checkpoint in one step: the commit (``storage.uploads``)."""
-        self._writing(new).rename(old, new)
+        upload = self._writing(new)
+        self.sync()
+        upload.rename(old, new)
 
     def move(self, old: str, new: str) -> None:
         """Upload a file under its final name."""
         self._writing(new).move(old, new)
 
     def sync(self, folder: str = "") -> None:  # noqa: ARG002
-        """Upload the announced files that are finished; what a server has taken is stored."""
+        """Upload the announced files, all of which are finished; what a server has taken is stored."""
         if self._uploads:
-            self._uploads[-1].finish()
+            upload = self._uploads[-1]
+            names = upload.unsent()
+            try:
+                do_all(upload.send, names, self.traits)
+            finally:
+                upload.forget(names)  # after an error: what follows removes files, and must not upload these
 
     def announce(self, names: Iterable[str]) -> None:
         """Upload these files as soon as they are finished; their names are final."""
         if self._uploads:
             self._uploads[-1].announce(names)
+
+    def finish(self, name: str) -> None:
+        """Upload a file that is finished, if it was announced."""
+        self._writing(name).send(name)
 
     def lend(self, names: Iterable[str]) -> None:
         """Leave files to other processes, under a claim if their names are temporary; ``LockHeld``."""
@@ -305,7 +317,8 @@ class RemoteStorage:
         upload = Upload(self.client, self.key, name, {}, announced={name})  # type: ignore[arg-type]
         try:
             yield RemoteStorage(self.client, self.key, _uploads=[upload])
-            upload.finish()
+            for each in upload.unsent():
+                upload.send(each)
         finally:
             upload.end()
 

@@ -14,6 +14,8 @@ PARTS_AHEAD = 3
 """Parts of an upload that are held in memory at a time."""
 UPLOAD_NBYTES = PARTS_AHEAD * PART_NBYTES
 """The most that an upload holds in memory, of files that have at most 9000 parts of this size: 75 GB."""
+MOST_COPIED_NBYTES = 5 << 30
+"""S3 copies no larger file in one request; such a one comes here in parts, and goes up again."""
 
 
 @dataclass(frozen=True, slots=True)

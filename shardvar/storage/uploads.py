@@ -3,7 +3,7 @@
 A bucket has neither random writes nor renames nor locks, so a write is another than on a disk:
 
     create, write    in a folder of temporary files on this machine
-    announced files  go up, in parts, once they are closed and the next begins: no index names them before the commit
+    finish           uploads a closed file that was announced, in parts: no index names it before the commit
     move             uploads a file under its final name
     rename           the commit: it uploads the last file (the index, or the only file) in one request, which succeeds
                      only if the bucket still has what it had when the write began
@@ -27,11 +27,14 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from threading import RLock
 
 from shardvar.errors import LockHeld, MissingFile, ShardvarError, StorageError
+from shardvar.forks import new_lock
 from shardvar.storage.claims import claim_name, claimed_error, owner_text
+from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, Room
 from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
-from shardvar.storage.requests import BucketClient, Head
+from shardvar.storage.requests import MOST_COPIED_NBYTES, UPLOAD_NBYTES, BucketClient, Head
 
 ONE_REQUEST_NBYTES = 64 << 20
 """A commit of at most this size is one conditional request; it is held in memory twice. A larger file goes up in parts,
@@ -65,6 +68,8 @@ class Upload:
     """The key of the claim, once it is made."""
     claimed: Mapping[str, Head] | None = None
     """The files that were there when the claim was made."""
+    refusal: ShardvarError | None = None
+    """The error of a claim that failed."""
     lent: set[str] = field(default_factory=set)
     """Files that other processes write, and upload under these names."""
     own: set[str] = field(default_factory=set)
@@ -73,19 +78,21 @@ class Upload:
     """True once the commit was made."""
     is_open: bool = False
     """True from the request of the commit until its outcome is known."""
+    room: Room = field(default_factory=lambda: Room(IN_FLIGHT_NBYTES))
+    """The memory of the uploads that are under way."""
+    lock: RLock = field(default_factory=new_lock)
+    """Held while the claim is made, of which there is one for all threads."""
 
     def create(self, name: str) -> LocalWritableFile:
         """Open a new temporary file."""
-        self._upload_announced()
         path = os.path.join(self.folder, secrets.token_hex(8))
         file = create_local(path, is_forced=False)
         self.staged[name] = path
         return file
 
     def open(self, name: str) -> LocalReadableFile | None:
-        """Open a file that is on this machine alone; None for others. Announced files go up first."""
-        if self._is_announced(name):
-            self._upload_announced()
+        """Open a file that is on this machine alone; None for others. An announced file goes up first."""
+        self.send(name)
         return open_local(self.staged[name]) if name in self.staged else None
 
     def names(self) -> list[str]:
@@ -95,8 +102,8 @@ class Upload:
         return sorted(name for name in {*self.there, *self.staged, *self.lent} if "/" not in name)
 
     def head(self, name: str) -> Head | None:
-        """Return the facts of a file as this write leaves it, announced files uploaded; None if it does not exist."""
-        self._upload_announced()
+        """Return the facts of a file as this write leaves it, uploaded if announced; None if it does not exist."""
+        self.send(name)
         if name in self.staged:
             return Head(os.path.getsize(self.staged[name]), "", None)
         return self.there.get(name)
@@ -138,9 +145,8 @@ class Upload:
     def rename(self, old: str, new: str) -> None:
         """Commit: put the last file in place if what it replaces is unchanged; ``LockHeld`` otherwise.
 
-        It is here, or in the bucket under a temporary name, which another process has uploaded.
+        It is here, or in the bucket under a temporary name, which another process has uploaded. All others are sent.
         """
-        self._upload_announced()
         is_uploaded, key = old not in self.staged, self._join(new)
         if (self._uploaded(old).nbytes if is_uploaded else os.path.getsize(self.staged[old])) > ONE_REQUEST_NBYTES:
             self._claim()
@@ -184,6 +190,11 @@ class Upload:
                     raise
             self.there.pop(name, None)
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Remove files from this machine."""
+        for name in names:
+            self._drop(name)
+
     def learn(self, before: Mapping[str, Head], after: Mapping[str, Head]) -> None:
         """Take over what a write within this one has changed; what others changed meanwhile stays unknown."""
         for name in {*before, *after}:
@@ -194,9 +205,17 @@ class Upload:
             else:
                 self.there.pop(name, None)
 
-    def finish(self) -> None:
-        """Upload the announced files that were written last."""
-        self._upload_announced()
+    def unsent(self) -> list[str]:
+        """Return the announced files that are on this machine alone."""
+        return [name for name in list(self.staged) if self._is_announced(name)]
+
+    def send(self, name: str) -> None:
+        """Upload a file that is closed, if it was announced and is on this machine alone."""
+        if name in self.staged and self._is_announced(name):
+            try:
+                self._put(name, name)
+            finally:
+                self._drop(name)  # after an error too: what follows removes files, and must not upload this one again
 
     def end(self) -> None:
         """Remove the temporary files and the claim."""
@@ -236,19 +255,13 @@ class Upload:
         except ShardvarError:
             raise self._unknown(key) from None
 
-    def _upload_announced(self) -> None:
-        """Upload the announced files that are closed: all that are staged, since one file is written at a time."""
-        for name in [name for name in self.staged if self._is_announced(name)]:
-            try:
-                self._put(name, name)
-            finally:
-                self._drop(name)  # after an error too: what follows removes files, and must not upload this one again
-
     def _put(self, old: str, new: str) -> None:
-        # Before the request: a file of which the answer is lost must be removed too.
-        self.there[new] = Head(os.path.getsize(self.staged[old]), "", None)
-        self.own.add(new)
-        self.there[new] = self.client.put(self._join(new), self.staged[old])
+        nbytes = os.path.getsize(self.staged[old])
+        with self.room.hold(min(nbytes, UPLOAD_NBYTES)):
+            # Before the request: a file of which the answer is lost must be removed too.
+            self.there[new] = Head(nbytes, "", None)
+            self.own.add(new)
+            self.there[new] = self.client.put(self._join(new), self.staged[old])
         self._drop(old)
 
     def _uploaded(self, name: str) -> Head:
@@ -285,7 +298,8 @@ class Upload:
         head = self._find(new) if may_exist else None
         if head is None or head.nbytes != nbytes:
             try:
-                self.client.copy(self._join(old), self._join(new), is_new=may_exist and head is None)
+                with self.room.hold(UPLOAD_NBYTES if nbytes > MOST_COPIED_NBYTES else 0):
+                    self.client.copy(self._join(old), self._join(new), is_new=may_exist and head is None)
             except MissingFile:
                 raise self._gone(old) from None
             head = self.client.head(self._join(new))
@@ -307,21 +321,34 @@ class Upload:
                 os.unlink(path)
 
     def _claim(self) -> Mapping[str, Head]:
-        """Claim the names of this checkpoint, and return the files that were there when the claim was made."""
-        if self.claimed is None:
-            claim = self._join(claim_name(self.stem))
-            try:
-                self.client.put_if(claim, owner_text(self.folder), None)
-            except LockHeld:
-                raise claimed_error(self.client, claim, self._join(self.stem)) from None
-            self.claim = claim
-            now = self.client.listing(self.key).files
-            for name in sorted({*self.there, *now} - self.own):
-                if name.startswith(self.stem) and _NUMBERED.match(name, len(self.stem)):
-                    self._check_unchanged(name, now)
-                    self._check_same_age(name, now)
-            self.claimed = now
-        return self.claimed
+        """Claim the names of this checkpoint, and return the files that were there when the claim was made.
+
+        A claim that failed is not tried again: other threads move files, too, and get the same error.
+        """
+        with self.lock:
+            if self.refusal is not None:
+                raise self.refusal
+            if self.claimed is None:
+                try:
+                    self.claimed = self._make_claim()
+                except ShardvarError as error:
+                    self.refusal = error
+                    raise
+            return self.claimed
+
+    def _make_claim(self) -> Mapping[str, Head]:
+        claim = self._join(claim_name(self.stem))
+        try:
+            self.client.put_if(claim, owner_text(self.folder), None)
+        except LockHeld:
+            raise claimed_error(self.client, claim, self._join(self.stem)) from None
+        self.claim = claim
+        now = self.client.listing(self.key).files
+        for name in sorted({*self.there, *now} - self.own):
+            if name.startswith(self.stem) and _NUMBERED.match(name, len(self.stem)):
+                self._check_unchanged(name, now)
+                self._check_same_age(name, now)
+        return now
 
     def _check_unchanged(self, name: str, now: Mapping[str, Head]) -> None:
         """Raise ``LockHeld`` if a file is another than at the beginning."""

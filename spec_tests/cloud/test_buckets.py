@@ -24,6 +24,7 @@ from shardvar.storage.posix import LocalReadableFile
 from shardvar.storage.remote import AHEAD_NBYTES
 from spec_tests.helpers.bucket_proxy import Asked, Proxy, proxy_before
 from spec_tests.helpers.bucket_servers import ACCOUNT, ACCOUNT_KEY, azurite, find_azurite, moto
+from spec_tests.helpers.memory_bucket import Gate
 
 SECRET = "s3cr3t"
 OLD = {"w": np.arange(600_000, dtype="<f4").reshape(3000, 200), "b": np.array([1, 2, 3])}
@@ -128,6 +129,15 @@ def test_a_large_file_goes_up_in_parts(proxy: Proxy, prefix: str) -> None:
     sv.save(f"{prefix}/m", tensors, partition=4)
     puts = [asked for asked in proxy.asked if asked.method == "PUT" and ".svdata" in asked.path]
     assert len(puts) >= 5 and is_same(f"{prefix}/m", tensors)
+
+
+@pytest.mark.parametrize("form", ["shardvar", "zarr"])
+def test_many_small_files_go_up_together(form: str, proxy: Proxy, prefix: str) -> None:
+    """The server answers none before twelve are under way, more than the attempts of one."""
+    tensors = {f"t{number:02}": np.full(8, number) for number in range(24)}
+    proxy.gate = Gate(12, lambda asked: asked.method == "PUT" and re.search(r"svdata|t\d\d/", asked.path))
+    sv.save(f"{prefix}/{FORMATS[form]}", tensors, format=form, policy=BalancedPolicy(24) if form != "zarr" else None)
+    assert is_same(f"{prefix}/{FORMATS[form]}", tensors)
 
 
 @pytest.mark.parametrize("form", ["shardvar", "safetensors", "tensorflow"])

@@ -17,11 +17,12 @@ import shardvar as sv
 from shardvar.engine import pieces
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pieces import Reading, read_units
-from shardvar.engine.pool import BLOCK_NBYTES, IN_FLIGHT_NBYTES, WORKERS, bytes_of, word_of
+from shardvar.engine.pool import BLOCK_NBYTES, WORKERS, bytes_of, word_of
 from shardvar.engine.regions import read_regions
 from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable
 from shardvar.storage import remote
+from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
 from shardvar.storage.protocol import Traits
 from shardvar.storage.remote import AHEAD_NBYTES, TRAITS
 from shardvar.storage.requests import Head

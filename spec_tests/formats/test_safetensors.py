@@ -416,6 +416,7 @@ class DyingStorage:
     left: int
     death: type[BaseException] = Killed
     before_open: Callable[[str], object] = field(default=lambda name: None)
+    traits = None
 
     @property
     def path(self) -> str:

@@ -47,6 +47,8 @@ class Proxy:
     """Its address."""
     rule: Rule = lambda _asked: None
     """What becomes of each request."""
+    gate: Callable[[Asked], object] = lambda _asked: None
+    """Called with each request, by the thread that answers it, before it is passed on."""
     asked: list[Asked] = field(default_factory=list)
     """The requests."""
     sent_nbytes: int = 0
@@ -56,7 +58,7 @@ class Proxy:
 
     def clear(self) -> None:
         self.asked.clear()
-        self.sent_nbytes, self.rule = 0, lambda _asked: None
+        self.sent_nbytes, self.rule, self.gate = 0, lambda _asked: None, lambda _asked: None
 
 
 @contextmanager
@@ -80,6 +82,7 @@ def proxy_before(port: int, *, is_google: bool = False) -> Iterator[Proxy]:
                 asked = Asked(len(state.asked), self.command, unquote(self.path), headers)
                 state.asked.append(asked)
                 fate = state.rule(asked)
+            state.gate(asked)
             if fate == "hang":
                 time.sleep(5)
             if fate in ("dead", "hang"):

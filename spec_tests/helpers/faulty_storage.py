@@ -159,6 +159,9 @@ class FaultyStorage:
     def announce(self, names: Iterable[str]) -> None:
         self.inner.announce(names)
 
+    def finish(self, name: str) -> None:
+        self.inner.finish(name)
+
     def lend(self, names: Iterable[str]) -> None:
         self.inner.lend(names)
 

@@ -30,6 +30,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "planning",
         "formats.protocol",
         "storage.protocol",
+        "storage.concurrency",
         "storage.cores",
         "wire.crc",
         "wire.strings",

@@ -5,12 +5,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event, RLock
 from typing import Any
 from unittest import mock
 from weakref import WeakValueDictionary
 
 from shardvar.errors import CorruptCheckpoint, LockHeld, MissingFile, StorageError
 from shardvar.storage.requests import FolderListing, Head
+
+PATIENCE_SECONDS = 60
+"""Requests that are made together come before that, on any machine."""
 
 
 class Dead(BaseException):
@@ -35,6 +39,10 @@ class MemoryBucket:
     """When each file was written, by the clock of the bucket: the number of the request."""
     is_dead: bool = False
     """True once ``Dead`` was raised."""
+    lock: Any = field(default_factory=RLock, repr=False)
+    """Held by each request: those of several threads are carried out one after the other."""
+    gate: Callable[[str], object] = lambda _what: None
+    """Called with each changing request, before it is carried out."""
 
     can_write = True
 
@@ -49,9 +57,10 @@ class MemoryBucket:
 
     def head(self, key: str) -> Head:
         self.live()
-        if key not in self.files:
-            raise MissingFile(f"{key} is missing.", "Find it.")
-        return self.facts(key)
+        with self.lock:
+            if key not in self.files:
+                raise MissingFile(f"{key} is missing.", "Find it.")
+            return self.facts(key)
 
     def facts(self, key: str) -> Head:
         return replace(head_of(self.files[key]), changed=self.times.get(key))
@@ -60,20 +69,23 @@ class MemoryBucket:
         self.files[key], self.times[key] = content, float(len(self.log))
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
-        if self.head(key).version != head.version and head.version:
-            raise CorruptCheckpoint(f"{key} was replaced.", "Open it again.")
-        return memoryview(self.files[key])[start : start + nbytes]
+        with self.lock:
+            if self.head(key).version != head.version and head.version:
+                raise CorruptCheckpoint(f"{key} was replaced.", "Open it again.")
+            return memoryview(self.files[key])[start : start + nbytes]
 
     def listing(self, key: str) -> FolderListing:
         self.live()
-        below = [path.removeprefix(f"{key}/") for path in self.files if path.startswith(f"{key}/")]
-        files = {name: self.facts(f"{key}/{name}") for name in below if "/" not in name}
+        with self.lock:
+            below = [path.removeprefix(f"{key}/") for path in self.files if path.startswith(f"{key}/")]
+            files = {name: self.facts(f"{key}/{name}") for name in below if "/" not in name}
         return FolderListing(files, sorted({name.partition("/")[0] for name in below if "/" in name}))
 
     def walk(self, key: str) -> dict[str, int]:
         self.live()
         first = len(key) + 1
-        return {path[first:]: len(content) for path, content in self.files.items() if path.startswith(f"{key}/")}
+        with self.lock:
+            return {path[first:]: len(content) for path, content in self.files.items() if path.startswith(f"{key}/")}
 
     def put(self, key: str, path: str) -> Head:
         content = Path(path).read_bytes()
@@ -107,16 +119,18 @@ class MemoryBucket:
 
     def change(self, what: str, do: Callable[[], None]) -> None:
         """Carry a change out, unless it is the one that fails."""
-        self.live()
-        fails = len(self.log) == self.fail_at
-        self.log.append(what)
-        if not fails or self.takes_effect:
-            do()
-        if fails and self.error is Dead:
-            self.is_dead = True
-            raise Dead
-        if fails:
-            raise StorageError("The server does not answer.", "Wait.")
+        self.gate(what)
+        with self.lock:
+            self.live()
+            fails = len(self.log) == self.fail_at
+            self.log.append(what)
+            if not fails or self.takes_effect:
+                do()
+            if fails and self.error is Dead:
+                self.is_dead = True
+                raise Dead
+            if fails:
+                raise StorageError("The server does not answer.", "Wait.")
 
 
 @dataclass(eq=False)
@@ -129,10 +143,34 @@ class Raced(MemoryBucket):
     """The thing that happens; None once it has happened."""
 
     def change(self, what: str, do: Callable[[], None]) -> None:
-        if len(self.log) == self.at and self.race is not None:
-            race, self.race = self.race, None
+        with self.lock:
+            race = self.race if len(self.log) == self.at else None
+            self.race = None if race else self.race
+        if race:
             race()
         super().change(what, do)
+
+
+@dataclass(eq=False)
+class Gate:
+    """A gate that opens once so many threads stand before it, and stays open."""
+
+    count: int
+    """The threads that it waits for."""
+    is_meant: Callable[[Any], bool]
+    """Selects the requests that must wait."""
+    _inside: int = 0
+    _lock: Any = field(default_factory=RLock)
+    _opened: Event = field(default_factory=Event)
+
+    def __call__(self, request: Any) -> None:
+        """Wait, and raise if the others do not come."""
+        if self.is_meant(request):
+            with self._lock:
+                self._inside += 1
+            if self._inside >= self.count:
+                self._opened.set()
+            assert self._opened.wait(PATIENCE_SECONDS), f"{self._inside} of {self.count} requests were under way"
 
 
 _alive: "WeakValueDictionary[int, MemoryBucket]" = WeakValueDictionary()

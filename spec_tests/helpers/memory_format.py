@@ -93,6 +93,13 @@ class MemoryStorage:
 
     move = rename
 
+    @property
+    def traits(self) -> None:
+        return None
+
+    def finish(self, name: str) -> None:
+        pass
+
     def sync(self) -> None:
         pass
 

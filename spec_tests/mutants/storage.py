@@ -23,10 +23,9 @@ MUTANTS = [
         "index-first",
         "The index is renamed into place before the data files that it names.",
         "formats/files.py",
-        "        for old, new in ((old, new) for old, new in renames if old != new):\n            moved",
+        "        do_all(move, [",
         "        storage.rename(aside, final)\n        for old, new in renames:\n            if old != new:\n"
-        "                storage.move(old, new)\n        return\n"
-        "        for old, new in ((old, new) for old, new in renames if old != new):\n            moved",
+        "                storage.move(old, new)\n        return\n        do_all(move, [",
         "crash::test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_clean",
     ),
     mutant(

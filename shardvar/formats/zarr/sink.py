@@ -25,6 +25,7 @@ from shardvar.layout.dtypes import Ints
 from shardvar.planning.capabilities import Capabilities, are_grids, check_holds, grid_steps
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import SliceTable
+from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C, Checksum
 
@@ -116,12 +117,10 @@ class FolderSink:
             storage.sync()
             _clear(storage, self.index, self.sides)
             # Move: descriptions first, because a chunk is known by the description in the folder of its array.
-            for path, content in self.documents.items():
-                write_file(storage, path, content)
+            do_all(self._describe, self.documents, storage.traits)
             _sync_above(storage, self.documents)
-            for aside, path in zip(self.asides, self.paths, strict=True):
-                if path:
-                    storage.move(aside, path)
+            moves = [(aside, path) for aside, path in zip(self.asides, self.paths, strict=True) if path]
+            do_all(lambda pair: storage.move(*pair), moves, storage.traits)
             _sync_above(storage, self.paths)
             # Commit.
             is_committing = True
@@ -143,6 +142,11 @@ class FolderSink:
     def withdraw(self) -> None:
         """Remove the files that have temporary names; a commit leaves none."""
         discard_files(self.storage, self.asides)
+
+    def _describe(self, path: str) -> None:
+        """Write one description."""
+        write_file(self.storage, path, self.documents[path])
+        self.storage.finish(path)
 
     def _mark(self) -> None:
         """Write the marker, by which the format's own reader knows in a bucket what a rename says on a disk."""
@@ -250,8 +254,7 @@ def _clear(storage: Storage, index: str, sides: frozenset[str]) -> None:
         storage.sync()
     # Chunks first: without its description, the next writer would not know a chunk.
     for paths in ([path for path in own if not _is_description(path)], [*filter(_is_description, own)]):
-        for path in paths:
-            storage.remove(path)
+        do_all(storage.remove, paths, storage.traits)
         _sync_above(storage, paths)
     if own:
         storage.sync()

@@ -170,18 +170,18 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """True if nothing is wrong, and all that the format guards was compared."""
+        """True if nothing is wrong, every tensor was read, and all that the format guards was compared."""
         return not (self.damages or self.uncompared)
 
     @property
     def uncompared(self) -> list[Unverified]:
-        """The tensors that the format guards, and that could not be read or compared."""
-        return [each for each in self.unverified if each.guarded]
+        """The tensors that could not be read, or not be compared although the format guards them."""
+        return [each for each in self.unverified if each.kind is not None]
 
     @property
     def unguarded(self) -> list[Unverified]:
-        """The tensors of which the format keeps no checksums, or this checkpoint."""
-        return [each for each in self.unverified if not each.guarded]
+        """The tensors that were read, and of which the format keeps no checksums, or this checkpoint."""
+        return [each for each in self.unverified if each.kind is None]
 
     @property
     def is_bare_format(self) -> bool:

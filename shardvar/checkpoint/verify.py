@@ -13,8 +13,8 @@ Each step continues after a finding, so one damaged tensor hides no other. Each 
     damaged          a checksum, a law of the format or the values are wrong
     not verifiable   it was read and the format has no checksum of it; or it could not be read, though it may be whole
 
-The format says which keys its checksums cover (``formats.protocol``). A tensor that is covered and could not be
-compared keeps the report from being ``ok``; one that nothing covers does not, and is named.
+The format says which keys its checksums cover (``formats.protocol``). A tensor that could not be read keeps the report
+from being ``ok``, covered or not; one that was read and that nothing covers does not, and is named.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

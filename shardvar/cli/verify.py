@@ -1,8 +1,8 @@
 """``shardvar verify``: check every checksum, region and file of a checkpoint.
 
-0  everything was compared, or has no checksum in its format, which the answer says; ``--strict`` makes that 1
+0  everything was read, and compared if its format has a checksum of it; ``--strict`` makes it 1 where one is missing
 1  something is damaged
-3  nothing is damaged, and something that the format guards could not be read or compared
+3  nothing is damaged, and something could not be read or compared
 """
 
 import shlex
@@ -55,7 +55,7 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
         told.append(report.to_json())
         if not arguments.json and (codes[-1] or not arguments.quiet):
             print_report(report, strict, arguments.all)
-            if report.is_bare_format and not report.damages and len(paths) == 1 and not arguments.quiet:
+            if report.is_bare_format and report.ok and len(paths) == 1 and not arguments.quiet:
                 note(f"hint: `shardvar digest {shlex.quote(path)} --write` keeps digests, which verify compares then.")
     if arguments.json:
         print_json(told[0] if len(paths) == 1 else told)
@@ -116,9 +116,6 @@ def _compared(report: VerifyReport) -> str:
     """The numbers of the answer: the tensors, the bytes that were read, and if they were compared."""
     read = f"{count(report.num_tensors, 'tensor')}, {human_size(report.read_nbytes)} read"
     bare = len(report.unguarded)
-    # Those that are guarded are in the verdict.
-    unread = sum(each.kind is not None for each in report.unguarded)
-    read += f", {count(unread, 'tensor')} not read" if unread else ""
     # Where the format keeps none, the names of the tensors that are whole say nothing.
     if bare and (report.is_bare_format or bare == report.num_tensors):
         return f"{read}; no checksums in this {'format' if report.is_bare_format else 'checkpoint'}: structure only"

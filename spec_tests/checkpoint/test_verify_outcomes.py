@@ -199,13 +199,14 @@ def test_an_archive_without_members_is_an_empty_checkpoint(tmp_path: Path) -> No
 
 
 def test_a_dtype_that_cannot_be_unpacked_is_named_and_was_not_read(tmp_path: Path) -> None:
-    """Nothing guards it, so the exit code is 0; no verb that needs its values accepts it."""
+    """No verb that needs its values accepts it, so verify does not call it complete."""
     path = tmp_path / "m.safetensors"
     header = b'{"f":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(3))
     report = sv.verify(path)
-    assert (dict(report.outcomes), report.read_nbytes, code_of_report(report)) == ({"f": "not verifiable"}, 0, 0)
+    assert (dict(report.outcomes), report.read_nbytes, code_of_report(report)) == ({"f": "not verifiable"}, 0, 3)
     assert "not verified: f: UnsupportedError: " in printed(report)
+    assert "not verified: 1 of 1 tensor in " in printed(report)
     assert [each.kind for each in sv.diff(path, path).unreadable] == ["UnsupportedError"] * 2
     with pytest.raises(UnsupportedError):
         sv.reshard(path, tmp_path / "t", format="shardvar", dry_run=True)
@@ -304,7 +305,7 @@ def test_a_format_may_guard_some_keys_and_not_others(mixed: Any) -> None:
     assert "; no checksums in this checkpoint: structure only" in printed(report)
 
 
-def test_what_is_guarded_and_not_read_is_3_and_what_is_not_guarded_is_0(mixed: Any) -> None:
+def test_what_is_not_read_is_3_guarded_or_not(mixed: Any) -> None:
     report = mixed(bare=frozenset("b"), unreadable=frozenset({"compared", "unknown"}))
     assert report.outcomes == {"a": "ok", "b": "not verifiable"} | dict.fromkeys(
         ("compared", "unknown"), "not verifiable"
@@ -313,6 +314,7 @@ def test_what_is_guarded_and_not_read_is_3_and_what_is_not_guarded_is_0(mixed: A
     agree = {each.key: "agree" in each.message for each in report.unverified}
     assert agree == {"b": False, "compared": True, "unknown": False}
     report = mixed(bare=frozenset({"b"}), unreadable=frozenset("b"))
-    assert (report.ok, code_of_report(report), report.read_nbytes) == (True, 0, 72)
+    assert (report.ok, code_of_report(report), report.read_nbytes) == (False, 3, 72)
+    assert "not verified: 1 of 4 tensors in " in printed(report)
     report = mixed(bare=frozenset(), unreadable=frozenset("a"), damaged=frozenset("a"))
     assert (report.outcomes["a"], code_of_report(report)) == ("damaged", 1)

@@ -27,12 +27,13 @@ LEAVES = {
 }
 
 
-def hold(path: Path, expected: dict[str, Any]) -> None:
+def hold(path: Path, expected: dict[str, Any], unread: tuple[str, ...] = ()) -> None:
     loaded = sv.load(path, [*expected])
     for key, array in expected.items():
         assert np.array_equal(loaded[key], array, equal_nan=np.asarray(array).dtype.kind in "fc"), key
         assert loaded[key].dtype == np.asarray(array).dtype
-    assert sv.verify(path).ok
+    report = sv.verify(path)
+    assert (report.ok, tuple(each.key for each in report.uncompared)) == (not unread, unread)
 
 
 @pytest.mark.parametrize("use_ocdbt", [True, False])
@@ -174,7 +175,7 @@ def test_datasets_of_xarray(tmp_path: Path, version: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # neither text nor consolidated metadata are in the specification of version 3
         dataset.to_zarr(tmp_path / "ds", zarr_format=version, encoding={"n": {"chunks": (2,)}})
-    hold(tmp_path / "ds", {"t": values, "n": counts})
+    hold(tmp_path / "ds", {"t": values, "n": counts}, unread=("x",))
     with sv.open_checkpoint(tmp_path / "ds") as reader:
         assert reader.metadata.user["title"] == "a run" and "x" in reader.faults
 

@@ -17,9 +17,7 @@ SIZE, ORDERED_DICT, ENCODE = "torch.Size", "collections.OrderedDict", "_codecs.e
 """The calls that become plain values."""
 
 _KEY_ITEMS = 64
-"""The longest tuple that may be the key of a dict."""
-_PLAIN = (str, int, float, bool, bytes, type(None))
-
+"""The most items of a tuple that may be the key of a dict, with those of the tuples in it."""
 
 _BYTES = ("__builtin__.bytes", "builtins.bytes")
 """The class whose call makes no bytes; the first is the name of Python 2, which protocol 2 uses."""
@@ -66,6 +64,10 @@ class Reference:
         """The description that the pickle gives of it."""
 
 
+_HASHED = (str, int, float, bool, bytes, type(None), Global, Node, Reference)
+"""Types whose hash is quick; that of the last three is their identity."""
+
+
 def name_of(called: Any) -> Any:
     return called.name if type(called) is Global else called
 
@@ -110,7 +112,15 @@ def set_items(target: Any, items: list[Any]) -> None:
 
 
 def _is_key(value: Any) -> bool:
-    """Return True if a value may be a key: hashing it is quick, and goes no deeper than one tuple."""
-    if type(value) is tuple:
-        return len(value) <= _KEY_ITEMS and all(type(item) in _PLAIN for item in value)
-    return type(value) in _PLAIN or type(value) is Node
+    """Return True if a value may be a key: hashing it is quick, and goes no deeper than a few tuples."""
+    if type(value) is not tuple:
+        return type(value) in _HASHED
+    left, count = [*value[: _KEY_ITEMS + 1]], len(value)
+    while left and count <= _KEY_ITEMS:
+        item = left.pop()
+        if type(item) is tuple:
+            left += item[: _KEY_ITEMS + 1]
+            count += len(item)
+        elif type(item) not in _HASHED:
+            return False
+    return count <= _KEY_ITEMS

@@ -17,7 +17,7 @@ Limits. Each opcode takes time and memory in proportion to its bytes: lengths ar
 anything is sliced, the memo has no holes (CPython sizes it by the
 largest number in the file), and values that are
 used twice are shared. Nothing recurses, and nothing may recurse over the result: a file of 20,000 opening brackets is
-a value. Keys of dicts are plain values or short tuples of them, because hashing a nested tuple recurses.
+a value. Tuples that are keys of dicts have few items, because hashing nested tuples recurses.
 
 Speed. Where an index repeats one shape of opcodes a hundred thousand times, ``usual_opcodes`` reads that shape in one
 step. It gives what the opcodes one by one give: a test compares the two.

@@ -2,6 +2,7 @@
 
 import pickle
 import shutil
+import zipfile
 import zlib
 from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
@@ -20,7 +21,7 @@ from shardvar.formats.torch.leaves import leaves_of
 from shardvar.formats.torch.tensors import literal_of, tensor_of
 from shardvar.layout.region import Region
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.inert import Global, Node
+from shardvar.wire.inert import Global, Node, Reference
 from shardvar.wire.pickle import parse_pickle
 from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases
 from spec_tests.helpers.golden_verdicts import read_all
@@ -143,6 +144,11 @@ def test_a_part_of_a_storage_is_compared_where_that_is_asked_for(keys: list[str]
     [
         ((TENSOR, 1), "It is an object with a tensor in it."),
         (Global("torch.float32"), "It refers to torch.float32, which shardvar does not import."),
+        (Global("builtins.len"), "It refers to builtins.len, which shardvar does not import."),
+        ({Global("torch.float32"): 1}, "It refers to torch.float32, which shardvar does not import."),
+        (Node("builtins.range", (0, 3, 1)), "It is an object of the class builtins.range, .* Save what it holds as"),
+        (Node("numpy._core.multiarray.scalar", ()), r"Save it as a tensor: `torch.as_tensor\(value\)`."),
+        (Reference(("storage", Global("torch.FloatStorage"), "0", "cpu", 4)), "It is a storage without a tensor."),
     ],
 )
 def test_an_object_that_is_not_plain_is_refused_for_what_it_is(value: Any, words: str) -> None:
@@ -239,6 +245,31 @@ def test_keys_are_those_of_torch() -> None:
     tensor = Node("torch._utils._rebuild_tensor_v2", ())
     leaves, clashes = leaves_of({"a": [tensor, 1], "b": {0: 1, "0": 2}, "c": [1, [2, [3]]], "d": [{}, []], "e": {}})
     assert list(leaves) == ["a.0", "a.1", "b.0", "c", "d.1"] and clashes == {"b.0"}
+
+
+def test_a_key_has_the_text_that_torch_gives_it_and_a_dict_with_another_is_an_object() -> None:
+    """Its tensors are not read then, and all others are."""
+    named = {(1, "a"): 1, b"b": 2, None: 3}
+    assert leaves_of(named)[0] == {"(1, 'a')": 1, "b'b'": 2, "None": 3}
+    for key in (Global("torch.float32"), Node("m.Color", (1,)), ((1, 2), 3), 1 << 65, ("a" * 257,)):
+        for other in ({key: 1}, defaultdict_of(key)):
+            leaves, _ = leaves_of({"a": {"b": 1}, "c": other})
+            assert list(leaves) == ["a.b", "c"] and leaves["c"] is other
+
+
+def defaultdict_of(key: Any) -> Node:
+    node = Node("collections.defaultdict", ())
+    node.items = [key, 1]
+    return node
+
+
+def test_a_root_that_is_a_plain_value_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "epoch.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("epoch/data.pkl", pickle.dumps(5, 2))
+        archive.writestr("epoch/version", "3\n")
+    with pytest.raises(UnsupportedError, match="It is a value of the type int"):
+        sv.load(path)
 
 
 def test_a_call_of_what_has_no_name_is_refused() -> None:

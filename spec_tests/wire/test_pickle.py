@@ -192,7 +192,8 @@ def test_a_name_may_be_refused_before_it_is_a_node() -> None:
         b"\x80\x04]Nu.",
         b"\x80\x04}(Nu.",
         b"\x80\x04}(]Nu.",
-        b"\x80\x04}((((tttNu.",
+        b"\x80\x04}(N" + b"\x85" * 65 + b"Nu.",
+        b"\x80\x04}(N" + b"\x94h\x00\x86\x94h\x01\x86\x94h\x02\x86" + b"2\x86" * 8 + b"Nu.",
         b"\x80\x04\x8c\x02\xff\xff.",
         b"\x80\x04K\x01K\x02\x93.",
         b"\x80\x04cposix\nsystem",
@@ -207,6 +208,17 @@ def test_a_damaged_or_unusual_pickle_is_refused(data: bytes) -> None:
     for fast in (True, False):
         with pytest.raises(MalformedCheckpoint):
             parse_pickle(data, fast=fast)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_what_python_takes_as_a_key_is_one(fast: bool) -> None:
+    """Names, calls and tuples of tuples too; one key that is unusual does not make a file unreadable."""
+    (name,) = parse_pickle(b"\x80\x02}ctorch\nfloat32\nK\x01s.", fast=fast)[0]
+    assert isinstance(name, Global) and name.name == "torch.float32"
+    key = ((1, ("a", None)), b"b", 2.5, ())
+    assert parse_pickle(pickle.dumps({key: 1}), fast=fast)[0] == {key: 1}
+    ((_, node),) = parse_pickle(pickle.dumps({(1, frozenset({2})): 1}), fast=fast)[0]
+    assert isinstance(node, Node)
 
 
 def test_a_state_is_set_once() -> None:

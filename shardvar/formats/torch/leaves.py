@@ -1,7 +1,8 @@
 """The leaves of a saved value: tensors and objects, each with the path that leads to it, joined by dots.
 
 Dicts are entered, and lists that hold a tensor or a dict at any depth; a list of numbers or names is one object. These
-are the keys that torch.distributed.checkpoint gives the same value. An empty dict has no leaves.
+are the keys that torch.distributed.checkpoint gives the same value. An empty dict has no leaves, and one with a key
+that has no text, such as a dtype of torch, is an object.
 
 Two paths may have one text: ``{0: …}`` and ``{"0": …}``, or ``{"a.b": …}`` and ``{"a": {"b": …}}``. Then neither is the
 value of that key.
@@ -12,7 +13,7 @@ Values are shared, nested and cyclic as the file likes, so nothing recurses, and
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from shardvar.errors import InvalidCheckpoint, UnsupportedError
+from shardvar.errors import InvalidCheckpoint
 from shardvar.formats.torch.tensors import is_tensor
 from shardvar.wire.damage import DISTRUST, check_key_nbytes
 from shardvar.wire.inert import Node
@@ -21,6 +22,8 @@ _MIN_LEAVES, _MAX_DEPTH, _MAX_EXPANSION = 1 << 12, 100, 64
 """Bounds: the values of any file, however small; levels; and the characters of all keys, for each byte of a file."""
 _MAPPINGS = {"collections.defaultdict", "collections.OrderedDict", "collections.Counter"}
 _SCALARS = (int, float, bool, type(None))
+_KEY_LENGTH = 256
+"""The longest text in a tuple that is a key."""
 
 
 def leaves_of(root: Any, nbytes: int = 0) -> tuple[dict[str, Any], set[str]]:
@@ -93,27 +96,34 @@ def _entered(root: Any) -> set[int]:
 
 def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:
     """Return the steps to the items of a container, and the items; None for everything else."""
-    if type(value) is dict:
-        return zip(map(_step, value), value.values(), strict=True)
     if type(value) in (list, tuple):
         return zip(map(str, range(len(value))), value, strict=True)
-    if type(value) is Node and type(value.name) is str and value.name in _MAPPINGS:
+    if type(value) is dict:
+        keys, values = [*value], [*value.values()]
+    elif type(value) is Node and type(value.name) is str and value.name in _MAPPINGS:
         # A counter's items are its argument, those of the others are set afterwards.
         given = [each for each in _arguments(value) if type(each) is dict]
         items = [*(pair for each in given for item in each.items() for pair in item), *(value.items or ())]
-        return zip(map(_step, items[::2]), items[1::2], strict=True)
-    return None
+        keys, values = items[::2], items[1::2]
+    else:
+        return None
+    if not all(type(key) is str or _has_text(key) for key in keys):
+        return None
+    return zip(map(str, keys), values, strict=True)
 
 
 def _arguments(node: Node) -> tuple[Any, ...]:
     return node.args if type(node.args) is tuple else ()
 
 
-def _step(key: Any) -> str:
-    """Return the text of a dict's key."""
-    if type(key) is str:
-        return key
-    if type(key) in _SCALARS and (type(key) is not int or key.bit_length() <= 64):
-        return str(key)
-    cause = f"A dict in the file has a key of the type {type(key).__name__}, of which no name can be made."
-    raise UnsupportedError(cause, "Save a dict whose keys are text or numbers.")
+def _has_text(key: Any) -> bool:
+    """Return True if a key that is not text is a short plain value, whose text is its name.
+
+    >>> _has_text((1, "a")), _has_text(b"a"), _has_text(Node("torch.device", ()))
+    (True, True, False)
+    """
+    return all(
+        (type(item) in _SCALARS and (type(item) is not int or item.bit_length() <= 64))
+        or (type(item) in (str, bytes) and len(item) <= _KEY_LENGTH)
+        for item in (key if type(key) is tuple else (key,))
+    )

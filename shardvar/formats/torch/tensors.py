@@ -43,13 +43,20 @@ OF_RANKS = (
     "Put the files of all ranks into one folder, under names such as model_world_size_4_rank_0.pt, "
     "or save it as a plain tensor: `tensor.full_tensor()`."
 )
-_SAVE_STATE = "Save its state dict instead: `torch.save(module.state_dict(), path)`."
+_SAVE_PARTS = "Save what it holds as tensors, numbers and text; of a module, its state dict: `module.state_dict()`."
+_SAVE_TENSOR = "Save it as a tensor: `torch.as_tensor(value)`."
 _RUNNING = frozenset(
     "__builtin__ builtins bdb cProfile code codeop commands ctypes ftplib functools http importlib io marshal "
     "multiprocessing nt operator os pdb pickle pip posix pty pydoc runpy shelve shutil socket subprocess sys tempfile "
     "timeit types urllib webbrowser _pickle".split()
 )
-"""Modules of Python whose functions a pickle calls only to do harm; nothing of them is data."""
+"""Modules of Python whose functions a pickle calls only to do harm; little of them is data."""
+_HARMLESS = tuple(
+    f"{module}.{name}"
+    for module in ("builtins", "__builtin__")
+    for name in ("range", "xrange", "slice", "type", "object")
+)
+"""Calls of them that make a value and do nothing else."""
 _MAX_TEXT, _MAX_DEPTH = 1 << 20, 64
 """Bounds of the literal of an object: characters, and lists within lists."""
 
@@ -202,19 +209,22 @@ def _check_bounds(tensor: StoredTensor) -> None:
 
 def unsupported(value: Any) -> CheckpointError | UnsupportedError:
     """Return the error for an object that is not read, which names its class or what it would call."""
+    if type(value) is Reference:
+        return UnsupportedError("It is a storage without a tensor.", "Save a tensor that views it.")
     name = getattr(value, "name", None)
     while type(name) is not str and name is not None:  # the result of a call that would be called again
         name = getattr(name, "name", None)
     if name is None:
-        return MalformedCheckpoint("It refers to a storage, and is not a tensor.", WRITE_AGAIN)
+        return UnsupportedError(f"It is a value of the type {type(value).__name__}.", "Save a dict of tensors.")
     name = name[:200]
-    if name.partition(".")[0] in _RUNNING:
-        return InvalidCheckpoint(f"It would call {name} when it is loaded by Python; nothing was run.", DISTRUST)
-    if type(value) is Global:
+    if type(value) is Global:  # a name alone runs nothing
         return UnsupportedError(f"It refers to {name}, which shardvar does not import.", "Save the name as text.")
+    if name.partition(".")[0] in _RUNNING and name not in _HARMLESS:
+        return InvalidCheckpoint(f"It would call {name} when it is loaded by Python; nothing was run.", DISTRUST)
     if "_rebuild_" in name:
         return UnsupportedError(f"It is made by {name}, which shardvar does not read.", "Save it as a dense tensor.")
-    return UnsupportedError(f"It is an object of the class {name}, which shardvar does not make.", _SAVE_STATE)
+    remedy = _SAVE_TENSOR if name.partition(".")[0] == "numpy" else _SAVE_PARTS
+    return UnsupportedError(f"It is an object of the class {name}, which shardvar does not make.", remedy)
 
 
 def literal_of(value: Any) -> str:

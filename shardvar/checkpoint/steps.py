@@ -2,7 +2,9 @@
 
 Names are of one series if they differ in their numbers alone, as ``epoch=1-step=20.ckpt`` and ``epoch=2-step=40.ckpt``
 do. The newest has the largest numbers, from left to right. Names without a number, such as ``best``, are of no series,
-nor are those of the parts of one checkpoint, such as ``mp_rank_01`` and ``consolidated.01.pth``.
+nor are those of the parts of one checkpoint, such as ``mp_rank_01`` and ``consolidated.01.pth``. Numbers that name a
+precision, as in ``model.fp16``, do not count; nor do numbers beside the same name without one, as ``text_encoder_2``
+is beside ``text_encoder``.
 """
 
 import re
@@ -10,6 +12,7 @@ from collections.abc import Sequence
 
 # At most 18 digits, since ``int`` refuses texts of more than 4,300 digits, which a hostile key may hold.
 _NUMBER = re.compile("([0-9]{1,18})")
+_STEP = re.compile(r"(?P<precision>(?<![a-z])(?:fp|bf|b?float|u?int|i?q)[0-9]+)|[0-9]{1,18}", re.IGNORECASE)
 _PART = re.compile("(rank|shard|part|worker|process|device|host|node|consolidated)[-_.]?[0-9]", re.IGNORECASE)
 
 
@@ -28,15 +31,17 @@ def in_series(names: Sequence[str]) -> list[str]:
 
     >>> in_series(["step-10", "best", "step-2"]), in_series(["step-1", "epoch-1"])
     (['step-2', 'step-10'], [])
-    >>> in_series(["mp_rank_00", "mp_rank_01"])
-    []
+    >>> in_series(["mp_rank_00", "mp_rank_01"]), in_series(["model", "model.fp16"])
+    ([], [])
     """
     if any(_PART.search(name) for name in names):
         return []
-    numbered = {name for name in names if _NUMBER.search(name)}
-    if len({_NUMBER.sub("#", name) for name in numbered}) != 1:
+    patterns = {name: _STEP.sub(lambda found: found[0] if found["precision"] else "\0", name) for name in names}
+    numbered = {name: pattern for name, pattern in patterns.items() if "\0" in pattern}
+    if len(set(numbered.values())) != 1:
         return []
-    return sorted(numbered, key=natural_key)
+    bare = re.sub("[-_.=]?\0", "", next(iter(numbered.values())))
+    return [] if bare in patterns else sorted(numbered, key=natural_key)
 
 
 def differing(paths: Sequence[Sequence[str]]) -> list[str]:

@@ -42,10 +42,16 @@ def test_names_are_sorted_as_their_numbers_are(numbers: list[int], pattern: str)
 
 @pytest.mark.parametrize(
     "names",
-    [["best", "last"], ["step-1", "epoch-1"], ["unet", "vae"], [], ["consolidated.00.pth", "consolidated.01.pth"]],
-)
+    [["best", "last"], ["step-1", "epoch-1"], ["unet", "vae"], [], ["consolidated.00.pth", "consolidated.01.pth"],
+     ["text_encoder", "text_encoder_2", "text_encoder_3", "unet"], ["model.npz", "model-1.npz", "model-2.npz"],
+     ["m.safetensors", "m.fp16.safetensors"], ["m-fp8.npz", "m-FP16.npz"], ["m.Q4_0.gguf", "m.IQ4_0.gguf"]],
+)  # fmt: skip
 def test_names_of_no_series_and_of_several_have_no_newest(names: list[str]) -> None:
     assert in_series(names) == []
+
+
+def test_a_precision_does_not_hide_the_steps() -> None:
+    assert in_series(["bf16-step-9", "bf16-step-10"]) == ["bf16-step-9", "bf16-step-10"]
 
 
 @pytest.mark.parametrize(
@@ -123,6 +129,10 @@ def test_two_checkpoints_of_the_last_step_are_both_named(tmp_path: Path) -> None
 def test_where_nothing_tells_the_newest_the_error_names_all(tmp_path: Path) -> None:
     save_steps(tmp_path, "unet/model.npz", (1,))
     save_steps(tmp_path, "vae/model.npz", (1,))
+    save_steps(tmp_path, "unet_2/model.npz", (1,))
+    with pytest.raises(AmbiguousPath) as caught:
+        sv.load(tmp_path)
+    assert "newest" not in caught.value.remedy
     with pytest.raises(AmbiguousPath, match=r"unet.*vae.*Nothing tells"):
         sv.newest_checkpoint(tmp_path)
     assert sorted(sv.load(tmp_path / "vae")) == ["step"]

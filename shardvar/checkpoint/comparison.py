@@ -5,7 +5,7 @@ DiffReport            one ``TensorDifference`` for each tensor that is not the s
 TensorDifference      its dtypes and shapes, and a ``ValueDifference`` where its values differ
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf, prod
 from typing import Any, Self
@@ -203,15 +203,19 @@ class DiffReport:
 # Lines of text, as the command prints them.
 
 
-def lines_of_diff(report: DiffReport) -> Iterator[str]:
+def lines_of_diff(
+    report: DiffReport, fold: Callable[[Sequence[str]], Iterable[str]] = lambda keys: keys
+) -> Iterator[str]:
     """Yield a line for each tensor that differs, for each cause why some are unreadable, and a last one that sums up.
+
+    ``fold`` returns the names to show of tensors that one side has alone.
 
     >>> list(lines_of_diff(DiffReport("a", "b", ("x",), (), (), (), 3)))
     ['only in A: x', '1 of 4 tensors differs: 1 only in A']
     """
-    for key in report.only_in_a:
+    for key in fold(report.only_in_a):
         yield f"only in A: {short_name(key)}"
-    for key in report.only_in_b:
+    for key in fold(report.only_in_b):
         yield f"only in B: {short_name(key)}"
     for each in report.differences:
         yield f"differs: {short_name(each.key)}: {'; '.join(_reasons(each))}"

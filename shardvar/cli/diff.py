@@ -1,5 +1,6 @@
 """``shardvar diff``: compare two checkpoints, and with ``--html`` draw both on one page."""
 
+import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names
 from shardvar.checkpoint.stats import Statistics, histograms, measure
 from shardvar.cli.output import answer, note, print_json, progress, say, short_path
+from shardvar.cli.tree import fold_keys
 from shardvar.cli.usage import parse_renames
 from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.view import as_typed, check_target, message_as_typed, write_page
@@ -58,7 +60,8 @@ def execute(arguments: Namespace) -> int:
     if arguments.json:
         print_json(report.to_json())
     else:
-        *lines, sum_of_all = lines_of_diff(report)
+        # At a terminal, layers that one side has alone are few lines; a pipe gets each key.
+        *lines, sum_of_all = lines_of_diff(report, fold_keys) if sys.stdout.isatty() else lines_of_diff(report)
         for line in lines if not arguments.summary else []:
             say(line)
         answer("good" if report.equal else "bad" if report.unreadable else "different", sum_of_all)

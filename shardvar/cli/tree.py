@@ -146,16 +146,21 @@ def _group(labels: Sequence[str], numbers: dict[tuple[str, ...], set[int]]) -> l
     """Return one line for labels that differ in one number, or a line for each where they are few."""
     if len(labels) < _FEWEST_ALIKE:
         return [_Group(label, [label]) for label in labels]
-    matches = [list(_NUMBER.finditer(label)) for label in labels]
-    varying = next(place for place, found in enumerate(zip(*matches, strict=True)) if len({m[0] for m in found}) > 1)
-    before, after = _around(labels[0], matches[0][varying])
-    texts = [found[varying][0] for found in matches]
+    before, texts, after = _varying(labels)
     first, last = int(texts[0]), int(texts[-1])
     there = numbers[before, after]
     is_dense = last - first < len(there) + _MOST_GAPS + 1
     missing = tuple(n for n in range(first, last) if n not in there)[: _MOST_GAPS + 1] if is_dense else ()
     gaps = missing if len(missing) <= _MOST_GAPS else ()
     return [_Group(f"{before}{{{number_ranges(texts)}}}{after}", labels, gaps)]
+
+
+def _varying(labels: Sequence[str]) -> tuple[str, list[str], str]:
+    """Return the numbers in which labels differ, and the texts before and after them."""
+    matches = [list(_NUMBER.finditer(label)) for label in labels]
+    varying = next(place for place, found in enumerate(zip(*matches, strict=True)) if len({m[0] for m in found}) > 1)
+    before, after = _around(labels[0], matches[0][varying])
+    return before, [found[varying][0] for found in matches], after
 
 
 def _around(label: str, number: re.Match[str]) -> tuple[str, str]:
@@ -176,6 +181,26 @@ def _by_one_number(labels: Sequence[str]) -> Iterator[Sequence[str]]:
     for label, found in zip(labels, numbers, strict=True):
         groups.setdefault(found[:place] + found[place + 1 :], []).append(label)
     yield from groups.values()
+
+
+def fold_keys(keys: Sequence[str]) -> Iterator[str]:
+    """Yield keys in natural order; those that differ in one number alone are one text, with their count.
+
+    >>> list(fold_keys(["layer.10.w", "layer.9.w", "layer.11.w", "bias"]))
+    ['bias', 'layer.{9..11}.w (x3)']
+    """
+    alike: dict[Sequence[str], list[str]] = {}
+    for key in sorted(keys, key=natural_key):
+        alike.setdefault(tuple(_NUMBER.split(key)), []).append(key)
+    groups = sorted(
+        (group for each in alike.values() for group in _by_one_number(each)), key=lambda g: natural_key(g[0])
+    )
+    for group in groups:
+        if len(group) < _FEWEST_ALIKE:
+            yield from group
+        else:
+            before, texts, after = _varying(group)
+            yield f"{before}{{{number_ranges(texts)}}}{after} (x{len(group)})"
 
 
 def number_ranges(texts: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli.output import progress
-from shardvar.cli.tree import Line, tree_lines
+from shardvar.cli.tree import Line, fold_keys, tree_lines
 from spec_tests.helpers.command_line import Run, run, terminal
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
 from spec_tests.helpers.paths import GOLDEN
@@ -50,6 +50,26 @@ def whole_keys(lines: list[Line]) -> list[str]:
         if line.leaf is not None:
             keys.extend(expanded("".join(path)))
     return keys
+
+
+@given(st.lists(st.from_regex(r"[ab]\.[0-9]{1,2}(\.[ab#][0-9]?)?", fullmatch=True), unique=True))
+def test_folded_keys_are_the_keys_and_no_others(keys: list[str]) -> None:
+    """Each text stands for exactly as many keys as it says."""
+    found: list[str] = []
+    for text in fold_keys(keys):
+        label, _, number = text.partition(" (x")
+        some = list(expanded(label))
+        assert len(some) == int(number.removesuffix(")") or 1)
+        found += some
+    assert sorted(found) == sorted(keys)
+
+
+def test_keys_of_one_side_share_lines_at_a_terminal_and_are_whole_in_a_pipe(tmp_path: Path, run: Run) -> None:
+    sv.save(tmp_path / "a", {f"layer.{number}.w": np.zeros(2) for number in range(8, 12)})
+    sv.save(tmp_path / "b", {"bias": np.zeros(2)})
+    assert run("diff", tmp_path / "a", tmp_path / "b").out.count("only in A: ") == 4
+    with terminal(80):
+        assert "only in A: layer.{8..11}.w (x4)\n" in run("diff", tmp_path / "a", tmp_path / "b").out
 
 
 @given(st.lists(st.one_of(st.sampled_from(ODD_KEYS), st.text("a/.", max_size=60)), unique=True))

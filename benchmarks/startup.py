@@ -18,7 +18,7 @@ from benchmarks.sizes import GIB, MIB
 from benchmarks.timing import Run
 
 IMPORT_TARGET = 1.3
-INSPECT_TARGET = 0.35
+INSPECT_TARGET = 0.25
 MAP_TARGET_MS = 50.0
 """What "in milliseconds" is taken to mean, a process's first steps through the code included."""
 

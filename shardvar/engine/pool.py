@@ -104,9 +104,10 @@ def map_ahead(
 ) -> Generator[Done]:
     """Yield ``function`` of every item, in order, by threads that are at most ``ahead`` items ahead of the caller.
 
-    They are as many as there are threads if it is not given, so that none waits while the caller uses a result. An
+    Without ``ahead``, a thread has one item in advance, so that it does not wait while the caller uses a result. An
     error of an item comes in its place, and what threads have not begun then is dropped. A caller that may stop early
-    closes the iterator: left to be collected, its threads would go on, and one of them might be the collector.
+    closes the iterator. Otherwise the threads go on until it is collected, and a thread that collects it waits for
+    itself.
     """
     if getattr(_local, "is_alone", False):
         yield from map(function, items)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardvar.engine.pool import BLOCK_NBYTES, block_ranges, new_buffer, word_of
+from shardvar.engine.pool import BLOCK_NBYTES, MOST_WORKERS, block_ranges, new_buffer, word_of
 from shardvar.engine.verified import VerifiedRows, read_in_order
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
@@ -36,8 +36,9 @@ _WIDE_TILE, _TALL_TILE = (8, 512), (256, 128)
 """Stored rows and columns that are copied at a time. A few rows of many columns are read as they lie and leave lines of
 64 bytes in the cache for the next tile; where a block has few columns, more rows make the copy worth its call."""
 
-_MOST_DECODED = 8
-"""Payloads that are kept in temporary files: more than are read at a time, by any number of workers."""
+_MOST_DECODED = MOST_WORKERS + 4
+"""Payloads that are kept in temporary files: more than are read at a time, since each thread reads one. The first that
+was decoded is dropped first, and the slowest thread may still be at it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -272,7 +272,7 @@ def test_zarr_python_uses_the_consolidated_metadata_that_are_written(tmp_path: P
 
 
 def test_a_group_with_a_dtype_that_zarr_python_lacks_opens_and_tells_a_lost_array(tmp_path: Path) -> None:
-    """Its attribute is kept when others are set, and arrays that are added are no matter."""
+    """Its attribute is kept when others are set, and arrays may be added."""
     zarr = pytest.importorskip("zarr")
     ml_dtypes = pytest.importorskip("ml_dtypes")
     tensors = {"w": np.arange(6.0).reshape(2, 3), "a/w": np.arange(4), "a/h": np.arange(4).astype(ml_dtypes.bfloat16)}

@@ -10,7 +10,8 @@ from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -18,18 +19,26 @@ from shardvar._version import __version__
 from shardvar.checkpoint.arguments import check_mapping
 from shardvar.checkpoint.blocks import Blocks, batches
 from shardvar.checkpoint.comparison import DiffReport, TensorDifference, Unreadable, ValueDifference
-from shardvar.checkpoint.distances import Difference, are_comparable, compare_arrays, only_bytes, products_of_same
+from shardvar.checkpoint.distances import (
+    Difference,
+    Highest,
+    are_comparable,
+    compare_arrays,
+    only_bytes,
+    products_of_same,
+)
 from shardvar.checkpoint.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint
 from shardvar.checkpoint.numbers import is_number
+from shardvar.checkpoint.pairs import ReadStretch, SideError, Sides
 from shardvar.checkpoint.products import Products
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names, select_keys
 from shardvar.checkpoint.sameness import rows_of_same_bytes
 from shardvar.checkpoint.tolerance import Tolerance
-from shardvar.engine.pool import BLOCK_NBYTES, Progress, map_ahead, run_ahead
-from shardvar.errors import READ_ERRORS, ReadError
-from shardvar.layout.dtypes import ITEMSIZES, Array
+from shardvar.engine.pool import Progress, map_ahead
+from shardvar.errors import ReadError
+from shardvar.layout.dtypes import Array
 
 
 def diff(
@@ -209,10 +218,10 @@ class _Walk:
                 self._compare_arrays(row, pairs[row], x, y)
         large = sorted(set(walked).difference(small))
         alike = {row: pairs[row] for row in large if self.a.tensors.dtype(row) == self.b.tensors.dtype(pairs[row])}
-        same = rows_of_same_bytes(self.a, self.b, alike, self.progress)
+        same = rows_of_same_bytes({row: self._sides(row, other) for row, other in alike.items()}, self.progress)
         for row in large:
             if row not in same:
-                self._compare_streams(row, pairs[row])
+                self._compare_large(row, pairs[row])
 
     def _may_be_same(self, row: int, other: int) -> bool:
         """Return True for tensors whose values are compared: of one shape, and of comparable dtypes."""
@@ -227,56 +236,43 @@ class _Walk:
             self._note(row, other, compare_arrays(a, b, tolerance=self.tolerance))
         self.progress(int(self.a.nbytes[row] + self.b.nbytes[other]))
 
-    def _compare_streams(self, row: int, other: int) -> None:
+    def _sides(self, row: int, other: int) -> Sides:
+        return Sides.of(self.a, row, self.b, other)
+
+    def _compare_large(self, row: int, other: int) -> None:
         """Both to their ends, since the last checksums are compared there."""
-        a, b = self.a.tensors, self.b.tensors
-        # Blocks of equally many elements on both sides, of which the larger fills 4 MiB. Variants count bytes.
-        itemsize = max(1, int(ITEMSIZES[a.codes[row]]), int(ITEMSIZES[b.codes[other]]))
-        count = BLOCK_NBYTES // itemsize
-        total, are_numbers = Difference(), is_number(a.dtype(row))
+        dtype = self.a.tensors.dtype(row)
+        are_numbers, total, highest, turn = is_number(dtype), Difference(), Highest(), Lock()
+        # Opaque elements, which come as integers, are never near.
+        tolerance = self.tolerance if are_numbers else None
 
-        def compare(pair: _Pair) -> tuple[_Pair, Difference]:
-            return pair, self._compare(row, pair.a[: pair.shared], pair.b[: pair.shared], pair.start)
+        def compare(read: ReadStretch) -> tuple[int, Difference]:
+            stretch = read()
+            a, b = stretch.a[: stretch.shared], stretch.b[: stretch.shared]
+            # By one thread at a time, while others read: what is in the cache takes NumPy so short that two threads
+            # would mostly hand Python's lock to each other.
+            with turn:
+                found = compare_arrays(a, b, stretch.start, tolerance, highest)
+                if are_numbers and not found.count:
+                    found = Difference(products=products_of_same(a))
+            longer = max(len(stretch.a), len(stretch.b)) - stretch.shared
+            alone = Difference(longer, stretch.start + stretch.shared) if longer else Difference()
+            return stretch.nbytes, found.merge(alone)
 
-        pairs = _together(run_ahead(self.a.stream(row, count)), run_ahead(self.b.stream(other, count)))
+        sides = self._sides(row, other)
         try:
-            # Comparing takes longer than reading, so several threads do it.
-            with closing(map_ahead(compare, pairs)) as compared:
-                for pair, found in compared:
-                    if found.count and not total.count:
-                        total = Difference(products=self._products_before(row, count, pair.start))
-                    elif total.count and not found.count and are_numbers:
-                        found = Difference(products=products_of_same(pair.a))
+            with closing(map_ahead(compare, sides.portions())) as compared:
+                for nbytes, found in compared:
                     total = total.merge(found)
-                    longer = max(len(pair.a), len(pair.b))
-                    if pair.shared < longer:
-                        total = total.merge(Difference(longer - pair.shared, pair.start + pair.shared))
-                    self.progress(pair.a.nbytes + pair.b.nbytes)
-        except _SideError as error:
+                    self.progress(nbytes)
+            sides.check()
+        except SideError as error:
             self.fail(self._name(row), error.side, error.error)
         else:
-            self._note(row, other, total if are_numbers else only_bytes(total, a.dtype(row)))
-
-    def _products_before(self, row: int, count: int, stop: int) -> Products:
-        """The products of the elements before ``stop``, which are the same on both sides.
-
-        They are read once more, so that tensors without a difference cost no arithmetic.
-        """
-        total, start = Products(), 0
-        if is_number(self.a.tensors.dtype(row)):
-            stream = self.a.stream(row, count)
-            while start < stop:
-                block = next(stream)
-                total += products_of_same(block)
-                start += len(block)
-        return total
+            self._note(row, other, total if are_numbers else only_bytes(total, dtype))
 
     def _name(self, row: int) -> str:
         return self.name_of[self.a.tensors.keys[row]]
-
-    def _compare(self, row: int, a: Array, b: Array, start: int) -> Difference:
-        """Compare two portions; opaque elements, which come as integers, are never near."""
-        return compare_arrays(a, b, start, self.tolerance if is_number(self.a.tensors.dtype(row)) else None)
 
     def _note(self, row: int, other: int, found: Difference) -> None:
         """Keep the difference of two tensors, unless they are the same."""
@@ -349,48 +345,3 @@ def _placed(found: Difference, shape: tuple[int, ...]) -> ValueDifference:
         cosine=products.cosine,
         relative_norm=products.relative_norm,
     )
-
-
-class _SideError(Exception):
-    """An error of one of two streams."""
-
-    def __init__(self, side: str, error: ReadError) -> None:
-        super().__init__(side, error)
-        self.side, self.error = side, error
-
-
-class _Pair(NamedTuple):
-    """The blocks of two streams that begin at the same element."""
-
-    a: Array
-    """That of the first."""
-    b: Array
-    """That of the second."""
-    start: int
-    """The flat index of the first element."""
-
-    @property
-    def shared(self) -> int:
-        """Elements that both have. Two variants may differ in length, and the bytes that one alone has differ."""
-        return min(len(self.a), len(self.b))
-
-
-def _together(a: Iterator[Array], b: Iterator[Array]) -> Iterator[_Pair]:
-    """The blocks of two streams in pairs; one that ends first goes on as empty blocks. Both are drawn to their ends."""
-    start = 0
-    while True:
-        x, y = _next("a", a), _next("b", b)
-        if x is None and y is None:
-            return
-        some = y if x is None else x
-        nothing = np.zeros(0, np.uint8 if some is None else some.dtype)
-        pair = _Pair(nothing if x is None else x, nothing if y is None else y, start)
-        yield pair
-        start += max(len(pair.a), len(pair.b))
-
-
-def _next(side: str, stream: Iterator[Array]) -> Array | None:
-    try:
-        return next(stream, None)
-    except READ_ERRORS as error:
-        raise _SideError(side, error) from error

@@ -10,6 +10,9 @@ The distance of two elements is ``|a - b|``, exact for integers, and their relat
     compare_arrays(a, b) = compare_arrays(a[:k], b[:k]) merged with compare_arrays(a[k:], b[k:], start=k)
 
 ``checkpoint.products`` has the figures of whole tensors, to which the elements that are the same belong too.
+
+The largest distances of a tensor are those of a few elements. Portions of floats of up to 32 bits are therefore looked
+through in float32 first, and judged exactly only where they may hold a larger distance than was found so far.
 """
 
 from dataclasses import dataclass, field
@@ -17,15 +20,21 @@ from typing import Any, Self
 
 import numpy as np
 
-from shardvar.checkpoint.numbers import Number, is_number, python_number, widen_numbers
+from shardvar.checkpoint.numbers import Number, is_floating, is_number, python_number, widen_numbers
 from shardvar.checkpoint.products import Products
 from shardvar.checkpoint.tolerance import Tolerance
 from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints, code, dtype_name
 
 _SUB_BYTE = {"int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"}
 
-_PORTION = 1 << 14
-"""Elements that are judged at a time: as float64 they take 128 KiB, so that some such arrays fit in a core's cache."""
+_PORTION = 1 << 15
+"""Elements that are judged at a time: as float64 they take 256 KiB, so that three such arrays fit in a core's cache."""
+
+_ROUNDING = 1 + 2.0**-20
+"""More than the factor by which a distance in float32, whose fractions have 24 bits, is off the exact one."""
+
+_LEAST_RELATIVE = 1e-30
+"""Relative distances below it are judged exactly: float32 has fewer bits of the smallest numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,26 @@ class Difference:
         )
 
 
+@dataclass(slots=True)
+class Highest:
+    """The largest distances of a tensor that any of its portions had so far; shared by threads that judge them.
+
+    An update that another thread overwrites only makes a portion be judged that need not have been.
+    """
+
+    absolute: float = -1.0
+    """The largest distance."""
+    relative: float = -1.0
+    """The largest relative distance."""
+
+    def note(self, found: Difference) -> None:
+        """Note the distances of a portion."""
+        if found.absolute is not None:
+            self.absolute = max(self.absolute, float(found.absolute[0]))
+        if found.relative is not None:
+            self.relative = max(self.relative, found.relative[0])
+
+
 def are_comparable(dtype_a: str, dtype_b: str) -> bool:
     """Return True if elements of the two dtypes can be the same: the dtypes are equal, or both are of numbers.
 
@@ -75,10 +104,13 @@ def are_comparable(dtype_a: str, dtype_b: str) -> bool:
     return dtype_a == dtype_b or (is_number(dtype_a) and is_number(dtype_b))
 
 
-def compare_arrays(a: Array, b: Array, start: int = 0, tolerance: Tolerance | None = None) -> Difference:
+def compare_arrays(
+    a: Array, b: Array, start: int = 0, tolerance: Tolerance | None = None, highest: Highest | None = None
+) -> Difference:
     """Return the difference of two arrays of one shape; ``start`` is the flat index of their first element.
 
-    Numbers within the ``tolerance`` are the same.
+    Numbers within the ``tolerance`` are the same. Distances below the ``highest`` of a tensor may be left out, since
+    they are not its largest.
 
     >>> found = compare_arrays(np.array([1, 2, 3]), np.array([1, 2, 5]), start=10)
     >>> found.count, found.first, found.absolute, found.relative
@@ -92,10 +124,12 @@ def compare_arrays(a: Array, b: Array, start: int = 0, tolerance: Tolerance | No
         return Difference()
     if a.dtype.kind == "O":
         return Difference(count, start + int(mask.argmax()))
-    found = Difference()
+    found, highest = Difference(), highest or Highest()
     for begin in range(0, len(a), _PORTION):
         portion = slice(begin, begin + _PORTION)
-        found = found.merge(_judge(*_in_common(a[portion], b[portion]), mask[portion], start + begin))
+        judged = _judge(a[portion], b[portion], mask[portion], start + begin, highest)
+        highest.note(judged)
+        found = found.merge(judged)
     return found
 
 
@@ -109,8 +143,8 @@ def products_of_same(array: Array) -> Products:
     total = Products()
     flat = array.reshape(-1)
     for begin in range(0, len(flat), _PORTION):
-        wide = widen_numbers(flat[begin : begin + _PORTION])
-        total += Products.of(wide, wide)
+        portion = _compact(flat[begin : begin + _PORTION])
+        total += Products.of(portion, portion)
     return total
 
 
@@ -145,12 +179,26 @@ def _in_common(a: Array, b: Array) -> tuple[Array, Array]:
     return a.astype(common), b.astype(common)
 
 
-def _judge(a: Array, b: Array, mask: Bools, start: int) -> Difference:
-    """The difference of two portions of one wide dtype, of which the elements in the mask [k] differ."""
+def _compact(array: Array) -> Array:
+    """The same values as float32 where that holds all of the dtype's, else as ``widen_numbers`` gives them."""
+    return array.astype(np.float32, copy=False) if _fits_float32(array) else widen_numbers(array)
+
+
+def _fits_float32(array: Array) -> bool:
+    return array.itemsize <= 4 and is_floating(array.dtype.name)
+
+
+def _judge(a: Array, b: Array, mask: Bools, start: int, highest: Highest) -> Difference:
+    """The difference of two portions, of which the elements in the mask [k] differ."""
+    is_compact = _fits_float32(a) and _fits_float32(b)
+    a, b = (_compact(a), _compact(b)) if is_compact else _in_common(a, b)
     products = Products.of(a, b)
     count = int(np.count_nonzero(mask))
     if not count:
         return Difference(products=products)
+    if is_compact and _are_below(a, b, len(mask) - count, highest):
+        return Difference(count, start + int(mask.argmax()), products=products)
+    a, b = _in_common(a, b)
     where = None
     if count < len(mask):
         where = np.flatnonzero(mask)
@@ -177,6 +225,23 @@ def _judge(a: Array, b: Array, mask: Bools, start: int) -> Difference:
         relative[np.isinf(distance)] = np.inf
         largest_relative = _largest(relative, where, start)
     return Difference(count, first, absolute, largest_relative, num_without, num_zeros, num_nans, products)
+
+
+def _are_below(a: Array, b: Array, num_same: int, highest: Highest) -> bool:
+    """Return True if float32 shows that no element of two portions reaches the highest distances.
+
+    False also where an element has no distance, or where some that are not the same differ in the sign of zero alone.
+    """
+    with np.errstate(all="ignore"):
+        distance = np.abs(a - b)
+        # A NaN is the largest, and compares as False.
+        if not float(distance[distance.argmax()]) * _ROUNDING < highest.absolute or highest.relative < _LEAST_RELATIVE:
+            return False
+        if np.count_nonzero(distance == 0) != num_same:
+            return False
+        # 0 / 0 of elements that are the same is NaN, and reaches nothing.
+        relative = distance / np.maximum(np.abs(a), np.abs(b))
+    return not (relative >= np.float32(highest.relative / _ROUNDING)).any()
 
 
 def _largest(values: Array, where: Ints | None, start: int) -> tuple[Any, int] | None:

@@ -44,19 +44,18 @@ class Products:
 
     @classmethod
     def of(cls, a: Array, b: Array) -> Self:
-        """Return the sums over two flat arrays of numbers of one wide dtype, as ``widen_numbers`` gives them."""
-        x, y = _floats(a), _floats(b)
+        """Return the sums over two flat arrays of numbers of one dtype, whose values float64 holds."""
+        x, y = _reals(a), _reals(b)
+        rows = np.empty((3, len(x)))
         with np.errstate(all="ignore"):
-            d = x - y
-            sums = [_dot(p, q) for p, q in ((x, x), (y, y), (x, y), (d, d))]
-        if (
-            _SAFE[0] < min(sums[0], sums[1])
-            and max(sums[0], sums[1]) < _SAFE[1]
-            and (_SAFE[0] < sums[3] or not d.any())
-        ):
-            return cls(len(a), *map(frexp, sums))
+            rows[0], rows[1] = x, y
+            np.subtract(rows[0], rows[1], out=rows[2])
+            squares, product = _dots(rows, rows).tolist(), float(_dots(rows[0], rows[1]))
+        if _SAFE[0] < min(squares[:2]) and max(squares[:2]) < _SAFE[1] and (_SAFE[0] < squares[2] or not rows[2].any()):
+            return cls(len(a), *map(frexp, (squares[0], squares[1], product, squares[2])))
         is_finite = np.isfinite(a) & np.isfinite(b)
-        return cls._scaled(_floats(a[is_finite]), _floats(b[is_finite]), int(np.count_nonzero(is_finite)))
+        x, y = (_reals(array[is_finite]).astype(np.float64) for array in (a, b))
+        return cls._scaled(x, y, int(np.count_nonzero(is_finite)))
 
     @classmethod
     def _scaled(cls, x: Array, y: Array, count: int) -> Self:
@@ -65,7 +64,7 @@ class Products:
         power = max(power_x, power_y) + 1
         d, power_d = _scale(np.ldexp(x, power_x - power) - np.ldexp(y, power_y - power))
         pairs = ((x, x, 2 * power_x), (y, y, 2 * power_y), (x, y, power_x + power_y), (d, d, 2 * (power_d + power)))
-        sums = (_normal(_dot(p, q), exponent) for p, q, exponent in pairs)
+        sums = (_normal(float(_dots(p, q)), exponent) for p, q, exponent in pairs)
         return cls(count, *sums)
 
     def __add__(self, other: "Products") -> Self:
@@ -108,18 +107,20 @@ class Products:
         return ldexp(sqrt(ldexp(d / larger[0], exponent % 2)), exponent // 2)
 
 
-def _floats(array: Array) -> Array:
-    """Numbers as float64; a complex one becomes two."""
+def _reals(array: Array) -> Array:
+    """Numbers as real ones; a complex one becomes two."""
     if array.dtype.kind == "c":
-        return np.ascontiguousarray(array).view(np.float64)
-    return array.astype(np.float64, copy=False)
+        return np.ascontiguousarray(array).view(array.real.dtype)
+    return array
 
 
-def _dot(x: Array, y: Array) -> float:
-    """The sum of the products."""
-    whole = len(x) // _ROW * _ROW
-    rows = np.vecdot(x[:whole].reshape(-1, _ROW), y[:whole].reshape(-1, _ROW))
-    return float(rows.sum()) + float(np.dot(x[whole:], y[whole:]))
+def _dots(x: Array, y: Array) -> Array:
+    """[...] the sums of the products along the last axis."""
+    whole = x.shape[-1] // _ROW * _ROW
+    rows = (*x.shape[:-1], whole // _ROW, _ROW)
+    sums = np.vecdot(x[..., :whole].reshape(rows), y[..., :whole].reshape(rows)).sum(axis=-1)
+    total: Array = sums + np.vecdot(x[..., whole:], y[..., whole:])
+    return total
 
 
 def _scale(x: Array) -> tuple[Array, int]:

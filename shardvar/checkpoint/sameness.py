@@ -1,8 +1,7 @@
 """Large tensors whose bytes are the same on both sides, found by several threads before any value is looked at.
 
-Most of what is compared is equal. A tensor that both sides have in one payload, as it is in the file, is read in blocks
-of both by whichever thread is free, several tensors at a time. What is unlike, damaged, or stored in another way is
-left to the comparison of values, which reads it again and says how it differs.
+Most of what is compared is equal. What is unlike or damaged is left to the comparison of values, which reads it again
+and says how it differs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,65 +9,71 @@ from contextlib import closing
 
 import numpy as np
 
-from shardvar.checkpoint.blocks import Blocks
-from shardvar.engine.evidence import Evidence
-from shardvar.engine.pool import BLOCK_NBYTES, Progress, block_ranges, map_ahead, thread_buffer
-from shardvar.errors import READ_ERRORS
-
-_PORTION = BLOCK_NBYTES // 4
-"""Bytes of either side that are compared at a time; both are in the cache then."""
-
-_Sides = tuple[Evidence, Evidence]
+from shardvar.checkpoint.pairs import ReadStretch, SideError, Sides, Stretch
+from shardvar.engine.pool import Progress, map_ahead
+from shardvar.layout.dtypes import Array
 
 
-def rows_of_same_bytes(a: Blocks, b: Blocks, pairs: Mapping[int, int], progress: Progress) -> set[int]:
-    """Return the tensors of ``a`` whose bytes are those of their partners in ``b``, both verified.
+def rows_of_same_bytes(sides: Mapping[int, Sides], progress: Progress) -> set[int]:
+    """Return the tensors whose bytes are those of the other side, both verified; each is of one dtype on both.
 
-    Partners are of one dtype and shape. ``progress`` is called with the bytes of both sides.
+    ``progress`` is called with the bytes of both sides.
     """
-    sides: dict[int, _Sides] = {}
+    nbytes = dict.fromkeys(sides, 0)
     same, unlike = set[int](), set[int]()
-    is_remote = any(getattr(each.source, "traits", None) is not None for each in (a, b))
 
-    def portions() -> Iterator[tuple[int, int, int]]:
-        for row, other in pairs.items():
-            first, second = a.payload(row), b.payload(other)
-            if first is not None and second is not None:
-                sides[row] = first, second
-                for start, stop in block_ranges(0, int(a.nbytes[row]), BLOCK_NBYTES if is_remote else _PORTION):
-                    if row not in unlike:
-                        yield row, start, stop
+    def portions() -> Iterator[tuple[int, ReadStretch | None]]:
+        for row, each in sides.items():
+            try:
+                for read in each.portions():
+                    if row in unlike:
+                        break
+                    yield row, read
+            except SideError:
+                unlike.add(row)
+            yield row, None
 
-    def compare(portion: tuple[int, int, int]) -> tuple[int, int]:
-        row, start, stop = portion
-        if row not in unlike and not _are_same(sides[row], start, stop):
+    def compare(portion: tuple[int, ReadStretch | None]) -> tuple[int, int | None]:
+        row, read = portion
+        if read is None or row in unlike:
+            return row, None
+        stretch = _read(read)
+        if stretch is None or not _are_same(stretch):
             unlike.add(row)
-        return row, stop
+            return row, None
+        return row, stretch.nbytes
 
     with closing(map_ahead(compare, portions())) as compared:
-        for row, stop in compared:
-            if stop == a.nbytes[row] and row not in unlike and all(map(_is_whole, sides.pop(row))):
+        for row, count in compared:
+            if count is not None:
+                nbytes[row] += count
+            elif row not in unlike and _is_whole(sides[row]):
                 same.add(row)
-                progress(2 * stop)
+                progress(nbytes[row])
     return same
 
 
-def _are_same(sides: _Sides, start: int, stop: int) -> bool:
-    """Return True if both have the same bytes in ``[start, stop)``; False also if one of them cannot be read."""
-    blocks = [thread_buffer(stop - start, use) for use in ("unit", "span")]
+def _read(read: ReadStretch) -> Stretch | None:
+    """Return the portion; None if one side of it cannot be read."""
     try:
-        for evidence, block in zip(sides, blocks, strict=True):
-            evidence.read(0, start, block)
-    except READ_ERRORS:
-        return False
-    first, second = (np.frombuffer(block, np.uint8) for block in blocks)
-    return np.array_equal(first, second)
+        return read()
+    except SideError:
+        return None
 
 
-def _is_whole(evidence: Evidence) -> bool:
-    """Return True if what was read of a payload has the checksum that the index gives."""
+def _are_same(stretch: Stretch) -> bool:
+    return np.array_equal(_words(stretch.a), _words(stretch.b))
+
+
+def _words(array: Array) -> Array:
+    """The bytes of a flat array, eight at a time where that is possible: comparing takes a bool for each element."""
+    return array.view(np.uint64 if array.nbytes % 8 == 0 else np.uint8)
+
+
+def _is_whole(sides: Sides) -> bool:
+    """Return True if what was read of both has the checksums that the indexes give."""
     try:
-        evidence.check()
-    except READ_ERRORS:
+        sides.check()
+    except SideError:
         return False
     return True

@@ -89,7 +89,7 @@ def in_this_thread() -> Iterator[None]:
         _local.is_alone = before
 
 
-def run_ahead(items: Iterator[Work]) -> Iterator[Work]:
+def run_ahead(items: Iterator[Work]) -> Generator[Work]:
     """Yield the items; while the caller works with one, a thread gets the next one."""
     with ThreadPoolExecutor(1) as executor:
         end = object()

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.checkpoint import blocks, diff, distances
+from shardvar.checkpoint import blocks, distances
+from shardvar.checkpoint import pairs as sides
 from shardvar.checkpoint.blocks import cut_in_order
 from shardvar.checkpoint.comparison import DiffReport
 from shardvar.checkpoint.distances import Difference, compare_arrays, products_of_same
@@ -175,6 +176,25 @@ def test_portions_change_no_figure(pair: tuple[Any, Any], portion: int) -> None:
         assert compare_arrays(*pair) == compare_arrays_whole(*pair)
 
 
+@given(
+    st.sampled_from(["float32", "bfloat16", "float16"]), st.integers(0, 2**32), st.integers(-149, 120), st.booleans()
+)
+def test_no_larger_distance_is_left_out_by_looking_in_float32(
+    dtype: str, seed: int, power: int, are_near: bool
+) -> None:
+    """At any magnitude, subnormal numbers included: distances that tie, and relative ones that differ by a bit."""
+    random = np.random.default_rng(seed)
+    wide = np.ldexp(random.integers(-9, 9, (2, 64)) + random.choice([0, 1e-7], (2, 64)), power)
+    if are_near:
+        wide[1] = wide[0] * (1 + random.choice([0, 1e-7, 1e-2], 64))
+    with np.errstate(over="ignore"):
+        a, b = wide.astype(np.float32).astype(numpy_dtype(dtype))
+    with patch.object(distances, "_PORTION", 4):
+        found = compare_arrays(a, b)
+    with patch.object(distances, "_fits_float32", lambda _: False):
+        assert found == compare_arrays_whole(a, b)
+
+
 @given(shapes(max_rank=4), st.integers(1, 30))
 def test_tensors_are_cut_into_bounded_stretches_of_their_c_order(shape: tuple[int, ...], count: int) -> None:
     table = cut_in_order(TensorTable.of([("a", "int8", shape)]), count)
@@ -186,7 +206,7 @@ def test_tensors_are_cut_into_bounded_stretches_of_their_c_order(shape: tuple[in
 
 def small_blocks(nbytes: int) -> Any:
     """Blocks so small that every tensor is walked through as if it were large."""
-    return patch.multiple(blocks, BLOCK_NBYTES=nbytes), patch.object(diff, "BLOCK_NBYTES", nbytes)
+    return patch.multiple(blocks, BLOCK_NBYTES=nbytes), patch.object(sides, "BLOCK_NBYTES", nbytes)
 
 
 def diff_in_blocks(a: Path, b: Path, nbytes: int) -> DiffReport:

@@ -23,8 +23,8 @@ MUTANTS = [
     mutant(
         "first-block-compared",
         "diff compares the beginning of large tensors.",
-        "checkpoint/diff.py",
-        "        start += max(len(pair.a), len(pair.b))\n",
+        "checkpoint/pairs.py",
+        "        start += max(len(stretch.a), len(stretch.b))\n",
         "        return\n",
         "diff",
     ),

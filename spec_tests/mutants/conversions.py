@@ -103,7 +103,7 @@ MUTANTS = [
         "squares-overflow",
         "Norms are sums of squares as they are: of numbers near 1e200 the cosine is NaN.",
         "checkpoint/products.py",
-        "            and max(sums[0], sums[1]) < _SAFE[1]\n",
+        " and max(squares[:2]) < _SAFE[1]",
         "",
         "diff tolerance",
     ),

@@ -18,7 +18,7 @@ from benchmarks.sizes import GIB, MIB
 from benchmarks.timing import Run
 from shardvar.planning.policies import BalancedPolicy
 
-COPY_TARGET = 1.5
+COPY_TARGET = 1.1
 PEAK_TARGET = 256.0
 COLUMN_TARGET = 2.0
 NUM_COLUMN_PARTS = 1024

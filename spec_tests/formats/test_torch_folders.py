@@ -24,6 +24,7 @@ from shardvar.formats.torch.item_frame import frame_of
 from shardvar.formats.torch.metadata import parse_metadata
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.planning.policies import BalancedPolicy
+from shardvar.wire.inert import Global
 from shardvar.wire.opcode_writer import Instance, build_pickle
 from shardvar.wire.pickle import parse_pickle
 from spec_tests.helpers.format_protocol import GOLDEN
@@ -191,6 +192,21 @@ def test_checksums_of_the_index_that_are_not_its_items_are_refused(packed: Any, 
     with pytest.raises(MalformedCheckpoint, match="not as many as its items"):
         parse_metadata(build_pickle(Instance(name, state | empty | {"shardvar": {"crc32": packed}}), 4))
     assert parse_metadata(build_pickle(Instance(name, state | empty | {"shardvar": packed}), 4)).keys == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [Global("torch.float32"), 7, "text", None, (1, 2), b"raw"], ids=lambda each: type(each).__name__
+)
+@pytest.mark.parametrize("side", ["key", "place"])
+def test_an_item_of_the_index_that_is_no_record_is_refused(side: str, wrong: Any) -> None:
+    """Whatever value stands where the key or the place of an item belongs."""
+    module = "torch.distributed.checkpoint"
+    key = Instance(f"{module}.metadata.MetadataIndex", {"fqn": "a", "offset": None, "index": None})
+    place = Instance(f"{module}.filesystem._StorageInfo", {"relative_path": "__0_0.distcp", "offset": 0, "length": 4})
+    stored = {wrong: place} if side == "key" else {key: wrong}
+    root = Instance(f"{module}.metadata.Metadata", {"state_dict_metadata": {}, "storage_data": stored})
+    with pytest.raises(MalformedCheckpoint, match="lacks its key or its place"):
+        parse_metadata(build_pickle(root, 4))
 
 
 def test_plain_objects_of_a_file_of_torch_save_become_objects(tmp_path: Path) -> None:

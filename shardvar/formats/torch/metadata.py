@@ -127,8 +127,8 @@ def _places(
     places: dict[tuple[str, Coordinates], _Place] = {}
     checksums: dict[tuple[str, Coordinates], int] = {}
     for (index, info), checksum in zip(stored.items(), chain(known, repeat(NO_CHECKSUM)), strict=False):
-        name, place = index.state, info.state
         try:
+            name, place = index.state, info.state
             key, offset = name["fqn"], name.get("offset")
             found = place["relative_path"], place["offset"], place["length"]
         except (AttributeError, KeyError, TypeError):

@@ -283,8 +283,8 @@ def _metadata(**fields: Any) -> ArrayMetadata:
     if rank > MAX_AXES:
         raise UnsupportedError(f"It has {rank} axes, more than {MAX_AXES}.", "Reshape it before it is saved.")
     for extents in (metadata.shape, metadata.chunk_shape):
-        # An element has at most 16 bytes.
-        if prod(extents) > MAX_NBYTES // 16:
+        # An element has at most 16 bytes. NumPy cannot hold (2**62, 0) either.
+        if prod(filter(None, extents)) > MAX_NBYTES // 16:
             raise past_limit(
                 f"Its shape {list(metadata.shape)}, in chunks of {list(extents)}, is too large", "MAX_NBYTES"
             )

@@ -68,6 +68,8 @@ def gguf_cases() -> Iterator[Case]:
     yield case("huge", incomplete, "Claims 2^60 elements in 16 bytes.", gguf(Info(dims=(1 << 30, 1 << 28))))
     yield case("overflow", invalid, "Extents whose product is 0 in 64 bits.", gguf(Info(dims=(1 << 32, 1 << 32))))
     yield case("extent_huge", invalid, "An extent of 2^64 - 1, beside one of 0.", gguf(Info(dims=((1 << 64) - 1, 0))))
+    wide = gguf(Info(dims=(1 << 61, 0), kind=8))
+    yield case("wide_and_empty", invalid, "2^61 numbers in blocks of 8 bits, beside an extent of 0.", wide)
     yield case("tensors", incomplete, "Claims 2^60 tensors.", gguf(Info(), counts=(1 << 60, 0)))
     yield case("fields", incomplete, "Claims 2^60 metadata.", gguf(Info(), counts=(1, 1 << 60)))
     array = struct.pack("<IQ", STRING, 1 << 60)

@@ -154,6 +154,9 @@ def index_cases() -> Iterator[Case]:
     outside = dcp("../torch_dotdot/__0_0.distcp")
     yield case("dotdot", index, "InvalidCheckpoint", "An item is in a file outside of the folder.", outside)
     yield case("huge", index, "IncompleteCheckpoint", "2**50 rows are claimed and two stored.", dcp(rows=2**50))
+    region = size(0, 0), size(0, 2**61)
+    nothing = {".metadata": metadata(slices(region), b"}", region[1])}
+    yield case("wide_and_empty", index, "InvalidCheckpoint", "A shape of 0 x 2**61, which NumPy cannot hold.", nothing)
     exchanged = dcp() | {"__0_0.distcp": ITEM + ITEM}
     yield case("exchanged", index, "InvalidCheckpoint", "A file is another one that holds a right item.", exchanged)
     twice = [(size(0, 0), "__0_0.distcp", start, len(ITEM)) for start in (0, len(ITEM))]
@@ -185,6 +188,8 @@ def saved_cases() -> Iterator[Case]:
     yield case("deep", file, "UnsupportedError", "50,000 lists in each other: a printer recurses.", archive(deep))
     beyond = archive(mapping(t=tensor(3, 2)), record)
     yield case("past_storage", file, "OutOfBounds", "The shape reaches beyond the storage.", beyond)
+    nothing = archive(mapping(t=tensor(0, 2**61)), record)
+    yield case("saved_wide_and_empty", file, "InvalidCheckpoint", "The same of a file of torch.save.", nothing)
     claims = archive(mapping(t=tensor(2, 2, count=2**58)), record)
     yield case("claims", file, "InvalidCheckpoint", "A storage of 2**60 bytes, of which 16 are there.", claims)
     twice = archive(mapping(t=tensor(2, 2)), record, ("data/1", bytes(16))).replace(b"data/1", b"data/0")

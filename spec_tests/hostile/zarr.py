@@ -56,6 +56,8 @@ def zarr_cases() -> Iterator[Case]:
     yield case("overflow", "InvalidCheckpoint", "2**32 x 2**32 elements, whose product is 0 in 64 bits.", product)
     nothing = zarr(array(shape=[0, 2**62], chunk_grid=grid(1, 2**62)))
     yield case("huge_and_empty", "InvalidCheckpoint", "A shape of 0 x 2**62, in chunks of 2**62 elements.", nothing)
+    wide = zarr(array(shape=[0, 2**62], chunk_grid=grid(1, 1024)))
+    yield case("wide_and_empty", "InvalidCheckpoint", "A shape of 0 x 2**62, which NumPy cannot hold.", wide)
     zero = zarr(array(chunk_grid=grid(0)), c_0=VALUES)
     yield case("zero", "InvalidCheckpoint", "A chunk of no rows: a division by zero.", zero)
     yield case("negative", "InvalidCheckpoint", "A shape of -4.", zarr(array(shape=[-4]), c_0=VALUES))

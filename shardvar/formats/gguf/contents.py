@@ -167,8 +167,8 @@ def _stored(tensor: GgufTensor, header: GgufHeader, number: int, file_nbytes: in
     dtype, shape, block = _payload(tensor)
     if tensor.offset % header.alignment:
         raise invalid(f"Its offset {tensor.offset} is not a multiple of the alignment, {header.alignment}.")
-    # Extents of 0 do not make a shape harmless: NumPy cannot hold (2**62, 2**62, 0).
-    if prod(filter(None, shape)) * int(ITEMSIZES[code(dtype)]) > MAX_NBYTES:
+    # Extents of 0 do not make a shape harmless: NumPy cannot hold (2**62, 2**62, 0). Dequantized, a number has 4 bytes.
+    if prod(filter(None, tensor.shape)) * max(4, int(ITEMSIZES[code(dtype)])) > MAX_NBYTES:
         raise invalid(f"Its shape {list(tensor.shape)} is too large to exist.")
     start = header.data_start + tensor.offset
     stored = TensorPlace(tensor.name, dtype, shape, number, start, header.is_big_endian, block)

@@ -29,7 +29,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.torch.dtypes import dtype_of
-from shardvar.layout.dtypes import STRING, numpy_dtype
+from shardvar.layout.dtypes import STRING
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import NO_CHECKSUM, Metadata
 from shardvar.wire.damage import COPY_AGAIN, DISTRUST, WRITE_AGAIN, check_key_nbytes, malformed
@@ -249,15 +249,14 @@ def _tensor(state: Any, sizes: dict[int, Coordinates]) -> _Described:
     for extents in (full, *chain.from_iterable(slices)):
         if id(extents) not in sizes and type(extents) is tuple and _is_shape(extents):
             sizes[id(extents)] = extents
+            # An element has at most 16 bytes, and NumPy cannot hold (2**62, 0) either.
+            if prod(filter(None, extents)) > MAX_NBYTES // 16:
+                raise InvalidCheckpoint(f"Its shape {extents}, or that of a slice, is too large to exist.", DISTRUST)
         if id(extents) not in sizes or len(extents) != rank:
             raise MalformedCheckpoint("Its shape, or the region of a slice, is not a tuple of sizes.", WRITE_AGAIN)
     if type(dtype) is not Global:
         raise MalformedCheckpoint("Its dtype is not one of torch's.", WRITE_AGAIN)
-    name = dtype_of(dtype.name)
-    most = MAX_NBYTES // numpy_dtype(name).itemsize
-    if max(map(prod, (full, *(shape for _, shape in slices)))) > most:
-        raise InvalidCheckpoint(f"Its shape {full}, or that of a slice, is too large to exist.", DISTRUST)
-    return name, full, slices
+    return dtype_of(dtype.name), full, slices
 
 
 _DTYPE_WORDS = ("torch.float", "torch.int", "torch.uint", "torch.bfloat", "torch.complex", "torch.bool", "torch.q")

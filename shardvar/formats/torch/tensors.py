@@ -18,6 +18,7 @@ their Python literal; an object of any other class is refused, and the error nam
 import ast
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, MalformedCheckpoint, OutOfBounds, UnsupportedError
@@ -197,8 +198,11 @@ def _storage(reference: Any, dtype: Any) -> tuple[str, str, int]:
 
 
 def _check_bounds(tensor: StoredTensor) -> None:
-    """Raise ``OutOfBounds`` if an element lies beyond the storage."""
+    """Raise if no array has the shape; ``OutOfBounds`` if an element lies beyond the storage."""
     if not tensor.count:
+        # NumPy cannot hold (2**62, 0) either.
+        if prod(filter(None, tensor.shape)) * tensor.itemsize > MAX_NBYTES:
+            raise InvalidCheckpoint(f"Its shape {tensor.shape} is too large to exist.", DISTRUST)
         return
     steps = zip(tensor.shape, tensor.strides, strict=True)
     last = tensor.offset + sum((extent - 1) * stride for extent, stride in steps)

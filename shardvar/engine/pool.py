@@ -8,13 +8,14 @@ ahead. So memory is a matter of ``WORKERS`` and ``BLOCK_NBYTES``, and not of the
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from shardvar.storage.concurrency import Threads
 from shardvar.storage.cores import usable_cores
 
 Work = TypeVar("Work")
@@ -91,7 +92,7 @@ def in_this_thread() -> Iterator[None]:
 
 def run_ahead(items: Iterator[Work]) -> Generator[Work]:
     """Yield the items; while the caller works with one, a thread gets the next one."""
-    with ThreadPoolExecutor(1) as executor:
+    with Threads(1) as executor:
         end = object()
         future = executor.submit(next, items, end)
         while (item := future.result()) is not end:
@@ -114,25 +115,21 @@ def map_ahead(
         return
     workers = WORKERS if workers is None else workers
     pending: deque[Future[Done]] = deque()
-    with ThreadPoolExecutor(workers) as executor:
-        try:
-            for item in items:
-                try:
-                    pending.append(executor.submit(function, item))
-                except RuntimeError:
-                    # A save at the interpreter's exit: it starts no more threads, so the rest is done in this one.
-                    while pending:
-                        yield pending.popleft().result()
-                    yield function(item)
-                if len(pending) > (workers if ahead is None else ahead):
+    with Threads(workers) as executor:
+        # After an error, items that no thread has begun are dropped. The executor waits for the others, so no thread
+        # uses a buffer after this function has ended.
+        for item in items:
+            try:
+                pending.append(executor.submit(function, item))
+            except RuntimeError:
+                # A save at the interpreter's exit: it starts no more threads, so the rest is done in this one.
+                while pending:
                     yield pending.popleft().result()
-            while pending:
+                yield function(item)
+            if len(pending) > (workers if ahead is None else ahead):
                 yield pending.popleft().result()
-        finally:
-            # After an error, items that no thread has begun are dropped. The executor waits for the others, so no
-            # thread uses a buffer after this function has ended.
-            for future in pending:
-                future.cancel()
+        while pending:
+            yield pending.popleft().result()
 
 
 def run_in_order(function: Callable[[Work], Done], items: Iterable[Work]) -> list[Done]:

@@ -9,14 +9,21 @@ beside it have their answers, so that cleaning up finds all that was written.
 
 The order of items says nothing about the order of requests. What must be stored before something else begins is
 another call.
+
+An interrupt (KeyboardInterrupt) is raised in the main thread alone, anywhere. A request that it abandons may still
+arrive, after the files were cleaned up or another save was made. So no request that changes something is made by the
+main thread (``uninterrupted``), and threads are outwaited, however many interrupts come (``Threads``). What takes many
+requests asks between them if it is still wanted (``check_wanted``), so that the wait is that for one request.
 """
 
+import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Condition
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shardvar.forks import new_lock
 from shardvar.storage.protocol import Traits
@@ -26,6 +33,69 @@ Result = TypeVar("Result")
 
 IN_FLIGHT_NBYTES = 64 << 20
 """The bytes that requests to a remote storage have under way: at 100 MB/s, what comes in 0.7 s."""
+
+_PAUSE_SECONDS = 0.005
+"""Between two looks at threads that are outwaited: a request takes longer."""
+
+_local = threading.local()
+"""``executors``: those whose work this thread does, each within that of the one before."""
+
+
+class Threads(ThreadPoolExecutor):
+    """Threads that do nothing any more when the ``with`` block is left, whichever way and however often interrupted.
+
+    What none of them has begun then is dropped, and ``check_wanted`` raises in what they have begun.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.is_left = False
+        self._busy: set[int] = set()
+        self._above: tuple[Threads, ...] = getattr(_local, "executors", ())
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:  # type: ignore[override]
+        """Do as any executor does; ``CancelledError`` is the error of what began too late."""
+        return super().submit(self._run, function, arguments)
+
+    def _run(self, function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
+        me = threading.get_ident()
+        self._busy.add(me)  # first: who leaves the block says so first, and looks then
+        try:
+            _local.executors = (*self._above, self)
+            check_wanted()
+            return function(*arguments)
+        finally:
+            self._busy.discard(me)
+
+    def __exit__(self, *error: Any) -> None:
+        self.is_left, interrupt = True, None
+        # Not by ``join``: of a thread that is joined, CPython up to 3.12 says after an interrupt that it has ended.
+        while self._busy:
+            try:
+                time.sleep(_PAUSE_SECONDS)
+            except KeyboardInterrupt as another:
+                interrupt = another
+        super().__exit__(*error)
+        if interrupt is not None:
+            raise interrupt
+
+
+def check_wanted() -> None:
+    """Raise ``CancelledError`` in a thread of ``Threads`` whose block was left; call it between requests."""
+    if any(executor.is_left for executor in getattr(_local, "executors", ())):
+        raise CancelledError
+
+
+def uninterrupted(function: Callable[[], Result]) -> Result:
+    """Return ``function()``; an interrupt is raised after it, so that what it has requested and noted is known."""
+    if threading.current_thread() is not threading.main_thread():
+        return function()
+    with Threads(1) as executor:
+        try:
+            future: Future[Result] = executor.submit(function)
+        except RuntimeError:
+            return function()  # at the interpreter's exit, when no threads are started any more
+        return future.result()
 
 
 def as_answered(
@@ -37,13 +107,13 @@ def as_answered(
     """Yield ``function`` of every item: in order on a disk, else as the answers come, ``traits.requests`` at a time.
 
     No item is taken while those before it hold more than ``IN_FLIGHT_NBYTES``, each of them ``nbytes``. The first error
-    ends it; items that no thread has begun then are dropped.
+    ends it; items that no thread has begun then are dropped, and no file goes up further.
     """
     if traits is None:
         yield from map(function, items)
         return
     pending: dict[Future[Result], int] = {}
-    with ThreadPoolExecutor(traits.requests) as executor:
+    with Threads(traits.requests) as executor:
         try:
             for item in items:
                 try:
@@ -59,8 +129,6 @@ def as_answered(
         finally:
             if isinstance(items, Generator):
                 items.close()  # what makes the items may have work under way, too
-            for future in pending:
-                future.cancel()
 
 
 def do_all(function: Callable[[Item], object], items: Iterable[Item], traits: Traits | None) -> None:

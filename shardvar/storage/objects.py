@@ -10,7 +10,7 @@ ever.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -29,6 +29,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
+from shardvar.storage.concurrency import check_wanted
 from shardvar.storage.requests import MOST_COPIED_NBYTES, PART_NBYTES, PARTS_AHEAD, FolderListing, Head
 
 OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss", "https", "http"])
@@ -143,9 +144,14 @@ class ObjectClient:
         nbytes = os.path.getsize(path)
         part_nbytes = max(PART_NBYTES, -(-nbytes // _MOST_PARTS))
         try:
-            with self._asking(key):
+            with self._asking(key), open(path, "rb") as file:
+                parts = _wanted(iter(lambda: file.read(part_nbytes), b""))
                 found = _obstore().put(
-                    self._store(), key, Path(path), chunk_size=part_nbytes, max_concurrency=PARTS_AHEAD
+                    self._store(),
+                    key,
+                    Path(path) if nbytes <= part_nbytes else parts,
+                    chunk_size=part_nbytes,
+                    max_concurrency=PARTS_AHEAD,
                 )
         except StorageError as error:
             # The answer to the last request may be lost, and the file whole all the same.
@@ -166,7 +172,7 @@ class ObjectClient:
         module, is_s3 = _obstore(), self.root.startswith("s3:")
         with self._asking(old):
             if is_s3 and (nbytes := self.head(old).nbytes) > MOST_COPIED_NBYTES:
-                parts = module.get(self._store(), old).stream(PART_NBYTES)
+                parts = _wanted(module.get(self._store(), old).stream(PART_NBYTES))
                 part_nbytes = max(PART_NBYTES, -(-nbytes // _MOST_PARTS))
                 module.put(self._store(), new, parts, chunk_size=part_nbytes, max_concurrency=PARTS_AHEAD)
                 return
@@ -245,6 +251,13 @@ class ObjectClient:
     def _replaced(self, key: str) -> CorruptCheckpoint:
         cause = f"{self.place(key)} was replaced while the checkpoint was being read."
         return CorruptCheckpoint(cause, "Open the checkpoint again.")
+
+
+def _wanted(parts: Iterable[Any]) -> Iterator[Any]:
+    """Yield parts for an upload as long as it is wanted; obstore aborts it otherwise."""
+    for part in parts:
+        check_wanted()
+        yield part
 
 
 def _put_in_mode(store: Any, key: str, content: bytes, mode: Any, kinds: Any) -> Any:

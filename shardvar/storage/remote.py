@@ -33,7 +33,7 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.storage.claims import describe_claim
-from shardvar.storage.concurrency import do_all
+from shardvar.storage.concurrency import do_all, uninterrupted
 from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, WritableFile
 from shardvar.storage.requests import Client, FolderListing, Head
 from shardvar.storage.uploads import Upload
@@ -277,11 +277,12 @@ class RemoteStorage:
         """Upload the last file of a checkpoint in one step: the commit (``storage.uploads``)."""
         upload = self._writing(new)
         self.sync()
-        upload.rename(old, new)
+        uninterrupted(lambda: upload.rename(old, new))
 
     def move(self, old: str, new: str) -> None:
         """Upload a file under its final name."""
-        self._writing(new).move(old, new)
+        upload = self._writing(new)
+        uninterrupted(lambda: upload.move(old, new))
 
     def sync(self, folder: str = "") -> None:  # noqa: ARG002
         """Upload the announced files, all of which are finished; what a server has taken is stored."""
@@ -300,16 +301,18 @@ class RemoteStorage:
 
     def finish(self, name: str) -> None:
         """Upload a file that is finished, if it was announced."""
-        self._writing(name).send(name)
+        upload = self._writing(name)
+        uninterrupted(lambda: upload.send(name))
 
     def lend(self, names: Iterable[str]) -> None:
         """Leave files to other processes, under a claim if their names are temporary; ``LockHeld``."""
         if self._uploads:
-            self._uploads[-1].lend(names)
+            upload = self._uploads[-1]
+            uninterrupted(lambda: upload.lend(names))
 
     def claim(self) -> None:
         """Keep other writers of the same names out until ``lock`` is left; ``LockHeld`` if there is one."""
-        self._writing(self.key).hold()
+        uninterrupted(self._writing(self.key).hold)
 
     @contextmanager
     def borrowed(self, name: str) -> Iterator["RemoteStorage"]:
@@ -317,14 +320,14 @@ class RemoteStorage:
         upload = Upload(self.client, self.key, name, {}, announced={name})  # type: ignore[arg-type]
         try:
             yield RemoteStorage(self.client, self.key, _uploads=[upload])
-            for each in upload.unsent():
-                upload.send(each)
+            do_all(upload.send, upload.unsent(), self.traits)
         finally:
             upload.end()
 
     def remove(self, name: str) -> None:
         """Delete a file; does nothing if it does not exist."""
-        self._writing(name).remove(name)
+        upload = self._writing(name)
+        uninterrupted(lambda: upload.remove(name))
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
@@ -347,7 +350,7 @@ class RemoteStorage:
             self._uploads.remove(upload)
             with _lock:
                 self._listings.clear()
-            upload.end()
+            uninterrupted(upload.end)
             if self._uploads:
                 self._uploads[-1].learn(before, upload.there)
 
@@ -355,7 +358,7 @@ class RemoteStorage:
         """Remove a claim of another writer, and return whose it was; empty if there is none."""
         whose = describe_claim(self.client, self._join(name))
         if whose:
-            self.client.delete(self._join(name))  # type: ignore[attr-defined]
+            uninterrupted(lambda: self.client.delete(self._join(name)))  # type: ignore[attr-defined]
         return whose
 
     def make(self) -> None:

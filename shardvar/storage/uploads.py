@@ -337,11 +337,14 @@ class Upload:
             return self.claimed
 
     def _make_claim(self) -> Mapping[str, Head]:
-        claim = self._join(claim_name(self.stem))
+        claim, text = self._join(claim_name(self.stem)), owner_text(self.folder)
         try:
-            self.client.put_if(claim, owner_text(self.folder), None)
-        except LockHeld:
-            raise claimed_error(self.client, claim, self._join(self.stem)) from None
+            self.client.put_if(claim, text, None)
+        except StorageError as error:
+            # The answer may be lost, or that to a second attempt, of which the first took effect.
+            if not self._holds(claim, text):
+                is_other = isinstance(error, LockHeld)
+                raise (claimed_error(self.client, claim, self._join(self.stem)) if is_other else error) from None
         self.claim = claim
         now = self.client.listing(self.key).files
         for name in sorted({*self.there, *now} - self.own):
@@ -349,6 +352,14 @@ class Upload:
                 self._check_unchanged(name, now)
                 self._check_same_age(name, now)
         return now
+
+    def _holds(self, key: str, content: bytes) -> bool:
+        """Return True if a file has this content, as far as the server answers."""
+        try:
+            head = self.client.head(key)
+            return head.nbytes == len(content) and bytes(self.client.read(key, head, 0, len(content))) == content
+        except ShardvarError:
+            return False
 
     def _check_unchanged(self, name: str, now: Mapping[str, Head]) -> None:
         """Raise ``LockHeld`` if a file is another than at the beginning."""

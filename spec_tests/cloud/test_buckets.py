@@ -299,6 +299,25 @@ def test_a_failed_upload_leaves_no_unfinished_parts(proxy: Proxy, prefix: str, s
     assert keys_of(prefix) == []
 
 
+def test_a_long_upload_is_given_up_between_two_parts(proxy: Proxy, prefix: str) -> None:
+    """A file beside it is refused: no more of its parts go up, and nothing of it stays."""
+    tensors = {"w": np.zeros(112 << 20, "u1")}
+    is_refused = threading.Event()
+
+    def rule(asked: Asked) -> int | None:
+        if asked.method not in ("PUT", "POST") or "00001-of" not in asked.path:
+            return None
+        is_refused.set()
+        return 400
+
+    proxy.rule = rule
+    proxy.gate = lambda asked: is_refused.wait(60) if asked.method in ("PUT", "POST") else None
+    with pytest.raises(StorageError, match="00001-of"):
+        sv.save(f"{prefix}/m", tensors, partition=2, policy=BalancedPolicy(2))
+    assert sum(asked.method == "PUT" and "00000-of" in asked.path for asked in proxy.asked) < 7
+    assert keys_of(prefix) == []
+
+
 def test_temporary_files_are_removed(
     proxy: Proxy, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

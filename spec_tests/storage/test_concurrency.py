@@ -1,5 +1,6 @@
 """Requests under way together: as many as the storage bears, in bounded memory, and none left behind by an error."""
 
+import itertools
 import re
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import shardvar as sv
 from shardvar.errors import StorageError
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage import concurrency
-from shardvar.storage.concurrency import Room, as_answered, do_all
+from shardvar.storage.concurrency import Room, as_answered, check_wanted, do_all
 from shardvar.storage.remote import TRAITS
 from spec_tests.helpers.memory_bucket import Gate, MemoryBucket, in_bucket
 
@@ -116,6 +117,25 @@ def test_after_an_error_nothing_is_under_way_and_nothing_begins() -> None:
         do_all(request, items(), TRAITS)
     count = len(begun)
     assert sorted([*ended, 5]) == sorted(begun) and count < 10_000 and closed == [True]
+
+
+def test_what_takes_many_requests_ends_between_two_of_them_after_an_error() -> None:
+    """An item of a million requests is given up when another one has failed, and so is what it does in threads."""
+    is_begun = threading.Event()
+
+    def ask(_: int) -> None:
+        is_begun.set()
+        check_wanted()
+
+    def request(number: int) -> None:
+        if number == 0:
+            do_all(ask, itertools.repeat(0), TRAITS)
+        assert is_begun.wait(60)
+        raise StorageError("The server does not answer.", "Wait.")
+
+    with pytest.raises(StorageError, match="does not answer"):
+        do_all(request, range(2), TRAITS)
+    check_wanted()  # this thread is in no such work
 
 
 def test_a_caller_that_stops_ends_what_is_under_way() -> None:

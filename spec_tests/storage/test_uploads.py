@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -232,6 +234,79 @@ def test_a_claim_of_another_writer_is_respected() -> None:
         save(bucket, "tensorflow", OLD)
     assert set(bucket.files) == {"run/.model.claim"}
     save(bucket, "native", OLD)
+
+
+@pytest.mark.parametrize("error", [StorageError, LockHeld])
+def test_a_claim_of_which_the_answer_is_lost_is_the_own_one(error: Any) -> None:
+    """It is read back, also where a second attempt was told that it is there; the save goes on and removes it."""
+
+    class Lost(MemoryBucket):
+        def put_if(self, key: str, content: bytes, old: Any) -> Any:
+            answer = super().put_if(key, content, old)
+            if ".claim" in key:
+                raise error("No answer.", "Wait.")
+            return answer
+
+    bucket = Lost()
+    save(bucket, "tensorflow", OLD)
+    assert is_same(load(bucket, "tensorflow"), OLD) and not any(".claim" in key for key in bucket.files)
+
+
+class Interrupted(MemoryBucket):
+    """A bucket that interrupts the main thread while one of its requests is under way."""
+
+    seen: threading.Semaphore
+    count: int
+
+    def change(self, what: str, do: Any) -> None:
+        if len(self.log) == self.fail_at:
+            self.fail_at = None
+            for _ in range(self.count):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                self.seen.acquire(timeout=60)
+        super().change(what, do)
+
+
+@pytest.fixture
+def seen() -> Iterator[threading.Semaphore]:
+    """Released by each interrupt of the main thread, which raises ``KeyboardInterrupt`` there."""
+    count = threading.Semaphore(0)
+
+    def interrupt(*_: object) -> None:
+        count.release()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    yield count
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("form", ["native of many files", "tensorflow", "npz", "zarr"])
+def test_after_an_interrupt_no_request_is_under_way(form: str, count: int, seen: threading.Semaphore) -> None:
+    """At each request in turn, which takes effect after it: one checkpoint is whole, and no claim and no file stays.
+
+    A second interrupt does not shorten the wait for what is under way, but may leave files that no index names.
+    """
+    before = MemoryBucket()
+    save(before, form, OLD)
+    number, ended = 0, False
+    while not ended:
+        bucket = Interrupted(dict(before.files), fail_at=number)
+        bucket.seen, bucket.count = seen, count
+        try:
+            save(bucket, form, NEW, force=True)
+            ended = bucket.fail_at is not None
+        except KeyboardInterrupt:
+            pass
+        assert not any(thread.name.startswith("ThreadPool") for thread in threading.enumerate())
+        assert not any(".claim" in key for key in bucket.files), bucket.log
+        found = load(bucket, form)
+        assert is_same(found, OLD) or is_same(found, NEW) or (form in FOLDERS and found is None), bucket.log
+        if is_same(found, OLD) and count == 1:
+            assert set(bucket.files) == set(before.files), bucket.log
+        number += 1
+    assert number > 1
 
 
 def test_the_claim_of_a_killed_writer_says_whose_it_is_and_how_it_is_removed() -> None:

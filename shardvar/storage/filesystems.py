@@ -79,12 +79,13 @@ class FilesystemClient:
         files = {_name(each): _head_of_info(each) for each in found if each["type"] == "file"}
         return FolderListing(files, sorted(_name(each) for each in found if each["type"] == "directory"))
 
-    def walk(self, key: str) -> dict[str, int]:
-        """Return the sizes of all files below a folder, by their paths from it."""
+    def walk(self, key: str) -> dict[str, Head]:
+        """Return the facts of all files below a folder, by their paths from it."""
         with self._asking(key) as (system, base):
             path = _below(base, key)
             found = system.find(path, detail=True)
-            return {name.strip("/")[len(path.strip("/")) :].strip("/"): each["size"] for name, each in found.items()}
+            first = len(path.strip("/"))
+            return {name.strip("/")[first:].strip("/"): _head_of_info(each) for name, each in found.items()}
 
     @contextmanager
     def _asking(self, key: str) -> Iterator[tuple[Any, str]]:

@@ -132,12 +132,12 @@ class ObjectClient:
         files = {each["path"][first:]: _head_of(each) for each in found["objects"] if len(each["path"]) > first}
         return FolderListing(files, sorted(path[first:] for path in found["common_prefixes"]))
 
-    def walk(self, key: str) -> dict[str, int]:
-        """Return the sizes of all files below a folder, by their paths from it."""
+    def walk(self, key: str) -> dict[str, Head]:
+        """Return the facts of all files below a folder, by their paths from it."""
         first = len(key) + 1 if key else 0
         with self._asking(key):
             pages = _obstore().list(self._store(), key or None)
-            return {each["path"][first:]: each["size"] for page in pages for each in page}
+            return {each["path"][first:]: _head_of(each) for page in pages for each in page}
 
     def put(self, key: str, path: str) -> Head:
         """Upload a local file, in parts if it is large, and return its facts; it appears whole or not at all."""

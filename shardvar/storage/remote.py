@@ -5,7 +5,7 @@
 Requests are what costs here, so three rules differ from those of a disk.
 
 Listing. A folder is listed once by each ``RemoteStorage``, and the listing tells sizes and versions, so that a file is
-opened without a request. A path that is split anew lists anew.
+opened without a request; that of a tree does so for the folders in it. A path that is split anew lists anew.
 
 Reading ahead. A small read brings the bytes beside it too, which the next small reads take without a request. What was
 brought and not yet taken is bounded by ``AHEAD_NBYTES`` for all files of a folder together, for as long as its
@@ -198,6 +198,8 @@ class RemoteStorage:
     key: str
     """The folder's key; empty for the root."""
     _listings: dict[str, FolderListing] = field(default_factory=dict, compare=False, repr=False)
+    _walked: dict[str, Head] = field(default_factory=dict, compare=False, repr=False)
+    """The files below the folder for which ``tree`` was asked, by their keys; shared by the folders in it."""
     _ahead: _Ahead = field(default_factory=_Ahead, compare=False, repr=False)
     _uploads: list[Upload] = field(default_factory=list, compare=False, repr=False)
     """The writes that are under way, each within the one before: a manager's, and that of its checkpoint."""
@@ -228,7 +230,7 @@ class RemoteStorage:
             return staged
         listed = self._uploads[-1].there if self._uploads else self._listing().files if self._listings else {}
         # What was written in this write has no version until its upload has ended.
-        head = listed.get(name)
+        head = listed.get(name) or (None if self._uploads else self._walked.get(key))
         head = head if head and head.version else self.client.head(key)
         return RemoteReadableFile(
             self.client.place(key), head.nbytes, _stamp(head), self.client, key, head, self._ahead
@@ -246,6 +248,7 @@ class RemoteStorage:
             return None
         with _lock:
             self._listings.clear()  # what was listed may be of the checkpoint before
+            self._walked.clear()
         return _stamp(head)
 
     def anew(self) -> "RemoteStorage":
@@ -258,11 +261,18 @@ class RemoteStorage:
 
     def folder(self, name: str) -> "RemoteStorage":
         """Return a folder in the folder; it need not exist."""
-        return RemoteStorage(self.client, self._join(name))
+        if not self._walked:
+            return RemoteStorage(self.client, self._join(name))
+        # The files of one checkpoint: what is held ahead is bounded for all of them together.
+        return RemoteStorage(self.client, self._join(name), _walked=self._walked, _ahead=self._ahead)
 
     def tree(self) -> dict[str, int]:
         """Return the sizes of all files in the folder and below it, by their paths with "/", sorted by path."""
-        return dict(sorted(self.client.walk(self.key).items()))
+        found = dict(sorted(self.client.walk(self.key).items()))
+        with _lock:
+            self._walked.clear()
+            self._walked.update({f"{self.key}/{path}" if self.key else path: head for path, head in found.items()})
+        return {path: head.nbytes for path, head in found.items()}
 
     def status(self, name: str) -> FileStatus | None:
         """Return size and time of a file in the folder; None if it does not exist."""
@@ -338,6 +348,7 @@ class RemoteStorage:
         self.check_writable(name)
         with _lock:
             self._listings.clear()
+            self._walked.clear()
         before = dict(self._listing().files)
         if self._uploads:
             known = self._uploads[-1].there.get(name)

@@ -55,8 +55,8 @@ class Client(Protocol):
     def listing(self, key: str) -> FolderListing:
         """Return the content of a folder; empty if it does not exist."""
 
-    def walk(self, key: str) -> dict[str, int]:
-        """Return the sizes of all files below a folder, by their paths from it."""
+    def walk(self, key: str) -> dict[str, Head]:
+        """Return the facts of all files below a folder, by their paths from it."""
 
     @property
     def can_write(self) -> bool:

@@ -72,7 +72,7 @@ def modules_drawn(verb: str) -> Iterable[str]:
 
 @pytest.mark.parametrize("verb", CALLS)
 def test_the_drawing_is_the_way_of_a_tensor(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "ThreadPoolExecutor", OneThread)
+    monkeypatch.setattr(pool, "Threads", OneThread)
     for folder in (tmp_path / "warm", tmp_path / "cold"):  # the first round imports modules and fills caches
         folder.mkdir()
         sv.save(folder / "five", {"t": np.arange(52, dtype="f4").reshape(13, 4)}, partition=5)

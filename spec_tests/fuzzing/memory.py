@@ -62,6 +62,7 @@ class MemoryStorage:
     first: str
     content: bytes
     path: str = "/fuzz"
+    traits: None = None
     _names: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

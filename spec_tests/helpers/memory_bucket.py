@@ -81,11 +81,11 @@ class MemoryBucket:
             files = {name: self.facts(f"{key}/{name}") for name in below if "/" not in name}
         return FolderListing(files, sorted({name.partition("/")[0] for name in below if "/" in name}))
 
-    def walk(self, key: str) -> dict[str, int]:
+    def walk(self, key: str) -> dict[str, Head]:
         self.live()
         first = len(key) + 1
         with self.lock:
-            return {path[first:]: len(content) for path, content in self.files.items() if path.startswith(f"{key}/")}
+            return {path[first:]: self.facts(path) for path in self.files if path.startswith(f"{key}/")}
 
     def put(self, key: str, path: str) -> Head:
         content = Path(path).read_bytes()

@@ -171,6 +171,52 @@ def test_the_files_of_a_save_go_up_together(form: str) -> None:
         assert all(np.array_equal(value, TENSORS[key]) for key, value in sv.load(url).items())
 
 
+class Read(MemoryBucket):
+    """A bucket that answers no read of a file of data before many are under way, and counts what else it is asked."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.reading = Gate(
+            TOGETHER, lambda key: re.search(r"-of-|distcp|/t\d\d/(zarr.json|.zarray)$", key) is not None
+        )
+        self.others: list[str] = []
+
+    def head(self, key: str) -> Any:
+        self.others.append(key)
+        return super().head(key)
+
+    def read(self, key: str, head: Any, start: int, nbytes: int) -> memoryview:
+        self.reading(key)
+        return memoryview(self.files[key])[start : start + nbytes]
+
+
+@pytest.mark.parametrize("form", ["safetensors", "torch", "zarr", "orbax"])
+def test_the_files_of_a_checkpoint_are_opened_together(form: str) -> None:
+    """Headers and descriptions, and without a request for the facts of each, which listings tell."""
+    bucket = MemoryBucket()
+    with in_bucket(bucket):
+        url = save("run", form)
+    bucket = Read(dict(bucket.files))
+    with in_bucket(bucket), sv.open_checkpoint(url) as reader:
+        assert len(reader.keys()) == COUNT and not any(DATA.search(key) for key in bucket.others)
+
+
+def test_one_file_of_many_is_looked_at_for_what_it_may_be() -> None:
+    """A folder is asked for bundles of TensorFlow's first version, whose names are any: a set is one of these."""
+    asked: list[str] = []
+
+    class Asked(MemoryBucket):
+        def read(self, key: str, head: Any, start: int, nbytes: int) -> memoryview:
+            asked.append(key)
+            return super().read(key, head, start, nbytes)
+
+    bucket = Asked()
+    with in_bucket(bucket):
+        save("run", "shardvar")
+        assert sv.newest_checkpoint("s3://bucket/run/").endswith("/model")
+    assert len([key for key in asked if DATA.search(key)]) <= 2
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_files_of_a_replaced_checkpoint_are_removed_together(form: str) -> None:
     bucket = MemoryBucket()

@@ -66,8 +66,8 @@ class FakeClient:
     def listing(self, key: str) -> FolderListing:
         return FolderListing({"f": self.head("f")}, [])
 
-    def walk(self, key: str) -> dict[str, int]:
-        return {"f": len(self.content)}
+    def walk(self, key: str) -> dict[str, Head]:
+        return {"f": self.head("f")}
 
 
 sizes = st.one_of(st.integers(0, 5000), st.integers(0, 600_000))

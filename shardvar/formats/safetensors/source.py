@@ -41,6 +41,7 @@ from shardvar.limits import MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable, pad
+from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN
 from shardvar.wire.safetensors_header import BITS, PREAMBLE_NBYTES, Header, header_nbytes, parse_header
@@ -108,13 +109,15 @@ def read_set(storage: Storage, name: str) -> SafetensorsContents:
 
     # The headers: a file that cannot be read, or lacks a key, is a fault of its keys only.
     rows, faults, headers = _Rows(), dict[str, ShardvarError](), dict[str, Header]()
+    answers = dict(
+        as_answered(lambda number: (number, _answer(storage, files, number)), range(len(names)), storage.traits)
+    )
     for number, file in enumerate(names):
-        try:
-            _check_name(storage, file)
-            headers[file] = read_header(files.open(number))
-        except (CheckpointError, StorageError) as error:
-            faults.update((key, type(error)(f"{key!r}: {error.cause}", error.remedy)) for key in keys_of[file])
+        answer = answers[number]
+        if not isinstance(answer, Header):
+            faults.update((key, type(answer)(f"{key!r}: {answer.cause}", answer.remedy)) for key in keys_of[file])
             continue
+        headers[file] = answer
         present = set(headers[file].keys)
         faults.update((key, _not_in_file(storage, key, file)) for key in keys_of[file] if key not in present)
         _add_rows(rows, faults, headers[file], number, [key for key in keys_of[file] if key in present])
@@ -143,6 +146,15 @@ def read_header(file: ReadableFile) -> Header:
             return parse_header(file.read(PREAMBLE_NBYTES, nbytes), file.size)
 
 
+def _answer(storage: Storage, files: DataFiles, number: int) -> Header | CheckpointError | StorageError:
+    """Return the header of a file of a set, or the error that it has."""
+    try:
+        _check_name(storage.path, files.names[number])
+        return read_header(files.open(number))
+    except (CheckpointError, StorageError) as error:
+        return error
+
+
 def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, SetIndex]:
     """Return the index of a set: the open file, and its content."""
     try:
@@ -165,13 +177,13 @@ def _stamp(storage: Storage, name: str) -> str:
     return file.stamp
 
 
-def _check_name(storage: Storage, name: str) -> None:
+def _check_name(folder: str, name: str) -> None:
     """Raise ``InvalidCheckpoint`` unless the name is that of a safetensors file beside the index.
 
     The storage refuses names that are not bare on this system; this refuses those that are not on another system.
     """
     if "\\" in name or "/" in name or not name.endswith(SAFETENSORS_SUFFIX):
-        cause = f"{storage.path}: the index names {name!r}, which is not a safetensors file beside it."
+        cause = f"{folder}: the index names {name!r}, which is not a safetensors file beside it."
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
 
 

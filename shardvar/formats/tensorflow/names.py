@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from shardvar.errors import CheckpointError, StorageError, UnsupportedError
+from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
 from shardvar.wire.sstable import TABLE_MAGIC
 
@@ -86,8 +87,12 @@ def _list_prefixes(storage: Storage, names: list[str]) -> list[str]:
     bundles = [prefix for prefix in indexes if prefix in data or _is_table(storage, bundle_index_name(prefix))]
     if bundles or data:
         return bundles or sorted(data)
-    tables = [name for name in names if not name.endswith(_INDEX_SUFFIX) and _is_table(storage, name)]
-    return sorted({match["prefix"] if (match := _V1_PART.fullmatch(name)) else name for name in tables})
+    # One file of each set is looked at: those of other formats may be thousands, and in a bucket each is a request.
+    firsts: dict[str, str] = {}
+    for name in sorted(name for name in names if not name.endswith(_INDEX_SUFFIX)):
+        firsts.setdefault(match["prefix"] if (match := _V1_PART.fullmatch(name)) else name, name)
+    looked = as_answered(lambda item: (item[0], _is_table(storage, item[1])), firsts.items(), storage.traits)
+    return sorted(prefix for prefix, is_table in looked if is_table)
 
 
 def _is_table(storage: Storage, name: str) -> bool:

@@ -8,7 +8,7 @@ and once only. Frames are read in the order of the files, many small ones at a t
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from shardvar.formats.torch.metadata import Items
 from shardvar.layout.dtypes import STRING, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, unknown_key
 from shardvar.planning.slices import SliceTable
+from shardvar.storage.concurrency import do_all
 from shardvar.wire.collection import without_collection
 from shardvar.wire.damage import COPY_AGAIN
 
@@ -177,13 +178,19 @@ class DcpIndex:
             known = self.views.keys() | self.payloads.keys() | self.errors.keys()
             left = np.array([row for row in rows.tolist() if row not in known], np.int64)
             starts = np.array([self.items.start[row] for row in left.tolist()], np.int64)
-            frames = Frames(self.data)
-            # In the order of the files, so that one read brings many small items.
-            for row in left[np.lexsort((starts, self.file[left]))].tolist():
-                try:
-                    self._read_item(row, frames)
-                except (CheckpointError, StorageError, UnsupportedError) as error:
-                    self.errors[row] = self._placed(row, error)
+            # In the order of the files, so that one read brings many small items; in a bucket, many files at a time.
+            in_order = left[np.lexsort((starts, self.file[left]))]
+            files = np.split(in_order, np.flatnonzero(np.diff(self.file[in_order])) + 1)
+            templates: dict[Any, Any] = {}
+            do_all(lambda rows: self._read_items(rows, Frames(self.data, templates)), files, self.data.traits)
+
+    def _read_items(self, rows: Ints, frames: Frames) -> None:
+        """Read the items of rows that are in one file."""
+        for row in rows.tolist():
+            try:
+                self._read_item(row, frames)
+            except (CheckpointError, StorageError, UnsupportedError) as error:
+                self.errors[row] = self._placed(row, error)
 
     def _read_item(self, row: int, frames: Frames) -> None:
         """Read the item of one row, and compare it with what ``.metadata`` says."""

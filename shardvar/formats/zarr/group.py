@@ -5,10 +5,17 @@ there should be (``lost``), and nothing else is taken from them.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardvar.errors import CheckpointError, InvalidCheckpoint, StorageError, UnsupportedError, prefix_errors
+from shardvar.errors import (
+    READ_ERRORS,
+    CheckpointError,
+    InvalidCheckpoint,
+    ReadError,
+    StorageError,
+    prefix_errors,
+)
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Convention, Description
@@ -19,6 +26,7 @@ from shardvar.formats.zarr.names import check_finished
 from shardvar.formats.zarr.source import ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.index import Metadata
+from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import WRITE_AGAIN, past_limit
 from shardvar.wire.zarr_metadata import ARRAYS_ATTRIBUTE, parse_document, parse_object
@@ -33,7 +41,7 @@ def open_group(storage: Storage, name: str) -> ZarrSource:
     listing, contents = PathListing([*sizes], sizes), ArrayContents()
     with prefix_errors(storage.path):
         attributes = _attributes(tree, listing, name)
-        found = [*_arrays(tree, listing, contents)]
+        found = _arrays(tree, listing, contents)
         found = _without_lost(found, tree, listing, contents, attributes)
         if type(attributes.get(ARRAYS_ATTRIBUTE)) is list:
             del attributes[ARRAYS_ATTRIBUTE]  # the writer's, and not the user's
@@ -53,6 +61,12 @@ def read_document(tree: Tree, path: str, most: int = MAX_TREE_NBYTES) -> bytes:
         return file.read(0, file.size)
     finally:
         file.close()
+
+
+def read_documents(tree: Tree, paths: Sequence[str]) -> list[bytes]:
+    """Return the bytes of descriptions, in order; of a bucket with many requests under way."""
+    found = dict(as_answered(lambda path: (path, read_document(tree, path)), paths, tree.traits))
+    return [found[path] for path in paths]
 
 
 def text_of(fields: Mapping[str, Any]) -> dict[str, str]:
@@ -107,21 +121,24 @@ def _read_repeated(tree: Tree, listing: PathListing) -> dict[str, Any]:
     return {}
 
 
-def _arrays(tree: Tree, listing: PathListing, contents: ArrayContents) -> Iterator[Description]:
-    """Yield the descriptions of all arrays below a folder; what cannot be read is a fault of its key."""
+def _arrays(tree: Tree, listing: PathListing, contents: ArrayContents) -> list[Description]:
+    """Return the descriptions of all arrays below a folder; what cannot be read is a fault of its key."""
     versions: dict[str, list[int]] = {}
     for path in listing.names:
         folder, _, last = path.rpartition("/")
         if last in (".zarray", "zarr.json"):
             versions.setdefault(folder, []).append(2 if last == ".zarray" else 3)
-    for folder, found in versions.items():
-        description = _describe(tree, folder, found, contents)
-        if description is not None:
-            yield description
+    answers = as_answered(lambda item: (item[0], _describe(tree, *item)), versions.items(), tree.traits)
+    found = dict(answers)
+    in_order = [(folder, found[folder]) for folder in versions]
+    for folder, each in in_order:
+        if isinstance(each, Exception):
+            contents.faults[folder] = each  # type: ignore[assignment]  # of the storage: its refusal is the array's
+    return [each for _, each in in_order if isinstance(each, Description)]
 
 
-def _describe(tree: Tree, folder: str, versions: Sequence[int], contents: ArrayContents) -> Description | None:
-    """Return the description of the array in a folder; None if it holds a group, or a fault."""
+def _describe(tree: Tree, folder: str, versions: Sequence[int]) -> Description | ReadError | StorageError | None:
+    """Return the description of the array in a folder, or what is wrong with it; None if the folder is a group."""
     description = Description(folder, folder, versions[0], b"")
     try:
         with prefix_errors(description.document):
@@ -131,9 +148,8 @@ def _describe(tree: Tree, folder: str, versions: Sequence[int], contents: ArrayC
             if len(versions) > 1:
                 cause = "The folder has descriptions of two versions of Zarr, of which readers choose different ones."
                 raise InvalidCheckpoint(cause, WRITE_AGAIN)
-    except (CheckpointError, StorageError, UnsupportedError) as error:
+    except (*READ_ERRORS, StorageError) as error:
         if not folder:  # a checkpoint, and not one of its arrays
             raise
-        contents.faults[folder] = error  # type: ignore[assignment]
-        return None
+        return error
     return Description(folder, folder, versions[0], data)

@@ -20,6 +20,7 @@ from shardvar.forks import new_lock
 from shardvar.formats.files import DataFiles
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import EntryTable, TableIndex
+from shardvar.storage.concurrency import do_all
 from shardvar.wire.crc import CRC32C
 
 TRAILER_NBYTES = 4
@@ -58,13 +59,16 @@ class ChunkIndex(TableIndex):
     def _read(self, rows: Ints) -> None:
         """Read the checksums of some entries."""
         with self._reading:
-            for row in rows[self.is_framed[rows]].tolist():
-                try:
-                    self.entries.checksum[row] = self._checksum(row)
-                except CheckpointError:
-                    # The decoder finds the same when the entry is read, and it is an error of that key alone.
-                    self.entries.start[row], self.entries.plain[row] = row, False
-                self.is_framed[row] = False
+            framed = rows[self.is_framed[rows]].tolist()
+            do_all(self._read_checksum, framed, self.data[0].traits if framed else None)
+
+    def _read_checksum(self, row: int) -> None:
+        try:
+            self.entries.checksum[row] = self._checksum(row)
+        except CheckpointError:
+            # The decoder finds the same when the entry is read, and it is an error of that key alone.
+            self.entries.start[row], self.entries.plain[row] = row, False
+        self.is_framed[row] = False
 
     def _checksum(self, row: int) -> int:
         """Return the checksum of the elements in the array."""

@@ -30,7 +30,7 @@ from shardvar.formats.zarr.build import WRITTEN, build_array_v2, build_document
 from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Chunks, Convention, Description
 from shardvar.formats.zarr.decoder import Decoder
 from shardvar.formats.zarr.files import PathListing, Tree, check_inside
-from shardvar.formats.zarr.group import read_document, text_of
+from shardvar.formats.zarr.group import read_document, read_documents, text_of
 from shardvar.formats.zarr.names import (
     DATABASE,
     STEP,
@@ -200,7 +200,7 @@ def _arrays(
     _look(pytree, there, contents)
     wanted = [*_places(pytree, there, contents)]
     documents = [f"{key}/{DOCUMENTS[there[key]]}" for key in wanted]
-    values = (read_document(tree, name) for name in documents) if decoder is None else decoder.values(documents)
+    values = read_documents(tree, documents) if decoder is None else decoder.values(documents)
     for key, value in zip(wanted, values, strict=True):
         yield Description(key, key, there[key], value)
 

@@ -3,7 +3,7 @@
 import re
 
 from shardvar.errors import ArgumentError, CheckpointNotFound
-from shardvar.storage.places import is_url, split_place
+from shardvar.storage.places import split_place
 from shardvar.storage.remote import RemoteStorage
 
 _CLAIM = re.compile(r"\..+\.claim", re.DOTALL)
@@ -37,7 +37,7 @@ def break_claim(url: str) -> str:
     is slow is still a writer. Break it only if you know that the writer is dead: one that is not may mix its files with
     those of the next.
     """
-    storage, name = split_place(url) if is_url(url) else (None, "")
+    storage, name = split_place(url)
     if not isinstance(storage, RemoteStorage) or not _CLAIM.fullmatch(name):
         raise ArgumentError(
             f"{url!r} is not the URL of a claim.", "Give that of the error, such as s3://bucket/run/.model.claim."

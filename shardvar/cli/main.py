@@ -9,6 +9,7 @@ An error is two lines on standard error, ``error:`` with its cause and ``hint:``
 """
 
 import os
+import re
 import signal
 import sys
 from argparse import Namespace
@@ -134,16 +135,34 @@ def exit_code(error: ShardvarError) -> int:
     return WRONG_USAGE if isinstance(error, (ArgumentError, UnknownKey)) else UNUSABLE
 
 
+def _without_secrets(text: str) -> str:
+    """Return a text without the users, passwords and queries of URLs.
+
+    >>> _without_secrets("Invalid size 'https://user:secret@host/m?sig=1'.")
+    "Invalid size 'https://...@host/m?...'."
+    """
+
+    def hide(user: re.Match[str]) -> str:
+        # abfs://container@account.dfs.core.windows.net and sftp://user@host are shown as they are.
+        is_plain = user[1] in ("abfs", "abfss", "hdfs", "sftp", "ssh") and ":" not in user[3]
+        return user[0] if is_plain else f"{user[1]}{user[2]}...@"
+
+    text = re.sub(r"\b(\w+)(:/{1,2})([^\s'\"@]+)@", hide, text)
+    return re.sub(r"(://[^\s?'\"]*)\?[^\s'\"]+", r"\1?...", text)
+
+
 def _say(error: ShardvarError, code: int, words: Sequence[str]) -> int:
     """Print the error of a command for people, and if it has ``--json`` also for programs; return the code."""
-    remedy = error.remedy or "`shardvar --help` lists the commands."
+    # An argument that is refused for another reason may be a URL with a secret in it.
+    cause = _without_secrets(error.cause)
+    remedy = _without_secrets(error.remedy) or "`shardvar --help` lists the commands."
     if "--json" in words:
-        fields = {"kind": type(error).__name__, "cause": error.cause, "remedy": remedy}
+        fields = {"kind": type(error).__name__, "cause": cause, "remedy": remedy}
         try:
             print_json({"schema": _SCHEMA, "error": fields})
             sys.stdout.flush()
         except OSError:
             drop_output()  # the code and the lines below say what happened
-    note(f"error: {paths_as_typed(one_line(error.cause), words)}")
+    note(f"error: {paths_as_typed(one_line(cause), words)}")
     note(f"hint: {paths_as_typed(one_line(remedy), words)}")
     return code

@@ -10,10 +10,12 @@ from shardvar import vectors
 from shardvar.checkpoint.reports import SCHEMA
 from shardvar.cli.output import count, human_size, print_json, print_table, printable
 from shardvar.errors import ArgumentError, StorageError, TargetExists
+from shardvar.storage.local import split_path
 
 
 def execute(arguments: Namespace) -> int:
     """Write every file and list the groups."""
+    split_path(arguments.out)  # which refuses a URL
     target = Path(arguments.out)
     _check_directory(target, arguments.force)
     nbytes = _write_vectors(target)

@@ -38,6 +38,9 @@ def executor_of(arguments: Namespace) -> Iterator[Executor | None]:
 @contextmanager
 def _cluster(address: str) -> Iterator[Executor]:
     """The workers of a cluster, by the address of its scheduler; ``StorageError`` if it does not answer."""
+    if "@" in address or "?" in address:
+        cause = "The address of the Dask scheduler has a user's name, a password or a query in it."
+        raise ArgumentError(cause, "Give --dask tcp://HOST:PORT. Certificates come from Dask's configuration.")
     distributed = _library()
     try:
         client = distributed.Client(address, timeout=_SECONDS)

@@ -38,6 +38,9 @@ _NAME_NBYTES = 255
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 """The beginning of a URL."""
 
+_LOST_SLASH = re.compile(r"(s3|gs|az|abfss?|https?|hf):/[^/]")
+"""The beginning of a URL that was made a path."""
+
 _CANNOT_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOTSUP}
 """Answers of network file systems that cannot sync a directory, and need not."""
 
@@ -257,6 +260,8 @@ def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
         raise ArgumentError(f"Invalid path {text!r}.", "Give the path of a checkpoint.")
     if URL.match(text):
         raise ArgumentError("A URL was given where a path is needed.", "Give the path of something on a local disk.")
+    if not os.path.lexists(text):
+        _check_almost_url(text)
     try:
         full = os.path.join(os.getcwd(), text)
     except OSError as error:
@@ -269,6 +274,19 @@ def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:
     if complaint:
         raise ArgumentError(f"Invalid checkpoint name {steps[-1]!r}: {complaint}.", "Choose another name.")
     return LocalStorage(os.sep + os.sep.join(steps[:-1])), steps[-1]
+
+
+def _check_almost_url(text: str) -> None:
+    """Raise for a path that was meant as a URL; it is not repeated, since it may have a password in it."""
+    lost = _LOST_SLASH.match(text)
+    if lost:
+        cause = f"The URL {lost[1]}:/... lost a slash."
+        raise ArgumentError(cause, f"Write {lost[1]}://, and give URLs as text, not as pathlib.Path.")
+    if "://" in text:
+        cause = "A path has :// in it, and does not begin as a URL does."
+        raise ArgumentError(
+            cause, "Give SCHEME://NAME/PATH, with nothing before it, such as a blank or a scheme and ::."
+        )
 
 
 def _complaint(name: str) -> str:

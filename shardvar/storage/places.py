@@ -7,13 +7,9 @@ Nothing of the remote side is loaded before a URL asks for it.
 """
 
 import os
-import re
 
-from shardvar.errors import ArgumentError
 from shardvar.storage.local import URL, split_path
 from shardvar.storage.protocol import Storage
-
-_LOST_SLASH = re.compile(r"(s3|gs|az|abfss?|https?|hf):/[^/]")
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -31,7 +27,4 @@ def split_place(path: str | os.PathLike[str]) -> tuple[Storage, str]:
         from shardvar.storage.urls import split_url
 
         return split_url(path)
-    text = os.fsdecode(path) if isinstance(path, os.PathLike) else ""
-    if _LOST_SLASH.match(text) and not os.path.lexists(text):
-        raise ArgumentError(f"{text!r} is a URL that lost a slash.", "Give URLs as text, not as pathlib.Path.")
     return split_path(path)

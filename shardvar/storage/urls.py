@@ -17,6 +17,7 @@ from shardvar.storage.objects import OBJECT_SCHEMES, ObjectClient
 from shardvar.storage.remote import RemoteStorage
 from shardvar.storage.requests import Client, FolderListing
 
+_BUCKETS = frozenset(["s3", "gs", "az"])
 _LOOPBACK = frozenset(["localhost", "127.0.0.1", "::1"])
 _CLOUD_HOSTS = (".amazonaws.com", ".cloudflarestorage.com", ".core.windows.net", ".fabric.microsoft.com")
 
@@ -62,9 +63,16 @@ def _check_url(scheme: str, url: str) -> None:
         raise ArgumentError(f"{url} is a path of this machine.", f"Leave {scheme}:// out.")
     if "?" in url:
         raise ArgumentError(f"The URL {shown} has a query.", "Leave it out; credentials come from the environment.")
-    place = url.partition("://")[2].partition("/")[0]
+    rest = url.partition("://")[2]
+    place = rest.partition("/")[0]
+    if "://" in rest:
+        raise ArgumentError(f"The URL {shown} has another URL in it.", "Give one without the other.")
+    # A password may have a "/", which ends the name of the server too early. Only the port of a server is digits.
+    colon, port = place.rpartition(":")[1:]
+    has_user = bool(colon) and not place.endswith("]") and not (port.isdigit() and scheme not in _BUCKETS)
     # abfs://container@account.dfs.core.windows.net names a container in this way; a password needs a colon.
-    if "@" in place and (scheme not in ("abfs", "abfss", "hdfs", "sftp", "ssh") or ":" in place.rpartition("@")[0]):
+    is_allowed = scheme in ("abfs", "abfss", "hdfs", "sftp", "ssh") and ":" not in place.rpartition("@")[0]
+    if has_user or ("@" in place and not is_allowed):
         raise ArgumentError(
             f"The URL {shown} has a user's name or a password in it.", "Credentials come from the environment."
         )

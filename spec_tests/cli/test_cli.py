@@ -52,6 +52,26 @@ def flip_payload(path: Path, key: str) -> None:
     file.write_bytes(data)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "a", "s3://bucket/m?X-Amz-Signature=SECRET"),
+        ("reshard", "a", "b", "--max-file-size", "https://user:SECRET/x@host/m"),
+        ("verify", "a", "--dask", "tcp://user:SECRET@host:1"),
+        ("inspect", "s3:/KEY:SECRET@bucket/m", "--json"),
+        ("vectors", "--out", "https://user:SECRET@host/m"),
+        ("digest", "--bogus", "https://SECRET@host/m"),
+    ],
+)
+def test_no_error_repeats_the_secret_of_a_url(
+    words: tuple[str, ...], run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever is wrong, and wherever the URL is given; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    done = run(*words)
+    assert done.code == 2 and "SECRET" not in done.out + done.err and os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_verb_works_on_every_format(form: str, tmp_path: Path, run: Run) -> None:
     path = saved(tmp_path, form)

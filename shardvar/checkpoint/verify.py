@@ -184,7 +184,7 @@ def _report(found: Location, source: Source, check: _Check, choose: _Choose | No
     problems: list[_Problem] = [(key, None, _compare_bytes(source, key, error)) for key, error in faults.items()]
 
     # Payloads, also of keys with holes or overlaps: their places are known.
-    guarded = _guarded(source, tables, faults)
+    guarded = guarded_keys(source, tables, faults)
     read_nbytes = unguarded_nbytes = 0
     for entries in (_readable(unreadable, entries) for entries in tables):
         errors = check(entries)
@@ -231,7 +231,7 @@ def _chosen(
     return [take_tensors(entries, chosen) for entries in tables], kept, note
 
 
-def _guarded(source: Source, tables: Sequence[EntryTable], faults: Collection[str]) -> dict[str, bool]:
+def guarded_keys(source: Source, tables: Sequence[EntryTable], faults: Collection[str]) -> dict[str, bool]:
     """Every key of the index, with True if checksums cover all its bytes."""
     ask: Callable[[str], bool] | None = getattr(source, "is_guarded", None)
     guarded: dict[str, bool] = {}

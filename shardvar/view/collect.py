@@ -20,6 +20,7 @@ from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.stats import NUM_BINS, Statistics
 from shardvar.checkpoint.steps import natural_key
+from shardvar.checkpoint.verify import guarded_keys
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ReadError, StorageError
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import EntryTable
@@ -91,7 +92,7 @@ def describe(
         "files": list(reader.index.files),
         "file_nbytes": list(file_nbytes),
         "faults": _faults(reader, keys, measured or {}),
-        "stats": None if measured is None else _statistics(keys, measured, counts or {}),
+        "stats": None if measured is None else _statistics(keys, measured, counts or {}, _num_unguarded(reader, keys)),
     }
     return about | _tensor_columns(reader.entries(), keys, reader.index.files)
 
@@ -262,13 +263,22 @@ def _faults(reader: Reader, keys: Sequence[str], measured: StatisticsByKey) -> l
     return [[row, type(faults[key]).__name__, str(faults[key])] for row, key in enumerate(keys) if key in faults]
 
 
-def _statistics(keys: Sequence[str], measured: StatisticsByKey, counts: Mapping[str, Ints]) -> Columns:
+def _num_unguarded(reader: Reader, keys: Sequence[str]) -> int:
+    """Return how many tensors have bytes that no checksum covers."""
+    guarded = guarded_keys(reader.source, [reader.entries()], reader.faults)
+    return sum(not guarded[key] for key in keys)
+
+
+def _statistics(
+    keys: Sequence[str], measured: StatisticsByKey, counts: Mapping[str, Ints], num_unguarded: int
+) -> Columns:
     """Return columns over the tensors that have statistics; ``row`` holds the rows of these, None if all have them."""
     found = [(row, key, each) for row, key in enumerate(keys) if isinstance(each := measured.get(key), Statistics)]
     names = ("min", "max", "mean", "std")
     values = [(each.minimum, each.maximum, each.mean, each.std) for _, _, each in found]
     numbers = [[_short(json_number(value)) for value in row] for row in values]
     return {
+        "num_unguarded": num_unguarded,
         "row": None if len(found) == len(keys) else [row for row, _, _ in found],
         **{name: [row[place] for row in numbers] for place, name in enumerate(names)},
         **{name: packed([getattr(each, name) for _, _, each in found]) for name in ("count", "nan", "inf", "zero")},

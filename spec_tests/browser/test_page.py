@@ -88,7 +88,7 @@ def test_odd_values_are_named_marked_and_filtered(chromium: Chrome, tmp_path: Pa
 
 def test_values_that_were_not_read_are_not_called_healthy(chromium: Chrome, tmp_path: Path) -> None:
     page = show(chromium, view(tmp_path, odd_values()))
-    assert page.text("header .health").startswith("Values and checksums: not read. shardvar verify ")
+    assert page.text("header .health").startswith("? Not checked Values and checksums: not read. ")
     assert page.text("header .totals").startswith("10 parameters · 5 tensors")
 
 
@@ -229,19 +229,27 @@ def test_the_policy_stops_a_script_that_would_have_come_in(chromium: Chrome, tmp
 
 
 @pytest.mark.parametrize(
-    ("case", "kind"),
-    [("bad_overlap", "OverlappingSlices"), ("bad_hole", "IncompleteCheckpoint"), ("bad_data_missing", "MissingFile")],
+    ("case", "kind", "word"),
+    [
+        ("bad_overlap", "OverlappingSlices", "overlapping"),
+        ("bad_hole", "IncompleteCheckpoint", "incomplete"),
+        ("bad_data_missing", "MissingFile", "file missing"),
+    ],
 )
-def test_damage_is_named_and_shown_in_its_place(chromium: Chrome, tmp_path: Path, case: str, kind: str) -> None:
+def test_damage_is_named_and_shown_in_its_place(
+    chromium: Chrome, tmp_path: Path, case: str, kind: str, word: str
+) -> None:
     target = tmp_path / "page.html"
     assert main(["view", str(GOLDEN / "native" / case), "-o", str(target)]) == 0
     page = show(chromium, target)
-    assert kind in page.text("#alerts")
+    assert page.text(".verdict") == "✗ Damaged"
+    # A line for each cause, in words.
+    assert word in page.text("#alerts li") and kind not in page.text("#alerts")
     page.find("#alerts button").click()
     page.run("actions.choose(shown[0])")
     assert kind in page.text("#detail") and page.all("#table .mark")
     if case == "bad_data_missing":
-        assert "missing" in page.text("#files") and "file missing" in page.text("#alerts")
+        assert "missing" in page.text("#files")
     page.point(".drawing canvas", 0.375 if case == "bad_hole" else 0.1, 0.5)
     assert ("stored nowhere" in page.text("#tip")) == (case == "bad_hole")
 

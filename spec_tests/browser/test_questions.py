@@ -38,9 +38,8 @@ def model(chromium: Chrome, tmp_path: Path) -> Page:
 
 def test_layers_are_told_by_what_they_have_in_common(model: Page) -> None:
     """Ranges name only layers that exist; what differs and what is left out is named."""
-    assert (
-        model.text("#layers .note") == "10 of 11 identical, 2 tensors, 512 B each · different: 5 · numbers left out: 7"
-    )
+    told = "10 of 11 layers are identical: 2 tensors and 512 B each · different: 5 · numbers left out: 7"
+    assert model.text("#layers .note") == told
 
 
 def test_the_heat_map_has_a_row_for_each_layer_and_a_column_for_each_of_its_tensors(model: Page) -> None:
@@ -236,7 +235,7 @@ def test_a_page_of_changes_is_one_layout_coloured_and_sorted_by_change(chromium:
     assert rows[:3] == ["shape [8, 8] → [3, 8]", "dtype float32 → float64, same values", "values"]
     colours = page.run("return shown.slice(2, 7).map((item) => itemColour(item))")
     assert len(set(colours)) == 5 and colours[4] == page.run("return theme.same")
-    assert page.text("#layers .note").startswith("7 of 8 identical") and len(page.all(".map")) == 1
+    assert page.text("#layers .note").startswith("7 of 8 layers are identical") and len(page.all(".map")) == 1
     page.run("actions.choose(shown[2])")
     told, (first, *_) = page.text("#detail"), [each for each in report.differences if each.key == changed[0]]
     assert first.values and first.values.relative_norm and "relative norm" in told and "cosine" in told
@@ -344,3 +343,50 @@ def test_a_long_command_needs_no_scrolling_sideways(chromium: Chrome, tmp_path: 
     page = show(chromium, view(folder, arrays, policy=sv.MaxShardSizePolicy(1000)), width=390)
     assert len(page.text("#files .copy code")) > 180
     assert page.run("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_what_was_read_is_called_healthy_only_where_checksums_match(chromium: Chrome, tmp_path: Path) -> None:
+    page = show(chromium, view(tmp_path, {"w": np.arange(3.0)}, "--stats"))
+    assert page.text("header .health").startswith("✓ Healthy Values: all were read; every checksum matches; no NaN")
+    sv.save(tmp_path / "bare.safetensors", {"w": np.arange(3.0)})
+    assert main(["view", str(tmp_path / "bare.safetensors"), "--stats", "-o", str(tmp_path / "bare.html")]) == 0
+    page = show(chromium, tmp_path / "bare.html")
+    assert page.text("header .health").startswith("? No checksums Values: all were read; no checksums to compare;")
+
+
+def test_keys_of_two_checkpoints_are_in_natural_order_in_the_table_and_the_map(
+    chromium: Chrome, tmp_path: Path
+) -> None:
+    arrays = layers(range(12))
+    sv.save(tmp_path / "a", arrays)
+    sv.save(tmp_path / "b", arrays | {"model.layers.9.extra": np.ones(3)})
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(tmp_path / "d.html")]) == 1
+    page = show(chromium, tmp_path / "d.html")
+    numbers = [int(key.split(".")[2]) for key in page.run("return ITEMS.map(({ key }) => key)") if "layers" in key]
+    assert numbers == sorted(numbers) and len(set(numbers)) == 12
+
+
+def test_a_key_of_three_thousand_letters_is_cut_with_a_way_to_see_it_whole(chromium: Chrome, tmp_path: Path) -> None:
+    page = show(chromium, view(tmp_path, {"x" * 3000: np.ones(9), " ": np.ones(1)}))
+    assert len(page.text("#detail")) < 400 and '" "' in page.text("#table")
+    page.run("actions.choose(ITEMS.find(({ key }) => key.length === 3000))")
+    assert len(page.text("#detail-title")) == 300 and page.find("#detail details p").text == ""
+    page.find("#detail summary").click()
+    assert page.text("#detail details p") == "x" * 3000
+
+
+def test_the_layers_of_what_is_chosen_come_to_the_front_and_a_mark_tells_of_findings(
+    chromium: Chrome, tmp_path: Path
+) -> None:
+    arrays = {f"{stack}/{n}/w": np.arange(4.0) for stack in ("decoder", "encoder") for n in range(5)}
+    arrays["encoder/3/w"] = np.array([np.nan, 1.0])
+    page = show(chromium, view(tmp_path, arrays, "--stats"))
+    tabs = "return layerMap.stacks.map((stack) => [stack.prefix, stack === layerMap.stack])"
+    assert dict(page.run(tabs)) == {"decoder/": True, "encoder/": False}
+    assert [each.text for each in page.all("#stacks .segments")[0].find_elements("tag name", "button")] == [
+        "decoder/",
+        "encoder/ !",
+    ]
+    page.run("actions.choose(ITEMS.find(({ key }) => key === 'encoder/3/w'))")
+    assert dict(page.run(tabs)) == {"decoder/": False, "encoder/": True}
+    assert page.text("#detail dd.odd") == "1"

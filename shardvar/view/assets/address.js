@@ -65,8 +65,8 @@ function literal(text) {
   return JSON.stringify(text).replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (found) => [...Array(found.length).keys()].map((at) => `\\u${found.charCodeAt(at).toString(16).padStart(4, "0")}`).join(""));
 }
 
-function copyLine(name, text) {
-  const button = element("button", { class: "link", type: "button", text: name, "aria-label": `Copy ${name}`, onclick: () => copy(text, button, name) });
+function copyLine(name, text, label = name) {
+  const button = element("button", { class: "link", type: "button", text: label, "aria-label": `Copy ${name}`, onclick: () => copy(text, button, label) });
   return element("div", { class: "copy" }, element("code", { text: printable(text).replaceAll("\\\\", "\\"), title: printable(text) }), button);
 }
 
@@ -88,11 +88,11 @@ async function copy(text, button, name) {
 
 // The key, the command and the Python that show this tensor, ready to paste.
 function copies(item) {
-  if (IS_PLAN) return [element("h3", { text: "Take it with you" }), copyLine("Key", item.key), copyLine("Link", location.href)];
+  if (IS_PLAN) return [element("h3", { text: "Copy" }), copyLine("Key", item.key), copyLine("Link", location.href)];
   const [a, b] = SIDES.map((side) => side.path);
   const glob = item.key.replace(/[*?[]/g, "[$&]");
   const show = SIDES[sideOf(item)].path;
   const command = IS_DIFF ? `shardvar diff ${quoted(a)} ${quoted(b)} --filter ${quoted(glob)}` : `shardvar show ${quoted(show)} ${quoted(item.key)}`;
   const python = IS_DIFF ? `sv.diff(${literal(a)}, ${literal(b)}, filter=${literal(glob)})` : `sv.open_checkpoint(${literal(show)}).read(${literal(item.key)})`;
-  return [element("h3", { text: "Take it with you" }), copyLine("Key", item.key), copyLine("Command", command), copyLine("Python", python), copyLine("Link", location.href)];
+  return [element("h3", { text: "Copy" }), copyLine("Key", item.key), copyLine("Command", command), copyLine("Python", python), copyLine("Link", location.href)];
 }

@@ -19,6 +19,7 @@ const actions = {
     state.item = item;
     remember();
     const panel = document.getElementById("detail");
+    layerMap.follow(item);
     showDetail(panel, item, actions);
     document.getElementById("said").textContent = itemLines(item, sideOf(item)).filter(Boolean).join("; ");
     const { top } = panel.getBoundingClientRect();
@@ -52,7 +53,7 @@ const table = makeTable();
 // The room that keys need, within bounds: some 8 pixels a letter.
 function keyWidth() {
   const longest = ITEMS.reduce((most, { key }) => Math.max(most, key.length), 0);
-  return Math.max(150, Math.min(300, longest * 8 + 20));
+  return Math.max(150, Math.min(300, longest * 7.7 + 20));
 }
 
 function tableColumns() {
@@ -64,8 +65,8 @@ function tableColumns() {
   };
   const columns = [
     { name: "key", least: keyWidth(), width: "minmax(0, 1fr)", value: (item) => item.key, cell: keyCell },
-    { name: "dtype", least: 96, width: "96px", value: (item) => dtypeOf(side(item), row(item)) },
-    { name: "shape", least: 116, width: "116px", value: (item) => elements(shapeOf(side(item), row(item))), text: (item) => humanShape(shapeOf(side(item), row(item))) },
+    { name: "dtype", least: 84, width: "84px", value: (item) => dtypeOf(side(item), row(item)) },
+    { name: "shape", least: 108, width: "108px", value: (item) => elements(shapeOf(side(item), row(item))), text: (item) => humanShape(shapeOf(side(item), row(item))) },
     { name: "size", least: 88, width: "88px", right: true, value: nbytesOf, text: (item) => humanSize(nbytesOf(item)) },
     { name: "slices", least: 70, width: "70px", right: true, value: (item) => side(item).num_slices[row(item)] },
   ];
@@ -98,7 +99,7 @@ function differenceColumns() {
     return { name, least: 84, width: "84px", right: true, value, text: (item) => (value(item) !== null ? text(value(item)) : item.kind === "values" && item.change === "inf" ? "not finite" : "") };
   };
   return [
-    { name: "what differs", least: 190, width: "minmax(150px, 0.6fr)", value: weight, text: (item) => whatDiffers(item).join(", ") },
+    { name: "what differs", least: 190, width: "minmax(150px, 0.7fr)", value: weight, text: (item) => whatDiffers(item).join(", ") },
     numbers("change", "Change"), numbers("largest", "Largest difference"), numbers("elements", "Elements"),
     { name: "where", least: 100, width: "100px", value: (item) => item.values?.absolute_at?.[0] ?? null, text: (item) => humanShape(item.values?.absolute_at ?? item.values?.first ?? null) },
   ];
@@ -141,6 +142,7 @@ function keyCell(item) {
 
 // Where it does not fit, a key is cut before its last two parts, which tell it from its neighbours.
 function keyParts(key) {
+  if (key !== key.trim() || !key) return [element("span", { class: "last", text: `"${key}"` })]; // blanks at an end are seen
   const separator = key.includes("/") ? "/" : ".";
   const last = key.lastIndexOf(separator, key.length - 2);
   const before = last > 0 ? key.lastIndexOf(separator, last - 1) : -1;
@@ -153,7 +155,7 @@ function fittingColumns() {
   let columns = COLUMNS;
   const width = document.getElementById("table").clientWidth || 1000;
   const common = DTYPES.length === 1 ? ["dtype"] : [];
-  for (const names of [common, ["where"], ["elements"], ["largest"], ["change"], ["NaN"], ["mean"], ["min", "max"], ["slices"], ["shape"], ["dtype"]]) {
+  for (const names of [common, ["where"], ["regions"], ["elements"], ["largest"], ["change"], ["NaN"], ["slices"], ["mean"], ["shape"], ["dtype"], ["min", "max"]]) {
     if (columns.reduce((sum, column) => sum + column.least, 0) <= width) break;
     columns = columns.filter((column) => !names.includes(column.name));
   }
@@ -168,14 +170,15 @@ function makeTable() {
     choose: (row) => actions.choose(shown[row]),
   });
   list.isChosen = (row) => shown[row] === state.item;
-  const none = element("p", { class: "none", hidden: true, text: "No tensor matches." });
+  const none = element("p", { class: "none", hidden: true, text: ITEMS.length ? "No tensor matches." : "This checkpoint has no tensors." });
   document.getElementById("table").append(list.element, none);
   list.none = none;
   return list;
 }
 
 function tableRow(item) {
-  return element("div", { title: printable(item.key) }, ...fitting.map((column) => {
+  const title = [printable(item.key), IS_COMPARED && whatDiffers(item).join(", ")].filter(Boolean).join(": ");
+  return element("div", { title }, ...fitting.map((column) => {
     const cell = element("div", { role: "gridcell", class: column.right ? "right num" : column.name === "key" ? "mono key" : null });
     cell.append(...(column.cell ? column.cell(item) : [String((column.text ?? column.value)(item) ?? "")]));
     return cell;
@@ -204,9 +207,8 @@ function sortBy(column) {
 
 function sorted(items) {
   const column = COLUMNS.find((each) => each.name === state.sort);
-  if (column.name === "key" && !state.down && !IS_DIFF) return items; // as the index has them
-  const values = new Map(items.map((item) => [item, column.value(item)]));
-  if (column.name === "key") ranked(items, values);
+  const value = column.name === "key" ? (item) => item.number : column.value; // items are in natural order
+  const values = new Map(items.map((item) => [item, value(item)]));
   const rank = (value) => (value === null || value === "" ? 1 : 0); // what has no value comes last, either way
   const sign = state.down ? -1 : 1;
   return [...items].sort((x, y) => {
@@ -214,13 +216,6 @@ function sorted(items) {
     if (rank(a) || rank(b)) return rank(a) - rank(b);
     return sign * (a < b ? -1 : a > b ? 1 : 0) || x.number - y.number;
   });
-}
-
-// Keys in natural order: those of one checkpoint have it, those of two are compared here.
-function ranked(items, values) {
-  const { compare } = new Intl.Collator("en", { numeric: true });
-  const ordered = IS_DIFF ? [...items].sort((x, y) => compare(x.key, y.key)) : items;
-  ordered.forEach((item, place) => values.set(item, place));
 }
 
 // Everything that follows from what is asked for.
@@ -353,7 +348,8 @@ function showHeading() {
 // What is known of its health, and the command that says the rest. A page of a comparison has read every value.
 function healthLine(side) {
   const line = element("p", { class: "health" });
-  if (IS_DIFF || IS_PLAN) return line;
+  if (IS_DIFF || IS_PLAN || !side.keys.length) return line;
+  line.append(...verdict(side));
   const command = (words) => element("code", { text: printable(`shardvar ${words} ${quoted(side.path)}`) });
   if (!side.stats) {
     line.append("Values and checksums: not read. ", command("verify"), " compares the checksums, ", command("view --stats"), " finds NaN, infinity and constants.");
@@ -362,9 +358,25 @@ function healthLine(side) {
   const counts = flagCounts();
   const found = FLAGS.map((flag) => [flag, counts.get(flag)]).filter(([, number]) => number);
   const values = found.flatMap(([flag, number], place) => [place ? ", " : "", findingButton(`${count(number, "tensor")} ${flag === "NaN" || flag === "infinity" ? "with" : "of"} ${flag}`, () => (state.flags = new Set([flag])))]);
-  const damage = side.faults.size ? `${count(side.faults.size, "tensor")} cannot be read` : "read whole, and compared with the checksums that the format has";
+  const damage = side.faults.size ? `${count(side.faults.size, "tensor")} cannot be read` : `all were read; ${checksumWords(side)}`;
   line.append(`Values: ${damage}; `, ...(values.length ? values : ["no NaN, no infinity, no constants"]), ".");
   return line;
+}
+
+function checksumWords({ stats, keys }) {
+  if (!stats.num_unguarded) return "every checksum matches";
+  return stats.num_unguarded === keys.length ? "no checksums to compare" : `${count(stats.num_unguarded, "tensor")} without a checksum, the others match`;
+}
+
+// The answer in a word, with a sign; the worst that is known. What was not read, or has no checksum, is not called ok.
+function verdict(side) {
+  const counts = flagCounts();
+  const isLost = side.file_nbytes.includes(null);
+  const [kind, text] = side.faults.size || isLost ? ["worst", "✗ Damaged"]
+    : counts.has("NaN") || counts.has("infinity") ? ["odd", "! Not finite"]
+    : !side.stats ? ["open", "? Not checked"]
+    : side.stats.num_unguarded ? ["open", "? No checksums"] : ["good", "✓ Healthy"];
+  return [element("strong", { class: `verdict ${kind}`, text }), " "];
 }
 
 // A finding that shows what it is of.
@@ -379,7 +391,7 @@ function planParts() {
   const use = last.path.includes("://") ? " for temporary files" : "";
   const what = `${humanSize(read)} in ${count(copies, "range")} to read · at most ${humanSize(peak)} of buffers in memory · ${humanSize(free)} free on the disk${use}`;
   return [element("h1", { text: `Preview of a reshard: ${count(last.tensorOf.length, "slice")} in ${count(last.files.length, "file")}, nothing written yet` }),
-    element("p", { class: "totals num", text: what }), copyLine("Command", command)];
+    element("p", { class: "totals num", text: what }), copyLine("Command", command, "Copy command")];
 }
 
 function diffSentence() {
@@ -396,19 +408,34 @@ function showAlerts() {
   for (const side of SIDES) {
     const missing = side.files.filter((_, file) => side.file_nbytes[file] === null).map(printable);
     const where = IS_DIFF ? `${SIDE_NAMES[side.number]}: ` : "";
-    if (missing.length) {
-      const more = missing.length > 5 ? ` and ${grouped(missing.length - 5)} more` : "";
-      box.append(element("div", { class: "alert", role: "alert" }, element("b", { text: `${where}${count(missing.length, "file")} missing: ` }),
-        element("span", { class: "mono", text: missing.slice(0, 5).join(", ") + more })));
+    const causes = causesOf(side);
+    const silent = missing.filter((name) => !causes.some(([message]) => message.includes(name)));
+    if (silent.length) {
+      const more = silent.length > 5 ? ` and ${grouped(silent.length - 5)} more` : "";
+      box.append(element("div", { class: "alert", role: "alert" }, element("b", { text: `${where}${count(silent.length, "file")} missing: ` }),
+        element("span", { class: "mono", text: silent.slice(0, 5).join(", ") + more })));
     }
-    if (side.faults.size) {
-      const kinds = new Map();
-      for (const { kind } of side.faults.values()) kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
-      const told = [...kinds].map(([kind, number]) => `${grouped(number)} ${kind}`).join(", ");
+    if (causes.length) {
       const show = element("button", { type: "button", text: "show them", onclick: () => ((state.onlyFaults = true), showChips(), apply()) });
-      box.append(element("div", { class: "alert", role: "alert" }, element("b", { text: `${where}${count(side.faults.size, "tensor")} cannot be read: ` }), `${told}. `, show));
+      const lines = causes.slice(0, MOST_CAUSES).map(([message, { kind, number }]) =>
+        element("li", {}, `${count(number, "tensor")}, ${MARKS[kind] ?? "unreadable"}: ${shortened(message, 400)}`));
+      if (causes.length > MOST_CAUSES) lines.push(element("li", { text: `and ${count(causes.length - MOST_CAUSES, "more cause")}` }));
+      box.append(element("div", { class: "alert", role: "alert" }, element("b", { text: `${where}${count(side.faults.size, "tensor")} cannot be read: ` }), show, element("ul", {}, ...lines)));
     }
   }
+}
+
+const MOST_CAUSES = 4;
+
+// What is wrong, one message for all tensors that one cause has damaged; the causes of most tensors first.
+function causesOf(side) {
+  const causes = new Map();
+  for (const { kind, message } of side.faults.values()) {
+    const text = oneLine(message);
+    if (!causes.has(text)) causes.set(text, { kind, number: 0 });
+    causes.get(text).number++;
+  }
+  return [...causes].sort(([, a], [, b]) => b.number - a.number);
 }
 
 function start() {

@@ -111,6 +111,10 @@ function readItems() {
       (items[row].errors ||= []).push({ side, kind, message });
     }
   }
+  if (IS_DIFF) {
+    const { compare } = new Intl.Collator("en", { numeric: true });
+    items.sort((x, y) => compare(x.key, y.key)); // in natural order, as the keys of one checkpoint are
+  }
   items.forEach((item, number) => {
     item.number = number;
     item.kind = kindOf(item);

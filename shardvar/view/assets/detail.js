@@ -10,7 +10,7 @@ function showDetail(panel, item, actions) {
     panel.replaceChildren(...overview(actions));
     return;
   }
-  const parts = [element("h2", { id: "detail-title", text: printable(item.key) })];
+  const parts = titleOf(item);
   if (IS_DIFF) parts.push(...difference(item), ...overlay(item));
   item.rows.forEach((row, number) => {
     if (IS_DIFF) parts.push(element("h3", { text: `${SIDE_NAMES[number]}: ${printable(SIDES[number].name)}` }));
@@ -22,23 +22,40 @@ function showDetail(panel, item, actions) {
   panel.replaceChildren(...parts);
 }
 
+const LONGEST_TITLE = 300;
+
+// The key, cut where it would fill the panel, with a way to see the whole.
+function titleOf(item) {
+  const key = printable(item.key);
+  const title = element("h2", { id: "detail-title", text: shortened(key, LONGEST_TITLE) });
+  if (key.length <= LONGEST_TITLE) return [title];
+  return [title, element("details", {}, element("summary", { text: `all ${grouped(item.key.length)} characters` }), element("p", { class: "mono", text: key }))];
+}
+
 function overview(actions) {
-  const largest = largestItems(8).filter(nbytesOf);
+  const changed = IS_COMPARED ? ITEMS.filter((item) => item.kind === "values" && finite(item.change)).sort((a, b) => b.change - a.change).slice(0, 8) : [];
+  const largest = changed.length ? changed : largestItems(8).filter(nbytesOf);
   const total = Math.max(...SIDES.map((side) => side.total));
   const rows = largest.map((item) => element("tr", {},
-    element("td", {}, element("button", { class: "link mono", type: "button", text: printable(item.key), onclick: () => actions.choose(item) })),
-    element("td", { class: "right num", text: humanSize(nbytesOf(item)) }),
-    element("td", { class: "right num quiet", text: percent(nbytesOf(item), total) })));
+    element("td", {}, element("button", { class: "link mono", type: "button", title: printable(item.key), onclick: () => actions.choose(item) }, ...breakable(printable(item.key)))),
+    element("td", { class: "right num", text: changed.length ? share(finite(item.change)) : humanSize(nbytesOf(item)) }),
+    element("td", { class: "right num quiet", text: changed.length ? humanSize(nbytesOf(item)) : percent(nbytesOf(item), total) })));
   const about = SIDES.flatMap((side) => Object.entries(side.metadata).map(([name, value]) => element("tr", {},
     element("td", { class: "quiet", text: printable(name) }), element("td", { class: "mono", text: printable(value) }))));
   return [
-    element("h2", { id: "detail-title", text: "Select a tensor" }),
-    element("p", { class: "facts", text: "to see how it is sharded." }),
-    rows.length ? element("h3", { text: "The largest" }) : "",
-    element("table", { class: "plain" }, element("tbody", {}, ...rows)),
+    element("h2", { id: "detail-title", class: "idle", text: "Select a tensor" }),
+    element("p", { class: "facts", text: IS_COMPARED ? "to see what changed." : "to see how it is sharded." }),
+    rows.length ? element("h3", { text: changed.length ? "Changed most" : "The largest" }) : "",
+    element("table", { class: "plain overview" }, element("tbody", {}, ...rows)),
     about.length ? element("h3", { text: "Metadata" }) : "",
     about.length ? element("table", { class: "plain" }, element("tbody", {}, ...about)) : "",
   ];
+}
+
+// A key that breaks between its parts; of a long one, its two ends.
+function breakable(key) {
+  const text = key.length > 90 ? `${key.slice(0, 44)}…${key.slice(-44)}` : key;
+  return text.split(/(?<=[/.])/).flatMap((part) => [part, element("wbr")]);
 }
 
 function largestItems(most) {
@@ -111,7 +128,7 @@ function statistics(side, row) {
   const labels = { nan: "NaN", count: "elements" };
   const pairs = names.flatMap((name) => [
     element("dt", { text: labels[name] ?? name }),
-    element("dd", { text: numberText(stats[name][place]) }),
+    element("dd", { class: (name === "nan" || name === "inf") && stats[name][place] ? "odd" : null, text: numberText(stats[name][place]) }),
   ]);
   const parts = [element("h3", { text: "Values" }), element("dl", { class: "pairs" }, ...pairs)];
   const heights = heightsOf(side, row);
@@ -151,7 +168,8 @@ function overlay(item) {
 function numberText(value) {
   if (value === null) return "—";
   if (typeof value === "string") return value;
-  return Number.isInteger(value) ? grouped(value) : String(Number(value.toPrecision(6)));
+  if (Number.isInteger(value)) return grouped(value);
+  return Math.abs(value) < 1e-3 ? value.toExponential(3) : String(Number(value.toPrecision(6)));
 }
 
 function histogram(heights, peak, low, high) {

@@ -85,7 +85,7 @@ function balance(side) {
   const parts = [element("p", { class: "balance", text: `Largest: file ${largest}, ${humanSize(most)}, ${above}.` }), ...deviceBalance(side)];
   // In a format where each slice is a file, no command moves slices between files.
   const isMovable = side.tensorOf.length > side.files.length && !side.faults.size && sizes.length === side.files.length;
-  if (most > 1.1 * mean && isMovable && !IS_DIFF) parts.push(copyLine("Command", `shardvar reshard ${quoted(side.path)} ${quoted(`${side.path.replace(/\/+$/, "")}-even`)} --files ${sizes.length}`));
+  if (most > 1.1 * mean && isMovable && !IS_DIFF) parts.push(copyLine("Command", `shardvar reshard ${quoted(side.path)} ${quoted(`${side.path.replace(/\/+$/, "")}-even`)} --files ${sizes.length}`, "Copy command"));
   return parts;
 }
 
@@ -130,7 +130,7 @@ class FileMap {
     this.largest = files.reduce((most, _, file) => Math.max(most, extentOf(this.side, file)), 1);
     this.list.setLength(files.length);
     this.mean = meanOf(this.side.file_nbytes.map((nbytes) => nbytes ?? 0));
-    if (files.length === 1) this.open(0);
+    if (files.length === 1 && this.largest > 1) this.open(0); // of an empty file there is nothing to see
   }
 
   update() {

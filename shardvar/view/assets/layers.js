@@ -96,8 +96,9 @@ function layerSentence(stack) {
   }
   const groups = [...kinds.values()].sort((a, b) => b.length - a.length);
   const [[, members]] = groups[0];
-  const each = `${count(members.length, "tensor")}, ${humanSize(members.reduce((sum, { item }) => sum + nbytesOf(item), 0))} each`;
-  const words = [groups.length === 1 ? `${grouped(stack.layers.length)} identical, ${each}` : `${grouped(groups[0].length)} of ${grouped(stack.layers.length)} identical, ${each}`];
+  const each = `${count(members.length, "tensor")} and ${humanSize(members.reduce((sum, { item }) => sum + nbytesOf(item), 0))} each`;
+  const some = groups.length === 1 ? "" : `${grouped(groups[0].length)} of `;
+  const words = [`${some}${grouped(stack.layers.length)} layers are identical: ${each}`];
   for (const group of groups.slice(1, 4)) words.push(`different: ${ranges(group.map(([digits]) => digits))}`);
   if (groups.length > 4) words.push(`and ${count(groups.length - 4, "more kind")}`);
   const there = new Set(stack.layers.map(([digits]) => Number(digits)));
@@ -142,6 +143,12 @@ function flagMark(item) {
   return FLAG_MARKS[FLAGS.find((flag) => flags.has(flag))] ?? "";
 }
 
+// Behind the name of a stack: what is wrong in its layers.
+function stackMark(stack) {
+  const items = stack.rows.flatMap(({ cells }) => cells.flat());
+  return items.some(isFaulty) ? " ✗" : items.some(isOdd) ? " !" : "";
+}
+
 const LEFT = 46; // the labels of rows
 const BARS = 84; // the bars of whole layers, where a change is drawn
 
@@ -173,12 +180,31 @@ class LayerMap {
     if (!this.stack) return;
     const pick = (change) => () => (change(), this.showChoices(), this.draw(), remember());
     this.tabs.hidden = this.stacks.length < 2;
-    this.tabs.replaceChildren(...this.stacks.map((stack) => segment(shortened(printable(stack.prefix), 28), stack === this.stack, pick(() => ((this.stack = stack), (this.at = [0, 0]))))));
+    this.tabs.replaceChildren(...this.stacks.map((stack) => segment(shortened(printable(stack.prefix), 28) + stackMark(stack), stack === this.stack, pick(() => ((this.stack = stack), (this.at = [0, 0]))))));
     this.choices.hidden = MEASURES.length < 2;
     this.choices.replaceChildren(...MEASURES.map((measure) => segment(measure.name, measure === this.measure(), pick(() => (state.measure = measure.name)))));
     this.sentence.textContent = layerSentence(this.stack);
     this.holder.setAttribute("aria-label", `Heat map of ${grouped(this.stack.layers.length)} layers of ${printable(this.stack.prefix)}. Arrow keys move, Enter chooses.`);
     this.holder.style.height = `${this.top() + this.stack.rows.length * this.rowHeight() + 2}px`;
+  }
+
+  // The stack that has a tensor comes to the front.
+  follow(item) {
+    const place = this.placeOf(item);
+    if (!place || place.stack === this.stack) return;
+    Object.assign(this, { stack: place.stack, at: [0, 0] });
+    this.showChoices();
+  }
+
+  // The stack of a tensor, its row and its column; null if it is in none.
+  placeOf(item) {
+    for (const stack of item ? this.stacks : []) {
+      for (let column = 0; column < stack.modules.length; column++) {
+        const row = stack.rows.findIndex(({ cells }) => cells[column].includes(item));
+        if (row >= 0) return { stack, row, column };
+      }
+    }
+    return null;
   }
 
   measure() {
@@ -223,7 +249,10 @@ class LayerMap {
   write(context, w, h, top) {
     context.font = '11px system-ui, "DejaVu Sans", sans-serif';
     context.fillStyle = theme.quiet;
-    this.labels().forEach((label, column) => {
+    let last = -Infinity;
+    this.labels().forEach((label, column, labels) => {
+      if (label === labels[column - 1] || (column - last) * w < 12) return; // told already, or no room for it
+      last = column;
       context.save();
       context.translate(LEFT + (column + 0.5) * w + 4, top - 6);
       context.rotate(-Math.PI / 2);
@@ -353,13 +382,9 @@ class LayerMap {
 
 // A measure of a tensor over the layers: the line of those that share its module.
 function layerCurve(item, measure) {
-  for (const stack of layerMap.stacks) {
-    for (let column = 0; column < stack.modules.length; column++) {
-      const row = stack.rows.findIndex(({ cells }) => cells[column].includes(item));
-      if (row < 0) continue;
-      const values = stack.rows.map(({ cells }) => (cells[column].length ? measure.value(worstOf(cells[column], measure)) : null));
-      return { values, row, name: stack.modules[column], labels: stack.rows.map(({ label }) => label) };
-    }
-  }
-  return null;
+  const place = layerMap.placeOf(item);
+  if (!place) return null;
+  const { stack, row, column } = place;
+  const values = stack.rows.map(({ cells }) => (cells[column].length ? measure.value(worstOf(cells[column], measure)) : null));
+  return { values, row, name: stack.modules[column], labels: stack.rows.map(({ label }) => label) };
 }

@@ -44,7 +44,7 @@ function finite(value) {
 }
 
 function share(value) {
-  return value === 0 ? "0 %" : value < 1e-5 ? `${(value * 100).toExponential(1)} %` : `${Number((value * 100).toPrecision(3))} %`;
+  return value === 0 ? "0 %" : value < 1e-5 ? `${(value * 100).toExponential(1)} %` : `${Number((value * 100).toPrecision(value < 1e-3 ? 2 : 3))} %`;
 }
 
 function shareOfElements(item) {
@@ -131,7 +131,7 @@ function placeText(side, slice) {
 
 function deviceText(side, slice) {
   const device = side.slices.device ? side.slices.device[slice] : -1;
-  return device < 0 ? "not told" : `${side.holder} ${device}`;
+  return device < 0 ? "unknown" : `${side.holder} ${device}`;
 }
 
 function defaultColouring() {
@@ -193,8 +193,8 @@ function deviceEntries() {
   const told = numbers.filter((number) => number >= 0);
   const entries = told.slice(0, FILE_COLOURS.length).map((number) => legendEntry(fileColour(number), `${side.holder} ${number}`));
   const more = told.length > FILE_COLOURS.length ? [`and ${grouped(told.length - FILE_COLOURS.length)} more, in the same colours`] : [];
-  const whole = numbers[0] < 0 ? [legendEntry(theme.same, "not told")] : [];
-  const how = side.holder === "rank" ? "by the names of the files" : "by the regions, counted in their order";
+  const whole = numbers[0] < 0 ? [legendEntry(theme.same, "unknown")] : [];
+  const how = side.holder === "rank" ? "from the names of the files" : "inferred from the regions, in their order";
   return [...entries, ...more, ...whole, element("span", { text: how })];
 }
 

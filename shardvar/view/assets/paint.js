@@ -100,17 +100,21 @@ function hatch(context, x, y, width, height, colour, step = 6) {
   context.restore();
 }
 
-// As much of a text as fits, with an ellipsis; nothing where even a few letters do not.
+// As much of a text as fits, with an ellipsis; a number at its end stays, since it tells a layer from its neighbours.
+// Nothing where even a few letters do not fit.
 function fittedText(context, text, width) {
   if (context.measureText(text).width <= width) return text;
+  const [end] = text.match(/\d{0,9}[/.]?$/);
+  const cut = (letters) => `${text.slice(0, letters)}…${end}`;
   let low = 0;
-  let high = Math.min(text.length, Math.ceil(width / 3));
+  let high = Math.min(text.length - end.length, Math.ceil(width / 3));
   while (low < high) {
     const middle = (low + high + 1) >> 1;
-    if (context.measureText(`${text.slice(0, middle)}…`).width <= width) low = middle;
+    if (context.measureText(cut(middle)).width <= width) low = middle;
     else high = middle - 1;
   }
-  return low >= 3 ? `${text.slice(0, low)}…` : "";
+  const isTelling = /\d/.test(end) && text.length > end.length && context.measureText(cut(low)).width <= width;
+  return low >= 3 || isTelling ? cut(low) : "";
 }
 
 const tip = document.getElementById("tip");

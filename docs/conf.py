@@ -68,6 +68,7 @@ html_title = f"shardvar {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = ["filter.js"]
+html_search_scorer = str(Path(__file__).parent / "_static" / "scorer.js")
 html_copy_source = False
 html_show_sourcelink = False
 # The bar on the left lists the pages of a folder. Pages beside this file need no such bar.

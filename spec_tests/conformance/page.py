@@ -21,7 +21,7 @@ Data = dict[str, Any]
 _HEAD = """# Conformance results
 
 The results of the conformance kit for several implementations. `make peers` runs the kit and generates this page from
-its reports. [conformance-kit.md](conformance-kit.md) says how to test another implementation.
+its reports. [Conformance kit](conformance-kit.md) says how to test another implementation.
 [conformance.json](conformance.json) has the same data for programs.
 
 - *kept*: no case breaks the rule; in *kept\\**, some cases were not claimed.

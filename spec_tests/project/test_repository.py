@@ -5,6 +5,10 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
+import shardvar as sv
+from shardvar.cli import main
 from spec_tests.helpers import paths
 
 ROOT = paths.ROOT
@@ -71,3 +75,22 @@ def test_no_program_of_the_tests_changes_the_path_of_modules() -> None:
     sources = [path for path in paths.SPEC_TESTS.rglob("*.py") if not path.name.startswith("test_")]
     changes = re.compile(r"^\s*sys\.path", re.MULTILINE)
     assert [str(path) for path in sources if changes.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_the_hook_sees_damage_in_each_file_that_a_commit_can_change(tmp_path: Path) -> None:
+    """The pattern of shardvar-verify has every file with values; its command finds the checkpoint by such a file."""
+    hook = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
+    pattern, entry = (re.search(rf"^  {name}: (.*)$", hook, re.MULTILINE) for name in ("files", "entry"))
+    assert pattern and entry
+    array = np.arange(40, dtype=np.float32)
+    for name, kind in [("a", "shardvar"), ("b", "tensorflow"), ("c", "torch"), ("d.npz", "npz"), ("e.pt", "pt")]:
+        sv.save(tmp_path / name, {"t": array}, format=kind)
+    found = [path for path in sorted(tmp_path.rglob("*")) if path.is_file()]
+    held = [path for path in found if array.tobytes() in path.read_bytes()]
+    assert len(held) == 5 and all(re.search(pattern[1], path.as_posix()) for path in held)
+    for path in held:
+        command = [*entry[1].split()[1:], str(path)]
+        assert main(command) == 0
+        data = path.read_bytes()
+        path.write_bytes(data.replace(array.tobytes(), array[::-1].tobytes()))
+        assert main(command) == 1

@@ -26,7 +26,8 @@ code or test, or if a quotation is not exact.
 - *kept by*: the kit's results for each implementation, or `not in the kit` if the kit has no such check.
 - *status*, derived from the tests that nothing can skip: `kept` if one of them quotes this sentence, or its rule comes
   from it alone; `rule kept` if tests of its rule run and quote other sentences, or none; `not tested`. Or `unlike`, if
-  shardvar deliberately differs (see also [Differences from TensorFlow](deviations.md)), or `out of scope`, both with a reason.
+  shardvar deliberately differs (see also [Differences from TensorFlow](deviations.md)), or `out of scope`, both with a
+  reason.
 
 If a rule comes from several sentences, its functions and tests are listed with the first one.
 """

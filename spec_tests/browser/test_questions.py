@@ -369,6 +369,8 @@ def test_keys_of_two_checkpoints_are_in_natural_order_in_the_table_and_the_map(
 def test_a_key_of_three_thousand_letters_is_cut_with_a_way_to_see_it_whole(chromium: Chrome, tmp_path: Path) -> None:
     page = show(chromium, view(tmp_path, {"x" * 3000: np.ones(9), " ": np.ones(1)}))
     assert len(page.text("#detail")) < 400 and '" "' in page.text("#table")
+    page.run("actions.choose(ITEMS.find(({ key }) => key === ' '))")
+    assert page.text("#detail-title") == '" "'
     page.run("actions.choose(ITEMS.find(({ key }) => key.length === 3000))")
     assert len(page.text("#detail-title")) == 300 and page.find("#detail details p").text == ""
     page.find("#detail summary").click()

@@ -137,12 +137,11 @@ function keyCell(item) {
   const fault = item.errors?.[0] ?? item.rows.map((row, side) => SIDES[side].faults.get(row)).find(Boolean);
   const odd = [...flagsOf(item)].filter((flag) => flag === "NaN" || flag === "infinity");
   const flags = odd.map((flag) => element("span", { class: "mark flag", text: flag }));
-  return [fault ? element("span", { class: "mark", text: MARKS[fault.kind] ?? "unreadable", title: oneLine(fault.message) }) : "", ...flags, ...keyParts(printable(item.key))];
+  return [fault ? element("span", { class: "mark", text: MARKS[fault.kind] ?? "unreadable", title: oneLine(fault.message) }) : "", ...flags, ...keyParts(shownKey(item.key))];
 }
 
 // Where it does not fit, a key is cut before its last two parts, which tell it from its neighbours.
 function keyParts(key) {
-  if (key !== key.trim() || !key) return [element("span", { class: "last", text: `"${key}"` })]; // blanks at an end are seen
   const separator = key.includes("/") ? "/" : ".";
   const last = key.lastIndexOf(separator, key.length - 2);
   const before = last > 0 ? key.lastIndexOf(separator, last - 1) : -1;
@@ -265,7 +264,7 @@ function showCrumbs() {
 
 function chip(text, number, colour, isOn, toggle) {
   const mark = colour === undefined ? null : element("i", { style: { background: colour } });
-  return element("button", { class: "chip", type: "button", "aria-pressed": String(isOn), onclick: toggle }, mark, text, element("span", { class: "num", text: grouped(number) }));
+  return element("button", { class: "chip", type: "button", "aria-pressed": String(isOn), onclick: toggle }, mark, `${text} `, element("span", { class: "num", text: grouped(number) }));
 }
 
 function flip(set, value) {

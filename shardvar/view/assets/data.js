@@ -222,6 +222,12 @@ function printable(text) {
   });
 }
 
+// A key where it stands alone: in quotes if it is empty or has blanks at an end.
+function shownKey(key) {
+  const text = printable(key);
+  return text && text === text.trim() ? text : `"${text}"`;
+}
+
 // A message on one line: quoted names in it are escaped already.
 function oneLine(text) {
   return text.split("\\").map(printable).join("\\");

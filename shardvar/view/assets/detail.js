@@ -26,7 +26,7 @@ const LONGEST_TITLE = 300;
 
 // The key, cut where it would fill the panel, with a way to see the whole.
 function titleOf(item) {
-  const key = printable(item.key);
+  const key = shownKey(item.key);
   const title = element("h2", { id: "detail-title", text: shortened(key, LONGEST_TITLE) });
   if (key.length <= LONGEST_TITLE) return [title];
   return [title, element("details", {}, element("summary", { text: `all ${grouped(item.key.length)} characters` }), element("p", { class: "mono", text: key }))];
@@ -37,7 +37,7 @@ function overview(actions) {
   const largest = changed.length ? changed : largestItems(8).filter(nbytesOf);
   const total = Math.max(...SIDES.map((side) => side.total));
   const rows = largest.map((item) => element("tr", {},
-    element("td", {}, element("button", { class: "link mono", type: "button", title: printable(item.key), onclick: () => actions.choose(item) }, ...breakable(printable(item.key)))),
+    element("td", {}, element("button", { class: "link mono", type: "button", title: printable(item.key), onclick: () => actions.choose(item) }, ...breakable(shownKey(item.key)))),
     element("td", { class: "right num", text: changed.length ? share(finite(item.change)) : humanSize(nbytesOf(item)) }),
     element("td", { class: "right num quiet", text: changed.length ? humanSize(nbytesOf(item)) : percent(nbytesOf(item), total) })));
   const about = SIDES.flatMap((side) => Object.entries(side.metadata).map(([name, value]) => element("tr", {},

@@ -32,6 +32,7 @@ from shardvar.checkpoint.executors import Opening, Payloads, check_executor, por
 from shardvar.checkpoint.locate import Path, find_checkpoint
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA
+from shardvar.checkpoint.steps import natural_key
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pool import BLOCK_NBYTES, Progress, block_ranges, bytes_of, run_all, thread_buffer
 from shardvar.errors import READ_ERRORS, ReadError
@@ -69,7 +70,7 @@ class DigestReport:
     format: str
     """Its format."""
     tensors: Mapping[str, str]
-    """The digest of each tensor by its key, as 64 hexadecimal digits, in the order of the index."""
+    """The digest of each tensor by its key, as 64 hexadecimal digits; the keys in natural order."""
     unreadable: tuple[UnreadableTensor, ...] = ()
     """The tensors that have none."""
 
@@ -182,12 +183,12 @@ def digest_portion(version: str, payloads: Payloads) -> tuple[dict[str, str], di
 
 
 def _report(reader: Reader, tensors: Mapping[str, str], failed: Mapping[str, ReadError]) -> DigestReport:
-    errors = {key: failed[key] for key in reader if key in failed}
+    keys = sorted(reader, key=natural_key)  # the same order in every format, as everywhere else
     return DigestReport(
         reader.path,
         reader.format,
-        {key: tensors[key] for key in reader if key in tensors},
-        tuple(UnreadableTensor(key, type(error).__name__, str(error)) for key, error in errors.items()),
+        {key: tensors[key] for key in keys if key in tensors},
+        tuple(UnreadableTensor(key, type(failed[key]).__name__, str(failed[key])) for key in keys if key in failed),
     )
 
 

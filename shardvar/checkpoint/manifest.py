@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -23,6 +23,7 @@ from shardvar.checkpoint.digest import DigestReport, digest_of_all, digest_reade
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import DAMAGED, OK, Damage, VerifyReport
+from shardvar.checkpoint.steps import natural_key
 from shardvar.engine.pool import Progress, block_ranges, new_buffer, run_all
 from shardvar.errors import (
     CheckpointError,
@@ -47,6 +48,7 @@ _CHECKPOINT = re.compile(r"# checkpoint ([0-9a-f]{64})")
 _TENSOR = re.compile(r'# tensor ([0-9a-f]{64}) ("(?:[^"\\]|\\.)*")')
 _FILE = re.compile(r"\\?([0-9a-f]{64})  (.+)")
 _CHANGED = "Copy the checkpoint again; if it was meant to change, write its manifest anew."
+_WRITE_ONE = "`shardvar digest PATH --write` writes one."
 _WRITE_AGAIN = "Write it again from a checkpoint that is known to be right: `shardvar digest PATH --write`."
 
 
@@ -114,7 +116,7 @@ def _not_a_manifest(place: str, head: str) -> MalformedCheckpoint:
         cause = f"{place} is a manifest of version {version[1]}, and this shardvar reads version 1."
         return MalformedCheckpoint(cause, "Read it with the version of shardvar that wrote it, or a later one.")
     cause = f"{place} is not a manifest of shardvar: it does not begin with {_HEAD!r}."
-    return MalformedCheckpoint(cause, "`shardvar digest PATH --write` writes one.")
+    return MalformedCheckpoint(cause, _WRITE_ONE)
 
 
 def _key(text: str) -> str | None:
@@ -146,9 +148,15 @@ def read_manifest(path: Path) -> Manifest:
         If there is no such file.
     """
     storage, name = split_place(path)
-    file = storage.open(name)
+    place = os.fspath(path)
+    if not name:
+        raise MissingFile(f"{place} is a folder, and not a manifest.", _WRITE_ONE)
     try:
-        return decode_manifest(file.read(0, file.size), os.fspath(path))
+        file = storage.open(name)
+    except MissingFile:
+        raise MissingFile(f"There is no manifest at {place}.", _WRITE_ONE) from None
+    try:
+        return decode_manifest(file.read(0, file.size), place)
     finally:
         file.close()
 
@@ -179,24 +187,31 @@ def write_manifest(report: DigestReport, force: bool = False) -> str:
     ------
     TargetExists
         If a manifest is there and ``force`` is not set: the digests of a checkpoint that was damaged since would
-        hide the
-        damage.
+        hide the damage.
     CorruptCheckpoint
         If a tensor could not be read.
     """
     for each in report.unreadable:
         raise CorruptCheckpoint(f"{each.key!r} has no digest: {each.message}", "Take a checkpoint that is whole.")
     found = find_checkpoint(report.path)
+    check_without_manifest(found, force)
     path = manifest_path(found)
     manifest = Manifest(path, report.tensors, _digest_files(found))
     octets = encode_manifest(manifest)
     storage, name = split_place(path)
     with storage.lock(name):
-        if name in storage.names() and not force:
-            raise TargetExists(f"{path} exists.", "Compare with it (--against), or pass force=True (--force).")
+        check_without_manifest(found, force)
         write_file(storage, f"{name}.tmp", octets)
         storage.rename(f"{name}.tmp", name)
     return path
+
+
+def check_without_manifest(found: Location, force: bool) -> None:
+    """Raise ``TargetExists`` if a manifest lies beside a checkpoint, unless it may be replaced."""
+    path = manifest_path(found)
+    storage, name = split_place(path)
+    if not force and name in storage.names():
+        raise TargetExists(f"{path} exists.", "Compare with it (--against), or pass force=True (--force).")
 
 
 def _digest_files(found: Location) -> dict[str, str]:
@@ -247,11 +262,7 @@ def differences(manifest: Manifest, report: DigestReport) -> dict[str, Damage]:
     """
     unreadable = {each.key for each in report.unreadable}
     there = unreadable.union(report.tensors)
-    if manifest.tensors and there and there.isdisjoint(manifest.tensors):
-        raise CorruptCheckpoint(
-            f"{manifest.place} is the manifest of another checkpoint: it lists none of the tensors of {report.path}.",
-            "Give the manifest of this checkpoint.",
-        )
+    check_lists_some(manifest, there, report.path)
     errors = dict[str, CheckpointError]()
     for key, value in manifest.tensors.items():
         if key not in there:
@@ -260,12 +271,23 @@ def differences(manifest: Manifest, report: DigestReport) -> dict[str, Damage]:
             )
         elif key not in unreadable and report.tensors[key] != value:
             errors[key] = CorruptCheckpoint(
-                f"{key!r}: Its digest is not the one in {manifest.place}: its values changed.", _CHANGED
+                f"{key!r}: Its digest is not the one in {manifest.place}: its dtype, shape or values changed.", _CHANGED
             )
     for key in report.tensors:
         if key not in manifest.tensors:
             errors[key] = CorruptCheckpoint(f"{key!r}: {manifest.place} does not list it.", _CHANGED)
-    return {key: Damage(type(error).__name__, key, None, str(error)) for key, error in errors.items()}
+    return {
+        key: Damage(type(errors[key]).__name__, key, None, str(errors[key])) for key in sorted(errors, key=natural_key)
+    }
+
+
+def check_lists_some(manifest: Manifest, keys: Collection[str], path: str) -> None:
+    """Raise ``CorruptCheckpoint`` if a manifest lists tensors, and none of those of a checkpoint."""
+    if manifest.tensors and keys and manifest.tensors.keys().isdisjoint(keys):
+        raise CorruptCheckpoint(
+            f"{manifest.place} is the manifest of another checkpoint: it lists none of the tensors of {path}.",
+            "Give the manifest of this checkpoint.",
+        )
 
 
 def confirm(report: VerifyReport, source: Source, manifest: Manifest, progress: Progress) -> VerifyReport:

@@ -27,7 +27,15 @@ import numpy as np
 from shardvar._version import __version__
 from shardvar.checkpoint.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint
-from shardvar.checkpoint.manifest import Manifest, confirm, manifest_beside, manifest_path, read_manifest
+from shardvar.checkpoint.manifest import (
+    Manifest,
+    check_lists_some,
+    confirm,
+    manifest_beside,
+    manifest_path,
+    read_manifest,
+)
+from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import select_keys
 from shardvar.checkpoint.reports import DAMAGED, NO_CHECKSUMS, NOT_VERIFIABLE, OK, Damage, Unverified, VerifyReport
 from shardvar.engine.evidence import LISTS_MORE, Evidence
@@ -98,6 +106,8 @@ def verify(
         If ``path`` matches several checkpoints.
     UnsupportedError
         If this release cannot read the checkpoint.
+    MissingFile
+        If there is no file at ``against``.
     MalformedCheckpoint
         If the file at ``against`` is not a manifest.
     StorageError
@@ -142,11 +152,13 @@ def _confirmed(
     choose: "_Choose | None",
 ) -> VerifyReport:
     """The report with the outcomes of the given manifest, or of the one beside the checkpoint."""
+    place = manifest_path(found) if manifest is None else manifest.place
     try:
         manifest = manifest or manifest_beside(found)
         if choose is not None and not report.outcomes:  # the index cannot be read as far as the chosen keys
             return report
         if manifest is not None and choose is not None:
+            check_lists_some(manifest, list(Reader(report.path, report.format, source)), report.path)
             # Also a key that the manifest alone has: a tensor that was lost.
             chosen = choose([*dict.fromkeys([*report.outcomes, *manifest.tensors])])
             manifest = replace(
@@ -155,7 +167,7 @@ def _confirmed(
         return report if manifest is None else confirm(report, source, manifest, progress)
     except CheckpointError as error:
         # As damage: what was verified without the manifest is still said.
-        return replace(report, damages=(*report.damages, _damage(None, manifest_path(found), error)))
+        return replace(report, damages=(*report.damages, _damage(None, place, error)))
 
 
 _Choose = Callable[[Sequence[str]], set[str]]

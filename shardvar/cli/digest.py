@@ -6,14 +6,18 @@
 """
 
 from argparse import Namespace
+from collections.abc import Mapping
 from functools import partial
 
 from shardvar.checkpoint.digest import DigestReport, digest
-from shardvar.checkpoint.manifest import differences, read_manifest, write_manifest
-from shardvar.cli.output import answer, count, note, one_line, print_json, progress, short_name, short_path
+from shardvar.checkpoint.locate import find_checkpoint
+from shardvar.checkpoint.manifest import Manifest, check_without_manifest, differences, read_manifest, write_manifest
+from shardvar.checkpoint.reports import Damage
+from shardvar.cli.output import answer, count, note, one_line, paths_as_typed, print_json, progress, say, short_path
 from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError
+from shardvar.pictures.problems import lines_of_problems
 
 _SAME, _DIFFERENT, _UNREADABLE = 0, 1, 3
 
@@ -23,6 +27,8 @@ def execute(arguments: Namespace) -> int:
     if arguments.force and not arguments.write:
         raise ArgumentError("--force replaces a manifest, and none is written.", "Add --write, or leave --force out.")
     manifest = read_manifest(arguments.against) if arguments.against else None
+    if arguments.write:  # before the checkpoint is read, which may take long
+        check_without_manifest(find_checkpoint(arguments.path), arguments.force)
     total = partial(payload_nbytes, arguments.path)
     with executor_of(arguments) as executor, progress("reading", total) as advance:
         report = digest(arguments.path, advance, executor=executor)
@@ -40,12 +46,10 @@ def execute(arguments: Namespace) -> int:
     elif manifest is None:
         _print_digests(report)
     else:
-        for each in found.values():
-            print(f"differs: {one_line(each.message)}")
-        if not found and not report.unreadable:
-            answer("good", f"equal: {count(len(report.tensors), 'tensor')} as in {short_path(manifest.place)}")
-    for broken in report.unreadable:
-        note(f"error: {short_name(broken.key)}: {broken.kind}: {one_line(broken.message)}")
+        _print_comparison(report, manifest, found)
+    problems = [(each.key, each.kind, each.message) for each in report.unreadable]
+    for line in lines_of_problems("error: ", problems):
+        note(paths_as_typed(line, [arguments.path]))
     if "manifest" in fields and not arguments.json:
         note(f"wrote {short_path(fields['manifest'])}")
     return _UNREADABLE if report.unreadable else _DIFFERENT if found else _SAME
@@ -57,3 +61,17 @@ def _print_digests(report: DigestReport) -> None:
         print(f"{value}  {one_line(key)}")
     if report.checkpoint is not None:
         print(f"checkpoint {report.checkpoint}")
+
+
+def _print_comparison(report: DigestReport, manifest: Manifest, found: Mapping[str, Damage]) -> None:
+    """Print a line for each tensor that differs, then one that sums up."""
+    for each in found.values():
+        say(f"differs: {one_line(each.message)}")
+    unreadable = len(report.unreadable)
+    total = count(len({*report.tensors, *manifest.tensors}.union(each.key for each in report.unreadable)), "tensor")
+    place = short_path(manifest.place)
+    if not found and not unreadable:
+        answer("good", f"equal: {total} as in {place}")
+        return
+    text = f"{len(found):,} of {total} {'differs' if len(found) == 1 else 'differ'} from {place}"
+    answer("bad" if unreadable else "different", f"{text}; {unreadable:,} unreadable" if unreadable else text)

@@ -17,7 +17,7 @@ import shardvar as sv
 from shardvar.checkpoint.digest import LEAF_NBYTES, digest, digest_array
 from shardvar.checkpoint.manifest import decode_manifest, encode_manifest, read_manifest, write_manifest
 from shardvar.cli import main
-from shardvar.errors import CorruptCheckpoint, MalformedCheckpoint, TargetExists
+from shardvar.errors import CorruptCheckpoint, MalformedCheckpoint, MissingFile, TargetExists
 from shardvar.testing.arrays import arrays
 
 WORDS = np.array([b"", b"ab", b"\x00\xff" * 40], dtype=object)
@@ -145,7 +145,43 @@ def test_the_manifest_of_another_checkpoint_is_called_that(tmp_path: Path) -> No
     manifest = write_manifest(sv.digest(tmp_path / "one"))
     (damage,) = sv.verify(tmp_path / "two", against=manifest).damages
     assert "the manifest of another checkpoint" in damage.message
+    assert damage.file == manifest
+    (damage,) = sv.verify(tmp_path / "two", against=manifest, filter="b").damages
+    assert "the manifest of another checkpoint" in damage.message
     assert main(["digest", str(tmp_path / "two"), "--against", manifest]) == 3
+
+
+@pytest.mark.parametrize("given", ["nowhere.sha256", ".", ""], ids=["absent", "folder", "separator"])
+def test_a_manifest_that_is_absent_is_not_called_a_lost_file_of_a_checkpoint(given: str, tmp_path: Path) -> None:
+    sv.save(tmp_path / "m", {"a": np.ones(3)})
+    with pytest.raises(MissingFile, match=r"manifest.*\. `shardvar digest PATH --write` writes one\.$"):
+        sv.verify(tmp_path / "m", against=f"{tmp_path}/{given}")
+
+
+@pytest.mark.parametrize("form", ["shardvar", "safetensors", "npz"])
+def test_digests_and_their_differences_are_in_natural_order(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = ["l.10", "l.9", "l.1"]
+    path = tmp_path / "one"
+    for name, value in (("one", 1.0), ("two", 2.0)):
+        sv.save(tmp_path / name, {key: np.full(2, value) for key in keys}, format=form)
+    assert list(sv.digest(path).tensors) == ["l.1", "l.9", "l.10"]
+    manifest = write_manifest(sv.digest(path))
+    assert list(read_manifest(manifest).tensors) == ["l.1", "l.9", "l.10"]
+    assert main(["digest", str(tmp_path / "two"), "--against", manifest]) == 1
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.split("'")[1] for line in lines] == ["l.1", "l.9", "l.10"]
+    assert last.startswith("3 of 3 tensors differ from ")
+
+
+def test_a_manifest_that_is_there_is_said_before_the_checkpoint_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sv.save(tmp_path / "m", {"a": np.ones(3)})
+    write_manifest(sv.digest(tmp_path / "m"))
+    monkeypatch.setattr("shardvar.cli.digest.digest", None)
+    assert main(["digest", str(tmp_path / "m"), "--write"]) == 3
 
 
 def test_a_manifest_is_not_replaced_unasked(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from shardvar import errors as errors
 from shardvar import layouts as layouts
 from shardvar import nn as nn
 from shardvar import random as random
+from shardvar import testing as testing
 from shardvar._version import __version__ as __version__
 from shardvar.checkpoint.arguments import CheckpointOptions as CheckpointOptions
 from shardvar.checkpoint.callbacks import ShardableTensor as ShardableTensor

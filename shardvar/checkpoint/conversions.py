@@ -21,6 +21,7 @@ from shardvar.engine.verified import VerifiedRows
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import is_whole, parse_dtype
+from shardvar.pictures.words import human_shape
 from shardvar.planning.index import EntryTable
 from shardvar.storage.scratch import map_scratch
 
@@ -77,7 +78,7 @@ def _transpose(
 def _check_transposable(key: str, dtype: str, shape: tuple[int, ...], encodings: Mapping[str, str]) -> None:
     """Raise ``ArgumentError`` for tensors that have no transpose, or several."""
     if len(shape) > 2:
-        cause = f"{key!r} has the shape {shape}, and only matrices are transposed."
+        cause = f"{key!r} has the shape {human_shape(shape)}, and only matrices are transposed."
         raise ArgumentError(cause, "Choose a glob that does not match it.")
     if len(shape) == 2 and is_whole(dtype):
         raise ArgumentError(f"{key!r} is of dtype {dtype}, which is never cut or transposed.", "Choose numbers.")

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from shardvar._version import __version__
-from shardvar.checkpoint.arguments import check_mapping
 from shardvar.checkpoint.blocks import Blocks, batches
 from shardvar.checkpoint.comparison import DiffReport, TensorDifference, Unreadable, ValueDifference
 from shardvar.checkpoint.distances import (
@@ -117,7 +116,6 @@ def diff(
     (2,)
     """
     tolerance = Tolerance.of(rtol, atol, close)
-    check_mapping(rename or {}, "names to names")
     check_executor(executor)
     with ExitStack() as stack:
         found = [find_checkpoint(path) for path in (a, b)]

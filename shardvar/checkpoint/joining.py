@@ -263,13 +263,23 @@ def _places(readers: Sequence[Reader], kept: set[str], concat: Mapping[str, Join
             f"{each.path}: {_words(table[unlike[0]])}" for each, table in zip(readers, tables, strict=True)
         )
         cause = f"The sources differ in the dtype or the shape of {named(unlike)}. {which}."
-        raise InconsistentTensor(cause, "Say along which axis their parts follow each other: --concat 'GLOB=AXIS'.")
+        has_rule = any(map(any, places[unlike[0]]))
+        raise InconsistentTensor(cause, _remedy([table[unlike[0]] for table in tables], has_rule))
     return places
 
 
 def _about(reader: Reader) -> dict[str, About]:
     tensors = reader.entries().slices.tensors
     return {key: (tensors.dtype(row), tensors.shape(row)) for row, key in enumerate(tensors.keys)}
+
+
+def _remedy(tensors: Sequence[About], has_rule: bool) -> str:
+    """The remedy for parts of a tensor that do not fit together."""
+    if len({dtype for dtype, _ in tensors}) > 1:
+        return "Cast each source to one dtype before: `shardvar reshard SRC DST --cast DTYPE`."
+    if has_rule:
+        return "Parts have equal extents along all other axes: choose another axis, or leave them out (--exclude)."
+    return "Say along which axis their parts follow each other: --concat 'GLOB=AXIS'."
 
 
 def _words(about: About) -> str:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from shardvar.checkpoint.arguments import strings_of
+from shardvar.checkpoint.arguments import check_mapping, check_string, strings_of
 from shardvar.errors import ArgumentError
 
 REGULAR = "re:"
@@ -39,6 +39,8 @@ def select_keys(
     wanted = ["*"] if filter is None else strings_of(filter, "globs")
     unwanted = [] if exclude is None else strings_of(exclude, "globs")
     kept = {key for key in keys if any(fnmatchcase(key, glob) for glob in wanted)}
+    if not wanted:
+        raise ArgumentError("The filter has no globs, so no tensor matches.", "Give some, or leave it out.")
     if not kept and keys:
         raise ArgumentError(f"No tensor matches {' or '.join(wanted)}.", "`shardvar inspect` lists the keys.")
     for glob in unwanted:
@@ -63,13 +65,19 @@ def new_names(
     >>> new_names(["model.layers.0.w", "model.norm"], {"layers.*.*": "h.*.*"}, strip_prefix="model.")
     ['h.0.w', 'norm']
     """
+    check_mapping(rename, "names to names")
+    for text in (*rename, *rename.values()):
+        check_string(text, "names")
+    for prefix in (strip_prefix, add_prefix):
+        check_string(prefix or "", "prefixes")
     names = _stripped(keys, strip_prefix)
     renamed = list(names)
     for old, new in rename.items():
         found = {row: name for row, key in enumerate(names) if (name := _renamed(old, new, key)) is not None}
         if not found:
             cause = f"No tensor is named {old!r}, so none is renamed to {new!r}."
-            raise ArgumentError(cause, "Names are those without the prefix to strip. " + such_as(names))
+            without = "Names are those without the prefix to strip. " if strip_prefix else ""
+            raise ArgumentError(cause, without + such_as(names))
         for row, name in found.items():
             renamed[row] = name
     if add_prefix:

@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from shardvar.checkpoint.arguments import check_mapping, check_policy, check_string
+from shardvar.checkpoint.arguments import check_policy
 from shardvar.checkpoint.carried import find_objects, read_texts
 from shardvar.checkpoint.conversions import Conversions, stored_entries
 from shardvar.checkpoint.executors import Opening, check_executor, runner_of
@@ -63,8 +63,7 @@ def reshard(
     """Write a checkpoint anew in other slices, other files or another format, in bounded memory.
 
     This converts checkpoints between formats, unshards (consolidates) sharded ones into one file, shards whole ones,
-    and
-    merges several into one.
+    and merges several into one.
 
     Parameters
     ----------
@@ -237,11 +236,6 @@ def _find(
 
 def _names(keys: Sequence[str], changes: Changes) -> list[str]:
     """The new names of keys."""
-    check_mapping(changes.rename, "names to names")
-    for text in (*changes.rename, *changes.rename.values()):
-        check_string(text, "names")
-    for prefix in (changes.strip_prefix, changes.add_prefix):
-        check_string(prefix or "", "prefixes")
     renamed = new_names(keys, changes.rename, changes.strip_prefix, changes.add_prefix)
     if renamed != list(keys):
         check_keys(renamed)

@@ -6,7 +6,9 @@ NaN is as NaN, and an infinity as itself; strings and opaque elements are the sa
 those of ``torch.testing.assert_close``, by the dtype of the less precise side.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -37,14 +39,10 @@ class Tolerance:
 
         With ``close``, a value that is not given is that of the dtypes; without it, 0.
         """
-        for name, value in (("rtol", rtol), ("atol", atol)):
-            given: Any = value
-            is_number = isinstance(given, int | float) and not isinstance(given, bool)
-            if given is not None and not (is_number and 0 <= given < float("inf")):
-                raise ArgumentError(f"Invalid {name}={given!r}.", "Give a finite number >= 0.")
+        given = cls(_finite("rtol", rtol), _finite("atol", atol))
         if close:
-            return cls(rtol, atol)
-        return None if rtol is None and atol is None else cls(rtol or 0.0, atol or 0.0)
+            return given
+        return None if rtol is None and atol is None else cls(given.rtol or 0.0, given.atol or 0.0)
 
     def __str__(self) -> str:
         texts = [f"{name}={value:g}" for name, value in (("rtol", self.rtol), ("atol", self.atol)) if value is not None]
@@ -75,3 +73,15 @@ class Tolerance:
             allowed = atol + rtol * np.abs(q)
             near = (np.abs(p - q) <= allowed) & (allowed > 0) & np.isfinite(q)
         return ~(same | near)
+
+
+def _finite(name: str, value: Any) -> float | None:
+    """Return a tolerance of Python or NumPy as a float; None if it is not given."""
+    if value is None:
+        return None
+    if isinstance(value, Real) and not isinstance(value, bool):
+        with suppress(OverflowError):  # of an integer that no float holds
+            number = float(value)
+            if 0 <= number < float("inf"):
+                return number
+    raise ArgumentError(f"Invalid {name}={value!r}.", "Give a finite number >= 0.")

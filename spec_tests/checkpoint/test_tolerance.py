@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.checkpoint.tolerance import Tolerance
 from shardvar.cli import main
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, ArgumentTypeError
 
 floats = st.floats(allow_nan=True, allow_infinity=True, width=32)
 tolerances = st.floats(0, 10, allow_nan=False)
@@ -80,15 +80,28 @@ def test_strings_have_no_tolerance(tmp_path: Path) -> None:
     assert not sv.diff(tmp_path / "a", tmp_path / "b", atol=1e9).equal
 
 
-@pytest.mark.parametrize("wrong", [{"rtol": -1.0}, {"atol": float("nan")}, {"atol": float("inf")}, {"rtol": "1"}])
+@pytest.mark.parametrize("wrong", [{"rtol": -1.0}, {"atol": float("nan")}, {"atol": float("inf")}, {"rtol": "1"}, {"atol": 10**400}])
 def test_a_tolerance_is_a_number_from_0_on(wrong: dict[str, Any], pair: tuple[Path, Path]) -> None:
     with pytest.raises(ArgumentError, match="finite number >= 0"):
         sv.diff(*pair, **wrong)
 
 
+@pytest.mark.parametrize("number", [np.float32(0.5), np.int64(1), np.float64(0.5), 1])
+def test_a_tolerance_is_a_number_of_python_or_numpy(number: Any, pair: tuple[Path, Path]) -> None:
+    assert sv.diff(*pair, rtol=number).tolerance == f"rtol={number:g}, atol=0"
+
+
 def test_a_filter_that_matches_nothing_is_a_mistake(pair: tuple[Path, Path]) -> None:
     with pytest.raises(ArgumentError, match="No tensor matches x"):
         sv.diff(*pair, filter="x*")
+    with pytest.raises(ArgumentError, match="The filter has no globs"):
+        sv.diff(*pair, filter=[])
+
+
+def test_a_name_that_is_no_text_is_refused_with_its_value(pair: tuple[Path, Path]) -> None:
+    wrong: Any = {1: "a"}
+    with pytest.raises(ArgumentTypeError, match="1 is a int, and the names are strings"):
+        sv.diff(*pair, rename=wrong)
 
 
 @pytest.mark.smoke

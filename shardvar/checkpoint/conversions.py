@@ -6,7 +6,7 @@ Each step gives entries and a source that reads them, so that planning and the e
 are of the keys of the target. A glob that matches nothing is an error.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -37,9 +37,15 @@ class Conversions:
     transpose: str | Iterable[str] | None
     """Globs of matrices to transpose."""
 
-    def of(self, source: Source, stored: EntryTable, encodings: Mapping[str, str]) -> tuple[EntryTable, Source]:
-        """Return the converted entries and the source that reads them."""
-        return _cast(*_transpose(source, stored, self.transpose, encodings), self.cast or {}, encodings)
+    def of(
+        self, source: Source, stored: EntryTable, encodings: Mapping[str, str], lost: Sequence[str] = ()
+    ) -> tuple[EntryTable, Source]:
+        """Return the converted entries and the source that reads them.
+
+        A glob that matches only ``lost`` tensors, which are left out, is not wrong.
+        """
+        transposed = _transpose(source, stored, self.transpose, encodings, lost)
+        return _cast(*transposed, self.cast or {}, encodings, lost)
 
 
 def stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, list[int]]:
@@ -53,7 +59,11 @@ def stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, lis
 
 
 def _transpose(
-    source: Source, stored: EntryTable, transpose: str | Iterable[str] | None, encodings: Mapping[str, str]
+    source: Source,
+    stored: EntryTable,
+    transpose: str | Iterable[str] | None,
+    encodings: Mapping[str, str],
+    lost: Sequence[str],
 ) -> tuple[Source, EntryTable]:
     """The source that transposes the matrices that match, and its entries."""
     tensors = stored.slices.tensors
@@ -65,7 +75,7 @@ def _transpose(
             _check_transposable(tensors.keys[row], tensors.dtype(row), tensors.shape(row), encodings)
         # As in NumPy, a vector is its own transpose: a glob of kernels may match biases too.
         matrices = [row for row in hits if ranks[row] == 2]
-        if not matrices:
+        if not matrices and not any(fnmatchcase(key, glob) for key in lost):
             found = [key for key, rank in zip(tensors.keys, ranks, strict=True) if rank == 2]
             raise ArgumentError(f"No matrix matches {glob!r}, so none is transposed.", _NEW + such_as(found))
         is_matrix[matrices] = True
@@ -88,10 +98,14 @@ def _check_transposable(key: str, dtype: str, shape: tuple[int, ...], encodings:
 
 
 def _cast(
-    source: Source, stored: EntryTable, cast: Mapping[str, str] | str, encodings: Mapping[str, str]
+    source: Source,
+    stored: EntryTable,
+    cast: Mapping[str, str] | str,
+    encodings: Mapping[str, str],
+    lost: Sequence[str],
 ) -> tuple[EntryTable, Source]:
     """The entries with the dtypes that they are cast to, and the source that converts them."""
-    dtypes = _floats(stored, cast) if isinstance(cast, str) else _matching(stored, cast)
+    dtypes = _floats(stored, cast, lost) if isinstance(cast, str) else _matching(stored, cast, lost)
     if not dtypes:
         return stored, source
     for key in filter(encodings.__contains__, dtypes):
@@ -102,23 +116,23 @@ def _cast(
     return cast_entries(stored, dtypes), CastSource.of(source, stored)
 
 
-def _floats(stored: EntryTable, given: str) -> dict[str, str]:
+def _floats(stored: EntryTable, given: str, lost: Sequence[str]) -> dict[str, str]:
     """The dtype, for each floating-point tensor."""
     dtype, tensors = parse_dtype(given), stored.slices.tensors
     floats = [key for row, key in enumerate(tensors.keys) if is_floating(tensors.dtype(row))]
-    if not floats:
+    if not floats and not lost:
         raise ArgumentError(f"No tensor has floating-point numbers, so none is cast to {dtype}.", "Leave it out.")
     return dict.fromkeys(floats, dtype)
 
 
-def _matching(stored: EntryTable, globs: Mapping[str, str]) -> dict[str, str]:
+def _matching(stored: EntryTable, globs: Mapping[str, str], lost: Sequence[str]) -> dict[str, str]:
     """The dtype of each tensor that matches a glob; of several, the last one counts."""
     check_mapping(globs, "names to names")
     dtypes: dict[str, str] = {}
     for glob, given in globs.items():
         dtype = parse_dtype(given)
         hits = [key for key in stored.slices.tensors.keys if fnmatchcase(key, glob)]
-        if not hits:
+        if not hits and not any(fnmatchcase(key, glob) for key in lost):
             cause = f"No tensor matches {glob!r}, so none is cast to {dtype}."
             raise ArgumentError(cause, _NEW + such_as(stored.slices.tensors.keys))
         dtypes |= dict.fromkeys(hits, dtype)

@@ -40,7 +40,7 @@ def select_keys(
     unwanted = [] if exclude is None else strings_of(exclude, "globs")
     kept = {key for key in keys if any(fnmatchcase(key, glob) for glob in wanted)}
     if not wanted:
-        raise ArgumentError("The filter has no globs, so no tensor matches.", "Give some, or leave it out.")
+        raise ArgumentError("No tensor matches a filter without globs.", "Give some, or leave it out.")
     if not kept and keys:
         raise ArgumentError(f"No tensor matches {' or '.join(wanted)}.", "`shardvar inspect` lists the keys.")
     for glob in unwanted:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +26,8 @@ from shardvar.checkpoint.locate import Location, Path, find_checkpoint, find_tar
 from shardvar.checkpoint.part_places import Join
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names, select_keys
-from shardvar.checkpoint.reports import WriteReport
-from shardvar.checkpoint.rescue import find_lost, note_of
+from shardvar.checkpoint.reports import Damage, WriteReport
+from shardvar.checkpoint.rescue import find_lost, note_of, without_lost
 from shardvar.checkpoint.save import WRITER, check_keys
 from shardvar.checkpoint.storages import check_storages
 from shardvar.checkpoint.writing import Partitions, WritePlan, carry_out, check_may_write, plan_checkpoint, preview
@@ -136,8 +137,9 @@ def reshard(
     save : Write arrays.
     """
     check_policy(policy)
-    changes = Changes(filter, exclude, strip_prefix, rename or {}, add_prefix, Conversions(cast, transpose), keep_going)
-    plan = partial(plan_checkpoint, policy=policy, partition=partition, force=force)
+    names = filter, exclude, strip_prefix, rename or {}, add_prefix
+    changes = Changes(*names, Conversions(cast, transpose), partition, keep_going)
+    plan = partial(plan_checkpoint, policy=policy, force=force)
     found, goal = _find(source, target, format, keep_going)
     with open_sources(found, concat or {}, filter, exclude, dequantize=dequantize) as reader:
         move = partial(_move, executor=executor, found=found, dequantize=dequantize, progress=progress)
@@ -146,7 +148,7 @@ def reshard(
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Which tensors are taken, and which keys and dtypes they get."""
+    """Which tensors are taken, which keys and dtypes they get, and how they are cut."""
 
     filter: str | Iterable[str] | None
     """Globs of keys, of which one must match."""
@@ -160,6 +162,8 @@ class Changes:
     """A prefix that all keys get."""
     conversions: Conversions
     """The tensors that get other dtypes or axes."""
+    partition: Partitions
+    """The slices to write."""
     keep_going: bool
     """True to leave out tensors that cannot be read."""
 
@@ -176,17 +180,23 @@ def _reshard(
     # Of several sources, the keys were chosen before they were joined.
     kept = set(reader) if len(found) > 1 else select_keys(reader.keys(), changes.filter, changes.exclude)
     objects, texts = find_objects(reader, goal.format, kept)
-    lost = find_lost(reader, kept.difference(objects)) if changes.keep_going else ()
-    kept.difference_update(each.key for each in lost if each.key is not None)
-    entries, payloads, metadata = _select(reader, kept, objects, list(filter(kept.__contains__, texts)), changes)
-    metadata = replace(metadata, user={**metadata.user, **note_of(lost)})
-    work = plan(goal, entries, metadata=metadata, source=payloads)
+    lost: tuple[Damage, ...] = ()
+    if changes.keep_going:
+        # A pattern that is wrong is found before all is read.
+        _select(reader, kept, objects, texts, changes, kept.intersection(reader.faults).difference(objects))
+        lost = find_lost(reader, kept.difference(objects))
+    gone = {each.key for each in lost if each.key is not None}
+    chosen = _select(reader, kept, objects, texts, changes, gone)
+    metadata = _metadata(reader, chosen, objects, [key for key in texts if key not in gone], lost)
+    partition = without_lost(changes.partition, chosen.entries.slices.tensors.keys, chosen.lost)
+    payloads = chosen.source
+    work = plan(goal, chosen.entries, partition=partition, metadata=metadata, source=payloads)
     generation = _generation(found, reader, payloads, work)
     if move is None:
         return replace(preview(work, generation), lost=lost)
     # Check, before a directory is made; a write checks again under its lock. Move and commit.
     check_may_write(work)
-    check_storages(reader.source, kept)
+    check_storages(reader.source, kept - gone)
     return replace(move(work, payloads, generation), lost=lost)
 
 
@@ -234,32 +244,57 @@ def _find(
     return found, goal
 
 
-def _names(keys: Sequence[str], changes: Changes) -> list[str]:
-    """The new names of keys."""
-    renamed = new_names(keys, changes.rename, changes.strip_prefix, changes.add_prefix)
-    if renamed != list(keys):
-        check_keys(renamed)
-    return renamed
+class _Chosen(NamedTuple):
+    """The tensors to write, under their new keys and dtypes."""
+
+    entries: EntryTable
+    """Their entries."""
+    source: Source
+    """The source that reads and converts them."""
+    names: Mapping[str, str]
+    """The new names of their keys and of objects."""
+    encodings: Mapping[str, str]
+    """The encodings of blocks, by new names."""
+    lost: Sequence[str]
+    """The names that lost tensors would have."""
 
 
 def _select(
-    reader: Reader, kept: set[str], objects: Mapping[str, bytes], texts: Sequence[str], changes: Changes
-) -> tuple[EntryTable, Source, Metadata]:
-    """The entries to write, under their new keys and dtypes, their source, and what is kept beside them."""
-    entries = _filtered(reader, kept, {*objects, *texts})
+    reader: Reader,
+    kept: set[str],
+    objects: Mapping[str, bytes],
+    texts: Sequence[str],
+    changes: Changes,
+    gone: set[str],
+) -> _Chosen:
+    """The tensors to write, of the keys that are kept and not ``gone``; patterns may match lost ones too."""
+    entries = _filtered(reader, kept - gone, {*objects, *texts})
     tensors = entries.slices.tensors
-    keys = [*tensors.keys, *objects]
-    new = dict(zip(keys, _names(keys, changes), strict=True))
+    lost = [key for key in reader if key in gone and key not in texts]
+    keys = [*tensors.keys, *objects, *lost]
+    renamed = new_names(keys, changes.rename, changes.strip_prefix, changes.add_prefix)
+    if renamed != keys:
+        check_keys(renamed)
+    new = dict(zip(keys, renamed, strict=True))
+    lost = [new.pop(key) for key in lost]
     slices = replace(entries.slices, tensors=replace(tensors, keys=[new[key] for key in tensors.keys]))
     # Under their new names, by which ``cast`` knows them.
     encodings = {new[key]: encoding for key, encoding in reader.encodings.items() if key in new}
-    user = read_texts(reader, texts)
-    if encodings:  # without them, nothing would say what the bytes of blocks mean
-        user["encodings"] = json.dumps(encodings)
+    converted = changes.conversions.of(reader.source, replace(entries, slices=slices), encodings, lost)
+    return _Chosen(*converted, new, encodings, lost)
+
+
+def _metadata(
+    reader: Reader, chosen: _Chosen, objects: Mapping[str, bytes], texts: Sequence[str], lost: tuple[Damage, ...]
+) -> Metadata:
+    """The metadata that are kept beside the tensors."""
+    new = chosen.names
+    user = {**read_texts(reader, texts), **note_of(lost)}
+    if chosen.encodings:  # without them, nothing would say what the bytes of blocks mean
+        user["encodings"] = json.dumps(chosen.encodings)
     paths = {key: path for key, path in reader.metadata.paths.items() if new.get(key) == key}
     carried = {new[key]: octets for key, octets in objects.items()}
-    about = Metadata(writer=WRITER, user=user, paths=paths, objects=carried)
-    return *changes.conversions.of(reader.source, replace(entries, slices=slices), encodings), about
+    return Metadata(writer=WRITER, user=user, paths=paths, objects=carried)
 
 
 def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:

@@ -79,7 +79,7 @@ def _finite(name: str, value: Any) -> float | None:
     """Return a tolerance of Python or NumPy as a float; None if it is not given."""
     if value is None:
         return None
-    if isinstance(value, Real) and not isinstance(value, bool):
+    if not isinstance(value, bool) and isinstance(value, Real):
         with suppress(OverflowError):  # of an integer that no float holds
             number = float(value)
             if 0 <= number < float("inf"):

@@ -111,7 +111,11 @@ def test_the_command_joins_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ({"norm": np.ones(3)}, {"concat": {"w": 1}}, "hold different values of 'norm'.*two runs"),
         ({"norm": np.array([-0.0, 1, 2])}, {"concat": {"w": 1}}, "'norm', only in the sign of zero[.]"),
         ({"more": np.ones(3)}, {"concat": {"w": 1}}, "lacks 'more'"),
-        ({"w": np.ones((5, 3), np.float32)}, {"concat": {"w": 1}}, "differ in the dtype or the shape of 'w'.*other axes"),
+        (
+            {"w": np.ones((5, 3), np.float32)},
+            {"concat": {"w": 1}},
+            "differ in the dtype or the shape of 'w'.*other axes",
+        ),
         ({"w": np.ones((5, 3), np.float32)}, {}, "differ in the dtype or the shape of 'w'.*--concat 'GLOB=AXIS'"),
         ({"w": np.ones((4, 3))}, {"concat": {"w": 1}}, "rank1.npz: float64 \\[4, 3\\].*--cast DTYPE"),
         ({}, {"concat": {"w": 2}}, "no axis 2"),

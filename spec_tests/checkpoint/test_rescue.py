@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import shardvar as sv
 from shardvar.checkpoint.rescue import LOST
 from shardvar.cli import main
-from shardvar.errors import CorruptCheckpoint, MissingFile
+from shardvar.errors import ArgumentError, CorruptCheckpoint, MissingFile
 from shardvar.planning.policies import BalancedPolicy
 from spec_tests.helpers import paths
 
@@ -45,6 +46,41 @@ def test_every_whole_tensor_is_written_and_every_other_is_named(broken: Path) ->
 def test_a_dry_run_says_what_would_be_lost_and_writes_nothing(broken: Path) -> None:
     report = sv.reshard(broken, broken.with_name("saved"), keep_going=True, dry_run=True)
     assert len(report.lost) == 2 and not list(broken.parent.glob("saved*"))
+    assert [each.file is None for each in report.lost] == [each.kind == "MissingFile" for each in report.lost]
+
+
+OF_ONE: list[dict[str, Any]] = [
+    {"rename": {"KEY": "new"}},
+    {"cast": {"KEY": "f2"}},
+    {"transpose": "KEY"},
+    {"partition": {"KEY": 2}},
+]
+
+
+@pytest.mark.parametrize("options", OF_ONE, ids=lambda options: next(iter(options)))
+def test_patterns_may_match_lost_tensors_alone_and_must_match_some(options: dict[str, Any], tmp_path: Path) -> None:
+    """What is right for the whole checkpoint is right for what is left of it."""
+    sv.save(tmp_path / "m", {key: np.ones((2, 3)) for key in "ab"}, policy=BalancedPolicy(2))
+    file = min(path for path in tmp_path.iterdir() if "-of-" in path.name)
+    file.write_bytes(bytes(file.stat().st_size))
+    (lost,) = sv.reshard(tmp_path / "m", tmp_path / "x", keep_going=True, dry_run=True).lost
+
+    def of_key(key: str) -> dict[str, Any]:
+        ((name, value),) = options.items()
+        return {name: {key: value["KEY"]} if isinstance(value, dict) else key}
+
+    report = sv.reshard(tmp_path / "m", tmp_path / "n", keep_going=True, **of_key(lost.key or ""))
+    assert report.lost == (lost,)
+    assert sv.load(tmp_path / "n").keys() == {"a", "b"} - {lost.key}
+    with pytest.raises(ArgumentError, match="'other'"):
+        sv.reshard(tmp_path / "m", tmp_path / "o", keep_going=True, **of_key("other"))
+
+
+def test_two_tensors_may_not_get_one_name_even_if_one_of_them_is_lost(broken: Path) -> None:
+    lost = sv.reshard(broken, broken.with_name("x"), keep_going=True, dry_run=True).lost[0].key or ""
+    whole = next(key for key in MODEL if key != lost)
+    with pytest.raises(ArgumentError, match="2 tensors would be named"):
+        sv.reshard(broken, broken.with_name("saved"), keep_going=True, rename={lost: whole})
 
 
 def test_a_checkpoint_without_damage_loses_nothing_and_is_not_marked(tmp_path: Path) -> None:

@@ -80,7 +80,9 @@ def test_strings_have_no_tolerance(tmp_path: Path) -> None:
     assert not sv.diff(tmp_path / "a", tmp_path / "b", atol=1e9).equal
 
 
-@pytest.mark.parametrize("wrong", [{"rtol": -1.0}, {"atol": float("nan")}, {"atol": float("inf")}, {"rtol": "1"}, {"atol": 10**400}])
+@pytest.mark.parametrize(
+    "wrong", [{"rtol": -1.0}, {"atol": float("nan")}, {"atol": float("inf")}, {"rtol": "1"}, {"atol": 10**400}]
+)
 def test_a_tolerance_is_a_number_from_0_on(wrong: dict[str, Any], pair: tuple[Path, Path]) -> None:
     with pytest.raises(ArgumentError, match="finite number >= 0"):
         sv.diff(*pair, **wrong)
@@ -94,7 +96,7 @@ def test_a_tolerance_is_a_number_of_python_or_numpy(number: Any, pair: tuple[Pat
 def test_a_filter_that_matches_nothing_is_a_mistake(pair: tuple[Path, Path]) -> None:
     with pytest.raises(ArgumentError, match="No tensor matches x"):
         sv.diff(*pair, filter="x*")
-    with pytest.raises(ArgumentError, match="The filter has no globs"):
+    with pytest.raises(ArgumentError, match="a filter without globs"):
         sv.diff(*pair, filter=[])
 
 

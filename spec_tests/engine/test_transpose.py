@@ -112,7 +112,7 @@ def test_a_damaged_matrix_is_never_written(tmp_path: Path) -> None:
     [
         ("x*", "No matrix matches 'x\\*'"),
         ("v", "No matrix matches 'v'"),
-        (["m", "c"], "'c' has the shape \\(2, 3, 4\\)"),
+        (["m", "c"], "'c' has the shape \\[2, 3, 4\\]"),
         ("s", "'s' is of dtype string"),
         (7, "globs"),
     ],

@@ -44,6 +44,7 @@ from shardvar.planning.plan import Assignment, Plan
 from shardvar.planning.policies import Policy, SeparatePolicy, ShardByTaskPolicy, TablePolicy
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
+from shardvar.storage.protocol import Storage
 
 _LOG = logging.getLogger(__package__)
 _NO_OBJECTS: Mapping[str, Any] = MappingProxyType({})
@@ -168,10 +169,9 @@ def carry_out(
         _LOG.warning("%s", message(f"{target.path}: {each}"))
     if work.substitutes is not None:
         source = overlay(source, work.entries, work.substitutes)
-    free = target.storage.free_nbytes()
-    if target.storage.local_path is not None and not os.path.isdir(target.storage.local_path):
-        _prepare(work, generation, free)  # whatever is refused leaves no new folder
+    check_new_folder(work, generation)
     target.storage.make()
+    free = target.storage.free_nbytes()
     # The lock comes first: until it is held, another writer may put a checkpoint here between the check and the commit.
     with target.storage.lock(target.stem):
         # Check, and plan.
@@ -180,6 +180,20 @@ def carry_out(
         resume = generation is not None
         summary = write_checkpoint(tasks, source, sink, resume=resume, progress=progress, runner=runner)
     return replace(report_of(work, free), reused_files=summary.reused, dry_run=False)
+
+
+def check_new_folder(work: WritePlan, generation: str | None = None) -> None:
+    """Raise what the write would raise before its first byte, where its folder is still to be made.
+
+    So whatever is refused leaves no new folder.
+    """
+    if is_new_folder(work.target.storage):
+        _prepare(work, generation, work.target.storage.free_nbytes())
+
+
+def is_new_folder(storage: Storage) -> bool:
+    """Return True for a folder on a disk that is still to be made."""
+    return storage.local_path is not None and not os.path.isdir(storage.local_path)
 
 
 def preview(work: WritePlan, generation: str | None) -> WriteReport:

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from shardvar.errors import (
     CheckpointNotFound,
     InconsistentTensor,
     LockHeld,
+    PolicyError,
     StorageError,
     TargetExists,
 )
@@ -339,6 +341,42 @@ def test_a_directory_in_the_place_of_the_state_file_is_refused_first(tmp_path: P
     with pytest.raises(TargetExists, match="is a directory"):
         build(tmp_path).save()
     assert os.listdir(tmp_path) == ["checkpoint"]
+
+
+class Refusing:
+    """A policy that has no answer."""
+
+    description = "refuses"
+
+    def assign(self, slices: Any, capabilities: Any) -> Any:
+        raise PolicyError("No.", "Give another.")
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("refusal", ["disk", "policy"])
+def test_what_is_refused_leaves_no_new_folder(
+    refusal: str, background: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a manager, of ``Checkpoint.save`` and of an export for TensorFlow; and the next save has the number."""
+    checkpoint, folder = sv.Checkpoint(w=sv.Variable([1.0])), tmp_path / "new" / "folder"
+    manager = sv.CheckpointManager(checkpoint, folder, 2)
+    writes: list[Callable[..., Any]] = [
+        lambda options: manager.save(options=options, background=background),
+        lambda options: checkpoint.save(folder / "ckpt", options, background=background),
+        lambda options: sv.export(checkpoint, folder, format="tensorflow", options=options),
+    ]
+    options = sv.CheckpointOptions(experimental_sharding_callback=Refusing()) if refusal == "policy" else None
+    with monkeypatch.context() as patch:
+        if refusal == "disk":
+            patch.setattr(LocalStorage, "free_nbytes", lambda _: 3)
+        for write in writes:
+            with pytest.raises((StorageError, PolicyError)):
+                pending = write(options)
+                pending.join()
+            assert not (tmp_path / "new").exists()
+    assert int(checkpoint.save_counter) == 0
+    manager.save()
+    assert manager.latest_checkpoint == str(folder / "ckpt-1")
 
 
 def test_another_shape_is_refused_and_changes_nothing(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ class Checkpoint(Trackable):
         choose : callable
             Returns, for the counter's value, the value that it gets, and the checkpoint to write.
         steps : callable
-            Called as ``steps(target, write)``; calls ``write()`` and does the work around it.
+            Called as ``steps(target, plan)``; calls ``plan()`` and what that returns, and does the work around it.
         save_options : SaveOptions
             The policy, the metadata, and what may be replaced.
         background : bool
@@ -303,10 +303,15 @@ class Checkpoint(Trackable):
             If this thread is saving or restoring the checkpoint already.
         """
 
-        def write(image: Image, counter: Variable, number: int) -> WriteReport:
-            report = image.write()
-            counter.assign(number)  # only now: a save that fails is tried again under the same number
-            return report
+        def plan(image: Image, counter: Variable, number: int) -> Callable[[], WriteReport]:
+            carry_out = image.plan()
+
+            def write() -> WriteReport:
+                report = carry_out()
+                counter.assign(number)  # only now: a save that fails is tried again under the same number
+                return report
+
+            return write
 
         # In the foreground: lock the variables, and write their memory.
         if not background:
@@ -315,7 +320,7 @@ class Checkpoint(Trackable):
                 number, target = choose(int(counter))
                 self._turn.name(target.path)
                 with hold_image(self._graph(), target, save_options, (counter, number)) as locked:
-                    return steps(locked.target, lambda: write(locked, counter, number))
+                    return steps(locked.target, lambda: plan(locked, counter, number))
         # In the background: copy the values, then write the copies. The thread that writes gives the turn back.
         self._turn.take()
         try:
@@ -326,7 +331,7 @@ class Checkpoint(Trackable):
         except BaseException:
             self._turn.give_back()
             raise
-        work = partial(steps, image.target, lambda: write(image, counter, number))
+        work = partial(steps, image.target, lambda: plan(image, counter, number))
         return start_save(image.target.path, work, self._turn)
 
     def read(self, path: Path | None, options: CheckpointOptions | None = None) -> RestoreStatus:

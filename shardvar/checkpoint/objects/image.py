@@ -6,9 +6,10 @@
    training can go on meanwhile.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from shardvar.checkpoint.objects.stored_graph import GRAPH_KEY, encode_graph
 from shardvar.checkpoint.objects.values import Keyed, in_place, resources_of, snapshot
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.save import WRITER, check_keys
-from shardvar.checkpoint.writing import carry_out, plan_checkpoint
+from shardvar.checkpoint.writing import WritePlan, carry_out, check_new_folder, plan_checkpoint
 from shardvar.engine.arrays import ArraySource
 from shardvar.errors import ArgumentError, TargetExists
 from shardvar.layout.dtypes import STRING
@@ -65,6 +66,10 @@ class Image:
 
     def write(self) -> WriteReport:
         """Plan which slice goes to which file, write the files and commit."""
+        return self.plan()()
+
+    def plan(self) -> Callable[[], WriteReport]:
+        """Plan which slice goes to which file; return a function that writes the files and commits."""
         # An export writes sharded variables whole: one part for each tensor. A format without slices joins them anyway.
         is_whole = self.options.is_for_serving and not self.options.as_shards
         work = plan_checkpoint(
@@ -78,6 +83,10 @@ class Image:
             source=self.source,
             trackables=self.trackables,
         )
+        check_new_folder(work)
+        return partial(self._carry_out, work)
+
+    def _carry_out(self, work: WritePlan) -> WriteReport:
         try:
             return carry_out(work, self.source, None, lambda _nbytes: None)
         except TargetExists as error:

@@ -34,7 +34,14 @@ from shardvar.checkpoint.arguments import CheckpointOptions, check_string, polic
 from shardvar.checkpoint.locate import Location, Path, find_target
 from shardvar.checkpoint.objects.checkpoint import Checkpoint
 from shardvar.checkpoint.objects.image import SaveOptions
-from shardvar.checkpoint.objects.series import check_is_new, check_series, check_state_file, next_number, target_of
+from shardvar.checkpoint.objects.series import (
+    PlanWrite,
+    check_is_new,
+    check_series,
+    check_state_file,
+    next_number,
+    target_of,
+)
 from shardvar.checkpoint.objects.state_file import (
     STATE_FILE,
     SeriesState,
@@ -45,6 +52,7 @@ from shardvar.checkpoint.objects.state_file import (
 )
 from shardvar.checkpoint.objects.turn import PendingSave
 from shardvar.checkpoint.reports import WriteReport
+from shardvar.checkpoint.writing import is_new_folder
 from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, StorageError
 from shardvar.formats.files import take_away
 from shardvar.formats.table import formats_of
@@ -335,8 +343,8 @@ class CheckpointManager:
             return None
         series = self._series()
 
-        def steps(target: Location, write: Callable[[], WriteReport]) -> WriteReport:
-            return self._rotate(series, target, write, step)
+        def steps(target: Location, plan: PlanWrite) -> WriteReport:
+            return self._rotate(series, target, plan, step)
 
         def choose(count: int) -> tuple[int, Location]:
             if number is not None:
@@ -396,17 +404,18 @@ class CheckpointManager:
             return True
         return step != self._last_step and (not check_interval or step >= self._last_step + self._checkpoint_interval)
 
-    def _rotate(
-        self, series: Location, target: Location, write: Callable[[], WriteReport], step: int | None
-    ) -> WriteReport:
+    def _rotate(self, series: Location, target: Location, plan: PlanWrite, step: int | None) -> WriteReport:
         """Save a checkpoint in the steps that the module's docstring explains."""
-        # Check.
+        # Check. Before a folder is made, the checkpoint is planned: what is refused leaves no new folder.
         check_state_file(target)
         storage = target.storage
+        planned = plan() if is_new_folder(storage) else None
         storage.make()
         with storage.lock(_LOCK):
             there = read_state(storage)
-            # Plan: the names that go. What an earlier save left is removed first, to make room for the new one.
+            # Plan: the checkpoint, and the names that go. What an earlier save left is removed first, to make room for
+            # the new one.
+            write = planned or plan()
             state, gone = plan_rotation(self._state, target.name, self._clock(), self._retention)
             left = remove_checkpoints(series, self._unfinished(storage, there))
             # Note. A checkpoint that is overwritten exists already, and stays if the save fails.

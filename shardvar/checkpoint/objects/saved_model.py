@@ -71,6 +71,7 @@ def write_saved_model(path: Path, graph: ObjectGraph, image: Image) -> WriteRepo
     split_path(path)  # raises if it is a URL
     storage = LocalStorage(os.fsdecode(path))
     content = build_saved_model(graph)
+    write = image.plan()
     storage.make()
     with storage.lock("saved_model"):
         if _FILE in storage.names() and not image.options.force:
@@ -79,7 +80,7 @@ def write_saved_model(path: Path, graph: ObjectGraph, image: Image) -> WriteRepo
         # Move: the file first under another name, so that a full disk is noticed while the old model is whole.
         write_file(storage, _ASIDE, content)
         try:
-            report = image.write()
+            report = write()
         except BaseException:
             discard_files(storage, [_ASIDE])
             raise

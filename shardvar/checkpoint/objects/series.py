@@ -39,8 +39,10 @@ from shardvar.storage.places import split_place
 from shardvar.storage.protocol import Storage
 
 _LOG = logging.getLogger("shardvar.checkpoint")
-SaveSteps = Callable[[Location, Callable[[], WriteReport]], WriteReport]
-"""``steps(target, write)`` calls ``write()``, which writes the checkpoint, and does the work around it."""
+PlanWrite = Callable[[], Callable[[], WriteReport]]
+"""Plans a checkpoint, and returns a function that writes it."""
+SaveSteps = Callable[[Location, PlanWrite], WriteReport]
+"""``steps(target, plan)`` calls ``plan()``, calls what that returns, and does the work around it."""
 
 
 # Numbers.
@@ -105,10 +107,11 @@ def _is_in_added_format(series: Location, number: int) -> bool:
     return any(form.locate(storage, name) for form in forms)
 
 
-def record_newest(target: Location, write: Callable[[], WriteReport]) -> WriteReport:
+def record_newest(target: Location, plan: PlanWrite) -> WriteReport:
     """Write a checkpoint, then a state file that names it alone, as TensorFlow's ``Checkpoint.save`` does."""
     # Check. A state file that cannot be written must be known before the checkpoint is.
     check_state_file(target)
+    write = plan()
     # Commit the checkpoint, then its name: the state file never names a checkpoint that does not exist yet.
     report = write()
     write_state(target.storage, SeriesState(target.name, (target.name,)))

@@ -91,6 +91,9 @@ MAX_FILL_NBYTES: Final = 1 << 30
 MAX_STATE_NBYTES: Final = 1 << 26
 """Bytes of the state file of a directory of checkpoints: half a million paths."""
 
+MAX_MANIFEST_NBYTES: Final = 1 << 27
+"""Bytes of a manifest of digests: at 100 bytes a line, a million tensors."""
+
 MAX_MESSAGE_LENGTH: Final = 2000
 """Characters of the cause or the remedy of an error, of a finding, and of a line of a log; the middle is left out."""
 

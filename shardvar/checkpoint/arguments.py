@@ -88,6 +88,13 @@ def check_mapping(value: Any, what: str) -> None:
         raise ArgumentTypeError(f"A {type(value).__name__} is not a mapping from {what}.", "Give a dict.")
 
 
+def check_globs(value: Any, what: str) -> None:
+    """Raise ``ArgumentTypeError`` unless the value is a mapping from globs; ``what`` says what from and to."""
+    check_mapping(value, what)
+    for glob in value:
+        check_string(glob, "globs")
+
+
 def check_policy(policy: Any) -> None:
     """Raise ``ArgumentTypeError`` unless a policy can assign slices to files and has a description."""
     if policy is None:

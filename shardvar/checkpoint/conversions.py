@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from shardvar.checkpoint.arguments import check_mapping, strings_of
+from shardvar.checkpoint.arguments import check_globs, strings_of
 from shardvar.checkpoint.numbers import is_floating
 from shardvar.checkpoint.renaming import such_as
 from shardvar.engine.cast import CastSource, cast_entries
@@ -45,7 +45,7 @@ class Conversions:
         A glob that matches only ``lost`` tensors, which are left out, is not wrong.
         """
         transposed = _transpose(source, stored, self.transpose, encodings, lost)
-        return _cast(*transposed, self.cast or {}, encodings, lost)
+        return _cast(*transposed, {} if self.cast is None else self.cast, encodings, lost)
 
 
 def stored_entries(source: Source, entries: EntryTable) -> tuple[EntryTable, list[int]]:
@@ -105,7 +105,7 @@ def _cast(
     lost: Sequence[str],
 ) -> tuple[EntryTable, Source]:
     """The entries with the dtypes that they are cast to, and the source that converts them."""
-    dtypes = _floats(stored, cast, lost) if isinstance(cast, str) else _matching(stored, cast, lost)
+    dtypes = _matching(stored, cast, lost) if isinstance(cast, Mapping) else _floats(stored, cast, lost)
     if not dtypes:
         return stored, source
     for key in filter(encodings.__contains__, dtypes):
@@ -127,7 +127,7 @@ def _floats(stored: EntryTable, given: str, lost: Sequence[str]) -> dict[str, st
 
 def _matching(stored: EntryTable, globs: Mapping[str, str], lost: Sequence[str]) -> dict[str, str]:
     """The dtype of each tensor that matches a glob; of several, the last one counts."""
-    check_mapping(globs, "names to names")
+    check_globs(globs, "globs to dtypes")
     dtypes: dict[str, str] = {}
     for glob, given in globs.items():
         dtype = parse_dtype(given)

@@ -21,7 +21,7 @@ from threading import RLock
 
 import numpy as np
 
-from shardvar.checkpoint.arguments import check_mapping
+from shardvar.checkpoint.arguments import check_globs
 from shardvar.checkpoint.diff import compare_readers
 from shardvar.checkpoint.locate import Location, is_same
 from shardvar.checkpoint.part_places import About, Join, Place, agree, begins_of, extents_of, firsts_of, places_of
@@ -147,7 +147,7 @@ def open_sources(
                 "There is one source, so nothing is concatenated.", "Give several, or leave out concat."
             )
         return Reader(found[0].path, found[0].format.name, found[0].open(dequantize=dequantize))
-    check_mapping(concat, "globs to axes")
+    check_globs(concat, "globs to axes")
     _check_apart(found)
     _check_set([each.path for each in found])
     _check_beside([each.path for each in found])

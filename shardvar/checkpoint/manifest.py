@@ -36,13 +36,16 @@ from shardvar.errors import (
 from shardvar.formats.files import write_file
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import names_of_target
+from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.storage.places import split_place
 from shardvar.storage.protocol import Storage
+from shardvar.wire.damage import past_limit
 
 ENDING = ".sha256"
 """The ending of a manifest's name; before it is the checkpoint's."""
 
 _HEAD = "# shardvar digest 1"
+_MOST_HEAD_NBYTES = 64
 _VERSION = re.compile(r"# shardvar digest ([0-9]{1,9})")
 _CHECKPOINT = re.compile(r"# checkpoint ([0-9a-f]{64})")
 _TENSOR = re.compile(r'# tensor ([0-9a-f]{64}) ("(?:[^"\\]|\\.)*")')
@@ -156,6 +159,12 @@ def read_manifest(path: Path) -> Manifest:
     except MissingFile:
         raise MissingFile(f"There is no manifest at {place}.", _WRITE_ONE) from None
     try:
+        # Some other file may be of any size: its first line tells.
+        head = file.read(0, min(file.size, _MOST_HEAD_NBYTES)).decode("utf-8", "replace").partition("\n")[0]
+        if head != _HEAD:
+            raise _not_a_manifest(place, head)
+        if file.size > MAX_MANIFEST_NBYTES:
+            raise past_limit(f"{place} has {file.size} bytes", "MAX_MANIFEST_NBYTES")
         return decode_manifest(file.read(0, file.size), place)
     finally:
         file.close()

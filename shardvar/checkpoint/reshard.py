@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -229,7 +229,9 @@ def _find(
     source: Path | Sequence[Path], target: Path, format: str | None, keep_going: bool
 ) -> tuple[list[Location], Location]:
     """The locations of sources and target, which must not be the same."""
-    sources = [source] if isinstance(source, str | os.PathLike) else list(source)
+    given: Any = source
+    is_one = isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable)
+    sources: list[Path] = [given] if is_one else list(given)
     if not sources:
         raise ArgumentError("There is no source.", "Give the path of a checkpoint.")
     if len(sources) > 1 and keep_going:

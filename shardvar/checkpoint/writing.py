@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from shardvar.checkpoint.arguments import check_globs
 from shardvar.checkpoint.callbacks.call import ask_callback, overlay, overlay_entries
 from shardvar.checkpoint.callbacks.slice_source import SliceSource
 from shardvar.checkpoint.locate import Location, find_in_other_formats
@@ -111,6 +112,8 @@ def plan_checkpoint(
     files of tasks: "Leaving it as the default sharding policy seems reasonable".
     """
     # Plan: slices, then the file of each, then the copies that fill them.
+    if isinstance(partition, Mapping):
+        check_globs(partition, "globs to cuts")
     capabilities = target.format.capabilities
     slices = _slices(entries.slices, partition, target.format)
     policy = policy or (SeparatePolicy() if capabilities.is_grid else ShardByTaskPolicy())

@@ -81,11 +81,13 @@ def _read_renames(path: str) -> dict[str, str]:
 
     try:
         with open(path, "rb") as file:
-            table = tomllib.load(file)
+            table = tomllib.loads(file.read().decode("utf-8-sig"))  # editors of Windows begin with that mark
     except OSError as error:
         raise ArgumentError(f"Cannot read {path}: {error.strerror}.", "Give a file of lines 'old' = 'new'.") from None
     except ValueError as error:  # text that is not UTF-8, or not TOML
         raise ArgumentError(f"{path} is not TOML: {error}.", "Write lines such as 'old' = 'new'.") from None
+    if not table:
+        raise ArgumentError(f"{path} has no names.", "Write lines such as 'old' = 'new', or leave the file out.")
     for old, new in table.items():
         if not isinstance(new, str) or not new:
             cause = f"{path} gives {old!r} no new name."

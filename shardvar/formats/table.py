@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.formats.protocol import Format
 from shardvar.pictures.words import similar
 from shardvar.storage.installed import entry_points_of
@@ -133,6 +133,8 @@ def format_named(name: str) -> Format:
         if point.name == name:
             added: Format = point.load()
             return added
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"The format is {name!r}.", f"Give a name: {', '.join(format_names())}.")
     raise ArgumentError(f"Unknown format {name!r}.", f"{_nearest(name)}The formats are {', '.join(format_names())}.")
 
 

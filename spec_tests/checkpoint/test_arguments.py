@@ -98,18 +98,23 @@ def test_one_key_may_be_given_alone(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [{"filter": 3}, {"filter": [3]}, {"rename": [("a", "b")]}, {"cast": 5}, {"cast": {"b": [1]}}]
+    "how",
+    [
+        *({"filter": 3}, {"filter": [3]}, {"rename": [("a", "b")]}, {"cast": 5}, {"cast": {"b": [1]}}),
+        *({"cast": {3: "f4"}}, {"partition": {3: 2}}, {"format": 3}, {"source": 3}, {"source": None}),
+    ],
 )
 def test_the_ways_to_reshard_have_types(how: dict[str, Any], model: Path) -> None:
     with pytest.raises(ArgumentTypeError):
-        sv.reshard(model, model.parent / "target", **how)
+        sv.reshard(**{"source": model, "target": model.parent / "target", **how})
     assert not list(model.parent.glob("target*"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", np.float32, np.dtype(">f4")])
 def test_a_cast_is_to_a_dtype_by_name_or_as_numpy_has_it(dtype: Any, model: Path) -> None:
-    sv.reshard(model, model.parent / "cast", cast={"b": dtype})
-    assert sv.load(model.parent / "cast", "b")["b"].dtype == np.float32
+    for name, cast in (("one", {"b": dtype}), ("all", dtype)):
+        sv.reshard(model, model.parent / name, cast=cast)
+        assert sv.load(model.parent / name, "b")["b"].dtype == np.float32
 
 
 def test_an_index_that_its_axis_does_not_have_is_out_of_range(model: Path) -> None:

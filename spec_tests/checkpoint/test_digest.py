@@ -1,6 +1,7 @@
 """Digests depend on keys, dtypes, shapes and values alone, and a manifest of them finds what changed."""
 
 import json
+import os
 import shutil
 import subprocess
 from hashlib import sha256
@@ -17,7 +18,8 @@ import shardvar as sv
 from shardvar.checkpoint.digest import LEAF_NBYTES, digest, digest_array
 from shardvar.checkpoint.manifest import decode_manifest, encode_manifest, read_manifest, write_manifest
 from shardvar.cli import main
-from shardvar.errors import CorruptCheckpoint, MalformedCheckpoint, MissingFile, TargetExists
+from shardvar.errors import CheckpointError, CorruptCheckpoint, MalformedCheckpoint, MissingFile, TargetExists
+from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.testing.arrays import arrays
 
 WORDS = np.array([b"", b"ab", b"\x00\xff" * 40], dtype=object)
@@ -156,6 +158,19 @@ def test_a_manifest_that_is_absent_is_not_called_a_lost_file_of_a_checkpoint(giv
     sv.save(tmp_path / "m", {"a": np.ones(3)})
     with pytest.raises(MissingFile, match=r"manifest.*\. `shardvar digest PATH --write` writes one\.$"):
         sv.verify(tmp_path / "m", against=f"{tmp_path}/{given}")
+
+
+@pytest.mark.parametrize(
+    ("head", "nbytes", "words"),
+    [(b"", 1 << 33, "is not a manifest"), (b"# shardvar digest 1\n", MAX_MANIFEST_NBYTES + 1, "MAX_MANIFEST_NBYTES")],
+    ids=["model", "manifest"],
+)
+def test_a_file_that_is_too_large_is_not_read(head: bytes, nbytes: int, words: str, tmp_path: Path) -> None:
+    """Such as a model that is given for its manifest."""
+    (tmp_path / "m").write_bytes(head)
+    os.truncate(tmp_path / "m", nbytes)  # without a byte on the disk
+    with pytest.raises(CheckpointError, match=words):
+        read_manifest(tmp_path / "m")
 
 
 @pytest.mark.parametrize("form", ["shardvar", "safetensors", "npz"])

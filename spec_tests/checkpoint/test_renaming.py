@@ -154,6 +154,7 @@ def test_a_pattern_that_matches_nothing_is_answered_with_a_key(
         ("'a' = 3", "no new name"),
         ("'a' = ''", "no new name"),
         ("a = ", "is not TOML"),
+        ("# a = 'b'", "has no names"),
         (None, "Cannot read"),
     ],
 )
@@ -166,6 +167,13 @@ def test_a_file_of_names_that_is_wrong_is_refused(
     assert main(["reshard", str(model), str(model.with_name("out")), "--rename-file", str(names)]) == 2
     assert message in capsys.readouterr().err
     assert not list(model.parent.glob("out*"))
+
+
+def test_a_file_of_names_may_begin_with_the_mark_of_windows(model: Path) -> None:
+    names = model.with_name("names.toml")
+    names.write_text("'step' = 'number'\r\n", encoding="utf-8-sig")
+    assert main(["reshard", str(model), str(model.with_name("out")), "--rename-file", str(names)]) == 0
+    assert "number" in sv.load(model.with_name("out"))
 
 
 def test_names_that_are_no_text_are_refused(model: Path) -> None:

@@ -42,6 +42,8 @@ _ZEROS = FileKind("filled with zeros at its beginning", "A download or a copy wa
 _MAGICS = (
     (0, b"version https://git-lfs", FileKind(
         "a Git LFS pointer instead of the file itself", "Fetch the content: `git lfs pull`.", True)),
+    (0, b"# shardvar digest", FileKind(
+        "a manifest of digests", "Name the checkpoint, and the manifest after --against.")),
     (0, b"\x1f\x8b", FileKind("compressed by gzip", "Unpack it: `gzip -d`, under a name that ends in .gz.")),
     (0, b"\x28\xb5\x2f\xfd", FileKind("compressed by Zstandard", "Unpack it: `unzstd`.")),
     (0, b"\xfd7zXZ\0", FileKind("compressed by xz", "Unpack it: `unxz`.")),

@@ -18,7 +18,14 @@ import shardvar as sv
 from shardvar.checkpoint.digest import LEAF_NBYTES, digest, digest_array
 from shardvar.checkpoint.manifest import decode_manifest, encode_manifest, read_manifest, write_manifest
 from shardvar.cli import main
-from shardvar.errors import CheckpointError, CorruptCheckpoint, MalformedCheckpoint, MissingFile, TargetExists
+from shardvar.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    MalformedCheckpoint,
+    MissingFile,
+    TargetExists,
+    UnsupportedError,
+)
 from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.testing.arrays import arrays
 
@@ -247,6 +254,12 @@ def test_a_line_that_is_unknown_is_named(line: str, what: str) -> None:
 def test_a_file_with_another_first_line_is_refused_with_its_cause(head: str, cause: str, remedy: str) -> None:
     with pytest.raises(MalformedCheckpoint, match=f"{cause}.*{remedy}"):
         decode_manifest(f"{head}\n".encode(), "m.sha256")
+
+
+def test_a_manifest_that_is_given_for_its_checkpoint_is_called_that(tmp_path: Path) -> None:
+    sv.save(tmp_path / "m", {"a": np.ones(3)})
+    with pytest.raises(UnsupportedError, match="is a manifest of digests.*--against"):
+        sv.digest(write_manifest(sv.digest(tmp_path / "m")))
 
 
 def test_a_file_of_sha256sum_alone_is_no_manifest(tmp_path: Path) -> None:

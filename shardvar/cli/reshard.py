@@ -19,7 +19,6 @@ from shardvar.cli.output import (
     print_json,
     progress,
     say,
-    short_name,
     short_path,
 )
 from shardvar.cli.plan import print_plan
@@ -28,6 +27,7 @@ from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, ve
 from shardvar.cli.view import check_target, write_plan_page
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError
+from shardvar.pictures.problems import lines_of_problems
 from shardvar.pictures.words import message
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, ShardByDevicePolicy, TablePolicy
 
@@ -143,8 +143,9 @@ def _print_report(report: WriteReport, sources: Sequence[str], verified: VerifyR
         answer("bad" if report.lost else "good", line)
     if verbose and not report.dry_run:
         print(f"policy: {one_line(report.description)}")
-    for each in report.lost:
-        print(f"lost: {short_name(each.key or '')}: {each.kind}: {one_line(each.message)}")
+    lost = [(each.key, each.kind, each.message) for each in report.lost]
+    for problem in lines_of_problems("lost: ", lost, everything=True):
+        say(problem)
     if report.num_objects:
         print(f"carried {count(report.num_objects, 'object')} of PyTorch beside the tensors")
     if report.reused_files:

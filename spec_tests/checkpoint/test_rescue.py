@@ -110,3 +110,12 @@ def test_the_command_prints_what_is_lost_and_ends_with_1(broken: Path, capsys: p
     assert len([line for line in lines if line.startswith("lost: ")]) == 2
     assert main(["verify", str(broken.with_name("saved"))]) == 0
     assert main(["reshard", str(broken.with_name("saved")), str(broken.with_name("again")), "--keep-going"]) == 0
+
+
+def test_a_lost_file_is_one_line_that_names_its_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.safetensors"
+    sv.save(path, {key: np.ones(4) for key in "abc"}, policy=sv.MaxShardSizePolicy(64))
+    os.remove(tmp_path / "m-00001-of-00002.safetensors")
+    assert main(["reshard", str(path), str(tmp_path / "n"), "--keep-going"]) == 1
+    (lost,) = capsys.readouterr().out.splitlines()[1:]
+    assert lost.startswith("lost: 2 tensors (a, b): MissingFile: ") and "'a'" not in lost

@@ -392,3 +392,17 @@ def test_the_layers_of_what_is_chosen_come_to_the_front_and_a_mark_tells_of_find
     page.run("actions.choose(ITEMS.find(({ key }) => key === 'encoder/3/w'))")
     assert dict(page.run(tabs)) == {"decoder/": False, "encoder/": True}
     assert page.text("#detail dd.odd") == "1"
+
+
+def test_a_comparison_names_what_it_could_not_read(chromium: Chrome, tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", {"w": np.arange(999.0), "v": np.ones(3)})
+    sv.save(tmp_path / "b", {"w": np.arange(999.0), "v": np.ones(3)})
+    (file,) = tmp_path.glob("b.svdata-*")
+    file.write_bytes(file.read_bytes().replace(np.arange(999.0).tobytes(), bytes(7992)))
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(tmp_path / "d.html")]) == 3
+    page = show(chromium, tmp_path / "d.html")
+    assert page.text("h1") == "1 equal, 1 unreadable"
+    assert page.text("#alerts b").strip() == "B: 1 tensor cannot be read:" and "1 tensor, corrupt: " in page.text(
+        "#alerts li"
+    )
+    assert page.text("#legend").startswith("no values that differ")

@@ -86,7 +86,7 @@ const KIND_ORDER = ["unreadable", "shape", "a", "b", "dtype", "values", "equal"]
 function planColumns() {
   const slices = (item) => item.rows.map((row, side) => (row < 0 ? "none" : SIDES[side].num_slices[row]));
   return [
-    { name: "regions", least: 130, width: "130px", value: (item) => KIND_ORDER.indexOf(item.kind), text: statusText },
+    { name: "regions", least: 150, width: "150px", value: (item) => KIND_ORDER.indexOf(item.kind), text: statusText },
     { name: "slices", least: 96, width: "96px", right: true, value: (item) => Number(slices(item)[1]) || 0, text: (item) => slices(item).join(" → ") },
   ];
 }
@@ -407,7 +407,8 @@ function showAlerts() {
   for (const side of SIDES) {
     const missing = side.files.filter((_, file) => side.file_nbytes[file] === null).map(printable);
     const where = IS_DIFF ? `${SIDE_NAMES[side.number]}: ` : "";
-    const causes = causesOf(side);
+    const faults = faultsOf(side);
+    const causes = causesOf(faults);
     const silent = missing.filter((name) => !causes.some(([message]) => message.includes(name)));
     if (silent.length) {
       const more = silent.length > 5 ? ` and ${grouped(silent.length - 5)} more` : "";
@@ -419,17 +420,27 @@ function showAlerts() {
       const lines = causes.slice(0, MOST_CAUSES).map(([message, { kind, number }]) =>
         element("li", {}, `${count(number, "tensor")}, ${MARKS[kind] ?? "unreadable"}: ${shortened(message, 400)}`));
       if (causes.length > MOST_CAUSES) lines.push(element("li", { text: `and ${count(causes.length - MOST_CAUSES, "more cause")}` }));
-      box.append(element("div", { class: "alert", role: "alert" }, element("b", { text: `${where}${count(side.faults.size, "tensor")} cannot be read: ` }), show, element("ul", {}, ...lines)));
+      box.append(element("div", { class: "alert", role: "alert" }, element("b", { text: `${where}${count(faults.size, "tensor")} cannot be read: ` }), show, element("ul", {}, ...lines)));
     }
   }
 }
 
 const MOST_CAUSES = 4;
 
+// The faults of the tensors that cannot be read: by the index, by the statistics, or by a comparison.
+function faultsOf(side) {
+  const faults = new Map(side.faults);
+  for (const { rows, errors = [] } of ITEMS) {
+    const found = errors.find((error) => error.side === SIDE_NAMES[side.number].toLowerCase());
+    if (found) faults.set(rows[side.number], found);
+  }
+  return faults;
+}
+
 // What is wrong, one message for all tensors that one cause has damaged; the causes of most tensors first.
-function causesOf(side) {
+function causesOf(faults) {
   const causes = new Map();
-  for (const { kind, message } of side.faults.values()) {
+  for (const { kind, message } of faults.values()) {
     const text = oneLine(message);
     if (!causes.has(text)) causes.set(text, { kind, number: 0 });
     causes.get(text).number++;

@@ -173,7 +173,7 @@ function showScale(legend, measure) {
   const ends = [measure.low, measure.high].map((value) => measure.text(value));
   const stops = [0, 0.25, 0.5, 0.75, 1].map((at) => rampColour(measure.ramp, at)).join(", ");
   const about = `${measure.hint}, log scale`;
-  if (!measure.high) return legend.replaceChildren(IS_DIFF ? "no tensor has one" : "no values");
+  if (!measure.high) return legend.replaceChildren(...(IS_COMPARED ? ["no values that differ", ...kindEntries()] : ["no values"]));
   const scale = element("span", { class: "ramp", style: { background: `linear-gradient(to right, ${stops})` } });
   const others = IS_COMPARED ? kindEntries() : measure.name === "Bytes" && !SIDES[0].stats ? [element("span", { text: "values: not read (shardvar view --stats)" })] : [];
   return legend.replaceChildren(ends[0], scale, ends[1], element("span", { text: about }), ...others);

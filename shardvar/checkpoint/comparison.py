@@ -5,7 +5,8 @@ DiffReport            one ``TensorDifference`` for each tensor that is not the s
 TensorDifference      its dtypes and shapes, and a ``ValueDifference`` where its values differ
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf, prod
 from typing import Any, Self
@@ -87,6 +88,16 @@ class TensorDifference:
     """Its shape in the second."""
     values: ValueDifference | None
     """The difference of its values; None where they are equal, or of other shapes, or strings beside numbers."""
+
+    @property
+    def kind(self) -> str:
+        """The properties that differ: ``"shape"``, ``"dtype"``, ``"values"``, or two of them joined by ``and``."""
+        differing = {
+            "shape": self.shape_a != self.shape_b,
+            "dtype": self.dtype_a != self.dtype_b,
+            "values": self.values is not None,
+        }
+        return " and ".join(name for name, is_other in differing.items() if is_other)
 
     @property
     def change(self) -> float:
@@ -203,39 +214,41 @@ class DiffReport:
 # Lines of text, as the command prints them.
 
 
-def lines_of_diff(
-    report: DiffReport, fold: Callable[[Sequence[str]], Iterable[str]] = lambda keys: keys
-) -> Iterator[str]:
-    """Yield a line for each tensor that differs, for each cause why some are unreadable, and a last one that sums up.
-
-    ``fold`` returns the names to show of tensors that one side has alone.
+def lines_of_diff(report: DiffReport) -> Iterator[str]:
+    """Yield the verdict, then a line for each tensor that differs and for each cause why some are unreadable.
 
     >>> list(lines_of_diff(DiffReport("a", "b", ("x",), (), (), (), 3)))
-    ['only in A: x', '1 of 4 tensors differs: 1 only in A']
+    ['1 of 4 tensors differs: 1 only in A', 'only in A: x']
     """
-    for key in fold(report.only_in_a):
+    yield verdict_of_diff(report)
+    for key in report.only_in_a:
         yield f"only in A: {short_name(key)}"
-    for key in fold(report.only_in_b):
+    for key in report.only_in_b:
         yield f"only in B: {short_name(key)}"
     for each in report.differences:
         yield f"differs: {short_name(each.key)}: {'; '.join(_reasons(each))}"
+    yield from lines_of_unreadable(report)
+
+
+def lines_of_unreadable(report: DiffReport) -> Iterator[str]:
+    """Yield a line for each cause why tensors are unreadable in one of the checkpoints."""
     for side in ("a", "b"):
         broken = [(each.key, each.kind, each.message) for each in report.unreadable if each.side == side]
         yield from lines_of_problems(f"unreadable in {side.upper()}: ", broken)
+
+
+_KINDS = ("values", "shape", "dtype", "dtype and values", "shape and dtype")
+"""Differences of tensors that both have, in the order in which the verdict counts them."""
+
+
+def verdict_of_diff(report: DiffReport) -> str:
+    """Return one line: the number of tensors that differ, and how many of them in what."""
     if report.equal:
         within = "" if report.tolerance is None else f", within {report.tolerance}"
-        yield f"equal: {count(report.num_equal, 'tensor')} in both{within}"
-        return
-    yield _sum_of(report)
-
-
-def _sum_of(report: DiffReport) -> str:
-    """The last line: the number of tensors that differ, and of each kind of difference."""
-    counts = {
-        "changed": len(report.differences),
-        "only in A": len(report.only_in_a),
-        "only in B": len(report.only_in_b),
-    }
+        return f"equal: {count(report.num_equal, 'tensor')} in both{within}"
+    kinds = Counter(each.kind for each in report.differences)
+    counts = {f"in {kind}": kinds[kind] for kind in _KINDS}
+    counts |= {"only in A": len(report.only_in_a), "only in B": len(report.only_in_b)}
     differ = sum(counts.values())
     # A tensor that is unreadable on both sides counts once.
     unreadable = len({broken.key for broken in report.unreadable})

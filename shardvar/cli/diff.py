@@ -14,8 +14,8 @@ from shardvar.checkpoint.locate import find_checkpoint
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names
 from shardvar.checkpoint.stats import Statistics, histograms, measure
+from shardvar.cli.changes import print_changes
 from shardvar.cli.output import answer, note, print_json, progress, say, short_path
-from shardvar.cli.tree import fold_keys
 from shardvar.cli.usage import parse_renames
 from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.view import as_typed, check_target, message_as_typed, write_page
@@ -60,17 +60,26 @@ def execute(arguments: Namespace) -> int:
     if arguments.json:
         print_json(report.to_json())
     else:
-        # At a terminal, layers that one side has alone are few lines; a pipe gets each key.
-        *lines, sum_of_all = lines_of_diff(report, fold_keys) if sys.stdout.isatty() else lines_of_diff(report)
-        for line in lines if not arguments.summary else []:
-            say(line)
-        answer("good" if report.equal else "bad" if report.unreadable else "different", sum_of_all)
+        _print(report, arguments)
     if arguments.html:
         _write_diff_page(arguments, report, rename or {})
         note(f"wrote {short_path(arguments.html)}")
     if report.unreadable:
         return _UNREADABLE
     return _EQUAL if report.equal else _DIFFERENT
+
+
+def _print(report: DiffReport, arguments: Namespace) -> None:
+    """Print the verdict, and below it what differs: folded at a terminal, a line for each tensor in a pipe."""
+    verdict, *lines = lines_of_diff(report)
+    answer("good" if report.equal else "bad" if report.unreadable else "different", verdict)
+    if arguments.summary:
+        return
+    if sys.stdout.isatty() and not arguments.all:
+        print_changes(report, by_change=arguments.sort != "index")
+        return
+    for line in lines:
+        say(line)
 
 
 def _write_diff_page(arguments: Namespace, report: DiffReport, rename: Mapping[str, str]) -> None:

@@ -33,6 +33,9 @@ _NARROWEST = 20
 _LINE = 120
 """The longest line of values."""
 
+_BETWEEN = 2
+"""Cells between two columns of a table."""
+
 _WIDEST = 60
 """The width up to which plain columns are padded; a longer cell pushes the rest of its row to the right."""
 
@@ -78,7 +81,7 @@ def answer(mark: Mark, text: str) -> None:
     A pipe, and a terminal that lacks the symbol, get the words alone, so no line needs the symbol to be understood.
     """
     symbol, style = _SYMBOLS[mark]
-    if not sys.stdout.isatty() or not _can_print(symbol):
+    if not sys.stdout.isatty() or not can_print(symbol):
         say(text)
         return
     from rich.text import Text
@@ -88,7 +91,8 @@ def answer(mark: Mark, text: str) -> None:
     _print_styled([Text.assemble((first[0], style), first[1:]), *map(Text, others)])
 
 
-def _can_print(symbol: str) -> bool:
+def can_print(symbol: str) -> bool:
+    """Return True if the encoding of standard output has a symbol."""
     try:
         symbol.encode(sys.stdout.encoding or "ascii")
     except UnicodeError:
@@ -253,7 +257,6 @@ def _print_plain(headers: Sequence[str], rows: Sequence[Sequence[str]], right: S
 def _print_rich(
     headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int], drop: Sequence[int] | None
 ) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
@@ -265,15 +268,16 @@ def _print_rich(
     widths = [max(cell_len(line[column]) for line in [headers, *rows]) for column in range(len(headers))]
     gone = _dropped(widths, drop or (), width)
     kept = [column for column in range(len(headers)) if column not in gone]
-    # Cells left for the names: three lie between two columns.
-    left = width - sum(widths[column] + 3 for column in kept[1:])
+    # Cells left for the names.
+    left = width - sum(widths[column] + _BETWEEN for column in kept[1:])
     if left < (widths[0] if drop is None else min(widths[0], _NARROWEST)):
         _print_stacked(headers, rows, width)
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table.grid(padding=(0, _BETWEEN, 0, 0))
     for column in kept:
         side: Literal["left", "right"] = "right" if column in right else "left"
-        table.add_column(Text(headers[column]), justify=side, no_wrap=True)
+        table.add_column(justify=side, no_wrap=True)
+    table.add_row(*(Text(headers[column], style="dim") for column in kept))
     for row in rows:
         name, *others = row[0], *(row[column] for column in kept[1:])
         if others and _is_right_to_left(name):
@@ -298,7 +302,7 @@ def _dropped(widths: Sequence[int], drop: Sequence[int], width: int) -> set[int]
     """Return the first columns of ``drop`` that must go so that a table fits, if only with shorter names."""
     gone: set[int] = set()
     for column in drop:
-        rest = sum(each + 3 for number, each in enumerate(widths) if number and number not in gone)
+        rest = sum(each + _BETWEEN for number, each in enumerate(widths) if number and number not in gone)
         # Before the last one goes, names are cut to the fewest cells.
         fewest = _NARROWEST if column == drop[-1] else 2 * _NARROWEST
         if min(widths[0], fewest) + rest <= width:

@@ -12,10 +12,9 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from shardvar import __version__
+from shardvar.cli.helptext import ABOUT, COMMANDS, HelpText, listed_commands
 from shardvar.cli.rewording import options_first, with_cuts
 from shardvar.errors import ArgumentError
-
-COMMANDS = ("inspect", "show", "view", "verify", "diff", "digest", "reshard", "formats", "vectors", "completion")
 
 _PATH = "a checkpoint: prefix, index file, directory, or one of its data files"
 _DEQUANTIZE = "quantised blocks (GGUF) as the numbers that they stand for, in float32"
@@ -28,15 +27,6 @@ class Usage(Exception):
     def __init__(self, code: int, error: ArgumentError | None = None) -> None:
         super().__init__(code)
         self.code, self.error = code, error
-
-
-class HelpText(argparse.HelpFormatter):
-    """Help whose paragraphs are filled to the width of the terminal, except lists of examples."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        fill = super()._fill_text
-        paragraphs = text.split("\n\n")
-        return "\n\n".join(each if each.startswith("examples:") else fill(each, width, indent) for each in paragraphs)
 
 
 class Parser(argparse.ArgumentParser):
@@ -93,17 +83,21 @@ def make_parser() -> Parser:
     """Return the parser of all commands."""
     parser = Parser(
         prog="shardvar",
-        description="Inspect, verify, compare, convert and reshard checkpoints without the framework that wrote them.",
+        usage="shardvar COMMAND PATH [options]   (`shardvar COMMAND --help` lists them)",
+        description="Inspect, verify, compare, convert and reshard checkpoints of any framework.\n\n"
+        f"{listed_commands()}",
         epilog="examples:\n"
         "  shardvar inspect runs/ckpt-1200\n"
-        "  shardvar verify model.safetensors\n"
         "  shardvar reshard ckpt-1200 model.safetensors --filter 'dense/*'\n\n"
-        "exit codes: 0 done; 1 the answer is no (damage, differences); 2 wrong usage; 3 cannot be read or "
-        "written. `shardvar COMMAND --help` shows the options and examples of a command.",
+        "exit codes: 0 done; 1 damage or differences; 2 usage; 3 cannot read or write",
         formatter_class=HelpText,
+        add_help=False,
     )
-    parser.add_argument("--version", action="version", version=f"shardvar {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+    parser.add_argument("--version", action="version", version=f"shardvar {__version__}", help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=Parser, help=argparse.SUPPRESS, prog="shardvar"
+    )
     for add in (
         _add_inspect, _add_show, _add_view, _add_verify, _add_diff, _add_digest, _add_reshard, _add_formats,
         _add_vectors, _add_completion,
@@ -119,7 +113,7 @@ Commands = argparse._SubParsersAction
 def _add_command(commands: "Commands[Parser]", name: str, text: str, examples: Sequence[str]) -> Parser:
     parser = commands.add_parser(
         name,
-        help=text,
+        help=ABOUT[name],
         description=text[:1].upper() + text[1:] + ".",
         epilog="examples:\n" + "\n".join(f"  shardvar {name} {example}".rstrip() for example in examples),
         formatter_class=HelpText,
@@ -234,9 +228,10 @@ def _add_diff(commands: "Commands[Parser]") -> None:
     parser.add_argument("--close", action="store_true", help="with the tolerances of torch.testing.assert_close")
     parser.add_argument("--ignore-dtype", action="store_true", help="compare values, and not dtypes")
     parser.add_argument(
-        "--sort", choices=("index", "change"), default="index", help="in the order of A, or the largest change first"
+        "--sort", choices=("index", "change"), help="in the order of A (default of lists), or the largest change first"
     )
-    parser.add_argument("--summary", action="store_true", help="print the last line alone")
+    parser.add_argument("--all", action="store_true", help="fold nothing: a line for each tensor, with all figures")
+    parser.add_argument("--summary", action="store_true", help="print the first line alone")
     parser.add_argument("--html", metavar="FILE", help="also write a page that shows both side by side")
     parser.add_argument("--stats", action="store_true", help="with --html: histograms of what differs (reads it anew)")
     _add_workers(parser)
@@ -358,7 +353,7 @@ def _add_vectors(commands: "Commands[Parser]") -> None:
 def _add_completion(commands: "Commands[Parser]") -> None:
     parser = commands.add_parser(
         "completion",
-        help="print a script that makes a shell complete commands, options and keys",
+        help=ABOUT["completion"],
         description="Print a script that makes a shell complete commands, options and the keys of checkpoints.",
         epilog="examples:\n"
         "  source <(shardvar completion bash)          # this shell; in ~/.bashrc, every one\n"

@@ -183,11 +183,11 @@ def _by_one_number(labels: Sequence[str]) -> Iterator[Sequence[str]]:
     yield from groups.values()
 
 
-def fold_keys(keys: Sequence[str]) -> Iterator[str]:
-    """Yield keys in natural order; those that differ in one number alone are one text, with their count.
+def fold_keys(keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield keys in natural order; those that differ in one number alone are one label, with the keys that share it.
 
-    >>> list(fold_keys(["layer.10.w", "layer.9.w", "layer.11.w", "bias"]))
-    ['bias', 'layer.{9..11}.w (x3)']
+    >>> [(label, len(shared)) for label, shared in fold_keys(["layer.10.w", "layer.9.w", "layer.11.w", "bias"])]
+    [('bias', 1), ('layer.{9..11}.w', 3)]
     """
     alike: dict[Sequence[str], list[str]] = {}
     for key in sorted(keys, key=natural_key):
@@ -197,10 +197,10 @@ def fold_keys(keys: Sequence[str]) -> Iterator[str]:
     )
     for group in groups:
         if len(group) < _FEWEST_ALIKE:
-            yield from group
+            yield from ((key, [key]) for key in group)
         else:
             before, texts, after = _varying(group)
-            yield f"{before}{{{number_ranges(texts)}}}{after} (x{len(group)})"
+            yield f"{before}{{{number_ranges(texts)}}}{after}", group
 
 
 def number_ranges(texts: Sequence[str]) -> str:

@@ -6,7 +6,9 @@
 """
 
 import shlex
+import sys
 from argparse import Namespace
+from collections import Counter
 from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any
@@ -14,11 +16,12 @@ from typing import Any
 from shardvar.checkpoint.locate import find_checkpoint
 from shardvar.checkpoint.manifest import manifest_beside
 from shardvar.checkpoint.reader import open_checkpoint
-from shardvar.checkpoint.reports import SCHEMA, VerifyReport
+from shardvar.checkpoint.reports import DAMAGED, SCHEMA, VerifyReport
 from shardvar.checkpoint.verify import verify
 from shardvar.cli.output import Mark, answer, count, human_size, note, one_line, print_json, progress, say, short_path
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError, CheckpointError, ShardvarError
+from shardvar.formats.table import format_named
 from shardvar.pictures.problems import lines_of_problems
 from shardvar.pictures.words import named
 
@@ -38,6 +41,7 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
     chosen = {"filter": arguments.filter, "exclude": arguments.exclude}
     told: list[dict[str, Any]] = []
     codes: list[int] = []
+    verdicts: list[str] = []
     for path in paths:
         try:
             report = verify_with_progress(path, executor, against=arguments.against, **chosen)
@@ -50,16 +54,40 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
             fields = {"kind": type(error).__name__, "cause": error.cause, "remedy": error.remedy}
             told.append({"schema": SCHEMA, "path": path, "error": fields})
             codes.append(_NOT_VERIFIED)
+            verdicts.append("not opened")
             continue
+        verdicts.append(_verdict(report, strict)[1])
         codes.append(code_of_report(report, strict))
         told.append(report.to_json())
         if not arguments.json and (codes[-1] or not arguments.quiet):
-            print_report(report, strict, arguments.all)
-            if report.is_bare_format and report.ok and len(paths) == 1 and not arguments.quiet:
-                note(f"hint: `shardvar digest {shlex.quote(path)} --write` keeps digests, which verify compares then.")
+            print_report(report, strict, arguments.all, indent="  " * (len(paths) > 1))
+            if len(paths) == 1 and not arguments.quiet and (remedy := _remedy(report, path)):
+                note(f"hint: {remedy}")
     if arguments.json:
         print_json(told[0] if len(paths) == 1 else told)
+    elif len(paths) > 1 and not arguments.quiet:
+        outcomes = Counter(outcome.partition(":")[0] for outcome in verdicts)
+        numbers = ", ".join(f"{number:,} {outcome}" for outcome, number in outcomes.items())
+        _space()
+        say(f"{count(len(paths), 'checkpoint')}: {numbers}")
     return max(codes)
+
+
+def _space() -> None:
+    """Set paragraphs apart at a terminal; a pipe gets one line after the other."""
+    if sys.stdout.isatty():
+        print()
+
+
+def _remedy(report: VerifyReport, path: str) -> str | None:
+    """Return what to do about a checkpoint that cannot be verified, or of which tensors are damaged and others not."""
+    if report.is_bare_format and report.ok:
+        return f"`shardvar digest {shlex.quote(path)} --write` keeps digests, which verify compares then."
+    if 0 < _num_damaged(report) < len(report.outcomes):
+        # As SRC, unless its format is only read.
+        target = "rescued" if format_named(report.format).capabilities.dtypes else "rescued.safetensors"
+        return f"`shardvar reshard {shlex.quote(path)} {target} --keep-going` saves the tensors that are not damaged."
+    return None
 
 
 def code_of_report(report: VerifyReport, strict: bool = False) -> int:
@@ -98,23 +126,49 @@ def payload_nbytes(path: str) -> int:
         return 0
 
 
-def print_report(report: VerifyReport, strict: bool = False, everything: bool = False) -> None:
-    """Print the report for people, damage first; with ``everything``, the keys of all problems."""
+def print_report(report: VerifyReport, strict: bool = False, everything: bool = False, indent: str = "") -> None:
+    """Print the report for people, the verdict first; with ``everything``, the keys of all problems."""
+    mark, verdict = _verdict(report, strict)
+    answer(mark, f"{verdict} {short_path(report.path)} ({report.format}): {_compared(report, strict)}")
     damages = [(each.key, each.kind, each.message) for each in report.damages]
     problems = [(each.key, each.kind, each.message) for each in report.unverified if each.kind is not None]
-    for line in lines_of_problems("damaged: ", damages, everything):
+    if not indent and (damages or problems):
+        _space()
+    for line in lines_of_problems(f"{indent}damaged: ", damages, everything):
         say(line)
-    for line in lines_of_problems("not verified: ", problems, everything):
+    for line in lines_of_problems(f"{indent}not verified: ", problems, everything):
         say(line)
     for each in report.notes:
-        say(f"note: {one_line(each)}")
-    mark, verdict = _verdict(report, strict)
-    answer(mark, f"{verdict} {short_path(report.path)} ({report.format}): {_compared(report)}")
+        say(f"{indent}note: {one_line(each)}")
+    if damages and report.outcomes:
+        if not indent:
+            _space()
+        others = len(report.outcomes) - _num_damaged(report) - len(report.uncompared)
+        say(f"{indent}not damaged: {count(others, 'tensor')}")
 
 
-def _compared(report: VerifyReport) -> str:
-    """The numbers of the answer: the tensors, the bytes that were read, and if they were compared."""
-    read = f"{count(report.num_tensors, 'tensor')}, {human_size(report.read_nbytes)} read"
+def _num_damaged(report: VerifyReport) -> int:
+    return sum(outcome == DAMAGED for outcome in report.outcomes.values())
+
+
+def _verdict(report: VerifyReport, strict: bool) -> tuple[Mark, str]:
+    tensors = count(report.num_tensors, "tensor")
+    if report.damages:
+        damaged = _num_damaged(report)
+        return "bad", f"damaged: {damaged:,} of {tensors} in" if damaged else "damaged:"
+    if report.uncompared:
+        return "attention", f"not verified: {len(report.uncompared):,} of {tensors} in"
+    if report.unguarded:
+        return "attention", f"not guarded: {len(report.unguarded):,} of {tensors} in" if strict else "complete:"
+    return "good", "ok:"
+
+
+def _compared(report: VerifyReport, strict: bool) -> str:
+    """The numbers of the answer that the verdict lacks: tensors, bytes that were read, and if they were compared."""
+    read = f"{human_size(report.read_nbytes)} read"
+    # A verdict on some of the tensors ends with the number of all.
+    if not _verdict(report, strict)[1].endswith(" in"):
+        read = f"{count(report.num_tensors, 'tensor')}, {read}"
     bare = len(report.unguarded)
     # Where the format keeps none, the names of the tensors that are whole say nothing.
     if bare and (report.is_bare_format or bare == report.num_tensors):
@@ -124,14 +178,3 @@ def _compared(report: VerifyReport) -> str:
         which = f"{count(bare, 'tensor')} ({human_size(report.unguarded_nbytes)})"
         return f"{read}; {which} without a checksum, {keys}: structure only"
     return read if report.damages or report.uncompared or not report.num_tensors else f"{read}, every checksum matches"
-
-
-def _verdict(report: VerifyReport, strict: bool) -> tuple[Mark, str]:
-    tensors = count(report.num_tensors, "tensor")
-    if report.damages:
-        return "bad", f"{count(len(report.damages), 'problem')} in"
-    if report.uncompared:
-        return "attention", f"not verified: {len(report.uncompared):,} of {tensors} in"
-    if report.unguarded:
-        return "attention", f"not guarded: {len(report.unguarded):,} of {tensors} in" if strict else "complete:"
-    return "good", "ok:"

@@ -11,9 +11,10 @@ from shardvar.pictures.words import count, one_line, short_name
 
 _ROOM = 40
 """The most characters of names that a line of several keys has; it counts longer ones."""
-_MOST_ALIKE = 16
+_MOST_ALIKE = 3
 """Problems that differ only in their numbers and are printed; the others are counted."""
-_NUMBER = re.compile("[0-9]+")
+_NUMBER = re.compile("(-[0-9]+-of-[0-9]+)|[0-9]+")
+"""A number, or those of a file of several, by which problems of one file stay apart from those of another."""
 
 
 def lines_of_problems(
@@ -35,7 +36,7 @@ def lines_of_problems(
     alike: Counter[tuple[str | None, str]] = Counter()
     others: dict[tuple[str | None, str], list[str]] = {}
     for (kind, cause), keys in keys_of.items():
-        pattern = kind, _NUMBER.sub("", cause.replace(repr(keys[0]), "") if keys else cause)
+        pattern = kind, _NUMBER.sub(r"\1", cause.replace(repr(keys[0]), "") if keys else cause)
         alike[pattern] += 1
         if alike[pattern] > _MOST_ALIKE and not everything:
             others.setdefault(pattern, []).extend(keys)

@@ -29,9 +29,9 @@ class AsciiTerminal(io.TextIOWrapper):
     [
         ("verify good", "✓", "ok: good (shardvar): 4 tensors, "),
         ("verify bare.safetensors", "!", "complete: bare.safetensors (safetensors): 4 tensors, "),
-        ("verify cut", "✗", "3 problems in cut (shardvar): "),
+        ("verify cut", "✗", "damaged: 3 of 4 tensors in cut (shardvar): "),
         ("diff good good", "✓", "equal: 4 tensors in both"),
-        ("diff good other", "≠", "4 of 4 tensors differ: 1 changed, 3 only in A"),
+        ("diff good other", "≠", "4 of 4 tensors differ: 1 in values, 3 only in A"),
         ("reshard good out --force", "✓", "wrote out (shardvar): "),
     ],
 )
@@ -45,13 +45,13 @@ def test_an_answer_begins_with_a_symbol_at_a_terminal_and_is_words_in_a_pipe(
     payloads.write_bytes(payloads.read_bytes()[:100])
     sv.save(tmp_path / "other", {"step": np.zeros((), np.int64)})
     monkeypatch.chdir(tmp_path)
-    assert run(*words.split()).out.splitlines()[-1].startswith(sentence)
+    assert run(*words.split()).out.splitlines()[0].startswith(sentence)
     with terminal(200):
-        assert run(*words.split()).out.splitlines()[-1].startswith(f"{symbol} {sentence.removeprefix('ok: ')}")
+        assert run(*words.split()).out.splitlines()[0].startswith(f"{symbol} {sentence.removeprefix('ok: ')}")
         with patch("sys.stdout", AsciiTerminal(io.BytesIO(), "ascii")) as ascii_terminal:
             run(*words.split())
             ascii_terminal.seek(0)
-            assert ascii_terminal.read().splitlines()[-1].startswith("! complete" if symbol == "!" else sentence)
+            assert ascii_terminal.read().splitlines()[0].startswith("! complete" if symbol == "!" else sentence)
 
 
 def test_the_command_that_keeps_digests_is_offered_where_it_helps(tmp_path: Path, run: Run) -> None:
@@ -96,7 +96,8 @@ def test_damage_in_a_format_without_checksums_is_not_buried_under_keys(tmp_path:
     sv.save(tmp_path / "set", layers, format="safetensors", policy=sv.MaxShardSizePolicy(1000))
     next(tmp_path.glob("*-00002-of-*")).unlink()
     lines = run("verify", tmp_path / "set").out.splitlines()
-    assert len(lines) == 2 and lines[1].endswith("6 tensors, 1.6 kB read; no checksums in this format: structure only")
+    assert lines[0].startswith("damaged: 2 of 6 tensors in ") and lines[2:] == ["not damaged: 4 tensors"]
+    assert lines[0].endswith(": 1.6 kB read; no checksums in this format: structure only")
 
 
 def test_files_larger_than_their_limit_are_one_line(tmp_path: Path, run: Run) -> None:

@@ -278,13 +278,13 @@ def test_diff_says_what_differs_and_where(tmp_path: Path, run: Run) -> None:
     outcome = run("diff", path, tmp_path / "other.npz")
     assert outcome.code == 1
     assert outcome.out.splitlines() == [
+        "4 of 5 tensors differ: 2 in values, 1 only in A, 1 only in B",
         "only in A: empty",
         "only in B: new",
         "differs: dense/kernel: 1 of 40 elements, first at [3, 2], by at most 0.5 (relative 0.0286); "
         "relative norm 0.00349, cosine 0.999994",
         "differs: step: 1 of 1 element, first at [], by at most 1 (relative 0.000833); relative norm 0.000833, "
         "cosine 1",
-        "4 of 5 tensors differ: 2 changed, 1 only in A, 1 only in B",
     ]
     assert run("diff", path, tmp_path / "other.npz", "--json").json["equal"] is False
 
@@ -500,9 +500,10 @@ def test_the_first_help_has_examples_that_parse_and_fits_a_screen(run: Run) -> N
 
     with patch.dict(os.environ, {"COLUMNS": "80"}):
         lines = run("--help").out.splitlines()
-    assert len(lines) <= 45
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines if line[:2] == "  " and line.split()[0] != "shardvar"] == list(COMMANDS)
     examples = [line for line in lines if line.startswith("  shardvar ")]
-    assert len({parse_arguments(shlex.split(line)[1:]).command for line in examples}) >= 3
+    assert len({parse_arguments(shlex.split(line)[1:]).command for line in examples}) >= 2
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
@@ -537,11 +538,11 @@ def test_a_pipe_knows_no_width(tmp_path: Path, run: Run) -> None:
 
 
 def test_no_color_is_none(tmp_path: Path, run: Run) -> None:
-    """At a terminal too: bold is no colour, and the one thing that may remain."""
+    """At a terminal too: bold and dim are no colours, and all that may remain."""
     path = saved(tmp_path)
     with terminal(100, "xterm-256color"):
         out = run("inspect", path, "--stats").out
-    assert set(re.findall(r"\x1b\[([0-9;]*)m", out)) <= {"0", "1"}
+    assert set(re.findall(r"\x1b\[([0-9;]*)m", out)) <= {"0", "1", "2"}
 
 
 def test_hostile_keys_are_escaped_and_never_lost(tmp_path: Path, run: Run) -> None:
@@ -666,10 +667,15 @@ def test_verify_of_several_has_the_largest_code_and_hides_none(tmp_path: Path, r
     octets[3000] ^= 1
     bad.write_bytes(octets)
     both = run("verify", good, bad)
-    assert both.code == 1 and "ok: " in both.out and "1 problem in" in both.out
+    assert both.code == 1 and both.out.endswith("\n2 checkpoints: 1 ok, 1 damaged\n")
     assert (run("verify", good, "--quiet").code, run("verify", good, good, "--quiet").out) == (0, "")
     quiet = run("verify", good, bad, lost, "--quiet")
-    assert quiet.code == 3 and "ok: " not in quiet.out and "1 problem in" in quiet.out and "lost.npz" in quiet.err
+    assert (
+        quiet.code == 3
+        and "ok: " not in quiet.out
+        and quiet.out.startswith("damaged: 1 of 1 tensor in ")
+        and "lost.npz" in quiet.err
+    )
     told = json.loads(run("verify", lost, good, bad, "--json").out)
     assert [each.get("ok") for each in told] == [None, True, False]
     assert told[0]["error"]["kind"] == "CheckpointNotFound" and run("verify", good, "--json").json["ok"] is True

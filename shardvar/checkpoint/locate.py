@@ -46,8 +46,8 @@ _MAX_FOLDERS = 10_000
 """The folders that are searched at the most."""
 _VARIABLES = "variables"
 """The directory in which a SavedModel keeps its checkpoint."""
-_LISTED = 20
-"""The checkpoints that an error lists."""
+_MOST_LISTED = 8
+"""The checkpoints that an error lists; of more, it has the number, the first and the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,18 +172,20 @@ def find_checkpoint(path: Path) -> Location:
 
 def several(path: Path, found: Sequence[Location]) -> AmbiguousPath:
     """Return the error of a path that may mean any of several checkpoints."""
-    listed = ", ".join(f"{exact_path(each)} ({each.format.name})" for each in found[:_LISTED])
-    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    if len(found) > _MOST_LISTED:
+        listed = f"{len(found):,} checkpoints, from {exact_path(found[0])} to {exact_path(found[-1])}"
+    else:
+        listed = ", ".join(f"{exact_path(each)} ({each.format.name})" for each in found)
     folder = split_place(path)[0].path
     below = [parts(folder, each) for each in found]
     kind = kind_of_folder([os.path.basename(folder), *(name for names in below for name in names)])
-    cause = f"{os.fspath(path)} may mean {listed}{more}."
+    cause = f"{os.fspath(path)} may mean {listed}."
     if kind and not kind.is_lost:
         return AmbiguousPath(f"{cause} It is {kind.what}.", kind.remedy)
     steps = differing(below)
     is_one = steps.count(next(reversed(in_series(steps)), "")) == 1
     newest = ", or take the newest: --latest, sv.newest_checkpoint" if is_one else ""
-    return AmbiguousPath(cause, f"Give the path of one of them{newest}.")
+    return AmbiguousPath(cause, f"Give the path of one of them, as `shardvar inspect` lists them{newest}.")
 
 
 def parts(folder: str, found: Location) -> list[str]:

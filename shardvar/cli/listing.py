@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from time import time
 
 from shardvar.checkpoint.locate import Location, exact_path
 from shardvar.checkpoint.newest import Candidate, candidates_of, newest_among, newest_checkpoint
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA
-from shardvar.cli.output import count, human_size, note, print_json, print_table, printable, say, short_path
+from shardvar.cli.output import count, human_age, human_size, note, print_json, print_table, printable, say, short_path
 from shardvar.errors import CheckpointError, ShardvarError
 
 _HEADERS = ("checkpoint", "format", "tensors", "size", "saved", "")
@@ -79,15 +80,20 @@ def print_choices(path: str, found: Sequence[Candidate], as_json: bool, everythi
         print_json({"schema": SCHEMA, "checkpoints": listed})
         return
     choose = "one of them, or the newest with --latest" if len(newest) == 1 else "one of them"
-    say(f"{count(len(found), 'checkpoint')} here; inspect {choose}:")
+    say(f"{short_path(path)}: {count(len(found), 'checkpoint')}; inspect {choose}:")
     rows = [
         (short_path(name), *_cells(each, content, newest))
         for each, content, name in zip(found, contents, _paths(found), strict=True)
     ]
+    if sys.stdout.isatty():
+        print()
     if sys.stdout.isatty() and not everything and len(rows) > _MOST_LISTED:
         say(f"{len(rows) - _MOST_LISTED:,} before these, from {rows[0][0]} on (--all lists them)")
         rows = rows[-_MOST_LISTED:]
-    print_table(_HEADERS, rows, (2, 3), drop=(1, 2, 3, 4))
+    # A terminal needs no column that is the same in all lines.
+    kept = [0, *(1,) * (not sys.stdout.isatty() or len({row[1] for row in rows}) > 1), 2, 3, 4, 5]
+    right, drop = [kept.index(column) for column in (2, 3)], range(1, len(kept) - 1)
+    print_table([_HEADERS[each] for each in kept], [[row[each] for each in kept] for row in rows], right, drop)
 
 
 def _newest(path: str, found: Sequence[Candidate]) -> list[Candidate]:
@@ -134,6 +140,14 @@ def _cells(each: Candidate, content: _Content | None, newest: Sequence[Candidate
     """Return the format, the tensors, their size, the time of a checkpoint, and what is to be known of it."""
     tensors = "" if content is None or content.num_tensors is None else f"{content.num_tensors:,}"
     size = "" if content is None or content.nbytes is None else human_size(content.nbytes)
-    saved = "" if each.saved is None else datetime.fromtimestamp(each.saved).strftime("%Y-%m-%d %H:%M")
+    saved = "" if each.saved is None else _time(each.saved)
     words = ["newest" * ([each] == newest), "not finished" * (not each.is_finished), content.wrong if content else ""]
     return each.location.format.name, tensors, size, saved, ", ".join(filter(None, words))
+
+
+def _time(saved: float) -> str:
+    """Return how long ago that was, for a person at a terminal; a pipe, which may be kept, gets the date."""
+    ago = time() - saved
+    if sys.stdout.isatty() and ago >= 0:
+        return human_age(ago)
+    return datetime.fromtimestamp(saved).strftime("%Y-%m-%d %H:%M")

@@ -19,7 +19,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 from unicodedata import bidirectional
 
-from shardvar.pictures.words import count, human_count, human_shape, human_size, one_line, printable, short_name
+from shardvar.pictures.words import (
+    count,
+    human_age,
+    human_count,
+    human_shape,
+    human_size,
+    human_tensors,
+    one_line,
+    printable,
+    short_name,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -35,6 +45,8 @@ _LINE = 120
 
 _BETWEEN = 2
 """Cells between two columns of a table."""
+
+_SIZE = re.compile(r"([0-9]) ([kMGTP]?B\b)")
 
 _WIDEST = 60
 """The width up to which plain columns are padded; a longer cell pushes the rest of its row to the right."""
@@ -136,7 +148,10 @@ def _folded(text: str) -> list[str]:
     """Return a line for a terminal as lines that fit it, unless a word does not; they are indented by two more."""
     indent = " " * (len(text) - len(text.lstrip()) + 2)
     width = max(get_terminal_size().columns, _NARROWEST)
-    return wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    # ``wrap`` breaks lines at spaces. A NUL stands for that between a number and its unit.
+    text = _SIZE.sub(r"\1\0\2", text)
+    lines = wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
 
 
 def warn(text: str) -> None:
@@ -157,9 +172,21 @@ def _print_styled(lines: Sequence["Text"]) -> None:
         console.print(line, soft_wrap=True)
 
 
+_COLOURS = MappingProxyType({"error": "1;31", "hint": "36"})
+"""The codes of a terminal for the first word of a note: bold red, cyan. Rich is too slow to import for an error."""
+
+
 def note(text: str) -> None:
     """Print a line for people on standard error; where that is closed or full, the line is lost."""
+    word, colon, rest = text.partition(":")
     with suppress(OSError):
+        if (
+            word in _COLOURS
+            and sys.stderr.isatty()
+            and not os.environ.get("NO_COLOR")
+            and os.environ.get("TERM") != "dumb"
+        ):
+            text = f"\x1b[{_COLOURS[word]}m{word}{colon}\x1b[0m{rest}"
         print(text, file=sys.stderr)
 
 
@@ -328,14 +355,17 @@ def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width:
     for first, *others in rows:
         if first:
             print(first)
-        # ``wrap`` breaks lines at spaces. NULs stand for the spaces inside a cell, so that a cell stays on one line.
+        # NULs stand for the spaces inside a cell, so that a cell stays on one line.
         named = zip(headers[1:], others, strict=True)
         cells = [f"{header} {cell}".replace(" ", "\0") for header, cell in named if cell]
         for line in wrap("  ".join(cells), max(width - 4, 1), break_long_words=False, break_on_hyphens=False):
             print("    " + line.replace("\0", " "))
 
 
-__all__ = ["count", "human_count", "human_shape", "human_size", "one_line", "printable", "short_name", "short_path"]
+__all__ = [
+    "count", "human_age", "human_count", "human_shape", "human_size", "human_tensors", "one_line", "printable",
+    "short_name", "short_path",
+]  # fmt: skip
 
 
 def short_path(path: str) -> str:

@@ -21,6 +21,7 @@ from shardvar.cli.output import (
     human_count,
     human_shape,
     human_size,
+    human_tensors,
     print_table,
     printable,
     say,
@@ -45,8 +46,12 @@ _FEWEST_LINES, _MOST_LINES = 24, 60
 _LINES_AROUND = 8
 """Lines of the terminal for what is printed above and below the tree."""
 
-_HEADERS = ("tensor", "dtype", "shape", "params", "size", "slices", "files", "")
-_RIGHT = (3, 4, 5)
+_HEADERS = ("tensor", "dtype", "shape", "params", "size", "slices", "files", "", "share")
+_ORDER = (0, 1, 2, 3, 4, 8, 5, 6, 7)
+"""The places of the columns at a terminal; a pipe has neither the number of parameters nor the share of the bytes."""
+_RIGHT = (3, 4, 5, 8)
+_WIDE = 100
+"""The columns of a terminal from which a tree has the share that a line has of the bytes."""
 _LEAST_NEEDED = (6, 3, 5, 1, 2, 4)
 """Columns in the order in which they go where the terminal is narrow: files, params, slices, dtype, shape, size."""
 _LEAST_NEEDED_BESIDE_PLACES = (3, 5, 1)
@@ -97,7 +102,7 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
     slices = sum(tensor.num_slices for tensor in tensors)
     files = len({name for tensor in tensors for name in tensor.files})
     size = human_size(sum(tensor.nbytes for tensor in tensors))
-    totals = f"{count(len(tensors), 'tensor')} in {count(slices, 'slice')}, {count(files, 'file')}, {size}"
+    totals = f"{human_tensors(len(tensors), slices)}, {count(files, 'file')}, {size}"
     yield f"{short_path(reader.path)} ({reader.format}): {totals}"
     parameters = count_parameters((each.key, each.dtype, each.shape, each.encoding) for each in tensors)
     if parameters.total:
@@ -147,16 +152,16 @@ def _print_rows(rows: Sequence[_Row], at_terminal: bool, headers: Sequence[str] 
     """Print rows; at a terminal without the columns that are the same in each, or do not fit."""
     if not at_terminal:
         # The number of parameters is left out, since it follows from dtype and shape.
-        kept = [column for column in range(len(_HEADERS)) if column != 3]
+        kept = [0, 1, 2, 4, 5, 6, 7]
         right = [kept.index(column) for column in (4, 5)]
         print_table(_taken(_HEADERS, kept), [_taken(row, kept) for row in rows], right)
         return
     # Only the rows of tensors whose bytes are known have a number of slices.
     constant = {column for column in (1, 3, 5, 6) if len({row[column] for row in rows if row[5]}) <= 1}
-    constant |= set() if any(row[7] for row in rows) else {7}
+    constant |= {column for column in (7, 8) if not any(row[column] for row in rows)}
     has_places = any(row[6] and not row[5] for row in rows)
     constant -= {6} if has_places else set()
-    kept = [column for column in range(len(_HEADERS)) if column not in constant]
+    kept = [column for column in _ORDER if column not in constant]
     least_needed = _LEAST_NEEDED_BESIDE_PLACES if has_places else _LEAST_NEEDED
     drop = [kept.index(column) for column in least_needed if column in kept]
     right = [kept.index(column) for column in _RIGHT if column in kept]
@@ -196,10 +201,11 @@ def _print_tree(reader: Reader, tensors: Sequence[Tensor], arguments: Namespace)
     depth = arguments.depth or (_fitting_depth(lines) if in_brief else None)
     kept = [line for line in lines if depth is None or line.level <= depth]
     numbers = _file_numbers(reader.index.files)
-    rows = [row for line in kept for row in _line_rows(reader, line, shown, numbers, arguments)]
+    total = sum(each.nbytes for each in tensors) if get_terminal_size().columns >= _WIDE else 0
+    rows = [row for line in kept for row in _line_rows(reader, line, shown, numbers, arguments, total)]
     if slots:
         rows.append(_slots_row(slots))
-    headers = (*_HEADERS[:6], "in files" if numbers else "files", "")
+    headers = (*_HEADERS[:6], "in files" if numbers else "files", *_HEADERS[7:])
     _print_rows(rows, at_terminal=True, headers=headers)
     if len(kept) < len(lines):
         deeper = f"--depth {(depth or 0) + 1} opens the next level, --all lists every tensor"
@@ -230,7 +236,7 @@ def _slots_row(slots: Sequence[Tensor]) -> _Row:
     names = ", ".join(dict.fromkeys(printable(found[2]) for found in matches))
     nbytes = human_size(sum(each.nbytes for each in slots))
     variables = count(len({found[1] for found in matches}), "tensor")
-    return "optimizer slots", "", f"{names} of {variables}", "", nbytes, "", "", ""
+    return "optimizer slots", "", f"{names} of {variables}", "", nbytes, "", "", "", ""
 
 
 def _fitting_depth(lines: Sequence[Line]) -> int | None:
@@ -245,17 +251,25 @@ def _fitting_depth(lines: Sequence[Line]) -> int | None:
 
 
 def _line_rows(
-    reader: Reader, line: Line, tensors: Sequence[Tensor], numbers: Mapping[str, int], arguments: Namespace
+    reader: Reader, line: Line, tensors: Sequence[Tensor], numbers: Mapping[str, int], arguments: Namespace, total: int
 ) -> Iterator[_Row]:
     alike = [tensors[leaf] for leaf in line.alike]
     label = line.guide + printable(line.label) + _times(line.num_alike)
     if line.leaf is None:
-        yield *_branch_row(label, line, tensors)[:-1], _marks(alike)
+        yield *_branch_row(label, line, tensors)[:7], _marks(alike), _share(line, tensors, total)
         return
     row, *slices = _tensor_rows(reader, label, tensors[line.leaf], arguments, numbers)
     found = [each for each in alike if each.num_slices]
-    yield *row[:4], *((row[4], *_places(found, numbers)) if found else ("", "", "")), _marks(alike)
+    places = (row[4], *_places(found, numbers)) if found else ("", "", "")
+    yield *row[:4], *places, _marks(alike), _share(line, tensors, total)
     yield from slices
+
+
+def _share(line: Line, tensors: Sequence[Tensor], total: int) -> str:
+    """Return the share of a line's tensors of all bytes; empty below a shared line, which has that of all alike."""
+    if not total or len(line.leaves) < len(line.alike):
+        return ""
+    return f"{100 * sum(tensors[leaf].nbytes for leaf in line.leaves) / total:.1f} %"
 
 
 def _places(alike: Sequence[Tensor], numbers: Mapping[str, int]) -> tuple[str, str]:
@@ -294,7 +308,8 @@ def _branch_row(label: str, line: Line, tensors: Sequence[Tensor]) -> _Row:
     below = [tensors[leaf] for leaf in line.leaves]
     nbytes = human_size(sum(tensor.nbytes for tensor in below))
     parameters = sum(tensor.num_parameters for tensor in below)
-    return label, "", count(len(below), "tensor"), human_count(parameters) if parameters else "", nbytes, "", "", ""
+    shape, number = count(len(below), "tensor"), human_count(parameters) if parameters else ""
+    return label, "", shape, number, nbytes, "", "", "", ""
 
 
 def _tensor_rows(
@@ -303,11 +318,11 @@ def _tensor_rows(
     shape = "" if tensor.shape is None else human_shape(tensor.shape)
     parameters = human_count(tensor.num_parameters) if tensor.num_parameters else ""
     numbers = str(tensor.num_slices), str(len(tensor.files)), tensor.mark.upper()
-    yield label, tensor.kind, shape, parameters, human_size(tensor.nbytes), *numbers
+    yield label, tensor.kind, shape, parameters, human_size(tensor.nbytes), *numbers, ""
     if not arguments.slices:
         return
     for each in list_slices(reader, tensor):
         region = ", ".join(f"{start}:{start + extent}" for start, extent in zip(each.offset, each.shape, strict=True))
         file = file_numbers[each.file] if file_numbers else printable(each.file)
         place = f"{file} at {each.start}"
-        yield "", "", f"[{region}]", "", human_size(each.nbytes), "", place, ""
+        yield "", "", f"[{region}]", "", human_size(each.nbytes), "", place, "", ""

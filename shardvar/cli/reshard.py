@@ -14,6 +14,7 @@ from shardvar.cli.output import (
     answer,
     count,
     human_size,
+    human_tensors,
     note,
     one_line,
     print_json,
@@ -134,7 +135,7 @@ def _policy(arguments: Namespace) -> TablePolicy | None:
 
 def _print_report(report: WriteReport, sources: Sequence[str], verified: VerifyReport | None, verbose: bool) -> None:
     done = "would write" if report.dry_run else "wrote"
-    what = f"{count(report.num_tensors, 'tensor')} in {count(report.num_slices, 'slice')}"
+    what = human_tensors(report.num_tensors, report.num_slices)
     size = f"{count(report.num_files, 'file')}, {human_size(report.nbytes)}"
     line = f"{done} {short_path(report.path)} ({report.format}): {what}, {size}"
     if report.dry_run:

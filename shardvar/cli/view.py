@@ -14,7 +14,7 @@ from shardvar.checkpoint.locate import Location, find_checkpoint
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA, WriteReport
 from shardvar.checkpoint.stats import histograms, measure
-from shardvar.cli.output import count, human_size, note, print_json, progress, short_path
+from shardvar.cli.output import count, human_size, human_tensors, note, print_json, progress, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
 from shardvar.storage.local import split_path
 from shardvar.view.collect import Columns, choose_keys, describe, describe_plan, file_sizes
@@ -45,7 +45,7 @@ def execute(arguments: Namespace) -> int:
         print_json({"schema": SCHEMA, **report, "num_files": len(columns["files"])})
     else:
         num_files = count(len(columns["files"]), "file")
-        tensors = f"{count(len(columns['nbytes']), 'tensor')} in {count(slices, 'slice')}"
+        tensors = human_tensors(len(columns["nbytes"]), slices)
         print(f"wrote {short_path(target)}: {tensors}, {num_files}, {human_size(nbytes)}")
     if arguments.open:
         open_in_browser(target)

@@ -119,6 +119,27 @@ def human_count(number: int) -> str:
     return f"{size:,.{digits}f}{unit}"
 
 
+def human_age(seconds: float) -> str:
+    """Return how long ago something was, in the largest unit of which there are two; ``now`` below two minutes.
+
+    >>> human_age(119), human_age(7200), human_age(86400), human_age(40 * 86400)
+    ('now', '2 hours ago', '24 hours ago', '5 weeks ago')
+    """
+    for unit, length in (("week", 604_800), ("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * length:
+            return f"{int(seconds // length):,} {unit}s ago"
+    return "now"
+
+
+def human_tensors(number: int, num_slices: int) -> str:
+    """Return a number of tensors, with that of their slices where any is cut.
+
+    >>> human_tensors(5, 11), human_tensors(5, 5)
+    ('5 tensors in 11 slices', '5 tensors')
+    """
+    return count(number, "tensor") + (f" in {count(num_slices, 'slice')}" if num_slices != number else "")
+
+
 def human_shape(shape: Sequence[int]) -> str:
     """Return a shape in brackets; a scalar's is ``[]``.
 

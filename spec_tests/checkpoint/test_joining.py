@@ -96,7 +96,7 @@ def test_a_damaged_part_is_never_written(tmp_path: Path, form: str, number: int)
 def test_the_command_joins_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = ranks(tmp_path / "in", ["rank0.safetensors", "rank1.safetensors"])
     assert main(["reshard", *paths, str(tmp_path / "out.safetensors"), "--concat", "w=1", "--verify"]) == 0
-    assert "2 tensors in 2 slices" in capsys.readouterr().out
+    assert "2 tensors, " in capsys.readouterr().out
     found = sv.load(tmp_path / "out.safetensors")
     assert np.array_equal(found["w"], W) and np.array_equal(found["norm"], np.arange(3.0))
     assert main(["reshard", *paths, str(tmp_path / "x.safetensors"), "--concat", "w=one"]) == 2

@@ -165,7 +165,7 @@ def test_a_line_of_several_tensors_says_how_many_cannot_be_read(tmp_path: Path, 
 def test_totals_count_parameters_and_their_dtypes(tmp_path: Path, run: Run) -> None:
     path = saved_layers(tmp_path / "model")
     lines = run("inspect", path, "--brief").out.splitlines()
-    assert lines[0].endswith("(shardvar): 26 tensors in 26 slices, 1 file, 3.2 kB")
+    assert lines[0].endswith("(shardvar): 26 tensors, 1 file, 3.2 kB")
     assert lines[1:] == ["808 parameters, all float32"]
     told = run("inspect", path, "--json").json
     assert (told["num_parameters"], told["parameters_by_dtype"]) == (808, {"float32": 808})
@@ -204,9 +204,11 @@ def test_the_largest_tensors_come_first_on_request(tmp_path: Path, run: Run) -> 
 
 def test_columns_that_say_nothing_are_left_out_at_a_terminal(tmp_path: Path, run: Run) -> None:
     sv.save(tmp_path / "model", {"a": np.ones((2, 3)), "b": np.ones((4, 3))})
-    with terminal(100):
-        header = run("inspect", tmp_path / "model").out.partition("\n\n")[2].splitlines()[0]
-    assert header.split() == ["tensor", "shape", "params", "size"]
+    for columns, more in ((99, []), (100, ["share"])):
+        with terminal(columns):
+            header, *rows = run("inspect", tmp_path / "model").out.partition("\n\n")[2].splitlines()
+        assert header.split() == ["tensor", "shape", "params", "size", *more]
+    assert [row.split()[-2:] for row in rows] == [["33.3", "%"], ["66.7", "%"]]
 
 
 def test_names_of_tensorflow_are_folded_and_said(run: Run) -> None:

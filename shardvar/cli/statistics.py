@@ -11,8 +11,9 @@ from shardvar.checkpoint.numbers import Number
 from shardvar.checkpoint.stats import Statistics
 from shardvar.cli.output import count, print_table, printable, say, short_name, warn
 from shardvar.cli.tensors import Tensor
-from shardvar.cli.tree import Line, tree_lines
+from shardvar.cli.tree import Line, fold_keys, tree_lines
 from shardvar.errors import ReadError
+from shardvar.pictures.words import named
 
 _MOST_NAMED = 3
 """Tensors that a line of findings names; it counts the others."""
@@ -49,6 +50,9 @@ def print_statistics(tensors: Sequence[Tensor], measured: _Measured, folded: boo
         rows = [_statistics_row(printable(key), each, digits) for key, each in measured.items()]
         print_table(_HEADERS, rows, range(1, 8), [7, 4])
         return
+    # Strings have no statistics, and neither have tensors whose faults are listed below the table.
+    others = [each.key for each in tensors if each.key not in measured and each.fault is None]
+    tensors = [each for each in tensors if each.key in measured]
     rows, several = [], False
     for line in tree_lines([each.key for each in tensors], [(each.kind, each.shape) for each in tensors]):
         several |= len(line.alike) > 1 and line.leaf is not None
@@ -58,25 +62,35 @@ def print_statistics(tensors: Sequence[Tensor], measured: _Measured, folded: boo
     taken = [tuple(row[column] for column in kept) for row in rows]
     drop = [kept.index(column) for column in (7, 5, 6, 4, 3) if column in kept]
     print_table([_HEADERS[column] for column in kept], taken, range(1, len(kept)), drop)
-    if several:
+    if several or others:
         print()
+    if others:
+        say(f"without numbers: {named([label for label, _ in fold_keys(others)])}")
+    if several:
         say("Tensors that share a line are measured together; --all lists each of them.")
 
 
 def findings(measured: _Measured) -> Iterator[str]:
     """Yield a line for each remarkable thing: NaN, infinity, tensors of zeros alone, tensors of one value."""
     found = {key: each for key, each in measured.items() if isinstance(each, Statistics)}
+    at_terminal = sys.stdout.isatty()
     # A pipe gets names whole.
-    shown = short_name if sys.stdout.isatty() else printable
+    shown = short_name if at_terminal else printable
     counts = {
-        "nan": {key: f" ({each.nan:,})" for key, each in found.items()},
-        "inf": {key: f" ({each.inf:,})" for key, each in found.items()},
+        "nan": {key: each.nan for key, each in found.items()},
+        "inf": {key: each.inf for key, each in found.items()},
     }
     for name, (word, is_so) in ODD.items():
-        keys = [shown(key) + counts.get(name, {}).get(key, "") for key, each in found.items() if is_so(each)]
+        keys = [key for key, each in found.items() if is_so(each)]
+        groups = list(fold_keys(keys) if at_terminal else ((key, [key]) for key in keys))[:_MOST_NAMED]
+        names = [
+            shown(label) + (f" ({sum(counts[name][key] for key in shared):,})" if name in counts else "")
+            for label, shared in groups
+        ]
+        if more := len(keys) - sum(len(shared) for _, shared in groups):
+            names[-1] += f" and {more:,} more"
         if keys:
-            more = f" and {len(keys) - _MOST_NAMED:,} more" if len(keys) > _MOST_NAMED else ""
-            yield f"! {count(len(keys), 'tensor')} {word}: {', '.join(keys[:_MOST_NAMED])}{more}"
+            yield f"! {count(len(keys), 'tensor')} {word}: {', '.join(names)}"
 
 
 def _folded_row(line: Line, found: Sequence[Statistics | ReadError]) -> _Row:

@@ -407,3 +407,20 @@ def test_statistics_of_equal_layers_share_a_line(tmp_path: Path, run: Run, monke
     with terminal(120):
         whole = run("inspect", path, "--stats", "--all").out
     assert all(key in whole and key in run("inspect", path, "--stats").out for key in layers)
+
+
+def test_tensors_without_statistics_are_named_at_a_terminal(tmp_path: Path, run: Run) -> None:
+    """Strings hold no numbers, and a tensor of a lost file cannot be read: neither ends the command."""
+    layers = {f"layers.{n}.norm": np.ones(3) for n in range(4)}
+    sv.save(
+        tmp_path / "model",
+        layers | {"name": np.array([b"x"], object), "w": np.ones((40, 4))},
+        policy=sv.MaxShardSizePolicy(1),
+    )
+    with terminal(80):
+        whole = run("inspect", tmp_path / "model", "--stats")
+        next(tmp_path.glob("*-00005-of-*")).unlink()
+        cut = run("inspect", tmp_path / "model", "--stats")
+    assert whole.code == 0 and "without numbers: 'name'" in whole.out.splitlines()
+    assert "! 5 tensors of one value: layers.{0..3}.norm, w\n" in whole.out
+    assert cut.code == 0 and "MissingFile" in cut.out

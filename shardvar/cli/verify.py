@@ -86,7 +86,7 @@ def _remedy(report: VerifyReport, path: str) -> str | None:
     if 0 < _num_damaged(report) < len(report.outcomes):
         # As SRC, unless its format is only read.
         target = "rescued" if format_named(report.format).capabilities.dtypes else "rescued.safetensors"
-        return f"`shardvar reshard {shlex.quote(path)} {target} --keep-going` saves the tensors that are not damaged."
+        return f"`shardvar reshard {shlex.quote(path)} {target} --keep-going` saves the tensors without damage."
     return None
 
 
@@ -144,7 +144,7 @@ def print_report(report: VerifyReport, strict: bool = False, everything: bool = 
         if not indent:
             _space()
         others = len(report.outcomes) - _num_damaged(report) - len(report.uncompared)
-        say(f"{indent}not damaged: {count(others, 'tensor')}")
+        say(f"{indent}no damage found: {count(others, 'tensor')}")
 
 
 def _num_damaged(report: VerifyReport) -> int:

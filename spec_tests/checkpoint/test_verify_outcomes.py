@@ -19,6 +19,7 @@ from shardvar.checkpoint.locate import Location, find_checkpoint
 from shardvar.checkpoint.reports import VerifyReport
 from shardvar.cli.verify import code_of_report, print_report
 from shardvar.errors import CheckpointError, MalformedCheckpoint, UnsupportedError
+from shardvar.pictures.problems import lines_of_problems
 
 STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 
@@ -106,7 +107,7 @@ def test_an_array_whose_dtype_cannot_be_held_is_not_verifiable_and_its_bytes_are
     assert (unverified.key, unverified.guarded, unverified.kind) == ("x", True, "UnsupportedError")
     assert "agree with their checksum" in unverified.message
     assert (report.ok, report.damages, code_of_report(report), report.read_nbytes) == (False, (), 3, 16)
-    assert "\nnot verified: 1 of 2 tensors in " in printed(report)
+    assert printed(report).startswith("not verified: 1 of 2 tensors in ")
 
     start = 30 + len("x.npy")
     stop = data.index(b"PK\x03\x04", start)
@@ -235,6 +236,7 @@ def test_a_missing_file_is_named_once(form: str, index: str, tmp_path: Path) -> 
 
 
 def test_many_problems_that_differ_in_numbers_alone_are_counted(tmp_path: Path) -> None:
+    """In one file they are one line; of lines for many files, the first ones are printed."""
     path = tmp_path / "m.npz"
     sv.save(path, {f"t{number}": np.ones(4) for number in range(100)})
     data = bytearray(path.read_bytes())
@@ -245,7 +247,11 @@ def test_many_problems_that_differ_in_numbers_alone_are_counted(tmp_path: Path) 
     report = verified(path, bytes(data))
     assert len(report.damages) == 100
     lines = printed(report).splitlines()
-    assert len(lines) == 18 and "84 problems more like those above" in lines[16]
+    assert len(lines) == 3 and "99 more in this file" in lines[1]
+    faults = [(f"t{number}", "MissingFile", f"f{number} is missing.") for number in range(100)]
+    lines = list(lines_of_problems("", faults))
+    assert len(lines) == 17 and "84 problems more like those above" in lines[16]
+    assert len(list(lines_of_problems("", faults, everything=True))) == 100
 
 
 @dataclass(frozen=True)

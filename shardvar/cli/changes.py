@@ -1,6 +1,6 @@
 """The differences of two checkpoints as a terminal shows them: what is there and how, then the values, by change.
 
-Each tensor is in one table, once. Tensors share a line where their names differ in one number alone and they differ in
+Each tensor is in one table, once. Tensors share a line where their names differ in numbers alone and they differ in
 the same way: the same two shapes, the same two dtypes, or values whose change is of one kind. A line of values has the
 range of their changes and the largest distance. ``diff --all`` and a pipe get a line for each tensor, with all figures.
 """

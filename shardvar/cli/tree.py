@@ -10,6 +10,7 @@ import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import prod
 
 from shardvar.checkpoint.steps import natural_key
 
@@ -184,23 +185,46 @@ def _by_one_number(labels: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def fold_keys(keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield keys in natural order; those that differ in one number alone are one label, with the keys that share it.
+    """Yield keys in natural order; those that differ in their numbers alone are one label, with the keys that share it.
+
+    One number varies in a label, or several of which every combination is a key.
 
     >>> [(label, len(shared)) for label, shared in fold_keys(["layer.10.w", "layer.9.w", "layer.11.w", "bias"])]
     [('bias', 1), ('layer.{9..11}.w', 3)]
+    >>> [label for label, _ in fold_keys([f"layer.{i}.expert.{j}" for i in range(3) for j in range(4)])]
+    ['layer.{0..2}.expert.{0..3}']
     """
     alike: dict[Sequence[str], list[str]] = {}
     for key in sorted(keys, key=natural_key):
         alike.setdefault(tuple(_NUMBER.split(key)), []).append(key)
-    groups = sorted(
-        (group for each in alike.values() for group in _by_one_number(each)), key=lambda g: natural_key(g[0])
-    )
-    for group in groups:
+    groups = [group for each in alike.values() for group in ([each] if _is_product(each) else _by_one_number(each))]
+    for group in sorted(groups, key=lambda group: natural_key(group[0])):
         if len(group) < _FEWEST_ALIKE:
             yield from ((key, [key]) for key in group)
         else:
-            before, texts, after = _varying(group)
-            yield f"{before}{{{number_ranges(texts)}}}{after}", group
+            yield _label(group), group
+
+
+def _label(keys: Sequence[str]) -> str:
+    """Return what keys that differ in their numbers alone have in common, with ranges for the numbers that vary."""
+    choices = iter(_choices(keys))
+
+    def number_or_range(_: re.Match[str]) -> str:
+        texts = next(choices)
+        return texts[0] if len(texts) == 1 else f"{{{number_ranges(texts)}}}"
+
+    return _NUMBER.sub(number_or_range, keys[0])
+
+
+def _choices(keys: Sequence[str]) -> list[list[str]]:
+    """Return, for each number in keys that differ in their numbers alone, the texts that it has, in ascending order."""
+    columns = zip(*map(_NUMBER.findall, keys), strict=True)
+    return [sorted(set(column), key=lambda text: (int(text), text)) for column in columns]
+
+
+def _is_product(keys: Sequence[str]) -> bool:
+    """Return True if the keys, all different, are all combinations of the numbers in them."""
+    return prod(map(len, _choices(keys))) == len(keys)
 
 
 def number_ranges(texts: Sequence[str]) -> str:

@@ -118,7 +118,7 @@ def _kind_of_change(each: TensorDifference) -> str:
     """Return the words for a change without a number; empty for one that is a percentage."""
     values = each.values
     if values is None or isfinite(each.change):
-        return f"only {values.only}" if values and values.only else ""
+        return f"only the {values.only}" if values and values.only else ""
     if not is_number(each.dtype_a):
         return "not numbers"
     return "NaN on one side" if values.num_without_distance > values.num_nans else "infinite"

@@ -47,7 +47,7 @@ def test_each_tensor_is_in_one_line_with_others_that_differ_alike(
         shared, kind = list(expanded(label)), "dtype and values" if dtypes else "values"
         assert len(shared) == int(number) and {kinds[key][0] for key in shared} == {kind}
         changes = {kinds[key][1] for key in shared}
-        assert changes == {0.0} if change == "only sign of zero" else min(changes) > 0
+        assert changes == {0.0} if change == "only the sign of zero" else min(changes) > 0
         found += shared
     assert sorted(found) == sorted([*kinds, *alone])
 
@@ -68,7 +68,7 @@ def test_all_says_at_a_terminal_what_a_pipe_says_and_a_summary_is_its_first_line
     assert rows[rows.index(["values", "tensors", "change", "max |B-A|"]) + 1 :][:4] == [
         ["text", "1", "not numbers"],
         ["layer.{0..3}.w", "4", "0.99 - 3.8 %", "0.32"],
-        ["zero", "1", "only sign of zero"],
+        ["zero", "1", "only the sign of zero"],
         [""],
     ]
 

@@ -146,8 +146,7 @@ def _write_files(
         reports[task.name] = report
 
     with closing(runner(begun)) as done:
-        for _ in as_answered(finish, done, traits, lambda each: _payload_nbytes(each[0])):
-            pass
+        do_all(finish, done, traits, lambda each: _payload_nbytes(each[0]))
     return [reports[task.name] for task in tasks]
 
 

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from threading import Condition
 from typing import Any, TypeVar
@@ -103,7 +103,7 @@ def as_answered(
     items: Iterable[Item],
     traits: Traits | None,
     nbytes: Callable[[Item], int] = lambda _: 0,
-) -> Iterator[Result]:
+) -> Generator[Result]:
     """Yield ``function`` of every item: in order on a disk, else as the answers come, ``traits.requests`` at a time.
 
     No item is taken while those before it hold more than ``IN_FLIGHT_NBYTES``, each of them ``nbytes``. The first error
@@ -131,10 +131,17 @@ def as_answered(
                 items.close()  # what makes the items may have work under way, too
 
 
-def do_all(function: Callable[[Item], object], items: Iterable[Item], traits: Traits | None) -> None:
+def do_all(
+    function: Callable[[Item], object],
+    items: Iterable[Item],
+    traits: Traits | None,
+    nbytes: Callable[[Item], int] = lambda _: 0,
+) -> None:
     """Call ``function`` of every item: in order on a disk, else with many requests under way."""
-    for _ in as_answered(function, items, traits):
-        pass
+    # Closed here: an interrupt between two answers leaves the generator to its traceback, and its threads at work.
+    with closing(as_answered(function, items, traits, nbytes)) as answers:
+        for _ in answers:
+            pass
 
 
 def _answers(pending: dict[Future[Result], int]) -> Iterator[Result]:

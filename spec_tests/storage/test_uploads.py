@@ -257,8 +257,18 @@ class Interrupted(MemoryBucket):
 
     seen: threading.Semaphore
     count: int
+    under_way = 0
 
     def change(self, what: str, do: Any) -> None:
+        with self.lock:
+            self.under_way += 1
+        try:
+            self.interrupt_and_change(what, do)
+        finally:
+            with self.lock:
+                self.under_way -= 1
+
+    def interrupt_and_change(self, what: str, do: Any) -> None:
         if len(self.log) == self.fail_at:
             self.fail_at = None
             for _ in range(self.count):
@@ -299,12 +309,14 @@ def test_after_an_interrupt_no_request_is_under_way(form: str, count: int, seen:
             ended = bucket.fail_at is not None
         except KeyboardInterrupt:
             pass
-        assert not any(thread.name.startswith("ThreadPool") for thread in threading.enumerate())
+        asked = len(bucket.log)
+        assert bucket.under_way == 0, bucket.log
         assert not any(".claim" in key for key in bucket.files), bucket.log
         found = load(bucket, form)
         assert is_same(found, OLD) or is_same(found, NEW) or (form in FOLDERS and found is None), bucket.log
         if is_same(found, OLD) and count == 1:
             assert set(bucket.files) == set(before.files), bucket.log
+        assert len(bucket.log) == asked, bucket.log
         number += 1
     assert number > 1
 

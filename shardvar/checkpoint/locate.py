@@ -227,8 +227,9 @@ def _nearest_folder(path: str) -> str | None:
 def find_target(path: Path, format_name: str | None, otherwise: str) -> Location:
     """Return the location to write a checkpoint at: of the named format, else of the one that the path's ending says.
 
-    ``otherwise`` is the format of a path whose ending says nothing. The path of a format whose checkpoints are folders
-    is that of the folder, which need not exist, or of the index in it.
+    A path whose ending says another format than the named one is an ``ArgumentError``. ``otherwise`` is the format of a
+    path whose ending says nothing. The path of a format whose checkpoints are folders is that of the folder, which need
+    not exist, or of the index in it.
     """
     storage, name = split_place(path)
     ending = format_of_name(name or os.path.basename(storage.path))
@@ -237,6 +238,10 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
         cause = f"{os.fsdecode(path)} ends like another kind of file, {other}, and no format is named."
         raise UnsupportedError(cause, "Name the format (--format), or end the name in .safetensors, .npz or .pt.")
     form = format_named(format_name or ending or otherwise)
+    if ending not in (None, form.name):
+        # Its files would have other names, or the name of a file that they are not.
+        cause = f"{os.fsdecode(path)} has the ending of the format {ending}, and {form.name} is asked for."
+        raise ArgumentError(cause, "Give the name another ending, or leave the format (--format) to the ending.")
     index = form.capabilities.folder_index
     if index:
         is_inside = name in ("", index)

@@ -9,6 +9,7 @@ import pytest
 import shardvar as sv
 from shardvar.checkpoint.locate import find_target
 from shardvar.errors import AmbiguousPath, ArgumentError, MissingFile, TargetExists, UnsupportedError
+from shardvar.formats.table import format_names, format_of_name
 from shardvar.planning.policies import BalancedPolicy
 
 FORMATS = ("shardvar", "tensorflow", "safetensors", "npz")
@@ -124,6 +125,17 @@ def test_a_name_of_another_kind_of_file_is_written_in_a_named_format_only(name: 
     assert list(tmp_path.iterdir()) == []
     sv.save(tmp_path / name, {"w": np.ones(3)}, format="shardvar")
     assert sv.load(tmp_path / name)["w"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".npz", ".pt", ".h5", ".gguf", ".npy", ".zarr", ".svindex"])
+def test_a_target_never_has_another_format_than_its_ending_says(ending: str, tmp_path: Path) -> None:
+    """Whichever other format is named; nothing is written."""
+    own = format_of_name(f"model{ending}")
+    for name in format_names():
+        if name != own:
+            with pytest.raises(ArgumentError, match=rf"has the ending of the format {own}, and {name} is asked for"):
+                sv.save(tmp_path / f"model{ending}", {"a": np.zeros(2, np.float32)}, format=name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_dot_in_a_name_is_no_ending(tmp_path: Path) -> None:

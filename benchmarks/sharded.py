@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 Call = Callable[[], object]
 Pair = tuple[str, str, Call, Call, float | None]
-"""What is done, against what, ours, theirs, and what their ratio should not exceed, if anything."""
+"""The subject, the peer, our call, its call, and the largest ratio that is asked for, if there is one."""
 
 
 def measure(setting: Setting) -> Iterator[Figure]:

@@ -59,7 +59,7 @@ OF_ONE: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", OF_ONE, ids=lambda options: next(iter(options)))
 def test_patterns_may_match_lost_tensors_alone_and_must_match_some(options: dict[str, Any], tmp_path: Path) -> None:
-    """What is right for the whole checkpoint is right for what is left of it."""
+    """A pattern that matches in the whole checkpoint is right for the rest of it."""
     sv.save(tmp_path / "m", {key: np.ones((2, 3)) for key in "ab"}, policy=BalancedPolicy(2))
     file = min(path for path in tmp_path.iterdir() if "-of-" in path.name)
     file.write_bytes(bytes(file.stat().st_size))

@@ -538,7 +538,7 @@ def test_a_pipe_knows_no_width(tmp_path: Path, run: Run) -> None:
 
 
 def test_no_color_is_none(tmp_path: Path, run: Run) -> None:
-    """At a terminal too: bold and dim are no colours, and all that may remain."""
+    """At a terminal too: bold and dim are not colours, and nothing else may remain."""
     path = saved(tmp_path)
     with terminal(100, "xterm-256color"):
         out = run("inspect", path, "--stats").out

@@ -9,15 +9,20 @@ running it twice writes the same bytes.
 The file is cut into units of a few MiB, each some whole small payloads or one block of a large one. A unit's bytes are
 read into a buffer (``engine.pieces``), its checksums are taken while they are in the cache, and it is written at its
 place; one whose bytes lie in an array as they are is written from there. Units are independent, so threads take them as
-they come, and those of the next file while one is finished. Units that regions fill need what their neighbours need,
-too: they are read a batch at a time.
+they come. Units that regions fill need what their neighbours need, too: they are read a batch at a time.
+
+Files side by side. The system lets one thread at a time write into a file, so threads that share a file wait for each
+other. On a local disk the threads therefore work at as many files as they are, at a batch of each in turn:
+
+    files              0 ========  2 ===========        each thread has a file for itself, most of the time
+                       1 ============  3 =======
 """
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 
 import numpy as np
 
@@ -25,7 +30,7 @@ from shardvar.engine.arrays import ArraySource
 from shardvar.engine.evidence import Evidence, ReadTable
 from shardvar.engine.moves import MoveTable, lower
 from shardvar.engine.pieces import Reading, read_moves
-from shardvar.engine.pool import BLOCK_NBYTES, Progress, map_ahead, run_all, thread_buffer
+from shardvar.engine.pool import BLOCK_NBYTES, Progress, block_ranges, map_ahead, run_all, thread_buffer
 from shardvar.engine.regions import RegionTable, copies_in_range, join_regions, read_regions, wanted_regions
 from shardvar.engine.sums import Sums, join_sums, take_checksums
 from shardvar.engine.units import Unit, batch_units, plan_units
@@ -35,6 +40,11 @@ from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import Plan
 from shardvar.storage.protocol import Storage, WritableFile
+
+_WRITE_NBYTES = 512 << 10
+"""Bytes of a write where files are written side by side. The kernel takes memory for what is written in portions as
+large as the write, and the host of a virtual machine may provide portions of 1 MiB and more several times more slowly.
+Threads that share a file write whole blocks instead, since they wait for each other at each write."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +105,8 @@ class FileWork:
     """The numbers of units that are read at once; the last batch ends the file."""
     sums: dict[int, Sums]
     """The checksums of the units that are written, by number."""
+    is_beside: bool
+    """True where other files are written meanwhile."""
 
     @property
     def threads(self) -> int:
@@ -110,16 +122,17 @@ def run_task(task: FileTask, source: Source, progress: Progress = lambda _nbytes
 
 
 def run_each(
-    tasks: Iterable[FileTask], source: Source, progress: Progress = lambda _nbytes: None
+    tasks: Sequence[FileTask], source: Source, progress: Progress = lambda _nbytes: None
 ) -> Generator[tuple[FileTask, FileReport]]:
-    """Write files whole, sync each, and yield it with its report, in order.
+    """Write files whole, sync each, and yield it with its report as soon as it is finished.
 
-    While one is finished and synced, threads are at the next ones, so that many files take little more than one.
+    While one is finished and synced, threads are at other ones, so that many files take little more than one.
     """
-    begun: deque[FileWork] = deque()
+    begun: list[FileWork] = []
     try:
-        for threads, works in groupby(_begin(tasks, source, progress, begun), lambda work: work.threads):
-            batches = ((work, batch) for work in works for batch in work.batches or [[]])
+        alike = groupby(_begin(tasks, source, progress, begun), lambda work: (work.threads, work.is_beside))
+        for (threads, is_beside), works in alike:
+            batches = _in_turn(works, threads if is_beside else 1)
             # Closed here whatever happens, so that no thread writes into a file that is closed below.
             with closing(
                 map_ahead(lambda each: (*each, _write_batch(*each)), batches, threads, 4 * threads)
@@ -129,13 +142,27 @@ def run_each(
                     found = sums if sums is not None else _write_units(work, [work.units[number] for number in batch])
                     work.sums.update(zip(batch, found, strict=True))
                     if len(work.sums) == len(work.units):
-                        yield work.task, _finish_file(begun.popleft())
+                        begun.remove(work)
+                        yield work.task, _finish_file(work)
     finally:
         for work in begun:
             work.file.close()
 
 
-def _begin(tasks: Iterable[FileTask], source: Source, progress: Progress, begun: deque[FileWork]) -> Iterator[FileWork]:
+def _in_turn(works: Iterator[FileWork], count: int) -> Iterator[tuple[FileWork, list[int]]]:
+    """Yield the batches of ``count`` files, one of each in turn; where a file has no more, the next one begins."""
+    under_way = deque((work, iter(work.batches or [[]])) for work in islice(works, count))
+    while under_way:
+        work, batches = under_way.popleft()
+        batch = next(batches, None)
+        if batch is None:
+            under_way.extend((work, iter(work.batches or [[]])) for work in islice(works, 1))
+        else:
+            yield work, batch
+            under_way.append((work, batches))
+
+
+def _begin(tasks: Sequence[FileTask], source: Source, progress: Progress, begun: list[FileWork]) -> Iterator[FileWork]:
     """Yield each task with its file open and its units planned, after adding it to ``begun``."""
     for task in tasks:
         moves, is_range = lower(task.plan)
@@ -144,8 +171,10 @@ def _begin(tasks: Iterable[FileTask], source: Source, progress: Progress, begun:
         batches = list(batch_units(targets, units, is_range))
         ordered, copies = _in_order(task, moves, source), task.plan.bounds()
         reading = Reading(Evidence(source, task.entries), in_threads=False)
+        # What is read in order would be read elsewhere for each file, and an upload sends many parts at once anyway.
+        is_beside = len(tasks) > 1 and task.storage.traits is None and not ordered.any()
         file = task.storage.create(task.name)
-        work = FileWork(task, moves, is_range, ordered, copies, file, reading, progress, units, batches, {})
+        work = FileWork(task, moves, is_range, ordered, copies, file, reading, progress, units, batches, {}, is_beside)
         begun.append(work)
         yield work
 
@@ -215,8 +244,10 @@ def _finish(work: FileWork, unit: Unit, block: memoryview, moves: MoveTable | No
     if unit.share:
         for number, start in enumerate((task.start[unit.first : unit.last] + unit.start).tolist()):
             work.file.write(start, block[number * unit.share : (number + 1) * unit.share])
-    elif unit.nbytes:
-        work.file.write(int(task.start[unit.first]) + unit.start, block)
+    else:
+        place = int(task.start[unit.first]) + unit.start
+        for begin, end in block_ranges(0, unit.nbytes, _WRITE_NBYTES if work.is_beside else unit.nbytes):
+            work.file.write(place + begin, block[begin:end])
     work.progress(unit.nbytes)
     return sums
 

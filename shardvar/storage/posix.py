@@ -119,7 +119,7 @@ def _refused(what: str, error: OSError) -> StorageError:
 _CALL_NBYTES = 1 << 30
 """The most bytes of one system call: Linux moves at most 2 GiB - 4 KiB, macOS refuses to move 2 GiB."""
 
-_EARLY_NBYTES = 1 << 20
+_EARLY_NBYTES = 512 << 10
 """Writes of at least this size are sent to the disk at once; the system joins smaller ones into larger ones."""
 
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a fifo", stat.S_IFSOCK: "a socket"}

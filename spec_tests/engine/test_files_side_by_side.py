@@ -1,0 +1,72 @@
+"""Several files of one write: which are written at the same time, and how many bytes a write has."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.engine.pool import BLOCK_NBYTES, WORKERS
+from shardvar.planning.policies import BalancedPolicy
+from shardvar.storage.posix import LocalWritableFile
+
+TABLE = np.arange(6 * BLOCK_NBYTES // 8, dtype=np.int64).reshape(-1, 8)
+"""Of six blocks."""
+
+
+class Writes:
+    """The data writes to the local disk, in order, as pairs of the file's name and the number of bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[str, int]] = []
+        write = LocalWritableFile.write
+
+        def record(file: LocalWritableFile, start: int, buffer: memoryview | bytes) -> None:
+            self.seen.append((file.name, memoryview(buffer).nbytes))
+            write(file, start, buffer)
+
+        monkeypatch.setattr(LocalWritableFile, "write", record)
+
+    @property
+    def payloads(self) -> list[tuple[str, int]]:
+        """Those of payloads, which are large here; frames and indices are small."""
+        return [each for each in self.seen if each[1] >= 1 << 16]
+
+    def turns(self) -> int:
+        """The number of times that a write is to another file than the one before it."""
+        names = [name for name, _ in self.payloads]
+        return sum(name != before for before, name in pairwise(names))
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
+    return Writes(monkeypatch)
+
+
+def test_threads_write_several_files_side_by_side_in_small_writes(tmp_path: Path, writes: Writes) -> None:
+    """On a local disk, a file begins before the one before it is finished, and no write is longer than 512 KiB."""
+    tensors = {f"w{number}": TABLE + number for number in range(WORKERS + 2)}
+    report = sv.save(tmp_path / "ck", tensors, policy=sv.MaxShardSizePolicy(TABLE.nbytes))
+    assert report.num_files == len(tensors)
+    assert writes.turns() >= len(tensors)
+    assert max(nbytes for _, nbytes in writes.payloads) == 512 << 10
+    loaded = sv.load(tmp_path / "ck")
+    assert all(np.array_equal(loaded[key], tensor) for key, tensor in tensors.items())
+
+
+def test_a_file_alone_is_written_in_whole_blocks(tmp_path: Path, writes: Writes) -> None:
+    """Threads that share a file wait for each other at each write, so a write has a block."""
+    sv.save(tmp_path / "ck", {"w": TABLE})
+    assert [nbytes for _, nbytes in writes.payloads] == 6 * [BLOCK_NBYTES]
+
+
+def test_files_of_payloads_that_are_read_in_order_are_written_one_after_the_other(
+    tmp_path: Path, writes: Writes
+) -> None:
+    """A compressed payload that two files need is read from its beginning to its end once."""
+    np.savez_compressed(tmp_path / "ck.npz", w=TABLE)
+    sv.reshard(tmp_path / "ck.npz", tmp_path / "out", partition=2, format="shardvar", policy=BalancedPolicy(2))
+    assert len({name for name, _ in writes.payloads}) == 2
+    assert writes.turns() == 1
+    assert np.array_equal(sv.load(tmp_path / "out")["w"], TABLE)

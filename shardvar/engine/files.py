@@ -42,9 +42,13 @@ from shardvar.planning.plan import Plan
 from shardvar.storage.protocol import Storage, WritableFile
 
 _WRITE_NBYTES = 512 << 10
-"""Bytes of a write where files are written side by side. The kernel takes memory for what is written in portions as
-large as the write, and the host of a virtual machine may provide portions of 1 MiB and more several times more slowly.
-Threads that share a file write whole blocks instead, since they wait for each other at each write."""
+"""Bytes of a write where files are read and others written side by side.
+
+The kernel takes memory for what is written in portions as large as the write, and the host of a virtual machine may
+provide portions of 1 MiB and more several times more slowly. After each write a thread waits for Python's lock, and in
+one file for other threads. So a write has a block where threads share a file, and in a save from memory, which does
+little else.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +111,12 @@ class FileWork:
     """The checksums of the units that are written, by number."""
     is_beside: bool
     """True where other files are written meanwhile."""
+
+    @property
+    def write_nbytes(self) -> int:
+        """The most bytes of a write."""
+        is_small = self.is_beside and not isinstance(self.reading.evidence.source, ArraySource)
+        return _WRITE_NBYTES if is_small else BLOCK_NBYTES
 
     @property
     def threads(self) -> int:
@@ -246,7 +256,7 @@ def _finish(work: FileWork, unit: Unit, block: memoryview, moves: MoveTable | No
             work.file.write(start, block[number * unit.share : (number + 1) * unit.share])
     else:
         place = int(task.start[unit.first]) + unit.start
-        for begin, end in block_ranges(0, unit.nbytes, _WRITE_NBYTES if work.is_beside else unit.nbytes):
+        for begin, end in block_ranges(0, unit.nbytes, work.write_nbytes):
             work.file.write(place + begin, block[begin:end])
     work.progress(unit.nbytes)
     return sums

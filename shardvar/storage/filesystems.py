@@ -5,7 +5,6 @@ alone, or when it is opened anew. Nothing is written: fsspec cannot replace a fi
 """
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
-from shardvar.storage.requests import FolderListing, Head
+from shardvar.storage.requests import FolderListing, Head, first_line
 
 _lock = new_lock()
 _processes: dict[str, int] = {}
@@ -97,7 +96,7 @@ class FilesystemClient:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise MissingFile(f"{self.place(key)} is missing.", "Find the file, or use another checkpoint.") from error
         except Exception as error:  # noqa: BLE001 - each file system raises errors of its library
-            cause = f"{self.place(key)} does not answer as it should: {_first_words(error)}."
+            cause = f"{self.place(key)} does not answer as it should: {first_line(error)}."
             raise StorageError(cause, "Check address, credentials and connection, and try again.") from None
 
     def _system(self) -> tuple[Any, str]:
@@ -146,9 +145,3 @@ def _head_of_info(found: Mapping[str, Any]) -> Head:
     changed = time.timestamp() if isinstance(time, datetime) else float(time) if isinstance(time, int | float) else None
     tag = next((found[name] for name in ("ETag", "etag", "blob_id", "sha256") if found.get(name)), None)
     return Head(found["size"], str(tag or changed or ""), changed)
-
-
-def _first_words(error: BaseException) -> str:
-    """Return the first line of an error's text, without the queries of URLs in it, which may be signatures."""
-    line = (str(error).splitlines() or [""])[0] or type(error).__name__
-    return re.sub(r"\?\S+", "", line).strip().rstrip(".")

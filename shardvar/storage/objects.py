@@ -3,13 +3,12 @@
 Credentials are those that obstore finds itself (the environment, a service account, an instance's role). None is taken
 from a URL, kept, pickled or shown: an ``ObjectClient`` pickles its root alone, and makes its store when it is used.
 
-obstore's errors have one line and then pages of the server's answer; the line alone is kept, without the query of any
-URL in it. Its threads do not survive a fork: a child of a process that has used it is refused, since it would wait for
-ever.
+obstore's errors have one line and then pages of the server's answer; the line alone is kept, without what may be secret
+in it (``requests.first_line``). Its threads do not survive a fork: a child of a process that has used it is refused,
+since it would wait for ever.
 """
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.storage.concurrency import check_wanted
-from shardvar.storage.requests import MOST_COPIED_NBYTES, PART_NBYTES, PARTS_AHEAD, FolderListing, Head
+from shardvar.storage.requests import MOST_COPIED_NBYTES, PART_NBYTES, PARTS_AHEAD, FolderListing, Head, first_line
 
 OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss", "https", "http"])
 """The schemes of URLs that this module serves."""
@@ -47,6 +46,9 @@ _CLIENT = {"timeout": "120s", "connect_timeout": "5s"}
 
 _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
 """The variables by which obstore allows a service that is not encrypted, such as one on this machine."""
+
+_VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_"}
+"""The beginnings of the names of the variables that obstore reads, by scheme; those of Azure for the others."""
 
 _MOST_PARTS = 9000
 """S3 takes 10,000 parts of a file."""
@@ -93,6 +95,11 @@ class ObjectClient:
     def can_write(self) -> bool:
         """Return True for a bucket, which has conditional requests."""
         return not self.is_web
+
+    @property
+    def _variables(self) -> str:
+        """The beginning of the names of the variables in the environment that are for this service."""
+        return _VARIABLES.get(self.root.partition(":")[0], "AZURE_")
 
     def place(self, key: str) -> str:
         """Return the URL of a key, for messages and for users."""
@@ -216,8 +223,8 @@ class ObjectClient:
                 try:
                     store = module.store.from_url(self.root, client_options=options, retry_config=_RETRIES)
                 except module.exceptions.BaseError as error:
-                    remedy = "Set what the service needs in the environment, such as AZURE_STORAGE_ACCOUNT_NAME."
-                    raise ArgumentError(f"{self.root} cannot be used: {_first_line(error)}.", remedy) from None
+                    remedy = f"Set what the service needs in the environment, in the variables {self._variables}*."
+                    raise ArgumentError(f"{self.root} cannot be used: {first_line(error)}.", remedy) from None
                 self._stores[""] = store
             return self._stores[""]
 
@@ -231,9 +238,13 @@ class ObjectClient:
             raise
         except (module.exceptions.BaseError, OSError, ValueError, NotImplementedError) as error:
             raise self._translated(module.exceptions, key, error) from None
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of a module that cannot be imported
+                raise
+            raise self._broken(error) from None
 
     def _translated(self, kinds: Any, key: str, error: Exception) -> ShardvarError:
-        place, line = self.place(key), _first_line(error)  # listings tell the status in their text alone
+        place, line = self.place(key), first_line(error)  # listings tell the status in their text alone
         if isinstance(error, FileNotFoundError) or "404 Not Found" in line:
             return MissingFile(f"{place} is missing.", "Find the file, or use another checkpoint.")
         if isinstance(error, kinds.PreconditionError):
@@ -246,7 +257,17 @@ class ObjectClient:
             cause = f"{place}: the server sends whole files alone, and not the ranges that are asked for."
             return StorageError(cause, "Download the file, or use a server that answers range requests.")
         cause = f"{place} does not answer as it should: {line}."
+        if "builder error" in line:
+            allow = f"If it is not encrypted, set {' or '.join(_ALLOW_HTTP)} to true."
+            return StorageError(cause, f"Check the address of the service in the environment. {allow}")
         return StorageError(cause, "Check address, credentials and connection, and try again.")
+
+    def _broken(self, error: BaseException) -> ArgumentError:
+        """Return the error for values in the environment with which obstore fails and does not say which."""
+        cause = f"{self.root} cannot be used: obstore failed ({first_line(error)})."
+        named = sorted(name for name, value in os.environ.items() if name.startswith(self._variables) and "\n" in value)
+        remedy = f"Look at {' and '.join(named) or f'the variables {self._variables}*'} in the environment."
+        return ArgumentError(cause, f"{remedy} Keys and tokens have no line ends." if named else remedy)
 
     def _replaced(self, key: str) -> CorruptCheckpoint:
         cause = f"{self.place(key)} was replaced while the checkpoint was being read."
@@ -288,9 +309,3 @@ def _condition(version: str) -> str | None:
     ('"5d41"', None, None)
     """
     return None if not version or " " in version or version.startswith("W/") else f'"{version}"'
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, without the server's page and without queries, which may be secret."""
-    line = (str(error).splitlines() or [type(error).__name__])[0].partition(": <")[0]
-    return re.sub(r"\?\S+", "", line).strip().rstrip(".:")

@@ -4,6 +4,7 @@
 root, with "/" between its steps and none at its ends. Clients raise shardvar's errors alone.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,6 +39,19 @@ class FolderListing:
     """The files, by bare name."""
     folders: Sequence[str]
     """The bare names of the folders, sorted."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of a library's error, without the server's page and what may be secret in its URLs.
+
+    These are the name of a user, a password, parameters and queries.
+
+    >>> first_line(ValueError("GET http://user:pw@host/a;sig=1?x failed.\\nrequest id 7"))
+    'GET http://host/a failed'
+    """
+    line = (str(error).splitlines() or [""])[0].partition(": <")[0] or type(error).__name__
+    line = re.sub(r"(?<=://)[^/\s]*@", "", line)
+    return re.sub(r"[?;]\S+", "", line).strip().rstrip(".:")
 
 
 class Client(Protocol):

@@ -4,11 +4,12 @@
     https://host/model.npz    the file alone: web servers list nothing
     hf://user/model/x.gguf    any scheme that fsspec knows
 
-A URL with a user's name, a password or a query is refused, and its text is not repeated: these are where secrets are.
-Credentials come from the environment. ``http`` is spoken to this machine alone, since everyone between could change
-what is read.
+A URL with a user's name, a password, a query or parameters is refused, encoded or not, and its text is not repeated:
+these are where secrets are. Credentials come from the environment. ``http`` is spoken to this machine alone, since
+everyone between could change what is read.
 """
 
+import re
 from urllib.parse import unquote, urlsplit
 
 from shardvar.errors import ArgumentError, MissingFile, UnsupportedError
@@ -20,6 +21,8 @@ from shardvar.storage.requests import Client, FolderListing
 _BUCKETS = frozenset(["s3", "gs", "az"])
 _LOOPBACK = frozenset(["localhost", "127.0.0.1", "::1"])
 _CLOUD_HOSTS = (".amazonaws.com", ".cloudflarestorage.com", ".core.windows.net", ".fabric.microsoft.com")
+_PARAMETER = re.compile(r"[;&][^/]*=")
+"""A parameter in a path, such as ";sig=..." or "&sig=...", which may be a signature. "step=100" alone is a name."""
 
 
 def split_url(url: str) -> tuple[RemoteStorage, str]:
@@ -60,10 +63,11 @@ def _check_url(scheme: str, url: str) -> None:
     """Raise for URLs that may hold secrets, or that everyone between may change."""
     shown = f"{scheme}://..."
     if scheme in ("file", "local"):
-        raise ArgumentError(f"{url} is a path of this machine.", f"Leave {scheme}:// out.")
-    if "?" in url:
+        raise ArgumentError(f"The URL {shown} is a path of this machine.", f"Leave {scheme}:// out.")
+    text = unquote(url)  # "%3Fsig=" is a query that was encoded once too often
+    if "?" in text:
         raise ArgumentError(f"The URL {shown} has a query.", "Leave it out; credentials come from the environment.")
-    rest = url.partition("://")[2]
+    rest = text.partition("://")[2]
     place = rest.partition("/")[0]
     if "://" in rest:
         raise ArgumentError(f"The URL {shown} has another URL in it.", "Give one without the other.")
@@ -76,6 +80,9 @@ def _check_url(scheme: str, url: str) -> None:
         raise ArgumentError(
             f"The URL {shown} has a user's name or a password in it.", "Credentials come from the environment."
         )
+    if _PARAMETER.search(rest):
+        cause = f"The URL {shown} has parameters, which begin with ; or & and have an = sign."
+        raise ArgumentError(cause, "Leave them out; credentials come from the environment.")
     host = urlsplit(url).hostname or "" if scheme in ("http", "https") else ""
     if scheme == "http" and host not in _LOOPBACK:
         raise ArgumentError(f"{url} is not protected from changes on its way.", "Use https.")

@@ -32,6 +32,7 @@ from shardvar.storage.places import split_place
 from shardvar.storage.posix import LocalReadableFile
 from shardvar.storage.remote import AHEAD_NBYTES, RemoteStorage
 from shardvar.storage.requests import FolderListing, Head
+from shardvar.storage.urls import split_url
 from spec_tests.helpers.range_server import RangeServer, serving
 
 CONTENT = np.random.default_rng(1).bytes(3 << 20)
@@ -162,6 +163,17 @@ def test_a_name_leads_to_no_other_folder(name: str) -> None:
         ("s3:/KEY:SECRET@bucket/model", "lost a slash"),
         ("https://host/model.npz?X-Amz-Signature=SECRET", "query"),
         ("s3://bucket/model?versionId=SECRET", "query"),
+        ("https://host/model%3Fsig=SECRET", "query"),
+        ("s3://bucket/model%3FX-Amz-Signature%3DSECRET", "query"),
+        ("https://host/model;sig=SECRET/x.npz", "parameters"),
+        ("https://host/sv=2020&sig=SECRET/x.npz", "parameters"),
+        ("https://host/model%3Bsig%3DSECRET", "parameters"),
+        ("az://container/model;SharedAccessSignature=SECRET", "parameters"),
+        ("az://DefaultEndpointsProtocol=https;AccountKey=SECRET/x", "parameters"),
+        ("https://account.blob.core.windows.net/container/x;sig=SECRET", "parameters"),
+        ("ssh://user;password=SECRET@host/model", "parameters"),
+        ("sftp://user%3ASECRET@host/model", "password"),
+        ("https://user%3ASECRET%40host/model.npz", "password"),
         ("http://example.com/model.npz", "Use https"),
         ("https://b.s3.us-east-1.amazonaws.com/model", "s3://bucket"),
         ("https://host/", "cannot be listed"),
@@ -169,6 +181,7 @@ def test_a_name_leads_to_no_other_folder(name: str) -> None:
         ("s3://bucket/a//b", "empty steps"),
         ("s3://bucket/../b", "empty steps"),
         ("file:///tmp/model", "Leave file:// out"),
+        ("file:///tmp/model?sig=SECRET", "Leave file:// out"),
         (Path("s3://KEY:SECRET@bucket/model"), "as text, not as pathlib.Path"),
     ],
 )  # fmt: skip
@@ -178,6 +191,13 @@ def test_urls_that_cannot_be_used_are_refused_without_a_request(url: Any, words:
         with pytest.raises((ArgumentError, UnsupportedError), match=words) as caught:
             call(url)
         assert "SECRET" not in str(caught.value)
+
+
+def test_names_with_an_equals_sign_are_names() -> None:
+    """Folders such as those of a step or of a search over learning rates are no parameters."""
+    pytest.importorskip("fsspec")
+    storage, name = split_url("memory://bucket/lr=0.1,wd=0.2/step=100;a&b/model.npz")
+    assert (storage.key, name) == ("lr=0.1,wd=0.2/step=100;a&b", "model.npz")
 
 
 def test_unknown_schemes_and_packages_that_are_missing_are_told_apart() -> None:
@@ -381,6 +401,43 @@ def test_without_the_extra_the_error_names_the_command(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.setattr(objects, "_loaded", {})
     with pytest.raises(MissingExtra, match=r"pip install 'shardvar\[cloud\]'"):
+        sv.load("s3://bucket/model")
+
+
+@pytest.fixture
+def in_environment(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Set variables of the environment, for a service that refuses connections and is asked once."""
+    pytest.importorskip("obstore")
+    monkeypatch.setattr(objects, "_RETRIES", {**objects._RETRIES, "max_retries": 0})
+
+    def put(**variables: str) -> None:
+        usual = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "SECRET", "AWS_REGION": "r"}
+        for name, value in {**usual, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", **variables}.items():
+            monkeypatch.setenv(name, value)
+
+    return put
+
+
+def test_the_address_of_a_service_is_told_without_its_secrets(in_environment: Any) -> None:
+    """A user, a password, a query and parameters in an address of the environment are left out of errors."""
+    for place in ("user:SECRET@127.0.0.1:9", "127.0.0.1:9/x;sig=SECRET", "127.0.0.1:9/x?sig=SECRET"):
+        in_environment(AWS_ENDPOINT_URL=f"http://{place}", AWS_ALLOW_HTTP="true")
+        with pytest.raises(StorageError, match="http://127.0.0.1:9") as caught:
+            sv.load("s3://bucket/model")
+        assert "SECRET" not in str(caught.value)
+
+
+def test_a_token_with_a_line_end_is_an_error_that_names_the_variable(in_environment: Any) -> None:
+    """obstore panics, which is not an ``Exception``: the error names the variable and not its value."""
+    in_environment(AWS_SESSION_TOKEN="SECRET\n", AWS_ALLOW_HTTP="true")
+    with pytest.raises(ArgumentError, match="Look at AWS_SESSION_TOKEN in the environment") as caught:
+        sv.load("s3://bucket/model")
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_service_without_encryption_is_said_to_need_permission(in_environment: Any) -> None:
+    in_environment(AWS_ALLOW_HTTP="false")
+    with pytest.raises(StorageError, match="If it is not encrypted, set AWS_ALLOW_HTTP"):
         sv.load("s3://bucket/model")
 
 

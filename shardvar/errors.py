@@ -17,6 +17,7 @@
     ├── StillSaving (TimeoutError)              the caller's: a save did not finish in the time it was waited for
     ├── StorageError (OSError)                  the machine's: disk full, permission denied
     │   ├── LockHeld                            another writer is writing the same checkpoint
+    │   ├── ServerError                         a server that does not answer, or not as it should
     │   └── WorkerLost                          a process that worked for this one has ended
     └── CheckpointError                         the checkpoint's
         ├── CheckpointNotFound (FileNotFoundError)  the path has no checkpoint
@@ -147,6 +148,10 @@ class LockHeld(StorageError):
     """Another writer, in this process or in another one, is writing the same checkpoint."""
 
 
+class ServerError(StorageError):
+    """A server did not answer a request, or its answer contradicts the request or an earlier answer."""
+
+
 class WorkerLost(StorageError):
     """A worker of an executor ended, or its executor was shut down; the files that were finished stay."""
 
@@ -198,7 +203,7 @@ READ_ERRORS = (CheckpointError, UnsupportedError)
 
 @contextmanager
 def prefix_errors(place: str) -> Iterator[None]:
-    """Put a place in front of the cause of an error of reading that is raised inside.
+    """Put a place in front of the cause of an error of reading that is raised inside, unless it is there already.
 
     Parameters
     ----------
@@ -213,4 +218,5 @@ def prefix_errors(place: str) -> Iterator[None]:
     try:
         yield
     except READ_ERRORS as error:
-        raise type(error)(f"{place}: {error.cause}", error.remedy) from error
+        cause = error.cause if error.cause.startswith((f"{place}:", f"{place} ")) else f"{place}: {error.cause}"
+        raise type(error)(cause, error.remedy) from error

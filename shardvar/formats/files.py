@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import RLock
+from typing import TypeVar
 
 from shardvar.errors import (
     ArgumentError,
@@ -27,6 +28,7 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     InvalidCheckpoint,
     MissingFile,
+    ServerError,
     StorageError,
 )
 from shardvar.forks import new_lock
@@ -34,6 +36,8 @@ from shardvar.layout.dtypes import Ints
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
 from shardvar.wire.damage import COPY_AGAIN
+
+Found = TypeVar("Found")
 
 OPEN_FILES = 64
 """Files that are held open at a time; a process may have 256 on some systems."""
@@ -44,19 +48,27 @@ ATTEMPTS = 16
 """Attempts to open a checkpoint before giving up, each of which fails if a writer replaces it meanwhile."""
 
 
-def read_beginning(storage: Storage, name: str, nbytes: int) -> bytes:
-    """Return the first bytes of a file, at most ``nbytes``; none if it cannot be read.
+def look_into(storage: Storage, name: str, look: Callable[[ReadableFile], Found], otherwise: Found) -> Found:
+    """Return what ``look`` finds in a file, to which format it may belong; ``otherwise`` if it cannot be read.
 
-    Such a file may be of another format: not an error when looking around.
+    Such a file may be of another format: not an error when looking around. Of a server that does not answer
+    (``ServerError``) nothing is known, and the next look would wait as long.
     """
     try:
         file = storage.open(name)
         try:
-            return file.read(0, min(nbytes, file.size))
+            return look(file)
         finally:
             file.close()
+    except ServerError:
+        raise
     except (CheckpointError, StorageError):
-        return b""
+        return otherwise
+
+
+def read_beginning(storage: Storage, name: str, nbytes: int) -> bytes:
+    """Return the first bytes of a file, at most ``nbytes``; none if it cannot be read (``look_into``)."""
+    return look_into(storage, name, lambda file: file.read(0, min(nbytes, file.size)), b"")
 
 
 def open_below(root: Storage, path: str) -> ReadableFile:

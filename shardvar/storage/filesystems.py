@@ -15,6 +15,7 @@ from shardvar.errors import (
     ArgumentError,
     MissingExtra,
     MissingFile,
+    ServerError,
     ShardvarError,
     StorageError,
     UnsupportedError,
@@ -95,9 +96,12 @@ class FilesystemClient:
             raise
         except (FileNotFoundError, NotADirectoryError) as error:
             raise MissingFile(f"{self.place(key)} is missing.", "Find the file, or use another checkpoint.") from error
+        except PermissionError:
+            cause = f"{self.place(key)}: permission is denied."
+            raise StorageError(cause, "Check the credentials, and the rights that they have.") from None
         except Exception as error:  # noqa: BLE001 - each file system raises errors of its library
             cause = f"{self.place(key)} does not answer as it should: {first_line(error)}."
-            raise StorageError(cause, "Check address, credentials and connection, and try again.") from None
+            raise ServerError(cause, "Check address, credentials and connection, and try again.") from None
 
     def _system(self) -> tuple[Any, str]:
         with _lock:

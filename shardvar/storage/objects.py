@@ -23,6 +23,7 @@ from shardvar.errors import (
     LockHeld,
     MissingExtra,
     MissingFile,
+    ServerError,
     ShardvarError,
     StorageError,
     UnsupportedError,
@@ -119,8 +120,13 @@ class ObjectClient:
         with self._asking(key):
             answer = _obstore().get(self._store(), key, options=options)
             found = _head_of(answer.meta)
-            if found.nbytes != head.nbytes or found.version != head.version:
+            is_other_size = found.nbytes != head.nbytes
+            # A time is not a version: a file that is replaced within a second has the same.
+            if found.version != head.version or (is_other_size and _condition(head.version) is None):
                 raise self._replaced(key)
+            if is_other_size:
+                cause = f"{self.place(key)}: the server says {head.nbytes} bytes once, and {found.nbytes} for a range"
+                raise ServerError(f"{cause}, of the same version.", "Look at the server, or at a proxy between.")
             return memoryview(answer.bytes())
 
     def listing(self, key: str) -> FolderListing:
@@ -255,12 +261,12 @@ class ObjectClient:
             return StorageError(cause, "Check the credentials in the environment, and the rights that they have.")
         if "Range request not supported" in line:
             cause = f"{place}: the server sends whole files alone, and not the ranges that are asked for."
-            return StorageError(cause, "Download the file, or use a server that answers range requests.")
+            return ServerError(cause, "Download the file, or use a server that answers range requests.")
         cause = f"{place} does not answer as it should: {line}."
         if "builder error" in line:
             allow = f"If it is not encrypted, set {' or '.join(_ALLOW_HTTP)} to true."
-            return StorageError(cause, f"Check the address of the service in the environment. {allow}")
-        return StorageError(cause, "Check address, credentials and connection, and try again.")
+            return ServerError(cause, f"Check the address of the service in the environment. {allow}")
+        return ServerError(cause, "Check address, credentials and connection, and try again.")
 
     def _broken(self, error: BaseException) -> ArgumentError:
         """Return the error for values in the environment with which obstore fails and does not say which."""

@@ -28,7 +28,7 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     InvalidCheckpoint,
     MissingFile,
-    StorageError,
+    ServerError,
     UnsupportedError,
 )
 from shardvar.forks import new_lock
@@ -169,7 +169,7 @@ class RemoteReadableFile:
         octets = self._client.read(self._key, self._head, start, nbytes)
         if len(octets) != nbytes:
             cause = f"{self.name}: the server sent {len(octets)} of {nbytes} bytes at offset {start}."
-            raise StorageError(cause, "Try again; if it stays so, a proxy between cuts answers short.")
+            raise ServerError(cause, "Try again; if it stays so, a proxy between cuts answers short.")
         return octets
 
     def _check_range(self, start: int, nbytes: int) -> None:

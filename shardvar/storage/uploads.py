@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import RLock
 
-from shardvar.errors import LockHeld, MissingFile, ShardvarError, StorageError
+from shardvar.errors import LockHeld, MissingFile, ServerError, ShardvarError, StorageError
 from shardvar.forks import new_lock
 from shardvar.storage.claims import claim_name, claimed_error, owner_text
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, Room
@@ -282,7 +282,7 @@ class Upload:
         content = bytes(self.client.read(self._join(name), head, 0, head.nbytes)) if head.nbytes else b""
         if len(content) != head.nbytes:
             cause = f"{self.client.place(self._join(name))}: the server sent {len(content)} of {head.nbytes} bytes."
-            raise StorageError(cause, "Try again; if it stays so, a proxy between cuts answers short.")
+            raise ServerError(cause, "Try again; if it stays so, a proxy between cuts answers short.")
         return content
 
     def _copy(self, old: str, new: str, *, may_exist: bool) -> None:

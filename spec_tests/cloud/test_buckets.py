@@ -1,11 +1,12 @@
 """Buckets of S3, Google and Azure, as emulators have them, and behind a proxy that misbehaves (``make cloud``)."""
 
+import gzip
 import os
 import re
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import timedelta
 from multiprocessing import get_context
@@ -16,13 +17,13 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import CheckpointNotFound, LockHeld, StorageError
+from shardvar.errors import CheckpointNotFound, CorruptCheckpoint, LockHeld, StorageError
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage import objects
 from shardvar.storage.objects import ObjectClient
 from shardvar.storage.posix import LocalReadableFile
 from shardvar.storage.remote import AHEAD_NBYTES
-from spec_tests.helpers.bucket_proxy import Asked, Proxy, proxy_before
+from spec_tests.helpers.bucket_proxy import Answer, Asked, Proxy, proxy_before
 from spec_tests.helpers.bucket_servers import ACCOUNT, ACCOUNT_KEY, azurite, find_azurite, moto
 from spec_tests.helpers.memory_bucket import Gate
 
@@ -253,6 +254,66 @@ def test_throttling_and_cut_answers_are_tried_again(proxy: Proxy, prefix: str) -
         assert "\n" not in str(error)
     else:
         assert np.array_equal(found["w"], OLD["w"])
+
+
+def wrong_total(answer: Answer) -> Answer:
+    """Say that the file has another size."""
+    status, headers, content = answer
+    return status, {name: re.sub(r"/(\d+)$", r"/9\1", text) for name, text in headers.items()}, content
+
+
+def other_range(answer: Answer) -> Answer:
+    """Send another range than was asked for, and say so."""
+    status, headers, content = answer
+    moved = {
+        name: re.sub(r"(\d+)-(\d+)/", lambda found: f"{int(found[1]) + 1}-{int(found[2]) + 1}/", text)
+        for name, text in headers.items()
+    }
+    return status, moved, content[1:] + b"?"
+
+
+def whole_file(answer: Answer) -> Answer:
+    """Say that the range is the whole file."""
+    return 200, {name: text for name, text in answer[1].items() if name.lower() != "content-range"}, answer[2]
+
+
+def compressed(answer: Answer) -> Answer:
+    """Compress what was asked for, as proxies do that do not know ranges."""
+    return answer[0], {**answer[1], "Content-Encoding": "gzip"}, gzip.compress(answer[2])
+
+
+def replaced(answer: Answer) -> Answer:
+    """Send a file of another version, as if nobody had asked for a certain one."""
+    others = {name: '"00"' if name.lower() == "etag" else text for name, text in answer[1].items()}
+    return answer[0], others, bytes(len(answer[2]))
+
+
+@pytest.mark.parametrize("lie", [wrong_total, other_range, whole_file, compressed, replaced])
+@pytest.mark.parametrize("form", ["shardvar", "safetensors"])
+def test_a_service_that_lies_is_an_error_and_never_another_value(
+    form: str, lie: Callable[[Answer], Answer], proxy: Proxy, prefix: str
+) -> None:
+    """From the first read of a file on, and from the third on: one short error, which no other format is tried after.
+
+    safetensors has no checksums that would notice.
+    """
+    url = f"{prefix}/{FORMATS[form]}"
+    sv.save(url, OLD, format=form)
+    for start in (1, 3):
+        proxy.clear()
+        reads: list[Asked] = []
+
+        def rule(asked: Asked, start: int = start, reads: list[Asked] = reads) -> Callable[[Answer], Answer] | None:
+            if asked.method != "GET" or not {"range", "x-ms-range"} & asked.headers.keys():
+                return None
+            reads.append(asked)
+            return lie if len(reads) >= start else None
+
+        proxy.rule = rule
+        with pytest.raises((StorageError, CorruptCheckpoint)) as caught:
+            sv.load(url)
+        assert len(str(caught.value)) < 500 and len(reads) >= start
+        assert lie is replaced or len(reads) <= start + 1
 
 
 def test_a_missing_bucket_and_missing_rights_are_told_apart(proxy: Proxy, service: str) -> None:

@@ -33,10 +33,13 @@ class Asked:
     """The headers, with names in small letters."""
 
 
-Rule = Callable[[Asked], str | int | None]
+Answer = tuple[int, dict[str, str], bytes]
+"""Status, headers and body."""
+
+Rule = Callable[[Asked], str | int | Callable[[Answer], Answer] | None]
 """Says what becomes of a request: None passes it on, a number is the status of the answer instead, "lose" passes it on
 and breaks the connection instead of answering, "cut" sends half of the answer, "hang" answers after 5 seconds, and
-"dead" breaks the connection at once."""
+"dead" breaks the connection at once. A function changes the answer."""
 
 
 @dataclass
@@ -95,6 +98,8 @@ def proxy_before(port: int, *, is_google: bool = False) -> Iterator[Proxy]:
                     self.hang_up()
                 elif fate == "cut" and len(content) > 1:
                     self.reply(status, given, content, len(content) // 2)
+                elif callable(fate):
+                    self.reply(*fate((status, given, content)))
                 else:
                     self.reply(status, given, content)
 
@@ -113,13 +118,13 @@ def proxy_before(port: int, *, is_google: bool = False) -> Iterator[Proxy]:
         def do_DELETE(self) -> None:
             self.answer()
 
-        def pass_on(self, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        def pass_on(self, headers: dict[str, str], body: bytes) -> Answer:
             if is_google:
                 with lock:
                     return self.as_google(headers, body)
             return self.forward(headers, body)
 
-        def as_google(self, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        def as_google(self, headers: dict[str, str], body: bytes) -> Answer:
             name, _, query = self.path.partition("?")
             wanted = headers.pop("x-goog-if-generation-match", None)
             there = state.generations.get(name, 0)
@@ -141,7 +146,7 @@ def proxy_before(port: int, *, is_google: bool = False) -> Iterator[Proxy]:
                 given["x-goog-generation"] = str(state.generations[name])
             return status, given, content
 
-        def forward(self, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        def forward(self, headers: dict[str, str], body: bytes) -> Answer:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
             try:
                 kept = {name: value for name, value in headers.items() if name not in ("connection", "content-length")}

@@ -23,6 +23,7 @@ from shardvar.errors import (
     InvalidCheckpoint,
     MissingExtra,
     MissingFile,
+    ServerError,
     StorageError,
     UnsupportedError,
 )
@@ -337,8 +338,10 @@ def test_a_web_server_that_cuts_answers_short_is_an_error(server: RangeServer, t
     sv.save(tmp_path / "model.npz", {"w": np.arange(1000)})
     publish(server, tmp_path)
     server.cut = 3
-    with pytest.raises(StorageError, match="the server sent"):
+    server.num_requests = 0
+    with pytest.raises(ServerError, match="the server sent"):
         sv.load(f"{server.url}/model.npz")
+    assert server.num_requests == 2  # for its size, and for its first bytes: no other format asks again
 
 
 def test_a_file_that_is_replaced_meanwhile_is_an_error(server: RangeServer, tmp_path: Path) -> None:

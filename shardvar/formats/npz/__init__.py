@@ -7,7 +7,7 @@ sink        writing an archive
 
 from dataclasses import dataclass
 
-from shardvar.errors import CheckpointError, StorageError
+from shardvar.formats.files import look_into
 from shardvar.formats.npz.contents import MEMBER_SUFFIX, read_archive
 from shardvar.formats.npz.sink import NpzSink, plan_archive, remove_archive
 from shardvar.formats.npz.source import NpzSource
@@ -65,12 +65,7 @@ def _file_name(name: str) -> str:
 
 def _begins_with_array(storage: Storage, name: str) -> bool:
     """Return True if a file begins as a zip archive does whose first member is an array."""
-    try:
-        file = storage.open(name)
-        local = file.read(0, local_nbytes(file.read(0, LOCAL.size)))
-    except (CheckpointError, StorageError):
-        # A file that cannot be read, or is too short, may be of another format: not an error when looking around.
-        return False
+    local = look_into(storage, name, lambda file: file.read(0, local_nbytes(file.read(0, LOCAL.size))), b"")
     # The bytes 26 and 27 of a local header are the length of the name, which follows the 30 bytes of the header.
     return local[LOCAL.size :][: int.from_bytes(local[26:28], "little")].endswith(MEMBER_SUFFIX.encode())
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from shardvar.errors import CheckpointError, StorageError
+from shardvar.formats.files import look_into
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import SNIFF_NBYTES
 from shardvar.wire.safetensors_header import header_nbytes
@@ -187,21 +187,12 @@ def _all_checkpoints(storage: Storage, names: list[str]) -> list[str]:
 
 def _named_files(storage: Storage, index: str) -> set[str] | None:
     """Return the files that an index names; None if it cannot be read, so that any file may be of its set."""
-    try:
-        file = storage.open(index)
-        try:
-            return set(read_set_index(file.read, file.size).weight_map.values())
-        finally:
-            file.close()
-    except (CheckpointError, StorageError):
-        return None
+    return look_into(storage, index, lambda file: set(read_set_index(file.read, file.size).weight_map.values()), None)
 
 
 def _begins_with_header(storage: Storage, name: str) -> bool:
     """Return True if a file of another name, such as caches use, begins as a safetensors file does."""
-    try:
-        file = storage.open(name)
-        header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size)
-    except (CheckpointError, StorageError):
-        return False
-    return True
+    header = look_into(
+        storage, name, lambda file: header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size), None
+    )
+    return header is not None

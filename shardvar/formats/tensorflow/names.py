@@ -12,7 +12,8 @@ The V1 format of old TensorFlow is one file at PREFIX itself (or PREFIX-00002-of
 import re
 from collections.abc import Iterable, Iterator
 
-from shardvar.errors import CheckpointError, StorageError, UnsupportedError
+from shardvar.errors import UnsupportedError
+from shardvar.formats.files import look_into
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
 from shardvar.wire.sstable import TABLE_MAGIC
@@ -97,14 +98,6 @@ def _list_prefixes(storage: Storage, names: list[str]) -> list[str]:
 
 def _is_table(storage: Storage, name: str) -> bool:
     """Return True if a file can be read and ends as a sorted table does."""
-    try:
-        file = storage.open(name)
-        try:
-            return (
-                file.size >= len(TABLE_MAGIC)
-                and file.read(file.size - len(TABLE_MAGIC), len(TABLE_MAGIC)) == TABLE_MAGIC
-            )
-        finally:
-            file.close()
-    except (CheckpointError, StorageError):
-        return False
+    count = len(TABLE_MAGIC)
+    last = look_into(storage, name, lambda file: file.read(max(file.size - count, 0), min(count, file.size)), b"")
+    return last == TABLE_MAGIC

@@ -12,8 +12,8 @@ The endings .bin and .ckpt are those of other files too, so that the first bytes
 
 import re
 
-from shardvar.errors import CheckpointError, StorageError
-from shardvar.storage.protocol import Storage
+from shardvar.formats.files import look_into
+from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.zip import LOCAL, local_nbytes
 
 METADATA = ".metadata"
@@ -135,14 +135,13 @@ def _is_saved(storage: Storage, name: str) -> bool:
 
 def _begins_as_saved(storage: Storage, name: str, pickles: tuple[bytes, ...]) -> bool:
     """Return True if a file begins as one of the pickles, or is an archive whose first record is a pickle."""
-    try:
-        file = storage.open(name)
+
+    def look(file: ReadableFile) -> bool:
         first = file.read(0, min(LOCAL.size, file.size))
         if first.startswith(pickles):
             return True
         local = file.read(0, local_nbytes(first)) if len(first) == LOCAL.size else b""
-    except (CheckpointError, StorageError):
-        # A file that cannot be read, or is too short, may be of another format: not an error when looking around.
-        return False
-    # The bytes 26 and 27 of a local header are the length of the name, which follows the 30 bytes of the header.
-    return local[LOCAL.size :][: int.from_bytes(local[26:28], "little")].endswith(_PICKLE_RECORD)
+        # The bytes 26 and 27 of a local header are the length of the name, which follows the 30 bytes of the header.
+        return local[LOCAL.size :][: int.from_bytes(local[26:28], "little")].endswith(_PICKLE_RECORD)
+
+    return look_into(storage, name, look, False)

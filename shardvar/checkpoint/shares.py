@@ -349,6 +349,10 @@ def _write_share(saved: _Run, work: WritePlan, source: ArraySource, process: int
             return carry_out(work, source, None, lambda _: None)
         except LockHeld as error:
             raise ArgumentError(f"{what} is saving already.", "Give each process its own number.") from error
+        except StorageError:
+            # The commit of another checkpoint of this name has removed the files of this share: that says more.
+            _is_committed(saved.anew())
+            raise
     # The number was given twice, or the run was killed and is repeated: only the values can tell.
     if not is_same_share(share, source, work):
         cause = f"{what} has saved already, and other values."

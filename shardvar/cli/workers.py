@@ -1,14 +1,17 @@
 """The workers of a command: processes of this machine (``--workers N``), or a Dask cluster (``--dask ADDRESS``).
 
 Processes and not threads, since work on many small tensors is Python's, which threads do one after the other. They are
-spawned, and so hold nothing of this process. Without either option, a command uses a few threads.
+spawned, and so hold nothing of this process. They end with it, also when it is killed. Without either option, a
+command uses a few threads.
 """
 
+import os
 from argparse import Namespace
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import Any
 
 from shardvar.cli.usage import parse_count
@@ -31,8 +34,20 @@ def executor_of(arguments: Namespace) -> Iterator[Executor | None]:
     elif count == 1:
         yield None
     else:
-        with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as executor:
+        with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_end_with_command) as executor:
             yield executor
+
+
+def _end_with_command() -> None:
+    """End this worker once the command has ended: after a kill, the workers of a pool would wait for tasks for ever."""
+    Thread(target=_outlive_command, daemon=True).start()
+
+
+def _outlive_command() -> None:
+    command = parent_process()
+    if command is not None:
+        command.join()
+        os._exit(1)
 
 
 @contextmanager

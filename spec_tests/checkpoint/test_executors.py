@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -340,6 +341,23 @@ def test_the_commands_work_in_processes(source: Path, tmp_path: Path, capsys: py
     assert main(["diff", str(source), target, *options]) == 0
     assert main(["digest", target, *options]) == 0
     assert f"checkpoint {sv.digest(source).checkpoint}" in capsys.readouterr().out
+
+
+def test_workers_end_with_a_command_that_is_killed() -> None:
+    """Its standard output, which the workers have too, ends: none of them waits for tasks that do not come."""
+    program = (
+        "import argparse, os\n"
+        "from shardvar.cli.workers import executor_of\n"
+        "if __name__ == '__main__':\n"
+        "    with executor_of(argparse.Namespace(workers='2', dask=None)) as executor:\n"
+        "        print(len(list(executor.map(abs, range(8)))), flush=True)\n"
+        "        input()\n"
+    )
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, "-c", program], text=True, **pipes) as command:
+        assert command.stdout is not None and command.stdout.readline() == "8\n"
+        command.kill()
+        assert command.communicate(timeout=60) == ("", None)
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,23 @@ def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses(tmp_path: Path) -> 
     assert sv.load(path)["step"] == 3
 
 
+def test_a_run_whose_share_another_writer_removes_while_it_is_written_loses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is that of a checkpoint that was replaced, and not that of the file that is gone."""
+    path, rename = tmp_path / "ck", LocalStorage.rename
+
+    def replace_first(storage: LocalStorage, old: str, new: str) -> None:
+        monkeypatch.setattr(LocalStorage, "rename", rename)
+        sv.save(path, demo_tensors(3))
+        rename(storage, old, new)
+
+    monkeypatch.setattr(LocalStorage, "rename", replace_first)
+    with pytest.raises(StorageError, match="ck was replaced while the run '2' saved it. Save again, under a new run"):
+        sv.save_shards(path, demo_share(2, 0, 2), process=0, num_processes=2, run="2")
+    assert sv.verify(path).ok and not [name for name in os.listdir(tmp_path) if "svshare" in name]
+
+
 def test_a_run_is_committed_once(tmp_path: Path) -> None:
     shares = [demo_share(1, process, 2) for process in range(2)]
     save_all(tmp_path / "ck", shares, "1")

@@ -40,6 +40,7 @@ from shardvar.formats.files import open_below
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import EntryTable
+from shardvar.storage.requests import first_line
 
 _AHEAD = 1024
 """Tasks that are with the executor at a time: more than any cluster has workers, and not a million futures."""
@@ -52,6 +53,9 @@ _OPEN = 4
 
 _LOST = {"KilledWorker", "CommClosedError"}
 """Errors of distributed for a worker or a scheduler that is gone; its classes are not imported to be named."""
+
+_UNREADABLE = "Error during deserialization of the task graph"
+"""The words of distributed's scheduler where it lacks a module that a task needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ def run_tasks(executor: Executor, tasks: Iterable[tuple[Callable[..., Done], Seq
     except (BrokenExecutor, CancelledError) as error:
         raise _lost(error) from error
     except Exception as error:
-        raise _lost(error) if type(error).__name__ in _LOST else error from error
+        raise _explained(error) from error
     finally:
         for future in pending:
             future.cancel()
@@ -105,6 +109,17 @@ def run_tasks(executor: Executor, tasks: Iterable[tuple[Callable[..., Done], Seq
 
 def _has_failed(finished: Future[Any]) -> bool:
     return finished.cancelled() or finished.exception() is not None
+
+
+def _explained(error: Exception) -> Exception:
+    """Return the error of a task, or what it says of the executor."""
+    if type(error).__name__ in _LOST:
+        return _lost(error)
+    if isinstance(error, ModuleNotFoundError) or _UNREADABLE in str(error):
+        reason = first_line(error).partition(". ")[0]
+        cause = f"A worker, or the scheduler, cannot read a task ({reason})."
+        return UnsupportedError(cause, "Install shardvar everywhere, in the same release.")
+    return error
 
 
 def _lost(error: BaseException) -> WorkerLost:

@@ -14,11 +14,13 @@ from multiprocessing import get_context, parent_process
 from threading import Thread
 from typing import Any
 
+from shardvar.cli.output import note
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, MissingExtra, StorageError
+from shardvar.storage.requests import first_line
 
 _SECONDS = 30
-"""Time for a scheduler to answer, and for a worker to join it."""
+"""Time for a scheduler to answer."""
 
 
 @contextmanager
@@ -53,16 +55,20 @@ def _outlive_command() -> None:
 @contextmanager
 def _cluster(address: str) -> Iterator[Executor]:
     """The workers of a cluster, by the address of its scheduler; ``StorageError`` if it does not answer."""
-    if "@" in address or "?" in address:
-        cause = "The address of the Dask scheduler has a user's name, a password or a query in it."
+    if any(mark in address for mark in "@?;&"):
+        cause = "The address of the Dask scheduler has a user's name, a password, a query or parameters in it."
         raise ArgumentError(cause, "Give --dask tcp://HOST:PORT. Certificates come from Dask's configuration.")
     distributed = _library()
     try:
         client = distributed.Client(address, timeout=_SECONDS)
-    except (OSError, ValueError) as error:
-        cause = f"The Dask scheduler at {address!r} cannot be reached: {str(error).rstrip('.')}."
+    except Exception as error:
+        # Each transport raises errors of its library: a TypeError where TLS has no certificates, for example.
+        cause = f"The Dask scheduler at {address!r} cannot be reached: {first_line(error)}."
         raise StorageError(cause, "Start one with `dask scheduler`, and give the address that it prints.") from error
     try:
+        if not client.scheduler_info()["workers"]:
+            # Not an error: some clusters start workers once there are tasks, and a queue may keep these waiting.
+            note(f"note: the Dask cluster at {address} has no workers; waiting for one to join. Ctrl-C ends it.")
         # Not pure: of two equal calls, Dask would run one, and take the other's result from memory.
         yield client.get_executor(pure=False)
     finally:

@@ -51,7 +51,7 @@ def first_line(error: BaseException) -> str:
     """
     line = (str(error).splitlines() or [""])[0].partition(": <")[0] or type(error).__name__
     line = re.sub(r"(?<=://)[^/\s]*@", "", line)
-    return re.sub(r"[?;]\S+", "", line).strip().rstrip(".:")
+    return re.sub(r"[?;][\w%]\S*", "", line).strip().rstrip(".:")
 
 
 class Client(Protocol):

@@ -185,6 +185,24 @@ def test_a_worker_of_another_release_refuses() -> None:
         check_version("0.0.0")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModuleNotFoundError("No module named 'shardvar'"),  # of a worker
+        RuntimeError("Error during deserialization of the task graph. This often\noccurs if ..."),  # of a scheduler
+    ],
+)
+def test_a_cluster_without_shardvar_is_said_to_be_that(error: Exception, source: Path) -> None:
+    class Without(Executor):
+        def submit(self, *_: Any, **__: Any) -> Future[Any]:  # type: ignore[override]
+            future: Future[Any] = Future()
+            future.set_exception(error)
+            return future
+
+    with pytest.raises(UnsupportedError, match="cannot read a task .*Install shardvar everywhere, in the same release"):
+        sv.verify(source, executor=Without())
+
+
 def test_a_worker_refuses_files_that_are_not_those_of_the_plan(
     source: Path, tmp_path: Path, threads: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,13 +384,15 @@ def test_workers_end_with_a_command_that_is_killed() -> None:
         (["--workers", "0"], 2, "Invalid --workers '0': expected an integer >= 1"),
         (["--workers", "many"], 2, "Invalid --workers 'many'"),
         (["--workers", "2", "--dask", "tcp://localhost:1"], 2, "--workers and --dask are both given"),
+        (["--dask", "tcp://localhost:1;token=SECRET"], 2, "has a user's name, a password, a query or parameters"),
     ],
 )
 def test_wrong_workers_are_refused(
     options: list[str], code: int, words: str, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", str(source), *options]) == code
-    assert words in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert words in said and "SECRET" not in said
 
 
 def test_the_package_of_a_cluster_is_named_where_it_is_missing(

@@ -9,6 +9,7 @@ since it would wait for ever.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -50,6 +51,9 @@ _ALLOW_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP")
 
 _VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_"}
 """The beginnings of the names of the variables that obstore reads, by scheme; those of Azure for the others."""
+
+_CODE = re.compile(r"<Code>(\w{1,80})</Code>")
+"""The word by which a service names an error, in its answer."""
 
 _MOST_PARTS = 9000
 """S3 takes 10,000 parts of a file."""
@@ -257,8 +261,11 @@ class ObjectClient:
             return self._replaced(key)
         is_denied = isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError)
         if is_denied or "403 Forbidden" in line or "401 Unauthorized" in line:
-            cause = f"{place}: permission is denied."
-            return StorageError(cause, "Check the credentials in the environment, and the rights that they have.")
+            # The service's word for the reason, such as ExpiredToken or RequestTimeTooSkewed; HEAD answers have none.
+            code = _CODE.search(str(error))
+            cause = f"{place}: permission is denied{f' ({code[1]})' if code else ''}."
+            remedy = "Check the credentials in the environment, their rights, and the clock of this machine."
+            return StorageError(cause, remedy)
         if "Range request not supported" in line:
             cause = f"{place}: the server sends whole files alone, and not the ranges that are asked for."
             return ServerError(cause, "Download the file, or use a server that answers range requests.")

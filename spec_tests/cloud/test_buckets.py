@@ -320,7 +320,10 @@ def test_a_missing_bucket_and_missing_rights_are_told_apart(proxy: Proxy, servic
     with pytest.raises((StorageError, CheckpointNotFound), match="does not exist|There is no checkpoint"):
         sv.load(f"{service}://no-such-bucket/m")
     proxy.rule = lambda asked: 403
-    with pytest.raises(StorageError, match="permission is denied.*credentials"):
+    with pytest.raises(StorageError, match=r"permission is denied\. Check the credentials"):
+        sv.load(f"{service}://bucket/m")
+    proxy.rule = lambda asked: lambda answer: (403, {}, b"<Error><Code>RequestTimeTooSkewed</Code></Error>")
+    with pytest.raises(StorageError, match=r"permission is denied \(RequestTimeTooSkewed\).*clock of this machine"):
         sv.load(f"{service}://bucket/m")
 
 

@@ -128,16 +128,22 @@ def texts_of(metadata: Any) -> dict[str, str]:
 
 def strings_of(values: str | Iterable[str], what: str) -> list[str]:
     """Return one string or several as a list, each once, in order."""
-    # Text is iterable: "abc" would become three strings.
-    if isinstance(values, str):
-        return [values]
+    # Text is iterable: "abc" would become three strings, and b"abc" three numbers, of which an error would speak.
     try:
-        strings = list(dict.fromkeys(values))
+        strings = list(dict.fromkeys([values] if isinstance(values, str | bytes) else values))
     except TypeError:
         raise ArgumentTypeError(f"{values!r} is neither one of the {what} nor several.", "Give strings.") from None
     for each in strings:
         check_string(each, what)
     return strings
+
+
+def check_progress(progress: Any) -> None:
+    """Raise ``ArgumentTypeError`` unless numbers of bytes can be reported to it."""
+    if not callable(progress):
+        raise ArgumentTypeError(
+            f"progress is {progress!r}.", "Give a function of a number of bytes, or leave the argument out."
+        )
 
 
 def check_string(value: Any, what: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from shardvar._version import __version__
+from shardvar.checkpoint.arguments import check_progress
 from shardvar.checkpoint.blocks import Blocks, batches
 from shardvar.checkpoint.comparison import DiffReport, TensorDifference, Unreadable, ValueDifference
 from shardvar.checkpoint.distances import (
@@ -117,6 +118,7 @@ def diff(
     """
     tolerance = Tolerance.of(rtol, atol, close)
     check_executor(executor)
+    check_progress(progress)
     with ExitStack() as stack:
         found = [find_checkpoint(path) for path in (a, b)]
         readers = [stack.enter_context(Reader(each.path, each.format.name, each.open())) for each in found]

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardvar._version import __version__
+from shardvar.checkpoint.arguments import check_progress
 from shardvar.checkpoint.blocks import Blocks, batches
 from shardvar.checkpoint.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.checkpoint.locate import Path, find_checkpoint
@@ -142,6 +143,7 @@ def digest(path: Path, progress: Progress = lambda _nbytes: None, *, executor: E
     '5016dfa65c8aa69f'
     """
     check_executor(executor)
+    check_progress(progress)
     found = find_checkpoint(path)
     with Reader(found.path, found.format.name, found.open()) as reader:
         if executor is None:

@@ -233,11 +233,11 @@ def find_target(path: Path, format_name: str | None, otherwise: str) -> Location
     """
     storage, name = split_place(path)
     ending = format_of_name(name or os.path.basename(storage.path))
-    other = None if format_name or ending else ending_of_other_files(name)
+    other = ending_of_other_files(name) if format_name is None and not ending else None
     if other:
         cause = f"{os.fsdecode(path)} ends like another kind of file, {other}, and no format is named."
         raise UnsupportedError(cause, "Name the format (--format), or end the name in .safetensors, .npz or .pt.")
-    form = format_named(format_name or ending or otherwise)
+    form = format_named(ending or otherwise if format_name is None else format_name)
     if ending not in (None, form.name):
         # Its files would have other names, or the name of a file that they are not.
         cause = f"{os.fsdecode(path)} has the ending of the format {ending}, and {form.name} is asked for."

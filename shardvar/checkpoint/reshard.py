@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardvar.checkpoint.arguments import check_policy
+from shardvar.checkpoint.arguments import check_policy, check_progress
 from shardvar.checkpoint.carried import find_objects, read_texts
 from shardvar.checkpoint.conversions import Conversions, stored_entries
 from shardvar.checkpoint.executors import Opening, check_executor, runner_of
@@ -137,6 +137,7 @@ def reshard(
     save : Write arrays.
     """
     check_policy(policy)
+    check_progress(progress)
     names = filter, exclude, strip_prefix, rename or {}, add_prefix
     changes = Changes(*names, Conversions(cast, transpose), partition, keep_going)
     plan = partial(plan_checkpoint, policy=policy, force=force)

@@ -25,6 +25,7 @@ from functools import partial
 import numpy as np
 
 from shardvar._version import __version__
+from shardvar.checkpoint.arguments import check_progress
 from shardvar.checkpoint.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint
 from shardvar.checkpoint.manifest import (
@@ -127,6 +128,7 @@ def verify(
     True
     """
     check_executor(executor)
+    check_progress(progress)
     found = find_checkpoint(path)
     manifest = None if against is None else read_manifest(against)
     try:

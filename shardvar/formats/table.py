@@ -125,6 +125,8 @@ def format_names() -> list[str]:
 
 def format_named(name: str) -> Format:
     """Return the format of that name; ``ArgumentError`` lists the known names."""
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"The format is {name!r}.", f"Give a name: {', '.join(format_names())}.")
     if name in _BUILT_IN:
         built_in: Format = import_module(_BUILT_IN[name].module).FORMAT
         return built_in
@@ -133,8 +135,6 @@ def format_named(name: str) -> Format:
         if point.name == name:
             added: Format = point.load()
             return added
-    if not isinstance(name, str):
-        raise ArgumentTypeError(f"The format is {name!r}.", f"Give a name: {', '.join(format_names())}.")
     raise ArgumentError(f"Unknown format {name!r}.", f"{_nearest(name)}The formats are {', '.join(format_names())}.")
 
 

@@ -85,7 +85,7 @@ def read_cut(
     given = spec.splits if spec.partitions is None else spec.partitions
     # ``rows_only`` counts as 0 or 1: with it, an empty list is refused, because it does not say how rows are cut.
     if given is None or not rows_only <= len(given) <= len(shape):
-        raise LayoutError(f"{place}, which has {len(shape)} axes.", "Speak of its axes, from the first one on.")
+        raise LayoutError(f"{place}, which has {len(shape)} axes.", "Give at most one entry for each axis.")
     if spec.partitions is None:
         sizes = _check_sizes(spec.sizes(shape), shape, place)
         if rows_only and any(len(along) != 1 for along in sizes[1:]):
@@ -185,7 +185,7 @@ def _read_spec(cut: Any, place: str) -> PartitionSpec:
     if isinstance(cut, int | np.integer):
         return PartitionSpec(partitions=[int(cut)])
     try:
-        if isinstance(cut, Sequence):
+        if isinstance(cut, Sequence) and not isinstance(cut, str | bytes | bytearray):
             return PartitionSpec(partitions=cut)
     except ArgumentError:
         pass  # the same error as for other kinds

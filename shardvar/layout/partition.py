@@ -43,6 +43,8 @@ def div(length: int, num_shards: int) -> tuple[Interval, ...]:
 
     Raises
     ------
+    ArgumentTypeError
+        If an argument is not an integer.
     ArgumentError
         If `num_shards` is below 1 or `length` is negative.
 
@@ -51,7 +53,7 @@ def div(length: int, num_shards: int) -> tuple[Interval, ...]:
     >>> div(13, 5)
     ((0, 3), (3, 6), (6, 9), (9, 11), (11, 13))
     """
-    _check_counts(length, num_shards)
+    length, num_shards = _read_counts(length, num_shards)
     small, larger = divmod(length, num_shards)
     # ``shard < larger`` counts as 0 or 1. 13 ids over 5 shards: small is 2 and larger 3, so the sizes are 3, 3, 3, 2,
     # 2.
@@ -79,6 +81,8 @@ def div_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, I
 
     Raises
     ------
+    ArgumentTypeError
+        If `length` or `num_shards` is not an integer.
     ArgumentError
         If an id is outside ``[0, length)``, `ids` are not integers, `num_shards` is below 1, or `length` is negative.
 
@@ -87,7 +91,7 @@ def div_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, I
     >>> div_owner([8, 0, 12], 13, 5)
     (array([2, 0, 4]), array([2, 0, 1]))
     """
-    _check_counts(length, num_shards)
+    length, num_shards = _read_counts(length, num_shards)
     array = np.asarray(ids)
     # To NumPy an empty list is an array of floats, but it is a valid list of ids.
     if array.size == 0:
@@ -129,6 +133,8 @@ def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
 
     Raises
     ------
+    ArgumentTypeError
+        If an argument is not an integer.
     ArgumentError
         If `num_shards` is below 1 or `length` is negative.
 
@@ -139,7 +145,7 @@ def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
     >>> chunk(6, 4)
     ((0, 2), (2, 4), (4, 6), (6, 6))
     """
-    _check_counts(length, num_shards)
+    length, num_shards = _read_counts(length, num_shards)
     # The quotient rounded up: 13 ids over 5 shards are -(-13 // 5) = 3 each, so shard 4 begins at 12 and has one id.
     size = -(-length // num_shards)
     return tuple((min(i * size, length), min((i + 1) * size, length)) for i in range(num_shards))
@@ -354,11 +360,14 @@ def columns_of(parts: Sequence[Region], rank: int) -> tuple[Ints, Ints]:
     return offset, shape
 
 
-def _check_counts(length: int, num_shards: int) -> None:
+def _read_counts(length: int, num_shards: int) -> tuple[int, int]:
+    # As Python's integers: NumPy's would wrap around, chunk(np.uint8(200), np.uint8(3)) at 256.
+    length, num_shards = read_integers((length, num_shards), "(length, num_shards)")
     if num_shards < 1:
         raise ArgumentError(f"Cannot cut {length} rows into {num_shards} shards.", "Give at least one shard.")
     if length < 0:
         raise ArgumentError(f"The length {length} is negative.", "Give a number of rows.")
+    return length, num_shards
 
 
 def _integers(values: Sequence[int]) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """A slip of the caller's is told in the error tree's words: by key or value, before anything is written."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.checkpoint.arguments import as_array
-from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange, UnsupportedError
+from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange, UnsupportedError
 
 ARRAYS = {"b": np.arange(12.0).reshape(4, 3), "a": np.arange(5), "z": np.float32(3)}
 
@@ -83,6 +84,41 @@ def test_a_path_is_a_path(path: Any) -> None:
     for verb in (sv.load, sv.open_checkpoint, sv.verify, lambda path: sv.save(path, ARRAYS)):
         with pytest.raises(ArgumentTypeError, match="Invalid path"):
             verb(path)
+
+
+@pytest.mark.parametrize("format", ["", [], {}, ["npz"], b"npz", 3])
+def test_a_format_is_the_name_of_one(format: Any, model: Path) -> None:
+    """An empty text, such as that of an unset variable of a shell, is not the default."""
+    for verb in (
+        lambda path: sv.save(path, ARRAYS, format=format),
+        lambda path: sv.reshard(model, path, format=format),
+    ):
+        with pytest.raises(ArgumentError, match="[Tt]he format is|Unknown format"):
+            verb(model.parent / "new")
+    assert not list(model.parent.glob("new*"))
+
+
+@pytest.mark.parametrize("partition", ["", "3", b"", b"2", bytearray(b"2")])
+def test_text_is_not_a_list_of_counts(partition: Any, model: Path) -> None:
+    target = model.parent / "new"
+    for verb in (partial(sv.save, target, ARRAYS), partial(sv.reshard, model, target)):
+        with pytest.raises(LayoutError, match="does not cut the shape"):
+            verb(partition=partition)
+    assert not list(model.parent.glob("new*"))
+
+
+@pytest.mark.parametrize("progress", [None, 3, "print", []])
+def test_progress_is_a_function(progress: Any, model: Path) -> None:
+    """It is refused before anything is read or written."""
+    for verb in (
+        partial(sv.verify, model),
+        partial(sv.digest, model),
+        partial(sv.diff, model, model),
+        partial(sv.reshard, model, model.parent / "new"),
+    ):
+        with pytest.raises(ArgumentTypeError, match=r"progress is .*\. Give a function"):
+            verb(progress=progress)
+    assert not list(model.parent.glob("new*"))
 
 
 @pytest.mark.parametrize("keys", [5, b"b", [1], ["b", None], [["b"]]])

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import ArgumentError, LayoutError
+from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout import Partition, PartitionSpec, Region, check_tiles, chunk, div, div_owner
 from spec_tests.helpers.hypothesis_strategies import halves, partitions, shapes, tilings
 
@@ -55,6 +56,24 @@ def test_the_owner_of_an_id_is_the_shard_that_div_puts_it_in() -> None:
         shard, row = div_owner(np.arange(length), length, num_shards)
         expected = [(s, i - a) for s, (a, b) in enumerate(div(length, num_shards)) for i in range(a, b)]
         assert list(zip(shard.tolist(), row.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int32, np.uint64, np.array])
+def test_counts_of_any_integer_type_are_as_python_computes(kind: Any) -> None:
+    """NumPy's narrow integers wrap around: the last shard of chunk(np.uint8(200), np.uint8(3)) began at 256 - 56."""
+    for rule in (div, chunk):
+        assert rule(kind(120), kind(50)) == rule(120, 50)
+        assert {type(bound) for interval in rule(kind(120), kind(50)) for bound in interval} == {int}
+    assert chunk(np.int32(2**31 - 1), 7) == chunk(2**31 - 1, 7)
+    shard, row = div_owner([119], kind(120), kind(50))
+    assert (shard.tolist(), row.tolist()) == ([49], [1])
+
+
+@pytest.mark.parametrize("counts", [(13.5, 5), (13, 2.0), ("13", 5), (None, 5), (13, None), ([13], 5)])
+def test_counts_that_are_not_integers_are_refused(counts: Any) -> None:
+    for call in (lambda: div(*counts), lambda: chunk(*counts), lambda: div_owner([0], *counts)):
+        with pytest.raises(ArgumentTypeError, match=re.escape(f"Invalid (length, num_shards) {counts!r}.")):
+            call()
 
 
 @pytest.mark.parametrize("ids", [[], [[1, 2], [3, 0]], 4, np.uint8(7), np.zeros((0, 3)), np.array([1], ">i4")])

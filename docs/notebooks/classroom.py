@@ -7,11 +7,15 @@ text, so that a test can compare their words with those of a new run.
 
 import importlib
 import inspect
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from html import escape
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 from IPython.display import HTML, display
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
@@ -75,24 +79,28 @@ def show(*places: str) -> None:
         display(HTML(f"<details><summary>{title}</summary><pre>{source}</pre></details>"))
 
 
-def law(
-    sentence: str, holds: Callable[..., bool | str], cases: Iterable[Sequence[Any]] = ((),)
-) -> bool:
+def law(sentence: str, holds: Callable[..., bool | str], cases: Iterable[Any] = ((),)) -> bool:
     """Print the sentence, and in how many cases it holds or which is the first that breaks it.
 
-    ``holds(*case)`` returns True, or False, or a text that says what differs. Returns True if
-    the law holds.
+    ``holds(*case)`` returns True, or False, or a text that says what differs. A case that is
+    neither a tuple nor a list is the only argument. Returns True if the law holds.
     """
     count = 0
-    for case in cases:
+    for each in cases:
         count += 1
+        case = each if isinstance(each, (tuple, list)) else (each,)
         verdict = holds(*case)
+        if verdict is None:
+            verdict = "nothing is returned, where True or False is expected"
         if isinstance(verdict, str) or not verdict:
             where = f" for {', '.join(map(repr, case))}" if case else ""
             print(
                 f"NOT a law: {sentence}\n     Broken{where}{f': {verdict}' if verdict else ''}."
             )
             return False
+    if not count:
+        print(f"NOT tried: {sentence}\n     The list of cases is empty.")
+        return False
     print(f"Law: {sentence}\n     Held in {count} case{'s' * (count != 1)}.")
     return True
 
@@ -105,47 +113,81 @@ def check(
 ) -> bool:
     """Compare an answer with the right one in all cases, and draw both side by side.
 
-    Drawn is the first case that differs, or else the first. ``draw(axes, value, *case)`` draws
-    one value. Returns True if the answer is right.
+    Arrays, tuples and lists of the same numbers are the same answer. An exception is a wrong
+    one. Drawn is the first case that differs, or else the first. ``draw(axes, value, *case)``
+    draws one value. Returns True if the answer is right.
     """
-    given = [answer(*case) for case in cases]
+    given = [attempt(answer, case) for case in cases]
     expected = [truth(*case) for case in cases]
-    wrong = [number for number in range(len(cases)) if given[number] != expected[number]]
+    wrong = [n for n in range(len(cases)) if _plain(given[n]) != _plain(expected[n])]
     shown = wrong[0] if wrong else 0
+    values = (given[shown], expected[shown])
     if given[0] is None:
         print("Not written yet.")
     elif wrong:
-        print(
-            f"Not right for {cases[shown]}: you give {given[shown]}. It is {expected[shown]}."
-        )
+        _print_difference(*values, cases[shown])
     else:
         print(f"Right, in {len(cases)} case{'s' * (len(cases) != 1)}.")
     _, panels = plt.subplots(1, 2, figsize=(8, 2.2))
     titles = ("your answer", "the right one")
-    for axes, title, value in zip(panels, titles, (given[shown], expected[shown]), strict=True):
+    for axes, title, value in zip(panels, titles, values, strict=True):
         axes.set_title(f"{title}: {', '.join(map(str, cases[shown]))}", fontsize=9)
         axes.axis("off")
         _draw_answer(axes, draw, value, cases[shown])
     return not wrong
 
 
+def attempt(answer: Callable[..., Any], case: Sequence[Any]) -> Any:
+    """Return the answer to a case, or the exception that it raised.
+
+    It is given a copy: an answer that changes its lists must not change the question.
+    """
+    try:
+        return answer(*deepcopy(case))
+    except Exception as error:  # noqa: BLE001 - an answer may raise anything
+        return error
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with its arrays and tuples as lists, and their numbers as Python's."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _print_difference(given: Any, expected: Any, case: Sequence[Any]) -> None:
+    """Say in which case an answer is wrong, with both values, or where it raised what."""
+    where = f" for {', '.join(map(repr, case))}" if case else ""
+    if isinstance(given, Exception):
+        print(f"Not right{where}: your function raised an exception. It is {_short(expected)}.")
+        traceback.print_exception(given, limit=-1, chain=False, file=sys.stdout)
+    else:
+        print(f"Not right{where}: you give {_short(given)}. It is {_short(expected)}.")
+
+
+def _short(value: Any) -> str:
+    """Return the text of a value, without its middle where it has more than 300 characters."""
+    text = repr(_plain(value))
+    return text if len(text) <= 300 else f"{text[:200]} ... {text[-90:]}"
+
+
 def _draw_answer(
     axes: Axes, draw: Callable[..., None], value: Any, case: Sequence[Any]
 ) -> None:
     """Draw a value, or say why not: an answer may be anything."""
+    text = ""
     if value is None:
-        axes.text(0.5, 0.5, "nothing yet", ha="center", va="center", transform=axes.transAxes)
-        return
-    try:
-        draw(axes, value, *case)
-    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
-        axes.text(
-            0.5,
-            0.5,
-            f"not a picture: {type(error).__name__}",
-            ha="center",
-            transform=axes.transAxes,
-        )
+        text = "nothing yet"
+    elif isinstance(value, Exception):
+        text = type(value).__name__
+    else:
+        try:
+            draw(axes, value, *case)
+        except Exception as error:  # noqa: BLE001 - and be anything
+            text = f"not a picture: {type(error).__name__}"
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
 
 
 def block(
@@ -179,7 +221,8 @@ def draw_rows(
     The number of each server stands above its rows, behind ``word``.
     """
     for server, (start, stop) in enumerate(intervals):
-        for row in range(start, stop):
+        # An answer may have any numbers; only rows of the table are in the picture.
+        for row in range(max(start, 0), min(stop, length)):
             block(axes, row, 0, 1, 1, server, str(row))
         if start < stop:
             axes.text((start + stop) / 2, 1.2, f"{word}{server}", ha="center")

@@ -61,6 +61,36 @@ WRONG = {
 CONSTANT = "check_2(lambda shape, offset, part_shape: np.zeros(part_shape))"
 """An answer to the second exercise of training that fits together, and is not random."""
 
+UNUSUAL = {
+    "geometry": (
+        ("check_1(lambda length, num_servers: np.array(sv.div(length, num_servers)))", "Right, in 321 cases."),
+        ("check_1(lambda *case: [list(each) for each in sv.div(*case)])", "Right, in 321 cases."),
+        (
+            "check_1(lambda length, num_servers: 1 // (length - 12) and sv.div(length, num_servers))",
+            "Not right for 0, 1:",
+        ),
+        ("check_1(lambda length: length)", "Not right for 13, 5: your function raised an exception."),
+        ("check_1(lambda length, num_servers: ((0, 10**8),))", "Not right for 13, 5: you give [[0, 100000000]]."),
+        ("check_2(lambda *case: '7')", "Not right for 2, 1, 13, 5: you give '7'. It is 7."),
+        ("law('None is tried.', lambda: True, [])", "NOT tried: None is tried."),
+        ("law('Nothing is returned.', lambda length: None, range(3))", "Broken for 0: nothing is returned,"),
+    ),
+    "parallelism": (
+        ("check_2(lambda nbytes, num_devices: np.arange(3))", "Not right for 960, 4: you give [0, 1, 2]."),
+    ),
+    "training": (
+        ("check_2(lambda shape, offset, part_shape: 3.0)", "zero-dimensional arrays cannot be concatenated"),
+        ("check_2(lambda *case: 1.7 * solved_initializer(*case))", "leaves the range from 0 to 1."),
+        ("check_3(lambda *case: np.array(solved_gradient(*case)))", "Right, in 3 cases."),
+        (
+            "check_3(lambda ids, upstream, length: ids.clear() or [0.0] * length)",
+            "Not right for [1, 4, 1], [2, 3, 5], 6:",
+        ),
+    ),
+    "checkpoints": (("check_2(lambda tensors: 1 / 0)", "Not right: your function raised an exception."),),
+}
+"""By notebook: answers and laws of other types, that raise or that change their arguments, and what must be printed."""
+
 NO_PICTURE = "check_1(lambda length, num_servers: 'neither a tuple nor a number')"
 """An answer to the first exercise of geometry that cannot be drawn."""
 
@@ -71,6 +101,8 @@ def executed(name: str) -> dict[str, Any]:
     added = {place: {f"tried-{place}": text} for place, text in TRIED[name].items()}
     for number, text in enumerate(WRONG[name], start=1):
         added[f"exercise-{number}-answer"] = {f"wrong-{number}": text}
+    last = [cell["id"] for cell in stored_cells(name) if cell["cell_type"] == "code"][-1]
+    added.setdefault(last, {}).update({f"unusual-{n}": text for n, (text, _) in enumerate(UNUSUAL[name])})
     if name == "training":
         added["solution-2"] = {"constant": CONSTANT}
     if name == "geometry":
@@ -114,12 +146,18 @@ def test_what_the_reader_is_told_to_change_can_be_changed(name: str, place: str)
 @pytest.mark.parametrize(("name", "number"), [(name, n + 1) for name in NAMES for n in range(len(WRONG[name]))])
 def test_a_wrong_answer_is_told_what_is_wrong_and_drawn_beside_the_right_one(name: str, number: int) -> None:
     cell = executed(name)[f"wrong-{number}"]
-    assert printed(cell).startswith("Not right for ") and len(pictures(cell)) == 1
+    assert printed(cell).startswith("Not right") and len(pictures(cell)) == 1
     assert all(title in " ".join(shown(cell)) for title in ("your answer", "the right one"))
 
 
 def test_an_answer_that_fits_together_must_also_look_random() -> None:
     assert "does not look random" in printed(executed("training")["constant"])
+
+
+@pytest.mark.parametrize(("name", "number"), [(name, n) for name in NAMES for n in range(len(UNUSUAL[name]))])
+def test_an_answer_of_any_type_is_judged_by_its_values(name: str, number: int) -> None:
+    """Arrays and lists are as good as tuples; no answer stops the check or changes the question."""
+    assert UNUSUAL[name][number][1] in printed(executed(name)[f"unusual-{number}"])
 
 
 def test_an_answer_that_cannot_be_drawn_is_told_so() -> None:

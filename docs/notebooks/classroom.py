@@ -220,9 +220,10 @@ def draw_rows(
 
     The number of each server stands above its rows, behind ``word``.
     """
-    for server, (start, stop) in enumerate(intervals):
+    for server, (first, last) in enumerate(intervals):
         # An answer may have any numbers; only rows of the table are in the picture.
-        for row in range(max(start, 0), min(stop, length)):
+        start, stop = max(first, 0), min(last, length)
+        for row in range(start, stop):
             block(axes, row, 0, 1, 1, server, str(row))
         if start < stop:
             axes.text((start + stop) / 2, 1.2, f"{word}{server}", ha="center")

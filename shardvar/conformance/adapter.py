@@ -109,6 +109,7 @@ each axis of the tensor: a tuple of ``names``, those of the mesh axes that cut i
 """
 
 from importlib import import_module
+from traceback import extract_tb
 from typing import Any
 
 from shardvar.errors import ArgumentError
@@ -139,7 +140,7 @@ def load_adapter(spec: str) -> Any:
     Raises
     ------
     ArgumentError
-        If there is no such module, or no such name in it.
+        If there is no such module, or no such name in it, or it cannot be constructed.
 
     Examples
     --------
@@ -163,7 +164,15 @@ def load_adapter(spec: str) -> Any:
         raise ArgumentError(f"The module {module_name!r} has no {name!r}.", "Give the name of the adapter's class.")
     made = getattr(module, name)
     # An instance is taken as it is: a module may construct its adapter with arguments and give it a name.
-    return made() if callable(made) else made
+    try:
+        return made() if callable(made) else made
+    except Exception as error:
+        *_, last = extract_tb(error.__traceback__)
+        raise ArgumentError(
+            f"Cannot construct the adapter {spec!r}: {type(error).__name__}: {error} "
+            f"(line {last.lineno} of {last.filename}).",
+            "It is called without arguments. For one that needs some, give the name of an instance.",
+        ) from error
 
 
 def methods_of(adapter: Any) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """A run of the kit under pytest: options, reports, declared failures, and silence until it is asked for."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -154,6 +155,24 @@ def test_an_adapter_in_the_working_directory_is_found_without_being_installed(tm
 def test_an_adapter_that_is_none_is_told_in_a_sentence(spec: str, told: str) -> None:
     with pytest.raises(ArgumentError, match=told):
         load_adapter(spec)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (
+            "raise RuntimeError('no GPU')",
+            r"adapter 'mine:A': RuntimeError: no GPU \(line 3 of .*mine",
+        ),
+        ("self.take()", "AttributeError: 'A' object has no attribute 'take'"),
+    ],
+)
+def test_an_adapter_that_cannot_be_constructed_is_told_in_a_sentence(body: str, told: str, tmp_path: Path) -> None:
+    """The traceback of pytest, which has fifty lines, does not name the adapter."""
+    (tmp_path / "mine.py").write_text(f"class A:\n    def __init__(self):\n        {body}\n")
+    done = run(tmp_path, "--pyargs", "shardvar.conformance", "--adapter", "mine:A", python=["-P"])
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR and re.search(told, done.stderr), done.stdout + done.stderr
+    assert "INTERNALERROR" not in done.stdout + done.stderr
 
 
 SILENT = """

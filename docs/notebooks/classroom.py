@@ -131,9 +131,9 @@ def check(
     _, panels = plt.subplots(1, 2, figsize=(8, 2.2))
     titles = ("your answer", "the right one")
     for axes, title, value in zip(panels, titles, values, strict=True):
-        axes.set_title(f"{title}: {', '.join(map(str, cases[shown]))}", fontsize=9)
         axes.axis("off")
         _draw_answer(axes, draw, value, cases[shown])
+        axes.set_title(f"{title}: {', '.join(map(str, cases[shown]))}", fontsize=9)
     return not wrong
 
 
@@ -187,6 +187,8 @@ def _draw_answer(
             draw(axes, value, *case)
         except Exception as error:  # noqa: BLE001 - and be anything
             text = f"not a picture: {type(error).__name__}"
+            axes.clear()  # of what it had drawn
+            axes.axis("off")
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
 
 

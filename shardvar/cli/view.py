@@ -7,18 +7,27 @@ under a random name, and rename it into place.
 import os
 import secrets
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shardvar.checkpoint.locate import Location, find_checkpoint
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA, WriteReport
-from shardvar.checkpoint.stats import histograms, measure
+from shardvar.checkpoint.stats import Statistics, histograms, measure
 from shardvar.cli.output import count, human_size, human_tensors, note, print_json, progress, short_path
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ShardvarError, TargetExists
+from shardvar.layout.dtypes import Ints
 from shardvar.storage.local import split_path
-from shardvar.view.collect import Columns, choose_keys, describe, describe_plan, file_sizes
-from shardvar.view.page import MARK, make_page
+from shardvar.view.collect import (
+    Columns,
+    StatisticsByKey,
+    choose_keys,
+    describe,
+    describe_plan,
+    file_sizes,
+    statistics_that_fit,
+)
+from shardvar.view.page import MARK, MOST_NBYTES, make_page
 
 _ENDINGS = (".html", ".htm")
 
@@ -34,8 +43,7 @@ def execute(arguments: Namespace) -> int:
         return _serve(found, arguments)
     check_target(target)
     with Reader(found.path, found.format.name, found.open()) as reader:
-        columns = _columns(found, reader, choose_keys(reader, arguments.filter), arguments.stats)
-        columns = as_typed(columns, found, arguments.path)
+        columns = _columns(found, reader, arguments)
     write_page(target, make_page([columns]))
     files = columns["slices"]["file"]
     slices = files["length"] if isinstance(files, dict) else len(files)
@@ -67,7 +75,7 @@ def as_typed(columns: Columns, found: Location, path: str) -> Columns:
     """Return the columns with the path as it was typed: a page is sent to others, and its commands are copied."""
     return columns | {
         "path": path,
-        "faults": [[row, kind, message_as_typed(text, found, path)] for row, kind, text in columns["faults"]],
+        "causes": [[kind, message_as_typed(text, found, path)] for kind, text in columns["causes"]],
     }
 
 
@@ -131,19 +139,39 @@ def _serve(found: Location, arguments: Namespace) -> int:
     if arguments.output:
         raise ArgumentError("--serve and --output are both given.", "Give one: --serve writes no file.")
     with Reader(found.path, found.format.name, found.open()) as reader:
-        keys = choose_keys(reader, arguments.filter)
-        columns = as_typed(_columns(found, reader, keys, arguments.stats), found, arguments.path)
-        page = make_page([columns], served=True)
-        serve_page(page, reader, keys, arguments.json, arguments.open)
+        page = make_page([_columns(found, reader, arguments)], served=True)
+        serve_page(page, reader, choose_keys(reader, arguments.filter), arguments.json, arguments.open)
     return 0
 
 
-def _columns(found: Location, reader: Reader, keys: Sequence[str], stats: bool) -> Columns:
-    sizes = file_sizes(found.storage, reader.index.files)
-    if not stats:
-        return describe(reader, keys, sizes)
+def _columns(found: Location, reader: Reader, arguments: Namespace) -> Columns:
+    """Return the columns of the page; with statistics of as many tensors as a page has room for, unless it is served.
+
+    A page that is too large without statistics is refused before a value is read.
+    """
+    keys, sizes = choose_keys(reader, arguments.filter), file_sizes(found.storage, reader.index.files)
+
+    def described(measured: StatisticsByKey | None = None, counts: Mapping[str, Ints] | None = None) -> Columns:
+        return as_typed(describe(reader, keys, sizes, measured, counts), found, arguments.path)
+
+    columns = described()
+    if not arguments.stats:
+        return columns
+    if not arguments.serve:
+        make_page([columns])  # raises
     total = 2 * int(reader.entries().slices.nbytes.sum())
     with progress("reading", lambda: total) as advance:
-        measured = dict(measure(reader, keys, advance))
-        counts = dict(histograms(reader, measured, advance))
-    return describe(reader, keys, sizes, measured, counts)
+        measured: StatisticsByKey = dict(measure(reader, keys, advance))
+        kept = measured
+        if not arguments.serve:
+            errors = {key: each for key, each in measured.items() if not isinstance(each, Statistics)}
+            kept = statistics_that_fit(keys, measured, MOST_NBYTES - len(make_page([described(errors)])))
+        counts = dict(histograms(reader, kept, advance))
+    columns = described(kept, counts)
+    columns["stats"]["num_left_out"] = len(measured) - len(kept)
+    if len(kept) < len(measured):
+        note(
+            f"note: the page has room for the statistics of {len(kept):,} of {len(measured):,} tensors: those with NaN,"
+            " infinity or one value, and the largest. --serve shows those of any tensor."
+        )
+    return columns

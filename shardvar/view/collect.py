@@ -5,6 +5,7 @@ is stored once. Most slices are whole tensors, which take one number. A tensor t
 part of its key that is new.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from os.path import basename, commonprefix
@@ -14,7 +15,7 @@ import numpy as np
 
 from shardvar.checkpoint.comparison import DiffReport, ValueDifference
 from shardvar.checkpoint.holders import holders_of
-from shardvar.checkpoint.numbers import json_number
+from shardvar.checkpoint.numbers import Number, json_number
 from shardvar.checkpoint.parameters import num_parameters
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import WriteReport
@@ -47,6 +48,10 @@ _DIFFERENCE = {
 
 _DIGITS = 6
 """Digits of a statistic in the page, as it prints them; all seventeen would make the page half as large again."""
+
+_COLUMNS_NBYTES = 500
+"""The most bytes that the columns of statistics grow by, without those of any tensor, when there are some: a column of
+equal numbers is an object of up to 40 bytes in place of a list, and a number says how many are left out."""
 
 _EXACT = 2**53
 """The first integer whose successor JavaScript cannot represent; integers from here on are sent as text."""
@@ -91,10 +96,34 @@ def describe(
         "num_parameters": _num_parameters(reader.entries(), keys, reader.encodings),
         "files": list(reader.index.files),
         "file_nbytes": list(file_nbytes),
-        "faults": _faults(reader, keys, measured or {}),
+        **_faults(reader, keys, measured or {}),
         "stats": None if measured is None else _statistics(keys, measured, counts or {}, _num_unguarded(reader, keys)),
     }
     return about | _tensor_columns(reader.entries(), keys, reader.index.files)
+
+
+def statistics_that_fit(keys: Sequence[str], measured: StatisticsByKey, room: int) -> StatisticsByKey:
+    """Return what was measured, of as many tensors as fit into ``room`` bytes of a page, and every error.
+
+    Tensors with NaN, infinity or one value come first, then the largest.
+    """
+    row_of = {key: row for row, key in enumerate(keys)}
+    found = [(key, each) for key, each in measured.items() if isinstance(each, Statistics)]
+    found.sort(key=lambda pair: (not _is_remarkable(pair[1]), -pair[1].count))
+    ends = np.cumsum([_statistics_nbytes(row_of[key], each) for key, each in found])
+    left_out = {key for key, _ in found[int(np.searchsorted(ends, room - _COLUMNS_NBYTES, side="right")) :]}
+    return {key: each for key, each in measured.items() if key not in left_out}
+
+
+def _is_remarkable(found: Statistics) -> bool:
+    return bool(found.nan or found.inf or found.minimum == found.maximum)
+
+
+def _statistics_nbytes(row: int, found: Statistics) -> int:
+    """Return the most bytes that the statistics of a tensor add to the columns; no number of bars exceeds ``count``."""
+    values = [_short(json_number(value)) for value in _values_of(found)]
+    counts = [row, found.count, found.nan, found.inf, found.zero, found.count]
+    return len(json.dumps([*values, *counts], separators=(",", ":"))) - 1 + NUM_BINS
 
 
 def describe_plan(report: WriteReport) -> tuple[Columns, list[Columns]]:
@@ -116,6 +145,7 @@ def describe_plan(report: WriteReport) -> tuple[Columns, list[Columns]]:
         "files": [f"file {number}" for number in range(report.num_files)],
         "file_nbytes": ends.tolist(),
         "faults": [],
+        "causes": [],
         "stats": None,
     }
     numbers = ("read_nbytes", "num_copies", "peak_nbytes", "free_nbytes")
@@ -256,11 +286,20 @@ def _slice_columns(entries: EntryTable, order: Ints) -> Columns:
     }
 
 
-def _faults(reader: Reader, keys: Sequence[str], measured: StatisticsByKey) -> list[list[Any]]:
-    """Return row, kind and message of every tensor that cannot be read, by its index or by its values."""
+def _faults(reader: Reader, keys: Sequence[str], measured: StatisticsByKey) -> Columns:
+    """Return row and cause of every tensor that cannot be read, and the kind and message of each cause.
+
+    A lost file is one cause, whatever the number of tensors in it.
+    """
     faults: dict[str, Any] = {key: found for key, found in measured.items() if not isinstance(found, Statistics)}
     faults |= reader.faults
-    return [[row, type(faults[key]).__name__, str(faults[key])] for row, key in enumerate(keys) if key in faults]
+    causes: dict[tuple[str, str], int] = {}
+    rows = [
+        [row, causes.setdefault((type(faults[key]).__name__, str(faults[key])), len(causes))]
+        for row, key in enumerate(keys)
+        if key in faults
+    ]
+    return {"faults": rows, "causes": [list(cause) for cause in causes]}
 
 
 def _num_unguarded(reader: Reader, keys: Sequence[str]) -> int:
@@ -275,8 +314,7 @@ def _statistics(
     """Return columns over the tensors that have statistics; ``row`` holds the rows of these, None if all have them."""
     found = [(row, key, each) for row, key in enumerate(keys) if isinstance(each := measured.get(key), Statistics)]
     names = ("min", "max", "mean", "std")
-    values = [(each.minimum, each.maximum, each.mean, each.std) for _, _, each in found]
-    numbers = [[_short(json_number(value)) for value in row] for row in values]
+    numbers = [[_short(json_number(value)) for value in _values_of(each)] for _, _, each in found]
     return {
         "num_unguarded": num_unguarded,
         "row": None if len(found) == len(keys) else [row for row, _, _ in found],
@@ -287,6 +325,10 @@ def _statistics(
         "bins": NUM_BINS,
         "peak": [int(counts[key].max()) if key in counts else 0 for _, key, _ in found],
     }
+
+
+def _values_of(found: Statistics) -> tuple[Number | None, ...]:
+    return found.minimum, found.maximum, found.mean, found.std
 
 
 def _short(number: float | str | None) -> float | str | None:

@@ -13,12 +13,12 @@ from shardvar.errors import ArgumentError
 from shardvar.pictures.words import human_size, printable
 from shardvar.view.collect import Columns
 
-SCHEMA = 2
+SCHEMA = 3
 """The version of the columns, for programs that read them from a page; the page's own script is of the same version.
 
 It grows with every change by which a program that reads the columns would be misled or fail: a column that goes, moves
 or means something else. A new column leaves it as it is. Version 1 had a number for each row in every column, the
-bytes of every slice, and the absolute path of the checkpoint.
+bytes of every slice, and the absolute path of the checkpoint; version 2 the kind and message of every fault in its row.
 """
 
 MARK = "<!doctype html>\n<!-- made by shardvar view -->\n"
@@ -30,7 +30,20 @@ SERVED_POLICY = "; connect-src 'self'"
 MOST_NBYTES = 15_000_000
 """The largest page, so that a browser opens it at once and it can be sent by mail."""
 
-_SCRIPTS = ("data", "paint", "measures", "list", "layers", "treemap", "files", "slices", "detail", "address", "app")
+_SCRIPTS = (
+    "data",
+    "paint",
+    "measures",
+    "list",
+    "layers",
+    "treemap",
+    "fold",
+    "files",
+    "slices",
+    "detail",
+    "address",
+    "app",
+)
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -64,7 +77,9 @@ def make_page(
     if len(text) > MOST_NBYTES and not served:
         raise ArgumentError(
             f"The page would have {human_size(len(text))}; the limit is {human_size(MOST_NBYTES)}.",
-            f"Show part of {'each checkpoint' if diff else 'it'}: `shardvar view --filter 'GLOB'`.",
+            "Show part of each checkpoint: `shardvar diff --filter 'GLOB'`."
+            if diff
+            else "Show part of it with --filter 'GLOB', or all of it with `shardvar view --serve`.",
         )
     return text
 

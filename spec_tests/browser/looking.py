@@ -43,7 +43,7 @@ class Page:
         field = self.find("#query")
         field.send_keys(Keys.CONTROL, "a")
         field.send_keys(Keys.DELETE, text)
-        self.until(f"state.query === {text!r} && table.length === shown.length")
+        self.until(f"state.query === {text!r} && table.length === lines.length")
 
     def keys(self) -> list[str]:
         """The keys that the table holds, in its order."""
@@ -97,3 +97,4 @@ def view(directory: Path, arrays: dict[str, Any], *words: str, **options: Any) -
 
 
 TAB, ENTER, ESCAPE, DOWN, RIGHT, END = Keys.TAB, Keys.ENTER, Keys.ESCAPE, Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.END
+LEFT = Keys.ARROW_LEFT

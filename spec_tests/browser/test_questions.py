@@ -1,7 +1,10 @@
 """The questions that the page answers: what is in it, how it is sharded, what changed; and links, Back and copying."""
 
 import ast
+import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 from threading import Thread
 
@@ -16,7 +19,7 @@ from shardvar.planning.policies import BalancedPolicy
 from shardvar.view.collect import choose_keys, describe
 from shardvar.view.page import make_page
 from shardvar.view.serve import PageServer
-from spec_tests.browser.looking import DOWN, ENTER, RIGHT, Page, show, view
+from spec_tests.browser.looking import DOWN, ENTER, ESCAPE, LEFT, RIGHT, Page, show, view
 from spec_tests.helpers.view_pages import HOSTILE_KEYS
 
 
@@ -151,6 +154,7 @@ def test_a_link_shows_the_same_and_back_goes_one_step(chromium: Chrome, tmp_path
     again = show(chromium, path)
     # By clicks: of a full history, Chromium drops first the entries that nothing but a script made.
     for row in (1, 3):
+        again.run("return new Promise(requestAnimationFrame)")  # rows that are to be drawn anew are
         again.find(f'#table [data-row="{row}"]').click()
         again.until(f"state.item === ITEMS[{row}]")
     again.run("history.back()")
@@ -199,6 +203,93 @@ def test_copying_puts_the_text_on_the_clipboard(chromium: Chrome, tmp_path: Path
     assert main(command.split()[1:]) == 0
     assert eval(python, {"sv": sv}).tolist() == [1, 1]  # noqa: S307  # what the page says is what is tested
     assert page.text("#detail .copy button") == "Copied"
+
+
+def test_copied_commands_and_python_print_the_tensor_of_any_name(
+    chromium: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pasted into a shell, whatever keys and paths begin with, and whichever bytes they are of."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shardvar").write_text(f'#!/bin/sh\nexec {sys.executable} -m shardvar "$@"\n')
+    (tmp_path / "shardvar").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    keys = ["-v", "--help", "bytes\udcff", "it's \n$x", "a\u202eb", "אבג/דהו", "x" * 3000]
+    for path in ("-dash", "it's $x"):
+        sv.save(f"./{path}", {key: np.full(1, float(n)) for n, key in enumerate(keys)})
+        assert main(["view", "-o", "p.html", "--", path]) == 0
+        page = show(chromium, tmp_path / "p.html")
+        page.run("window.copied = []; navigator.clipboard.writeText = async (text) => copied.push(text)")
+        for row in range(len(keys)) if path == "-dash" else range(1):
+            page.run(f"""actions.choose(ITEMS[{row}]);
+                document.querySelectorAll('#detail .copy button').forEach((button) => button.click())""")
+            key, command, python, _ = json.loads(page.run("return JSON.stringify(copied.splice(0))"))
+            ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+            assert (ran.returncode, ran.stdout.splitlines()[1:]) == (0, [f"[{keys.index(key)}.]"]), ran.stderr
+            assert eval(python, {"sv": sv}).tolist() == [keys.index(key)]  # noqa: S307  # what the page says
+
+
+def test_equal_layers_fold_into_lines_that_open_by_keys(chromium: Chrome, tmp_path: Path) -> None:
+    """Right opens and enters, Left closes and leaves; the order is that of the keys."""
+    arrays = layers(range(12)) | {"model.layers.5.attn.weight": np.zeros((2, 2), np.float32)}
+    arrays["model.layers.7.mlp.weight"] = np.full((8, 8), np.nan, np.float32)
+    page = show(chromium, view(tmp_path, arrays, "--stats"))
+    told = "return [...document.querySelectorAll('#table .row')].map((row) => row.querySelector('.key').textContent)"
+    folded = ["model.embed.weight", "▸! 1model.layers.{0..4,6..11}"]
+    five = ["model.layers.5.attn.weight", "model.layers.5.mlp.weight"]
+    assert page.run(told) == [*folded, *five] and page.find("#table [role=treegrid]")
+    page.run("document.querySelector('#table .row[tabindex=\"0\"]').focus()")
+    page.press(DOWN, RIGHT, RIGHT, DOWN, RIGHT)
+    assert page.run("return document.activeElement.getAttribute('aria-expanded')") == "true"
+    rows = page.run(told)
+    assert rows[1:6] == [
+        *("▾! 1model.layers.{0..4,6..11}", "▸model.layers.0", "▾model.layers.1", "attn.weight", "mlp.weight")
+    ]
+    page.press(RIGHT)
+    assert page.run("return state.item.key") == "model.layers.1.attn.weight"
+    page.press(LEFT, LEFT, LEFT, LEFT)
+    assert page.run(told) == ["model.embed.weight", *folded[1:], *five]
+    page.run("actions.choose(ITEMS.find(({ key }) => key === 'model.layers.7.mlp.weight'))")
+    assert page.text("#table [aria-selected=true]").startswith("NaNmlp.weight")
+    page.find("#fold [aria-pressed=false]").click()
+    assert page.run("return lines.map(({ item }) => item.key)") == page.keys() and "fold=no" in chromium.current_url
+    assert page.complaints() == []
+
+
+def test_the_sum_of_the_lines_is_every_tensor(chromium: Chrome, tmp_path: Path) -> None:
+    """Each tensor has one line, and choosing it opens that: hostile names, both separators, numbers of any width."""
+    names = [f"a/{n}/w" for n in range(5)] + [f"a.{n:02}.{m}.v" for n in range(4) for m in range(3)]
+    names += [f"a.1.x/{n}" for n in (1, 2, "03", "3", "9" * 400, "8" * 400)] + ["a.", "a/", "0", "1", "2", "/", "."]
+    arrays = {key: np.zeros(2) for key in [*names, *HOSTILE_KEYS]}
+    page = show(chromium, view(tmp_path, arrays))
+    told = page.run("""const items = (each) => each.item ? [each.item] : itemsOf(each.group);
+        const numbers = lines.flatMap(items).map((item) => item.number);
+        return [isFolded(), lines.length < ITEMS.length, numbers.sort((a, b) => a - b)]""")
+    assert told == [True, True, list(range(len(arrays)))]
+    assert page.run("return ITEMS.filter((item) => (actions.choose(item), rowOf(item) < 0)).length") == 0
+    assert page.run("return lines.filter(({ item }) => item).length") == len(arrays)
+
+
+def test_in_a_narrow_window_the_panel_is_a_sheet(chromium: Chrome, tmp_path: Path) -> None:
+    """One line at the bottom, pulled up by a click or Enter, and closed by Escape, then by Escape for good."""
+    page = show(chromium, view(tmp_path, layers(range(4)), "--stats"), width=390, height=844)
+    assert not page.find("aside").is_displayed()
+    page.run("actions.choose(ITEMS[2])")
+    line, detail = page.find("#pull"), page.find("#detail")
+    top = "return document.querySelector('aside').getBoundingClientRect().top"
+    assert line.is_displayed() and not detail.is_displayed() and page.run(top) > 750
+    assert "float32 [8, 8] · 256 B" in line.text
+    page.run("document.getElementById('pull').focus()")
+    page.press(ENTER)
+    assert detail.is_displayed() and line.get_attribute("aria-expanded") == "true" and page.run(top) >= 100
+    assert page.run("return document.documentElement.scrollWidth") <= 390
+    page.press(ESCAPE)
+    assert not detail.is_displayed() and page.run("return document.activeElement.id") == "pull"
+    page.press(ESCAPE)
+    assert page.run("return state.item") is None and not page.find("aside").is_displayed()
+    wide = show(chromium, tmp_path / "model.html")
+    wide.run("actions.choose(ITEMS[2])")
+    assert wide.find("#detail").is_displayed() and not wide.find("#pull").is_displayed()
 
 
 def test_each_finding_is_a_filter(model: Page) -> None:

@@ -29,6 +29,7 @@ def columns_of(page: str) -> dict[str, Any]:
         for part, name in ((checkpoint, "dtype"), (checkpoint, "num_slices"), (checkpoint["slices"], "file")):
             part[name] = _unpacked(part[name])
         _add_starts(checkpoint)
+        checkpoint["faults"] = [[row, *checkpoint["causes"][cause]] for row, cause in checkpoint["faults"]]
         if stats := checkpoint["stats"]:
             text, bins = stats["histogram"], stats["bins"]
             stats["histogram"] = [text[at : at + bins].strip() for at in range(0, len(text), bins)]

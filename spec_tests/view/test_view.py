@@ -211,6 +211,52 @@ def test_a_page_that_would_be_too_large_is_refused_with_a_way_out(monkeypatch: p
         make_page([{"path": "model", "name": "model"}])
 
 
+@pytest.mark.parametrize("share", [0.001, 0.3, 0.9, 1.1])
+def test_a_page_has_statistics_of_as_many_tensors_as_it_has_room_for(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    """Every share of the room gives a page within the limit; remarkable tensors come first, then the largest."""
+    rng = np.random.default_rng(7)
+    arrays = {f"w{n}": rng.standard_normal(n + 2) for n in range(300)}
+    arrays |= {"w3": np.full(5, np.nan), "w8": np.array([1.0, np.inf]), "w9": np.zeros(3), "w11": np.full(3, 2.0)}
+    sv.save(tmp_path / "model", arrays)
+    plain, whole = (len(page_of(run, tmp_path / "model", *words)) for words in ((), ("--stats",)))
+    limit = plain + int(share * (whole - plain)) + 500
+    for module in ("view.page", "cli.view"):
+        monkeypatch.setattr(f"shardvar.{module}.MOST_NBYTES", limit)
+    page = page_of(run, tmp_path / "model", "--stats")
+    (columns,) = columns_of(page)["checkpoints"]
+    keys, stats = keys_of(columns), columns["stats"]
+    told = [keys[row] for row in (range(300) if stats["row"] is None else stats["row"])]
+    assert len(page) <= limit and stats["num_left_out"] == 300 - len(told) and (len(told) == 300) == (share > 1)
+    plainest = sorted(arrays.keys() - {"w3", "w8", "w9", "w11"}, key=lambda key: -arrays[key].size)
+    if share > 0.001:
+        assert set(told) == {"w3", "w8", "w9", "w11", *plainest[: len(told) - 4]} and len(page) > min(
+            limit - 1500, whole
+        )
+
+
+def test_a_page_too_large_without_statistics_is_refused_before_a_value_is_read(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path)
+    monkeypatch.setattr("shardvar.view.page.MOST_NBYTES", 1000)
+    for file in tmp_path.glob("model.svdata-*"):
+        file.write_bytes(b"")  # a value that is read would be an error of another kind
+    outcome = run("view", path, "--stats")
+    assert outcome.code == 2 and "The page would have" in outcome.err and "--serve" in outcome.err
+
+
+def test_one_cause_is_written_once_whatever_the_number_of_tensors(tmp_path: Path, run: Run) -> None:
+    """A lost file of 100,000 tensors would otherwise fill the page with one message."""
+    sv.save(tmp_path / "model", {f"w{n:03}": np.zeros(2) for n in range(200)})
+    (file,) = tmp_path.glob("model.svdata-*")
+    file.unlink()
+    page = page_of(run, tmp_path / "model")
+    (columns,) = columns_of(page)["checkpoints"]
+    assert len(columns["faults"]) == 200 and page.count("is missing. ") == len(columns["causes"]) == 1
+
+
 def test_a_hundred_thousand_tensors_fit_in_a_page(tmp_path: Path, run: Run) -> None:
     names = {f"model/decoder/block_{i // 100}/expert_{i % 100}/kernel": np.zeros(2, np.int8) for i in range(100_000)}
     sv.save(tmp_path / "many", names)
@@ -320,11 +366,24 @@ def test_a_page_has_the_path_as_it_was_typed(tmp_path: Path, run: Run, monkeypat
 def test_the_number_of_the_schema_stands_for_these_columns(tmp_path: Path, run: Run) -> None:
     """Whoever takes a column away, or gives one another meaning, raises the number; programs read pages."""
     page = columns_of(page_of(run, saved(tmp_path, "shardvar", partition=3), "--stats"))
-    assert page["schema"] == 2
+    assert page["schema"] == 3
     (columns,) = page["checkpoints"]
     assert columns.keys() >= {
         *("path", "name", "format", "writer", "description", "metadata", "num_parameters", "files", "file_nbytes"),
-        *("faults", "stats", "dtypes", "shapes", "keys", "dtype", "shape", "nbytes", "num_slices", "slices", "holder"),
+        *(
+            "faults",
+            "causes",
+            "stats",
+            "dtypes",
+            "shapes",
+            "keys",
+            "dtype",
+            "shape",
+            "nbytes",
+            "num_slices",
+            "slices",
+            "holder",
+        ),
     }
     assert columns["slices"].keys() >= {"file", "gap", "nbytes", "encoded", "cut", "device"}
     assert columns["stats"].keys() >= {

@@ -5,7 +5,7 @@ let isRestoring = false;
 function addressOf() {
   const words = new URLSearchParams();
   const only = [...state.dtypes, ...state.statuses, ...state.flags, ...(state.onlyFaults ? ["damaged"] : [])];
-  const parts = { t: state.item && printable(state.item.key), q: state.query, in: printable(state.prefix), by: state.by, measure: state.measure, only: only.join(",") };
+  const parts = { t: state.item && printable(state.item.key), q: state.query, in: printable(state.prefix), by: state.by, measure: state.measure, only: only.join(","), fold: state.isFlat ? "no" : "" };
   for (const [name, value] of Object.entries(parts)) if (value) words.set(name, value);
   return words.toString();
 }
@@ -30,6 +30,7 @@ function restore() {
   state.statuses = new Set(Object.keys(KIND_COLOURS).filter((kind) => IS_DIFF && only.has(kind)));
   state.flags = new Set(FLAGS.filter((flag) => only.has(flag)));
   state.onlyFaults = only.has("damaged");
+  state.isFlat = words.get("fold") === "no";
   const find = (text, textOf, values) => (text ? values.find((value) => printable(textOf(value)) === text) : undefined);
   const prefix = words.get("in") ?? "";
   const inside = prefix && ITEMS.find(({ key }) => printable(key).startsWith(prefix));
@@ -54,10 +55,16 @@ function lengthOfPrinted(key, text) {
 
 // Words of a shell: whatever a name contains, it is one word, and nothing in it runs.
 function quoted(text) {
-  if (/^[\w./:@%+=,-]+$/.test(text) && !text.startsWith("-")) return text;
+  if (/^[\w./:@%+=,-]+$/.test(text)) return text;
   if (!/[\p{C}\p{Zl}\p{Zp}]/u.test(text)) return `'${text.replaceAll("'", "'\\''")}'`;
-  const bytes = new TextEncoder().encode(text);
-  return `$'${[...bytes].map((byte) => (byte > 31 && byte < 127 && byte !== 39 && byte !== 92 ? String.fromCharCode(byte) : `\\x${byte.toString(16).padStart(2, "0")}`)).join("")}'`;
+  // A byte that is not UTF-8 is half of a pair, as in Python.
+  const bytesOf = (letter) => (/[\udc80-\udcff]/.test(letter) && letter.length === 1 ? [letter.charCodeAt(0) - 0xdc00] : [...new TextEncoder().encode(letter)]);
+  return `$'${[...text].flatMap(bytesOf).map((byte) => (byte > 31 && byte < 127 && byte !== 39 && byte !== 92 ? String.fromCharCode(byte) : `\\x${byte.toString(16).padStart(2, "0")}`)).join("")}'`;
+}
+
+// A path as an argument, which is none of the command's options.
+function quotedPath(path) {
+  return quoted(path.startsWith("-") ? `./${path}` : path);
 }
 
 // A string of Python.
@@ -92,7 +99,7 @@ function copies(item) {
   const [a, b] = SIDES.map((side) => side.path);
   const glob = item.key.replace(/[*?[]/g, "[$&]");
   const show = SIDES[sideOf(item)].path;
-  const command = IS_DIFF ? `shardvar diff ${quoted(a)} ${quoted(b)} --filter ${quoted(glob)}` : `shardvar show ${quoted(show)} ${quoted(item.key)}`;
+  const command = IS_DIFF ? `shardvar diff ${quotedPath(a)} ${quotedPath(b)} ${quoted(`--filter=${glob}`)}` : `shardvar show ${quotedPath(show)} ${item.key.startsWith("-") ? "-- " : ""}${quoted(item.key)}`;
   const python = IS_DIFF ? `sv.diff(${literal(a)}, ${literal(b)}, filter=${literal(glob)})` : `sv.open_checkpoint(${literal(show)}).read(${literal(item.key)})`;
   return [element("h3", { text: "Copy" }), copyLine("Key", item.key), copyLine("Command", command), copyLine("Python", python), copyLine("Link", location.href)];
 }

@@ -1,16 +1,13 @@
 // The state of the page: what is searched for, filtered and selected; and the parts that are redrawn when it changes.
 
-const state = { query: "", dtypes: new Set(), statuses: new Set(), flags: new Set(), onlyFaults: false, prefix: "", item: null, sort: "key", down: false, by: "", measure: "" };
+const state = { query: "", dtypes: new Set(), statuses: new Set(), flags: new Set(), onlyFaults: false, isFlat: false, prefix: "", item: null, sort: "key", down: false, by: "", measure: "" };
 let shown = ITEMS;
 let shownSet = null; // null: all
+let lines = []; // of the table: those of the items that are shown, or of groups of them
+let tree = null; // of the groups, made when they are first shown
+const openGroups = new Set();
 
 let isTyping = false; // a letter is no step that Back undoes
-let byPointer = false; // whether the last thing that was done, was done so
-
-// In a narrow window the panel stands among the sections, and may be out of sight.
-function isStacked() {
-  return matchMedia("(max-width: 1060px)").matches;
-}
 
 const actions = {
   chosen: () => state.item,
@@ -22,12 +19,23 @@ const actions = {
     layerMap.follow(item);
     showDetail(panel, item, actions);
     document.getElementById("said").textContent = itemLines(item, sideOf(item)).filter(Boolean).join("; ");
-    const { top } = panel.getBoundingClientRect();
-    if (byPointer && isStacked() && (top < 0 || top > innerHeight - 120)) panel.scrollIntoView({ block: "center" });
-    const row = shown.indexOf(item);
+    if (isFolded()) {
+      for (const group of groupsAround(tree, item) ?? []) openGroups.add(group);
+      showLines();
+    }
+    const row = rowOf(item);
     if (row >= 0 && table.current !== row) table.move(row, false);
     else table.draw();
     for (const map of [...maps, layerMap]) map.draw();
+    for (const files of fileMaps) files.update();
+  },
+  close() {
+    if (!state.item) return;
+    state.item = null;
+    remember();
+    pullSheet(false);
+    showDetail(document.getElementById("detail"), null, actions);
+    for (const part of [table, ...maps, layerMap]) part.draw();
     for (const files of fileMaps) files.update();
   },
   open(prefix) {
@@ -63,22 +71,28 @@ function tableColumns() {
     const place = side(item).statistics.get(row(item));
     return place === undefined ? null : side(item).stats[name][place];
   };
+  const slices = (item) => side(item).num_slices[row(item)];
   const columns = [
     { name: "key", least: keyWidth(), width: "minmax(0, 1fr)", value: (item) => item.key, cell: keyCell },
-    { name: "dtype", least: 84, width: "84px", value: (item) => dtypeOf(side(item), row(item)) },
-    { name: "shape", least: 108, width: "108px", value: (item) => elements(shapeOf(side(item), row(item))), text: (item) => humanShape(shapeOf(side(item), row(item))) },
-    { name: "size", least: 88, width: "88px", right: true, value: nbytesOf, text: (item) => humanSize(nbytesOf(item)) },
-    { name: "slices", least: 70, width: "70px", right: true, value: (item) => side(item).num_slices[row(item)] },
+    { name: "dtype", least: 84, width: "84px", value: (item) => dtypeOf(side(item), row(item)), group: (group) => dtypesText(new Set(itemsOf(group).map((item) => dtypeOf(side(item), row(item))))) },
+    { name: "shape", least: 132, width: "132px", value: (item) => elements(shapeOf(side(item), row(item))), text: (item) => humanShape(shapeOf(side(item), row(item))), group: groupText },
+    { name: "size", least: 88, width: "88px", right: true, value: nbytesOf, text: (item) => humanSize(nbytesOf(item)), group: (group) => humanSize(sumOf(group, nbytesOf)) },
+    { name: "slices", least: 70, width: "70px", right: true, value: slices, group: (group) => grouped(sumOf(group, slices)) },
   ];
   if (IS_PLAN && IS_DIFF) return [columns[0], ...planColumns(), ...columns.slice(1, 4)];
   if (IS_DIFF) return [columns[0], ...differenceColumns(), columns[3]];
   if (SIDES.some((each) => each.stats)) {
     for (const name of ["min", "max", "mean"]) {
-      columns.push({ name, least: 84, width: "84px", right: true, value: stat(name), text: (item) => shortNumber(stat(name)(item)) });
+      const group = { min: (each) => shortNumber(extremeOf(each, stat("min"), 1)), max: (each) => shortNumber(extremeOf(each, stat("max"), -1)) }[name];
+      columns.push({ name, least: 84, width: "84px", right: true, value: stat(name), text: (item) => shortNumber(stat(name)(item)), group });
     }
-    columns.push({ name: "NaN", least: 58, width: "58px", right: true, value: stat("nan") });
+    columns.push({ name: "NaN", least: 58, width: "58px", right: true, value: stat("nan"), group: (group) => grouped(sumOf(group, (item) => stat("nan")(item) ?? 0)) });
   }
   return columns;
+}
+
+function dtypesText(names) {
+  return names.size > 1 ? count(names.size, "dtype") : [...names][0];
 }
 
 const KIND_ORDER = ["unreadable", "shape", "a", "b", "dtype", "values", "equal"];
@@ -133,11 +147,21 @@ const MARKS = {
   InconsistentTensor: "inconsistent", CorruptCheckpoint: "corrupt",
 };
 
-function keyCell(item) {
+function keyCell(item, shown = 0) {
   const fault = item.errors?.[0] ?? item.rows.map((row, side) => SIDES[side].faults.get(row)).find(Boolean);
   const odd = [...flagsOf(item)].filter((flag) => flag === "NaN" || flag === "infinity");
   const flags = odd.map((flag) => element("span", { class: "mark flag", text: flag }));
-  return [fault ? element("span", { class: "mark", text: MARKS[fault.kind] ?? "unreadable", title: oneLine(fault.message) }) : "", ...flags, ...keyParts(shownKey(item.key))];
+  return [fault ? element("span", { class: "mark", text: MARKS[fault.kind] ?? "unreadable", title: oneLine(fault.message) }) : "", ...flags, ...keyParts(shownKey(item.key.slice(shown)))];
+}
+
+// Of a group: its label, and how many of its tensors cannot be read or are not finite.
+function groupCell(line) {
+  const items = itemsOf(line.group);
+  const [faults, odd] = [items.filter(isFaulty).length, items.filter(isOdd).length];
+  return [element("span", { class: "turn", "aria-hidden": "true", text: line.isOpen ? "▾" : "▸" }),
+    faults ? element("span", { class: "mark", text: `✗ ${grouped(faults)}`, title: `${count(faults, "tensor")} cannot be read` }) : "",
+    odd ? element("span", { class: "mark flag", text: `! ${grouped(odd)}`, title: `${count(odd, "tensor")} with NaN or infinity` }) : "",
+    element("span", { class: "start", text: groupLabel(line) })];
 }
 
 // Where it does not fit, a key is cut before its last two parts, which tell it from its neighbours.
@@ -165,23 +189,65 @@ function makeTable() {
   const head = element("div", { class: "head", role: "row" });
   const list = new VirtualList({
     label: "Tensors", role: "grid", rowHeight: 30, head,
-    renderRow: (row) => tableRow(shown[row]),
-    choose: (row) => actions.choose(shown[row]),
+    renderRow: (row) => tableRow(lines[row]),
+    choose: (row) => lines[row].item && actions.choose(lines[row].item),
+    turn,
   });
-  list.isChosen = (row) => shown[row] === state.item;
+  list.isChosen = (row) => lines[row].item !== undefined && lines[row].item === state.item;
   const none = element("p", { class: "none", hidden: true, text: ITEMS.length ? "No tensor matches." : "This checkpoint has no tensors." });
   document.getElementById("table").append(list.element, none);
   list.none = none;
   return list;
 }
 
-function tableRow(item) {
+function tableRow(line) {
+  const { item, group, shown: start, level } = line;
+  const indent = level > 1 ? { paddingLeft: `${10 + (level - 1) * 16}px` } : {};
+  const cell = (column, parts) => element("div", { role: "gridcell", class: column.right ? "right num" : column.name === "key" ? "mono key" : null, style: column.name === "key" ? indent : {} }, ...parts);
+  const isTree = isFolded();
+  if (group) return element("div", { class: "group", "aria-level": level, "aria-expanded": String(line.isOpen) }, ...fitting.map((column) => cell(column, column.name === "key" ? groupCell(line) : [String(column.group?.(group) ?? "")])));
   const title = [printable(item.key), IS_COMPARED && whatDiffers(item).join(", ")].filter(Boolean).join(": ");
-  return element("div", { title }, ...fitting.map((column) => {
-    const cell = element("div", { role: "gridcell", class: column.right ? "right num" : column.name === "key" ? "mono key" : null });
-    cell.append(...(column.cell ? column.cell(item) : [String((column.text ?? column.value)(item) ?? "")]));
-    return cell;
-  }));
+  return element("div", { title, "aria-level": isTree ? level : null }, ...fitting.map((column) => cell(column, column.cell ? column.cell(item, start) : [String((column.text ?? column.value)(item) ?? "")])));
+}
+
+// Whether groups stand for their tensors: where the table has all of them, in the order of their keys.
+function isFolded() {
+  return !IS_DIFF && !state.isFlat && ITEMS.length > LEAST_FOLDED && state.sort === "key" && !state.down && shownSet === null;
+}
+
+function rowOf(item) {
+  return lines.findIndex((line) => line.item === item);
+}
+
+function showLines() {
+  if (isFolded()) lines = linesOf((tree ??= foldTree(ITEMS)), openGroups);
+  else lines = shown.map((item) => ({ item, shown: 0, level: 1 }));
+  table.element.setAttribute("role", isFolded() ? "treegrid" : "grid");
+  table.setLength(lines.length);
+}
+
+// Opens or closes the group of a row; gives the row that is then the current one, or null where nothing is to be done.
+function turn(row, isToOpen = !lines[row].isOpen) {
+  const { group, isOpen, level } = lines[row];
+  if (group && isOpen !== isToOpen) {
+    if (isToOpen) openGroups.add(group);
+    else openGroups.delete(group);
+    showLines();
+    return row;
+  }
+  if (group && isToOpen) return row + 1; // to its first member
+  for (let above = row - 1; !isToOpen && level > 1 && above >= 0; above--) if (lines[above].level < level) return above;
+  return null;
+}
+
+function showFold() {
+  const box = document.getElementById("fold");
+  const focused = [...box.children].indexOf(document.activeElement);
+  const isUseful = !IS_DIFF && ITEMS.length > LEAST_FOLDED && lines.length && (state.isFlat || lines.length < shown.length);
+  box.hidden = !isUseful || state.sort !== "key" || state.down || shownSet !== null;
+  const pick = (isFlat) => () => ((state.isFlat = isFlat), apply());
+  box.replaceChildren(segment("Folded", !state.isFlat, pick(false)), segment("All", state.isFlat, pick(true)));
+  if (focused >= 0) box.children[focused].focus();
 }
 
 function showHead() {
@@ -232,8 +298,9 @@ function apply() {
   showHead();
   table.none.hidden = shown.length > 0;
   table.element.hidden = !shown.length;
-  table.current = Math.max(0, shown.indexOf(state.item));
-  table.setLength(shown.length);
+  showLines();
+  table.current = Math.max(0, rowOf(state.item));
+  showFold();
   for (const map of maps) map.update(found, state.prefix);
   for (const part of [layerMap, ...fileMaps]) (part.update ?? part.draw).call(part);
   const nbytes = isAll ? 0 : found.reduce((sum, item) => sum + nbytesOf(item), 0);
@@ -349,7 +416,7 @@ function healthLine(side) {
   const line = element("p", { class: "health" });
   if (IS_DIFF || IS_PLAN || !side.keys.length) return line;
   line.append(...verdict(side));
-  const command = (words) => element("code", { text: printable(`shardvar ${words} ${quoted(side.path)}`) });
+  const command = (words) => element("code", { text: printable(`shardvar ${words} ${quotedPath(side.path)}`) });
   if (!side.stats) {
     line.append("Values and checksums: not read. ", command("verify"), " compares the checksums, ", command("view --stats"), " finds NaN, infinity and constants.");
     return line;
@@ -359,6 +426,7 @@ function healthLine(side) {
   const values = found.flatMap(([flag, number], place) => [place ? ", " : "", findingButton(`${count(number, "tensor")} ${flag === "NaN" || flag === "infinity" ? "with" : "of"} ${flag}`, () => (state.flags = new Set([flag])))]);
   const damage = side.faults.size ? `${count(side.faults.size, "tensor")} cannot be read` : `all were read; ${checksumWords(side)}`;
   line.append(`Values: ${damage}; `, ...(values.length ? values : ["no NaN, no infinity, no constants"]), ".");
+  if (side.stats.num_left_out) line.append(` The page has no room for the statistics of ${count(side.stats.num_left_out, "more tensor")}, which have none of these.`);
   return line;
 }
 
@@ -475,9 +543,16 @@ function start() {
       isTyping = false;
     }, ITEMS.length > 5000 ? 160 : 0);
   });
-  document.addEventListener("pointerdown", () => (byPointer = true), true);
-  document.addEventListener("keydown", () => (byPointer = false), true);
+  const pull = document.getElementById("pull");
+  const isPulled = () => pull.getAttribute("aria-expanded") === "true";
+  pull.addEventListener("click", () => pullSheet(!isPulled()));
+  document.getElementById("close").addEventListener("click", () => actions.close());
   document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !event.defaultPrevented && event.target.tagName !== "INPUT") {
+      if (isPulled() && pull.offsetParent) pull.focus();
+      else actions.close();
+      pullSheet(false);
+    }
     if (event.key !== "/" || event.ctrlKey || event.metaKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
     event.preventDefault();
     query.focus();

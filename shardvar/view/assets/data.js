@@ -58,7 +58,7 @@ function readCheckpoint(raw, number) {
     tensorOf,
     cut: new Map(raw.slices.cut.map(([slice, ...box]) => [slice, box])),
     encoded: new Set(raw.slices.encoded),
-    faults: new Map(raw.faults.map(([row, kind, message]) => [row, { kind, message }])),
+    faults: new Map(raw.faults.map(([row, cause]) => [row, { kind: raw.causes[cause][0], message: raw.causes[cause][1] }])),
     statistics: placesOfStatistics(raw.stats, keys.length),
     total: raw.nbytes.reduce((sum, nbytes) => sum + nbytes, 0),
     itemOf: new Int32Array(keys.length),

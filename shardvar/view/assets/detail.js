@@ -10,6 +10,7 @@ function showDetail(panel, item, actions) {
     panel.replaceChildren(...overview(actions));
     return;
   }
+  showSheet(item);
   const parts = titleOf(item);
   if (IS_DIFF) parts.push(...difference(item), ...overlay(item));
   item.rows.forEach((row, number) => {
@@ -20,6 +21,23 @@ function showDetail(panel, item, actions) {
   for (const more of panels) parts.push(...more(item));
   parts.push(...curve(item), ...copies(item));
   panel.replaceChildren(...parts);
+}
+
+// In a narrow window the panel is a sheet at the bottom: one line, which is pulled up.
+function showSheet(item) {
+  const side = SIDES[sideOf(item)];
+  const row = item.rows[side.number];
+  const facts = [`${dtypeOf(side, row)} ${humanShape(shapeOf(side, row))}`.trim(), humanSize(nbytesOf(item)), IS_DIFF ? statusText(item) : ""];
+  const marks = [isFaulty(item) ? "✗ cannot be read" : "", ...(IS_DIFF ? [] : flagsOf(item))];
+  const pull = document.getElementById("pull");
+  const [key, about] = [shortened(shownKey(item.key), LONGEST_TITLE), [...facts, ...marks].filter(Boolean).join(" · ")];
+  pull.replaceChildren(element("b", {}, ...keyParts(key)), element("div", { text: about }));
+  pull.setAttribute("aria-label", `${key} · ${about}`);
+}
+
+function pullSheet(isOpen) {
+  document.querySelector("aside").classList.toggle("open", isOpen);
+  document.getElementById("pull").setAttribute("aria-expanded", String(isOpen));
 }
 
 const LONGEST_TITLE = 300;

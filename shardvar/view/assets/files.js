@@ -85,7 +85,7 @@ function balance(side) {
   const parts = [element("p", { class: "balance", text: `Largest: file ${largest}, ${humanSize(most)}, ${above}.` }), ...deviceBalance(side)];
   // In a format where each slice is a file, no command moves slices between files.
   const isMovable = side.tensorOf.length > side.files.length && !side.faults.size && sizes.length === side.files.length;
-  if (most > 1.1 * mean && isMovable && !IS_DIFF) parts.push(copyLine("Command", `shardvar reshard ${quoted(side.path)} ${quoted(`${side.path.replace(/\/+$/, "")}-even`)} --files ${sizes.length}`, "Copy command"));
+  if (most > 1.1 * mean && isMovable && !IS_DIFF) parts.push(copyLine("Command", `shardvar reshard ${quotedPath(side.path)} ${quotedPath(`${side.path.replace(/\/+$/, "")}-even`)} --files ${sizes.length}`, "Copy command"));
   return parts;
 }
 
@@ -143,7 +143,7 @@ class FileMap {
     const size = side.file_nbytes[file];
     const name = printable(side.files[file]);
     const canvas = element("canvas", { "aria-hidden": "true" });
-    requestAnimationFrame(() => {
+    const paint = () => {
       const width = canvas.clientWidth;
       const context = fitted(canvas, width, 18);
       if (!context) return;
@@ -151,8 +151,8 @@ class FileMap {
       if (side.files.length < 2) return;
       context.fillStyle = theme.ink;
       context.fillRect((this.mean / this.largest) * width, 0, 1, 18);
-    });
-    return element(
+    };
+    const made = element(
       "div",
       {},
       element("div", { role: "gridcell", class: "mono key", title: name },
@@ -161,6 +161,7 @@ class FileMap {
       element("div", { role: "gridcell", class: "bytes", "aria-label": count(this.numSlices(file), "payload") }, canvas),
       element("div", { role: "gridcell", class: size === null ? "right bad" : "right num", text: size === null ? "missing" : humanSize(size) }),
     );
+    return Object.assign(made, { paint });
   }
 
   numSlices(file) {
@@ -206,7 +207,7 @@ class ByteStrip {
     this.from = element("span");
     this.to = element("span");
     this.table = element("div", { class: "scroll" });
-    this.details = element("details", {}, element("summary", { class: "quiet" }), this.table);
+    this.details = element("details", {}, element("summary", { class: "quiet", text: "payloads" }), this.table);
     this.details.addEventListener("toggle", () => this.drawNow());
     this.elements = [this.tools, this.strip, element("div", { class: "ticks num" }, this.from, this.to), this.details];
     this.draw = soon(() => this.drawNow());

@@ -110,15 +110,15 @@ function layerSentence(stack) {
 }
 
 // Only numbers that exist: "0–3, 7, 9–11".
-function ranges(numbers) {
+function ranges(numbers, to = "–", between = ", ") {
   const runs = [];
   for (const number of numbers) {
     const last = runs[runs.length - 1];
     if (last && Number(last[1]) + 1 === Number(number)) last[1] = number;
     else runs.push([number, number]);
   }
-  const shown = runs.slice(0, 8).map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(", ");
-  return runs.length > 8 ? `${shown}, …` : shown;
+  const shown = runs.slice(0, 8).map(([first, last]) => (first === last ? first : `${first}${to}${last}`)).join(between);
+  return runs.length > 8 ? `${shown}${between}…` : shown;
 }
 
 // The item of a cell that is to be seen: the worst, else the one with the largest value.

@@ -1,8 +1,9 @@
 // Rows of any number, of which those in sight exist. Arrows, Home, End and Page keys move; one row is in the tab order.
+// ``choose`` is told each row that a hand moves to; ``turn`` opens and closes rows that hold others.
 
 class VirtualList {
-  constructor({ label, role, rowHeight, head, renderRow, choose, hover }) {
-    Object.assign(this, { rowHeight, renderRow, choose, hover });
+  constructor({ label, role, rowHeight, head, renderRow, choose, hover, turn }) {
+    Object.assign(this, { rowHeight, renderRow, choose, hover, turn });
     this.length = 0;
     this.current = 0;
     this.isChosen = () => false;
@@ -14,7 +15,7 @@ class VirtualList {
     this.element.addEventListener("keydown", (event) => this.key(event));
     this.body.addEventListener("click", (event) => {
       const row = event.target.closest(".row");
-      if (row) this.move(Number(row.dataset.row), true);
+      if (row) this.act(Number(row.dataset.row));
     });
     if (hover) {
       this.body.addEventListener("mousemove", (event) => {
@@ -55,6 +56,7 @@ class VirtualList {
     const start = this.top(first);
     for (let row = first; row < last; row++) rows.push(this.row(row, start + (row - first) * this.rowHeight));
     this.body.replaceChildren(...rows);
+    for (const row of rows) row.paint?.(); // what is drawn in it, once it has its size
     const hasCurrent = this.current >= first && this.current < last;
     if (!hasCurrent && rows.length) rows[Math.min(3, rows.length - 1)].tabIndex = 0;
     if (focused && hasCurrent) rows[this.current - first].focus({ preventScroll: true });
@@ -80,9 +82,21 @@ class VirtualList {
     const at = Number(row.dataset.row);
     const steps = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: Infinity };
     if (event.key in steps) this.move(Math.max(0, Math.min(this.length - 1, steps[event.key])), true);
-    else if (event.key === "Enter" || event.key === " ") this.move(at, true);
+    else if (event.key === "Enter" || event.key === " ") this.act(at);
+    else if (this.turn && (event.key === "ArrowRight" || event.key === "ArrowLeft")) this.turnTo(at, event.key === "ArrowRight");
     else return;
     event.preventDefault();
+  }
+
+  // A click, or Enter: opens or closes a row that holds others, else chooses it.
+  act(row) {
+    if (this.body.querySelector(`[data-row="${row}"][aria-expanded]`)) this.turnTo(row);
+    else this.move(row, true);
+  }
+
+  turnTo(row, isToOpen) {
+    const next = this.turn(row, isToOpen);
+    if (next !== null) this.move(next, true);
   }
 
   // Makes a row the current one and brings it in sight.

@@ -113,7 +113,7 @@ function differenceColumns() {
     return { name, least: 84, width: "84px", right: true, value, text: (item) => (value(item) !== null ? text(value(item)) : item.kind === "values" && item.change === "inf" ? "not finite" : "") };
   };
   return [
-    { name: "what differs", least: 190, width: "minmax(150px, 0.7fr)", value: weight, text: (item) => whatDiffers(item).join(", ") },
+    { name: "what differs", least: 190, width: "minmax(110px, 0.7fr)", value: weight, text: (item) => whatDiffers(item).join(", ") },
     numbers("change", "Change"), numbers("largest", "Largest difference"), numbers("elements", "Elements"),
     { name: "where", least: 100, width: "100px", value: (item) => item.values?.absolute_at?.[0] ?? null, text: (item) => humanShape(item.values?.absolute_at ?? item.values?.first ?? null) },
   ];
@@ -169,7 +169,9 @@ function keyParts(key) {
   const separator = key.includes("/") ? "/" : ".";
   const last = key.lastIndexOf(separator, key.length - 2);
   const before = last > 0 ? key.lastIndexOf(separator, last - 1) : -1;
-  const cut = [before, last].find((at) => at > 0 && key.length - at < 30) ?? 0;
+  // The number of a layer tells a key from its neighbours, too.
+  const number = key.search(/(?<=[/._])\d{1,9}[/.]/);
+  const cut = [number, before, last].find((at) => at > 0 && key.length - at < 30) ?? 0;
   return [element("span", { class: "start", text: key.slice(0, cut) }), element("span", { class: "last", text: key.slice(cut) })];
 }
 
@@ -178,7 +180,7 @@ function fittingColumns() {
   let columns = COLUMNS;
   const width = document.getElementById("table").clientWidth || 1000;
   const common = DTYPES.length === 1 ? ["dtype"] : [];
-  for (const names of [common, ["where"], ["regions"], ["elements"], ["largest"], ["change"], ["NaN"], ["slices"], ["mean"], ["shape"], ["dtype"], ["min", "max"]]) {
+  for (const names of [common, ["where"], ["regions"], ["elements"], ["largest"], ["change"], ["NaN"], ["slices"], ["mean"], ["shape"], ["dtype"], ["min", "max"], IS_COMPARED ? ["size"] : []]) {
     if (columns.reduce((sum, column) => sum + column.least, 0) <= width) break;
     columns = columns.filter((column) => !names.includes(column.name));
   }
@@ -360,7 +362,7 @@ function showChips() {
   if (IS_DIFF) {
     for (const name of Object.keys(KIND_COLOURS)) {
       if (!statuses.has(name)) continue;
-      made.push(chip(KIND_TEXT[name] ?? name, statuses.get(name), KIND_COLOURS[name](), state.statuses.has(name), () => (flip(state.statuses, name), again())));
+      made.push(chip(KIND_TEXT[name] ?? name, statuses.get(name), kindMark(name), state.statuses.has(name), () => (flip(state.statuses, name), again())));
     }
   }
   for (const name of DTYPES) {
@@ -398,17 +400,40 @@ function showHeading() {
   const heading = document.getElementById("heading");
   heading.classList.toggle("two", IS_DIFF);
   for (const side of SIDES) {
-    const totals = element("p", { class: "totals num" });
-    const parameters = side.num_parameters ? `${humanCount(side.num_parameters)} parameter${side.num_parameters === 1 ? "" : "s"}` : "";
-    const facts = [parameters, count(side.keys.length, "tensor"), count(side.tensorOf.length, "slice"), count(side.files.length, "file"), humanSize(side.total)];
-    totals.append(facts.filter(Boolean).join(" · "));
     const about = [`${side.format} format`, side.writer && `written by ${printable(side.writer)}`, side.description && `policy: ${printable(side.description)}`];
-    heading.append(element("div", {},
-      element(IS_DIFF ? "h2" : "h1", { title: printable(side.path), text: (IS_DIFF ? `${SIDE_NAMES[side.number]}: ` : "") + printable(side.name) }),
-      totals, healthLine(side), element("p", { class: "about", text: about.filter(Boolean).join(" · ") })));
+    const name = element(IS_DIFF ? "h2" : "h1", { title: printable(side.path), text: (IS_DIFF ? `${SIDE_NAMES[side.number]}: ` : "") + printable(side.name) });
+    const rest = element("p", { class: "about", text: about.filter(Boolean).join(" · ") });
+    if (IS_DIFF) heading.append(element("div", {}, name, totalsLine(side), rest));
+    else {
+      heading.append(name, healthLine(side));
+      document.getElementById("alerts").after(totalsRow(side), rest); // what is wrong comes first
+    }
   }
   if (IS_PLAN) heading.before(...planParts());
   else if (IS_DIFF) heading.before(element("h1", { text: diffSentence() }));
+}
+
+function totalsLine(side) {
+  const parameters = side.num_parameters ? `${humanCount(side.num_parameters)} parameter${side.num_parameters === 1 ? "" : "s"}` : "";
+  const facts = [parameters, count(side.keys.length, "tensor"), count(side.tensorOf.length, "slice"), count(side.files.length, "file"), humanSize(side.total)];
+  return element("p", { class: "totals num", text: facts.filter(Boolean).join(" · ") });
+}
+
+// The totals of the only checkpoint: a name, a large figure, and what it is made of.
+function totalsRow(side) {
+  const numCut = side.num_slices.filter((number) => number > 1).length;
+  const dtypes = side.dtypes.map((name) => ({ name, count: 0, nbytes: 0 }));
+  side.dtype.forEach((dtype, row) => dtype >= 0 && ((dtypes[dtype].count += 1), (dtypes[dtype].nbytes += side.nbytes[row])));
+  const [most, ...others] = dtypes.sort((a, b) => b.nbytes - a.nbytes);
+  const figures = [
+    ["Parameters", humanCount(side.num_parameters), side.num_parameters < 10000 ? "" : grouped(side.num_parameters)],
+    ["Size", humanSize(side.total), side.total < 1000 ? "" : `${grouped(side.total)} bytes`],
+    ["Tensors", grouped(side.keys.length), numCut === side.keys.length ? "all in slices" : numCut ? `${grouped(numCut)} in slices` : "each in one slice"],
+    ["Dtypes", most ? most.name : "none", others.length ? [most, ...others].map((each) => `${grouped(each.count)} ${each.name}`).join(", ") : ""],
+    ["Storage", count(side.files.length, "file"), count(side.tensorOf.length, "slice")],
+  ];
+  const cell = ([name, figure, about]) => element("div", {}, element("dt", { text: name }), element("dd", { class: "figure", text: figure }), element("dd", { text: about }));
+  return element("dl", { class: "totals cards num" }, ...figures.filter(([name]) => name !== "Parameters" || side.num_parameters).map(cell));
 }
 
 // What is known of its health, and the command that says the rest. A page of a comparison has read every value.

@@ -81,8 +81,7 @@ function balance(side) {
   const mean = meanOf(sizes);
   const most = sizes.reduce((high, nbytes) => Math.max(high, nbytes), 0);
   const largest = side.file_nbytes.indexOf(most);
-  const above = `${((most / Math.max(mean, 1) - 1) * 100).toFixed(0)} % above the mean of ${humanSize(Math.round(mean))}`;
-  const parts = [element("p", { class: "balance", text: `Largest: file ${largest}, ${humanSize(most)}, ${above}.` }), ...deviceBalance(side)];
+  const parts = [element("p", { class: "balance", text: `Largest: file ${largest}, ${humanSize(most)}, ${aboveMean(most, mean)} of ${humanSize(Math.round(mean))}.` }), ...deviceBalance(side)];
   // In a format where each slice is a file, no command moves slices between files.
   const isMovable = side.tensorOf.length > side.files.length && !side.faults.size && sizes.length === side.files.length;
   if (most > 1.1 * mean && isMovable && !IS_DIFF) parts.push(copyLine("Command", `shardvar reshard ${quotedPath(side.path)} ${quotedPath(`${side.path.replace(/\/+$/, "")}-even`)} --files ${sizes.length}`, "Copy command"));
@@ -96,7 +95,12 @@ function deviceBalance(side) {
   side.slices.device.forEach((device, slice) => device >= 0 && sums.set(device, (sums.get(device) ?? 0) + side.slices.nbytes[slice]));
   const mean = meanOf([...sums.values()]);
   const [device, most] = [...sums].reduce((found, each) => (each[1] > found[1] ? each : found));
-  return [element("p", { class: "balance", text: `Of ${count(sums.size, side.holder)}, ${side.holder} ${device} held the most: ${humanSize(most)}, ${((most / Math.max(mean, 1) - 1) * 100).toFixed(0)} % above the mean.` })];
+  return [element("p", { class: "balance", text: `Of ${count(sums.size, side.holder)}, ${side.holder} ${device} held the most: ${humanSize(most)}, ${aboveMean(most, mean)}.` })];
+}
+
+function aboveMean(most, mean) {
+  const percentage = Math.round((most / Math.max(mean, 1) - 1) * 100);
+  return percentage ? `${grouped(percentage)} % above the mean` : "about the mean";
 }
 
 function meanOf(sizes) {
@@ -129,7 +133,7 @@ class FileMap {
     const { files } = this.side;
     this.largest = files.reduce((most, _, file) => Math.max(most, extentOf(this.side, file)), 1);
     this.list.setLength(files.length);
-    this.mean = meanOf(this.side.file_nbytes.map((nbytes) => nbytes ?? 0));
+    this.mean = meanOf(this.side.file_nbytes.filter((nbytes) => nbytes !== null)); // what a missing file had is not known
     if (files.length === 1 && this.largest > 1) this.open(0); // of an empty file there is nothing to see
   }
 

@@ -275,6 +275,7 @@ class LayerMap {
     context.fillStyle = measureColour(this.measure(), item);
     const [left, width, height] = [x + 0.75, Math.max(w - 1.5, 1), Math.max(h - 1.5, 1)];
     context.fillRect(left, y, width, height);
+    if (isOneSided(item)) hatch(context, left, y, width, height, theme.card, 5);
     if (isFaulty(item)) {
       context.fillStyle = theme.card;
       context.fillRect(left, y, width, height);

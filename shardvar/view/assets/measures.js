@@ -85,6 +85,11 @@ const KIND_COLOURS = {
   a: () => theme["side-a"], b: () => theme["side-b"], unreadable: () => theme.bad,
 };
 
+// A tensor of one side alone, which is hatched: the colour of B is like that of a change.
+function isOneSided(item) {
+  return IS_COMPARED && (item.kind === "a" || item.kind === "b");
+}
+
 function statusColour(item) {
   return KIND_COLOURS[item.kind]();
 }
@@ -184,7 +189,12 @@ const KIND_TEXT = IS_PLAN
   : { equal: "equal", shape: "shape", dtype: "dtype", a: "only in A", b: "only in B", unreadable: "unreadable" };
 
 function kindEntries() {
-  return Object.keys(KIND_TEXT).filter((kind) => ITEMS.some((item) => item.kind === kind)).map((kind) => legendEntry(KIND_COLOURS[kind](), KIND_TEXT[kind]));
+  return Object.keys(KIND_TEXT).filter((kind) => ITEMS.some((item) => item.kind === kind)).map((kind) => legendEntry(kindMark(kind), KIND_TEXT[kind]));
+}
+
+function kindMark(kind) {
+  const colour = KIND_COLOURS[kind]();
+  return IS_COMPARED && (kind === "a" || kind === "b") ? `repeating-linear-gradient(135deg, ${colour} 0 3px, ${theme.card} 3px 4.5px)` : colour;
 }
 
 function deviceEntries() {

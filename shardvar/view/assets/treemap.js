@@ -245,6 +245,7 @@ class Treemap {
     const numRegions = side && shapeOf(side, row) ? side.num_slices[row] : 0;
     const isDrawn = numRegions > 1 && areRegionsSeen(side, row, w, h);
     if (isDrawn || (numRegions === 1 && isByPlace())) paintRegions(context, side, row, left, top, w, h, isByPlace());
+    if (isOneSided(node.item)) hatch(context, left, top, w, h, theme.card, 7);
     if (isFaulty(node.item)) {
       context.globalAlpha = 0.55;
       hatch(context, left, top, w, h, theme.bad, w > 60 && h > 60 ? 14 : 7);

@@ -301,6 +301,7 @@ def test_each_finding_is_a_filter(model: Page) -> None:
 def test_sizes_are_whole_in_a_narrow_window(chromium: Chrome, tmp_path: Path) -> None:
     arrays = {f"w{n}": np.zeros(538_100, np.int8) for n in range(3)}
     page = show(chromium, view(tmp_path, arrays, policy=BalancedPolicy(3)), width=390)
+    page.until("document.querySelectorAll('.files .row').length === 3")
     cells = page.run(
         "const cells = [...document.querySelectorAll('.files .row .num')];"
         "return cells.map((cell) => [cell.textContent, cell.scrollWidth <= cell.clientWidth])"

@@ -30,9 +30,8 @@ function showSheet(item) {
   const facts = [`${dtypeOf(side, row)} ${humanShape(shapeOf(side, row))}`.trim(), humanSize(nbytesOf(item)), IS_DIFF ? statusText(item) : ""];
   const marks = [isFaulty(item) ? "✗ cannot be read" : "", ...(IS_DIFF ? [] : flagsOf(item))];
   const pull = document.getElementById("pull");
-  const [key, about] = [shortened(shownKey(item.key), LONGEST_TITLE), [...facts, ...marks].filter(Boolean).join(" · ")];
-  pull.replaceChildren(element("b", {}, ...keyParts(key)), element("div", { text: about }));
-  pull.setAttribute("aria-label", `${key} · ${about}`);
+  pull.replaceChildren(element("b", {}, ...keyParts(shortened(shownKey(item.key), LONGEST_TITLE))), element("div", { text: [...facts, ...marks].filter(Boolean).join(" · ") }));
+  pull.removeAttribute("aria-label"); // that of a panel without a tensor
 }
 
 function pullSheet(isOpen) {

@@ -56,8 +56,12 @@ builtin.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
 from shardvar.pictures.words import message
+
+COPY_AGAIN = "Copy the file again from where it was written, or use another checkpoint."
+"""The remedy for a file that is missing, cut or changed."""
 
 
 class ShardvarError(Exception):
@@ -73,12 +77,50 @@ class ShardvarError(Exception):
 
     cause: str
     remedy: str
+    file: str | None = None
+    """The file that is missing, cut or changed, by its name in the checkpoint; None where no single file is."""
 
     def __init__(self, cause: str, remedy: str = "") -> None:
         # Names in untrusted files are part of many causes. So every error is safe to print and of bounded length.
         self.cause = message(cause)
         self.remedy = message(remedy)
         self.args = (self.cause, self.remedy)
+
+    def at(self, *places: str) -> Self:
+        """Return the same error with places in front of its cause, the outermost first.
+
+        Parameters
+        ----------
+        *places : str
+            The places: a file, a block of a table, a key in quotes.
+
+        Returns
+        -------
+        ShardvarError
+            The error, of the same class.
+
+        Examples
+        --------
+        >>> print(MalformedCheckpoint("It has no end.", "Copy it again.").at("m.npz", "'w'"))
+        m.npz: 'w': It has no end. Copy it again.
+        """
+        return type(self)(": ".join((*places, self.cause)), self.remedy).in_file(self.file)
+
+    def in_file(self, name: str | None) -> Self:
+        """Note the file that is missing, cut or changed, and return this error.
+
+        Parameters
+        ----------
+        name : str or None
+            The file's name in the checkpoint; a file that is known already stays.
+
+        Returns
+        -------
+        ShardvarError
+            This error.
+        """
+        self.file = self.file or name
+        return self
 
     def __str__(self) -> str:
         return f"{self.cause} {self.remedy}".rstrip()
@@ -218,5 +260,6 @@ def prefix_errors(place: str) -> Iterator[None]:
     try:
         yield
     except READ_ERRORS as error:
-        cause = error.cause if error.cause.startswith((f"{place}:", f"{place} ")) else f"{place}: {error.cause}"
-        raise type(error)(cause, error.remedy) from error
+        if error.cause.startswith((f"{place}:", f"{place} ")):
+            raise
+        raise error.at(place) from error

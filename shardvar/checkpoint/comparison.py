@@ -12,8 +12,8 @@ from math import inf, prod
 from typing import Any, Self
 
 from shardvar.checkpoint.numbers import Number, is_number, json_number
+from shardvar.checkpoint.problems import Damage, lines_of_problems
 from shardvar.checkpoint.reports import MOST_ROWS, SCHEMA
-from shardvar.pictures.problems import lines_of_problems
 from shardvar.pictures.words import count, human_shape, short_name
 
 
@@ -135,14 +135,35 @@ class TensorDifference:
 class Unreadable:
     """A tensor that could not be compared, since one of the checkpoints is damaged there."""
 
-    key: str
-    """Its name."""
     side: str
     """``"a"`` or ``"b"``: which of the two."""
-    kind: str
-    """The name of the error's class."""
-    message: str
-    """The error."""
+    damage: Damage
+    """The damage."""
+
+    @property
+    def key(self) -> str:
+        """The name of the tensor."""
+        return self.damage.key or ""
+
+    @property
+    def kind(self) -> str:
+        """The name of the error's class."""
+        return self.damage.kind
+
+    @property
+    def message(self) -> str:
+        """The cause and the remedy."""
+        return self.damage.message
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the damage and the side as a JSON object with stable keys.
+
+        Returns
+        -------
+        dict
+            The damage.
+        """
+        return {"side": self.side, **self.damage.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +191,19 @@ class DiffReport:
     def equal(self) -> bool:
         """True where both hold the same tensors."""
         return not (self.only_in_a or self.only_in_b or self.differences or self.unreadable)
+
+    def damages(self) -> dict[str, list[Damage]]:
+        """Return the damage that kept tensors from being compared, by the side that has it.
+
+        Returns
+        -------
+        dict of str to list of Damage
+            Lists by ``"A"`` and ``"B"``; without a side that has none.
+        """
+        found: dict[str, list[Damage]] = {}
+        for each in sorted(self.unreadable, key=lambda each: each.side):
+            found.setdefault(each.side.upper(), []).append(each.damage)
+        return found
 
     def by_change(self) -> Self:
         """Return the same report, the tensors that changed most first.
@@ -201,7 +235,7 @@ class DiffReport:
             "only_in_a": list(self.only_in_a),
             "only_in_b": list(self.only_in_b),
             "differences": [each.to_json() for each in self.differences],
-            "unreadable": [asdict(each) for each in self.unreadable],
+            "unreadable": [each.to_json() for each in self.unreadable],
             "num_equal": self.num_equal,
             "tolerance": self.tolerance,
         }
@@ -227,14 +261,8 @@ def lines_of_diff(report: DiffReport) -> Iterator[str]:
         yield f"only in B: {short_name(key)}"
     for each in report.differences:
         yield f"differs: {short_name(each.key)}: {'; '.join(_reasons(each))}"
-    yield from lines_of_unreadable(report)
-
-
-def lines_of_unreadable(report: DiffReport) -> Iterator[str]:
-    """Yield a line for each cause why tensors are unreadable in one of the checkpoints."""
-    for side in ("a", "b"):
-        broken = [(each.key, each.kind, each.message) for each in report.unreadable if each.side == side]
-        yield from lines_of_problems(f"unreadable in {side.upper()}: ", broken)
+    for side, broken in report.damages().items():
+        yield from lines_of_problems(f"unreadable in {side}: ", broken)
 
 
 _KINDS = ("values", "shape", "dtype", "dtype and values", "shape and dtype")

@@ -31,6 +31,7 @@ from shardvar.checkpoint.executors import Opening, Payloads, check_executor, por
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint
 from shardvar.checkpoint.numbers import is_number
 from shardvar.checkpoint.pairs import ReadStretch, SideError, Sides
+from shardvar.checkpoint.problems import Damage
 from shardvar.checkpoint.products import Products
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names, select_keys
@@ -198,7 +199,7 @@ class _Walk:
 
     def fail(self, key: str, side: str, error: ReadError) -> None:
         """Note that a tensor cannot be read; the first error of a side stays."""
-        self.unreadable.setdefault((key, side), Unreadable(key, side, type(error).__name__, str(error)))
+        self.unreadable.setdefault((key, side), Unreadable(side, Damage.of(error, key)))
 
     def compare(self, keys: list[str]) -> None:
         """Compare the tensors of these keys, which both have and which have no fault."""

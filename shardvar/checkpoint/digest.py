@@ -31,6 +31,7 @@ from shardvar.checkpoint.arguments import check_progress
 from shardvar.checkpoint.blocks import Blocks, batches
 from shardvar.checkpoint.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.checkpoint.locate import Path, find_checkpoint
+from shardvar.checkpoint.problems import Damage
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.reports import SCHEMA
 from shardvar.checkpoint.steps import natural_key
@@ -51,18 +52,6 @@ _USED_BITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadableTensor:
-    """A tensor that has no digest, since it cannot be read."""
-
-    key: str
-    """Its name."""
-    kind: str
-    """The name of the error's class."""
-    message: str
-    """The error."""
-
-
-@dataclass(frozen=True, slots=True)
 class DigestReport:
     """Report of ``digest``."""
 
@@ -72,8 +61,8 @@ class DigestReport:
     """Its format."""
     tensors: Mapping[str, str]
     """The digest of each tensor by its key, as 64 hexadecimal digits; the keys in natural order."""
-    unreadable: tuple[UnreadableTensor, ...] = ()
-    """The tensors that have none."""
+    unreadable: tuple[Damage, ...] = ()
+    """The damage of each tensor that has none."""
 
     @property
     def checkpoint(self) -> str | None:
@@ -94,7 +83,7 @@ class DigestReport:
             "format": self.format,
             "digest": self.checkpoint,
             "tensors": dict(self.tensors),
-            "unreadable": [{"key": each.key, "kind": each.kind, "message": each.message} for each in self.unreadable],
+            "unreadable": [each.to_json() for each in self.unreadable],
         }
 
 
@@ -190,7 +179,7 @@ def _report(reader: Reader, tensors: Mapping[str, str], failed: Mapping[str, Rea
         reader.path,
         reader.format,
         {key: tensors[key] for key in keys if key in tensors},
-        tuple(UnreadableTensor(key, type(failed[key]).__name__, str(failed[key])) for key in keys if key in failed),
+        tuple(Damage.of(failed[key], key) for key in keys if key in failed),
     )
 
 

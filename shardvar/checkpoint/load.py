@@ -106,7 +106,7 @@ def _select(reader: Reader, keys: Iterable[str] | None) -> EntryTable:
     """The entries of the keys that are asked for, each without a fault and with values."""
     if keys is None:
         for error in reader.faults.values():
-            raise type(error)(error.cause, error.remedy)
+            raise error.at()
         entries = reader.entries()
     else:
         entries = concatenate_entries([reader.find(key) for key in strings_of(keys, "keys")])

@@ -21,8 +21,9 @@ from dataclasses import dataclass, replace
 
 from shardvar.checkpoint.digest import DigestReport, digest_of_all, digest_reader
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint
+from shardvar.checkpoint.problems import Damage
 from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.reports import DAMAGED, OK, Damage, VerifyReport
+from shardvar.checkpoint.reports import DAMAGED, OK, VerifyReport
 from shardvar.checkpoint.steps import natural_key
 from shardvar.engine.pool import Progress, block_ranges, new_buffer, run_all
 from shardvar.errors import (
@@ -269,7 +270,7 @@ def differences(manifest: Manifest, report: DigestReport) -> dict[str, Damage]:
     CorruptCheckpoint
         If the two have no key in common, since they are of different checkpoints then.
     """
-    unreadable = {each.key for each in report.unreadable}
+    unreadable = {each.key for each in report.unreadable if each.key is not None}
     there = unreadable.union(report.tensors)
     check_lists_some(manifest, there, report.path)
     errors = dict[str, CheckpointError]()
@@ -285,9 +286,7 @@ def differences(manifest: Manifest, report: DigestReport) -> dict[str, Damage]:
     for key in report.tensors:
         if key not in manifest.tensors:
             errors[key] = CorruptCheckpoint(f"{key!r}: {manifest.place} does not list it.", _CHANGED)
-    return {
-        key: Damage(type(errors[key]).__name__, key, None, str(errors[key])) for key in sorted(errors, key=natural_key)
-    }
+    return {key: Damage.of(errors[key], key) for key in sorted(errors, key=natural_key)}
 
 
 def check_lists_some(manifest: Manifest, keys: Collection[str], path: str) -> None:

@@ -237,7 +237,7 @@ class Reader:
             fault = self.index.faults.get(key)
             if fault is not None:
                 # A new error each time: one that is raised again keeps the traceback of the time before.
-                raise type(fault)(fault.cause, fault.remedy)
+                raise fault.at()
             entries = self.index.find(key)
             for error in find_faults(entries.slices).values():
                 raise error

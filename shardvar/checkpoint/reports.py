@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from shardvar.checkpoint.problems import Damage
 from shardvar.pictures.words import count, human_size
 from shardvar.planning.index import EntryTable
 
@@ -26,20 +27,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 """The version of the keys that ``to_json`` gives; it changes when one changes its meaning or goes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """One thing that is wrong with a checkpoint."""
-
-    kind: str
-    """The name of the error's class."""
-    key: str | None
-    """The tensor; None where it is not one tensor's."""
-    file: str | None
-    """The file, where it is known."""
-    message: str
-    """The cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +93,7 @@ class WriteReport:
         lists = {
             "file_nbytes": list(self.file_nbytes),
             "exceeding": [asdict(each) for each in self.exceeding],
-            "lost": [asdict(each) for each in self.lost],
+            "lost": [each.to_json() for each in self.lost],
         }
         fields = asdict(replace(self, planned=None))
         del fields["planned"]
@@ -198,7 +185,7 @@ class VerifyReport:
         """
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         lists = {
-            "damages": [asdict(damage) for damage in self.damages],
+            "damages": [damage.to_json() for damage in self.damages],
             "notes": list(self.notes),
             "unverified": [asdict(each) for each in self.unverified],
             "outcomes": dict(self.outcomes),

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from shardvar.checkpoint.problems import Damage
 from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.reports import Damage
 from shardvar.checkpoint.storages import storage_errors
 from shardvar.checkpoint.verify import check_payloads
 from shardvar.checkpoint.writing import Partitions
@@ -37,9 +37,7 @@ def find_lost(reader: Reader, keys: Set[str]) -> tuple[Damage, ...]:
             errors[key], files[key] = error, reader.index.files[int(chosen.file[row])]
     if errors and len(errors) == len(keys):
         raise CorruptCheckpoint(f"No tensor of {reader.path} is whole.", "`shardvar verify` lists what is wrong.")
-    return tuple(
-        Damage(type(errors[key]).__name__, key, files.get(key), str(errors[key])) for key in reader if key in errors
-    )
+    return tuple(Damage.of(errors[key], key, files.get(key)) for key in reader if key in errors)
 
 
 def note_of(lost: tuple[Damage, ...]) -> dict[str, str]:

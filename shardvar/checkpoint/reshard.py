@@ -24,9 +24,10 @@ from shardvar.checkpoint.executors import Opening, check_executor, runner_of
 from shardvar.checkpoint.joining import open_sources
 from shardvar.checkpoint.locate import Location, Path, find_checkpoint, find_target, is_inside, is_same
 from shardvar.checkpoint.part_places import Join
+from shardvar.checkpoint.problems import Damage
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import new_names, select_keys
-from shardvar.checkpoint.reports import Damage, WriteReport
+from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.rescue import find_lost, note_of, without_lost
 from shardvar.checkpoint.save import WRITER, check_keys
 from shardvar.checkpoint.storages import check_storages

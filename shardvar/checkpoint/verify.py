@@ -36,10 +36,11 @@ from shardvar.checkpoint.manifest import (
     manifest_path,
     read_manifest,
 )
+from shardvar.checkpoint.problems import Damage
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import select_keys
-from shardvar.checkpoint.reports import DAMAGED, NO_CHECKSUMS, NOT_VERIFIABLE, OK, Damage, Unverified, VerifyReport
-from shardvar.engine.evidence import LISTS_MORE, Evidence
+from shardvar.checkpoint.reports import DAMAGED, NO_CHECKSUMS, NOT_VERIFIABLE, OK, Unverified, VerifyReport
+from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable
 from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import Progress, block_ranges, new_buffer
@@ -136,7 +137,7 @@ def verify(
     except CheckpointNotFound:
         raise
     except CheckpointError as error:
-        return VerifyReport(found.path, found.format.name, (_damage(None, None, error),), ())
+        return VerifyReport(found.path, found.format.name, (Damage.of(error),), ())
     try:
         choose = None if filter is None and exclude is None else partial(select_keys, filter=filter, exclude=exclude)
         report = _report(found, source, _checker(executor, found, source, progress), choose)
@@ -169,7 +170,7 @@ def _confirmed(
         return report if manifest is None else confirm(report, source, manifest, progress)
     except CheckpointError as error:
         # As damage: what was verified without the manifest is still said.
-        return replace(report, damages=(*report.damages, _damage(None, place, error)))
+        return replace(report, damages=(*report.damages, Damage.of(error, None, place)))
 
 
 _Choose = Callable[[Sequence[str]], set[str]]
@@ -208,7 +209,7 @@ def _report(found: Location, source: Source, check: _Check, choose: _Choose | No
         unguarded_nbytes += sum(count for key, count in nbytes.items() if not guarded[key])
 
     # Outcomes.
-    damages += [_damage(*each) for each in problems if not isinstance(each[2], UnsupportedError)]
+    damages += [Damage.of(error, key, file) for key, file, error in problems if not isinstance(error, UnsupportedError)]
     damaged = {damage.key for damage in damages}
     unverified = _unverified(guarded, problems, damaged, NO_CHECKSUMS if source.crc is None else _NO_CHECKSUM)
     return VerifyReport(
@@ -307,7 +308,7 @@ def _scan(source: Source) -> tuple[list[EntryTable], list[Damage]]:
         for entries in source.index.scan():
             tables.append(entries)  # noqa: PERF402  # what was read before an error is kept
     except CheckpointError as error:
-        return tables, [_damage(None, None, error)]
+        return tables, [Damage.of(error)]
     return tables, []
 
 
@@ -318,7 +319,7 @@ def _faults(
     try:
         return {**find_faults(concatenate([entries.slices for entries in tables])), **unreadable}
     except CheckpointError as error:
-        damages.append(_damage(None, None, error))
+        damages.append(Damage.of(error))
         return unreadable
 
 
@@ -330,7 +331,7 @@ def _findings(source: Source, damages: list[Damage]) -> Sequence[Finding]:
     try:
         return look()
     except CheckpointError as error:
-        damages.append(_damage(None, None, error))
+        damages.append(Damage.of(error))
         return ()
 
 
@@ -340,11 +341,6 @@ def _readable(faults: Collection[str], entries: EntryTable) -> EntryTable:
         return entries
     keep = np.array([key not in faults for key in entries.slices.tensors.keys], dtype=np.bool)
     return entries.take(np.flatnonzero(keep[entries.slices.tensor]))
-
-
-def _damage(key: str | None, file: str | None, error: ReadError) -> Damage:
-    # The report is what that command lists.
-    return Damage(type(error).__name__, key, file, str(error).removesuffix(f" {LISTS_MORE}"))
 
 
 def _file(source: Source, entries: EntryTable, row: int) -> str | None:

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from shutil import get_terminal_size
 
-from shardvar.checkpoint.comparison import DiffReport, TensorDifference, lines_of_unreadable
+from shardvar.checkpoint.comparison import DiffReport, TensorDifference
 from shardvar.checkpoint.numbers import is_number
-from shardvar.cli.output import can_print, human_shape, print_table, printable, say
+from shardvar.cli.output import can_print, count, human_shape, print_table, printable, say
+from shardvar.cli.problems import print_problems
 from shardvar.cli.tree import fold_keys
 
 _MOST_ROWS = 40
@@ -34,9 +35,10 @@ def print_changes(report: DiffReport, by_change: bool) -> None:
         _print((f"values, {same}", *_OF_VALUES), values, (1, 2, 3), (3, 1))
     else:
         _print(("values", *_OF_VALUES), values, (1, 2, 3), (3, 1, 4))
-    broken = list(lines_of_unreadable(report))
-    for line in ["", *broken] if broken else []:
-        say(line)
+    for side, broken in report.damages().items():
+        print()
+        say(f"{count(len(broken), 'tensor')} of {side} cannot be read:")
+        print_problems(broken, pipe="")
     if values or len(structure) > _MOST_ROWS:
         print()
         say("--all: a line for each tensor, with where it differs first and most")

@@ -12,12 +12,11 @@ from functools import partial
 from shardvar.checkpoint.digest import DigestReport, digest
 from shardvar.checkpoint.locate import find_checkpoint
 from shardvar.checkpoint.manifest import Manifest, check_without_manifest, differences, read_manifest, write_manifest
-from shardvar.checkpoint.reports import Damage
+from shardvar.checkpoint.problems import Damage, lines_of_problems
 from shardvar.cli.output import answer, count, note, one_line, paths_as_typed, print_json, progress, say, short_path
 from shardvar.cli.verify import payload_nbytes
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError
-from shardvar.pictures.problems import lines_of_problems
 
 _SAME, _DIFFERENT, _UNREADABLE = 0, 1, 3
 
@@ -36,9 +35,7 @@ def execute(arguments: Namespace) -> int:
     fields = report.to_json()
     if manifest is not None:
         fields["against"] = manifest.place
-        fields["differences"] = [
-            {"key": each.key, "kind": each.kind, "message": each.message} for each in found.values()
-        ]
+        fields["differences"] = [each.to_json() for each in found.values()]
     if arguments.write and not report.unreadable:
         fields["manifest"] = write_manifest(report, arguments.force)
     if arguments.json:
@@ -47,8 +44,7 @@ def execute(arguments: Namespace) -> int:
         _print_digests(report)
     else:
         _print_comparison(report, manifest, found)
-    problems = [(each.key, each.kind, each.message) for each in report.unreadable]
-    for line in lines_of_problems("error: ", problems):
+    for line in lines_of_problems("error: ", report.unreadable):
         note(paths_as_typed(line, [arguments.path]))
     if "manifest" in fields and not arguments.json:
         note(f"wrote {short_path(fields['manifest'])}")

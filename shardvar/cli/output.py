@@ -99,7 +99,7 @@ def answer(mark: Mark, text: str) -> None:
     from rich.text import Text
 
     # The symbol stands for this word.
-    first, *others = _folded(f"{symbol} {_as_seen_from_here(text).removeprefix('ok: ')}")
+    first, *others = _folded(f"{symbol} {seen_from_here(text).removeprefix('ok: ')}")
     _print_styled([Text.assemble((first[0], style), first[1:]), *map(Text, others)])
 
 
@@ -114,7 +114,7 @@ def can_print(symbol: str) -> bool:
 
 def say(text: str) -> None:
     """Print a line of a report, with files as seen from the working directory; a terminal's is folded between words."""
-    text = _as_seen_from_here(text)
+    text = seen_from_here(text)
     if not sys.stdout.isatty():
         print(text)
         return
@@ -122,7 +122,7 @@ def say(text: str) -> None:
         print(line)
 
 
-def _as_seen_from_here(text: str) -> str:
+def seen_from_here(text: str) -> str:
     """Return a text in which paths below the working directory are relative to it."""
     inside = _here()
     if inside != os.sep:
@@ -133,7 +133,7 @@ def _as_seen_from_here(text: str) -> str:
 
 def paths_as_typed(text: str, words: Sequence[str]) -> str:
     """Return a text with paths as people typed them: from the working directory, unless a word has its path."""
-    return text if any(_here() in word for word in words) else _as_seen_from_here(text)
+    return text if any(_here() in word for word in words) else seen_from_here(text)
 
 
 def _here() -> str:

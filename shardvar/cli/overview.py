@@ -15,6 +15,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 from shardvar.checkpoint.parameters import count_parameters, is_optimizer_state
+from shardvar.checkpoint.problems import Damage
 from shardvar.checkpoint.reader import Reader
 from shardvar.cli.output import (
     count,
@@ -28,10 +29,10 @@ from shardvar.cli.output import (
     short_path,
     warn,
 )
+from shardvar.cli.problems import print_problems
 from shardvar.cli.tensors import Tensor, layout_of, list_slices
-from shardvar.cli.tree import Line, number_ranges, tree_lines
+from shardvar.cli.tree import Line, file_number, number_ranges, tree_lines
 from shardvar.errors import ReadError
-from shardvar.pictures.problems import lines_of_problems
 
 if TYPE_CHECKING:
     from shardvar.checkpoint.stats import Statistics
@@ -56,8 +57,6 @@ _LEAST_NEEDED = (6, 3, 5, 1, 2, 4)
 """Columns in the order in which they go where the terminal is narrow: files, params, slices, dtype, shape, size."""
 _LEAST_NEEDED_BESIDE_PLACES = (3, 5, 1)
 """The same in a list of slices, of which each row has a place in a file."""
-_FILE_NUMBER = re.compile("-([0-9]{1,9})-of-[0-9]{1,9}")
-"""The number of a file in its name, such as ``model-00002-of-00004.safetensors``."""
 
 _Row = tuple[str, ...]
 
@@ -88,13 +87,10 @@ def print_overview(
 
             print()
             print_statistics(tensors, measured, folded)
-    faults = [(each.key, type(each.fault).__name__, str(each.fault)) for each in tensors if each.fault is not None]
+    faults = [Damage.of(each.fault, each.key) for each in tensors if each.fault is not None]
     if faults:
         print(f"\n{count(len(faults), 'tensor')} cannot be read:")
-        lines = list(lines_of_problems("  ", faults, everything=arguments.all))
-        for line in lines:
-            say(line)
-        if len(lines) < len(faults) and not arguments.all and sys.stdout.isatty():
+        if not print_problems(faults, arguments.all, pipe="  "):
             say("--all names each of them.")
 
 
@@ -283,7 +279,7 @@ def _places(alike: Sequence[Tensor], numbers: Mapping[str, int]) -> tuple[str, s
 
 def _file_numbers(files: Sequence[str]) -> dict[str, int]:
     """Return the number in the name of each file; empty if names lack them or share them."""
-    numbers = {name: int(found[1]) for name in files if (found := _FILE_NUMBER.search(name))}
+    numbers = {name: number for name in files if (number := file_number(name)) is not None}
     return numbers if len(set(numbers.values())) == len(files) else {}
 
 

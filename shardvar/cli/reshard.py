@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from shardvar.checkpoint.locate import exact_path, find_target
+from shardvar.checkpoint.problems import lines_of_problems
 from shardvar.checkpoint.reports import VerifyReport, WriteReport
 from shardvar.checkpoint.reshard import reshard
 from shardvar.cli.cuts import parse_joins, parse_mesh, parse_shards
@@ -28,7 +29,6 @@ from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, ve
 from shardvar.cli.view import check_target, write_plan_page
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError
-from shardvar.pictures.problems import lines_of_problems
 from shardvar.pictures.words import message
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, ShardByDevicePolicy, TablePolicy
 
@@ -144,8 +144,7 @@ def _print_report(report: WriteReport, sources: Sequence[str], verified: VerifyR
         answer("bad" if report.lost else "good", line)
     if verbose and not report.dry_run:
         print(f"policy: {one_line(report.description)}")
-    lost = [(each.key, each.kind, each.message) for each in report.lost]
-    for problem in lines_of_problems("lost: ", lost, everything=True):
+    for problem in lines_of_problems("lost: ", report.lost, everything=True):
         say(problem)
     if report.num_objects:
         print(f"carried {count(report.num_objects, 'object')} of PyTorch beside the tensors")

@@ -248,6 +248,19 @@ def number_ranges(texts: Sequence[str]) -> str:
     return ",".join(",".join(run) if len(run) < _FEWEST_ALIKE else f"{run[0]}..{run[-1]}" for run in runs)
 
 
+_FILE_NUMBER = re.compile("-([0-9]{1,9})-of-[0-9]{1,9}")
+
+
+def file_number(name: str) -> int | None:
+    """Return the number of a file of several in its name; None for a name without one.
+
+    >>> file_number("model-00002-of-00004.safetensors")
+    2
+    """
+    found = _FILE_NUMBER.search(name)
+    return int(found[1]) if found else None
+
+
 def _leaves(node: _Node) -> Iterator[int]:
     if node.leaf is not None:
         yield node.leaf

@@ -15,14 +15,15 @@ from typing import Any
 
 from shardvar.checkpoint.locate import find_checkpoint
 from shardvar.checkpoint.manifest import manifest_beside
+from shardvar.checkpoint.problems import Damage
 from shardvar.checkpoint.reader import open_checkpoint
 from shardvar.checkpoint.reports import DAMAGED, SCHEMA, VerifyReport
 from shardvar.checkpoint.verify import verify
 from shardvar.cli.output import Mark, answer, count, human_size, note, one_line, print_json, progress, say, short_path
+from shardvar.cli.problems import print_problems
 from shardvar.cli.workers import executor_of
 from shardvar.errors import ArgumentError, CheckpointError, ShardvarError
 from shardvar.formats.table import format_named
-from shardvar.pictures.problems import lines_of_problems
 from shardvar.pictures.words import named
 
 _OK, _NO, _NOT_VERIFIED = 0, 1, 3
@@ -130,20 +131,17 @@ def print_report(report: VerifyReport, strict: bool = False, everything: bool = 
     """Print the report for people, the verdict first; with ``everything``, the keys of all problems."""
     mark, verdict = _verdict(report, strict)
     answer(mark, f"{verdict} {short_path(report.path)} ({report.format}): {_compared(report, strict)}")
-    damages = [(each.key, each.kind, each.message) for each in report.damages]
-    problems = [(each.key, each.kind, each.message) for each in report.unverified if each.kind is not None]
-    if not indent and (damages or problems):
+    problems = [Damage(each.kind, each.key, None, each.message) for each in report.unverified if each.kind is not None]
+    if not indent and (report.damages or problems):
         _space()
-    for line in lines_of_problems(f"{indent}damaged: ", damages, everything):
-        say(line)
-    for line in lines_of_problems(f"{indent}not verified: ", problems, everything):
-        say(line)
+    print_problems(report.damages, everything, indent, pipe="damaged: ")
+    print_problems(problems, everything, indent, pipe="not verified: ")
     for each in report.notes:
         say(f"{indent}note: {one_line(each)}")
-    if damages and report.outcomes:
+    others = len(report.outcomes) - _num_damaged(report) - len(report.uncompared)
+    if report.damages and others:
         if not indent:
             _space()
-        others = len(report.outcomes) - _num_damaged(report) - len(report.uncompared)
         say(f"{indent}no damage found: {count(others, 'tensor')}")
 
 

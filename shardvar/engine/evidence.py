@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.engine.pool import BLOCK_NBYTES, block_ranges, new_buffer, thread_buffer
-from shardvar.errors import READ_ERRORS, ArgumentError, CorruptCheckpoint, ReadError
+from shardvar.errors import COPY_AGAIN, READ_ERRORS, ArgumentError, CorruptCheckpoint, ReadError
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Bools, Ints
@@ -317,8 +317,8 @@ class Evidence:
         error = CorruptCheckpoint(
             f"{entry.file}: the bytes {entry.start + start} to {entry.start + start + nbytes}, which hold "
             f"{entry.slice.region} of {entry.slice.key!r}, do not have the checksum that the index gives.",
-            f"The file is damaged; take it from a copy. {LISTS_MORE}",
-        )
+            f"{COPY_AGAIN} {LISTS_MORE}",
+        ).in_file(entry.file)
         self._fail(row, error)
 
     def _fail(self, row: int, error: ReadError) -> None:

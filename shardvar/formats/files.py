@@ -22,6 +22,7 @@ from threading import RLock
 from typing import TypeVar
 
 from shardvar.errors import (
+    COPY_AGAIN,
     ArgumentError,
     CheckpointError,
     CorruptCheckpoint,
@@ -35,7 +36,6 @@ from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
-from shardvar.wire.damage import COPY_AGAIN
 
 Found = TypeVar("Found")
 
@@ -173,15 +173,20 @@ class DataFiles:
 
     def _open_anew(self, number: int) -> ReadableFile:
         """Open a file, and raise if it is not the one that was opened before, or has another size than it must."""
-        file = self.storage.open(self.names[number])
+        try:
+            file = self.storage.open(self.names[number])
+        except CheckpointError as error:
+            error.in_file(self.names[number])
+            raise
         if self._stamps.setdefault(number, file.stamp) != file.stamp:
             file.close()
             raise replaced_error(file.name)
         if self.nbytes is not None and file.size != self.nbytes[number]:
             # A file of another size is not the file that was written, so no byte of it is read.
             file.close()
-            error = IncompleteCheckpoint if file.size < self.nbytes[number] else InvalidCheckpoint
-            raise error(f"{file.name} has {file.size} bytes, but the index says {self.nbytes[number]}.", COPY_AGAIN)
+            kind = IncompleteCheckpoint if file.size < self.nbytes[number] else InvalidCheckpoint
+            cause = f"{file.name} has {file.size} bytes, but the index says {self.nbytes[number]}."
+            raise kind(cause, COPY_AGAIN).in_file(self.names[number])
         return file
 
 

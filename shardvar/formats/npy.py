@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardvar.errors import IncompleteCheckpoint, UnsupportedError, prefix_errors
+from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, UnsupportedError, prefix_errors
 from shardvar.formats.files import DataFiles, read_beginning
 from shardvar.formats.protocol import Sink
 from shardvar.planning.capabilities import Capabilities
@@ -16,7 +16,7 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableInde
 from shardvar.planning.plan import Assignment
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
-from shardvar.wire.damage import COPY_AGAIN, SNIFF_NBYTES, foreign_file
+from shardvar.wire.damage import SNIFF_NBYTES, foreign_file
 from shardvar.wire.npy import NPY_MAGIC, NpyHeader, parse_preamble, preamble_nbytes
 
 KEY = "array"

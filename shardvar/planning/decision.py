@@ -126,7 +126,7 @@ def _cut_tensors(tensors: TensorTable, rows: Ints, cut: Cut, nbytes: Ints, num_s
     try:
         offset, shape, device = part_columns(cut, full_shape, dtype, num_shards)
     except ArgumentError as error:
-        raise type(error)(f"{tensors.keys[first]!r}: {error.cause}", error.remedy) from error
+        raise error.at(repr(tensors.keys[first])) from error
     count, rank, times = len(offset), tensors.shapes.shape[1], (len(rows), 1)
     offset, shape = np.tile(widen(offset, rank, 0), times), np.tile(widen(shape, rank, 1), times)
     table = SliceTable.of(tensors, np.repeat(rows, count), offset, shape, np.repeat(nbytes, count))

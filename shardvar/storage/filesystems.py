@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from shardvar.errors import (
+    COPY_AGAIN,
     ArgumentError,
     MissingExtra,
     MissingFile,
@@ -56,7 +57,7 @@ class FilesystemClient:
         with self._asking(key) as (system, base):
             found = system.info(_below(base, key))
         if found.get("type") != "file":
-            raise MissingFile(f"{self.place(key)} is not a file.", "Find the file, or use another checkpoint.")
+            raise MissingFile(f"{self.place(key)} is not a file.", COPY_AGAIN)
         return _head_of_info(found)
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
@@ -95,7 +96,7 @@ class FilesystemClient:
         except ShardvarError:
             raise
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise MissingFile(f"{self.place(key)} is missing.", "Find the file, or use another checkpoint.") from error
+            raise MissingFile(f"{self.place(key)} is missing.", COPY_AGAIN) from error
         except PermissionError:
             cause = f"{self.place(key)}: permission is denied."
             raise StorageError(cause, "Check the credentials, and the rights that they have.") from None

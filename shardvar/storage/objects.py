@@ -19,6 +19,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from shardvar.errors import (
+    COPY_AGAIN,
     ArgumentError,
     CorruptCheckpoint,
     LockHeld,
@@ -256,7 +257,7 @@ class ObjectClient:
     def _translated(self, kinds: Any, key: str, error: Exception) -> ShardvarError:
         place, line = self.place(key), first_line(error)  # listings tell the status in their text alone
         if isinstance(error, FileNotFoundError) or "404 Not Found" in line:
-            return MissingFile(f"{place} is missing.", "Find the file, or use another checkpoint.")
+            return MissingFile(f"{place} is missing.", COPY_AGAIN)
         if isinstance(error, kinds.PreconditionError):
             return self._replaced(key)
         is_denied = isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError)

@@ -30,6 +30,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from shardvar.errors import (
+    COPY_AGAIN,
     ArgumentError,
     IncompleteCheckpoint,
     LockHeld,
@@ -93,7 +94,7 @@ def writing(path: str) -> Iterator[None]:
 
 def _refused_reading(path: str, error: OSError) -> ShardvarError:
     if error.errno in _ABSENT:
-        return MissingFile(f"{path} is missing.", "Find the file, or use another checkpoint.")
+        return MissingFile(f"{path} is missing.", COPY_AGAIN)
     if error.errno == errno.ELOOP:
         return MissingFile(f"{path} is missing: its symbolic links form a circle.", "Find the file that they led to.")
     if error.errno == _NO_DEVICE:

@@ -9,11 +9,10 @@ A file that has the wrong name altogether is refused by ``foreign_file``, whose 
 
 from collections.abc import Collection
 
-from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint, MalformedCheckpoint
+from shardvar.errors import COPY_AGAIN, CorruptCheckpoint, InvalidCheckpoint, MalformedCheckpoint
 from shardvar.limits import LIMITS, MAX_KEY_NBYTES
 from shardvar.wire import kinds
 
-COPY_AGAIN = "Copy the file again from where it was written, or use another checkpoint."
 WRITE_AGAIN = "The program that wrote the file is at fault: write the checkpoint again with another program."
 DISTRUST = "Do not trust the source of this file."
 

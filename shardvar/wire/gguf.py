@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
+from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_GGUF_HEADER_NBYTES, MAX_KEY_NBYTES, MAX_RANK
-from shardvar.wire.damage import COPY_AGAIN, DISTRUST, SNIFF_NBYTES, foreign_file, invalid, malformed, past_limit
+from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, foreign_file, invalid, malformed, past_limit
 
 GGUF_MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

@@ -19,9 +19,9 @@ import re
 from dataclasses import dataclass
 from math import prod
 
-from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
+from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_NBYTES, MAX_NPY_HEADER_NBYTES, MAX_RANK
-from shardvar.wire.damage import COPY_AGAIN, invalid, malformed
+from shardvar.wire.damage import invalid, malformed
 
 NPY_MAGIC = b"\x93NUMPY"
 _ALIGNMENT = 64

@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardvar.errors import IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
+from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_HEADER_NBYTES, MAX_NBYTES, MAX_RANK
 from shardvar.wire import strict_json
-from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN, check_key_nbytes, foreign_file, invalid, past_limit
+from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, foreign_file, invalid, past_limit
 
 _Ints = NDArray[np.int64]
 

@@ -16,10 +16,10 @@ import pytest
 import shardvar as sv
 from shardvar.checkpoint import verify as module
 from shardvar.checkpoint.locate import Location, find_checkpoint
+from shardvar.checkpoint.problems import Damage, lines_of_problems
 from shardvar.checkpoint.reports import VerifyReport
 from shardvar.cli.verify import code_of_report, print_report
 from shardvar.errors import CheckpointError, MalformedCheckpoint, UnsupportedError
-from shardvar.pictures.problems import lines_of_problems
 
 STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 
@@ -247,8 +247,8 @@ def test_many_problems_that_differ_in_numbers_alone_are_counted(tmp_path: Path) 
     report = verified(path, bytes(data))
     assert len(report.damages) == 100
     lines = printed(report).splitlines()
-    assert len(lines) == 3 and "99 more in this file" in lines[1]
-    faults = [(f"t{number}", "MissingFile", f"f{number} is missing.") for number in range(100)]
+    assert len(lines) == 2 and "99 more in this file" in lines[1]
+    faults = [Damage("MissingFile", f"t{number}", f"f{number}", f"f{number} is missing.") for number in range(100)]
     lines = list(lines_of_problems("", faults))
     assert len(lines) == 17 and "84 problems more like those above" in lines[16]
     assert len(list(lines_of_problems("", faults, everything=True))) == 100

@@ -186,7 +186,7 @@ def entries_of(reader: Reader, keys: Sequence[str]) -> EntryTable:
     if len(keys) < _FEW_KEYS:
         return concatenate_entries([reader.find(key) for key in keys])
     for error in filter(None, map(reader.faults.get, keys)):
-        raise type(error)(error.cause, error.remedy)
+        raise error.at()
     return reader.entries()
 
 

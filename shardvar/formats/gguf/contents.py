@@ -16,6 +16,7 @@ from math import prod
 import numpy as np
 
 from shardvar.errors import (
+    COPY_AGAIN,
     READ_ERRORS,
     IncompleteCheckpoint,
     InvalidCheckpoint,
@@ -29,7 +30,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.limits import MAX_NBYTES
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import COPY_AGAIN, DISTRUST, WRITE_AGAIN, invalid
+from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
 from shardvar.wire.ggml import BLOCKS, NUMBERS, BlockType
 from shardvar.wire.gguf import GgufArray, GgufHeader, GgufTensor, Scalar, parse_gguf
 from shardvar.wire.zip import overlapping
@@ -138,7 +139,7 @@ def _add_tensors(contents: GgufContents, header: GgufHeader, number: int, name: 
         try:
             tensors.append(_stored(tensor, header, number, file_nbytes))
         except READ_ERRORS as error:
-            contents.faults[tensor.name] = type(error)(f"{name}: {tensor.name!r}: {error.cause}", error.remedy)
+            contents.faults[tensor.name] = error.at(name, repr(tensor.name))
     contents.tensors += tensors
     # Tensors without bytes share none.
     some = [tensor for tensor in tensors if tensor.nbytes]

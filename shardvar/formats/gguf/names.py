@@ -8,10 +8,9 @@ A split file is called by its first part.
 
 import re
 
-from shardvar.errors import MissingFile
+from shardvar.errors import COPY_AGAIN, MissingFile
 from shardvar.formats.files import read_beginning
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import COPY_AGAIN
 from shardvar.wire.gguf import GGUF_MAGIC
 
 SUFFIX = ".gguf"

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from shardvar.errors import (
+    COPY_AGAIN,
     READ_ERRORS,
     IncompleteCheckpoint,
     InvalidCheckpoint,
@@ -26,7 +27,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strict_json
-from shardvar.wire.damage import COPY_AGAIN, DISTRUST, SNIFF_NBYTES, WRITE_AGAIN, foreign_file, invalid, past_limit
+from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, WRITE_AGAIN, foreign_file, invalid, past_limit
 from shardvar.wire.zip import LOCAL_MAGIC
 
 _INDEX_DEPTH = 32
@@ -68,7 +69,7 @@ def read_keras(storage: Storage, name: str) -> KerasContents:
             except READ_ERRORS as error:
                 if own is None:
                     raise
-                contents.faults.update((layer, type(error)(f"{layer!r}: {error.cause}", error.remedy)) for layer in own)
+                contents.faults.update((layer, error.at(repr(layer))) for layer in own)
     except BaseException:
         close_all(contents)
         raise
@@ -96,7 +97,7 @@ def _add_file(contents: KerasContents, number: int, layers: Sequence[str] | None
         contents.opened.pop(number).close()
     contents.attributes |= listing.attributes
     for key, fault in listing.faults.items():
-        contents.faults[key] = type(fault)(f"{file.name}: {fault.cause}", fault.remedy)
+        contents.faults[key] = fault.at(file.name)
     place = contents.data.names[number]
     contents.findings += [Finding(place, note, False) for note in listing.notes]
     for dataset in listing.datasets:

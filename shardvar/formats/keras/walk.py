@@ -15,6 +15,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from shardvar.errors import (
+    COPY_AGAIN,
     READ_ERRORS,
     IncompleteCheckpoint,
     InvalidCheckpoint,
@@ -27,7 +28,7 @@ from shardvar.formats.keras.archive import Span
 from shardvar.formats.keras.lists import NameLists
 from shardvar.layout.dtypes import NAMES, dtype_name, is_opaque, numpy_dtype
 from shardvar.limits import MAX_INFLATION, MAX_KEY_NBYTES, MAX_NBYTES, MAX_PAYLOAD_EXPANSION
-from shardvar.wire.damage import COPY_AGAIN, DISTRUST, WRITE_AGAIN, invalid, past_limit
+from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid, past_limit
 
 _FLETCHER32 = 3
 _FILTERS = {1: "deflate", 2: "shuffle", _FLETCHER32: "fletcher32", 32000: "lzf"}
@@ -138,7 +139,7 @@ class Walk:
             with translated("It"):
                 yield
         except READ_ERRORS as error:
-            self.found.faults[key] = type(error)(f"{key!r}: {error.cause}", error.remedy)
+            self.found.faults[key] = error.at(repr(key))
 
     def _add_lists(self, path: str, group: Any) -> None:
         """Read the lists of a group."""

@@ -236,7 +236,7 @@ class NativeSource:
         try:
             self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
         except CheckpointError as error:
-            raise type(error)(f"{entries.slices.key(row)!r}: {error.cause}", error.remedy) from error
+            raise error.at(repr(entries.slices.key(row))) from error
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from one data file, from byte ``start`` of the file on."""

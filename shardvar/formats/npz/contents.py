@@ -24,6 +24,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from shardvar.errors import (
+    COPY_AGAIN,
     CheckpointError,
     CorruptCheckpoint,
     IncompleteCheckpoint,
@@ -42,7 +43,6 @@ from shardvar.planning.slices import TensorTable, pad
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import (
-    COPY_AGAIN,
     DISTRUST,
     SNIFF_NBYTES,
     WRITE_AGAIN,
@@ -192,7 +192,7 @@ def _find_members(file: ReadableFile, members: Sequence[Member], stop: int) -> _
                 found.others.append(place)
         except (CheckpointError, UnsupportedError) as error:
             key = member.name.removesuffix(MEMBER_SUFFIX)
-            found.faults[key] = type(error)(f"{file.name}: {key!r}: {error.cause}", error.remedy)
+            found.faults[key] = error.at(file.name, repr(key))
             if is_array and isinstance(error, UnsupportedError):
                 found.unsupported.append(place)
     return found

@@ -232,7 +232,7 @@ class NpzSource:
                 self._read_on(number, start, buffer)
         except ShardvarError as error:
             place = f"{self.contents.files.open(0).name}: {entries.slices.key(row)!r}"
-            raise type(error)(f"{place}: {error.cause}", error.remedy) from error
+            raise error.at(place) from error
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from the archive, from byte ``start`` of it on."""

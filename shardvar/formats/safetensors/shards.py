@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardvar.errors import CheckpointError, IncompleteCheckpoint, InconsistentTensor, UnsupportedError, prefix_errors
+from shardvar.errors import (
+    COPY_AGAIN,
+    CheckpointError,
+    IncompleteCheckpoint,
+    InconsistentTensor,
+    UnsupportedError,
+    prefix_errors,
+)
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.safetensors.names import ShardName, shard_names_of, split_shard_name
@@ -24,7 +31,7 @@ from shardvar.limits import MAX_RANK
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import COPY_AGAIN, invalid
+from shardvar.wire.damage import invalid
 from shardvar.wire.safetensors_header import BITS, Header, sizes_of
 
 _UNKNOWN_NUMBER = "No file says how many shards there were: a lost last shard cannot be noticed."

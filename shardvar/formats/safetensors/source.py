@@ -115,7 +115,7 @@ def read_set(storage: Storage, name: str) -> SafetensorsContents:
     for number, file in enumerate(names):
         answer = answers[number]
         if not isinstance(answer, Header):
-            faults.update((key, type(answer)(f"{key!r}: {answer.cause}", answer.remedy)) for key in keys_of[file])
+            faults.update((key, answer.at(repr(key))) for key in keys_of[file])
             continue
         headers[file] = answer
         present = set(headers[file].keys)
@@ -152,7 +152,7 @@ def _answer(storage: Storage, files: DataFiles, number: int) -> Header | Checkpo
         _check_name(storage.path, files.names[number])
         return read_header(files.open(number))
     except (CheckpointError, StorageError) as error:
-        return error
+        return error.in_file(files.names[number])
 
 
 def _read_index(storage: Storage, name: str) -> tuple[ReadableFile, SetIndex]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from shardvar.errors import (
+    COPY_AGAIN,
     CheckpointError,
     CheckpointNotFound,
     IncompleteCheckpoint,
@@ -42,7 +43,7 @@ from shardvar.formats.tensorflow.protos import (
 )
 from shardvar.limits import MAX_KEY_NBYTES, MAX_RANK
 from shardvar.storage.protocol import ReadableFile, Storage
-from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN, check_key_nbytes, invalid, past_limit
+from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid, past_limit
 from shardvar.wire.ordered_code import (
     decode_num,
     decode_signed,
@@ -244,4 +245,4 @@ def _add_fault(
 ) -> None:
     """Note that a key cannot be read; its first error stays."""
     key = decode_key(contents.keys[row] if name is None else name)
-    found.faults.setdefault(key, type(error)(f"{contents.place}: {key!r}: {error.cause}", error.remedy))
+    found.faults.setdefault(key, error.at(contents.place, repr(key)))

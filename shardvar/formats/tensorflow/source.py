@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import (
+    COPY_AGAIN,
     CheckpointError,
     CorruptCheckpoint,
     IncompleteCheckpoint,
@@ -41,7 +42,7 @@ from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, Checksum, unmask
-from shardvar.wire.damage import COPY_AGAIN, WRITE_AGAIN, past_limit
+from shardvar.wire.damage import WRITE_AGAIN, past_limit
 
 _STRING, _VARIANT = code(STRING), code(VARIANT)
 
@@ -91,7 +92,7 @@ def _read_index(storage: Storage, prefix: str) -> BundleIndex:
     sizes, unreadable = _measure(data)
     _check_places(faults, files, sizes, unreadable)
     for key, error in find_faults(slices).items():
-        faults.errors.setdefault(key, type(error)(f"{contents.place}: {error.cause}", error.remedy))
+        faults.errors.setdefault(key, error.at(contents.place))
     _check_shared(faults, sizes)
 
     guards = _find_guards(faults, crc)
@@ -161,7 +162,7 @@ class _FaultFinder:
             key = self.entries.slices.key(row)
             if key not in self.errors:
                 error = reason(row)
-                self.errors[key] = type(error)(f"{self.place}: {key!r}: {error.cause}", error.remedy)
+                self.errors[key] = error.at(self.place, repr(key))
 
 
 def _check_sizes(faults: _FaultFinder, stored: Ints, is_big_endian: bool) -> None:
@@ -224,12 +225,16 @@ def _check_places(faults: _FaultFinder, files: list[str], sizes: Ints, unreadabl
     beyond = (entries.start >= 0) & (size >= 0) & (entries.slices.nbytes > size - entries.start)
     first = np.full(len(files), np.iinfo(np.int64).max)
     np.minimum.at(first, entries.file[beyond], entries.start[beyond])
+    stop = np.zeros(len(files), np.int64)
+    np.maximum.at(stop, entries.file[beyond], entries.start[beyond] + entries.slices.nbytes[beyond])
 
     def reason(row: int) -> CheckpointError:
         number, start = int(entries.file[row]), int(entries.start[row])
+        if first[number] <= size[row]:
+            cause = f"{files[number]} has {size[row]} bytes, but the index says at least {stop[number]}."
+            return IncompleteCheckpoint(cause, COPY_AGAIN).in_file(files[number])
         cause = f"{files[number]} has {size[row]} bytes, too few for {entries.slices.nbytes[row]} at offset {start}."
-        was_cut = first[number] <= size[row]
-        return IncompleteCheckpoint(cause, COPY_AGAIN) if was_cut else OutOfBounds(cause, WRITE_AGAIN)
+        return OutOfBounds(cause, WRITE_AGAIN)
 
     faults.add(beyond, reason)
 

@@ -12,7 +12,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from shardvar.errors import CheckpointError, InvalidCheckpoint, ShardvarError, StorageError, UnsupportedError
+from shardvar.errors import (
+    COPY_AGAIN,
+    CheckpointError,
+    InvalidCheckpoint,
+    ShardvarError,
+    StorageError,
+    UnsupportedError,
+)
 from shardvar.formats.files import DataFiles
 from shardvar.formats.torch.frames import Frames
 from shardvar.formats.torch.items import View
@@ -22,7 +29,6 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, unknown_k
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.concurrency import do_all
 from shardvar.wire.collection import without_collection
-from shardvar.wire.damage import COPY_AGAIN
 
 _UNEVEN = (
     "If FSDP2 over tensor parallelism saved it, torch recorded the places that the placements say, which differ from "
@@ -216,8 +222,7 @@ class DcpIndex:
     def _placed(self, row: int, error: ShardvarError) -> ShardvarError:
         """Return an error that names the file and the key."""
         name, key = self.data.names[self.file[row]], self.slices.key(row)
-        cause = error.cause if name in error.cause else f"{name}: {error.cause}"
-        return type(error)(f"{key!r}: {cause}", error.remedy)
+        return error.at(repr(key), *([] if name in error.cause else [name])).in_file(name)
 
 
 def _differ_along_one_axis(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

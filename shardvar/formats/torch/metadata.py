@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import (
+    COPY_AGAIN,
     CheckpointError,
     IncompleteCheckpoint,
     InvalidCheckpoint,
@@ -32,7 +33,7 @@ from shardvar.formats.torch.dtypes import dtype_of
 from shardvar.layout.dtypes import STRING
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import NO_CHECKSUM, Metadata
-from shardvar.wire.damage import COPY_AGAIN, DISTRUST, WRITE_AGAIN, check_key_nbytes, malformed
+from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, check_key_nbytes, malformed
 from shardvar.wire.inert import Global, Node
 from shardvar.wire.pickle import parse_pickle
 
@@ -104,7 +105,7 @@ def parse_metadata(data: bytes) -> Items:
         try:
             _add(items, key, _described(described[key], sizes), places, checksums)
         except (CheckpointError, UnsupportedError) as error:
-            items.faults.setdefault(key, type(error)(f"{key!r}: {error.cause}", error.remedy))
+            items.faults.setdefault(key, error.at(repr(key)))
     if not all(map(_is_text, described)):
         raise malformed("A key of the index is not text.")
     check_key_nbytes(max((len(key.encode("utf-8", "surrogatepass")) for key in items.keys), default=0))

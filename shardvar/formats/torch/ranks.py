@@ -63,7 +63,7 @@ def open_ranks(storage: Storage, name: str) -> TorchSource:
         try:
             stored, copies = _join(held)
         except READ_ERRORS as error:
-            contents.faults.setdefault(key, type(error)(f"{key!r}: {error.cause}", error.remedy))
+            contents.faults.setdefault(key, error.at(repr(key)))
             continue
         contents.stored[key], contents.replicas[key] = stored, copies
         # A part takes a hundred bytes of a pickle or more. Keys that share one could make a small file very large.
@@ -102,7 +102,7 @@ def _read_rank(data: DataFiles, rank: int, contents: SavedContents, parts: dict[
             part = share_of(value, rank, unpickled.view) if is_tensor(value) else payload_of(value)
             parts.setdefault(key, []).append((rank, part))
         except READ_ERRORS as error:
-            contents.faults.setdefault(key, type(error)(f"{file.name}: {key!r}: {error.cause}", error.remedy))
+            contents.faults.setdefault(key, error.at(file.name, repr(key)))
     return unpickled.nbytes
 
 

@@ -52,7 +52,7 @@ def open_set(storage: Storage, name: str) -> TorchSource:
                 raise InvalidCheckpoint(cause, DISTRUST)
             found = _add(contents, number, data.open(number), keys)
         except (*READ_ERRORS, StorageError) as error:
-            contents.faults.update((key, type(error)(f"{key!r}: {error.cause}", error.remedy)) for key in keys)
+            contents.faults.update((key, error.at(repr(key))) for key in keys)
             continue
         for key in keys - found:
             cause = f"{key!r}: the index says that it is in {file!r} of {storage.path}, but it is not."
@@ -88,5 +88,5 @@ def _add(contents: SavedContents, number: int, file: ReadableFile, wanted: set[s
             )
             contents.stored[key] = [stored]
         except READ_ERRORS as error:
-            contents.faults[key] = type(error)(f"{file.name}: {key!r}: {error.cause}", error.remedy)
+            contents.faults[key] = error.at(file.name, repr(key))
     return set(unpickled.leaves)

@@ -19,6 +19,7 @@ from typing import cast
 import numpy as np
 
 from shardvar.errors import (
+    COPY_AGAIN,
     READ_ERRORS,
     CheckpointError,
     IncompleteCheckpoint,
@@ -34,7 +35,7 @@ from shardvar.layout.dtypes import STRING, Bools, Ints, code, numpy_dtype
 from shardvar.limits import MAX_ABSENT_FILES, MAX_CODEC_EXPANSION, MAX_FILL_NBYTES, MAX_PAYLOAD_EXPANSION
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
-from shardvar.wire.damage import COPY_AGAIN, DISTRUST, past_limit
+from shardvar.wire.damage import DISTRUST, past_limit
 from shardvar.wire.zarr_metadata import ArrayMetadata, may_be_guarded, parse_array
 
 DOCUMENTS = {2: ".zarray", 3: "zarr.json"}
@@ -144,7 +145,7 @@ class ArrayContents:
                 else:
                     _check_files(chunks, listing)
             except READ_ERRORS as error:
-                self.faults[each.key] = type(error)(f"{each.document}: {error.cause}", error.remedy)
+                self.faults[each.key] = error.at(each.document)
                 if isinstance(error, UnsupportedError) and may_be_guarded(each.data):
                     self.uncompared.add(each.key)
                 continue

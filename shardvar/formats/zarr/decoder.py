@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import (
+    COPY_AGAIN,
     CorruptCheckpoint,
     IncompleteCheckpoint,
     MalformedCheckpoint,
@@ -28,7 +29,6 @@ from shardvar.forks import new_lock
 from shardvar.formats.files import replaced_error
 from shardvar.layout.dtypes import Array
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import COPY_AGAIN
 
 _OPEN_ARRAYS = 256
 """Arrays that are held open at a time."""

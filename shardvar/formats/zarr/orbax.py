@@ -230,7 +230,7 @@ def _places(pytree: PyTree, there: dict[str, int], contents: ArrayContents) -> I
                 raise MissingFile(f"The array {key!r} is missing, which the index names.", "Copy the folder again.")
             yield key
         except READ_ERRORS as error:
-            contents.faults[key] = type(error)(f"{TREE}: {error.cause}", error.remedy)
+            contents.faults[key] = error.at(TREE)
 
 
 def _add_strings(tree: Tree, pytree: PyTree | None, contents: ArrayContents) -> None:

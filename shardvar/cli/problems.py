@@ -1,0 +1,82 @@
+"""Problems of a checkpoint for people: at a terminal a line for each file or cause, in a pipe a sentence for each.
+
+A line has the file, by its number where its name has one, a word for what is wrong with it, and the tensors that are
+lost by it. What to do is said once, below.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from shutil import get_terminal_size
+from textwrap import wrap
+
+from shardvar.checkpoint.problems import Cause, Damage, lines_of_problems, main_causes_of
+from shardvar.checkpoint.steps import natural_key
+from shardvar.cli.output import count, one_line, printable, say, seen_from_here, short_name
+from shardvar.cli.tree import file_number, fold_keys
+
+_MOST_LABELS = 3
+"""Names of tensors, or of those that share a label, that a line has; it counts more."""
+_LEAST_WIDE = 36
+"""The fewest columns for what is wrong beside the file and the word; where there are fewer, it has its own line."""
+_BETWEEN = 2
+
+
+def print_problems(problems: Sequence[Damage], everything: bool = False, indent: str = "", *, pipe: str) -> bool:
+    """Print problems; in a pipe, and with ``everything``, as sentences that begin with ``pipe``.
+
+    Return True if each tensor was named.
+    """
+    if everything or not sys.stdout.isatty():
+        for line in lines_of_problems(indent + pipe, problems, everything):
+            say(line)
+        return True
+    # What file and word say is not said for each tensor.
+    told = main_causes_of(replace(each, cause="") if each.is_told_by_file else each for each in problems)
+    causes = sorted(told, key=lambda each: (each.file is None, natural_key(each.file or "")))
+    rows = [(_place(each), each.word, list(_details(each))) for each in causes]
+    places = max((len(place) for place, _, _ in rows), default=0)
+    words = max((len(word) for _, word, _ in rows), default=0)
+    for place, word, details in rows:
+        head = "  ".join(filter(None, (place.ljust(places), word.ljust(words))))
+        for line in _lines(head, details, get_terminal_size().columns - len(indent)):
+            print(indent + line)
+    remedies = dict.fromkeys(each.remedy for each in causes if each.remedy)
+    if remedies:
+        print()
+    for remedy in remedies:
+        say(indent + one_line(remedy))
+    return all(len(list(fold_keys(each.keys))) <= _MOST_LABELS for each in causes)
+
+
+def _place(cause: Cause) -> str:
+    """Return the file of a cause, by the number in its name where it has one."""
+    number = None if cause.file is None else file_number(cause.file)
+    return printable(cause.file or "") if number is None else f"file {number}"
+
+
+def _details(cause: Cause) -> Iterator[str]:
+    """Yield what file and word lack: the name of the file, the sentence, and the tensors."""
+    text = cause.text
+    if cause.file is not None:
+        text = text.partition(cause.file)[2].lstrip(": ") if cause.file in text else text
+        if file_number(cause.file) is not None:
+            yield printable(cause.file)
+    if text:
+        yield seen_from_here(one_line(f"{text} {cause.more}".rstrip()))
+    if cause.keys:
+        labels = [label for label, _ in fold_keys(cause.keys)]
+        yield ", ".join(map(short_name, labels)) if len(labels) <= _MOST_LABELS else count(len(cause.keys), "tensor")
+
+
+def _lines(head: str, details: Sequence[str], width: int) -> Iterator[str]:
+    """Yield the lines of a cause: its details beside the head, or below it in a narrow terminal."""
+    beside = len(head) + _BETWEEN
+    is_narrow = width - beside < _LEAST_WIDE
+    if is_narrow:
+        yield head.rstrip()
+        beside, head = 2, ""
+    for detail in details:
+        for line in wrap(detail, max(width - beside, 1), break_long_words=False, break_on_hyphens=False):
+            yield f"{head.ljust(beside)}{line}"
+            head = ""

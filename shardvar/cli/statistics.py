@@ -54,7 +54,9 @@ def print_statistics(tensors: Sequence[Tensor], measured: _Measured, folded: boo
     others = [each.key for each in tensors if each.key not in measured and each.fault is None]
     tensors = [each for each in tensors if each.key in measured]
     rows, several = [], False
-    for line in tree_lines([each.key for each in tensors], [(each.kind, each.shape) for each in tensors]):
+    # Matrices with other parts in a model are not measured together.
+    kinds = [(each.kind, each.shape) for each in tensors]
+    for line in tree_lines([each.key for each in tensors], kinds, by_words=False):
         several |= len(line.alike) > 1 and line.leaf is not None
         rows.append(_folded_row(line, [measured[tensors[leaf].key] for leaf in line.alike]))
     # A column of counts that are all 0 says nothing; the lines above say what is remarkable.

@@ -3,12 +3,14 @@
 A chain of single branches is one line. In an overview, siblings that differ in one number alone, such as the layers of
 a deep model, share a line too. Two siblings are alike if the same names are below them, in any order, with the same
 kinds of tensors. The range of such a line says exactly which numbers exist: ``{0..2,9}``, or ``{00..11}`` with the
-padding of the keys. A number that no sibling has is a gap, which the line knows.
+padding of the keys. A number that no sibling has is a gap, which the line knows. Siblings that are alike and differ in
+one word of several, such as the matrices of an attention, share a line too: ``{q,k,v,o}_proj.weight``.
 """
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from math import prod
 
@@ -25,6 +27,14 @@ _MOST_GAPS = 3
 
 # At most nine digits, since ``int`` refuses texts of more than 4,300 digits, which a hostile key may hold.
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_LETTERS = re.compile(r"[^\W\d_]+")
+
+
+_WORD_ORDER = ("q", "k", "v", "o", "gate", "up", "down")
+"""Words that have an order by custom, which is not that of the alphabet."""
+
+_MOST_WORDS = 8
+"""The most words that a line lists; siblings with more are shown one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +52,7 @@ class Line:
     alike: tuple[int, ...]
     """The positions of ``leaves``, and of those at the same place below all siblings of a shared line above."""
     num_alike: int = 1
-    """The siblings that share the line."""
+    """The siblings that share the line by a range of numbers."""
     gaps: tuple[int, ...] = ()
     """The numbers between the first and the last of these siblings that no sibling has."""
 
@@ -68,17 +78,28 @@ class _Group:
     names: Sequence[str]
     """The labels of the siblings."""
     gaps: tuple[int, ...] = ()
+    has_range: bool = False
+    """True if the label has a range of numbers, whose siblings are worth counting."""
+
+    @property
+    def num_alike(self) -> int:
+        return len(self.names) if self.has_range else 1
 
 
-def tree_lines(keys: Sequence[str], kinds: Sequence[Hashable] | None = None) -> Iterator[Line]:
+def tree_lines(
+    keys: Sequence[str], kinds: Sequence[Hashable] | None = None, *, by_words: bool = True
+) -> Iterator[Line]:
     """Yield the lines of the tree, from top to bottom.
 
-    ``kinds`` describes the tensor of each key. With it, siblings that differ in one number only share a line.
+    ``kinds`` describes the tensor of each key. With it, siblings that differ in one number only share a line, and with
+    ``by_words`` also those that differ in one word.
 
     >>> [line.guide + line.label for line in tree_lines(["a/b/c", "a/b/d", "e"])]
     ['├─ a/b/', '│  ├─ c', '│  └─ d', '└─ e']
     >>> [line.label for line in tree_lines(["w00", "w01", "w02", "w10"], "ffff")]
     ['w{00..02,10}']
+    >>> [line.label for line in tree_lines(["k_proj.w", "q_proj.w", "norm.w"], "ffg")]
+    ['{q,k}_proj.w', 'norm.w']
     """
     root = _Node()
     for position, key in enumerate(keys):
@@ -88,7 +109,7 @@ def tree_lines(keys: Sequence[str], kinds: Sequence[Hashable] | None = None) -> 
         node.leaf = position
     if kinds is not None:
         _number_forms(root, kinds, {})
-    return _lines([root], "", kinds is not None)
+    return _lines([root], "", _one_by_one if kinds is None else partial(_alike, by_words=by_words))
 
 
 def _labels(key: str) -> list[str]:
@@ -108,29 +129,35 @@ def _number_forms(node: _Node, kinds: Sequence[Hashable], numbers: dict[Hashable
     node.form = numbers.setdefault((node.leaf is not None and (kinds[node.leaf],), below), len(numbers))
 
 
-def _lines(above: Sequence[_Node], guide: str, in_brief: bool) -> Iterator[Line]:
+_Fold = Callable[[_Node], list[_Group]]
+"""Returns the lines of a node's children, in natural order of the first child of each."""
+
+
+def _lines(above: Sequence[_Node], guide: str, fold: _Fold) -> Iterator[Line]:
     """Yield the lines below the first of some nodes, which have the same children."""
-    groups = _groups(above[0], in_brief)
+    groups = fold(above[0])
     for number, group in enumerate(groups, 1):
         is_last = number == len(groups)
-        label, gaps, nodes = group.label, group.gaps, [above[0].children[name] for name in group.names]
+        label, gaps, num_alike = group.label, group.gaps, group.num_alike
+        nodes = [above[0].children[name] for name in group.names]
         every = [node.children[name] for node in above for name in group.names]
         # A chain of single lines is one line: ``a/`` above ``b/`` alone becomes ``a/b/``, and ``layers.{0..3}.`` too.
-        while nodes[0].leaf is None and len(inner := _groups(nodes[0], in_brief)) == 1:
-            label, gaps = label + inner[0].label, gaps + inner[0].gaps
+        while nodes[0].leaf is None and len(inner := fold(nodes[0])) == 1:
+            label, gaps, num_alike = label + inner[0].label, gaps + inner[0].gaps, num_alike * inner[0].num_alike
             nodes = [each.children[name] for each in nodes for name in inner[0].names]
             every = [each.children[name] for each in every for name in inner[0].names]
         leaves = tuple(leaf for each in nodes for leaf in _leaves(each))
         alike = leaves if len(every) == len(nodes) else tuple(leaf for each in every for leaf in _leaves(each))
-        yield Line(label, guide + ("└─ " if is_last else "├─ "), nodes[0].leaf, leaves, alike, len(nodes), gaps)
-        yield from _lines(every, guide + ("   " if is_last else "│  "), in_brief)
+        yield Line(label, guide + ("└─ " if is_last else "├─ "), nodes[0].leaf, leaves, alike, num_alike, gaps)
+        yield from _lines(every, guide + ("   " if is_last else "│  "), fold)
 
 
-def _groups(node: _Node, in_brief: bool) -> list[_Group]:
-    """Return the lines of a node's children, in natural order of the first child of each."""
+def _one_by_one(node: _Node) -> list[_Group]:
+    return [_Group(label, [label]) for label in sorted(node.children, key=natural_key)]
+
+
+def _alike(node: _Node, by_words: bool) -> list[_Group]:
     labels = sorted(node.children, key=natural_key)
-    if not in_brief:
-        return [_Group(label, [label]) for label in labels]
     alike: dict[Hashable, list[str]] = {}
     numbers: dict[tuple[str, ...], set[int]] = {}
     for label in labels:
@@ -139,8 +166,49 @@ def _groups(node: _Node, in_brief: bool) -> list[_Group]:
         alike.setdefault((_NUMBER.sub("#", label), node.children[label].form) if numbered else label, []).append(label)
         for found in _NUMBER.finditer(label):
             numbers.setdefault(_around(label, found), set()).add(int(found[0]))
-    groups = [_group(members, numbers) for each in alike.values() for members in _by_one_number(each)]
-    return sorted((each for several in groups for each in several), key=lambda each: natural_key(each.names[0]))
+    groups = [each for some in alike.values() for part in _by_one_number(some) for each in _group(part, numbers)]
+    if by_words:
+        single = [each.label for each in groups if len(each.names) == 1]
+        shared = _by_one_word({label: node.children[label].form for label in single})
+        taken = {name for each in shared for name in each.names}
+        groups = [each for each in groups if each.label not in taken] + shared
+    return sorted(groups, key=lambda each: min(map(natural_key, each.names)))
+
+
+def _by_one_word(forms: Mapping[str, int]) -> list[_Group]:
+    """Return a line for labels that are alike and differ in one word between underscores, the most labels first."""
+    alike: dict[tuple[int, tuple[str, ...], int], list[str]] = {}
+    for label, form in forms.items():
+        words = _words(label)
+        for place in range(len(words) - 1 if len(words) > 2 else 0):
+            # Digits are left to ranges, and braces and commas in keys would be taken for those of the line.
+            if _LETTERS.fullmatch(words[place]):
+                alike.setdefault((place, (*words[:place], "", *words[place + 1 :]), form), []).append(label)
+    groups, taken = list[_Group](), set[str]()
+    for (place, _, _), labels in sorted(alike.items(), key=lambda each: -len(each[1])):
+        if 1 < len(labels) <= _MOST_WORDS and taken.isdisjoint(labels):
+            taken.update(labels)
+            groups.append(_of_words(place, labels))
+    return groups
+
+
+def _words(label: str) -> list[str]:
+    """Return the words of a label, and last the separator at its end, if it has one."""
+    name = label[:-1] if label[-1:] in ("/", ".") else label
+    return [*name.split("_"), label[len(name) :]]
+
+
+def _of_words(place: int, labels: Sequence[str]) -> _Group:
+    """Return the line of labels that differ in the word at a place."""
+
+    def order(label: str) -> tuple[int, object]:
+        word = _words(label)[place]
+        return (_WORD_ORDER.index(word), ()) if word in _WORD_ORDER else (len(_WORD_ORDER), natural_key(label))
+
+    names = sorted(labels, key=order)
+    words = _words(names[0])
+    words[place] = f"{{{','.join(_words(name)[place] for name in names)}}}"
+    return _Group("_".join(words[:-1]) + words[-1], names)
 
 
 def _group(labels: Sequence[str], numbers: dict[tuple[str, ...], set[int]]) -> list[_Group]:
@@ -153,7 +221,7 @@ def _group(labels: Sequence[str], numbers: dict[tuple[str, ...], set[int]]) -> l
     is_dense = last - first < len(there) + _MOST_GAPS + 1
     missing = tuple(n for n in range(first, last) if n not in there)[: _MOST_GAPS + 1] if is_dense else ()
     gaps = missing if len(missing) <= _MOST_GAPS else ()
-    return [_Group(f"{before}{{{number_ranges(texts)}}}{after}", labels, gaps)]
+    return [_Group(f"{before}{{{number_ranges(texts)}}}{after}", labels, gaps, True)]
 
 
 def _varying(labels: Sequence[str]) -> tuple[str, list[str], str]:

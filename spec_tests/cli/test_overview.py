@@ -72,7 +72,11 @@ def test_the_tree_has_every_key_once_and_spells_it(names: list[str]) -> None:
 
 
 @given(
-    st.lists(st.from_regex(r"(l_?[0-9]{1,2}|h[0-9]_w[0-9])(/[wb][0-2]?)?", fullmatch=True), unique=True, max_size=40),
+    st.lists(
+        st.from_regex(r"(l_?[0-9]{1,2}|h[0-9]_w[0-9]|[qkx]_w[0-2]?)(/[wb][0-2]?|/[ab]_w)?", fullmatch=True),
+        unique=True,
+        max_size=40,
+    ),
     st.randoms(use_true_random=False),
 )
 def test_a_folded_tree_stands_for_exactly_the_keys(keys: list[str], random: object) -> None:
@@ -106,6 +110,22 @@ def test_a_range_names_exactly_the_numbers_that_exist() -> None:
     assert drawn([f"conv2d_{n}.w" for n in range(3)], "fff") == ["└─ conv2d_{0..2}.w"]
     both = [f"h{a}_w{b}" for a in range(2) for b in range(3)]
     assert drawn(both, "f" * 6) == ["├─ h0_w{0..2}", "└─ h1_w{0..2}"]
+
+
+def test_siblings_that_differ_in_one_word_share_a_line() -> None:
+    """The line lists the words, in the order that they have by custom; all must have equal tensors below them."""
+    attention = [f"h.{n}.attn.{word}_proj.weight" for n in range(4) for word in ("k", "o", "q", "v")]
+    assert drawn(attention, "w" * 16) == ["└─ h.{0..3}.attn.{q,k,v,o}_proj.weight"]
+    assert drawn(attention[:4], "wwxw") == ["└─ h.0.attn.", "   ├─ {k,v,o}_proj.weight", "   └─ q_proj.weight"]
+    mlp = [f"mlp.{word}_proj" for word in ("down", "gate", "up")]
+    assert drawn(mlp, "dww") == ["└─ mlp.", "   ├─ down_proj", "   └─ {gate,up}_proj"]
+    assert drawn(["bias", "weight"], "ff") == ["├─ bias", "└─ weight"]
+    assert drawn(["w_1", "w_2"], "ff") == ["├─ w_1", "└─ w_2"]
+    assert drawn(["a,b_w", "c_w", "{_w"], "fff") == ["├─ a,b_w", "├─ c_w", "└─ {_w"]
+    assert drawn(["a_b", "a_c.x"], "ff") == ["├─ a_b", "└─ a_c.x"]
+    (line,) = tree_lines(["k_w", "q_w"], "ff")
+    assert (line.num_alike, line.leaves) == (1, (1, 0))
+    assert drawn([f"{word}_w" for word in "abcdefghi"], "f" * 9) == drawn([f"{word}_w" for word in "abcdefghi"])
 
 
 def test_siblings_are_in_natural_order() -> None:

@@ -86,19 +86,12 @@ def similar(name: str, names: Iterable[str], count: int = 1) -> list[str]:
 
 
 def human_size(nbytes: int) -> str:
-    """Return a number of bytes in units of powers of 1000.
+    """Return a number of bytes in units of powers of 1000: exact below 1000, else three digits.
 
-    >>> human_size(680), human_size(64936), human_size(64_000_000)
-    ('680 B', '64.9 kB', '64.0 MB')
+    >>> human_size(680), human_size(8192), human_size(64_000_000), human_size(262_144_000)
+    ('680 B', '8.19 kB', '64.0 MB', '262 MB')
     """
-    if nbytes < 1000:
-        return f"{nbytes} B"
-    size = float(nbytes)
-    for unit in ("kB", "MB", "GB", "TB"):
-        size /= 1000
-        if size < 999.95:  # 999.95 and more would be rounded to 1000.0
-            return f"{size:.1f} {unit}"
-    return f"{size / 1000:.1f} PB"
+    return f"{nbytes} B" if nbytes < 1000 else " ".join(_three_digits(nbytes, ("kB", "MB", "GB", "TB", "PB")))
 
 
 def human_count(number: int) -> str:
@@ -107,16 +100,17 @@ def human_count(number: int) -> str:
     >>> human_count(9999), human_count(16_777_216), human_count(6_738_415_616)
     ('9,999', '16.8M', '6.74B')
     """
-    if number < 10_000:
-        return f"{number:,}"
-    size = float(number)
-    for unit in ("K", "M", "B", "T"):
-        size /= 1000
-        # 999.5 and more would be rounded to 1000.
-        if size < 999.5 or unit == "T":
-            break
-    digits = 2 if size < 9.995 else 1 if size < 99.95 else 0
-    return f"{size:,.{digits}f}{unit}"
+    return f"{number:,}" if number < 10_000 else "".join(_three_digits(number, ("K", "M", "B", "T")))
+
+
+def _three_digits(number: int, units: Sequence[str]) -> tuple[str, str]:
+    """Return a number of at least 1000 in the unit that leaves three digits before the point at most, and that unit."""
+    power = 1
+    # 999.5 and more would be rounded to 1000.
+    while power < len(units) and number / 1000**power >= 999.5:
+        power += 1
+    size = number / 1000**power
+    return f"{size:,.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}", units[power - 1]
 
 
 def human_age(seconds: float) -> str:

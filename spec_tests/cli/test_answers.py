@@ -97,7 +97,7 @@ def test_damage_in_a_format_without_checksums_is_not_buried_under_keys(tmp_path:
     next(tmp_path.glob("*-00002-of-*")).unlink()
     lines = run("verify", tmp_path / "set").out.splitlines()
     assert lines[0].startswith("damaged: 2 of 6 tensors in ") and lines[2:] == ["no damage found: 4 tensors"]
-    assert lines[0].endswith(": 1.6 kB read; no checksums in this format: structure only")
+    assert lines[0].endswith(": 1.60 kB read; no checksums in this format: structure only")
 
 
 def test_files_larger_than_their_limit_are_one_line(tmp_path: Path, run: Run) -> None:

@@ -605,11 +605,11 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 
 @given(st.integers(0, 10**17))
-def test_human_sizes_are_right_to_a_tenth(nbytes: int) -> None:
+def test_human_sizes_are_right_to_three_digits(nbytes: int) -> None:
     number, unit = human_size(nbytes).split()
     scale = 1000 ** ["B", "kB", "MB", "GB", "TB", "PB"].index(unit)
-    assert abs(float(number) * scale - nbytes) <= 0.0501 * scale
-    assert float(number) < 1000
+    assert abs(float(number) * scale - nbytes) <= 0.00501 * nbytes
+    assert float(number) < 1000 and (unit == "B" or len(number.replace(".", "")) == 3)
 
 
 def test_counts_of_slices_are_read_general_ones_first() -> None:

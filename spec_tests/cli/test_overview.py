@@ -186,7 +186,7 @@ def test_a_line_of_several_tensors_says_how_many_cannot_be_read(tmp_path: Path, 
 def test_totals_count_parameters_and_their_dtypes(tmp_path: Path, run: Run) -> None:
     path = saved_layers(tmp_path / "model")
     lines = run("inspect", path, "--brief").out.splitlines()
-    assert lines[0].endswith("(shardvar): 26 tensors, 1 file, 3.2 kB")
+    assert lines[0].endswith("(shardvar): 26 tensors, 1 file, 3.24 kB")
     assert lines[1:] == ["808 parameters, all float32"]
     told = run("inspect", path, "--json").json
     assert (told["num_parameters"], told["parameters_by_dtype"]) == (808, {"float32": 808})

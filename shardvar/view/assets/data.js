@@ -233,26 +233,24 @@ function oneLine(text) {
   return text.split("\\").map(printable).join("\\");
 }
 
-function humanSize(nbytes) {
-  if (nbytes < 1000) return `${nbytes} B`;
-  let size = nbytes;
-  for (const unit of ["kB", "MB", "GB", "TB"]) {
-    size /= 1000;
-    if (size < 999.95) return `${size.toFixed(1)} ${unit}`;
-  }
-  return `${(size / 1000).toFixed(1)} PB`;
-}
-
-// A count of elements as the command line prints it: exact below 10,000, else three digits and a unit.
-function humanCount(number) {
-  if (number < 10000) return grouped(number);
+// Three digits, as the command line prints them; 999.5 and more would be rounded to 1000.
+function threeDigits(number, units) {
   let size = number;
   let unit = "";
-  for (unit of ["K", "M", "B", "T"]) {
+  for (unit of units) {
     size /= 1000;
     if (size < 999.5) break;
   }
-  return size.toFixed(size < 9.995 ? 2 : size < 99.95 ? 1 : 0) + unit;
+  return [size.toFixed(size < 9.995 ? 2 : size < 99.95 ? 1 : 0), unit];
+}
+
+function humanSize(nbytes) {
+  return nbytes < 1000 ? `${nbytes} B` : threeDigits(nbytes, ["kB", "MB", "GB", "TB", "PB"]).join(" ");
+}
+
+// A count of elements: exact below 10,000, else three digits and a unit.
+function humanCount(number) {
+  return number < 10000 ? grouped(number) : threeDigits(number, ["K", "M", "B", "T"]).join("");
 }
 
 function humanShape(shape) {

@@ -307,7 +307,7 @@ def _filtered(reader: Reader, kept: set[str], objects: set[str]) -> EntryTable:
         if key in kept and key not in objects:
             is_unsupported = isinstance(error, UnsupportedError)
             leave = " Or leave it out with exclude= (--exclude)." if is_unsupported else ""
-            raise type(error)(error.cause, error.remedy + leave)
+            raise type(error)(error.cause, error.remedy + leave).in_file(error.file)
     return take_tensors(reader.entries(), kept - objects)
 
 

@@ -28,7 +28,7 @@ def print_changes(report: DiffReport, by_change: bool) -> None:
     """Print what differs, folded; values by their largest change, or in the order of the names."""
     structure, values = list(_structure(report)), list(_values(report, by_change))
     arrow = _arrow().strip()
-    _print(("structure", "tensors", "differs", f"A {arrow} B"), structure, (1,), (2, 1))
+    _print(("structure", "tensors", f"A {arrow} B"), structure, (1,), (1,))
     dtypes = {row[4] for row in values}
     if len(dtypes) == 1 and (same := dtypes.pop()):
         values = [(*row[:4], "") for row in values]
@@ -84,7 +84,7 @@ def _structure(report: DiffReport) -> Iterator[_Row]:
     groups[("only in A", "")], groups[("only in B", "")] = list(report.only_in_a), list(report.only_in_b)
     for (kind, text), keys in groups.items():
         for label, shared in fold_keys(keys):
-            yield printable(label), f"{len(shared):,}", kind, text
+            yield printable(label), f"{len(shared):,}", text or kind
 
 
 def _both(each: TensorDifference) -> str:

@@ -1,11 +1,13 @@
 """``shardvar diff``: compare two checkpoints, and with ``--html`` draw both on one page."""
 
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any
 
 from shardvar.checkpoint.comparison import DiffReport, lines_of_diff
@@ -26,6 +28,9 @@ from shardvar.view.collect import describe, describe_diff, file_sizes, front_cod
 from shardvar.view.page import make_page
 
 _EQUAL, _DIFFERENT, _UNREADABLE = 0, 1, 3
+
+_MOST_PREFIXES = 16
+"""Prefixes that are tried before names are said to have nothing in common."""
 
 _Measured = dict[str, Statistics | ReadError]
 
@@ -64,9 +69,36 @@ def execute(arguments: Namespace) -> int:
     if arguments.html:
         _write_diff_page(arguments, report, rename or {})
         note(f"wrote {short_path(arguments.html)}")
+    if not arguments.json and not arguments.rename and (remedy := _rename_by_prefix(report)):
+        note(f"hint: {remedy}")
     if report.unreadable:
         return _UNREADABLE
     return _EQUAL if report.equal else _DIFFERENT
+
+
+def _rename_by_prefix(report: DiffReport) -> str | None:
+    """Return how to compare checkpoints without a name in common, where one prefix is what most names differ in."""
+    if report.num_equal or report.differences or report.unreadable:
+        return None
+    for short, long, pattern in (("B", "A", "{}*=*"), ("A", "B", "*={}*")):
+        names = {"A": report.only_in_a, "B": report.only_in_b}
+        if prefix := _prefix_before(names[short], names[long]):
+            rename = shlex.quote(pattern.format(prefix))
+            return f"Most names of {short} are in {long}, after {prefix!r}. To compare them: --rename {rename}"
+    return None
+
+
+def _prefix_before(names: Sequence[str], longer: Sequence[str]) -> str | None:
+    """Return a text that makes most of some names those of another list; None without one."""
+    if not names:
+        return None
+    ends = (key.removesuffix(names[0]) for key in longer if key.endswith(names[0]) and key != names[0])
+    there = set(longer)
+    # A name such as "w" may be the end of all others.
+    for prefix in islice(ends, _MOST_PREFIXES):
+        if "*" not in prefix and 2 * sum(prefix + name in there for name in names) > len(names):
+            return prefix
+    return None
 
 
 def _print(report: DiffReport, arguments: Namespace) -> None:

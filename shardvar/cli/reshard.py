@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,11 +25,12 @@ from shardvar.cli.output import (
     short_path,
 )
 from shardvar.cli.plan import print_plan
+from shardvar.cli.problems import print_problems
 from shardvar.cli.usage import parse_casts, parse_count, parse_renames, parse_size
 from shardvar.cli.verify import code_of_report, payload_nbytes, print_report, verify_with_progress
 from shardvar.cli.view import check_target, write_plan_page
 from shardvar.cli.workers import executor_of
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, CheckpointError
 from shardvar.pictures.words import message
 from shardvar.planning.policies import BalancedPolicy, MaxShardSizePolicy, ShardByDevicePolicy, TablePolicy
 
@@ -41,8 +43,13 @@ def execute(arguments: Namespace) -> int:
         if not arguments.dry_run:
             raise ArgumentError("--html shows a plan, and --dry-run is not given.", "Give both, or leave --html out.")
         check_target(arguments.html)
-    with _without_log():
-        report = _reshard(arguments)
+    try:
+        with _without_log():
+            report = _reshard(arguments)
+    except CheckpointError as error:
+        if error.file is None or arguments.keep_going:
+            raise
+        raise type(error)(error.cause, f"{error.remedy} Or save all other tensors: --keep-going.") from error
     verified = verify_with_progress(_written(report)) if arguments.verify and not report.dry_run else None
     if arguments.json:
         print_json(report.to_json() | {"verified": verified and verified.ok})
@@ -144,8 +151,12 @@ def _print_report(report: WriteReport, sources: Sequence[str], verified: VerifyR
         answer("bad" if report.lost else "good", line)
     if verbose and not report.dry_run:
         print(f"policy: {one_line(report.description)}")
-    for problem in lines_of_problems("lost: ", report.lost, everything=True):
-        say(problem)
+    if sys.stdout.isatty() and report.lost:
+        print(f"\n{count(len(report.lost), 'tensor')} could not be read:")
+        print_problems(report.lost, pipe="")
+    else:
+        for problem in lines_of_problems("lost: ", report.lost, everything=True):
+            say(problem)
     if report.num_objects:
         print(f"carried {count(report.num_objects, 'object')} of PyTorch beside the tensors")
     if report.reused_files:

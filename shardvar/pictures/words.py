@@ -131,7 +131,7 @@ def human_tensors(number: int, num_slices: int) -> str:
     >>> human_tensors(5, 11), human_tensors(5, 5)
     ('5 tensors in 11 slices', '5 tensors')
     """
-    return count(number, "tensor") + (f" in {count(num_slices, 'slice')}" if num_slices != number else "")
+    return count(number, "tensor") + (f" in {count(num_slices, 'slice')}" if num_slices > number else "")
 
 
 def human_shape(shape: Sequence[int]) -> str:

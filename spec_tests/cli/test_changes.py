@@ -80,3 +80,18 @@ def test_a_table_of_many_lines_says_how_many_are_left_out(columns: int, tmp_path
     with terminal(columns):
         lines = run("diff", tmp_path / "a", tmp_path / "b").out.splitlines()
     assert "21 more lines" in lines and len(lines) < 100 and all(len(line) <= columns for line in lines)
+
+
+def test_names_that_differ_in_a_prefix_alone_are_told_with_the_rename(tmp_path: Path, run: Run) -> None:
+    """On either side, and not where a name is in both or most of the others differ; the command given then compares."""
+    layers = {f"layer.{number}.w": np.arange(1.0, 9) for number in range(4)}
+    sv.save(tmp_path / "a", {f"module.{key}": value for key, value in layers.items()} | {"step": np.array(3)})
+    sv.save(tmp_path / "b", layers)
+    for first, second, rename in (("a", "b", "module.*=*"), ("b", "a", "*=module.*")):
+        err = run("diff", tmp_path / first, tmp_path / second).err
+        assert err.startswith("hint: Most names of B " if first == "a" else "hint: Most names of A ")
+        assert err.rstrip().endswith(f"--rename '{rename}'")
+        renamed = run("diff", tmp_path / first, tmp_path / second, "--rename", rename)
+        assert renamed.out.startswith("1 of 5 tensors differs: 1 only in ") and not renamed.err
+    sv.save(tmp_path / "c", {"w": np.ones(2), "x": np.ones(2), "y": np.ones(2)})
+    assert not run("diff", tmp_path / "a", tmp_path / "c").err and not run("diff", tmp_path / "b", tmp_path / "b").err

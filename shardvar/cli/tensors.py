@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from shardvar.checkpoint.parameters import num_parameters
+from shardvar.checkpoint.problems import Damage
 from shardvar.checkpoint.reader import Reader
 from shardvar.errors import ArgumentError, ReadError
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
@@ -81,7 +82,7 @@ class Tensor:
 
     def to_json(self) -> dict[str, Any]:
         """Return the tensor as a JSON object with stable keys."""
-        fault = self.fault and {"kind": type(self.fault).__name__, "message": str(self.fault)}
+        fault = self.fault and Damage.of(self.fault, self.key).to_json()
         return {
             "key": self.key,
             "dtype": self.dtype,

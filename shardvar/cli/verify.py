@@ -163,6 +163,8 @@ def _verdict(report: VerifyReport, strict: bool) -> tuple[Mark, str]:
 
 def _compared(report: VerifyReport, strict: bool) -> str:
     """The numbers of the answer that the verdict lacks: tensors, bytes that were read, and if they were compared."""
+    if report.damages and not report.outcomes:
+        return "no tensor could be read"
     read = f"{human_size(report.read_nbytes)} read"
     # A verdict on some of the tensors ends with the number of all.
     if not _verdict(report, strict)[1].endswith(" in"):

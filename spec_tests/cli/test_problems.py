@@ -74,3 +74,11 @@ def test_damage_knows_its_file_cause_and_remedy(damaged: list[str], run: Run) ->
     for each in found:
         assert each["file"] == kinds[each["kind"]] and each["key"].startswith("layer")
         assert each["message"] == f"{each['cause']} {each['remedy']}"
+
+
+def test_an_index_that_cannot_be_read_is_not_an_empty_checkpoint(tmp_path: Path, run: Run) -> None:
+    """The verdict does not count the tensors and says nothing of checksums that match."""
+    sv.save(tmp_path / "model.npz", {"w": np.ones(200)}, format="npz")
+    (tmp_path / "model.npz").write_bytes((tmp_path / "model.npz").read_bytes()[:900])
+    verdict, *_ = run("verify", tmp_path / "model.npz").out.splitlines()
+    assert verdict.endswith("model.npz (npz): no tensor could be read")

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_SLOT = re.compile(r"(.+)/\.OPTIMIZER_SLOT/.+/([^/]+)")
-"""A slot in TensorFlow's checkpoints of objects, without the suffix: the variable, and the name of the slot."""
+_SLOT = re.compile(r"(.+)/\.OPTIMIZER_SLOT/.+/([^/]+)|(?:.+\.)?optim(?:izer)?\.state\.(.+)\.([^.]+)")
+"""A slot in TensorFlow's checkpoints of objects, without the suffix, or in PyTorch's: the variable, the slot's name."""
 
 _FEWEST_LINES, _MOST_LINES = 24, 60
 """The height of a folded tree is that of the terminal, between these."""
@@ -219,6 +219,8 @@ def _fold(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], list[s
     """Return the tensors of the tree, the slots that share a line, and the words for what the tree leaves out."""
     graph = [each for each in tensors if each.key == _GRAPH]
     slots = [each for each in tensors if _SLOT.fullmatch(each.key.removesuffix(_SUFFIX))]
+    if len(slots) + len(graph) == len(tensors):  # the checkpoint of an optimizer alone
+        slots = []
     apart = {each.key for each in (*graph, *slots)}
     shown = [each for each in tensors if each.key not in apart]
     left_out = [_SUFFIX] if any(each.key.endswith(_SUFFIX) for each in tensors) else []
@@ -229,10 +231,10 @@ def _fold(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], list[s
 
 def _slots_row(slots: Sequence[Tensor]) -> _Row:
     matches = [found for each in slots if (found := _SLOT.fullmatch(each.key.removesuffix(_SUFFIX)))]
-    names = ", ".join(dict.fromkeys(printable(found[2]) for found in matches))
+    names = ", ".join(dict.fromkeys(printable(found[2] or found[4]) for found in matches))
     nbytes = human_size(sum(each.nbytes for each in slots))
-    variables = count(len({found[1] for found in matches}), "tensor")
-    return "optimizer slots", "", f"{names} of {variables}", "", nbytes, "", "", "", ""
+    variables = count(len({found[1] or found[3] for found in matches}), "tensor")
+    return f"optimizer slots {names}", "", f"of {variables}", "", nbytes, "", "", _marks(slots), ""
 
 
 def _fitting_depth(lines: Sequence[Line]) -> int | None:

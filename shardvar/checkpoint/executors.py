@@ -204,9 +204,17 @@ def runner_of(executor: Executor, opening: Opening, source: Source, progress: Pr
         if tasks:
             tasks[0].storage.lend([task.name for task in tasks])
         calls = ((run_file, _arguments(number, task, opening, source)) for number, task in enumerate(tasks))
-        for number, rows, report in run_tasks(executor, calls):
-            progress(report.nbytes)
-            yield tasks[number], restore_rows(report, rows)
+        try:
+            for number, rows, report in run_tasks(executor, calls):
+                progress(report.nbytes)
+                yield tasks[number], restore_rows(report, rows)
+        except WorkerLost as error:
+            if tasks[0].storage.traits is None:
+                raise
+            # The service alone knows the unfinished uploads of a process that was killed.
+            cause = f"{error.cause} It may have left unfinished uploads in {tasks[0].storage.path}."
+            remedy = f"{error.remedy} A lifecycle rule of the bucket ends unfinished uploads, which it does not list."
+            raise WorkerLost(cause, remedy) from error
 
     return run
 

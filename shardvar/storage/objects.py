@@ -42,7 +42,7 @@ _RETRIES: dict[str, Any] = {
     "retry_timeout": timedelta(seconds=60),
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2},
 }
-"""Seven attempts within a minute: throttling passes in that time, and one does not wait longer for a server."""
+"""Seven attempts; where answers come at once, the last one is some seconds after the first."""
 
 _CLIENT = {"timeout": "120s", "connect_timeout": "5s"}
 """A request with its body may take two minutes: 8 MiB at 70 KB/s."""

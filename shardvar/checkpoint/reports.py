@@ -64,6 +64,8 @@ class WriteReport:
     num_objects: int = 0
     """Objects of PyTorch that were carried along beside the tensors; those of a distributed checkpoint are in a file
     beside the data files."""
+    num_texts: int = 0
+    """Objects of PyTorch whose text became metadata, since the format holds neither objects nor strings."""
     reused_files: int = 0
     """Data files that an earlier, interrupted run had finished."""
     lost: tuple[Damage, ...] = ()

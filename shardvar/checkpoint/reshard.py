@@ -189,17 +189,18 @@ def _reshard(
         lost = find_lost(reader, kept.difference(objects))
     gone = {each.key for each in lost if each.key is not None}
     chosen = _select(reader, kept, objects, texts, changes, gone)
-    metadata = _metadata(reader, chosen, objects, [key for key in texts if key not in gone], lost)
+    texts = [key for key in texts if key not in gone]
+    metadata = _metadata(reader, chosen, objects, texts, lost)
     partition = without_lost(changes.partition, chosen.entries.slices.tensors.keys, chosen.lost)
     payloads = chosen.source
     work = plan(goal, chosen.entries, partition=partition, metadata=metadata, source=payloads)
     generation = _generation(found, reader, payloads, work)
     if move is None:
-        return replace(preview(work, generation), lost=lost)
+        return replace(preview(work, generation), num_texts=len(texts), lost=lost)
     # Check, before a directory is made; a write checks again under its lock. Move and commit.
     check_may_write(work)
     check_storages(reader.source, kept - gone)
-    return replace(move(work, payloads, generation), lost=lost)
+    return replace(move(work, payloads, generation), num_texts=len(texts), lost=lost)
 
 
 def _move(

@@ -159,6 +159,9 @@ def _print_report(report: WriteReport, sources: Sequence[str], verified: VerifyR
             say(problem)
     if report.num_objects:
         print(f"carried {count(report.num_objects, 'object')} of PyTorch beside the tensors")
+    if report.num_texts:
+        texts = f"the text of {count(report.num_texts, 'object')} of PyTorch"
+        print(f"kept {texts} in the metadata; {report.format} holds tensors alone")
     if report.reused_files:
         print(f"kept {count(report.reused_files, 'file')} that an interrupted run had finished")
     if report.dry_run:

@@ -53,7 +53,7 @@ def div(length: int, num_shards: int) -> tuple[Interval, ...]:
     >>> div(13, 5)
     ((0, 3), (3, 6), (6, 9), (9, 11), (11, 13))
     """
-    length, num_shards = _read_counts(length, num_shards)
+    length, num_shards = read_counts(length, num_shards)
     small, larger = divmod(length, num_shards)
     # ``shard < larger`` counts as 0 or 1. 13 ids over 5 shards: small is 2 and larger 3, so the sizes are 3, 3, 3, 2,
     # 2.
@@ -91,7 +91,7 @@ def div_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, I
     >>> div_owner([8, 0, 12], 13, 5)
     (array([2, 0, 4]), array([2, 0, 1]))
     """
-    length, num_shards = _read_counts(length, num_shards)
+    length, num_shards = read_counts(length, num_shards)
     array = np.asarray(ids)
     # To NumPy an empty list is an array of floats, but it is a valid list of ids.
     if array.size == 0:
@@ -145,7 +145,7 @@ def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
     >>> chunk(6, 4)
     ((0, 2), (2, 4), (4, 6), (6, 6))
     """
-    length, num_shards = _read_counts(length, num_shards)
+    length, num_shards = read_counts(length, num_shards)
     # The quotient rounded up: 13 ids over 5 shards are -(-13 // 5) = 3 each, so shard 4 begins at 12 and has one id.
     size = -(-length // num_shards)
     return tuple((min(i * size, length), min((i + 1) * size, length)) for i in range(num_shards))
@@ -360,8 +360,9 @@ def columns_of(parts: Sequence[Region], rank: int) -> tuple[Ints, Ints]:
     return offset, shape
 
 
-def _read_counts(length: int, num_shards: int) -> tuple[int, int]:
-    # As Python's integers: NumPy's would wrap around, chunk(np.uint8(200), np.uint8(3)) at 256.
+def read_counts(length: int, num_shards: int) -> tuple[int, int]:
+    """Return both as Python's integers; an error unless so many rows can be cut into so many shards."""
+    # NumPy's would wrap around: chunk(np.uint8(200), np.uint8(3)) at 256.
     length, num_shards = read_integers((length, num_shards), "(length, num_shards)")
     if num_shards < 1:
         raise ArgumentError(f"Cannot cut {length} rows into {num_shards} shards.", "Give at least one shard.")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
 from shardvar.layout.dtypes import Array, Ints
-from shardvar.layout.partition import div
+from shardvar.layout.partition import div, read_counts
 from shardvar.variables.sharded import ShardedVariable
 from shardvar.variables.variable import Variable
 
@@ -26,8 +26,7 @@ def mod_sizes(length: int, num_shards: int) -> tuple[int, ...]:
     >>> mod_sizes(13, 5)
     (3, 3, 3, 2, 2)
     """
-    if num_shards < 1:
-        raise ArgumentError(f"{num_shards} shards are not a layout.", "Give at least one.")
+    length, num_shards = read_counts(length, num_shards)
     # Shard s holds s, s + P, s + 2P, ... below the length: (length - s) / P of them, rounded up. Of 13 rows over 5,
     # shard 2 holds 2, 7 and 12: (13 - 2 + 4) // 5 = 3.
     return tuple((length - shard + num_shards - 1) // num_shards for shard in range(num_shards))
@@ -39,7 +38,7 @@ def mod_owner(ids: npt.ArrayLike, length: int, num_shards: int) -> tuple[Ints, I
     >>> mod_owner([12, 0, 7], 13, 5)
     (array([2, 0, 2]), array([2, 0, 1]))
     """
-    mod_sizes(length, num_shards)
+    length, num_shards = read_counts(length, num_shards)
     array = np.asarray(ids)
     if array.size == 0:
         array = array.astype(np.int64)

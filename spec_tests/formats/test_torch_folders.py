@@ -221,8 +221,9 @@ def test_plain_objects_of_a_file_of_torch_save_become_objects(tmp_path: Path) ->
 
 def test_objects_become_metadata_where_there_are_no_strings(tmp_path: Path) -> None:
     source = GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt"
-    sv.reshard(source, tmp_path / "model.safetensors")
+    report = sv.reshard(source, tmp_path / "model.safetensors")
     with sv.open_checkpoint(tmp_path / "model.safetensors") as reader:
+        assert report.num_texts == len(reader.metadata.user) > 1 and report.num_objects == 0
         assert reader.metadata.user["optim.groups.0.betas"] == "(0.9, 0.99)" and "epoch" not in reader
     with pytest.raises(UnsupportedError, match="epoch"):
         sv.reshard(source, tmp_path / "model.npz")

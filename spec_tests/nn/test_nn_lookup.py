@@ -180,13 +180,16 @@ def test_ids_that_no_shard_by_mod_holds_are_refused() -> None:
     """As many shards as rows, and the last id, are within the bounds."""
     assert [each.tolist() for each in mod_owner([12], 13, 13)] == [[12], [0]]
     assert mod_sizes(3, 1) == (3,)
+    assert sum(mod_sizes(np.uint8(200), np.uint8(100))) == 200
+    with pytest.raises(ArgumentTypeError, match="3.5"):
+        mod_sizes(3.5, 2)  # type: ignore[arg-type]
     for ids in ([13], [-1], [0, 13]):
         with pytest.raises(OutOfRange, match=r"outside \[0, 13\)"):
             mod_owner(ids, 13, 5)
     with pytest.raises(ArgumentTypeError, match="float64"):
         mod_owner([0.0], 13, 5)
     for num_shards in (0, -1):
-        with pytest.raises(ArgumentError, match="not a layout"):
+        with pytest.raises(ArgumentError, match="into .* shards"):
             mod_sizes(13, num_shards)
 
 

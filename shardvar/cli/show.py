@@ -21,7 +21,7 @@ from shardvar.cli.usage import parse_index_text
 from shardvar.engine.evidence import check_entry
 from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.errors import ArgumentError, UnknownKey
-from shardvar.layout.dtypes import STRING, Array, numpy_dtype
+from shardvar.layout.dtypes import STRING, Array
 from shardvar.planning.index import NO_CHECKSUM
 
 _PRINTED = 1000
@@ -134,31 +134,7 @@ def _find_key(reader: Reader, typed: str) -> str:
 
 
 def _read(reader: Reader, key: str, axes: Axes) -> Array:
-    """Return a selection. A step over more than a block of bytes is halved, so that what lies between is not read.
-
-    ``::1000`` of 10**6 rows of 4 kB spans 4 GB, and so do its halves but for the 1,000 rows between them; in the end
-    each of the 1,000 rows is read alone.
-    """
-    is_long = _spanned_nbytes(reader[key], axes) > BLOCK_NBYTES
-    for place, axis in enumerate(axes):
-        if is_long and isinstance(axis, range) and len(axis) > 1 and abs(axis.step) > 1:
-            halves = (axis[: len(axis) // 2], axis[len(axis) // 2 :])
-            parts = [_read(reader, key, [*axes[:place], half, *axes[place + 1 :]]) for half in halves]
-            return np.concatenate(parts, sum(isinstance(each, range) for each in axes[:place]))
     return reader.read(key, tuple(axis if isinstance(axis, int) else _slice(axis) for axis in axes))
-
-
-def _spanned_nbytes(tensor: LazyTensor, axes: Axes) -> int:
-    """Return the bytes from the first to the last element of a selection; 0 for strings, which are read whole.
-
-    Rows 2 and 7 of shape (10, 1000) are 5 * 1000 + 1000 elements apart, and so are two elements of these rows at most.
-    """
-    if tensor.dtype == STRING:
-        return 0
-    extents = [1 if isinstance(axis, int) or not axis else abs(axis[-1] - axis[0]) + 1 for axis in axes]
-    long = [place for place, extent in enumerate(extents) if extent > 1]
-    spanned = extents[long[0]] * prod(tensor.shape[long[0] + 1 :]) if long else 1
-    return spanned * numpy_dtype(tensor.dtype).itemsize
 
 
 def _slice(indices: range) -> slice:

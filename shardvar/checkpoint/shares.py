@@ -41,7 +41,7 @@ from shardvar.formats.protocol import Format, SharedFormat
 from shardvar.formats.shares import parse_share_name, share_name, share_prefix
 from shardvar.formats.table import name_of_target, names_of_target, stem_of_name
 from shardvar.layout.dtypes import ITEMSIZES, Ints
-from shardvar.layout.region import read_integers
+from shardvar.layout.region import read_integer
 from shardvar.limits import MAX_FILES
 from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.decision import Decision
@@ -260,7 +260,7 @@ def commit_shards(
 def _save(saved: _Run, process: int, tensors: LocalTensors, user: dict[str, str], force: bool) -> WriteReport:
     """Write the share of one process."""
     # Check.
-    (process,) = read_integers([process], "process number")
+    process = read_integer(process, "process number")
     if not 0 <= process < saved.count:
         cause = f"process={process} is not one of {saved.count} processes."
         raise ArgumentError(cause, f"Give 0 to {saved.count - 1}.")
@@ -282,7 +282,7 @@ def _find_run(path: Path, run: str, count: int, format: str | None) -> _Run:
     check_string(run, "names of runs")
     if not run:
         raise ArgumentError("The name of the run is empty.", "Give a text that no other save of this path has.")
-    (count,) = read_integers([count], "number of processes")
+    count = read_integer(count, "number of processes")
     if not 1 <= count <= MAX_FILES:
         raise ArgumentError(f"num_processes={count} is not a number of processes.", f"Give 1 to {MAX_FILES}.")
     target = find_target(path, format, otherwise="shardvar")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout.dtypes import Ints
 from shardvar.layout.overlap import find_overlap
-from shardvar.layout.region import Region, read_integers, subtract_all
+from shardvar.layout.region import Region, read_integer, read_integers, subtract_all
 
 Interval = tuple[int, int]
 """Half-open: ``(start, stop)``."""
@@ -363,7 +363,7 @@ def columns_of(parts: Sequence[Region], rank: int) -> tuple[Ints, Ints]:
 def read_counts(length: int, num_shards: int) -> tuple[int, int]:
     """Return both as Python's integers; an error unless so many rows can be cut into so many shards."""
     # NumPy's would wrap around: chunk(np.uint8(200), np.uint8(3)) at 256.
-    length, num_shards = read_integers((length, num_shards), "(length, num_shards)")
+    length, num_shards = read_integer(length, "length"), read_integer(num_shards, "number of shards")
     if num_shards < 1:
         raise ArgumentError(f"Cannot cut {length} rows into {num_shards} shards.", "Give at least one shard.")
     if length < 0:

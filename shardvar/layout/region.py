@@ -44,6 +44,18 @@ def read_integers(
         raise error(f"Invalid {what} {given!r}.", "Give a sequence of integers.") from None
 
 
+def read_integer(value: SupportsIndex, what: str) -> int:
+    """One integer of any kind as Python's; ``ArgumentTypeError`` for anything else.
+
+    >>> read_integer(np.uint8(13), "length")
+    13
+    """
+    try:
+        return index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"Invalid {what} {value!r}.", "Give an integer.") from None
+
+
 def read_shape(shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
     """A shape as integers; ``ArgumentTypeError`` for anything else, ``ArgumentError`` for a negative extent."""
     extents = read_integers(shape)

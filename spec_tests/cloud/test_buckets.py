@@ -283,7 +283,7 @@ def compressed(answer: Answer) -> Answer:
 
 
 def replaced(answer: Answer) -> Answer:
-    """Send a file of another version, as if nobody had asked for a certain one."""
+    """Send a file of another version, as if no version had been asked for."""
     others = {name: '"00"' if name.lower() == "etag" else text for name, text in answer[1].items()}
     return answer[0], others, bytes(len(answer[2]))
 

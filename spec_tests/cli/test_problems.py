@@ -31,7 +31,7 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 
 def words(names: list[str], out: str) -> list[str]:
-    """What the output says of each file, up to the next one."""
+    """Return the text from the name of each file up to the next one."""
     numbers = [f"file {n} " for n in range(3)] if names[0].startswith("model") else names
     places = [out.index(name) for name in numbers] + [out.index("Copy the file again")]
     return [out[start:stop] for start, stop in pairwise(places)]

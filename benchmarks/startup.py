@@ -40,6 +40,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
         yield skipped("shardvar inspect", "", "the command line is not installed")
     else:
         inspect = _process("-c", _INSPECT, "inspect", str(room / "model"))
+        yield setting.ratio("shardvar inspect, 20 tensors", "import numpy", setting.disk, inspect, numpy, None)
         seconds = median(inspect.seconds() for _ in range(setting.sizes.processes))
         yield Figure("shardvar inspect, 20 tensors", "", "disk", seconds, "s", INSPECT_TARGET, "the whole process")
     nbytes = setting.sizes.map_nbytes
@@ -64,6 +65,6 @@ def map_large(room: str) -> tuple[float, int]:
 
 def _process(*arguments: str) -> Run:
     command = [sys.executable, *arguments]
-    return Run(
-        lambda: subprocess.run(command, env=environment(), cwd=ROOT, check=True, stdout=subprocess.DEVNULL),
-    )
+    # The bytecode of an installed package is on the disk. Without it, each process would compile the source again.
+    compiled = {name: value for name, value in environment().items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return Run(lambda: subprocess.run(command, env=compiled, cwd=ROOT, check=True, stdout=subprocess.DEVNULL))

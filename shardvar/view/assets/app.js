@@ -64,6 +64,11 @@ function keyWidth() {
   return Math.max(150, Math.min(300, longest * 7.7 + 20));
 }
 
+// The room of "1,000 × 100 tensors", which stands for a shape where equal layers share a line.
+function shapeWidth() {
+  return Math.max(132, Math.min(180, (12 + grouped(ITEMS.length).length) * 7.2 + 20));
+}
+
 function tableColumns() {
   const side = (item) => SIDES[sideOf(item)];
   const row = (item) => item.rows[sideOf(item)];
@@ -75,9 +80,9 @@ function tableColumns() {
   const columns = [
     { name: "key", least: keyWidth(), width: "minmax(0, 1fr)", value: (item) => item.key, cell: keyCell },
     { name: "dtype", least: 84, width: "84px", value: (item) => dtypeOf(side(item), row(item)), group: (group) => dtypesText(new Set(itemsOf(group).map((item) => dtypeOf(side(item), row(item))))) },
-    { name: "shape", least: 132, width: "132px", value: (item) => elements(shapeOf(side(item), row(item))), text: (item) => humanShape(shapeOf(side(item), row(item))), group: groupText },
+    { name: "shape", least: shapeWidth(), width: `${shapeWidth()}px`, value: (item) => elements(shapeOf(side(item), row(item))), text: (item) => humanShape(shapeOf(side(item), row(item))), group: groupText },
     { name: "size", least: 88, width: "88px", right: true, value: nbytesOf, text: (item) => humanSize(nbytesOf(item)), group: (group) => humanSize(sumOf(group, nbytesOf)) },
-    { name: "slices", least: 70, width: "70px", right: true, value: slices, group: (group) => grouped(sumOf(group, slices)) },
+    { name: "slices", least: 84, width: "84px", right: true, value: slices, group: (group) => grouped(sumOf(group, slices)) },
   ];
   if (IS_PLAN && IS_DIFF) return [columns[0], ...planColumns(), ...columns.slice(1, 4)];
   if (IS_DIFF) return [columns[0], ...differenceColumns(), columns[3]];

@@ -141,17 +141,19 @@ function statistics(side, row) {
   const place = side.statistics.get(row);
   if (place === undefined) return [];
   const stats = side.stats;
-  const names = ["min", "max", "mean", "std", "nan", "inf", "zero", "count"];
-  const labels = { nan: "NaN", count: "elements" };
-  const pairs = names.flatMap((name) => [
-    element("dt", { text: labels[name] ?? name }),
-    element("dd", { class: (name === "nan" || name === "inf") && stats[name][place] ? "odd" : null, text: numberText(stats[name][place]) }),
-  ]);
-  const parts = [element("h3", { text: "Values" }), element("dl", { class: "pairs" }, ...pairs)];
+  const names = { min: "min", max: "max", mean: "mean", std: "std", NaN: "nan", inf: "inf", zero: "zero", elements: "count" };
+  const numbers = Object.entries(names).map(([label, name]) => [label, stats[name][place]]);
+  const parts = [element("h3", { text: "Values" }), element("dl", { class: "pairs" }, ...numberPairs(numbers))];
   const heights = heightsOf(side, row);
   // Those of a comparison are drawn over each other, once for both.
   if (heights && !IS_DIFF) parts.push(...histogram(heights, stats.peak[place], stats.min[place], stats.max[place]));
   return parts;
+}
+
+// Names and numbers of statistics; NaN and infinity, where there are some, are marked.
+function numberPairs(numbers) {
+  return numbers.flatMap(([name, value]) => [element("dt", { text: name }),
+    element("dd", { class: (name === "NaN" || name === "inf") && value ? "odd" : null, text: numberText(value) })]);
 }
 
 // A character a bar, "" where there is no histogram.

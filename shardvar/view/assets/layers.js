@@ -9,7 +9,9 @@ const LEAST_LAYERS = 3;
 const MOST_LAYER_ROWS = 64;
 const MOST_MODULES = 40;
 const MOST_STACKS = 6;
+const MOST_PARTS = 4; // of a module's name above its column
 const NUMBERS = /(\d+)(?=[/.].)/g;
+const COUNTED = /(?<=^|[/._])\d+(?=[/.]|$)/g; // "experts.3" and "unit_3" are counted, "w1" is a name
 
 // The stacks of layers, those of most tensors first.
 function findStacks(items) {
@@ -69,7 +71,7 @@ function joinModules(names) {
   if (names.length <= MOST_MODULES) return { modules: names, columnOf: names.map((_, column) => column) };
   const patterns = new Map();
   names.forEach((name, place) => {
-    const pattern = name.replace(/\d+(?=[/.]|$)/g, "*");
+    const pattern = name.replace(COUNTED, "*");
     if (!patterns.has(pattern)) patterns.set(pattern, []);
     patterns.get(pattern).push(place);
   });
@@ -78,11 +80,20 @@ function joinModules(names) {
   const columnOf = new Array(names.length);
   for (const [pattern, places] of patterns) {
     if (modules.length >= MOST_MODULES - 1) modules[MOST_MODULES - 1] = "others";
-    const [first, columns] = [Math.min(modules.length, MOST_MODULES - 1), Math.min(most, places.length)];
-    places.forEach((place, at) => (columnOf[place] = Math.min(first + Math.floor((at * columns) / places.length), MOST_MODULES - 1)));
-    if (first < MOST_MODULES - 1) modules.push(...new Array(columns).fill(pattern));
+    const [first, each] = [Math.min(modules.length, MOST_MODULES - 1), Math.ceil(places.length / most)]; // as many to each column
+    places.forEach((place, at) => (columnOf[place] = Math.min(first + Math.floor(at / each), MOST_MODULES - 1)));
+    if (first < MOST_MODULES - 1) modules.push(...columnNames(pattern, places.map((place) => names[place]), each));
   }
   return { modules, columnOf };
+}
+
+// The names of the columns that modules of one pattern share, with the first and the last number of each.
+function columnNames(pattern, names, each) {
+  return Array.from({ length: Math.ceil(names.length / each) }, (_, column) => {
+    const members = names.slice(column * each, (column + 1) * each);
+    const [from, to] = [members[0], members[members.length - 1]].map((name) => name.match(COUNTED)?.[0]);
+    return pattern.split("*").length === 2 && from ? pattern.replace("*", from === to ? from : `${from}–${to}`) : pattern;
+  });
 }
 
 // Which layers are alike: the same tensors with the same dtypes and shapes.
@@ -211,6 +222,14 @@ class LayerMap {
     return MEASURES.find((measure) => measure.name === state.measure) ?? MEASURES[0];
   }
 
+  // The ends of the scale, of the tensors of this stack: others would make all of them look alike.
+  range() {
+    const measure = this.measure();
+    const { ranges = (this.stack.ranges = new Map()), rows } = this.stack;
+    if (!ranges.has(measure)) ranges.set(measure, rangeOf(measure, rows.flatMap(({ cells }) => cells.flat())));
+    return ranges.get(measure);
+  }
+
   rowHeight() {
     return Math.max(this.stack.rows.length > 48 ? 8 : 11, Math.min(18, Math.floor(420 / this.stack.rows.length)));
   }
@@ -220,7 +239,10 @@ class LayerMap {
     const { modules } = this.stack;
     const parts = modules.map((module) => module.split(/[/.]/));
     while (parts.length > 1 && parts.every((each) => each.length > 1 && each[each.length - 1] === parts[0][parts[0].length - 1])) for (const each of parts) each.pop();
-    return parts.map((each) => printable(each.slice(-2).join(".")));
+    let length = 2;
+    const labels = () => parts.map((each) => printable(each.slice(/^(\*|\d+(–\d+)?)$/.test(each[each.length - length]) ? -length - 1 : -length).join(".")));
+    while (length < MOST_PARTS && new Set(labels()).size < new Set(modules).size) length++;
+    return labels();
   }
 
   top() {
@@ -243,7 +265,7 @@ class LayerMap {
       if (IS_COMPARED) this.bar(context, cells.flat(), LEFT + cells.length * w + 8, top + row * h, h);
     });
     this.mark(context, w, h, top);
-    showScale(this.legend, this.measure());
+    showScale(this.legend, this.measure(), this.range());
   }
 
   write(context, w, h, top) {
@@ -272,7 +294,7 @@ class LayerMap {
     const item = worstOf(items, this.measure());
     const isMuted = !items.some((each) => this.actions.shown(each));
     context.globalAlpha = isMuted ? 0.18 : 1;
-    context.fillStyle = measureColour(this.measure(), item);
+    context.fillStyle = measureColour(this.measure(), item, this.range());
     const [left, width, height] = [x + 0.75, Math.max(w - 1.5, 1), Math.max(h - 1.5, 1)];
     context.fillRect(left, y, width, height);
     if (isOneSided(item)) hatch(context, left, y, width, height, theme.card, 5);
@@ -299,7 +321,8 @@ class LayerMap {
 
   // The largest change of a layer, on a linear scale.
   bar(context, items, x, y, h) {
-    const { value, high } = this.measure();
+    const { value } = this.measure();
+    const { high } = this.range();
     const most = Math.max(0, ...items.map((item) => value(item) ?? 0));
     context.fillStyle = rampColour("change", 0.6);
     if (most && high) context.fillRect(x, y + 1, Math.max(1, (BARS - 12) * Math.min(most / high, 1)), Math.max(h - 3, 1));

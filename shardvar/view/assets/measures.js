@@ -60,10 +60,10 @@ function withRange(measure) {
   return Object.defineProperties({ ...measure }, { low: { get: () => found().low }, high: { get: () => found().high } });
 }
 
-function rangeOf(measure) {
+function rangeOf(measure, items = ITEMS) {
   let low = Infinity;
   let high = 0;
-  for (const item of ITEMS) {
+  for (const item of items) {
     const value = measure.value(item);
     if (value > 0 && value < low) low = value;
     if (value > high) high = value;
@@ -71,11 +71,11 @@ function rangeOf(measure) {
   return { low: high ? low : 0, high };
 }
 
-function measureColour(measure, item) {
+// On the scale of these ends; those of all tensors, where it is not told.
+function measureColour(measure, item, { low, high } = measure) {
   const value = measure.value(item);
   if (value === null) return IS_DIFF && item.status !== "equal" ? statusColour(item) : theme.empty;
   if (value <= 0) return IS_DIFF && item.kind === "dtype" ? KIND_COLOURS.dtype() : theme.same;
-  const { low, high } = measure;
   return rampColour(measure.ramp, high > low ? Math.log(value / low) / Math.log(high / low) : 0.5);
 }
 
@@ -174,11 +174,11 @@ function legendEntry(colour, text, title) {
   return element("span", { class: "entry", title }, element("i", { style: { background: colour } }), text);
 }
 
-function showScale(legend, measure) {
-  const ends = [measure.low, measure.high].map((value) => measure.text(value));
+function showScale(legend, measure, { low, high } = measure) {
+  const ends = [low, high].map((value) => measure.text(value));
   const stops = [0, 0.25, 0.5, 0.75, 1].map((at) => rampColour(measure.ramp, at)).join(", ");
   const about = `${measure.hint}, log scale`;
-  if (!measure.high) return legend.replaceChildren(...(IS_COMPARED ? ["no values that differ", ...kindEntries()] : ["no values"]));
+  if (!high) return legend.replaceChildren(...(IS_COMPARED ? ["no values that differ", ...kindEntries()] : ["no values"]));
   const scale = element("span", { class: "ramp", style: { background: `linear-gradient(to right, ${stops})` } });
   const others = IS_COMPARED ? kindEntries() : measure.name === "Bytes" && !SIDES[0].stats ? [element("span", { text: "values: not read (shardvar view --stats)" })] : [];
   return legend.replaceChildren(ends[0], scale, ends[1], element("span", { text: about }), ...others);

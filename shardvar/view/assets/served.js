@@ -17,7 +17,7 @@ panels.push((item) => {
     measured.replaceChildren(element("dt", { text: "reading" }));
     const told = await asked("statistics", { tensor: row });
     if (told.cause) measured.replaceChildren(element("dt", { text: oneLine(told.cause) }));
-    else measured.replaceChildren(...Object.entries(told).flatMap(([name, value]) => [element("dt", { text: name }), element("dd", { text: numberText(value) })]));
+    else measured.replaceChildren(...numberPairs(Object.entries(told)));
   };
   const form = element("form", { class: "ask", onsubmit: ask }, element("label", {}, element("span", { class: "hidden", text: "Index" }), index), element("button", { class: "tool", text: "Read" }));
   const button = side.statistics.has(row) ? "" : element("button", { class: "tool", type: "button", text: "Statistics", onclick: measure });

@@ -7,6 +7,7 @@ const HEADER = 19;
 const LEAST_AREA = 9;
 const MOST_BUTTONS = 160;
 const MOST_LEVELS = 32;
+const MOST_UNEQUAL = 1.25;
 
 // The folders and tensors, of two checkpoints those of either; chains of single folders are one.
 function buildTree(items) {
@@ -62,9 +63,31 @@ function finishTree(node) {
       children[place] = { ...only, label: child.label + only.label };
     }
   }
-  children.sort((a, b) => b.nbytes - a.nbytes);
+  node.tail = sharedEnd(children);
+  // Stable, so that tensors of one size keep their order.
+  if (!areMuchAlike(children)) children.sort((a, b) => b.nbytes - a.nbytes);
   node.lead = leadOf(node.children);
   return node;
+}
+
+// The last part of their names that all tensors of a folder share, such as ".weight", which tells none from another.
+function sharedEnd(children) {
+  const ends = children.filter((child) => child.item).map(({ label }) => label.match(/[^/.][/.][^/.]+$/)?.[0].slice(1));
+  return ends.length > 1 && ends.every((end) => end !== undefined && end === ends[0]) ? ends[0] : "";
+}
+
+// Whether siblings, such as layers, have so nearly the same size that their own order says more than that of their sizes.
+function areMuchAlike(children) {
+  let [least, most] = [Infinity, 0];
+  for (const { nbytes } of children) [least, most] = [Math.min(least, nbytes), Math.max(most, nbytes)];
+  return children.length > 2 && most <= MOST_UNEQUAL * least;
+}
+
+// What a box is called inside its folder.
+function boxLabel({ node, above }) {
+  if (node.children) return printable(node.label.replace(/(?<=.)[/.]$/, ""));
+  const end = above.tail;
+  return printable(end ? node.label.slice(0, -end.length) : node.label);
 }
 
 // The tensor that many are drawn as where they are too small: the worst among them, else the largest.
@@ -124,6 +147,24 @@ function squarify(sizes, x, y, width, height) {
   return places;
 }
 
+// Places of areas in rows from the top, in their order, of boxes that are nearly squares.
+function inRows(sizes, x, y, width, height) {
+  const square = Math.max(1, Math.min(sizes.length, Math.round(Math.sqrt((sizes.length * height) / width))));
+  const numRows = [square, square + 1, square - 1].find((number) => number > 0 && sizes.length % number === 0) ?? square;
+  const places = [];
+  for (let row = 0; row < numRows; row++) {
+    const [first, last] = [row, row + 1].map((each) => Math.ceil((each * sizes.length) / numRows));
+    const depth = sizes.slice(first, last).reduce((sum, size) => sum + size, 0) / width;
+    let along = x;
+    for (let at = first; at < last; at++) {
+      places.push([along, y, sizes[at] / depth, depth]);
+      along += sizes[at] / depth;
+    }
+    y += depth;
+  }
+  return places;
+}
+
 function worstRatio(largest, smallest, sum, side) {
   return Math.max((side * side * largest) / (sum * sum), (sum * sum) / (side * side * smallest));
 }
@@ -178,9 +219,9 @@ class Treemap {
     this.makeButtons();
   }
 
-  place(node, x, y, width, height, depth) {
+  place(node, x, y, width, height, depth, above = null) {
     const isFolder = Boolean(node.children);
-    const box = { x, y, width, height, node, depth, header: 0 };
+    const box = { x, y, width, height, node, above, depth, header: 0 };
     if (depth > 0) this.boxes.push(box);
     if (!isFolder) return;
     box.isClosed = depth > 0 && (width < 7 || height < 7);
@@ -196,6 +237,11 @@ class Treemap {
   placeChildren(node, [x, y, width, height], depth) {
     const scale = (width * height) / node.nbytes;
     const { children } = node;
+    if (areMuchAlike(children) && children.every(({ nbytes }) => nbytes * scale >= LEAST_AREA)) {
+      const places = inRows(children.map(({ nbytes }) => nbytes * scale), x, y, width, height);
+      places.forEach((rectangle, place) => this.place(children[place], ...rectangle, depth + 1, node));
+      return;
+    }
     let shown = children.findIndex((child) => child.nbytes * scale < LEAST_AREA);
     if (shown < 0) shown = children.length;
     const sizes = children.slice(0, shown).map((child) => child.nbytes * scale);
@@ -212,7 +258,7 @@ class Treemap {
     }
     const order = sizes.map((_, place) => place).sort((a, b) => sizes[b] - sizes[a]);
     squarify(order.map((place) => sizes[place]), x, y, width, height).forEach((rectangle, place) => {
-      this.place(nodes[order[place]], ...rectangle, depth + 1);
+      this.place(nodes[order[place]], ...rectangle, depth + 1, node);
     });
   }
 
@@ -226,7 +272,7 @@ class Treemap {
       context.strokeStyle = theme.line;
       context.lineWidth = 1;
       if (w > 6 && h > 6) context.strokeRect(left + 0.5, top + 0.5, w - 1, h - 1);
-      if (box.header) this.write(context, printable(node.label), left + 6, top + 14, w - 12);
+      if (box.header) this.write(context, boxLabel(box), left + 6, top + 14, w - 12);
       return;
     }
     if (node.rest || box.isClosed) {
@@ -257,7 +303,7 @@ class Treemap {
     if (w < 26 || h < 16) return;
     const size = humanSize(node.nbytes) + (numRegions > 1 && !isDrawn ? `, ${count(numRegions, "slice")}` : "");
     const flag = flagMark(node.item);
-    tag(context, `${flag && `${flag} `}${printable(node.label)}`, left + 3, top + 3, w - 6);
+    tag(context, `${flag && `${flag} `}${boxLabel(box)}`, left + 3, top + 3, w - 6);
     if (h > 42 && context.measureText(size).width <= w - 14) tag(context, size, left + 3, top + 20, w - 6);
   }
 

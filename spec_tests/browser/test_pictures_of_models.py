@@ -1,0 +1,92 @@
+"""Pages of models as people have them: layers in their order, experts, optimizers, names of any kind."""
+
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+from selenium.webdriver import Chrome
+
+import shardvar as sv
+from shardvar.cli.serving import answers_of
+from shardvar.view.collect import choose_keys, describe
+from shardvar.view.page import make_page
+from shardvar.view.serve import PageServer
+from spec_tests.browser.looking import Page, show, view
+
+
+@pytest.mark.parametrize("number", [8, 12, 23])
+def test_layers_of_one_size_stand_in_rows_in_their_order(chromium: Chrome, tmp_path: Path, number: int) -> None:
+    arrays = {f"model.layers.{n}.{name}.weight": np.ones((40, 40)) for n in range(number) for name in ("mlp", "attn")}
+    page = show(chromium, view(tmp_path, arrays | {"model.embed.weight": np.ones(4000)}))
+    boxes = page.run("""return maps[0].boxes.filter(({ node }) => /^\\d+\\.$/.test(node.label))
+        .map((box) => [Math.round(box.y), Math.round(box.x), boxLabel(box), box.width * box.height])""")
+    assert [label for *_, label, _ in sorted(boxes)] == [str(n) for n in range(number)]
+    areas = [area for *_, area in boxes]
+    assert max(areas) / min(areas) < 1.01
+    # What all have at the end tells none from another.
+    assert {"mlp", "attn"} == set(
+        page.run("return maps[0].boxes.filter((b) => b.depth > 2 && b.node.item).map(boxLabel)")
+    )
+
+
+def test_columns_that_experts_share_name_them(chromium: Chrome, tmp_path: Path) -> None:
+    arrays = {
+        f"layers.{n}.experts.{e}.{w}.weight": np.arange(4.0)
+        for n in range(4)
+        for e in range(16)
+        for w in ("w1", "w2", "w3")
+    }
+    page = show(chromium, view(tmp_path, arrays | {f"layers.{n}.norm.weight": np.ones(2) for n in range(4)}))
+    labels = page.run("return layerMap.labels()")
+    assert labels[:3] == [f"experts.{first}\u2013{first + 1}.w1" for first in (0, 2, 4)] and len(labels) == 8 * 3 + 1
+    assert labels[-1] == "norm" and len(set(labels)) == len(labels)
+
+
+def test_names_above_columns_differ(chromium: Chrome, tmp_path: Path) -> None:
+    arrays = {
+        f"state.{n}.{layer}.{part}.{slot}": np.arange(3.0)
+        for n in range(3)
+        for layer in ("attn", "mlp")
+        for part in ("bias", "weight")
+        for slot in ("exp_avg", "step")
+    }
+    labels = show(chromium, view(tmp_path, arrays)).run("return layerMap.labels()")
+    assert len(set(labels)) == 8 and "attn.bias.exp_avg" in labels
+
+
+def test_the_heat_map_has_the_scale_of_its_own_layers(chromium: Chrome, tmp_path: Path) -> None:
+    arrays = {f"layers/{n}/w": np.linspace(-1, 1, 9) * (n + 1) for n in range(4)} | {"far": np.array([0.0, 1e9])}
+    page = show(chromium, view(tmp_path, arrays, "--stats"))
+    ends = page.run("return [layerMap.range().low, layerMap.range().high, layerMap.measure().high]")
+    assert ends[0] == pytest.approx(np.std(arrays["layers/0/w"]), rel=1e-5)
+    assert ends[1] == pytest.approx(np.std(arrays["layers/3/w"]), rel=1e-5) and ends[2] == 5e8
+    assert page.text("#stacks .legend").startswith("0.645")
+
+
+def test_a_long_key_is_cut_before_its_end(chromium: Chrome, tmp_path: Path) -> None:
+    page = show(chromium, view(tmp_path, {"a." * 1500 + "deep": np.ones(9), "b": np.ones(2)}))
+    text, whole = page.run("""const last = document.querySelector('.key .last');
+        return [last.textContent, last.scrollWidth <= last.clientWidth]""")
+    assert text.endswith("a.deep") and whole
+
+
+def test_statistics_that_a_served_page_reads_mark_what_is_not_finite(chromium: Chrome, tmp_path: Path) -> None:
+    sv.save(tmp_path / "model", {"a": np.array([1.0, np.nan]), "b": np.ones(2)})
+    with sv.open_checkpoint(tmp_path / "model") as reader:
+        keys = choose_keys(reader)
+        with PageServer(make_page([describe(reader, keys, [0])], served=True), answers_of(reader, keys)) as server:
+            thread = Thread(target=server.serve_forever)
+            thread.start()
+            try:
+                for key, odd in (("a", ["1"]), ("b", [])):
+                    chromium.get("about:blank")
+                    chromium.get(f"{server.url}#t={key}")
+                    page = Page(chromium)
+                    page.until("document.documentElement.dataset.ready === 'true'")
+                    page.find(".ask button[type=button]").click()
+                    page.until("document.querySelectorAll('#detail dl dd').length === 8")
+                    assert [each.text for each in page.all("#detail dd.odd")] == odd
+            finally:
+                server.shutdown()
+                thread.join()

@@ -12,7 +12,7 @@ from shardvar.cli.serving import answers_of
 from shardvar.view.collect import choose_keys, describe
 from shardvar.view.page import make_page
 from shardvar.view.serve import PageServer
-from spec_tests.browser.looking import Page, show, view
+from spec_tests.browser.looking import ESCAPE, Page, show, view
 
 
 @pytest.mark.parametrize("number", [8, 12, 23])
@@ -90,3 +90,21 @@ def test_statistics_that_a_served_page_reads_mark_what_is_not_finite(chromium: C
             finally:
                 server.shutdown()
                 thread.join()
+
+
+def test_a_question_mark_lists_the_keys_of_the_page(chromium: Chrome, tmp_path: Path) -> None:
+    """Each key of the list does something, Escape closes the list alone, and a question mark in the search is text."""
+    page = show(chromium, view(tmp_path, {"a": np.ones(9), "b": np.ones(2)}))
+    page.run("actions.choose(ITEMS[0])")
+    page.press("?")
+    assert page.find("#keys").is_displayed() and page.text("#keys-title") == "Keys"
+    page.press(ESCAPE)
+    page.until("!document.getElementById('keys').open")
+    assert page.run("return state.item.key") == "a"
+    page.find("#help").click()
+    page.find("#keys button").click()
+    assert not page.find("#keys").is_displayed() and page.run("return document.activeElement.id") == "help"
+    page.press("/", "?")
+    page.until("state.query === '?'")
+    assert not page.find("#keys").is_displayed() and page.keys() == ["a", "b"]
+    assert page.complaints() == []

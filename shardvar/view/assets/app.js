@@ -577,15 +577,19 @@ function start() {
   const isPulled = () => pull.getAttribute("aria-expanded") === "true";
   pull.addEventListener("click", () => pullSheet(!isPulled()));
   document.getElementById("close").addEventListener("click", () => actions.close());
+  const keys = document.getElementById("keys");
+  document.getElementById("help").addEventListener("click", () => keys.showModal());
   document.addEventListener("keydown", (event) => {
+    if (keys.open) return;
     if (event.key === "Escape" && !event.defaultPrevented && event.target.tagName !== "INPUT") {
       if (isPulled() && pull.offsetParent) pull.focus();
       else actions.close();
       pullSheet(false);
     }
-    if (event.key !== "/" || event.ctrlKey || event.metaKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
+    const act = { "/": () => query.focus(), "?": () => keys.showModal() }[event.key];
+    if (!act || event.ctrlKey || event.metaKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
     event.preventDefault();
-    query.focus();
+    act();
   });
   const repaint = () => {
     readTheme();

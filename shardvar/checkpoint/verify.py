@@ -17,6 +17,7 @@ The format says which keys its checksums cover (``formats.protocol``). A tensor 
 from being ``ok``, covered or not; one that was read and that nothing covers does not, and is named.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -40,6 +41,7 @@ from shardvar.checkpoint.problems import Damage
 from shardvar.checkpoint.reader import Reader
 from shardvar.checkpoint.renaming import select_keys
 from shardvar.checkpoint.reports import DAMAGED, NO_CHECKSUMS, NOT_VERIFIABLE, OK, Unverified, VerifyReport
+from shardvar.checkpoint.storages import storage_errors
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.moves import MoveTable
 from shardvar.engine.pieces import Reading, read_moves
@@ -200,13 +202,12 @@ def _report(found: Location, source: Source, check: _Check, choose: _Choose | No
 
     # Payloads, also of keys with holes or overlaps: their places are known.
     guarded = guarded_keys(source, tables, faults)
-    read_nbytes = unguarded_nbytes = 0
+    read = Counter[str]()
     for entries in (_readable(unreadable, entries) for entries in tables):
         errors = check(entries)
         problems += [(entries.slices.key(row), _file(source, entries, row), errors[row]) for row in sorted(errors)]
-        nbytes = _read_nbytes(entries, errors)
-        read_nbytes += sum(nbytes.values())
-        unguarded_nbytes += sum(count for key, count in nbytes.items() if not guarded[key])
+        read.update(_read_nbytes(entries, errors))
+    problems += _storage_problems(source, guarded.keys(), {key for key, _, _ in problems})
 
     # Outcomes.
     damages += [Damage.of(error, key, file) for key, file, error in problems if not isinstance(error, UnsupportedError)]
@@ -222,8 +223,8 @@ def _report(found: Location, source: Source, check: _Check, choose: _Choose | No
         num_tensors=len(guarded),
         num_slices=sum(len(entries) for entries in tables),
         num_files=len(source.index.files),
-        read_nbytes=read_nbytes,
-        unguarded_nbytes=unguarded_nbytes,
+        read_nbytes=read.total(),
+        unguarded_nbytes=sum(nbytes for key, nbytes in read.items() if not guarded[key]),
     )
 
 
@@ -270,6 +271,15 @@ def _compare_bytes(source: Source, key: str, error: ReadError) -> ReadError:
     except CheckpointError as damage:
         return damage
     return UnsupportedError(f"{error.cause} Its bytes agree with their checksum.", error.remedy)
+
+
+def _storage_problems(source: Source, keys: Collection[str], known: Collection[str]) -> Iterator[_Problem]:
+    """The keys whose tensors are parts of damaged storages, without those that are known to have a problem."""
+    # A tensor that spans its storage is compared when it is read. If that failed, it is left out here, so that the
+    # storage is compared for the others.
+    for key, error in storage_errors(source, {*keys}.difference(known)).items():
+        if key not in known:
+            yield key, None, error
 
 
 def _read_nbytes(entries: EntryTable, errors: Mapping[int, ReadError]) -> dict[str, int]:

@@ -123,6 +123,30 @@ def test_a_storage_is_compared_where_the_tensors_that_are_read_reach_over_all_of
     assert sv.load(path, ["head", "tail"])["tail"].shape == (10,)
 
 
+def test_every_tensor_in_a_damaged_storage_is_damaged(tmp_path: Path) -> None:
+    """Nothing says which of its bytes are wrong, so no outcome is "ok", whether or not a tensor spans the storage."""
+    spanned = damaged_views(tmp_path)
+    shutil.copy(GOLDEN / "torch_pt" / "small_view_of_large_storage" / "x.pt", loose := tmp_path / "loose.pt")
+    values = np.arange(4000, 4100, dtype=np.float32).tobytes()
+    octets = loose.read_bytes()
+    assert octets.count(values) == 1
+    loose.write_bytes(octets.replace(values, bytes(400)))
+    for path, right in ((spanned, set()), (loose, {"u"})):
+        report = sv.verify(path)
+        assert {key for key, outcome in report.outcomes.items() if outcome == "ok"} == right
+        assert {damage.key for damage in report.damages} == report.outcomes.keys() - right
+        assert {(damage.kind, damage.file) for damage in report.damages} == {("CorruptCheckpoint", path.name)}
+
+
+def test_a_dict_of_another_class_may_have_an_empty_key(tmp_path: Path) -> None:
+    """As the root of a file, where a single value has that key too."""
+    path = tmp_path / "x.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/data.pkl", pickle.dumps(defaultdict(int, {"": 7, "a": 8}), 2))
+        archive.writestr("x/version", "3\n")
+    assert {key: value[()] for key, value in sv.load(path).items()} == {"": b"7", "a": b"8"}
+
+
 @pytest.mark.parametrize("keys", [["tail"], ["head", "tail"], ["t"]])
 def test_a_part_of_a_storage_is_compared_where_that_is_asked_for(keys: list[str], tmp_path: Path) -> None:
     """By ``verify="full"``, by a reshard, and by show of a small tensor; a reader says what it did not compare."""

@@ -79,7 +79,7 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
     index = TableIndex(entries, [*data.names], faults=cast(Mapping[str, CheckpointError], contents.faults))
     objects = {keys[tensor]: each.value for tensor, each in rows if isinstance(each.value, bytes)}
     storages = _storages(keys, contents)
-    look, carry = _looker(data, contents, keys, storages), partial(_items, objects)
+    look, carry = _looker(data, contents, keys), partial(_items, objects)
     storage_checks = StorageChecks(_parts(storages), partial(_storage_errors, data, storages))
     is_covered = lambda key: key not in contents.unguarded  # noqa: E731
     return TorchSource(index, data, views, payloads, look, carry, is_covered, storage_checks)
@@ -122,17 +122,13 @@ _Place = tuple[int, Record]
 """A file, and a record with a checksum in it."""
 
 
-def _looker(
-    data: DataFiles, contents: SavedContents, keys: Collection[str], storages: Mapping[_Place, Sequence[_Extent]]
-) -> Callable[[], Iterable[Finding]]:
+def _looker(data: DataFiles, contents: SavedContents, keys: Collection[str]) -> Callable[[], Iterable[Finding]]:
     """Return the function that finds the oddities which no single key shows."""
     # Copies are compared with what is read, and nothing but their own CRC says which of the two is damaged.
     copies = [(key, pair) for key in keys for pair in contents.replicas.get(key, ())]
 
     def look() -> Iterator[Finding]:
         yield from contents.findings
-        for number, _, cause in _compare(data, _loose(storages, set(keys))):
-            yield Finding(data.names[number], cause, True)
         for key, (first, second) in copies:
             if not _agree(data, first, second):
                 names = data.names[first.file], data.names[second.file]
@@ -190,25 +186,20 @@ def _reach(held: Iterable[_Extent]) -> int:
     return reach
 
 
-def _compare(data: DataFiles, loose: Mapping[_Place, Sequence[str]]) -> Iterator[tuple[int, Sequence[str], str]]:
-    """Compare the CRC-32 of records: yield the file, the keys and the cause of each that is damaged."""
-    for (number, record), keys in loose.items():
-        file, crc = data.open(number), 0
-        for start in range(0, record.nbytes, _BLOCK_NBYTES):
-            crc = CRC32.compute(file.read(record.start + start, min(_BLOCK_NBYTES, record.nbytes - start)), crc)
-        if crc != record.crc:
-            which = f"The {record.nbytes} bytes at offset {record.start}, which hold {named([*dict.fromkeys(keys)])},"
-            yield number, keys, f"{which} disagree with their CRC-32."
-
-
 def _storage_errors(
     data: DataFiles, storages: Mapping[_Place, Sequence[_Extent]], keys: Collection[str], only_read: bool
 ) -> dict[str, CorruptCheckpoint]:
     """Compare the records that hold any of the keys, and that no read does; return the error of each key in one."""
-    loose = _loose(storages, set(keys), only_read)
-    return {
-        key: corrupt(f"{data.names[number]}: {cause}") for number, held, cause in _compare(data, loose) for key in held
-    }
+    errors: dict[str, CorruptCheckpoint] = {}
+    for (number, record), held in _loose(storages, set(keys), only_read).items():
+        file, crc = data.open(number), 0
+        for start in range(0, record.nbytes, _BLOCK_NBYTES):
+            crc = CRC32.compute(file.read(record.start + start, min(_BLOCK_NBYTES, record.nbytes - start)), crc)
+        if crc != record.crc:
+            which = f"The {record.nbytes} bytes at offset {record.start}, which hold {named([*dict.fromkeys(held)])},"
+            cause = f"{data.names[number]}: {which} disagree with their CRC-32."
+            errors |= {key: corrupt(cause).in_file(data.names[number]) for key in held}
+    return errors
 
 
 def _agree(data: DataFiles, first: Stored, second: Stored) -> bool:

@@ -58,7 +58,8 @@ def unpickle(file: ReadableFile) -> Unpickled:
         data = archive.pickle()
         root, _ = parse_pickle(data)
         leaves, clashes = leaves_of(root, len(data))
-        if not is_tensor(root) and type(root) not in (dict, list, tuple) and "" in leaves:
+        # A dict of another class may have the key "".
+        if not is_tensor(root) and type(root) not in (dict, list, tuple) and leaves.get("") is root:
             raise unsupported(root)
         return Unpickled(archive, archive.is_big_endian(), leaves, clashes, len(data))
 

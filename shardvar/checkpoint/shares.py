@@ -16,6 +16,8 @@ import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import isnan
+from numbers import Real
 from typing import Self, cast
 
 import numpy as np
@@ -31,6 +33,7 @@ from shardvar.checkpoint.writing import PEAK_NBYTES, WritePlan, carry_out, check
 from shardvar.engine.arrays import ArraySource
 from shardvar.errors import (
     ArgumentError,
+    ArgumentTypeError,
     CheckpointError,
     IncompleteCheckpoint,
     LockHeld,
@@ -189,6 +192,7 @@ def save_shards(
     1
     """
     check_replicas(replicas)
+    _check_timeout(timeout)
     saved = _find_run(path, run, num_processes, format)
     report = _save(saved, process, tensors, texts_of(metadata), force)
     if commit:
@@ -248,6 +252,7 @@ def commit_shards(
     An error leaves the checkpoint that was there before.
     """
     check_replicas(replicas)
+    _check_timeout(timeout)
     saved = _find_run(path, run, num_processes, format)
     _commit(saved, replicas, timeout)
     target = saved.anew().target
@@ -291,6 +296,12 @@ def _find_run(path: Path, run: str, count: int, format: str | None) -> _Run:
         raise UnsupportedError(cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard.")
     found = _Run(target, run, count)
     return replace(found, version=_version(found))
+
+
+def _check_timeout(timeout: object) -> None:
+    """Raise ``ArgumentTypeError`` unless a time to wait is a number; infinity is one."""
+    if not isinstance(timeout, Real) or isnan(timeout):
+        raise ArgumentTypeError(f"timeout is {timeout!r}.", "Give a number of seconds.")
 
 
 def _check_target(saved: _Run, work: WritePlan, force: bool) -> None:

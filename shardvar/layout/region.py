@@ -45,15 +45,17 @@ def read_integers(
 
 
 def read_integer(value: SupportsIndex, what: str) -> int:
-    """One integer of any kind as Python's; ``ArgumentTypeError`` for anything else.
+    """One integer of any kind as Python's; ``ArgumentTypeError`` for anything else, a bool too.
 
     >>> read_integer(np.uint8(13), "length")
     13
     """
     try:
-        return index(value)
+        if not isinstance(value, bool):  # as NumPy's, which cannot be an index
+            return index(value)
     except TypeError:
-        raise ArgumentTypeError(f"Invalid {what} {value!r}.", "Give an integer.") from None
+        pass
+    raise ArgumentTypeError(f"Invalid {what} {value!r}.", "Give an integer.")
 
 
 def read_shape(shape: Iterable[SupportsIndex]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from hypothesis import given
 import shardvar as sv
 from shardvar.errors import (
     ArgumentError,
+    ArgumentTypeError,
     CheckpointNotFound,
     CorruptCheckpoint,
     IncompleteCheckpoint,
@@ -259,6 +260,11 @@ def test_metadata_of_all_processes_are_kept_and_may_not_differ(tmp_path: Path) -
         ({"process": 2}, ArgumentError, "process=2 is not one of 2 processes. Give 0 to 1."),
         ({"process": -1}, ArgumentError, "process=-1 is not one of 2"),
         ({"process": "0"}, ArgumentError, "Invalid process number"),
+        ({"process": True}, ArgumentTypeError, "Invalid process number True. Give an integer."),
+        ({"num_processes": True}, ArgumentTypeError, "Invalid number of processes True"),
+        ({"timeout": "9"}, ArgumentTypeError, "timeout is '9'. Give a number of seconds."),
+        ({"timeout": None}, ArgumentTypeError, "timeout is None"),
+        ({"timeout": float("nan")}, ArgumentTypeError, "timeout is nan"),
         ({"num_processes": 0}, ArgumentError, "num_processes=0 is not"),
         ({"num_processes": 100_000}, ArgumentError, "num_processes=100000 is not"),
         ({"run": ""}, ArgumentError, "The name of the run is empty"),

@@ -78,6 +78,8 @@ def test_counts_of_any_integer_type_are_as_python_computes(kind: Any) -> None:
         ((None, 5), "Invalid length None."),
         ((13, None), "Invalid number of shards None."),
         (([13], 5), "Invalid length [13]."),
+        ((True, 5), "Invalid length True."),
+        ((13, np.True_), "Invalid number of shards np.True_."),
     ],
 )
 def test_counts_that_are_not_integers_are_refused(counts: Any, words: str) -> None:

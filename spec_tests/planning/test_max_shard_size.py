@@ -190,9 +190,9 @@ def test_what_cannot_be_cut_is_told_and_warned_of(tmp_path: Path, caplog: pytest
 
 
 def test_compat_with_nothing_known_is_refused() -> None:
-    for limit in (0, -1, float("nan"), float("inf")):
+    for limit in (0, -1):
         with pytest.raises(sv.errors.ArgumentError, match="holds nothing"):
-            sv.MaxShardSizePolicy(limit)  # type: ignore[arg-type]
+            sv.MaxShardSizePolicy(limit)
     with pytest.raises(sv.errors.ArgumentError, match="compat='torch'"):
         sv.MaxShardSizePolicy(8, compat="torch")  # type: ignore[arg-type]
 

@@ -1,12 +1,15 @@
 """The policies: nothing lost, nothing doubled, limits kept, files even and filled; the same answer every time."""
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.checkpoint.callbacks.composition import ColumnarComposition
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout import Region
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.capabilities import Capabilities
@@ -232,6 +235,13 @@ def test_thousands_of_tensors_go_to_hundreds_of_files() -> None:
 def test_limits_that_hold_nothing_are_refused(limit: int) -> None:
     for policy in (MaxShardSizePolicy, BalancedPolicy):
         with pytest.raises(ArgumentError, match=str(limit)):
+            policy(limit)
+
+
+@pytest.mark.parametrize("limit", [1.5, 2.0, float("inf"), True, "8", None])
+def test_limits_that_are_not_integers_are_refused(limit: Any) -> None:
+    for policy, name in ((MaxShardSizePolicy, "max_shard_size"), (BalancedPolicy, "num_files")):
+        with pytest.raises(ArgumentTypeError, match=re.escape(f"Invalid {name} {limit!r}. Give an integer.")):
             policy(limit)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Ints
-from shardvar.layout.region import Region
+from shardvar.layout.region import Region, read_integer
 from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.plan import Assignment
 from shardvar.planning.policies.policy import ColumnarPolicy, take_parts
@@ -150,7 +150,7 @@ class BalancedPolicy(ColumnarPolicy):
     """The number of files; there are fewer if there are fewer rows and tensors to fill them."""
 
     def __post_init__(self) -> None:
-        if self.num_files < 1:
+        if read_integer(self.num_files, "num_files") < 1:
             raise ArgumentError(f"num_files is {self.num_files}.", "Give at least 1.")
 
     @property

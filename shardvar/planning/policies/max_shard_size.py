@@ -18,15 +18,13 @@ To add a way of cutting, write another ``CutRule``; ``fill`` does not change.
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import inf
-from numbers import Real
 from typing import Literal
 
 import numpy as np
 
-from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import ITEMSIZES, STRING, Bools, Ints, code, is_whole
-from shardvar.layout.region import Region
+from shardvar.layout.region import Region, read_integer
 from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.plan import Assignment
 from shardvar.planning.policies.policy import ColumnarPolicy, Exceeding, take_parts
@@ -328,10 +326,7 @@ class MaxShardSizePolicy(ColumnarPolicy):
     """``"tensorflow"`` cuts exactly the slices that TensorFlow cuts, wherever its algorithm ends."""
 
     def __post_init__(self) -> None:
-        given: object = self.max_shard_size
-        if not isinstance(given, Real):
-            raise ArgumentTypeError(f"max_shard_size is {given!r}.", "Give a number of bytes, as an integer.")
-        if not 1 <= self.max_shard_size < inf:
+        if read_integer(self.max_shard_size, "max_shard_size") < 1:
             raise ArgumentError(
                 f"max_shard_size is {self.max_shard_size}; such a file holds nothing.", "Give at least 1."
             )

@@ -3,36 +3,24 @@
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
-from fnmatch import fnmatchcase
+from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 from shardvar.checkpoint.comparison import DiffReport, lines_of_diff
 from shardvar.checkpoint.diff import diff
-from shardvar.checkpoint.locate import find_checkpoint
-from shardvar.checkpoint.reader import Reader
-from shardvar.checkpoint.renaming import new_names
-from shardvar.checkpoint.stats import Statistics, histograms, measure
 from shardvar.cli.changes import print_changes
+from shardvar.cli.comparison_page import check_diff_page, write_diff_page
 from shardvar.cli.output import answer, note, print_json, progress, say, short_path
 from shardvar.cli.usage import parse_renames
 from shardvar.cli.verify import payload_nbytes
-from shardvar.cli.view import as_typed, check_target, message_as_typed, write_page
+from shardvar.cli.view import check_target
 from shardvar.cli.workers import executor_of
-from shardvar.errors import ArgumentError, ReadError
-from shardvar.layout.dtypes import Ints
-from shardvar.view.collect import describe, describe_diff, file_sizes, front_coded
-from shardvar.view.page import make_page
+from shardvar.errors import ArgumentError
 
 _EQUAL, _DIFFERENT, _UNREADABLE = 0, 1, 3
 
 _MOST_PREFIXES = 16
 """Prefixes that are tried before names are said to have nothing in common."""
-
-_Measured = dict[str, Statistics | ReadError]
 
 
 def execute(arguments: Namespace) -> int:
@@ -41,6 +29,7 @@ def execute(arguments: Namespace) -> int:
     rename = parse_renames(arguments.rename or (), None)
     if arguments.html:
         check_target(arguments.html)
+        check_diff_page(arguments, rename or {})
     elif arguments.stats:
         raise ArgumentError("--stats is given without --html.", "Add --html FILE: the page shows the histograms.")
     with (
@@ -67,7 +56,7 @@ def execute(arguments: Namespace) -> int:
     else:
         _print(report, arguments)
     if arguments.html:
-        _write_diff_page(arguments, report, rename or {})
+        write_diff_page(arguments, report, rename or {})
         note(f"wrote {short_path(arguments.html)}")
     if not arguments.json and not arguments.rename and (remedy := _rename_by_prefix(report)):
         note(f"hint: {remedy}")
@@ -112,75 +101,3 @@ def _print(report: DiffReport, arguments: Namespace) -> None:
         return
     for line in lines:
         say(line)
-
-
-def _write_diff_page(arguments: Namespace, report: DiffReport, rename: Mapping[str, str]) -> None:
-    """Write the page of the tensors that were compared, those of A by the names that ``rename`` gives them."""
-    paths = arguments.a, arguments.b
-    found = [find_checkpoint(path) for path in paths]
-    with ExitStack() as stack:
-        readers = [stack.enter_context(Reader(each.path, each.format.name, each.open())) for each in found]
-        names = [_compared(reader, of, arguments) for reader, of in zip(readers, (rename, {}), strict=True)]
-        values = _values_of_both(readers, names, report) if arguments.stats else [(None, None), (None, None)]
-        columns = []
-        for path, there, reader, name_of, (measured, counts) in zip(paths, found, readers, names, values, strict=True):
-            sizes = file_sizes(there.storage, reader.index.files)
-            about = describe(reader, list(name_of), sizes, measured, counts)
-            columns.append(as_typed(about | {"keys": front_coded(list(name_of.values()))}, there, path))
-    told = describe_diff(report, list(names[0].values()))
-    sides = {"a": 0, "b": 1}
-    told["unreadable"] = [
-        [row, side, kind, message_as_typed(text, found[sides[side]], paths[sides[side]])]
-        for row, side, kind, text in told["unreadable"]
-    ]
-    write_page(arguments.html, make_page(columns, told))
-
-
-def _compared(reader: Reader, rename: Mapping[str, str], arguments: Namespace) -> dict[str, str]:
-    """The keys that were compared, each with the name under which it was."""
-    name_of = dict(zip(reader.keys(), new_names(reader.keys(), rename), strict=True))
-    return {key: name for key, name in name_of.items() if _is_chosen(name, arguments.filter, arguments.exclude)}
-
-
-def _is_chosen(name: str, globs: Sequence[str] | None, excluded: Sequence[str] | None) -> bool:
-    if any(fnmatchcase(name, glob) for glob in excluded or ()):
-        return False
-    return not globs or any(fnmatchcase(name, glob) for glob in globs)
-
-
-def _values_of_both(
-    readers: Sequence[Reader], names: Sequence[Mapping[str, str]], report: DiffReport
-) -> list[tuple[_Measured, dict[str, Ints]]]:
-    """Return statistics and bin counts of the tensors that differ, of each side; both sides have the same bins."""
-    differing = {each.key for each in report.differences}
-    keys = [[key for key, name in name_of.items() if name in differing] for name_of in names]
-    total = 2 * sum(_nbytes(reader, some) for reader, some in zip(readers, keys, strict=True))
-    with progress("reading", lambda: total) as advance:
-        measured = [dict(measure(reader, some, advance)) for reader, some in zip(readers, keys, strict=True)]
-        ends = _ends(measured, names)
-        found = []
-        for reader, of_side, name_of in zip(readers, measured, names, strict=True):
-            joint: _Measured = {
-                key: replace(each, minimum=ends[name_of[key]][0], maximum=ends[name_of[key]][1])
-                for key, each in of_side.items()
-                if isinstance(each, Statistics) and name_of[key] in ends
-            }
-            found.append((of_side, dict(histograms(reader, joint, advance))))
-    return found
-
-
-def _nbytes(reader: Reader, keys: Sequence[str]) -> int:
-    slices = reader.entries().slices
-    rows, nbytes = slices.tensors.rows(), slices.nbytes_of_tensors()
-    return sum(int(nbytes[rows[key]]) for key in keys if key in rows)
-
-
-def _ends(measured: Sequence[_Measured], names: Sequence[Mapping[str, str]]) -> dict[str, tuple[Any, Any]]:
-    """The least and the largest finite value of each name, of both sides together."""
-    ends: dict[str, tuple[Any, Any]] = {}
-    for of_side, name_of in zip(measured, names, strict=True):
-        for key, each in of_side.items():
-            if isinstance(each, Statistics) and each.minimum is not None and each.maximum is not None:
-                low, high = ends.get(name_of[key], (each.minimum, each.maximum))
-                ends[name_of[key]] = min(low, each.minimum), max(high, each.maximum)
-    return ends

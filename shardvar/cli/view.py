@@ -27,7 +27,7 @@ from shardvar.view.collect import (
     file_sizes,
     statistics_that_fit,
 )
-from shardvar.view.page import MARK, MOST_NBYTES, make_page
+from shardvar.view.page import MARK, make_page, room_left
 
 _ENDINGS = (".html", ".htm")
 
@@ -165,7 +165,7 @@ def _columns(found: Location, reader: Reader, arguments: Namespace) -> Columns:
         kept = measured
         if not arguments.serve:
             errors = {key: each for key, each in measured.items() if not isinstance(each, Statistics)}
-            kept = statistics_that_fit(keys, measured, MOST_NBYTES - len(make_page([described(errors)])))
+            kept = statistics_that_fit(keys, measured, room_left(make_page([described(errors)])))
         counts = dict(histograms(reader, kept, advance))
     columns = described(kept, counts)
     columns["stats"]["num_left_out"] = len(measured) - len(kept)

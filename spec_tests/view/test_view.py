@@ -222,8 +222,7 @@ def test_a_page_has_statistics_of_as_many_tensors_as_it_has_room_for(
     sv.save(tmp_path / "model", arrays)
     plain, whole = (len(page_of(run, tmp_path / "model", *words)) for words in ((), ("--stats",)))
     limit = plain + int(share * (whole - plain)) + 500
-    for module in ("view.page", "cli.view"):
-        monkeypatch.setattr(f"shardvar.{module}.MOST_NBYTES", limit)
+    monkeypatch.setattr("shardvar.view.page.MOST_NBYTES", limit)
     page = page_of(run, tmp_path / "model", "--stats")
     (columns,) = columns_of(page)["checkpoints"]
     keys, stats = keys_of(columns), columns["stats"]
@@ -245,6 +244,48 @@ def test_a_page_too_large_without_statistics_is_refused_before_a_value_is_read(
         file.write_bytes(b"")  # a value that is read would be an error of another kind
     outcome = run("view", path, "--stats")
     assert outcome.code == 2 and "The page would have" in outcome.err and "--serve" in outcome.err
+
+
+def test_a_page_of_two_too_large_is_refused_before_a_value_is_read(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path)
+    monkeypatch.setattr("shardvar.view.page.MOST_NBYTES", 1000)
+    outcome = run("reshard", path, tmp_path / "new", "--dry-run", "--html", tmp_path / "page.html")
+    assert outcome.code == 2 and "Leave out --html" in outcome.err
+    for file in tmp_path.glob("model.svdata-*"):
+        file.write_bytes(b"")
+    outcome = run("diff", path, path, "--html", tmp_path / "page.html", "--stats")
+    assert outcome.code == 2 and "The page would have" in outcome.err and "diff --filter" in outcome.err
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 1.4])
+def test_a_page_of_two_has_histograms_of_as_many_tensors_as_it_has_room_for(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    """Every share of the room gives a page within the limit; both sides have those of the same tensors."""
+    rng = np.random.default_rng(7)
+    one = {f"w{n}": rng.standard_normal(n + 2) for n in range(200)}
+    sv.save(tmp_path / "a", one)
+    sv.save(tmp_path / "b", {key: value * 2 for key, value in one.items()} | {"more": np.ones(3)})
+    words = ["diff", tmp_path / "a", tmp_path / "b", "--html", tmp_path / "page.html"]
+
+    def page(*more: str) -> tuple[str, str]:
+        outcome = run(*words, *more)
+        assert outcome.code == 1
+        return (tmp_path / "page.html").read_text(), outcome.err
+
+    (plain, _), (whole, told) = page(), page("--stats")
+    assert "room" not in told
+    limit = len(plain) + int(share * (len(whole) - len(plain))) + 1500
+    monkeypatch.setattr("shardvar.view.page.MOST_NBYTES", limit)
+    text, told = page("--stats")
+    sides = columns_of(text)["checkpoints"]
+    rows = [side["stats"]["row"] or list(range(200)) for side in sides]
+    keys = [[keys_of(side)[row] for row in some] for side, some in zip(sides, rows, strict=True)]
+    left = sides[0]["stats"]["num_left_out"]
+    assert len(text) <= limit and keys[0] == keys[1] and ("room" in told) == (left > 0) == (share < 1)
+    assert left == 200 - len(keys[0])
 
 
 def test_one_cause_is_written_once_whatever_the_number_of_tensors(tmp_path: Path, run: Run) -> None:

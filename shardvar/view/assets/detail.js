@@ -167,7 +167,13 @@ function heightsOf(side, row) {
 // How the values of a tensor lie in both checkpoints, over each other: the bins and the scale are the same.
 function overlay(item) {
   const sides = [0, 1].filter((number) => item.rows[number] >= 0 && heightsOf(SIDES[number], item.rows[number]));
-  if (!sides.length) return DATA.diff && item.status === "differs" && item.values && !SIDES[0].stats ? [element("p", { class: "note", text: "diff --html FILE --stats draws the values of both over each other." })] : [];
+  if (!sides.length && item.status === "differs" && item.values) {
+    const { stats } = SIDES[0];
+    const why = !stats ? "diff --html FILE --stats draws the values of both over each other."
+      : stats.num_left_out && !item.rows.some((row, number) => SIDES[number].statistics.has(row)) ? "The page has no room for its histograms; diff --filter makes one that has." : "";
+    return why ? [element("p", { class: "note", text: why })] : [];
+  }
+  if (!sides.length) return [];
   const statOf = (name) => sides.map((number) => Number(SIDES[number].stats[name][SIDES[number].statistics.get(item.rows[number])] ?? NaN)).filter((value) => !Number.isNaN(value));
   const [low, high, peak] = [Math.min(...statOf("min")), Math.max(...statOf("max")), Math.max(...statOf("peak"), 1)];
   const shapes = sides.map((number, at) => {

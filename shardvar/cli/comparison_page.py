@@ -1,0 +1,161 @@
+"""The page of ``shardvar diff --html``: both checkpoints as columns, what differs, and histograms of what differs.
+
+The steps: before a value is read, see that a page has room for the columns; after the comparison, that it has room for
+the differences; with ``--stats``, measure what differs and keep as much as there is room for; write the page.
+"""
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from shardvar.checkpoint.comparison import DiffReport
+from shardvar.checkpoint.locate import Location, find_checkpoint
+from shardvar.checkpoint.reader import Reader
+from shardvar.checkpoint.renaming import new_names
+from shardvar.checkpoint.stats import Statistics, histograms, measure
+from shardvar.cli.output import note, progress
+from shardvar.cli.view import as_typed, message_as_typed, write_page
+from shardvar.errors import ReadError
+from shardvar.layout.dtypes import Ints
+from shardvar.view.collect import (
+    Columns,
+    StatisticsByKey,
+    describe,
+    describe_diff,
+    file_sizes,
+    front_coded,
+    statistics_that_fit,
+)
+from shardvar.view.page import make_page, room_left
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of the two checkpoints."""
+
+    path: str
+    """As it was typed."""
+    found: Location
+    reader: Reader
+    names: Mapping[str, str]
+    """The keys that are compared, each with the name under which it is."""
+
+    def columns(self, measured: StatisticsByKey | None = None, counts: Mapping[str, Ints] | None = None) -> Columns:
+        """Return what the page has of it."""
+        sizes = file_sizes(self.found.storage, self.reader.index.files)
+        about = describe(self.reader, list(self.names), sizes, measured, counts)
+        return as_typed(about | {"keys": front_coded(list(self.names.values()))}, self.found, self.path)
+
+
+def check_diff_page(arguments: Namespace, rename: Mapping[str, str]) -> None:
+    """Raise ``ArgumentError`` if the page would be too large whatever differs; no value is read."""
+    with ExitStack() as stack:
+        make_page([side.columns() for side in _open_sides(stack, arguments, rename)], {})
+
+
+def write_diff_page(arguments: Namespace, report: DiffReport, rename: Mapping[str, str]) -> None:
+    """Write the page of the tensors that were compared, those of A by the names that ``rename`` gives them."""
+    with ExitStack() as stack:
+        sides = _open_sides(stack, arguments, rename)
+        told = describe_diff(report, list(sides[0].names.values()))
+        side_of = dict(zip("ab", sides, strict=True))
+        told["unreadable"] = [
+            [row, side, kind, message_as_typed(text, side_of[side].found, side_of[side].path)]
+            for row, side, kind, text in told["unreadable"]
+        ]
+        columns = [side.columns() for side in sides]
+        if arguments.stats:
+            make_page(columns, told)  # raises
+            columns = _with_statistics(sides, report, told)
+    write_page(arguments.html, make_page(columns, told))
+
+
+def _open_sides(stack: ExitStack, arguments: Namespace, rename: Mapping[str, str]) -> list[_Side]:
+    sides = []
+    for path, renamed in ((arguments.a, rename), (arguments.b, {})):
+        found = find_checkpoint(path)
+        reader = stack.enter_context(Reader(found.path, found.format.name, found.open()))
+        sides.append(_Side(path, found, reader, _compared(reader, renamed, arguments)))
+    return sides
+
+
+def _compared(reader: Reader, rename: Mapping[str, str], arguments: Namespace) -> dict[str, str]:
+    """The keys that were compared, each with the name under which it was."""
+    name_of = dict(zip(reader.keys(), new_names(reader.keys(), rename), strict=True))
+    return {key: name for key, name in name_of.items() if _is_chosen(name, arguments.filter, arguments.exclude)}
+
+
+def _is_chosen(name: str, globs: Sequence[str] | None, excluded: Sequence[str] | None) -> bool:
+    if any(fnmatchcase(name, glob) for glob in excluded or ()):
+        return False
+    return not globs or any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _with_statistics(sides: Sequence[_Side], report: DiffReport, told: Columns) -> list[Columns]:
+    """Return the columns with statistics and bin counts of the tensors that differ, as many as there is room for.
+
+    Both sides have the same bins, and the same tensors have statistics in both.
+    """
+    differing = {each.key for each in report.differences}
+    keys = [[key for key, name in side.names.items() if name in differing] for side in sides]
+    total = 2 * sum(_nbytes(side.reader, some) for side, some in zip(sides, keys, strict=True))
+    with progress("reading", lambda: total) as advance:
+        measured = [dict(measure(side.reader, some, advance)) for side, some in zip(sides, keys, strict=True)]
+        kept = _that_fit(sides, measured, told)
+        ends = _ends(kept, sides)
+        columns = []
+        for side, of_side in zip(sides, kept, strict=True):
+            joint = {
+                key: replace(each, minimum=ends[side.names[key]][0], maximum=ends[side.names[key]][1])
+                for key, each in of_side.items()
+                if isinstance(each, Statistics) and side.names[key] in ends
+            }
+            columns.append(side.columns(of_side, dict(histograms(side.reader, joint, advance))))
+    names, shown = (
+        {side.names[key] for side, of_side in zip(sides, some, strict=True) for key in of_side}
+        for some in (measured, kept)
+    )
+    for each in columns:
+        each["stats"]["num_left_out"] = len(names) - len(shown)
+    if len(shown) < len(names):
+        note(
+            f"note: the page has room for the histograms of {len(shown):,} of {len(names):,} tensors; --filter chooses."
+        )
+    return columns
+
+
+def _that_fit(sides: Sequence[_Side], measured: Sequence[StatisticsByKey], told: Columns) -> list[StatisticsByKey]:
+    """Return what was measured of the tensors for which the page has room on both sides, and every error."""
+    errors = [{key: each for key, each in some.items() if isinstance(each, ReadError)} for some in measured]
+    plain = make_page([side.columns(some) for side, some in zip(sides, errors, strict=True)], told)
+    room = room_left(plain) // 2
+    kept = [statistics_that_fit(list(side.names), some, room) for side, some in zip(sides, measured, strict=True)]
+    left_out = {
+        side.names[key]
+        for side, all_, some in zip(sides, measured, kept, strict=True)
+        for key in all_.keys() - some.keys()
+    }
+    return [
+        {key: each for key, each in some.items() if isinstance(each, ReadError) or side.names[key] not in left_out}
+        for side, some in zip(sides, kept, strict=True)
+    ]
+
+
+def _nbytes(reader: Reader, keys: Sequence[str]) -> int:
+    slices = reader.entries().slices
+    rows, nbytes = slices.tensors.rows(), slices.nbytes_of_tensors()
+    return sum(int(nbytes[rows[key]]) for key in keys if key in rows)
+
+
+def _ends(measured: Sequence[StatisticsByKey], sides: Sequence[_Side]) -> dict[str, tuple[Any, Any]]:
+    """The least and the largest finite value of each name, of both sides together."""
+    ends: dict[str, tuple[Any, Any]] = {}
+    for of_side, side in zip(measured, sides, strict=True):
+        for key, each in of_side.items():
+            if isinstance(each, Statistics) and each.minimum is not None and each.maximum is not None:
+                low, high = ends.get(side.names[key], (each.minimum, each.maximum))
+                ends[side.names[key]] = min(low, each.minimum), max(high, each.maximum)
+    return ends

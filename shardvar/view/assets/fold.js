@@ -9,17 +9,8 @@ const NUMBERED = /^([^]*?)(\d{1,9})([/.]?)$/;
 function foldTree(items) {
   const root = makeFolder("", "");
   for (const item of items) {
-    const { key } = item;
-    const separator = key.includes("/") ? "/" : ".";
-    let node = root;
-    let at = 0;
-    for (let level = 0; level < MOST_LEVELS; level++) {
-      const end = key.indexOf(separator, at);
-      if (end < 0 || end === key.length - 1) break;
-      node = folderIn(node, key.slice(at, end + 1), key, end + 1);
-      at = end + 1;
-    }
-    node.children.push({ label: key.slice(at), item });
+    const { folder, label } = placeInTree(root, item.key);
+    folder.children.push({ label, item });
   }
   const contents = new Map();
   const contentOf = (node) => {

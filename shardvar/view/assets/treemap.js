@@ -15,23 +15,31 @@ function buildTree(items) {
   for (const item of items) {
     const nbytes = nbytesOf(item);
     if (!nbytes) continue;
-    const { key } = item;
-    const separator = key.includes("/") ? "/" : ".";
-    let node = root;
-    let at = 0;
-    for (let level = 0; level < MOST_LEVELS; level++) {
-      const end = key.indexOf(separator, at);
-      if (end < 0 || end === key.length - 1) break;
-      node.nbytes += nbytes;
-      node.count++;
-      node = folderIn(node, key.slice(at, end + 1), key, end + 1);
-      at = end + 1;
-    }
-    node.nbytes += nbytes;
-    node.count++;
-    node.children.push({ label: key.slice(at), item, nbytes, count: 1 });
+    const add = (folder) => {
+      folder.nbytes += nbytes;
+      folder.count++;
+    };
+    const { folder, label } = placeInTree(root, item.key, add);
+    folder.children.push({ label, item, nbytes, count: 1 });
   }
   return finishTree(root);
+}
+
+// The folder that holds a key, made where it is not there yet, and the key's label in it. ``pass`` is told every folder on
+// the way, from the root on.
+function placeInTree(root, key, pass = () => {}) {
+  const separator = key.includes("/") ? "/" : ".";
+  let folder = root;
+  let at = 0;
+  pass(folder);
+  for (let level = 0; level < MOST_LEVELS; level++) {
+    const end = key.indexOf(separator, at);
+    if (end < 0 || end === key.length - 1) break;
+    folder = folderIn(folder, key.slice(at, end + 1), key, end + 1);
+    pass(folder);
+    at = end + 1;
+  }
+  return { folder, label: key.slice(at) };
 }
 
 function makeFolder(label, prefix) {

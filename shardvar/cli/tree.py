@@ -14,6 +14,7 @@ from functools import partial
 from itertools import pairwise
 from math import prod
 
+from shardvar.checkpoint.reading_order import PROJECTIONS
 from shardvar.checkpoint.steps import natural_key
 
 _MOST_LEVELS = 32
@@ -29,9 +30,6 @@ _MOST_GAPS = 3
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _LETTERS = re.compile(r"[^\W\d_]+")
 
-
-_WORD_ORDER = ("q", "k", "v", "o", "gate", "up", "down")
-"""Words that have an order by custom, which is not that of the alphabet."""
 
 _MOST_WORDS = 8
 """The most words that a line lists; siblings with more are shown one by one."""
@@ -203,7 +201,7 @@ def _of_words(place: int, labels: Sequence[str]) -> _Group:
 
     def order(label: str) -> tuple[int, object]:
         word = _words(label)[place]
-        return (_WORD_ORDER.index(word), ()) if word in _WORD_ORDER else (len(_WORD_ORDER), natural_key(label))
+        return (PROJECTIONS.index(word), ()) if word in PROJECTIONS else (len(PROJECTIONS), natural_key(label))
 
     names = sorted(labels, key=order)
     words = _words(names[0])

@@ -16,11 +16,11 @@ import numpy as np
 from shardvar.checkpoint.comparison import DiffReport, ValueDifference
 from shardvar.checkpoint.holders import holders_of
 from shardvar.checkpoint.numbers import Number, json_number
-from shardvar.checkpoint.parameters import num_parameters
+from shardvar.checkpoint.parameters import is_optimizer_state, num_parameters
 from shardvar.checkpoint.reader import Reader
+from shardvar.checkpoint.reading_order import reading_key
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.checkpoint.stats import NUM_BINS, Statistics
-from shardvar.checkpoint.steps import natural_key
 from shardvar.checkpoint.verify import guarded_keys
 from shardvar.errors import ArgumentError, CheckpointError, MissingFile, ReadError, StorageError
 from shardvar.layout.dtypes import Ints
@@ -58,9 +58,9 @@ _EXACT = 2**53
 
 
 def choose_keys(reader: Reader, globs: Sequence[str] | None = None) -> list[str]:
-    """Return the keys that match one of the globs, in natural order; ``ArgumentError`` where none matches."""
+    """Return the keys that match one of the globs, as a model is read; ``ArgumentError`` where none matches."""
     chosen = (key for key in reader if not globs or any(fnmatchcase(key, glob) for glob in globs))
-    keys = sorted(chosen, key=natural_key)
+    keys = sorted(chosen, key=reading_key)
     if globs and not keys and len(reader):
         raise ArgumentError(
             f"No tensor matches {' or '.join(globs)}.", "`shardvar inspect` without --filter lists all."
@@ -131,7 +131,7 @@ def describe_plan(report: WriteReport) -> tuple[Columns, list[Columns]]:
     entries = report.planned
     if entries is None:
         raise ArgumentError("The report is of a write that was done.", "Give the report of a dry run.")
-    keys = sorted(entries.slices.tensors.keys, key=natural_key)
+    keys = sorted(entries.slices.tensors.keys, key=reading_key)
     ends = np.array(report.file_nbytes, np.int64)  # at least the payloads; where they lie is up to the format
     np.maximum.at(ends, entries.file, entries.start + entries.slices.nbytes)
     about: Columns = {
@@ -165,6 +165,7 @@ def _tensor_columns(entries: EntryTable, keys: Sequence[str], files: Sequence[st
         "dtypes": used,
         "shapes": [_exact(each) for each in shapes],
         "keys": front_coded(keys),
+        "optimizer": ranges_of([is_optimizer_state(key) for key in keys]),
         "dtype": packed([-1 if row < 0 else used.index(tensors.dtype(row)) for row in rows]),
         "shape": shape,
         "nbytes": nbytes[rows].tolist(),
@@ -196,6 +197,17 @@ def front_coded(keys: Sequence[str]) -> Columns:
     """
     shared = [len(commonprefix(pair)) for pair in zip(["", *keys], keys, strict=False)]  # noqa: RUF071  # no paths
     return {"shared": shared, "rest": [key[count:] for key, count in zip(keys, shared, strict=True)]}
+
+
+def ranges_of(chosen: Sequence[bool]) -> list[list[int]]:
+    """Return the half-open ranges of the rows that are chosen.
+
+    >>> ranges_of([False, True, True, False, True])
+    [[1, 3], [4, 5]]
+    """
+    edges = np.flatnonzero(np.diff(np.array([False, *chosen, False], np.int8)))
+    ranges: list[list[int]] = edges.reshape(-1, 2).tolist()
+    return ranges
 
 
 def packed(column: Sequence[Any]) -> Sequence[Any] | Columns:

@@ -108,3 +108,14 @@ def test_a_question_mark_lists_the_keys_of_the_page(chromium: Chrome, tmp_path: 
     page.until("state.query === '?'")
     assert not page.find("#keys").is_displayed() and page.keys() == ["a", "b"]
     assert page.complaints() == []
+
+
+def test_a_model_is_listed_before_its_optimizer_and_embeddings_before_layers(chromium: Chrome, tmp_path: Path) -> None:
+    model = {f"model.h.{n}.w": np.ones((2, n + 1)) for n in range(3)} | {
+        "model.wte": np.ones(9),
+        "model.head": np.ones(9),
+    }
+    slots = {f"optimizer.h.{n}.{slot}": np.ones(3) for n in range(3) for slot in ("exp_avg", "exp_avg_sq", "step")}
+    page = show(chromium, view(tmp_path, model | slots))
+    assert page.keys()[:5] == ["model.wte", "model.h.0.w", "model.h.1.w", "model.h.2.w", "model.head"]
+    assert page.run("return layerMap.stacks.map(({ prefix }) => prefix)") == ["model.h.", "optimizer.h."]

@@ -279,7 +279,7 @@ function sortBy(column) {
 
 function sorted(items) {
   const column = COLUMNS.find((each) => each.name === state.sort);
-  const value = column.name === "key" ? (item) => item.number : column.value; // items are in natural order
+  const value = column.name === "key" ? (item) => item.number : column.value; // items are in the order in which a model is read
   const values = new Map(items.map((item) => [item, value(item)]));
   const rank = (value) => (value === null || value === "" ? 1 : 0); // what has no value comes last, either way
   const sign = state.down ? -1 : 1;

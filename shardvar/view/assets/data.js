@@ -56,6 +56,7 @@ function readCheckpoint(raw, number) {
     keys,
     first,
     tensorOf,
+    isOptimizer: (row) => raw.optimizer.some(([start, stop]) => row >= start && row < stop),
     cut: new Map(raw.slices.cut.map(([slice, ...box]) => [slice, box])),
     encoded: new Set(raw.slices.encoded),
     faults: new Map(raw.faults.map(([row, cause]) => [row, { kind: raw.causes[cause][0], message: raw.causes[cause][1] }])),

@@ -13,7 +13,7 @@ const MOST_PARTS = 4; // of a module's name above its column
 const NUMBERS = /(\d+)(?=[/.].)/g;
 const COUNTED = /(?<=^|[/._])\d+(?=[/.]|$)/g; // "experts.3" and "unit_3" are counted, "w1" is a name
 
-// The stacks of layers, those of most tensors first.
+// The stacks of layers, those of most tensors first, those of an optimizer last.
 function findStacks(items) {
   const numbers = new Map(); // prefix before a number, and the numbers that follow it
   const found = items.map(({ key }) => numbersIn(key));
@@ -30,10 +30,15 @@ function findStacks(items) {
     if (!first) return;
     const { prefix, digits } = first;
     let stack = stacks.get(prefix);
-    if (!stack) stacks.set(prefix, (stack = { prefix, layers: new Map(), modules: new Map(), count: 0 }));
+    if (!stack) stacks.set(prefix, (stack = { prefix, layers: new Map(), modules: new Map(), count: 0, isOptimizer: isOfOptimizer(item) }));
     addToStack(stack, item, digits, item.key.slice(prefix.length + digits.length + 1));
   });
-  return [...stacks.values()].sort((a, b) => b.count - a.count).slice(0, MOST_STACKS).map(finishStack);
+  return [...stacks.values()].sort((a, b) => a.isOptimizer - b.isOptimizer || b.count - a.count).slice(0, MOST_STACKS).map(finishStack);
+}
+
+function isOfOptimizer(item) {
+  const side = SIDES[sideOf(item)];
+  return side.isOptimizer(item.rows[side.number]);
 }
 
 // The numbers of a key at the ends of its parts, each with what stands before it.

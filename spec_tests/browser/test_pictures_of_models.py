@@ -119,3 +119,34 @@ def test_a_model_is_listed_before_its_optimizer_and_embeddings_before_layers(chr
     page = show(chromium, view(tmp_path, model | slots))
     assert page.keys()[:5] == ["model.wte", "model.h.0.w", "model.h.1.w", "model.h.2.w", "model.head"]
     assert page.run("return layerMap.stacks.map(({ prefix }) => prefix)") == ["model.h.", "optimizer.h."]
+
+
+def test_parts_of_a_key_are_shown_from_left_to_right_whatever_their_script(chromium: Chrome, tmp_path: Path) -> None:
+    """A number behind an Arabic name would stand before it; what is selected is the key, without marks of direction."""
+    key = "layer/\u0637\u0628\u0642\u0629/0/weight"
+    page = show(chromium, view(tmp_path, {key: np.ones(9), "layer/b": np.ones(2)}))
+    page.run(f"actions.choose(ITEMS.find((item) => item.key === '{key}'))")
+    for place in ("#detail-title", "#table .row [role=gridcell].key:has(bdi)"):
+        lefts = page.run(f"""const texts = document.createTreeWalker(document.querySelector('{place}'), 4), found = [];
+            while (texts.nextNode()) {{
+                const range = document.createRange();
+                range.selectNodeContents(texts.currentNode);
+                found.push([texts.currentNode.data, range.getBoundingClientRect().left]);
+            }}
+            return found""")
+        assert "".join(text for text, _ in lefts) == key
+        assert [left for _, left in lefts] == sorted(left for _, left in lefts)
+    assert page.run("return keyText('a/\u0628/0')") == "a\u200e/\u200e\u0628\u200e/\u200e0"
+
+
+def test_a_box_has_a_name_only_if_more_than_its_beginning_is_seen(chromium: Chrome, tmp_path: Path) -> None:
+    """In small boxes names would hide colours; a mark of what is not finite stays."""
+    arrays = {f"a.{n}.{name}_of_a_layer": np.arange(9.0) for n in range(42) for name in ("first", "second")}
+    arrays["a.7.first_of_a_layer"] = np.full(9, np.nan)
+    page = show(chromium, view(tmp_path, arrays, "--stats"), width=1280)
+    names = page.run("""const told = [], write = tag;
+        tag = (context, text, ...rest) => { told.push(text); return write(context, text, ...rest); };
+        maps[0].drawNow();
+        tag = write;
+        return told""")
+    assert names == ["NaN"]

@@ -74,7 +74,7 @@ function literal(text) {
 
 function copyLine(name, text, label = name) {
   const button = element("button", { class: "link", type: "button", text: label, "aria-label": `Copy ${name}`, onclick: () => copy(text, button, label) });
-  return element("div", { class: "copy" }, element("code", { text: printable(text).replaceAll("\\\\", "\\"), title: printable(text) }), button);
+  return element("div", { class: "copy" }, element("code", { title: printable(text) }, ...keyNodes(printable(text).replaceAll("\\\\", "\\"))), button);
 }
 
 async function copy(text, button, name) {

@@ -166,7 +166,7 @@ function groupCell(line) {
   return [element("span", { class: "turn", "aria-hidden": "true", text: line.isOpen ? "▾" : "▸" }),
     faults ? element("span", { class: "mark", text: `✗ ${grouped(faults)}`, title: `${count(faults, "tensor")} cannot be read` }) : "",
     odd ? element("span", { class: "mark flag", text: `! ${grouped(odd)}`, title: `${count(odd, "tensor")} with NaN or infinity` }) : "",
-    element("span", { class: "start", text: groupLabel(line) })];
+    element("span", { class: "start" }, ...keyNodes(groupLabel(line)))];
 }
 
 // Where it does not fit, a key is cut before its last two parts, which tell it from its neighbours.
@@ -177,7 +177,7 @@ function keyParts(key) {
   // The number of a layer tells a key from its neighbours, too.
   const number = key.search(/(?<=[/._])\d{1,9}[/.]/);
   const cut = [number, before, last].find((at) => at > 0 && key.length - at < 30) ?? 0;
-  return [element("span", { class: "start", text: key.slice(0, cut) }), element("span", { class: "last", text: key.slice(cut) })];
+  return [element("span", { class: "start" }, ...keyNodes(key.slice(0, cut))), element("span", { class: "last" }, ...keyNodes(key.slice(cut)))];
 }
 
 // Those that fit, the least telling left out first; a dtype that all have is told by its button.

@@ -44,9 +44,9 @@ const LONGEST_TITLE = 300;
 // The key, cut where it would fill the panel, with a way to see the whole.
 function titleOf(item) {
   const key = shownKey(item.key);
-  const title = element("h2", { id: "detail-title", text: shortened(key, LONGEST_TITLE) });
+  const title = element("h2", { id: "detail-title" }, ...keyNodes(shortened(key, LONGEST_TITLE)));
   if (key.length <= LONGEST_TITLE) return [title];
-  return [title, element("details", {}, element("summary", { text: `all ${grouped(item.key.length)} characters` }), element("p", { class: "mono", text: key }))];
+  return [title, element("details", {}, element("summary", { text: `all ${grouped(item.key.length)} characters` }), element("p", { class: "mono" }, ...keyNodes(key)))];
 }
 
 function overview(actions) {
@@ -72,7 +72,7 @@ function overview(actions) {
 // A key that breaks between its parts; of a long one, its two ends.
 function breakable(key) {
   const text = key.length > 90 ? `${key.slice(0, 44)}…${key.slice(-44)}` : key;
-  return text.split(/(?<=[/.])/).flatMap((part) => [part, element("wbr")]);
+  return text.split(/(?<=[/.])/).flatMap((part) => [...keyNodes(part), element("wbr")]);
 }
 
 function largestItems(most) {

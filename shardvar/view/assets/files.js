@@ -348,6 +348,6 @@ class ByteStrip {
     const item = ITEMS[this.side.itemOf[this.side.tensorOf[slice]]];
     const [offset, shape] = boxOf(this.side, slice);
     const part = this.side.cut.has(slice) ? ` ${regionText(offset, shape)}` : "";
-    return element("button", { class: "link mono", type: "button", text: printable(item.key) + part, onclick: () => this.actions.choose(item) });
+    return element("button", { class: "link mono", type: "button", onclick: () => this.actions.choose(item) }, ...keyNodes(printable(item.key)), part);
   }
 }

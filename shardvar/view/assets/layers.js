@@ -245,7 +245,7 @@ class LayerMap {
     const parts = modules.map((module) => module.split(/[/.]/));
     while (parts.length > 1 && parts.every((each) => each.length > 1 && each[each.length - 1] === parts[0][parts[0].length - 1])) for (const each of parts) each.pop();
     let length = 2;
-    const labels = () => parts.map((each) => printable(each.slice(/^(\*|\d+(–\d+)?)$/.test(each[each.length - length]) ? -length - 1 : -length).join(".")));
+    const labels = () => parts.map((each) => printable(each.slice(/^(\*|\d+(–\d+)?)$/.test(each[each.length - length]) ? -length - 1 : -length).join("."))).map(keyText);
     while (length < MOST_PARTS && new Set(labels()).size < new Set(modules).size) length++;
     return labels();
   }

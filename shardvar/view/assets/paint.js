@@ -57,9 +57,25 @@ function fileColour(file) {
   return FILE_COLOURS[file % FILE_COLOURS.length];
 }
 
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
+
+// The parts of a key from left to right, whatever the direction of their letters: in a line of text, "a/ب/0" is shown as
+// "a/0/ب". As elements, so that a selection copies the key alone.
+function keyNodes(text) {
+  if (!RIGHT_TO_LEFT.test(text)) return [text];
+  return text.split(/([/.])/).map((part, at) => (at % 2 ? part : element("bdi", { text: part })));
+}
+
+// The same as a text, with marks of direction, where nothing can be copied: on a canvas, in a tip.
+function keyText(text) {
+  return RIGHT_TO_LEFT.test(text) ? text.replace(/[/.]/g, "\u200e$&\u200e") : text;
+}
+
+const TAG_FONT = '11.5px system-ui, "DejaVu Sans", sans-serif';
+
 // A text on a small piece of card, which keeps its contrast whatever colour is below; nothing where it does not fit.
 function tag(context, text, x, y, width, strong = false) {
-  context.font = `${strong ? "600 " : ""}11.5px system-ui, "DejaVu Sans", sans-serif`;
+  context.font = `${strong ? "600 " : ""}${TAG_FONT}`;
   const shown = fittedText(context, text, width - 8);
   if (!shown) return;
   context.globalAlpha = 0.92;
@@ -121,7 +137,7 @@ const tip = document.getElementById("tip");
 
 function showTip(event, lines) {
   const [head, ...rest] = lines;
-  tip.replaceChildren(element("b", { text: head }), ...rest.filter(Boolean).map((text) => element("div", { text })));
+  tip.replaceChildren(element("b", { text: keyText(head) }), ...rest.filter(Boolean).map((text) => element("div", { text })));
   tip.hidden = false;
   const { width, height } = tip.getBoundingClientRect();
   const x = event.clientX + 14 + width > innerWidth ? Math.max(4, event.clientX - width - 10) : event.clientX + 14;

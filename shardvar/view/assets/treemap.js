@@ -8,6 +8,7 @@ const LEAST_AREA = 9;
 const MOST_BUTTONS = 160;
 const MOST_LEVELS = 32;
 const MOST_UNEQUAL = 1.25;
+const LEAST_NAME = 60; // CSS pixels of a box whose name is cut where it does not fit
 
 // The folders and tensors, of two checkpoints those of either; chains of single folders are one.
 function buildTree(items) {
@@ -93,9 +94,9 @@ function areMuchAlike(children) {
 
 // What a box is called inside its folder.
 function boxLabel({ node, above }) {
-  if (node.children) return printable(node.label.replace(/(?<=.)[/.]$/, ""));
+  if (node.children) return keyText(printable(node.label.replace(/(?<=.)[/.]$/, "")));
   const end = above.tail;
-  return printable(end ? node.label.slice(0, -end.length) : node.label);
+  return keyText(printable(end ? node.label.slice(0, -end.length) : node.label));
 }
 
 // The tensor that many are drawn as where they are too small: the worst among them, else the largest.
@@ -311,8 +312,12 @@ class Treemap {
     if (w < 26 || h < 16) return;
     const size = humanSize(node.nbytes) + (numRegions > 1 && !isDrawn ? `, ${count(numRegions, "slice")}` : "");
     const flag = flagMark(node.item);
-    tag(context, `${flag && `${flag} `}${boxLabel(box)}`, left + 3, top + 3, w - 6);
-    if (h > 42 && context.measureText(size).width <= w - 14) tag(context, size, left + 3, top + 20, w - 6);
+    const name = [flag, boxLabel(box)].filter(Boolean).join(" ");
+    context.font = TAG_FONT;
+    // Three letters of a name tell less than the colours that they would hide.
+    const isTold = w >= LEAST_NAME || context.measureText(name).width <= w - 14;
+    if (isTold || flag) tag(context, isTold ? name : flag, left + 3, top + 3, w - 6);
+    if (isTold && h > 42 && context.measureText(size).width <= w - 14) tag(context, size, left + 3, top + 20, w - 6);
   }
 
   write(context, text, x, y, width) {

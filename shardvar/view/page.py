@@ -37,6 +37,7 @@ _SCRIPTS = (
     "list",
     "layers",
     "treemap",
+    "strip",
     "fold",
     "files",
     "slices",

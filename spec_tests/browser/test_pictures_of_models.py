@@ -12,7 +12,7 @@ from shardvar.cli.serving import answers_of
 from shardvar.view.collect import choose_keys, describe
 from shardvar.view.page import make_page
 from shardvar.view.serve import PageServer
-from spec_tests.browser.looking import ESCAPE, Page, show, view
+from spec_tests.browser.looking import END, ESCAPE, RIGHT, Page, show, view
 
 
 @pytest.mark.parametrize("number", [8, 12, 23])
@@ -150,3 +150,45 @@ def test_a_box_has_a_name_only_if_more_than_its_beginning_is_seen(chromium: Chro
         tag = write;
         return told""")
     assert names == ["NaN"]
+
+
+def test_above_an_open_folder_the_whole_checkpoint_is_a_strip(chromium: Chrome, tmp_path: Path) -> None:
+    """Segments are in reading order and to scale; arrow keys open the folders beside, Back and Escape go back."""
+    arrays = {f"m.layers.{n}.{name}": np.arange(100.0) for n in range(12) for name in ("a", "b")}
+    arrays |= {
+        "m.layers.7.a": np.full(100, np.nan),
+        "m.embed": np.ones(600),
+        "m.norm": np.ones(2),
+        "head": np.ones(400),
+    }
+    page = show(chromium, view(tmp_path, arrays, "--stats"))
+    strip = page.find(".whole")
+    assert not strip.is_displayed()
+    page.run("actions.open('m.layers.3.')")
+    page.run("return new Promise(requestAnimationFrame)")
+    assert strip.is_displayed() and strip.get_attribute("aria-valuetext").startswith("m.layers.3.: 2 tensors")
+    labels, places = page.run(
+        "const { segments, places } = maps[0].strip; return [segments.map(({ label }) => label), places]"
+    )
+    assert labels == ["embed", *(f"{n}." for n in range(12)), "norm", "head"]
+    whole = sum(array.nbytes for array in arrays.values())
+    widths = np.diff([0, *places]) / places[-1] * whole
+    assert widths.round().astype(int).tolist() == [4800, *[1600] * 12, 16, 3200]
+    page.run("document.querySelector('.whole').focus()")
+    page.press(RIGHT)
+    assert page.run("return state.prefix") == "m.layers.4." and "in=m.layers.4." in chromium.current_url
+    page.run("history.back()")
+    page.until("state.prefix === 'm.layers.3.'")
+    page.run("return new Promise(requestAnimationFrame)")
+    page.point(".whole", (4800 + 7.5 * 1600) / whole, 0.3)
+    assert "m.layers.7." in page.text("#tip")
+    page.point(".whole", (4800 + 7.5 * 1600) / whole, 0.3, click=True)
+    assert page.run("return state.prefix") == "m.layers.7."
+    page.point(".whole", 0.05, 0.3, click=True)
+    assert page.run("return state.item.key") == "m.embed"
+    page.run("document.querySelector('.whole').focus()")
+    page.press(END)
+    assert page.run("return state.prefix") == "m.layers.11."
+    page.press(ESCAPE, ESCAPE)
+    page.until("state.prefix !== 'm.layers.11.'")
+    assert page.complaints() == []

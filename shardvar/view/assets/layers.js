@@ -251,7 +251,7 @@ class LayerMap {
   }
 
   top() {
-    return Math.min(104, 14 + Math.max(...this.labels().map((label) => label.length)) * 6);
+    return Math.min(116, 14 + Math.max(...this.labels().map((label) => label.length)) * 6);
   }
 
   cellWidth() {

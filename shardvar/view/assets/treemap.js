@@ -21,7 +21,7 @@ function buildTree(items) {
       folder.count++;
     };
     const { folder, label } = placeInTree(root, item.key, add);
-    folder.children.push({ label, item, nbytes, count: 1 });
+    folder.children.push({ label, item, nbytes, count: 1, first: item.number });
   }
   return finishTree(root);
 }
@@ -76,6 +76,7 @@ function finishTree(node) {
   // Stable, so that tensors of one size keep their order.
   if (!areMuchAlike(children)) children.sort((a, b) => b.nbytes - a.nbytes);
   node.lead = leadOf(node.children);
+  node.first = children.reduce((first, child) => Math.min(first, child.first), Infinity);
   return node;
 }
 
@@ -110,7 +111,7 @@ function leadOf(nodes) {
 }
 
 function gravity(item) {
-  return isFaulty(item) ? 2 : item.status === "equal" ? 0 : 1;
+  return isFaulty(item) ? 3 : isOdd(item) ? 2 : item.status === "equal" ? 0 : 1;
 }
 
 // The node of a prefix, or the nearest above it that is drawn.
@@ -187,7 +188,8 @@ class Treemap {
     this.element = element("div", { class: "map", role: "group" }, this.canvas, this.marks, this.layer);
     this.empty = element("p", { class: "none", hidden: true });
     this.note = element("p", { class: "note", hidden: true });
-    this.outer = element("div", {}, this.element, this.empty, this.note);
+    this.strip = new FolderStrip(this, actions);
+    this.outer = element("div", {}, this.strip.element, this.element, this.empty, this.note);
     this.draw = soon(() => this.drawNow());
     new ResizeObserver(this.draw).observe(this.element);
     this.element.addEventListener("mousemove", (event) => this.hover(event));
@@ -206,6 +208,7 @@ class Treemap {
 
   zoom(prefix) {
     this.root = findNode(this.tree, prefix);
+    this.strip.show(this.tree, this.root);
     this.empty.hidden = this.root.nbytes > 0;
     this.element.hidden = !this.empty.hidden;
     this.empty.textContent = ITEMS.length ? "No bytes here match." : "This checkpoint has no tensors.";
@@ -221,6 +224,7 @@ class Treemap {
     const { clientWidth: width, clientHeight: height } = this.element;
     const context = fitted(this.canvas, width, height);
     if (!context || !this.root) return;
+    this.strip.draw();
     this.boxes = [];
     this.place(this.root, 0, 0, width, height, 0);
     for (const box of this.boxes) this.paint(context, box);

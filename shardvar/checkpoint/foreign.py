@@ -19,6 +19,7 @@ from shardvar.errors import (
     ShardvarError,
     UnsupportedError,
 )
+from shardvar.formats.native.names import lost_index
 from shardvar.formats.shares import finished_shares
 from shardvar.formats.table import format_names
 from shardvar.pictures.words import count, named
@@ -76,8 +77,10 @@ def explain(path: str | os.PathLike[str], near: str | None) -> ShardvarError:
     storage, name = split_place(path)
     if not _exists(path, storage, name):
         with suppress(OSError, ShardvarError):
-            if uncommitted := _shares_error(shown, [each for each in storage.names() if each.startswith(f"{name}.")]):
-                return uncommitted
+            names = storage.names()
+            uncommitted = _shares_error(shown, [each for each in names if each.startswith(f"{name}.")])
+            if error := uncommitted or _index_error(shown, names, name):
+                return error
         remedy = near or "Give its prefix, its index file, one of its data files or its directory."
         return CheckpointNotFound(f"There is no checkpoint at {shown}.", remedy)
     return _file_error(shown, storage, name, near) if name else _folder_error(shown, storage)
@@ -102,6 +105,8 @@ def _is_json_item(files: Iterable[str], folders: Sequence[str]) -> bool:
 
 def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> ShardvarError:
     """Return the error of a file of no format."""
+    if error := _index_error(shown, storage.names(), name):
+        return error
     formats = f"The formats are {', '.join(format_names())}."
     first = _head(storage, name)
     if not first:
@@ -136,6 +141,16 @@ def _shares_error(shown: str, names: Iterable[str]) -> ShardvarError | None:
     return CheckpointNotFound(f"{cause}, and lacks the shares of {lacking}.", remedy)
 
 
+def _index_error(shown: str, names: Iterable[str], name: str) -> ShardvarError | None:
+    """Return the error of data files that lost their index, or whose writer was interrupted; None without any."""
+    index = lost_index(names, name)
+    if index is None:
+        return None
+    cause = f"There is no checkpoint at {shown}: {index} is missing, but its data files exist."
+    remedy = "Copy the index from where it was written; if the writer was interrupted, write the checkpoint again."
+    return CheckpointNotFound(cause, remedy)
+
+
 def _folder_error(shown: str, storage: Storage) -> ShardvarError:
     """Return the error of a folder without a checkpoint."""
     files, folders = storage.names(), storage.folders()
@@ -147,8 +162,8 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
         return error(f"The folder {shown} is {kind.what}.", kind.remedy)
     if not files and not folders:
         return CheckpointNotFound(f"The folder {shown} is empty.", "Give the folder of a checkpoint.")
-    if uncommitted := _shares_error(shown, files):
-        return uncommitted
+    if unfinished := _shares_error(shown, files) or _index_error(shown, files, ""):
+        return unfinished
     kinds = _kinds_in(storage, files)
     details = "; ".join(f"{name} is {kind.what}" for name, kind in kinds) or named([*files, *folders])
     holds = " and ".join(count(len(names), noun) for names, noun in ((files, "file"), (folders, "folder")) if names)

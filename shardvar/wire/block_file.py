@@ -37,10 +37,10 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from shardvar.errors import ArgumentError, InvalidCheckpoint, MalformedCheckpoint, UnsupportedError, prefix_errors
+from shardvar.errors import ArgumentError, InvalidCheckpoint, UnsupportedError, prefix_errors
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_NAMES, MAX_TABLE_NBYTES
 from shardvar.wire.crc import CRC32C
-from shardvar.wire.damage import corrupt, invalid, malformed
+from shardvar.wire.damage import SNIFF_NBYTES, corrupt, foreign_file, invalid, malformed
 
 INDEX_HEADER = b"\x89SVX\r\n\x1a\n"
 INDEX_MAGIC = b"SVX\r\n\x1a\n\x89"
@@ -192,8 +192,11 @@ class BlockFile:
 
 def open_block_file(read: _Read, size: int) -> BlockFile:
     """Return the file of ``size`` bytes that ``read`` reads, with footer, metadata and table checked."""
-    if size < len(INDEX_HEADER) + _FOOTER.size or read(0, len(INDEX_HEADER)) != INDEX_HEADER:
-        raise MalformedCheckpoint("It does not begin as an index of shardvar does.", "Name a file that is one.")
+    if read(0, min(size, len(INDEX_HEADER))) != INDEX_HEADER:
+        first = read(0, min(size, SNIFF_NBYTES))
+        raise foreign_file("an index of shardvar", first, size, "it does not begin as one does")
+    if size < len(INDEX_HEADER) + _FOOTER.size:
+        raise malformed(f"It was cut short: it ends at offset {size}, before its footer.")
     # One read of the tail mostly brings all three parts. Offsets are bytes of the file; ``tail_start`` is that of the
     # first byte of ``tail``.
     tail_start = max(0, size - _TAIL_NBYTES)

@@ -56,6 +56,7 @@ _MAGICS = (
     (0, b"\x93NUMPY", FileKind(
         "a single NumPy array (.npy)", "Give it its own name (.npy), or store it with numpy.savez.")),
     (0, b"\x89HDF\r\n\x1a\n", FileKind("an HDF5 file, as Keras writes", "Give it its own name (.h5).")),
+    (0, b"\x89SVX\r\n\x1a\n", FileKind("an index of shardvar", "Give it its own name (.svindex).")),
     (0, b"GGUF", FileKind("a GGUF model", "Give it its own name (.gguf).")),
     (0, b"ggml", FileKind("a model of an old form of GGML", "Convert it to GGUF with llama.cpp.")),
     (0, b"tjgg", FileKind("a model of an old form of GGML", "Convert it to GGUF with llama.cpp.")),
@@ -73,6 +74,9 @@ _MAGICS = (
 """Offset, bytes there, and the kind that they tell."""
 
 _PATTERNS = (
+    # The size of the header, 8 bytes, and the header. It stands first, because a size may begin as a pickle does. Sizes
+    # from 5 << 24 on are left out: above 100,000,000 they are refused, and the file is not of the format.
+    (rb"...[\0-\x04]\0{4}\{[\"}\s]", FileKind("a safetensors file", "Give it its own name (.safetensors).")),
     (rb"(?i:\s*(\xef\xbb\xbf)?\s*<(!doctype|html|head|body|\?xml|script))", _PAGE),
     # A pickle begins with 0x80 and the number of its protocol. Without it, it is of the protocols 0 and 1, which begin
     # with the opcode of a dict, a list, a tuple or a global.

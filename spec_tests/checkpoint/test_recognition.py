@@ -109,6 +109,19 @@ def test_there_is_no_checkpoint_where_nothing_is(tmp_path: Path) -> None:
         assert error_of(path).cause == f"There is no checkpoint at {path}."
 
 
+@pytest.mark.parametrize("named", ["model", "model.svindex", "data", "folder"])
+def test_data_files_without_their_index_are_told_from_nothing(named: str, tmp_path: Path) -> None:
+    """Neither is it a checkpoint of the same prefix, of which the index was lost or never written."""
+    sv.save(tmp_path / "model", {"w": [1.0]})
+    (tmp_path / "model.svindex").unlink()
+    (data,) = tmp_path.iterdir()
+    path = {"data": data, "folder": tmp_path}.get(named, tmp_path / named)
+    raised = error_of(path)
+    assert type(raised) is CheckpointNotFound and "Copy the index" in raised.remedy
+    assert raised.cause == f"There is no checkpoint at {path}: model.svindex is missing, but its data files exist."
+    assert "data files" not in error_of(tmp_path / "mode").cause
+
+
 def test_a_misspelt_folder_is_told_what_it_may_have_meant(tmp_path: Path) -> None:
     sv.save(tmp_path / "run-two" / "step-1" / "model", {"w": [1.0]})
     assert f"Did you mean {tmp_path / 'run-two'}?" == error_of(tmp_path / "run-tow").remedy

@@ -78,6 +78,15 @@ def test_every_truncation_of_an_index_is_found() -> None:
         contents(TINY + b"\0")
 
 
+@pytest.mark.parametrize(
+    ("index", "words"),
+    [(b"", "is empty"), (b'{"weight_map": {}}', "is a JSON text"), (TINY[:12], "was cut short: it ends at offset 12")],
+)
+def test_what_is_not_an_index_is_named_for_what_it_is(index: bytes, words: str) -> None:
+    with pytest.raises(MalformedCheckpoint, match=words):
+        contents(index)
+
+
 @given(data=st.data())
 def test_changed_values_with_right_checksums_never_escape_the_tree(tmp_path_factory: Any, data: st.DataObject) -> None:
     """Whatever a block says, it is read, or refused with an error of the tree, in bounded memory."""

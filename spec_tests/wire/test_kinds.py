@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardvar.wire.block_file import INDEX_HEADER
 from shardvar.wire.kinds import SNIFF_NBYTES, kind_of
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 497\n"
@@ -31,6 +32,9 @@ KINDS = {
     "compressed by Zstandard": b"\x28\xb5\x2f\xfd" + bytes(20),
     "a zip archive": b"PK\x03\x04" + bytes(26),
     "an HDF5 file": b"\x89HDF\r\n\x1a\n" + bytes(20),
+    "a safetensors file": b'\x58\1\0\0\0\0\0\0{"w":{"dtype":"F32"',
+    "a safetensors file ": b'\x80\2\0\0\0\0\0\0{"w":{"dtype":"F32"',  # a pickle begins so, too
+    "an index of shardvar": INDEX_HEADER + bytes(20),
     "an ONNX model": b"\x08\x07\x12\x07pytorch\x1a\x052.1.0\x3a\x10" + bytes(16),
     "an ONNX model ": b"\x08\x0a\x3a\xf0\x01" + bytes(16),
     "a TensorFlow graph": b"\x0a\x20\x0a\x05input\x12\x0bPlaceholder" + bytes(30),

@@ -228,6 +228,23 @@ def test_a_key_that_its_file_does_not_hold_is_incomplete(tmp_path: Path) -> None
     assert type(errors["ghost"]) is IncompleteCheckpoint
 
 
+def test_files_with_each_others_names_are_named_with_what_to_do(tmp_path: Path) -> None:
+    """One error for each key, with the file that holds it, and no finding that repeats it."""
+    index = written_set(tmp_path)
+    first, second, aside = (tmp_path / f"m-0000{number}-of-00003.safetensors" for number in (1, 2, 9))
+    first.rename(aside)
+    second.rename(first)
+    aside.rename(second)
+    source = open_path(FORMAT, index)
+    arrays, errors = read_whole(source)
+    assert_same(arrays, {"c": OLD["c"]})
+    assert errors["a"].cause.endswith(
+        f"{first.name} does not hold it, although the index says so; {second.name} holds it."
+    )
+    assert errors["a"].remedy == errors["b"].remedy and "rename them" in errors["a"].remedy
+    assert not source.findings()
+
+
 @pytest.mark.parametrize(
     "file",
     ["../m-00001-of-00003.safetensors", "/etc/hostname.safetensors", "x/m.safetensors", "x\\m.safetensors", "", "..",

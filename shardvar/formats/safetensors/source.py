@@ -14,7 +14,7 @@ tensors are listed and refused.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, cast
@@ -118,9 +118,10 @@ def read_set(storage: Storage, name: str) -> SafetensorsContents:
             faults.update((key, answer.at(repr(key))) for key in keys_of[file])
             continue
         headers[file] = answer
-        present = set(headers[file].keys)
-        faults.update((key, _not_in_file(storage, key, file)) for key in keys_of[file] if key not in present)
-        _add_rows(rows, faults, headers[file], number, [key for key in keys_of[file] if key in present])
+        present = set(answer.keys)
+        _add_rows(rows, faults, answer, number, [key for key in keys_of[file] if key in present])
+    absent = _absences(headers, weight_map)
+    faults |= absent
 
     # The index again: if it is another one now, the headers may be those of two sets. It was kept open until here, so
     # that the file system cannot give its identity to another file.
@@ -131,7 +132,7 @@ def read_set(storage: Storage, name: str) -> SafetensorsContents:
 
     # What is odd: sizes are compared only if all tensors are there.
     metadata = {key: text for header in headers.values() for key, text in header.metadata.items()}
-    findings = [*_disagreements(headers, weight_map), *_miscounts(storage, name, names)]
+    findings = [*_disagreements(headers, weight_map, absent), *_miscounts(storage, name, names)]
     if not faults:
         findings += _missized(name, index_metadata, rows.nbytes)
     metadata |= {k: v if type(v) is str else json.dumps(v) for k, v in index_metadata.items() if k not in TOTALS}
@@ -187,9 +188,22 @@ def _check_name(folder: str, name: str) -> None:
         raise InvalidCheckpoint(cause, WRITE_AGAIN)
 
 
-def _not_in_file(storage: Storage, key: str, file: str) -> IncompleteCheckpoint:
-    cause = f"{key!r}: the index says that it is in {file!r} of {storage.path}, but it is not."
-    return IncompleteCheckpoint(cause, "Fetch that file again from the source of the set.")
+def _absences(headers: Mapping[str, Header], weight_map: Mapping[str, str]) -> dict[str, CheckpointError]:
+    """Return the errors of keys that are not in the files where the index has them, but perhaps in other ones."""
+    present = {file: set(header.keys) for file, header in headers.items()}
+    holders = {key: file for file, keys in present.items() for key in keys}
+    errors: dict[str, CheckpointError] = {}
+    for key, file in weight_map.items():
+        if key in present.get(file, {key}):
+            continue
+        cause = f"{key!r}: {file} does not hold it, although the index says so"
+        remedy = f"Fetch {file} again from the source of the set."
+        if key in holders:
+            cause += f"; {holders[key]} holds it"
+            first, second = sorted((file, holders[key]))  # one sentence for both directions
+            remedy = f"If {first} and {second} have each other's names, rename them; else fetch both again."
+        errors[key] = IncompleteCheckpoint(f"{cause}.", remedy)
+    return errors
 
 
 def _add_rows(rows: _Rows, faults: dict[str, ShardvarError], header: Header, number: int, keys: Sequence[str]) -> None:
@@ -243,12 +257,15 @@ def _table(
     return TableIndex(entries, files, described, cast(Mapping[str, CheckpointError], faults))
 
 
-def _disagreements(headers: Mapping[str, Header], weight_map: Mapping[str, str]) -> Iterator[Finding]:
-    """Tensors that are in other files than the index says."""
+def _disagreements(
+    headers: Mapping[str, Header], weight_map: Mapping[str, str], absent: Collection[str]
+) -> Iterator[Finding]:
+    """Tensors that are in other files than the index says; those ``absent`` from their own files are faults already."""
     for file, header in headers.items():
-        elsewhere = [key for key in header.keys if weight_map.get(key, file) != file]
+        elsewhere = [key for key in header.keys if weight_map.get(key, file) != file and key not in absent]
         if elsewhere:
-            yield Finding(file, f"It holds {named(elsewhere)}, which the index lists in another file.", True)
+            others = named(sorted({weight_map[key] for key in elsewhere}))
+            yield Finding(file, f"It holds {named(elsewhere)}, which the index lists in {others}.", True)
         unnamed = [key for key in header.keys if key not in weight_map]
         if unnamed:
             yield Finding(file, f"It holds {named(unnamed)}, which the index does not name.", True)

@@ -37,7 +37,7 @@ from shardvar.errors import (
 from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.layout.cutting import Cut
-from shardvar.pictures.words import message
+from shardvar.pictures.words import human_size, message
 from shardvar.planning.capabilities import are_grids, check_holds, join_whole
 from shardvar.planning.decision import Decision, cut_slices, decide, is_cut_by
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
@@ -238,9 +238,8 @@ def _check_room(target: Location, tasks: list[FileTask], free: int) -> None:
     # The index and the frames around the payloads take some bytes more, so a full disk has no room for nothing either.
     is_local = target.storage.local_path is not None  # before an upload, only the files that are not finished need room
     if is_local and (needed > free or not free):
-        raise StorageError(
-            f"{target.path} needs {needed} bytes and {target.storage.path} has {free} free.", "Make room first."
-        )
+        cause = f"{target.path} needs {human_size(needed)}, and {target.storage.path} has {human_size(free)} free."
+        raise StorageError(cause, f"Free {human_size(max(needed - free, 1))} there.")
 
 
 def check_may_write(work: WritePlan) -> None:

@@ -94,6 +94,9 @@ def writing(path: str) -> Iterator[None]:
 
 def _refused_reading(path: str, error: OSError) -> ShardvarError:
     if error.errno in _ABSENT:
+        if os.path.islink(path):
+            cause = f"{path} is missing: it is a symbolic link to {os.path.realpath(path)}, which does not exist."
+            return MissingFile(cause, "Fetch the file that the link leads to, or correct the link.")
         return MissingFile(f"{path} is missing.", COPY_AGAIN)
     if error.errno == errno.ELOOP:
         return MissingFile(f"{path} is missing: its symbolic links form a circle.", "Find the file that they led to.")
@@ -316,7 +319,7 @@ def locked(path: str, what: str) -> Iterator[None]:
     held: list[int] = []
     is_locked, process = False, os.getpid()
     try:
-        with writing(path):
+        with writing(what):  # what is to be written is known to the caller, and its lock is not
             _lock(path, what, held)
         is_locked = True
         yield

@@ -5,6 +5,7 @@ import fcntl
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import socket
 import threading
@@ -266,6 +267,14 @@ def test_absent_files_are_missing(storage: LocalStorage) -> None:
     ):
         with pytest.raises(MissingFile, match=name):
             place.open(name)
+    with pytest.raises(MissingFile, match=f"it is a symbolic link to {os.path.realpath(storage.path)}/nowhere, which"):
+        storage.open("dangling")
+
+
+def test_what_cannot_be_locked_is_named_and_not_its_lock(storage: LocalStorage) -> None:
+    os.rmdir(storage.path)
+    with pytest.raises(StorageError, match=rf"^{re.escape(storage.path)}/f cannot be written"), storage.lock("f"):
+        pass
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EROFS, errno.EPROTO])

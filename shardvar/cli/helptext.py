@@ -28,6 +28,17 @@ ABOUT = {name: about for group in _GROUPS.values() for name, about in group.item
 
 COMMANDS = tuple(ABOUT)
 
+OTHER_WORDS = {
+    "inspect": ("cat", "dump", "info", "list", "ls", "stat", "summary", "tree"),
+    "show": ("get", "print", "values"),
+    "view": ("browse", "plot", "serve"),
+    "verify": ("check", "fsck", "test", "validate"),
+    "diff": ("cmp", "compare"),
+    "digest": ("checksum", "fingerprint", "hash", "sha256"),
+    "reshard": ("cast", "consolidate", "convert", "cp", "export", "join", "merge", "rename", "split", "unshard"),
+}
+"""Words that people type for a command, which its error then names."""
+
 _UNDER = " " * 14
 """The place of the second line of what is said of a command: after the longest name."""
 

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from shardvar import __version__
-from shardvar.cli.helptext import ABOUT, COMMANDS, HelpText, listed_commands
+from shardvar.cli.helptext import ABOUT, COMMANDS, OTHER_WORDS, HelpText, listed_commands
 from shardvar.cli.rewording import options_first, with_cuts
 from shardvar.errors import ArgumentError
 
@@ -68,7 +68,8 @@ def parse_arguments(words: Sequence[str]) -> Namespace:
     first = words[0]
     # Checked before argparse does it, which suggests no spelling.
     if first not in COMMANDS and not first.startswith("-"):
-        near = get_close_matches(first, COMMANDS, n=1, cutoff=0.5)
+        near = [name for name, others in OTHER_WORDS.items() if first.lower() in others]
+        near = near or get_close_matches(first, COMMANDS, n=1, cutoff=0.5)
         listed = f"The commands are {', '.join(COMMANDS)}; `shardvar --help` describes them."
         remedy = f"Did you mean {near[0]!r}?" if near else listed
         raise Usage(2, ArgumentError(f"Unknown command {first!r}.", remedy))

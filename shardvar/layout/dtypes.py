@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentTypeError, LayoutError, UnsupportedError
 from shardvar.limits import MAX_NBYTES
+from shardvar.pictures.words import similar
 
 Array = npt.NDArray[Any]
 """An array of any dtype."""
@@ -133,7 +134,9 @@ def parse_dtype(given: Any) -> str:
             dtype = np.dtype(given)
         except (TypeError, ValueError):
             if isinstance(given, str):
-                code(given)  # raises the error of an unknown name
+                near = "".join(f"Did you mean {each!r}? " for each in similar(given, [*_CODES, *_SHORT]))
+                remedy = f"{near}Known are {', '.join(NAMES)}."
+                raise UnsupportedError(f"The dtype {given!r} is not known.", remedy) from None
     if dtype is None:
         raise ArgumentTypeError(f"Invalid dtype {given!r}.", "Give a name such as 'float32', or a NumPy dtype.")
     # A type of text means strings: texts become bytes, and strings have no fixed width.

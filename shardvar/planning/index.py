@@ -5,6 +5,7 @@ stored at all (``scan``), a table at a time. ``Entry`` is one stored slice, for 
 them.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
@@ -20,6 +21,8 @@ from shardvar.planning.slices import SliceTable, TensorSlice, concatenate
 
 # A checksum has 32 bits and is not negative, so -1 cannot be one.
 NO_CHECKSUM = -1
+
+_NUMBERS = re.compile("[0-9]+")
 
 _FREE_NBYTES = 1 << 20
 """Bytes that the payloads of a file may have, however small it is: 1 MiB costs nothing."""
@@ -223,7 +226,10 @@ def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
 
 def unknown_key(key: str, keys: Iterable[str]) -> UnknownKey:
     """The error for an unknown key, with the keys that are spelled most alike."""
-    *others, last = [repr(each) for each in similar(key, keys, 3)] or [""]
+    alike = similar(key, keys, 3)
+    # The number of a layer is seldom what is misspelt: `layer.3.w` means `layers.3.w`, and not `layers.4.w`.
+    alike = [each for each in alike if _NUMBERS.findall(each) == _NUMBERS.findall(key)] or alike
+    *others, last = [repr(each) for each in alike] or [""]
     near = f"{', '.join(others)} or {last}" if others else last
     remedy = f"Did you mean {near}?" if near else "`shardvar inspect` lists the keys."
     return UnknownKey(f"There is no tensor {key!r}.", remedy)

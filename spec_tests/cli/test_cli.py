@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli.cuts import parse_shards
+from shardvar.cli.helptext import COMMANDS, OTHER_WORDS
 from shardvar.cli.output import human_size, printable
-from shardvar.cli.parser import COMMANDS
 from shardvar.cli.usage import parse_index_text, parse_size
 from spec_tests.helpers import paths
 from spec_tests.helpers.command_line import FORMATS, Run, run, saved, tensors, terminal
@@ -457,6 +457,16 @@ def test_wrong_usage_is_2_and_what_is_not_there_is_3(words: list[str], code: int
 
 def test_a_misspelt_verb_is_guessed(run: Run) -> None:
     assert "Did you mean 'inspect'?" in run("inspct", "x").err
+
+
+@pytest.mark.parametrize(("word", "meant"), [("convert", "reshard"), ("Compare", "diff"), ("ls", "inspect")])
+def test_a_word_for_what_a_command_does_is_told_the_command(word: str, meant: str, run: Run) -> None:
+    assert f"Did you mean '{meant}'?" in run(word, "x").err
+
+
+def test_no_word_for_a_command_is_a_command_or_means_two() -> None:
+    words = [word for words in OTHER_WORDS.values() for word in words]
+    assert {*OTHER_WORDS} <= {*COMMANDS} and not {*words} & {*COMMANDS} and len({*words}) == len(words)
 
 
 def test_unknown_keys_filters_and_formats_are_wrong_usage(tmp_path: Path, run: Run) -> None:

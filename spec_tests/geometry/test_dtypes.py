@@ -158,6 +158,12 @@ def test_what_is_not_a_dtype_is_refused(given: Any) -> None:
     assert caught.value.cause and caught.value.remedy
 
 
+@pytest.mark.parametrize(("given", "meant"), [("bf15", "bf16"), ("float33", "float32"), ("flaot16", "float16")])
+def test_a_misspelt_dtype_is_told_the_one_it_may_have_meant(given: str, meant: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"Did you mean '{meant}'\? Known are bool, "):
+        dtypes.parse_dtype(given)
+
+
 @pytest.mark.parametrize("given", ["", "float33", "f3", "i4,f4", "(2,)f4", "M8[s]", "V8", "g", "(2", "f4\0"])
 def test_codes_of_dtypes_that_are_not_known_are_refused(given: str) -> None:
     with pytest.raises(UnsupportedError):

@@ -35,7 +35,7 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 
-LISTS_MORE = "`shardvar verify` lists what else is."
+LISTS_MORE = "`shardvar verify` lists all that is damaged."
 """The end of the remedy for damage that a read found, which says more only to those that did not verify."""
 
 _MOST_NOTED = 64

@@ -19,9 +19,9 @@ from shardvar.errors import (
     ShardvarError,
     UnsupportedError,
 )
-from shardvar.formats.native.names import lost_index
 from shardvar.formats.shares import finished_shares
-from shardvar.formats.table import format_names
+from shardvar.formats.table import format_names, format_of_name, stem_of_name
+from shardvar.formats.unfinished import cause_of_unfinished, remedy_of_unfinished, unfinished_files
 from shardvar.pictures.words import count, named
 from shardvar.storage.places import split_place
 from shardvar.storage.protocol import Storage
@@ -78,9 +78,9 @@ def explain(path: str | os.PathLike[str], near: str | None) -> ShardvarError:
     if not _exists(path, storage, name):
         with suppress(OSError, ShardvarError):
             names = storage.names()
-            uncommitted = _shares_error(shown, [each for each in names if each.startswith(f"{name}.")])
-            if error := uncommitted or _index_error(shown, names, name):
-                return error
+            shares = [each for each in names if each.startswith(f"{name}.")]
+            if uncommitted := _shares_error(shown, shares) or _unfinished_error(shown, storage, name, names):
+                return uncommitted
         remedy = near or "Give its prefix, its index file, one of its data files or its directory."
         return CheckpointNotFound(f"There is no checkpoint at {shown}.", remedy)
     return _file_error(shown, storage, name, near) if name else _folder_error(shown, storage)
@@ -105,8 +105,8 @@ def _is_json_item(files: Iterable[str], folders: Sequence[str]) -> bool:
 
 def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> ShardvarError:
     """Return the error of a file of no format."""
-    if error := _index_error(shown, storage.names(), name):
-        return error
+    if unfinished := _unfinished_error(shown, storage, name, storage.names()):
+        return unfinished
     formats = f"The formats are {', '.join(format_names())}."
     first = _head(storage, name)
     if not first:
@@ -135,20 +135,21 @@ def _shares_error(shown: str, names: Iterable[str]) -> ShardvarError | None:
     missing = [process for process in range(number) if process not in processes]
     cause = f"There is no checkpoint at {shown}: a save by {number:,} processes was not committed"
     if not missing:
-        return CheckpointNotFound(f"{cause}.", "Commit it: sv.commit_shards, with the `run` of its processes.")
+        remedy = "Commit it: sv.commit_shards, with the `run` of its processes."
+        return CheckpointNotFound(f"{cause}.", f"{remedy} If they do not fit together, save again, under a new run.")
     lacking = f"process{'es' * (len(missing) > 1)} {named([*map(str, missing)])}".replace("'", "")
     remedy = "Save there again with the same `run`, or in all processes with another one."
     return CheckpointNotFound(f"{cause}, and lacks the shares of {lacking}.", remedy)
 
 
-def _index_error(shown: str, names: Iterable[str], name: str) -> ShardvarError | None:
-    """Return the error of data files that lost their index, or whose writer was interrupted; None without any."""
-    index = lost_index(names, name)
-    if index is None:
+def _unfinished_error(shown: str, storage: Storage, name: str, names: Iterable[str]) -> ShardvarError | None:
+    """Return the error of a write that was not finished; None if nothing of one is there."""
+    left = unfinished_files(names, stem_of_name(name, format_of_name(name) or ""))
+    left = left or [each for each in unfinished_files(names, "") if each == name]
+    if not left:
         return None
-    cause = f"There is no checkpoint at {shown}: {index} is missing, but its data files exist."
-    remedy = "Copy the index from where it was written; if the writer was interrupted, write the checkpoint again."
-    return CheckpointNotFound(cause, remedy)
+    cause = f"There is no checkpoint at {shown}: {cause_of_unfinished(left)}."
+    return CheckpointNotFound(cause, remedy_of_unfinished(storage.path, left))
 
 
 def _folder_error(shown: str, storage: Storage) -> ShardvarError:
@@ -162,8 +163,8 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
         return error(f"The folder {shown} is {kind.what}.", kind.remedy)
     if not files and not folders:
         return CheckpointNotFound(f"The folder {shown} is empty.", "Give the folder of a checkpoint.")
-    if unfinished := _shares_error(shown, files) or _index_error(shown, files, ""):
-        return unfinished
+    if uncommitted := _shares_error(shown, files) or _unfinished_error(shown, storage, "", files):
+        return uncommitted
     kinds = _kinds_in(storage, files)
     details = "; ".join(f"{name} is {kind.what}" for name, kind in kinds) or named([*files, *folders])
     holds = " and ".join(count(len(names), noun) for names, noun in ((files, "file"), (folders, "folder")) if names)

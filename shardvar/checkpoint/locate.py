@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from shardvar.checkpoint.foreign import explain, kind_of_folder
 from shardvar.checkpoint.steps import differing, in_series, natural_key
-from shardvar.errors import AmbiguousPath, ArgumentError, TargetExists, UnsupportedError
+from shardvar.errors import AmbiguousPath, ArgumentError, MissingFile, TargetExists, UnsupportedError
 from shardvar.formats.protocol import Format, Source
 from shardvar.formats.table import (
     ending_of_other_files,
@@ -34,6 +34,7 @@ from shardvar.formats.table import (
     stem_of_name,
     usual_name,
 )
+from shardvar.formats.unfinished import name_unfinished, remedy_of_unfinished, unfinished_files
 from shardvar.pictures.words import similar
 from shardvar.storage.places import split_place
 from shardvar.storage.protocol import Storage
@@ -78,9 +79,23 @@ class Location:
 
     def open(self, *, dequantize: bool = False) -> Source:
         """Open the checkpoint for reading, with ``dequantize`` with numbers in the place of quantised blocks."""
-        source = self.format.open(self.storage, self.name)
+        try:
+            source = self.format.open(self.storage, self.name)
+        except MissingFile as error:
+            raise self._unfinished(error) from None
         convert: Callable[[], Source] | None = getattr(source, "dequantized", None)
         return convert() if dequantize and convert else source
+
+    def _unfinished(self, error: MissingFile) -> MissingFile:
+        """Return the error of a missing index with the remedy for a write that is not finished, where one is there."""
+        names = self.storage.names()
+        indexes = [self.name] if self.is_folder else names_of_target(self.stem, self.format.name)[1:]
+        left = unfinished_files(names, "" if self.is_folder else self.stem) if set(indexes).isdisjoint(names) else []
+        if not left:
+            return error
+        cause = f"{error.cause} A write of it is not finished, which has left {name_unfinished(left)}."
+        remedy = remedy_of_unfinished(self.storage.path, left, ", with force=True (--force) if it asks for that")
+        return MissingFile(cause, remedy).in_file(error.file)
 
 
 def find_checkpoints(path: Path) -> list[Location]:

@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
 from types import MappingProxyType
@@ -36,6 +37,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.table import names_of_target, stem_of_name
+from shardvar.formats.unfinished import name_unfinished, remedy_of_leftovers, unfinished_files
 from shardvar.layout.cutting import Cut
 from shardvar.pictures.words import human_size, message
 from shardvar.planning.capabilities import are_grids, check_holds, join_whole
@@ -182,7 +184,18 @@ def carry_out(
         # Move, and commit.
         resume = generation is not None
         summary = write_checkpoint(tasks, source, sink, resume=resume, progress=progress, runner=runner)
+        _warn_of_unfinished(target)
     return replace(report_of(work, free), reused_files=summary.reused, dry_run=False)
+
+
+def _warn_of_unfinished(target: Location) -> None:
+    """Name what a write of another format has left under the target's name: the commit removes its own format's."""
+    left: list[str] = []
+    with suppress(StorageError):  # the new checkpoint is in place
+        left = unfinished_files(target.storage.names(), "" if target.is_folder else target.stem)
+    if left:
+        cause = f"{target.path}: a write of another format was not finished, and has left {name_unfinished(left)}."
+        _LOG.warning("%s", message(f"{cause} {remedy_of_leftovers(target.storage.path, left)}"))
 
 
 def check_new_folder(work: WritePlan, generation: str | None = None) -> None:

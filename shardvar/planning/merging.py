@@ -60,7 +60,10 @@ def _raise_first(faults: Mapping[str, CheckpointError], slices: SliceTable, proc
         holders = np.unique(process[slices.tensor == slices.tensors.rows()[key]]).tolist()
         more = f" {len(faults) - 1} more tensors are at fault." if len(faults) > 1 else ""
         held = f" It is held by {name_processes(holders)}.{more}"
-        raise type(error)(error.cause + held, "Compare the offsets and full shapes that these processes give.")
+        raise type(error)(
+            error.cause + held,
+            "Compare the offsets and full shapes that these processes give, and save again, under a new run.",
+        )
 
 
 def name_processes(processes: Sequence[int]) -> str:

@@ -73,6 +73,29 @@ def test_a_reshard_by_workers_uploads_the_same_files(executor: Any, bucket: Memo
     assert not any(key.endswith(".done") for key in bucket.files)
 
 
+@pytest.mark.parametrize("requests", [1, 2, 6])
+def test_what_a_killed_reshard_left_is_named_by_a_write_of_another_format(
+    requests: int, bucket: MemoryBucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its claim and its files, until they are removed: the writer may be alive, so that another one leaves them."""
+    bucket.fail_at, bucket.error = len(bucket.log) + requests, Dead
+    with in_bucket(bucket), pytest.raises(Dead):
+        sv.reshard(SOURCE, TARGET, format="tensorflow", executor=Inline(), **OPTIONS)
+    again = MemoryBucket(dict(bucket.files))
+    left = [key for key in again.files if key.startswith(("run/out.", "run/.out."))]
+    with in_bucket(again):
+        sv.save(TARGET, MODEL)
+        more = {1: "", 2: " and 1 more file"}.get(len(left), f" and {len(left) - 1} more files")
+        assert f"{TARGET}: a write of another format was not finished, and has left .out.claim{more}." in caplog.text
+        assert "call sv.break_claim('s3://bucket/run/.out.claim')" in caplog.text
+        assert set(left) <= again.files.keys() and len(left) == requests
+        caplog.clear()
+        for key in left:
+            del again.files[key]
+        sv.save(TARGET, MODEL)
+    assert not caplog.text
+
+
 def test_a_worker_that_dies_loses_at_most_the_file_that_was_finished_last(bucket: MemoryBucket) -> None:
     """A second run, from another machine, takes up what is in the bucket; the error names where uploads may be left."""
     with in_bucket(bucket), pytest.raises(WorkerLost, match=r"uploads in s3://bucket/run\..*Run it again.*lifecycle"):

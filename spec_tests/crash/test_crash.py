@@ -19,8 +19,10 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import (
+    CheckpointNotFound,
     CorruptCheckpoint,
     IncompleteCheckpoint,
+    MissingFile,
     StorageError,
     TargetExists,
 )
@@ -203,6 +205,28 @@ def test_what_a_killed_writer_left_is_no_checkpoint_to_anybody(form: str, tmp_pa
         assert is_same(sv.load(directory), OLD) or is_same(sv.load(directory), NEW), fault.log
         report = sv.verify(directory)
         assert report.ok, report.damages
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_first_save_that_was_killed_is_said_to_be_unfinished(form: str, tmp_path: Path) -> None:
+    """As long as a file tells of it, the error of the path and that of its folder name the file, or the index that the
+    native format lacks, and what to do.
+    """
+    name, seen = FORMATS[form][1], 0
+    for directory, fault in steps(tmp_path, partial(save, form=form, tensors=NEW), nothing, Killed):
+        left = [each for each in os.listdir(directory) if not each.endswith(".lock")]
+        if not left or state(directory, form) == "new":
+            continue
+        for path in (directory, directory / name)[: 1 if name == ".metadata" else 2]:
+            with pytest.raises((CheckpointNotFound, MissingFile)) as caught:
+                sv.load(path)
+            said = caught.value.cause
+            is_lost = "svindex is missing, but its data files exist" in said
+            assert is_lost or "rite of it is not finished, which has left" in said, fault.log
+            assert is_lost or any(each in said for each in left)
+            assert "run the same command again" in caught.value.remedy
+        seen += 1
+    assert seen > 2
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -330,6 +330,11 @@ def test_the_claim_of_a_killed_writer_says_whose_it_is_and_how_it_is_removed() -
     with pytest.raises(LockHeld) as caught:
         save(again, "tensorflow", NEW)
     assert again.files == bucket.files
+    said = (
+        r"not finished, which has left \.model\.claim.*sv\.break_claim\('s3://bucket/run/\.model\.claim'\) and run the"
+    )
+    with pytest.raises((CheckpointNotFound, MissingFile), match=said):
+        load(again, "tensorflow")
     who = rf"made by shardvar {sv.__version__}, process {os.getpid()} on {socket.gethostname()}, at \d{{4}}-\d\d-\d\dT"
     assert re.search(who, caught.value.cause)
     command = re.search(r"python -c '(.*)'", caught.value.remedy)

@@ -72,24 +72,6 @@ def find_native(names: Iterable[str], name: str) -> list[str]:
     return [data["prefix"]] if data and native_index_name(data["prefix"]) in indexes else []
 
 
-def lost_index(names: Iterable[str], name: str) -> str | None:
-    """Return the name of an index that is missing beside its data files; None if no such data files are there.
-
-    ``name`` is what a person typed for the checkpoint, or empty for any checkpoint.
-
-    >>> lost_index(["b.svdata-0-00000-of-00001"], "b"), lost_index(["b.svindex", "b.svdata-0-00000-of-00001"], "b")
-    ('b.svindex', None)
-    """
-    names = set(names)
-    own = _DATA.fullmatch(name)
-    asked = own["prefix"] if own else name.removesuffix(_INDEX_SUFFIX)
-    prefixes = sorted(data["prefix"] for each in names if not is_share_file(each) and (data := _DATA.fullmatch(each)))
-    return next(
-        (index for prefix in prefixes if asked in ("", prefix) and (index := native_index_name(prefix)) not in names),
-        None,
-    )
-
-
 def leftovers(names: Iterable[str], prefix: str, named: Iterable[str]) -> list[str]:
     """Return the files of a prefix that its index, which names ``named``, does not name.
 

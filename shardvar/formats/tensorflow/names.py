@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from shardvar.errors import UnsupportedError
 from shardvar.formats.files import look_into
+from shardvar.formats.unfinished import unfinished_files
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
 from shardvar.wire.sstable import TABLE_MAGIC
@@ -90,7 +91,8 @@ def _list_prefixes(storage: Storage, names: list[str]) -> list[str]:
         return bundles or sorted(data)
     # One file of each set is looked at: those of other formats may be thousands, and in a bucket each is a request.
     firsts: dict[str, str] = {}
-    for name in sorted(name for name in names if not name.endswith(_INDEX_SUFFIX)):
+    unfinished = unfinished_files(names, "")  # an index under its temporary name ends as a table too
+    for name in sorted(name for name in set(names).difference(unfinished) if not name.endswith(_INDEX_SUFFIX)):
         firsts.setdefault(match["prefix"] if (match := _V1_PART.fullmatch(name)) else name, name)
     looked = as_answered(lambda item: (item[0], _is_table(storage, item[1])), firsts.items(), storage.traits)
     return sorted(prefix for prefix, is_table in looked if is_table)

@@ -117,7 +117,7 @@ class Reader:
     def faults(self) -> Mapping[str, CheckpointError]:
         """The keys that cannot be read, with the reason; every other key can. Looks at all entries, at no payload."""
         if self._faults is None:
-            self._faults = find_faults(self.entries().slices) | dict(self.index.faults)
+            self._faults = find_faults(self.entries().slices) | dict(self.index.faults.items())
         return self._faults
 
     def keys(self) -> list[str]:

@@ -191,7 +191,7 @@ def _report(found: Location, source: Source, check: _Check, choose: _Choose | No
     # Laws.
     tables, damages = _scan(source)
     # An index that cannot be read to its end cannot be asked for its faults either.
-    unreadable: dict[str, ReadError] = {} if damages else dict(source.index.faults)
+    unreadable: dict[str, ReadError] = {} if damages else dict(source.index.faults.items())
     faults = unreadable if damages else _faults(unreadable, tables, damages)
     findings = _findings(source, damages)
     # A missing file is the fault of its keys: it is not told once more.

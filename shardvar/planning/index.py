@@ -6,7 +6,8 @@ them.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
@@ -110,6 +111,33 @@ class EntryTable:
         runs = self.runs and replace(self.runs, first=self.runs.first[rows])
         columns = {name: getattr(self, name)[rows] for name in ("file", "start", "checksum", "plain")}
         return replace(self, slices=self.slices.take(rows), runs=runs, **columns)
+
+
+class ScannedFaults(Mapping[str, CheckpointError]):
+    """The keys that cannot be read, as a mapping: a look-up asks for one key, iteration for all of them in one scan.
+
+    ``dict(faults)`` would look each key up: ``dict(faults.items())`` does not.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def all(self) -> Mapping[str, CheckpointError]:
+        """All keys with their errors, by one scan of the index."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.all())
+
+    def __len__(self) -> int:
+        return len(self.all())
+
+    def items(self) -> ItemsView[str, CheckpointError]:
+        """All keys with their errors."""
+        return self.all().items()
+
+    def values(self) -> ValuesView[CheckpointError]:
+        """All errors."""
+        return self.all().values()
 
 
 class Index(Protocol):

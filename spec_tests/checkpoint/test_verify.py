@@ -15,6 +15,8 @@ import shardvar as sv
 from shardvar.checkpoint.locate import find_checkpoints
 from shardvar.checkpoint.reports import VerifyReport
 from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint
+from shardvar.formats.native.source import NativeIndex
+from shardvar.formats.torch.index import DcpIndex
 from spec_tests.helpers import paths
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
 
@@ -276,3 +278,22 @@ def test_an_index_that_is_something_else_is_called_what_it_is(
     assert what in damage.message
     assert remedy in damage.message
     assert index in damage.message
+
+
+@pytest.mark.parametrize("form", ["shardvar", "torch"])
+def test_all_faults_are_those_of_each_key_and_cost_one_scan(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of 100,000 tensors that was cut has as many faults: each look-up would decode an index, or read items."""
+    sv.save(tmp_path / "m", {f"w{number}": np.full(100, number) for number in range(8)}, format=form)
+    (data,) = [*tmp_path.glob("m.svdata-*"), *tmp_path.glob("m/*.distcp")]
+    os.truncate(data, data.stat().st_size // 2)
+    with sv.open_checkpoint(tmp_path / "m") as reader:
+        each = {f"w{number}": str(reader.index.faults[f"w{number}"]) for number in range(8)}
+    for index, name in ((NativeIndex, "find_or_none"), (DcpIndex, "fault_of")):
+        monkeypatch.setattr(index, name, lambda self, key: pytest.fail(f"{key} is looked up"))
+    with sv.open_checkpoint(tmp_path / "m") as reader:
+        assert {key: str(error) for key, error in reader.faults.items()} == each
+        assert sorted(map(str, reader.index.faults.values())) == sorted(each.values())
+        assert len(reader.index.faults) == 8 and list(reader.index.faults) == sorted(each)
+    assert {damage.key for damage in sv.verify(tmp_path / "m").damages if damage.key} <= each.keys()

@@ -23,7 +23,14 @@ from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced_er
 from shardvar.formats.native.entries import Entries, Overview, decode_entries, encode_text, select_entries
 from shardvar.formats.native.names import data_names, leftovers, native_index_name
 from shardvar.formats.protocol import Finding
-from shardvar.planning.index import EntryTable, Metadata, concatenate_entries, find_shared, unknown_key
+from shardvar.planning.index import (
+    EntryTable,
+    Metadata,
+    ScannedFaults,
+    concatenate_entries,
+    find_shared,
+    unknown_key,
+)
 from shardvar.planning.plan import find_faults
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.block_file import BlockFile, open_block_file
@@ -180,7 +187,7 @@ class NativeIndex:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NativeFaults(Mapping[str, CheckpointError]):
+class NativeFaults(ScannedFaults):
     """The keys that cannot be read, as a mapping: a look-up costs as much as finding the key, iteration a full scan."""
 
     index: NativeIndex
@@ -194,11 +201,9 @@ class NativeFaults(Mapping[str, CheckpointError]):
         faults = {} if table is None else self.index.faults_in(table)
         return faults[key]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.index.all_faults())
-
-    def __len__(self) -> int:
-        return len(self.index.all_faults())
+    def all(self) -> Mapping[str, CheckpointError]:
+        """All keys with their errors, by one scan of the index."""
+        return self.index.all_faults()
 
 
 def _stored(key: str) -> bytes | None:

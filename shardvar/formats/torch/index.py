@@ -25,7 +25,7 @@ from shardvar.formats.torch.frames import Frames
 from shardvar.formats.torch.items import View
 from shardvar.formats.torch.metadata import Items
 from shardvar.layout.dtypes import STRING, Ints
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, unknown_key
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, ScannedFaults, unknown_key
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.concurrency import do_all
 from shardvar.wire.collection import without_collection
@@ -231,7 +231,7 @@ def _differ_along_one_axis(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DcpFaults(Mapping[str, CheckpointError]):
+class DcpFaults(ScannedFaults):
     """The keys that cannot be read, as a mapping: a look-up reads the items of one key, iteration all items."""
 
     index: DcpIndex
@@ -243,8 +243,6 @@ class DcpFaults(Mapping[str, CheckpointError]):
             raise KeyError(key)
         return cast(CheckpointError, fault)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.index.all_faults())
-
-    def __len__(self) -> int:
-        return len(self.index.all_faults())
+    def all(self) -> Mapping[str, CheckpointError]:
+        """All keys with their errors; all items are read."""
+        return cast("Mapping[str, CheckpointError]", self.index.all_faults())

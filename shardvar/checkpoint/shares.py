@@ -15,6 +15,7 @@ the shares of another run, or of one that began with another checkpoint in place
 import hashlib
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isnan
 from numbers import Real
@@ -37,6 +38,7 @@ from shardvar.errors import (
     CheckpointError,
     IncompleteCheckpoint,
     LockHeld,
+    ServerError,
     StorageError,
     UnsupportedError,
 )
@@ -391,11 +393,12 @@ def _commit(saved: _Run, replicas: str, timeout: float) -> None:
                     return
             except LockHeld as error:
                 held = error  # by the process that commits, or by a writer of another checkpoint of this name
-            except (CheckpointError, StorageError):
+            except (CheckpointError, StorageError) as error:
                 # In a bucket nothing is locked: another process may have committed, and removed the shares, meanwhile.
-                if not _is_committed(saved.anew()):
-                    raise
-                return
+                with suppress(ServerError):  # the error before says more: the outcome of the commit may not be known
+                    if _is_committed(saved.anew()):
+                        return
+                raise error
         if time.monotonic() >= deadline:
             if held is not None and _is_committed(saved.anew()):  # by the one who held it, since it was tried
                 return

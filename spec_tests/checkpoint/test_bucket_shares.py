@@ -19,9 +19,11 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     LockHeld,
     MissingFile,
+    ServerError,
     StorageError,
     UnsupportedError,
 )
+from shardvar.storage.requests import Head
 from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, Raced, in_bucket
 from spec_tests.helpers.shared_saves import demo_share, demo_tensors, save_all
 
@@ -129,6 +131,29 @@ def test_of_two_processes_that_commit_the_same_run_both_return(is_there: bool) -
         ended = bucket.race is not None
         number += 1
     assert number > COUNT
+
+
+class Silent(MemoryBucket):
+    """A bucket that puts the index and never answers again."""
+
+    def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
+        super().put_if(key, content, old)
+        self.is_silent = True
+        return self.head(key)
+
+    def live(self) -> None:
+        if getattr(self, "is_silent", False):
+            raise ServerError("The server does not answer.", "Wait.")
+
+
+def test_a_commit_of_which_the_outcome_is_not_known_is_said_to_be_that() -> None:
+    """Whoever asks what is there now gets no answer either, and that error would say less."""
+    bucket = Silent(saved(2).files)
+    with pytest.raises(StorageError, match="the answer to the commit was lost, and whether the new checkpoint is"):
+        commit(bucket, 2)
+    again = MemoryBucket(dict(bucket.files))
+    commit(again, 2)
+    assert seed_of(again) == 2
 
 
 def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses() -> None:

@@ -10,12 +10,15 @@ Tasks are idempotent: one that is done twice writes the same bytes. Inside a tas
 executor decides how many tasks run at a time. A worker that dies is a ``WorkerLost``; what others finished stays.
 """
 
+import os
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from multiprocessing import parent_process
+from threading import Thread
 from typing import Any, Self
 
 import numpy as np
@@ -68,6 +71,8 @@ class Opening:
     """True to read numbers in the place of quantised blocks."""
     call: str = field(default_factory=lambda: secrets.token_hex(8))
     """A token of the call, so that a worker does not take up what it had opened for an earlier one."""
+    caller: int = field(default_factory=os.getpid)
+    """The process that makes the call."""
 
 
 def check_executor(executor: Any) -> None:
@@ -127,6 +132,31 @@ def _lost(error: BaseException) -> WorkerLost:
     return WorkerLost(cause, "Run it again: a reshard goes on with the files that were finished.")
 
 
+_ending = set[int]()
+"""This process, once it ends with its parent; a process that is forked from it is another."""
+
+
+def end_with_parent() -> None:
+    """End this process once its parent has ended: after a kill, the workers of a pool would wait for tasks for ever."""
+    if os.getpid() not in _ending:
+        _ending.add(os.getpid())
+        Thread(target=_outlive_parent, daemon=True).start()
+
+
+def _outlive_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _end_with_caller(caller: int) -> None:
+    """End a worker with the process that calls it, if that has started it; those of clusters live on."""
+    parent = parent_process()
+    if parent is not None and parent.pid == caller:
+        end_with_parent()
+
+
 def check_version(version: str) -> None:
     """Raise ``UnsupportedError`` in a worker whose release of shardvar is not that of the caller."""
     if version != __version__:
@@ -159,6 +189,7 @@ class Payloads:
     def opened(self, version: str) -> Iterator[Source]:
         """Open the source in a worker, after comparing the release of shardvar and the files; inside, one thread."""
         check_version(version)
+        _end_with_caller(self.opening.caller)
         source = _open(self.opening)
         for file, (name, stamp) in self.files.items():
             if list(source.index.files[file : file + 1]) != [name] or _stamp(self.opening, name) != stamp:

@@ -5,15 +5,14 @@ spawned, and so hold nothing of this process. They end with it, also when it is 
 command uses a few threads.
 """
 
-import os
 from argparse import Namespace
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
-from threading import Thread
+from multiprocessing import get_context
 from typing import Any
 
+from shardvar.checkpoint.executors import end_with_parent
 from shardvar.cli.output import note
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, MissingExtra, StorageError
@@ -36,20 +35,8 @@ def executor_of(arguments: Namespace) -> Iterator[Executor | None]:
     elif count == 1:
         yield None
     else:
-        with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_end_with_command) as executor:
+        with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=end_with_parent) as executor:
             yield executor
-
-
-def _end_with_command() -> None:
-    """End this worker once the command has ended: after a kill, the workers of a pool would wait for tasks for ever."""
-    Thread(target=_outlive_command, daemon=True).start()
-
-
-def _outlive_command() -> None:
-    command = parent_process()
-    if command is not None:
-        command.join()
-        os._exit(1)
 
 
 @contextmanager

@@ -361,6 +361,15 @@ def test_the_commands_work_in_processes(source: Path, tmp_path: Path, capsys: py
     assert f"checkpoint {sv.digest(source).checkpoint}" in capsys.readouterr().out
 
 
+def end_of(program: str) -> tuple[str, Any]:
+    """What a program still prints once it is killed, after which its output ends: none of its workers has it."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, "-c", program], text=True, **pipes) as command:
+        assert command.stdout is not None and command.stdout.readline() == "8\n"
+        command.kill()
+        return command.communicate(timeout=60)
+
+
 def test_workers_end_with_a_command_that_is_killed() -> None:
     """Its standard output, which the workers have too, ends: none of them waits for tasks that do not come."""
     program = (
@@ -371,11 +380,22 @@ def test_workers_end_with_a_command_that_is_killed() -> None:
         "        print(len(list(executor.map(abs, range(8)))), flush=True)\n"
         "        input()\n"
     )
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([sys.executable, "-c", program], text=True, **pipes) as command:
-        assert command.stdout is not None and command.stdout.readline() == "8\n"
-        command.kill()
-        assert command.communicate(timeout=60) == ("", None)
+    assert end_of(program) == ("", None)
+
+
+def test_workers_of_a_pool_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
+    """The pool is the caller's, and a verb has run in it."""
+    sv.save(tmp_path / "m", {f"w{number}": np.zeros(9) for number in range(8)}, policy=BalancedPolicy(4))
+    program = (
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "from multiprocessing import get_context\n"
+        "import shardvar as sv\n"
+        "if __name__ == '__main__':\n"
+        "    with ProcessPoolExecutor(1, mp_context=get_context('spawn')) as executor:\n"
+        f"        print(sv.verify({str(tmp_path / 'm')!r}, executor=executor).num_tensors, flush=True)\n"
+        "        input()\n"
+    )
+    assert end_of(program) == ("", None)
 
 
 @pytest.mark.parametrize(

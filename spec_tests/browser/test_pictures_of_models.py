@@ -192,3 +192,21 @@ def test_above_an_open_folder_the_whole_checkpoint_is_a_strip(chromium: Chrome, 
     page.press(ESCAPE, ESCAPE)
     page.until("state.prefix !== 'm.layers.11.'")
     assert page.complaints() == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_is_chosen_has_an_outline_that_is_seen_on_any_colour(
+    chromium: Chrome, tmp_path: Path, scheme: str
+) -> None:
+    """Ink and card lie side by side, so that one of them differs from the cell below, the palest and the darkest."""
+    arrays = {f"a.{n}.w": np.linspace(-1, 1, 9) * 10.0**n for n in range(4)}
+    page = show(chromium, view(tmp_path, arrays, "--stats"), scheme=scheme)
+    for number in range(4):
+        page.run(f"actions.choose(ITEMS[{number}]); layerMap.drawNow(); maps[0].mark()")
+        for canvas in (".layers canvas", ".map .marks"):
+            seen, ink, card = page.run(f"""const canvas = document.querySelector('{canvas}'), seen = new Set();
+                const {{ data }} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+                for (let at = 0; at < data.length; at += 4) seen.add(String(data.slice(at, at + 3)));
+                const rgb = (name) => String(theme[name].match(/[0-9a-f]{{2}}/g).map((part) => parseInt(part, 16)));
+                return [[...seen], rgb('ink'), rgb('card')]""")
+            assert ink in seen and card in seen

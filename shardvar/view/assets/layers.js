@@ -339,11 +339,7 @@ class LayerMap {
     this.stack.rows.forEach(({ cells }, row) => cells.forEach((items, column) => chosen && items.includes(chosen) && spots.push([row, column, 2.5])));
     if (this.hovered) spots.push([...this.hovered, 1.5]);
     if (document.activeElement === this.holder) spots.push([...this.at, 1.5]);
-    for (const [row, column, weight] of spots) {
-      context.strokeStyle = theme.ink;
-      context.lineWidth = weight;
-      context.strokeRect(LEFT + column * w + 0.75, top + row * h, w - 1.5, h - 1.5);
-    }
+    for (const [row, column, weight] of spots) outline(context, LEFT + column * w - 0.5, top + row * h - 1.25, w + 1, h + 1, weight);
   }
 
   placeAt(event) {

@@ -98,6 +98,15 @@ function fitted(canvas, width, height) {
   return context;
 }
 
+// An outline that is seen on any colour: of ink, and inside it of card.
+function outline(context, x, y, width, height, weight) {
+  for (const [colour, inset, thick] of [[theme.ink, weight / 2, weight], [theme.card, weight + 0.5, 1]]) {
+    context.strokeStyle = colour;
+    context.lineWidth = thick;
+    context.strokeRect(x + inset, y + inset, Math.max(width - 2 * inset, 1), Math.max(height - 2 * inset, 1));
+  }
+}
+
 // Slanted lines inside a rectangle: what is missing or wrong, so that colour is never the only sign of it.
 function hatch(context, x, y, width, height, colour, step = 6) {
   context.save();

@@ -52,9 +52,8 @@ class FolderStrip {
       context.fillText(isFaulty(lead) ? "✗" : "!", Math.min(left + w / 2 - 3, width - 7), height);
     });
     const [left, w] = this.placeOf(this.current);
-    context.strokeStyle = theme.ink;
-    context.lineWidth = 2;
-    context.strokeRect(Math.min(left + 1, width - 3), 1, Math.max(w - 2, 2), STRIP_HEIGHT - 2);
+    const shown = Math.max(w, 5); // of a thousand folders, too
+    outline(context, Math.min(left, width - shown), 0, shown, STRIP_HEIGHT, 2);
   }
 
   placeOf(at) {

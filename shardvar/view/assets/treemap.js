@@ -336,10 +336,7 @@ class Treemap {
     if (!context) return;
     for (const [box, weight] of [[this.hovered, 1.5], [this.chosenBox(), 2.5]]) {
       if (!box) continue;
-      context.strokeStyle = theme.ink;
-      context.lineWidth = weight;
-      const [w, h] = [Math.max(box.width - weight, 1), Math.max(box.height - weight, 1)];
-      context.strokeRect(box.x + weight / 2, box.y + weight / 2, w, h);
+      outline(context, box.x, box.y, box.width, box.height, weight);
     }
   }
 

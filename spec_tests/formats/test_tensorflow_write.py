@@ -34,6 +34,7 @@ OTHERWISE = {
     "slices_overlap": "a slice of a whole axis is written in numbers",
     "slices_with_hole": "a slice of a whole axis is written in numbers",
     "max_shard_half_unreadable": "float16 is not cut: TensorFlow could not put it together",
+    "slices_of_strings": "strings are not cut: TensorFlow could not put them together",
     "v1_format_legacy": "another format",
 }
 WRITTEN = sorted(

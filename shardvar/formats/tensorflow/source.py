@@ -33,9 +33,11 @@ from shardvar.errors import (
 from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced_error
 from shardvar.formats.protocol import Finding
 from shardvar.formats.tensorflow.contents import BundleContents, BundleTensors, decode_key, find_tensors, read_bundle
+from shardvar.formats.tensorflow.joined import Joined, join_payloads, join_strings
 from shardvar.formats.tensorflow.names import bundle_index_name, data_files, data_name
 from shardvar.formats.tensorflow.protos import CODES
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Ints, code, numpy_dtype
+from shardvar.layout.region import Region
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex, find_shared
 from shardvar.planning.plan import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
@@ -65,6 +67,10 @@ class BundleIndex:
     """The count in the names of the data files."""
     sizes: Ints
     """[files] the size of each data file that entries name; -1 if it cannot be opened."""
+    stored: EntryTable
+    """The stored slices; the table of contents has those of a string tensor as one."""
+    joined: Joined
+    """The rows of ``stored`` that are one entry of the table of contents."""
 
 
 def _read_index(storage: Storage, prefix: str) -> BundleIndex:
@@ -97,8 +103,11 @@ def _read_index(storage: Storage, prefix: str) -> BundleIndex:
 
     guards = _find_guards(faults, crc)
     header = contents.header
-    table = TableIndex(entries, files, Metadata(generation=header.generation), faults.errors)
-    return BundleIndex(table, contents.file, data, guards, header.is_big_endian, header.num_shards, sizes)
+    listed, joined = join_strings(entries, faults.errors, guards, contents.place)
+    table = TableIndex(listed, files, Metadata(generation=header.generation), faults.errors)
+    return BundleIndex(
+        table, contents.file, data, guards, header.is_big_endian, header.num_shards, sizes, entries, joined
+    )
 
 
 def _find_guards(faults: "_FaultFinder", crc: Ints) -> dict[tuple[int, int, int], int]:
@@ -282,6 +291,10 @@ class BundleSource:
         file, begin = int(entries.file[row]), int(entries.start[row])
         nbytes = int(entries.slices.nbytes[row])
         dtype = entries.slices.dtype(row)
+        slices = self.contents.joined.get((file, begin, nbytes)) if entries is not self.contents.stored else None
+        if slices is not None and dtype == STRING:
+            buffer[:] = self._join(slices.tolist(), nbytes)[start : start + len(buffer)]
+            return
         with prefix_errors(f"{entries.slices.key(row)!r}"):
             # Read: ``begin`` counts in the file, ``start`` in the payload.
             if entries.plain[row] or not self.contents.is_big_endian:
@@ -318,7 +331,7 @@ class BundleSource:
     def findings(self) -> Sequence[Finding]:
         """Return data files that the index does not name, and bytes after the last payload of a file."""
         index = self.contents
-        entries = index.table.entries
+        entries = index.stored
         stop = np.zeros(len(index.sizes), np.int64)
         np.maximum.at(stop, entries.file, entries.start + entries.slices.nbytes)
         findings = [
@@ -332,6 +345,20 @@ class BundleSource:
     @property
     def _files(self) -> DataFiles:
         return self.contents.data
+
+    def _join(self, rows: Sequence[int], nbytes: int) -> bytes:
+        """Return the payload of a string tensor of which these are the stored slices."""
+        stored = self.contents.stored
+
+        def read(row: int) -> tuple[Region, bytes]:
+            payload = bytearray(int(stored.slices.nbytes[row]))
+            self.read_into(stored, row, 0, memoryview(payload))
+            return stored.slices.region(row), bytes(payload)
+
+        shape = stored.slices.tensors.shape(int(stored.slices.tensor[rows[0]]))
+        parts = [read(row) for row in rows]
+        with prefix_errors(f"{stored.slices.key(rows[0])!r}"):
+            return join_payloads(parts, shape, nbytes)
 
     def _read_swapped(self, file: int, begin: int, start: int, buffer: memoryview, unit: int) -> None:
         """Fill ``buffer`` with reversed words of ``unit`` bytes; ``start`` and its end may be within a word."""

@@ -383,3 +383,18 @@ def test_neither_format_takes_a_folder_of_the_other() -> None:
     for kind, other in (("orbax", "zarr"), ("zarr", "orbax")):
         for case in golden_cases(kind):
             assert format_named(other).locate(LocalStorage(str(GOLDEN / kind / case / "ckpt")), "") == []
+
+
+def test_leaves_without_arrays_need_no_database(tmp_path: Path) -> None:
+    """Orbax makes none for strings and None alone, though the index says that arrays are in one."""
+    leaves = {
+        key: {"key_metadata": [{"key": key, "key_type": 2}], "value_metadata": {"value_type": kind}}
+        for key, kind in (("s", "string"), ("n", "None"), ("w", "jax.Array"))
+    }
+    tree = {"tree_metadata": leaves, "use_ocdbt": True, "use_zarr3": False}
+    files = {"_METADATA": tree, "_strings.json": {"s": "text"}}
+    with pytest.raises(MissingFile, match=r"manifest\.ocdbt"):
+        sv.load(make(tmp_path / "arrays", files))
+    del leaves["w"]
+    assert {key: value[()] for key, value in sv.load(make(tmp_path / "none", files)).items()} == {"s": b"text"}
+    assert sv.verify(tmp_path / "none").ok

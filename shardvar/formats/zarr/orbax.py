@@ -142,7 +142,8 @@ def open_orbax(storage: Storage) -> ZarrSource:
         with prefix_errors(TREE):
             pytree = parse_tree(read_document(tree, TREE)) if TREE in sizes else None
         is_ocdbt = DATABASE in sizes
-        if pytree is not None and pytree.is_ocdbt and not is_ocdbt:
+        # Orbax makes no database for strings and empty leaves alone.
+        if pytree is not None and pytree.is_ocdbt and pytree.arrays and not is_ocdbt:
             cause = f"{TREE} says that all arrays are in {DATABASE}, which is missing."
             raise MissingFile(cause, "Copy the checkpoint again, with all its files.")
         decoder = Decoder.of(storage, is_ocdbt)

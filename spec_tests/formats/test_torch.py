@@ -193,6 +193,21 @@ def test_objects_are_shown_as_python_literals() -> None:
     }
 
 
+def test_the_shape_of_a_tensor_without_elements_is_that_of_its_item(tmp_path: Path) -> None:
+    """It has no bytes that a checksum could cover: a changed extent anywhere in the index is a fault all the same."""
+    shutil.copytree(GOLDEN / "torch_dcp" / "scalars_empties" / "ckpt", tmp_path / "ck")
+    index = tmp_path / "ck" / ".metadata"
+    octets = index.read_bytes()
+    shape = b"K\x00K\x03\x86"
+    places = [place for place in range(len(octets)) if octets.startswith(shape, place)]
+    assert len(places) == 2, "the full shape, and that of the slice"
+    for place in places:
+        index.write_bytes(octets[:place] + shape.replace(b"\x03", b"\x01") + octets[place + len(shape) :])
+        assert sv.verify(tmp_path / "ck").outcomes["empty03"] == "damaged"
+        with pytest.raises(ShardvarError):
+            sv.load(tmp_path / "ck", ["empty03"])
+
+
 def test_contiguous_payloads_are_read_in_place_and_mapped() -> None:
     for path in (GOLDEN / "torch_dcp" / "rows9_ranks2" / "ckpt", GOLDEN / "torch_pt" / "module_state_dict" / "x.pt"):
         with sv.open_checkpoint(path) as reader:

@@ -132,8 +132,10 @@ def _slices(items: Items) -> SliceTable:
     tensors = TensorTable(items.keys, codes, *pad(items.shapes, fill=1))
     rank, tensor = tensors.shapes.shape[1], np.array(items.tensor, np.int64)
     offset, shape = (widen(pad(column, fill)[1], rank, fill) for column, fill in ((items.offset, 0), (items.shape, 1)))
-    # A tensor without elements is one slice, the whole of it. Its item has what one rank held of it.
+    # A tensor without elements is one slice, the whole of it. Its item has what one rank held of it. One that reaches
+    # out of its tensor stays as it is, and is a fault.
     full = tensors.shapes[tensor]
-    empty = (full == 0).any(axis=1, keepdims=True)
+    inside = ((offset >= 0) & (shape <= full - offset)).all(axis=1, keepdims=True)
+    empty = (full == 0).any(axis=1, keepdims=True) & inside
     offset, shape = np.where(empty, 0, offset), np.where(empty, full, shape)
     return SliceTable.of(tensors, tensor, offset, shape, np.zeros(len(tensor), np.int64))

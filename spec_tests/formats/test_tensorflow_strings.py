@@ -1,6 +1,7 @@
 """String tensors that a bundle has in slices, as TensorFlow writes the shards of a string variable."""
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import shardvar as sv
 from shardvar.errors import CheckpointError, CorruptCheckpoint, InvalidCheckpoint, MalformedCheckpoint
 from shardvar.formats.tensorflow import FORMAT
+from shardvar.formats.tensorflow import source as tensorflow_source
 from shardvar.formats.tensorflow.joined import join_payloads, join_strings
 from shardvar.layout.region import Region
 from shardvar.storage.local import LocalStorage
@@ -50,6 +52,28 @@ def test_a_damaged_slice_of_strings_is_damage_of_its_tensor(sliced: Path) -> Non
             sv.load(sliced, ["s"])
     file.unlink()
     assert sv.verify(sliced).outcomes == {"n": "ok", "s": "damaged", "v": "ok"}
+
+
+def test_a_payload_is_joined_once_for_all_its_blocks(sliced: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each, which would take time by the square of its size; and it is dropped with its last byte."""
+    joins: list[int] = []
+
+    def join(parts: Iterable[tuple[Region, bytes]], shape: tuple[int, ...], nbytes: int) -> bytes:
+        joins.append(nbytes)
+        return join_payloads(parts, shape, nbytes)
+
+    monkeypatch.setattr(tensorflow_source, "join_payloads", join)
+    source = FORMAT.open(LocalStorage(str(sliced.parent)), "ss")
+    entries = source.index.find("s")
+    nbytes = int(entries.slices.nbytes[0])
+    buffer = bytearray(nbytes)
+    for start in range(0, nbytes, 5):
+        source.read_into(entries, 0, start, memoryview(buffer)[start : start + 5])
+    assert joins == [nbytes] and not source.made
+    whole = bytearray(nbytes)
+    source.read_into(entries, 0, 0, memoryview(whole))
+    assert whole == buffer and not source.made
+    source.close()
 
 
 def test_no_two_tensors_have_one_entry(sliced: Path) -> None:

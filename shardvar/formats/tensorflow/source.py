@@ -15,7 +15,8 @@ bytes when the checkpoint is overwritten, and a file that is opened later must b
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,9 @@ from shardvar.wire.crc import CRC32C, Checksum, unmask
 from shardvar.wire.damage import WRITE_AGAIN, past_limit
 
 _STRING, _VARIANT = code(STRING), code(VARIANT)
+
+_MOST_MADE = 8
+"""Payloads that are kept until their last byte is read; the first that was made is dropped first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -275,6 +279,8 @@ class BundleSource:
     """The prefix of the files."""
     contents: BundleIndex
     """The index, and the open files."""
+    made: dict[tuple[int, int, int], bytes] = field(default_factory=dict, compare=False)
+    """Payloads that are made as a whole and of which bytes are still to be read, by their places."""
 
     @property
     def index(self) -> TableIndex:
@@ -293,15 +299,16 @@ class BundleSource:
         dtype = entries.slices.dtype(row)
         slices = self.contents.joined.get((file, begin, nbytes)) if entries is not self.contents.stored else None
         if slices is not None and dtype == STRING:
-            buffer[:] = self._join(slices.tolist(), nbytes)[start : start + len(buffer)]
+            self._read_made((file, begin, nbytes), start, buffer, lambda: self._join(slices.tolist(), nbytes))
             return
         with prefix_errors(f"{entries.slices.key(row)!r}"):
             # Read: ``begin`` counts in the file, ``start`` in the payload.
             if entries.plain[row] or not self.contents.is_big_endian:
                 self.read_span(file, begin + start, buffer)
             elif dtype == STRING:
-                stored = self._files.open(file).read(begin, nbytes)
-                buffer[:] = strings.from_big_endian(stored, _count(entries, row))[start : start + len(buffer)]
+                stored = partial(self._files.open(file).read, begin, nbytes)
+                made = lambda: strings.from_big_endian(stored(), _count(entries, row))  # noqa: E731
+                self._read_made((file, begin, nbytes), start, buffer, made)
             else:
                 self._read_swapped(file, begin, start, buffer, _unit(dtype))
             # Check: with the last byte of a payload that is not plain. The bytes of the file are mapped for that unless
@@ -325,6 +332,7 @@ class BundleSource:
 
     def close(self) -> None:
         """Close the files."""
+        self.made.clear()
         self._files.close()
         self.contents.file.close()
 
@@ -345,6 +353,18 @@ class BundleSource:
     @property
     def _files(self) -> DataFiles:
         return self.contents.data
+
+    def _read_made(
+        self, place: tuple[int, int, int], start: int, buffer: memoryview, make: Callable[[], bytes]
+    ) -> None:
+        """Fill ``buffer`` from a payload that is made as a whole: once, and not for each of its blocks."""
+        payload = self.made.pop(place, None) or make()
+        stop = start + len(buffer)
+        buffer[:] = memoryview(payload)[start:stop]
+        if stop < len(payload):
+            while len(self.made) >= _MOST_MADE:
+                self.made.pop(next(iter(self.made)), None)
+            self.made[place] = payload
 
     def _join(self, rows: Sequence[int], nbytes: int) -> bytes:
         """Return the payload of a string tensor of which these are the stored slices."""

@@ -69,10 +69,10 @@ def test_a_payload_is_joined_once_for_all_its_blocks(sliced: Path, monkeypatch: 
     buffer = bytearray(nbytes)
     for start in range(0, nbytes, 5):
         source.read_into(entries, 0, start, memoryview(buffer)[start : start + 5])
-    assert joins == [nbytes] and not source.made
+    assert joins == [nbytes] and not source.made.kept
     whole = bytearray(nbytes)
     source.read_into(entries, 0, 0, memoryview(whole))
-    assert whole == buffer and not source.made
+    assert whole == buffer and not source.made.kept
     source.close()
 
 

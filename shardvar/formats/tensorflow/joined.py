@@ -1,4 +1,4 @@
-"""String tensors that a bundle has in slices, as one payload each.
+"""String tensors that a bundle has in slices, as one payload each; and payloads that are made as a whole.
 
 TensorFlow saves the shards of a string variable as slices, and cannot join them. The place of an element in a payload
 of strings follows from the lengths of all elements before it, so the engine moves such a payload whole, and the slices
@@ -11,8 +11,8 @@ The lengths and bytes are those of the slices, and there is one checksum of 4 by
 payload of 5 + 8 + 4 = 17.
 """
 
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -28,6 +28,31 @@ _Place = tuple[int, int, int]
 """The file, start and size of an entry."""
 Joined = dict[_Place, Ints]
 """The rows of the slices of a tensor, by the place of its entry: a caller may have renamed keys."""
+
+
+_MOST_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MadePayloads:
+    """Payloads that are made as a whole, by joining or converting them, and read by blocks.
+
+    Each is made once, and not for every block, which would take time by the square of its size. It is kept until its
+    last byte is read; of more than a few, the first that was made is dropped.
+    """
+
+    kept: dict[_Place, bytes] = field(default_factory=dict)
+    """Those of which bytes are still to be read."""
+
+    def read(self, place: _Place, start: int, buffer: memoryview, make: Callable[[], bytes]) -> None:
+        """Fill ``buffer`` from a payload, from byte ``start`` of it on."""
+        payload = self.kept.pop(place, None) or make()
+        stop = start + len(buffer)
+        buffer[:] = memoryview(payload)[start:stop]
+        if stop < len(payload):
+            while len(self.kept) >= _MOST_KEPT:
+                self.kept.pop(next(iter(self.kept)), None)
+            self.kept[place] = payload
 
 
 def join_strings(

@@ -34,7 +34,7 @@ from shardvar.errors import (
 from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced, replaced_error
 from shardvar.formats.protocol import Finding
 from shardvar.formats.tensorflow.contents import BundleContents, BundleTensors, decode_key, find_tensors, read_bundle
-from shardvar.formats.tensorflow.joined import Joined, join_payloads, join_strings
+from shardvar.formats.tensorflow.joined import Joined, MadePayloads, join_payloads, join_strings
 from shardvar.formats.tensorflow.names import bundle_index_name, data_files, data_name
 from shardvar.formats.tensorflow.protos import CODES
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, Ints, code, numpy_dtype
@@ -48,9 +48,6 @@ from shardvar.wire.crc import CRC32C, Checksum, unmask
 from shardvar.wire.damage import WRITE_AGAIN, past_limit
 
 _STRING, _VARIANT = code(STRING), code(VARIANT)
-
-_MOST_MADE = 8
-"""Payloads that are kept until their last byte is read; the first that was made is dropped first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -279,8 +276,8 @@ class BundleSource:
     """The prefix of the files."""
     contents: BundleIndex
     """The index, and the open files."""
-    made: dict[tuple[int, int, int], bytes] = field(default_factory=dict, compare=False)
-    """Payloads that are made as a whole and of which bytes are still to be read, by their places."""
+    made: MadePayloads = field(default_factory=MadePayloads, compare=False)
+    """Payloads of strings that are made as a whole."""
 
     @property
     def index(self) -> TableIndex:
@@ -299,7 +296,7 @@ class BundleSource:
         dtype = entries.slices.dtype(row)
         slices = self.contents.joined.get((file, begin, nbytes)) if entries is not self.contents.stored else None
         if slices is not None and dtype == STRING:
-            self._read_made((file, begin, nbytes), start, buffer, lambda: self._join(slices.tolist(), nbytes))
+            self.made.read((file, begin, nbytes), start, buffer, lambda: self._join(slices.tolist(), nbytes))
             return
         with prefix_errors(f"{entries.slices.key(row)!r}"):
             # Read: ``begin`` counts in the file, ``start`` in the payload.
@@ -308,7 +305,7 @@ class BundleSource:
             elif dtype == STRING:
                 stored = partial(self._files.open(file).read, begin, nbytes)
                 made = lambda: strings.from_big_endian(stored(), _count(entries, row))  # noqa: E731
-                self._read_made((file, begin, nbytes), start, buffer, made)
+                self.made.read((file, begin, nbytes), start, buffer, made)
             else:
                 self._read_swapped(file, begin, start, buffer, _unit(dtype))
             # Check: with the last byte of a payload that is not plain. The bytes of the file are mapped for that unless
@@ -332,7 +329,7 @@ class BundleSource:
 
     def close(self) -> None:
         """Close the files."""
-        self.made.clear()
+        self.made.kept.clear()
         self._files.close()
         self.contents.file.close()
 
@@ -353,18 +350,6 @@ class BundleSource:
     @property
     def _files(self) -> DataFiles:
         return self.contents.data
-
-    def _read_made(
-        self, place: tuple[int, int, int], start: int, buffer: memoryview, make: Callable[[], bytes]
-    ) -> None:
-        """Fill ``buffer`` from a payload that is made as a whole: once, and not for each of its blocks."""
-        payload = self.made.pop(place, None) or make()
-        stop = start + len(buffer)
-        buffer[:] = memoryview(payload)[start:stop]
-        if stop < len(payload):
-            while len(self.made) >= _MOST_MADE:
-                self.made.pop(next(iter(self.made)), None)
-            self.made[place] = payload
 
     def _join(self, rows: Sequence[int], nbytes: int) -> bytes:
         """Return the payload of a string tensor of which these are the stored slices."""

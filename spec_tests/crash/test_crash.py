@@ -453,9 +453,9 @@ def test_a_disk_without_room_is_refused_before_a_byte_is_written(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shardvar.storage.local.LocalStorage.free_nbytes", lambda storage: 100)
-    with pytest.raises(StorageError, match="100 free"):
+    with pytest.raises(StorageError, match="100 B free"):
         reshard(source, tmp_path, "shardvar")
-    with pytest.raises(StorageError, match="100 free"):
+    with pytest.raises(StorageError, match="100 B free"):
         save(tmp_path, "shardvar", NEW)
     assert os.listdir(tmp_path) == []
 
@@ -469,7 +469,7 @@ def test_a_disk_needs_room_for_what_is_not_finished_yet(
     assert len(list(tmp_path.glob("*.done"))) == 2
     last = reshard(source, tmp_path, "shardvar", dry_run=True).file_nbytes[-1]
     monkeypatch.setattr("shardvar.storage.local.LocalStorage.free_nbytes", lambda storage: last - 1)
-    with pytest.raises(StorageError, match="Make room"):
+    with pytest.raises(StorageError, match=r"Free 1 B there"):
         reshard(source, tmp_path, "shardvar")
     monkeypatch.setattr("shardvar.storage.local.LocalStorage.free_nbytes", lambda storage: last)
     assert reshard(source, tmp_path, "shardvar").reused_files == 2

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.engine.pool import in_this_thread
 from shardvar.errors import CorruptCheckpoint, TargetExists
 from shardvar.planning.policies import BalancedPolicy
 from spec_tests.helpers.faulty_storage import Fault, Killed, failing, is_same
@@ -29,7 +28,7 @@ TABLE = np.arange(4000, dtype=np.float32).reshape(1000, 4)
 def kill_after_one_file(source: Path, target: Path, form: str = "shardvar", **options: Any) -> None:
     """Reshard into two files, one after the other, until the journal of the first one is on the disk."""
     target.parent.mkdir()
-    with in_this_thread(), pytest.raises(Killed), failing(target.parent, Fault(STEPS[form])):
+    with pytest.raises(Killed), failing(target.parent, Fault(STEPS[form])):
         sv.reshard(source, target, format=form, **{"policy": BalancedPolicy(2)} | options)
     assert len(list(target.parent.glob("*.done"))) == 1
 

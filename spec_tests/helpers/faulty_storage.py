@@ -1,8 +1,9 @@
 """A storage that fails, is interrupted or dies at its n-th step: for the tests of what is left behind.
 
-Every call that changes the directory is a step, in the order in which they are made. A write that dies has written
-some of its bytes. After a death nothing changes any more, as if the process were gone: what cleaning up would do is
-refused, and the lock file stays. ``python faulty.py`` does the same with a real SIGKILL, in a process of its own.
+Every call that changes the directory is a step. One thread makes them all, so that every run takes the same steps in
+the same order; ``in_threads`` is for what must hold in any order. A write that dies has written some of its bytes.
+After a death nothing changes any more, as if the process were gone: what cleaning up would do is refused, and the lock
+file stays. ``python faulty.py`` does the same with a real SIGKILL, in a process of its own.
 """
 
 import os
@@ -12,12 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
 import shardvar as sv
+from shardvar.engine.pool import in_this_thread
 from shardvar.errors import AmbiguousPath, CheckpointError, StorageError
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage, split_path
@@ -66,11 +69,14 @@ class Fault:
     is_dead: bool = False
     log: list[str] = field(default_factory=list)
     """The steps taken, in order."""
+    counting: Lock = field(default_factory=Lock)
+    """Held while a step gets its number, so that no two threads have the same."""
 
     def step(self, what: str, do: Callable[[], Any], part: Callable[[], object] = lambda: None) -> Any:
         """Take a step, or fail in it."""
         self.live()
-        number, self.taken = self.taken, self.taken + 1
+        with self.counting:
+            number, self.taken = self.taken, self.taken + 1
         if number != self.at:
             self.log.append(what)
             return do()
@@ -207,14 +213,15 @@ class FaultyStorage:
 
 
 @contextmanager
-def failing(directory: Path, fault: Fault) -> Iterator[None]:
+def failing(directory: Path, fault: Fault, in_threads: bool = False) -> Iterator[None]:
     """The verbs meet the fault where they touch ``directory``, and nowhere else."""
 
     def faulty_split(path: Any) -> tuple[Any, str]:
         storage, name = split_path(path)
         return (FaultyStorage(storage, fault) if Path(storage.path) == directory else storage), name
 
-    with mock.patch("shardvar.checkpoint.locate.split_place", faulty_split):
+    threads = nullcontext() if in_threads else in_this_thread()
+    with mock.patch("shardvar.checkpoint.locate.split_place", faulty_split), threads:
         yield
 
 

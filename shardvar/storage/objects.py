@@ -158,7 +158,10 @@ class ObjectClient:
             return {each["path"][first:]: _head_of(each) for page in pages for each in page}
 
     def put(self, key: str, path: str) -> Head:
-        """Upload a local file, in parts if it is large, and return its facts; it appears whole or not at all."""
+        """Upload a local file, in parts if it is large, and return its facts; it appears whole or not at all.
+
+        After an error the file is read back: if it has these bytes, only the answer was lost.
+        """
         nbytes = os.path.getsize(path)
         part_nbytes = max(PART_NBYTES, -(-nbytes // _MOST_PARTS))
         try:
@@ -171,15 +174,33 @@ class ObjectClient:
                     chunk_size=part_nbytes,
                     max_concurrency=PARTS_AHEAD,
                 )
-        except StorageError as error:
+        except (StorageError, MissingFile) as error:
             # The answer to the last request may be lost, and the file whole all the same.
-            with suppress(MissingFile):
-                head = self.head(key)
-                if head.nbytes == nbytes:
-                    return head
+            head = self._stored(key, path)
+            if head is not None:
+                return head
+            if isinstance(error, MissingFile):
+                cause = f"{self.place(key)} cannot be written: the service says that the bucket or the upload is gone."
+                error = StorageError(cause, "Look at the bucket, and write again.")
             remedy = f"{error.remedy} A rule of the bucket that ends unfinished uploads frees what this one left."
             raise StorageError(error.cause, remedy) from None
         return Head(nbytes, _version(found), None)
+
+    def _stored(self, key: str, path: str) -> Head | None:
+        """Return the facts of a file that has the bytes of a local one; None if it has others, or none can be read.
+
+        An older file of the same name may have the same size.
+        """
+        with suppress(ShardvarError), open(path, "rb") as file:
+            head = self.head(key)
+            if head.nbytes != os.path.getsize(path):
+                return None
+            for start in range(0, head.nbytes, PART_NBYTES):
+                part = file.read(PART_NBYTES)
+                if bytes(self.read(key, head, start, len(part))) != part:
+                    return None
+            return head
+        return None
 
     def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
         """Copy a file, without its bytes coming here if the service can; ``MissingFile``.

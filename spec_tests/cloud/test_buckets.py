@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
@@ -240,6 +241,78 @@ def test_a_service_that_dies_after_some_uploads_leaves_the_old_checkpoint(
     assert is_same(url, NEW)
     generations = {key.partition("svdata-")[2].partition("-")[0] for key in keys_of(prefix) if "svdata" in key}
     assert len(generations) == 1
+
+
+@pytest.mark.parametrize("form", [*FORMATS, "safetensors set"])
+def test_an_old_file_is_never_taken_for_a_new_one_of_the_same_size(form: str, proxy: Proxy, prefix: str) -> None:
+    """A checkpoint of the same shapes is replaced, and each of its files in turn is refused, while all others go up.
+
+    The save fails then. It leaves the old checkpoint, the new one, or, in formats that are not replaced in one step,
+    none, but never a mixture.
+    """
+    bare, _, is_set = form.partition(" ")
+    url = f"{prefix}/{'m' if is_set else FORMATS[bare]}"
+    options: dict[str, Any] = {"format": bare, "policy": BalancedPolicy(2) if is_set else None, "force": True}
+    old, new = ({"w": np.full(60, fill), "b": np.full(7, fill)} for fill in (1.0, 2.0))
+    sv.save(url, old, **options)
+    for number in range(20):
+        uploads: list[str] = []
+
+        def rule(asked: Asked, uploads: list[str] = uploads, number: int = number) -> int | None:
+            path, _, query = asked.path.partition("?")
+            is_upload = asked.method == "PUT" or (asked.method == "POST" and "upload" in query)
+            if not is_upload or "claim" in path:
+                return None
+            if path not in uploads:
+                uploads.append(path)
+            return 400 if uploads.index(path) == number else None
+
+        proxy.rule = rule
+        try:
+            sv.save(url, new, **options)
+        except StorageError:
+            proxy.clear()
+            with suppress(CheckpointNotFound):
+                assert len({float(value) for values in sv.load(url).values() for value in values}) == 1
+            sv.save(url, old, **options)
+        else:
+            assert is_same(url, new) and len(uploads) == number >= 1
+            return
+    pytest.fail("the save does not come to its end")
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["new", "replaced"])
+def test_an_upload_in_parts_of_which_the_last_answer_is_lost_is_found_out(
+    is_there: bool, proxy: Proxy, prefix: str, service: str
+) -> None:
+    """The service has the whole file, and knows the upload no more when it is asked again: the save ends well."""
+    if service != "s3":
+        pytest.skip("only there another request is answered with 404")
+    url, tensors = f"{prefix}/m", {key: np.arange(3 << 20, dtype="<u4") for key in "ab"}
+    options: dict[str, Any] = {"format": "safetensors", "policy": BalancedPolicy(2), "force": True}
+    if is_there:
+        sv.save(url, {key: value + 1 for key, value in tensors.items()}, **options)
+    ends: list[Asked] = []
+
+    def rule(asked: Asked) -> str | int | None:
+        if asked.method != "POST" or "uploadId" not in asked.path:
+            return None
+        ends.append(asked)
+        return "lose" if len(ends) == 1 else None
+
+    proxy.rule = rule
+    sv.save(url, tensors, **options)
+    assert is_same(url, tensors) and len(ends) >= 3
+
+
+def test_an_upload_that_the_service_has_ended_is_said(proxy: Proxy, prefix: str, service: str) -> None:
+    """By a rule of the bucket, or with the bucket: nothing tells to copy a file again, and nothing is in place."""
+    proxy.rule = lambda asked: 404 if asked.method in ("PUT", "POST") else None
+    with pytest.raises(StorageError, match=r"bucket or the upload is gone\. Look at the bucket, and") as caught:
+        sv.save(f"{prefix}/m", {"w": np.zeros(10 << 20, "u1")})
+    assert "copy" not in str(caught.value).lower()
+    proxy.clear()
+    assert keys_of(prefix) == []
 
 
 def test_throttling_and_cut_answers_are_tried_again(proxy: Proxy, prefix: str) -> None:

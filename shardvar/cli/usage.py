@@ -38,9 +38,10 @@ def parse_size(text: str) -> int:
 
 
 def parse_count(text: str, option: str) -> int:
-    """Return an integer of at least 1; ``option`` is named in the error."""
+    """Return an integer from 1 to 999,999,999; ``option`` is named in the error."""
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
-        raise ArgumentError(f"Invalid {option} {text!r}: expected an integer >= 1.", f"For example: {option} 4.")
+        cause = f"Invalid {option} {text!r}: expected an integer from 1 to 999999999."
+        raise ArgumentError(cause, f"For example: {option} 4.")
     return int(text)
 
 

@@ -401,7 +401,7 @@ def test_workers_of_a_pool_end_with_a_caller_that_is_killed(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--workers", "0"], 2, "Invalid --workers '0': expected an integer >= 1"),
+        (["--workers", "0"], 2, "Invalid --workers '0': expected an integer from 1 to 999999999"),
         (["--workers", "many"], 2, "Invalid --workers 'many'"),
         (["--workers", "2", "--dask", "tcp://localhost:1"], 2, "--workers and --dask are both given"),
         (["--dask", "tcp://localhost:1;token=SECRET"], 2, "has a user's name, a password, a query or parameters"),

@@ -6,6 +6,7 @@ parts of even size along the axis that takes the fewest. It knows nothing of sha
 
 import base64
 import json
+import re
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,18 @@ def test_ten_billion_floats_are_planned_without_being_there() -> None:
     assert len(shards) == 77
     sizes = [value.nbytes for shard in shards for value in shard["x"].values()]
     assert sum(sizes) == 40_000_000_000 and max(sizes) == 500 * 2**20
+
+
+@pytest.mark.parametrize("compat", [None, "tensorflow"])
+@pytest.mark.parametrize("limit", [1, 3, 4, 399_000])
+def test_more_files_than_are_allowed_are_refused_before_any_is_planned(limit: int, compat: Any) -> None:
+    """Ten billion floats in files of an element would take weeks; the limit that the error gives is large enough."""
+    table = TensorTable.of([("x", "float32", (10_000_000_000,))]).whole()
+    with pytest.raises(sv.errors.ArgumentError, match=f"max_shard_size={limit} there would be 10.*99999") as caught:
+        sv.MaxShardSizePolicy(limit, compat).assign(table, HOLDS_ALL)
+    enough = int(re.search(r"such as (\d+) bytes", caught.value.remedy)[1])
+    work = WeighedSlices(table, weights_of(table), np.ones(1, np.bool), enough)
+    assert limit < enough and fewest_files(work, np.arange(1)) <= 99_999
 
 
 def test_slices_of_a_sharded_variable_are_cut_in_the_coordinates_of_the_whole() -> None:

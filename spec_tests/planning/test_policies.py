@@ -238,6 +238,13 @@ def test_limits_that_hold_nothing_are_refused(limit: int) -> None:
             policy(limit)
 
 
+def test_more_files_than_their_numbers_have_digits_are_refused() -> None:
+    """A billion files would be a billion marks, however little there is to fill them."""
+    with pytest.raises(ArgumentError, match=r"num_files is 100000\. Give 1 to 99999\."):
+        BalancedPolicy(100_000)
+    assert balanced([("w", "int8", (5,))], 99_999, CUTS_NUMBERS).num_files == 5
+
+
 @pytest.mark.parametrize("limit", [1.5, 2.0, float("inf"), True, "8", None])
 def test_limits_that_are_not_integers_are_refused(limit: Any) -> None:
     for policy, name in ((MaxShardSizePolicy, "max_shard_size"), (BalancedPolicy, "num_files")):

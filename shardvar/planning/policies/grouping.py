@@ -12,6 +12,7 @@ import numpy as np
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Ints
 from shardvar.layout.region import Region, read_integer
+from shardvar.limits import MAX_FILES
 from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.plan import Assignment
 from shardvar.planning.policies.policy import ColumnarPolicy, take_parts
@@ -147,11 +148,11 @@ class BalancedPolicy(ColumnarPolicy):
     """Files of about equal payload, ``num_files`` of them, cutting slices along axis 0 where that helps."""
 
     num_files: int
-    """The number of files; there are fewer if there are fewer rows and tensors to fill them."""
+    """The number of files, at most 99,999; there are fewer if there are fewer rows and tensors to fill them."""
 
     def __post_init__(self) -> None:
-        if read_integer(self.num_files, "num_files") < 1:
-            raise ArgumentError(f"num_files is {self.num_files}.", "Give at least 1.")
+        if not 1 <= read_integer(self.num_files, "num_files") <= MAX_FILES:
+            raise ArgumentError(f"num_files is {self.num_files}.", f"Give 1 to {MAX_FILES}.")
 
     @property
     def description(self) -> str:

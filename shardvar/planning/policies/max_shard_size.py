@@ -18,6 +18,7 @@ To add a way of cutting, write another ``CutRule``; ``fill`` does not change.
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ import numpy as np
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import ITEMSIZES, STRING, Bools, Ints, code, is_whole
 from shardvar.layout.region import Region, read_integer
+from shardvar.limits import MAX_FILES
 from shardvar.planning.capabilities import Capabilities, cuttable_rows
 from shardvar.planning.plan import Assignment
 from shardvar.planning.policies.policy import ColumnarPolicy, Exceeding, take_parts
@@ -353,16 +355,23 @@ class MaxShardSizePolicy(ColumnarPolicy):
         -------
         Assignment
             The slices, some of them cut, and the file of each.
+
+        Raises
+        ------
+        ArgumentError
+            If more than 99,999 files are needed.
         """
         weights, cuttable = weights_of(slices), cuttable_rows(slices, capabilities)
         work = WeighedSlices(slices, weights, cuttable, int(self.max_shard_size), not capabilities.slice_dtypes)
         number, names = slices.tasks()
         groups = [np.flatnonzero(number == task) for task in range(len(names))]
+        fewest = [fewest_files(work, group) for group in groups]
+        self._check_count(sum(fewest), int(weights.sum()))
         rows: list[Ints] = []
         files: list[Ints] = []
         regions: dict[int, Region] = {}
         count = num_files = 0
-        for filled in (self._fill(work, group) for group in groups):
+        for filled in map(self._fill, repeat(work), groups, fewest):
             # Row ranges, files and parts are numbered within the task; here they are put behind those before them.
             for place, (some, file) in enumerate(zip(filled.rows, filled.files, strict=True)):
                 if place in filled.regions:
@@ -377,11 +386,21 @@ class MaxShardSizePolicy(ColumnarPolicy):
         order = np.argsort(numbers, kind="stable")
         return Assignment(table.take(order), numbers[order], max(num_files, 1), self.description)
 
-    def _fill(self, work: WeighedSlices, rows: Ints) -> FileContents:
+    def _check_count(self, num_files: int, nbytes: int) -> None:
+        """Refuse a limit that takes too many files, before any of them is filled."""
+        if num_files > MAX_FILES:
+            # Two files that follow each other hold more than the limit, and so does a slice that is set aside. So there
+            # are at most 3 * nbytes / limit.
+            enough = 3 * nbytes // MAX_FILES + 1
+            cause = f"With max_shard_size={self.max_shard_size} there would be {num_files} files or more"
+            remedy = f"Give a larger limit, such as {enough} bytes."
+            raise ArgumentError(f"{cause}; at most {MAX_FILES} are allowed.", remedy)
+
+    def _fill(self, work: WeighedSlices, rows: Ints, fewest: int) -> FileContents:
         if self.compat is not None:
             return fill(work, rows, cut_as_tensorflow)
         filled = fill(work, rows, cut_along_an_axis)
-        return filled if filled.num_files <= fewest_files(work, rows) else fill(work, rows, cut_to_elements)
+        return filled if filled.num_files <= fewest else fill(work, rows, cut_to_elements)
 
     @property
     def has_full_specs(self) -> bool:

@@ -106,7 +106,8 @@ def write_checkpoint(
             sink.withdraw()
             _remove_journals(tasks)
         # What was interrupted can be taken up again if it can be found again.
-        elif not (resume and _is_interrupt(error)):
+        # What another process, with the same plan, has put in place meanwhile is a checkpoint.
+        elif not (resume and (_is_interrupt(error) or getattr(sink, "is_in_place", bool)())):
             # Any file may hold bytes of a damaged source, so all are removed. After other errors, only those of this
             # run are.
             _remove_files(tasks if isinstance(error, CheckpointError) else begun)

@@ -231,7 +231,8 @@ class RemoteStorage:
         listed = self._uploads[-1].there if self._uploads else self._listing().files if self._listings else {}
         # What was written in this write has no version until its upload has ended.
         head = listed.get(name) or (None if self._uploads else self._walked.get(key))
-        head = head if head and head.version else self.client.head(key)
+        if head is None or not head.version:
+            head = self._uploads[-1].ask(name) if self._uploads else self.client.head(key)
         return RemoteReadableFile(
             self.client.place(key), head.nbytes, _stamp(head), self.client, key, head, self._ahead
         )

@@ -11,7 +11,9 @@ A bucket has neither random writes nor renames nor locks, so a write is another 
                      them within the bucket, and ``rename`` reads the one that is the commit back
 
 A writer that loses the race against another gets ``LockHeld``, and nothing of its checkpoint is in place. A request of
-which the answer is lost may have taken effect, so after any error the file is read back and compared.
+which the answer is lost may have taken effect, so after any error the file is read back and compared. Nor is an answer
+believed alone: one listing before the commit must have what was uploaded, and the index is looked at before the old
+data files are removed.
 
 Where names of data files do not differ between writers, they are claimed first, by an object that only one can create
 (``storage.claims``). A killed writer leaves it: the error of the next one says so. Announced names differ, and need
@@ -31,6 +33,7 @@ from threading import RLock
 
 from shardvar.errors import LockHeld, MissingFile, ServerError, ShardvarError, StorageError
 from shardvar.forks import new_lock
+from shardvar.storage.answers import is_copy, is_sent, untrue_error
 from shardvar.storage.claims import claim_name, claimed_error, owner_text
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, Room
 from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
@@ -108,6 +111,15 @@ class Upload:
             return Head(os.path.getsize(self.staged[name]), "", None)
         return self.there.get(name)
 
+    def ask(self, name: str) -> Head:
+        """Return the facts of a file that the bucket has now; ``StorageError`` if another process had to upload it."""
+        try:
+            return self.client.head(self._join(name))
+        except MissingFile:
+            if name not in self.lent:
+                raise
+            raise self._gone(name) from None
+
     def announce(self, names: Iterable[str]) -> None:
         """Say which files have their final names from the beginning."""
         self.announced.update(names)
@@ -148,10 +160,11 @@ class Upload:
         It is here, or in the bucket under a temporary name, which another process has uploaded. All others are sent.
         """
         is_uploaded, key = old not in self.staged, self._join(new)
+        self._check_stored()
+        replaced = self.there.get(new)
         if (self._uploaded(old).nbytes if is_uploaded else os.path.getsize(self.staged[old])) > ONE_REQUEST_NBYTES:
             self._claim()
             self._check_unchanged(new, self.client.listing(self.key).files)
-            self.there.pop(new, None)
             self.is_open = True
             if is_uploaded:
                 self._copy(old, new, may_exist=False)
@@ -160,8 +173,9 @@ class Upload:
             self.is_open = False
         else:
             content = self._content(old)
-            replaced = self.there.pop(new, None)  # what is there from now on is asked, not remembered
+            self.there.pop(new, None)  # what is there from now on is asked, not remembered
             self.there[new] = self._commit(key, content, replaced)
+        self._check_in_place(new, replaced)
         self.is_committed = True
         self._drop(old)
         if is_uploaded:
@@ -291,7 +305,8 @@ class Upload:
         Then a file of the same size is left as it is: a service may give a new version to the same bytes, and a
         reader would take them for another file.
         """
-        place, nbytes = self.client.place(self._join(new)), self._uploaded(old).nbytes
+        source, before = self._uploaded(old), self.there.get(new)
+        nbytes = source.nbytes
         if not may_exist:
             self.own.add(new)
             self.there[new] = Head(nbytes, "", None)  # before the request: its answer may be lost
@@ -302,11 +317,44 @@ class Upload:
                     self.client.copy(self._join(old), self._join(new), is_new=may_exist and head is None)
             except MissingFile:
                 raise self._gone(old) from None
-            head = self.client.head(self._join(new))
-            if head.nbytes != nbytes:
-                cause = f"{place} has {head.nbytes} bytes after a copy of {nbytes}."
-                raise StorageError(cause, "Save again; if it stays so, the service does not copy as it says.")
+            head = self._find(new)
+            with self.room.hold(UPLOAD_NBYTES):
+                is_copied = is_copy(self.client, (self._join(old), source), (self._join(new), head), before)
+            if head is None or not is_copied:
+                raise untrue_error(f"{self.client.place(self._join(new))} is not what was copied to it.")
         self.there[new] = head
+
+    def _check_stored(self) -> None:
+        """Raise ``StorageError`` unless the bucket has each file that this write has uploaded, as it was uploaded.
+
+        An old file of the same name would be a part of the new checkpoint otherwise. Under an announced name, another
+        process may have uploaded the same bytes, as another version, and have removed the journal.
+        """
+        mine = {name: self.there[name] for name in sorted(self.own & self.there.keys())}
+        mine = {name: head for name, head in mine.items() if name.rpartition(".")[0] not in self.announced}
+        if not mine:
+            return
+        is_deep = any("/" in name for name in mine)
+        now = self.client.walk(self.key) if is_deep else self.client.listing(self.key).files
+        for name, head in mine.items():
+            head = Head(head.nbytes, "", None) if name in self.announced else head
+            if not (is_sent(head, now.get(name)) or is_sent(head, self._find(name))):
+                cause = f"{self.client.place(self._join(name))} is not the file that was uploaded, or is gone"
+                raise untrue_error(f"{cause}; nothing of this write is in place.")
+
+    def _check_in_place(self, name: str, old: Head | None) -> None:
+        """Raise ``StorageError`` if the commit is answered, and what is there is the old file, or none."""
+        try:
+            found = self._find(name)
+        except ShardvarError:
+            return  # the answer stands
+        is_old = found and old and found.version == old.version != self.there[name].version
+        if found is None or is_old:
+            self.there.pop(name)
+            if found:
+                self.there[name] = found
+            cause = f"{self.client.place(self._join(name))} is {'as it was' if found else 'not there'} after the commit"
+            raise untrue_error(f"{cause}, which the service has taken.")
 
     def _find(self, name: str) -> Head | None:
         try:
@@ -347,6 +395,8 @@ class Upload:
                 raise (claimed_error(self.client, claim, self._join(self.stem)) if is_other else error) from None
         self.claim = claim
         now = self.client.listing(self.key).files
+        if claim_name(self.stem) not in now and self._find(claim_name(self.stem)) is None:
+            raise untrue_error(f"{self.client.place(claim)} is not there, which the service has taken.")
         for name in sorted({*self.there, *now} - self.own):
             if name.startswith(self.stem) and _NUMBERED.match(name, len(self.stem)):
                 self._check_unchanged(name, now)

@@ -243,12 +243,16 @@ def test_a_service_that_dies_after_some_uploads_leaves_the_old_checkpoint(
     assert len(generations) == 1
 
 
-@pytest.mark.parametrize("form", [*FORMATS, "safetensors set"])
-def test_an_old_file_is_never_taken_for_a_new_one_of_the_same_size(form: str, proxy: Proxy, prefix: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "fate"), [*[(form, 400) for form in [*FORMATS, "safetensors set"]], ("safetensors set", "lie")]
+)
+def test_an_old_file_is_never_taken_for_a_new_one_of_the_same_size(
+    form: str, fate: Any, proxy: Proxy, prefix: str
+) -> None:
     """A checkpoint of the same shapes is replaced, and each of its files in turn is refused, while all others go up.
 
-    The save fails then. It leaves the old checkpoint, the new one, or, in formats that are not replaced in one step,
-    none, but never a mixture.
+    Or the service answers that it has stored the file, and has not. The save fails then. It leaves the old checkpoint,
+    the new one, or, in formats that are not replaced in one step, none, but never a mixture.
     """
     bare, _, is_set = form.partition(" ")
     url = f"{prefix}/{'m' if is_set else FORMATS[bare]}"
@@ -258,14 +262,14 @@ def test_an_old_file_is_never_taken_for_a_new_one_of_the_same_size(form: str, pr
     for number in range(20):
         uploads: list[str] = []
 
-        def rule(asked: Asked, uploads: list[str] = uploads, number: int = number) -> int | None:
+        def rule(asked: Asked, uploads: list[str] = uploads, number: int = number) -> Any:
             path, _, query = asked.path.partition("?")
             is_upload = asked.method == "PUT" or (asked.method == "POST" and "upload" in query)
             if not is_upload or "claim" in path:
                 return None
             if path not in uploads:
                 uploads.append(path)
-            return 400 if uploads.index(path) == number else None
+            return fate if uploads.index(path) == number else None
 
         proxy.rule = rule
         try:

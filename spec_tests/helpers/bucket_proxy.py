@@ -4,6 +4,7 @@ With ``is_google`` it is our model of Google's XML interface before a server of 
 generations, compares them, and answers 404 where what is deleted does not exist. It is not Google's.
 """
 
+import hashlib
 import http.client
 import socket
 import threading
@@ -39,7 +40,8 @@ Answer = tuple[int, dict[str, str], bytes]
 Rule = Callable[[Asked], str | int | Callable[[Answer], Answer] | None]
 """Says what becomes of a request: None passes it on, a number is the status of the answer instead, "lose" passes it on
 and breaks the connection instead of answering, "cut" sends half of the answer, "hang" answers after 5 seconds, and
-"dead" breaks the connection at once. A function changes the answer."""
+"dead" breaks the connection at once. "lie" answers a PUT or a POST as if it had taken effect. A function changes the
+answer."""
 
 
 @dataclass
@@ -92,6 +94,8 @@ def proxy_before(port: int, *, is_google: bool = False) -> Iterator[Proxy]:
                 self.hang_up()
             elif isinstance(fate, int):
                 self.reply(fate, {}, b"")
+            elif fate == "lie":
+                self.reply(201 if "x-ms-version" in headers else 200, *self.lie(body))
             else:
                 status, given, content = self.pass_on(headers, body)
                 if fate == "lose":
@@ -158,6 +162,13 @@ def proxy_before(port: int, *, is_google: bool = False) -> Iterator[Proxy]:
                 return answer.status, given, answer.read()
             finally:
                 connection.close()
+
+        def lie(self, body: bytes) -> tuple[dict[str, str], bytes]:
+            """Headers and body for a file of these bytes."""
+            tag = hashlib.md5(body).hexdigest()
+            moment = {"Last-Modified": self.date_time_string()}
+            result = f"<R><ETag>{tag}</ETag><LastModified>2026-01-01T00:00:00Z</LastModified></R>"
+            return {"ETag": f'"{tag}"', "x-goog-generation": "1"} | moment, result.encode()
 
         def reply(self, status: int, headers: dict[str, str], content: bytes, nbytes: int | None = None) -> None:
             self.send_response(status)

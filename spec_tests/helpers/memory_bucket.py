@@ -33,6 +33,8 @@ class MemoryBucket:
     """The number of the changing request that fails, counted from 0."""
     takes_effect: bool = False
     """True if it takes effect all the same: its answer is lost."""
+    lies: bool = False
+    """True if it is answered, and has no effect."""
     error: type[BaseException] = StorageError
     """What is raised then; after ``Dead`` every request raises it."""
     times: dict[str, float] = field(default_factory=dict)
@@ -126,6 +128,8 @@ class MemoryBucket:
             self.log.append(what)
             if not fails or self.takes_effect:
                 do()
+            if fails and self.lies:
+                return
             if fails and self.error is Dead:
                 self.is_dead = True
                 raise Dead

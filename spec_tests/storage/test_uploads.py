@@ -8,6 +8,8 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,85 @@ def test_a_request_that_fails_leaves_the_old_checkpoint_or_the_new_one(form: str
             ended = len(bucket.log) <= number
         number += 1
     assert number > 1
+
+
+@pytest.mark.parametrize(
+    ("form", "is_shared"), [*[(form, False) for form in FORMS], *[(form, True) for form in FORMS if form != "orbax"]]
+)
+def test_a_request_that_is_answered_and_not_carried_out_is_found_out(
+    form: str, is_shared: bool, tmp_path: Path
+) -> None:
+    """Over a checkpoint of the same names and sizes, each request in turn, by one process or with workers.
+
+    A write that returns has put the new checkpoint in place, whole. One that fails leaves the old one, or, in formats
+    that are not replaced in one step, none. The next write leaves nothing else.
+    """
+    later = {key: values + 1 for key, values in OLD.items()}
+    sv.save(tmp_path / "later", later)
+
+    def write(bucket: MemoryBucket) -> None:
+        with in_bucket(bucket), ThreadPoolExecutor(2) as executor:
+            options: dict[str, Any] = {**FORMS[form][1], "force": True, "executor": executor}
+            sv.reshard(tmp_path / "later", url_of(form), **options)
+
+    before, clean = MemoryBucket(), MemoryBucket()
+    save(before, form, OLD)
+    save(clean, form, later)
+    number, ended, found_out = 0, False, 0
+    while not ended:
+        bucket = MemoryBucket(dict(before.files), fail_at=number, lies=True)
+        try:
+            write(bucket) if is_shared else save(bucket, form, later, force=True)
+            assert is_same(load(bucket, form), later), bucket.log
+            ended = len(bucket.log) <= number
+        except StorageError as error:
+            found_out += 1
+            assert re.search("answers untruly|was uploaded for this|by another writer", str(error)), bucket.log
+            try:
+                found = load(bucket, form)
+            except MissingFile:
+                found = None
+            assert is_same(found, OLD) or (found is None and form not in ATOMIC), bucket.log
+        number += 1
+        if not is_shared:
+            again = MemoryBucket({key: value for key, value in bucket.files.items() if ".claim" not in key})
+            save(again, form, later, force=True)
+            assert is_same(load(again, form), later) and len(again.files) == len(clean.files), bucket.log
+    assert found_out
+
+
+@pytest.mark.parametrize("form", ["native", "native of many files", "tensorflow", "safetensors set", "torch"])
+def test_a_reshard_that_fails_removes_nothing_of_the_same_one_that_another_process_has_committed(
+    form: str, tmp_path: Path
+) -> None:
+    """Such as one that was taken for dead and started again: whichever of its requests fails, after the other's end."""
+    sv.save(tmp_path / "source", NEW)
+
+    def write(bucket: MemoryBucket) -> None:
+        with in_bucket(bucket):
+            sv.reshard(tmp_path / "source", url_of(form), **{**FORMS[form][1], "force": True})
+
+    before = MemoryBucket()
+    save(before, form, OLD)
+    number, ended = 0, False
+    while not ended:
+        bucket = Raced(dict(before.files), at=number, fail_at=None)
+
+        def race(bucket: Raced = bucket) -> None:
+            other = MemoryBucket(bucket.files)
+            with suppress(LockHeld):
+                write(other)
+            bucket.fail_at = len(bucket.log)
+
+        bucket.race = race
+        try:
+            write(bucket)
+            ended = bucket.race is not None
+        except StorageError:
+            pass
+        number += 1
+        assert ended or is_same(load(bucket, form), NEW) or is_same(load(bucket, form), OLD), bucket.log
+    assert number > 2
 
 
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])

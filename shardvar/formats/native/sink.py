@@ -10,7 +10,6 @@ name are removed after it, by this writer or, if it dies before, by the next.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,9 +112,18 @@ class NativeSink:
 
     def withdraw(self) -> None:
         """Remove the files, unless the index in place names them; without an answer to that they stay."""
-        with suppress(StorageError):
-            if generation_of(self.storage, self.prefix) != self.overview.generation:
-                discard_files(self.storage, [*self.asides, self._index_aside])
+        if not self.is_in_place():
+            discard_files(self.storage, [*self.asides, self._index_aside])
+
+    def is_in_place(self) -> bool:
+        """Return True if the index in place names the files, or may do so, since the storage does not answer.
+
+        In a bucket, which has no lock, another process may have committed the same since this write began.
+        """
+        try:
+            return generation_of(self.storage.anew(), self.prefix) == self.overview.generation
+        except StorageError:
+            return True
 
     @property
     def _data_names(self) -> list[str]:

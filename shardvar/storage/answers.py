@@ -1,0 +1,35 @@
+"""Comparing the answers of a bucket with what it has: a service may say that it has taken a file, and have an old one.
+
+A version proves little alone: S3 gives the same bytes the same one, and a copy another one than its source has.
+"""
+
+from shardvar.errors import StorageError
+from shardvar.storage.requests import PART_NBYTES, Client, Head
+
+
+def is_sent(sent: Head, found: Head | None) -> bool:
+    """Return True if a file that is found is the one that was sent, as far as the answer to it has told."""
+    return found is not None and found.nbytes == sent.nbytes and sent.version in (found.version, "")
+
+
+def is_copy(client: Client, source: tuple[str, Head], found: tuple[str, Head | None], before: Head | None) -> bool:
+    """Return True if a file is the copy of another, each by its key; ``before`` is what had the name before the copy.
+
+    The bytes are read where the version does not tell.
+    """
+    (old, head), (new, copied) = source, found
+    if copied is None or copied.nbytes != head.nbytes:
+        return False
+    if before is None or copied.version in (head.version, "") or copied.version != before.version:
+        return True
+    for start in range(0, head.nbytes, PART_NBYTES):
+        nbytes = min(PART_NBYTES, head.nbytes - start)
+        if bytes(client.read(old, head, start, nbytes)) != bytes(client.read(new, copied, start, nbytes)):
+            return False
+    return True
+
+
+def untrue_error(cause: str) -> StorageError:
+    """Return the error for a file that the service says to have taken, and has not."""
+    remedy = "Save again. If it stays so, another writer or a rule of the bucket is at work, or the service answers"
+    return StorageError(cause, f"{remedy} untruly.")

@@ -7,9 +7,15 @@ from shardvar.errors import StorageError
 from shardvar.storage.requests import PART_NBYTES, Client, Head
 
 
-def is_sent(sent: Head, found: Head | None) -> bool:
-    """Return True if a file that is found is the one that was sent, as far as the answer to it has told."""
-    return found is not None and found.nbytes == sent.nbytes and sent.version in (found.version, "")
+def is_sent(sent: Head, before: Head | None, found: Head | None) -> bool:
+    """Return True if a file that is found can be the one that was sent; ``before`` is what had its name before.
+
+    Only an old file has the old version, or the same bytes have it. The answer to an upload may name another kind of
+    version than listings do, and so may the upload of another process that writes the same.
+    """
+    if found is None or found.nbytes != sent.nbytes:
+        return False
+    return before is None or found.version in (sent.version, "") or found.version != before.version
 
 
 def is_copy(client: Client, source: tuple[str, Head], found: tuple[str, Head | None], before: Head | None) -> bool:

@@ -75,8 +75,8 @@ class Upload:
     """The error of a claim that failed."""
     lent: set[str] = field(default_factory=set)
     """Files that other processes write, and upload under these names."""
-    own: set[str] = field(default_factory=set)
-    """The files that this write has uploaded."""
+    own: dict[str, Head | None] = field(default_factory=dict)
+    """The files that this write has uploaded, each with the one that had its name before."""
     is_committed: bool = False
     """True once the commit was made."""
     is_open: bool = False
@@ -273,8 +273,8 @@ class Upload:
         nbytes = os.path.getsize(self.staged[old])
         with self.room.hold(min(nbytes, UPLOAD_NBYTES)):
             # Before the request: a file of which the answer is lost must be removed too.
+            self.own.setdefault(new, self.there.get(new))
             self.there[new] = Head(nbytes, "", None)
-            self.own.add(new)
             self.there[new] = self.client.put(self._join(new), self.staged[old])
         self._drop(old)
 
@@ -308,7 +308,7 @@ class Upload:
         source, before = self._uploaded(old), self.there.get(new)
         nbytes = source.nbytes
         if not may_exist:
-            self.own.add(new)
+            self.own.setdefault(new, before)
             self.there[new] = Head(nbytes, "", None)  # before the request: its answer may be lost
         head = self._find(new) if may_exist else None
         if head is None or head.nbytes != nbytes:
@@ -327,18 +327,18 @@ class Upload:
     def _check_stored(self) -> None:
         """Raise ``StorageError`` unless the bucket has each file that this write has uploaded, as it was uploaded.
 
-        An old file of the same name would be a part of the new checkpoint otherwise. Under an announced name, another
-        process may have uploaded the same bytes, as another version, and have removed the journal.
+        An old file of the same name would be a part of the new checkpoint otherwise. Journals are left out: another
+        process with the same plan may have removed them.
         """
-        mine = {name: self.there[name] for name in sorted(self.own & self.there.keys())}
-        mine = {name: head for name, head in mine.items() if name.rpartition(".")[0] not in self.announced}
+        mine = sorted(self.own.keys() & self.there.keys())
+        mine = [name for name in mine if name.rpartition(".")[0] not in self.announced]
         if not mine:
             return
         is_deep = any("/" in name for name in mine)
         now = self.client.walk(self.key) if is_deep else self.client.listing(self.key).files
-        for name, head in mine.items():
-            head = Head(head.nbytes, "", None) if name in self.announced else head
-            if not (is_sent(head, now.get(name)) or is_sent(head, self._find(name))):
+        for name in mine:
+            sent, before = self.there[name], self.own[name]
+            if not (is_sent(sent, before, now.get(name)) or is_sent(sent, before, self._find(name))):
                 cause = f"{self.client.place(self._join(name))} is not the file that was uploaded, or is gone"
                 raise untrue_error(f"{cause}; nothing of this write is in place.")
 
@@ -397,7 +397,7 @@ class Upload:
         now = self.client.listing(self.key).files
         if claim_name(self.stem) not in now and self._find(claim_name(self.stem)) is None:
             raise untrue_error(f"{self.client.place(claim)} is not there, which the service has taken.")
-        for name in sorted({*self.there, *now} - self.own):
+        for name in sorted({*self.there, *now} - self.own.keys()):
             if name.startswith(self.stem) and _NUMBERED.match(name, len(self.stem)):
                 self._check_unchanged(name, now)
                 self._check_same_age(name, now)

@@ -84,7 +84,7 @@ MUTANTS = [
         "one-file-too-many",
         "What does not fit begins the next file although it could be cut: more files than filling in order takes.",
         "planning/policies/max_shard_size.py",
-        "        return filled if filled.num_files <= fewest_files(work, rows) else fill(work, rows, cut_to_elements)",
+        "        return filled if filled.num_files <= fewest else fill(work, rows, cut_to_elements)",
         "        return filled",
         "max_shard_size",
     ),

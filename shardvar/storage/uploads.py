@@ -321,7 +321,9 @@ class Upload:
             with self.room.hold(UPLOAD_NBYTES):
                 is_copied = is_copy(self.client, (self._join(old), source), (self._join(new), head), before)
             if head is None or not is_copied:
-                raise untrue_error(f"{self.client.place(self._join(new))} is not what was copied to it.")
+                has = "is not there" if head is None else f"has {head.nbytes} bytes"
+                has = "has its old bytes" if head and head.nbytes == nbytes else has
+                raise untrue_error(f"{self.client.place(self._join(new))} {has} after a copy of {nbytes}.")
         self.there[new] = head
 
     def _check_stored(self) -> None:

@@ -85,6 +85,10 @@ class ShareSink:
         """Remove the files of the share."""
         self.native.withdraw()
 
+    def is_in_place(self) -> bool:
+        """Return False: no other process writes the share."""
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class ShareFormat:

@@ -189,12 +189,12 @@ def carry_out(
 
 
 def _warn_of_unfinished(target: Location) -> None:
-    """Name what a write of another format has left under the target's name: the commit removes its own format's."""
+    """Name what an earlier write has left under the target's name, and the commit of this format does not remove."""
     left: list[str] = []
     with suppress(StorageError):  # the new checkpoint is in place
         left = unfinished_files(target.storage.names(), "" if target.is_folder else target.stem)
     if left:
-        cause = f"{target.path}: a write of another format was not finished, and has left {name_unfinished(left)}."
+        cause = f"{target.path}: an earlier write was not finished, and has left {name_unfinished(left)}."
         _LOG.warning("%s", message(f"{cause} {remedy_of_leftovers(target.storage.path, left)}"))
 
 

@@ -105,9 +105,8 @@ def write_checkpoint(
         if is_written:
             sink.withdraw()
             _remove_journals(tasks)
-        # What was interrupted can be taken up again if it can be found again. And where files have their final names
-        # from the beginning, another process with the same plan may have put them in place: such a sink can tell.
-        elif not (resume and (_is_interrupt(error) or getattr(sink, "is_in_place", bool)())):
+        # What was interrupted can be taken up again if it can be found again.
+        elif not (resume and (_is_interrupt(error) or sink.is_in_place())):
             # Any file may hold bytes of a damaged source, so all are removed. After other errors, only those of this
             # run are.
             _remove_files(tasks if isinstance(error, CheckpointError) else begun)

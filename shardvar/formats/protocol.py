@@ -164,6 +164,12 @@ class Sink(Protocol):
         Called after an error or an interrupt, at any time; it does not raise ``StorageError``.
         """
 
+    def is_in_place(self) -> bool:
+        """Return True if another process may have put the same files in place, so that they must stay.
+
+        It can where data files have their final names from the beginning, and the storage has no lock.
+        """
+
 
 class Format(Protocol):
     """A file layout: the way in which an index and payloads lie in files."""

@@ -21,6 +21,7 @@ none. A claim that is held is the moment to compare: if a numbered file of this 
 is another than at the beginning, another writer has come before, and nothing is changed.
 """
 
+import logging
 import os
 import re
 import secrets
@@ -33,11 +34,14 @@ from threading import RLock
 
 from shardvar.errors import LockHeld, MissingFile, ServerError, ShardvarError, StorageError
 from shardvar.forks import new_lock
+from shardvar.pictures.words import message, named
 from shardvar.storage.answers import is_copy, is_sent, untrue_error
 from shardvar.storage.claims import claim_name, claimed_error, owner_text
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, Room
 from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
 from shardvar.storage.requests import MOST_COPIED_NBYTES, UPLOAD_NBYTES, BucketClient, Head
+
+_LOG = logging.getLogger("shardvar.storage")
 
 ONE_REQUEST_NBYTES = 64 << 20
 """A commit of at most this size is one conditional request; it is held in memory twice. A larger file goes up in parts,
@@ -77,6 +81,8 @@ class Upload:
     """Files that other processes write, and upload under these names."""
     own: dict[str, Head | None] = field(default_factory=dict)
     """The files that this write has uploaded, each with the one that had its name before."""
+    left: set[str] = field(default_factory=set)
+    """Files that could not be removed."""
     is_committed: bool = False
     """True once the commit was made."""
     is_open: bool = False
@@ -181,8 +187,8 @@ class Upload:
         if is_uploaded:
             del self.there[old]
             self.lent.discard(old)
-            with suppress(StorageError):  # the commit is made: what stays is removed by the next one
-                self.client.delete(self._join(old))
+            with suppress(StorageError):  # the commit is made, and ``end`` says what stays
+                self._delete(old)
 
     def remove(self, name: str) -> None:
         """Delete a file, whether it went up already or not."""
@@ -191,17 +197,21 @@ class Upload:
             # Whether its writer had finished it is not known here.
             self.lent.remove(name)
             self.there.pop(name, None)
-            self.client.delete(self._join(name))
+            self._delete(name)
         elif name in self.there or "/" in name:  # what is in folders below is not listed
-            if not self.is_committed and name not in self.own:
+            is_needed = not self.is_committed and name not in self.own
+            if is_needed:
                 # The old index of a set goes before the new files come: it must still be the one that was seen.
                 self._check_unchanged(name, self._claim())
             try:
-                self.client.delete(self._join(name))
+                self._delete(name)
             except StorageError:
+                if is_needed:
+                    self.left.discard(name)  # it stays with the old checkpoint
                 # The answer may be lost. An index that is still there must not be taken for one that is gone.
                 if self._find(name) is not None:
                     raise
+                self.left.discard(name)
             self.there.pop(name, None)
 
     def forget(self, names: Iterable[str]) -> None:
@@ -232,11 +242,15 @@ class Upload:
                 self._drop(name)  # after an error too: what follows removes files, and must not upload this one again
 
     def end(self) -> None:
-        """Remove the temporary files and the claim."""
+        """Remove the temporary files and the claim, and log what could not be removed."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.claim is not None:
-            with suppress(StorageError):  # the error that led here, if any, says more
-                self.client.delete(self.claim)
+            with suppress(StorageError):
+                self._delete(claim_name(self.stem))
+        if self.left:
+            # Errors of a removal are suppressed, since that which led to it says more. Nothing else names these files.
+            cause = f"{self.client.place(self.key)}: could not remove {named(sorted(self.left))}."
+            _LOG.warning("%s", message(f"{cause} Remove what is still there: no checkpoint needs it."))
 
     def _commit(self, key: str, content: bytes, old: Head | None) -> Head:
         """Make the conditional request, and find out what became of it if its answer was lost."""
@@ -357,6 +371,12 @@ class Upload:
                 self.there[name] = found
             cause = f"{self.client.place(self._join(name))} is {'as it was' if found else 'not there'} after the commit"
             raise untrue_error(f"{cause}, which the service has taken.")
+
+    def _delete(self, name: str) -> None:
+        """Delete a file from the bucket, and remember it if that fails."""
+        self.left.add(name)
+        self.client.delete(self._join(name))
+        self.left.discard(name)
 
     def _find(self, name: str) -> Head | None:
         try:

@@ -203,6 +203,9 @@ class MemorySink:
     def withdraw(self) -> None:
         """Nothing is in a place where it could be found."""
 
+    def is_in_place(self) -> bool:
+        return False
+
 
 def checkpoint_of(
     arrays: dict[str, Array],

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +263,40 @@ def test_a_folder_is_the_old_checkpoint_the_new_one_or_none(form: str, error: An
         assert again.files == clean.files, bucket.log
         number += 1
     assert number > 8
+
+
+class _Keeping(MemoryBucket):
+    """A bucket in which nothing can be deleted, and from some moment on nothing be committed."""
+
+    commits = True
+
+    def delete(self, key: str) -> None:
+        raise StorageError("Deleting is not allowed.", "Ask for it.")
+
+    def put_if(self, key: str, content: bytes, old: Any) -> Any:
+        if not (self.commits or ".claim" in key):
+            raise StorageError("Committing is not allowed.", "Ask for it.")
+        return super().put_if(key, content, old)
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["committed", "failed"])
+@pytest.mark.parametrize("form", sorted(set(FORMS) - {*FOLDERS}))
+def test_what_a_bucket_does_not_delete_is_named(form: str, commits: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Without the files that one warning names, the bucket has the new checkpoint alone or, after an error, the old."""
+    before, clean = MemoryBucket(), MemoryBucket()
+    save(before, form, OLD)
+    save(clean, form, NEW)
+    bucket = _Keeping(dict(before.files))
+    bucket.commits = commits
+    with nullcontext() if commits else pytest.raises(StorageError, match="not allowed"):
+        save(bucket, form, NEW, force=True)
+    said = "".join(record.getMessage() for record in caplog.records if "could not remove" in record.getMessage())
+    folder = "run/folder" if form == "torch" else "run"
+    assert said.count("could not remove") <= 1
+    for name in re.findall("'([^']+)'", said):
+        del bucket.files[f"{folder}/{name}"]
+    assert is_same(load(bucket, form), NEW if commits else OLD)
+    assert len(bucket.files) == len(clean.files) if commits else bucket.files == before.files
 
 
 @pytest.mark.parametrize("form", FOLDERS)

@@ -100,6 +100,10 @@ class SafetensorsSink:
         """Remove the files that have temporary names; a commit leaves none."""
         discard_files(self.storage, [*self.asides, self.index_aside])
 
+    def is_in_place(self) -> bool:
+        """Return False: until the commit, the files have names that no other process puts in place."""
+        return False
+
     def _tidy(self, kept: Sequence[str], owns_set: bool) -> None:
         # Twice: the first pass may remove an old index, and only then are the files that it named unnamed.
         for _ in range(2):

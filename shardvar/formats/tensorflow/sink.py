@@ -99,6 +99,10 @@ class BundleSink:
         """Remove the files that have temporary names; a commit leaves none."""
         discard_files(self.storage, [*self.asides, self.index_aside])
 
+    def is_in_place(self) -> bool:
+        """Return False: until the commit, the files have names that no other process puts in place."""
+        return False
+
     def _tidy(self, finals: Sequence[str]) -> None:
         remove_unnamed(self.storage, lambda names: unnamed_files(self.prefix, names, finals))
 

@@ -122,6 +122,10 @@ class DcpSink:
         """Remove the files that have temporary names; a commit leaves none."""
         discard_files(self.storage, [*self.asides, self._objects_aside, self._index_aside])
 
+    def is_in_place(self) -> bool:
+        """Return False: until the commit, the files have names that no other process puts in place."""
+        return False
+
     def _by_row(self, checksums: Sequence[FileChecksums]) -> Ints:
         """[m] the checksum of each payload, from those of the files, each of which has its slices in order."""
         order, _ = self.assignment.by_file()

@@ -78,6 +78,10 @@ class SavedSink:
         """Remove the file if it has its temporary name; a commit leaves none."""
         discard_files(self.storage, self.asides)
 
+    def is_in_place(self) -> bool:
+        """Return False: until the commit, the files have names that no other process puts in place."""
+        return False
+
     def _tidy(self) -> None:
         remove_unnamed(self.storage, lambda names: _asides(self.name, names))
 

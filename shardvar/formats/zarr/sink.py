@@ -143,6 +143,10 @@ class FolderSink:
         """Remove the files that have temporary names; a commit leaves none."""
         discard_files(self.storage, self.asides)
 
+    def is_in_place(self) -> bool:
+        """Return False: until the commit, the files have names that no other process puts in place."""
+        return False
+
     def _describe(self, path: str) -> None:
         """Write one description."""
         write_file(self.storage, path, self.documents[path])

@@ -392,7 +392,7 @@ class MaxShardSizePolicy(ColumnarPolicy):
             # Two files that follow each other hold more than the limit, and so does a slice that is set aside. So there
             # are at most 3 * nbytes / limit.
             enough = 3 * nbytes // MAX_FILES + 1
-            cause = f"With max_shard_size={self.max_shard_size} there would be {num_files} files or more"
+            cause = f"A limit of {self.max_shard_size} bytes a file takes {num_files} files or more"
             remedy = f"Give a larger limit, such as {enough} bytes."
             raise ArgumentError(f"{cause}; at most {MAX_FILES} are allowed.", remedy)
 

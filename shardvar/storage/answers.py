@@ -3,7 +3,7 @@
 A version proves little alone: S3 gives the same bytes the same one, and a copy another one than its source has.
 """
 
-from shardvar.errors import StorageError
+from shardvar.errors import ShardvarError
 from shardvar.storage.requests import PART_NBYTES, Client, Head
 
 
@@ -35,7 +35,10 @@ def is_copy(client: Client, source: tuple[str, Head], found: tuple[str, Head | N
     return True
 
 
-def untrue_error(cause: str) -> StorageError:
-    """Return the error for a file that the service says to have taken, and has not."""
-    remedy = "Save again. If it stays so, another writer or a rule of the bucket is at work, or the service answers"
-    return StorageError(cause, f"{remedy} untruly.")
+def has_content(client: Client, key: str, content: bytes) -> bool:
+    """Return True if a file has this content, as far as the server answers."""
+    try:
+        head = client.head(key)
+        return head.nbytes == len(content) and bytes(client.read(key, head, 0, len(content))) == content
+    except ShardvarError:
+        return False

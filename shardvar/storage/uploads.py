@@ -34,10 +34,10 @@ from threading import RLock
 
 from shardvar.errors import LockHeld, MissingFile, ServerError, ShardvarError, StorageError
 from shardvar.forks import new_lock
-from shardvar.pictures.words import message, named
-from shardvar.storage.answers import is_copy, is_sent, untrue_error
+from shardvar.storage.answers import has_content, is_copy, is_sent
 from shardvar.storage.claims import claim_name, claimed_error, owner_text
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, Room
+from shardvar.storage.outcomes import gone_error, left_warning, overtaken_error, unknown_error, untrue_error
 from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
 from shardvar.storage.requests import MOST_COPIED_NBYTES, UPLOAD_NBYTES, BucketClient, Head
 
@@ -107,7 +107,7 @@ class Upload:
     def names(self) -> list[str]:
         """Return the names of all files; ``StorageError`` as long as the outcome of the commit is not known."""
         if self.is_open:
-            raise self._unknown(self.key)
+            raise unknown_error(self.client.place(self.key))
         return sorted(name for name in {*self.there, *self.staged, *self.lent} if "/" not in name)
 
     def head(self, name: str) -> Head | None:
@@ -124,7 +124,7 @@ class Upload:
         except MissingFile:
             if name not in self.lent:
                 raise
-            raise self._gone(name) from None
+            raise gone_error(self._place(name)) from None
 
     def announce(self, names: Iterable[str]) -> None:
         """Say which files have their final names from the beginning."""
@@ -249,8 +249,7 @@ class Upload:
                 self._delete(claim_name(self.stem))
         if self.left:
             # Errors of a removal are suppressed, since that which led to it says more. Nothing else names these files.
-            cause = f"{self.client.place(self.key)}: could not remove {named(sorted(self.left))}."
-            _LOG.warning("%s", message(f"{cause} Remove what is still there: no checkpoint needs it."))
+            _LOG.warning("%s", left_warning(self.client.place(self.key), self.left))
 
     def _commit(self, key: str, content: bytes, old: Head | None) -> Head:
         """Make the conditional request, and find out what became of it if its answer was lost."""
@@ -266,10 +265,12 @@ class Upload:
                 if found is None and old is None and attempt == 0:
                     continue  # refused because of a file that was being removed
                 is_other = found is not None and (old is None or found[0].version != old.version)
-                raise (self._lost(key) if is_other or isinstance(error, LockHeld) else error) from None
+                if is_other or isinstance(error, LockHeld):
+                    raise overtaken_error(self.client.place(key)) from None
+                raise error from None
             self.is_open = False
             return head
-        raise self._lost(key)
+        raise overtaken_error(self.client.place(key))
 
     def _read_back(self, key: str) -> tuple[Head, bytes] | None:
         """Return the facts and the content of a file; None if it does not exist."""
@@ -281,7 +282,7 @@ class Upload:
         except MissingFile:
             return None
         except ShardvarError:
-            raise self._unknown(key) from None
+            raise unknown_error(self.client.place(key)) from None
 
     def _put(self, old: str, new: str) -> None:
         nbytes = os.path.getsize(self.staged[old])
@@ -298,7 +299,7 @@ class Upload:
             try:
                 self.there[name] = self.client.head(self._join(name))
             except MissingFile:
-                raise self._gone(name) from None
+                raise gone_error(self._place(name)) from None
         return self.there[name]
 
     def _content(self, name: str) -> bytes:
@@ -309,7 +310,7 @@ class Upload:
         head = self._uploaded(name)
         content = bytes(self.client.read(self._join(name), head, 0, head.nbytes)) if head.nbytes else b""
         if len(content) != head.nbytes:
-            cause = f"{self.client.place(self._join(name))}: the server sent {len(content)} of {head.nbytes} bytes."
+            cause = f"{self._place(name)}: the server sent {len(content)} of {head.nbytes} bytes."
             raise ServerError(cause, "Try again; if it stays so, a proxy between cuts answers short.")
         return content
 
@@ -330,14 +331,14 @@ class Upload:
                 with self.room.hold(UPLOAD_NBYTES if nbytes > MOST_COPIED_NBYTES else 0):
                     self.client.copy(self._join(old), self._join(new), is_new=may_exist and head is None)
             except MissingFile:
-                raise self._gone(old) from None
+                raise gone_error(self._place(old)) from None
             head = self._find(new)
             with self.room.hold(UPLOAD_NBYTES):
                 is_copied = is_copy(self.client, (self._join(old), source), (self._join(new), head), before)
             if head is None or not is_copied:
                 has = "is not there" if head is None else f"has {head.nbytes} bytes"
                 has = "has its old bytes" if head and head.nbytes == nbytes else has
-                raise untrue_error(f"{self.client.place(self._join(new))} {has} after a copy of {nbytes}.")
+                raise untrue_error(f"{self._place(new)} {has} after a copy of {nbytes}.")
         self.there[new] = head
 
     def _check_stored(self) -> None:
@@ -355,7 +356,7 @@ class Upload:
         for name in mine:
             sent, before = self.there[name], self.own[name]
             if not (is_sent(sent, before, now.get(name)) or is_sent(sent, before, self._find(name))):
-                cause = f"{self.client.place(self._join(name))} is not the file that was uploaded, or is gone"
+                cause = f"{self._place(name)} is not the file that was uploaded, or is gone"
                 raise untrue_error(f"{cause}; nothing of this write is in place.")
 
     def _check_in_place(self, name: str, old: Head | None) -> None:
@@ -369,7 +370,7 @@ class Upload:
             self.there.pop(name)
             if found:
                 self.there[name] = found
-            cause = f"{self.client.place(self._join(name))} is {'as it was' if found else 'not there'} after the commit"
+            cause = f"{self._place(name)} is {'as it was' if found else 'not there'} after the commit"
             raise untrue_error(f"{cause}, which the service has taken.")
 
     def _delete(self, name: str) -> None:
@@ -412,7 +413,7 @@ class Upload:
             self.client.put_if(claim, text, None)
         except StorageError as error:
             # The answer may be lost, or that to a second attempt, of which the first took effect.
-            if not self._holds(claim, text):
+            if not has_content(self.client, claim, text):
                 is_other = isinstance(error, LockHeld)
                 raise (claimed_error(self.client, claim, self._join(self.stem)) if is_other else error) from None
         self.claim = claim
@@ -425,25 +426,17 @@ class Upload:
                 self._check_same_age(name, now)
         return now
 
-    def _holds(self, key: str, content: bytes) -> bool:
-        """Return True if a file has this content, as far as the server answers."""
-        try:
-            head = self.client.head(key)
-            return head.nbytes == len(content) and bytes(self.client.read(key, head, 0, len(content))) == content
-        except ShardvarError:
-            return False
-
     def _check_unchanged(self, name: str, now: Mapping[str, Head]) -> None:
         """Raise ``LockHeld`` if a file is another than at the beginning."""
         before, after = self.there.get(name), now.get(name)
         if (before and before.version) != (after and after.version):
-            raise self._lost(self._join(name))
+            raise overtaken_error(self._place(name))
 
     def _check_same_age(self, name: str, now: Mapping[str, Head]) -> None:
         """Raise ``LockHeld`` if a file has been written again with the same bytes, by the bucket's own clock."""
         before, after = self.there.get(name), now.get(name)
         if before and after and None not in (before.changed, after.changed) and before.changed != after.changed:
-            raise self._lost(self._join(name))
+            raise overtaken_error(self._place(name))
 
     def _is_announced(self, name: str) -> bool:
         # The journal of a file has the file's name and an ending.
@@ -452,19 +445,5 @@ class Upload:
     def _join(self, name: str) -> str:
         return f"{self.key}/{name}" if self.key else name
 
-    def _lost(self, key: str) -> LockHeld:
-        return LockHeld(
-            f"{self.client.place(key)} was written by another writer meanwhile; nothing of this write is in place.",
-            "Look at what is there now, and run it again if it is to be replaced.",
-        )
-
-    def _gone(self, name: str) -> StorageError:
-        cause = f"{self.client.place(self._join(name))} is gone, which was uploaded for this checkpoint"
-        return StorageError(f"{cause}: another writer, or a rule of the bucket, has removed it.", "Write it again.")
-
-    def _unknown(self, key: str) -> StorageError:
-        return StorageError(
-            f"{self.client.place(key)}: the answer to the commit was lost, and whether the new checkpoint is in place "
-            "is not known.",
-            "Verify what is there before you write again.",
-        )
+    def _place(self, name: str) -> str:
+        return self.client.place(self._join(name))

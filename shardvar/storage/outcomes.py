@@ -1,0 +1,43 @@
+"""Errors of a write into a bucket, and the warning at its end; ``place`` is the URL of a file."""
+
+from collections.abc import Collection
+
+from shardvar.errors import LockHeld, StorageError
+
+_MOST_NAMED = 8
+"""Files that a warning names."""
+
+
+def overtaken_error(place: str) -> LockHeld:
+    """Return the error for a file that another writer has written since this write began."""
+    cause = f"{place} was written by another writer meanwhile; nothing of this write is in place."
+    return LockHeld(cause, "Look at what is there now, and run it again if it is to be replaced.")
+
+
+def gone_error(place: str) -> StorageError:
+    """Return the error for a file that was uploaded for the commit and is not there."""
+    cause = f"{place} is gone, which was uploaded for this checkpoint: another writer, or a rule of the bucket, has"
+    return StorageError(f"{cause} removed it.", "Write it again.")
+
+
+def unknown_error(place: str) -> StorageError:
+    """Return the error for a commit of which the answer is lost, and what is there cannot be read."""
+    cause = f"{place}: the answer to the commit was lost, and whether the new checkpoint is in place is not known."
+    return StorageError(cause, "Verify what is there before you write again.")
+
+
+def untrue_error(cause: str) -> StorageError:
+    """Return the error for a file that the service says to have taken, and has not."""
+    remedy = "Save again. If it stays so, another writer or a rule of the bucket is at work, or the service answers"
+    return StorageError(cause, f"{remedy} untruly.")
+
+
+def left_warning(folder: str, names: Collection[str]) -> str:
+    """Return the warning about files that no checkpoint needs, and that could not be removed from a folder.
+
+    >>> left_warning("s3://bucket/run", ["b", "a"])
+    "s3://bucket/run: could not remove 'a', 'b'. Remove what is still there: no checkpoint needs it."
+    """
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    cause = f"{folder}: could not remove {', '.join(map(repr, sorted(names)[:_MOST_NAMED]))}{more}."
+    return str(StorageError(cause, "Remove what is still there: no checkpoint needs it."))

@@ -3,9 +3,7 @@
 from collections.abc import Collection
 
 from shardvar.errors import LockHeld, StorageError
-
-_MOST_NAMED = 8
-"""Files that a warning names."""
+from shardvar.pictures.words import named
 
 
 def overtaken_error(place: str) -> LockHeld:
@@ -38,6 +36,4 @@ def left_warning(folder: str, names: Collection[str]) -> str:
     >>> left_warning("s3://bucket/run", ["b", "a"])
     "s3://bucket/run: could not remove 'a', 'b'. Remove what is still there: no checkpoint needs it."
     """
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    cause = f"{folder}: could not remove {', '.join(map(repr, sorted(names)[:_MOST_NAMED]))}{more}."
-    return str(StorageError(cause, "Remove what is still there: no checkpoint needs it."))
+    return f"{folder}: could not remove {named(sorted(names))}. Remove what is still there: no checkpoint needs it."

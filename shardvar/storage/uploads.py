@@ -34,6 +34,7 @@ from threading import RLock
 
 from shardvar.errors import LockHeld, MissingFile, ServerError, ShardvarError, StorageError
 from shardvar.forks import new_lock
+from shardvar.pictures.words import message
 from shardvar.storage.answers import has_content, is_copy, is_sent
 from shardvar.storage.claims import claim_name, claimed_error, owner_text
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, Room
@@ -249,7 +250,7 @@ class Upload:
                 self._delete(claim_name(self.stem))
         if self.left:
             # Errors of a removal are suppressed, since that which led to it says more. Nothing else names these files.
-            _LOG.warning("%s", left_warning(self.client.place(self.key), self.left))
+            _LOG.warning("%s", message(left_warning(self.client.place(self.key), self.left)))
 
     def _commit(self, key: str, content: bytes, old: Head | None) -> Head:
         """Make the conditional request, and find out what became of it if its answer was lost."""

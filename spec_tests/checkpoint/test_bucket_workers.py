@@ -86,7 +86,7 @@ def test_what_a_killed_reshard_left_is_named_by_a_write_of_another_format(
     with in_bucket(again):
         sv.save(TARGET, MODEL)
         more = {1: "", 2: " and 1 more file"}.get(len(left), f" and {len(left) - 1} more files")
-        assert f"{TARGET}: a write of another format was not finished, and has left .out.claim{more}." in caplog.text
+        assert f"{TARGET}: an earlier write was not finished, and has left .out.claim{more}." in caplog.text
         assert "call sv.break_claim('s3://bucket/run/.out.claim')" in caplog.text
         assert set(left) <= again.files.keys() and len(left) == requests
         caplog.clear()

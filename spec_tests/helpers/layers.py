@@ -21,7 +21,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "training": _MEMORY,
     "planning": ("errors", "limits", "layout", "pictures"),
     "wire": ("errors", "limits"),
-    "storage": ("errors", "forks", "_version"),
+    "storage": ("errors", "forks", "pictures.words", "_version"),
     "formats": ("errors", "forks", "limits", "pictures", "layout", "planning", "wire", "storage"),
     "engine": (
         "errors",

@@ -1,4 +1,4 @@
-"""Colours, laws, checks of exercises, and views of the package's source, for these notebooks.
+"""Colours, laws, checks of exercises, scratch cells and views of source, for these notebooks.
 
 A notebook imports them, so that its own cells are about its subject. Servers and devices differ
 in colour, hatching and label: no picture depends on colour alone. Pictures are SVG with text as
@@ -16,6 +16,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from IPython import get_ipython
 from IPython.display import HTML, display
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
@@ -59,6 +60,41 @@ plt.rcParams.update(
 )
 # Without its date, the same figure is the same text.
 set_matplotlib_formats("svg", metadata={"Date": None})
+
+
+class _Scratch:
+    """What scratch cells assign: names of the cells around them get their values back.
+
+    A name that a scratch cell has made is its own, and stays, until another cell assigns it.
+    """
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+        self.before: dict[str, Any] = {}
+        self.own: set[str] = set()
+        self.is_scratch = False
+
+    def begin(self, info: Any) -> None:
+        """Remember the names before a cell."""
+        self.before = dict(self.names)
+        self.is_scratch = info.raw_cell.lstrip().startswith("# Scratch")
+
+    def end(self, _: Any) -> None:
+        """Give the names their values back after a scratch cell."""
+        if self.is_scratch:
+            self.own |= self.names.keys() - self.before.keys()
+            kept = self.own | {name for name in self.before if name.startswith("_")}
+            self.names.update({name: self.before[name] for name in self.before.keys() - kept})
+        else:
+            self.own -= {
+                name for name in self.own if self.names.get(name) is not self.before.get(name)
+            }
+
+
+if (_shell := get_ipython()) is not None:
+    _scratch = _Scratch(_shell.user_ns)
+    _shell.events.register("pre_run_cell", _scratch.begin)
+    _shell.events.register("post_run_cell", _scratch.end)
 
 
 def show(*places: str) -> None:

@@ -1,7 +1,7 @@
 """The notebooks of docs/notebooks are executed from top to bottom, each once for all tests, in a kernel of its own.
 
-Behind each scratch cell come others, which try what "Something to change" tells the reader to try: what follows must be
-as it is stored all the same. Behind each exercise comes a wrong answer.
+Behind each scratch cell come others, which try what "Something to change" tells the reader to try, and one that takes
+every name away: what follows must be as it is stored all the same. Behind each exercise comes a wrong answer.
 """
 
 from functools import cache
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spec_tests.helpers.notebooks import NAMES, execute, pictures, printed, shown, source, stored_cells
+from spec_tests.helpers.notebooks import NAMES, execute, pictures, printed, shown, source, stored_cells, tags
 
 TRIED = {
     "geometry": {
@@ -95,12 +95,21 @@ NO_PICTURE = "check_1(lambda length, num_servers: 'neither a tuple nor a number'
 """An answer to the first exercise of geometry that cannot be drawn."""
 
 
+SPOILED = (
+    "# Scratch: all names.\nfor name in [name for name in globals() if name[0] != '_']:\n    globals()[name] = None"
+)
+"""A scratch cell that leaves no name its value."""
+
+
 @cache
 def executed(name: str) -> dict[str, Any]:
     """The cells of a notebook by their ids, executed; those that were added have the ids of their tests."""
     added = {place: {f"tried-{place}": text} for place, text in TRIED[name].items()}
     for number, text in enumerate(WRONG[name], start=1):
         added[f"exercise-{number}-answer"] = {f"wrong-{number}": text}
+    for cell in stored_cells(name):
+        if "scratch" in tags(cell):
+            added.setdefault(cell["id"], {})[f"spoiled-{cell['id']}"] = SPOILED
     last = [cell["id"] for cell in stored_cells(name) if cell["cell_type"] == "code"][-1]
     added.setdefault(last, {}).update({f"unusual-{n}": text for n, (text, _) in enumerate(UNUSUAL[name])})
     if name == "training":
@@ -115,7 +124,7 @@ def executed(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_stored_is_what_a_new_run_shows(name: str) -> None:
-    """Also after changes in scratch cells and wrong answers. To store outputs anew: make outputs."""
+    """Also after scratch cells that take every name away, and wrong answers. To store outputs anew: make outputs."""
     for cell in stored_cells(name):
         if cell["cell_type"] == "code":
             assert shown(executed(name)[cell["id"]]) == shown(cell), f"{name}: {cell['id']}"
@@ -166,3 +175,15 @@ def test_an_answer_that_cannot_be_drawn_is_told_so() -> None:
 
 def test_source_is_shown_from_the_module_that_defines_it() -> None:
     assert "is defined in shardvar.layout.partition" in printed(executed("geometry")["elsewhere"])
+
+
+def test_a_name_that_a_scratch_cell_has_made_is_its_own() -> None:
+    """It keeps its last value, so that a scratch cell can be run again; a name of the notebook keeps the notebook's."""
+    cells = {
+        "once": "# Scratch\nmine = sv = 1",
+        "again": "# Scratch\nmine = sv = 2",
+        "seen": "print(mine, sv.__name__)",
+    }
+    cells |= {"taken": "mine = 3", "late": "# Scratch\nmine = 4", "last": "print(mine)"}
+    done = execute("geometry", {"intro-2": cells})
+    assert (printed(done["seen"]), printed(done["last"])) == ("2 shardvar\n", "3\n")

@@ -1,4 +1,5 @@
-// A field above the long tables of Specification and Conformance results that shows the rows with all of its words.
+// A field above the long tables of Specification and Conformance results that shows the rows with all of its words, and
+// the breaches that such rows link to. The totals above the first section stay.
 // The words are in the address too, as rules.html?filter=R-DIV-1, so that a filtered page can be linked to.
 "use strict";
 
@@ -6,11 +7,14 @@ function addFilter() {
   if (!/\/(rules|conformance)(\.html|\/)?$/.test(location.pathname)) return;
   const article = document.querySelector("article");
   const title = article && article.querySelector("h1");
-  const rows = article ? [...article.querySelectorAll("table tbody tr")] : [];
+  const sectionsOf = (...names) =>
+    names.flatMap((name) => [...article.querySelectorAll(`section > ${name}`)]).map((heading) => heading.parentElement);
+  const rows = article ? sectionsOf("h2").flatMap((each) => [...each.querySelectorAll("table tbody tr")]) : [];
   if (!title || !rows.length) return;
-  const texts = rows.map((row) => row.textContent.toLowerCase());
-  const headings = ["h2", "h3"].flatMap((name) => [...article.querySelectorAll(`section > ${name}`)]);
-  const sections = headings.map((heading) => heading.parentElement).filter((each) => each.querySelector("table"));
+  const breaches = sectionsOf("h4");
+  const texts = new Map([...rows, ...breaches].map((each) => [each, each.textContent.toLowerCase()]));
+  const items = "table tbody tr, section:has(> h4)";
+  const sections = sectionsOf("h2", "h3").filter((each) => each.querySelector(items));
 
   const label = document.createElement("label");
   label.className = "row-filter";
@@ -24,15 +28,15 @@ function addFilter() {
 
   function show() {
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let shown = 0;
-    rows.forEach((row, number) => {
-      row.hidden = !words.every((word) => texts[number].includes(word));
-      shown += row.hidden ? 0 : 1;
-    });
+    const has = (each) => words.every((word) => texts.get(each).includes(word));
+    for (const row of rows) row.hidden = !has(row);
+    const shown = rows.filter((row) => !row.hidden);
+    const linked = new Set(shown.flatMap((row) => [...row.querySelectorAll("a[href^='#']")]).map((link) => link.hash));
+    for (const each of breaches) each.hidden = !has(each) && !linked.has(`#${each.id}`);
     for (const each of sections) {
-      each.hidden = words.length > 0 && !each.querySelector("table tbody tr:not([hidden])");
+      each.hidden = words.length > 0 && ![...each.querySelectorAll(items)].some((item) => !item.hidden);
     }
-    count.textContent = words.length ? `${shown} of ${rows.length}` : "";
+    count.textContent = words.length ? `${shown.length} of ${rows.length}` : "";
     const query = words.length ? `?filter=${encodeURIComponent(field.value)}` : location.pathname;
     history.replaceState(null, "", query + location.hash);
   }

@@ -175,8 +175,8 @@ class CheckpointOptions:
 
     Examples
     --------
-    >>> from shardvar.planning.policies import MaxShardSizePolicy
-    >>> CheckpointOptions(experimental_sharding_callback=MaxShardSizePolicy(500 * 2**20)).policy.max_shard_size
+    >>> import shardvar as sv
+    >>> sv.CheckpointOptions(experimental_sharding_callback=sv.MaxShardSizePolicy(500 * 2**20)).policy.max_shard_size
     524288000
     """
 

@@ -110,11 +110,12 @@ def diff(
 
     Examples
     --------
-    >>> import numpy as np, tempfile, os
-    >>> from shardvar.checkpoint.save import save
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
     >>> one, two = (os.path.join(tempfile.mkdtemp(), "model") for _ in range(2))
-    >>> _ = save(one, {"x": np.array([1, 2, 3])}), save(two, {"x": np.array([1, 2, 5])}, partition=2)
-    >>> diff(one, two).differences[0].values.first
+    >>> _ = sv.save(one, {"x": np.array([1, 2, 3])}), sv.save(two, {"x": np.array([1, 2, 5])}, partition=2)
+    >>> sv.diff(one, two).differences[0].values.first
     (2,)
     """
     tolerance = Tolerance.of(rtol, atol, close)

@@ -121,14 +121,15 @@ def digest(path: Path, progress: Progress = lambda _nbytes: None, *, executor: E
 
     Examples
     --------
-    >>> import numpy as np, tempfile, os
-    >>> from shardvar.checkpoint.save import save
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
     >>> one, two = (os.path.join(tempfile.mkdtemp(), name) for name in ("model", "model.npz"))
     >>> table = np.arange(52, dtype=np.float32).reshape(13, 4)
-    >>> _ = save(one, {"table": table}, partition=5), save(two, {"table": table})
-    >>> digest(one).tensors == digest(two).tensors
+    >>> _ = sv.save(one, {"table": table}, partition=5), sv.save(two, {"table": table})
+    >>> sv.digest(one).tensors == sv.digest(two).tensors
     True
-    >>> digest(one).checkpoint[:16]
+    >>> sv.digest(one).checkpoint[:16]
     '5016dfa65c8aa69f'
     """
     check_executor(executor)

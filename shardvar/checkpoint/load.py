@@ -77,11 +77,12 @@ def load(
 
     Examples
     --------
-    >>> import numpy as np, tempfile, os
-    >>> from shardvar.checkpoint.save import save
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
     >>> path = os.path.join(tempfile.mkdtemp(), "model")
-    >>> _ = save(path, {"table": np.arange(6.0).reshape(3, 2)}, partition=2)
-    >>> load(path)["table"].tolist()
+    >>> _ = sv.save(path, {"table": np.arange(6.0).reshape(3, 2)}, partition=2)
+    >>> sv.load(path)["table"].tolist()
     [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
     """
     if verify not in VERIFY:

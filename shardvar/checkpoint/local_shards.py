@@ -45,11 +45,8 @@ class LocalShard:
     """
 
     array: npt.ArrayLike
-    """The values of the region."""
     offset: tuple[int, ...]
-    """The first index along each axis, in the coordinates of the whole tensor."""
     full_shape: tuple[int, ...]
-    """The shape of the whole tensor."""
     region: Region = field(init=False)
     """The region that the array holds, in the coordinates of the whole tensor."""
 

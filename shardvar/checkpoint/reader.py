@@ -39,7 +39,11 @@ VERIFY = ("auto", "full")
 
 @dataclass(frozen=True, slots=True)
 class LazyTensor:
-    """A tensor that is stored: shape and dtype at once, values when it is indexed or made an array."""
+    """A tensor of an open checkpoint: dtype and shape at once, values when it is indexed or made an array.
+
+    ``tensor[3:7]`` reads these rows alone, and ``np.asarray(tensor)`` the whole. Both are ``Reader.read``, with its
+    errors, and each reads anew.
+    """
 
     reader: "Reader" = field(repr=False)
     """The checkpoint that it is in."""
@@ -69,7 +73,18 @@ class LazyTensor:
 class Reader:
     """An open checkpoint, and a context manager that closes it.
 
-    Values are read when asked for, and only those: ``reader.read("table", np.s_[3:7])`` reads four rows.
+    ``reader["table"]`` is a ``LazyTensor``. Values are read when asked for, and only those: ``reader["table"][3:7]``,
+    or ``reader.read("table", np.s_[3:7])``, reads four rows. ``"table" in reader`` and ``len(reader)`` ask for keys.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import shardvar as sv
+    >>> path = f"{tempfile.mkdtemp()}/model"
+    >>> _ = sv.save(path, {"table": np.arange(26.0).reshape(13, 2)}, partition=5)
+    >>> with sv.open_checkpoint(path) as reader:
+    ...     reader["table"].shape, reader["table"][12].tolist()
+    ((13, 2), [24.0, 25.0])
     """
 
     path: str

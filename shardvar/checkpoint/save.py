@@ -91,9 +91,11 @@ def save(
 
     Examples
     --------
-    >>> import numpy as np, tempfile, os
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
     >>> path = os.path.join(tempfile.mkdtemp(), "model")
-    >>> save(path, {"table": np.ones((13, 4), np.float32)}, partition=5).num_slices
+    >>> sv.save(path, {"table": np.ones((13, 4), np.float32)}, partition=5).num_slices
     5
     """
     # Find.

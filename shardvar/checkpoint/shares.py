@@ -188,9 +188,9 @@ def save_shards(
     Examples
     --------
     >>> import tempfile
-    >>> from shardvar import LocalShard
-    >>> tensors = {"w": LocalShard(np.ones((5, 4)), offset=(0, 0), full_shape=(5, 4))}
-    >>> save_shards(f"{tempfile.mkdtemp()}/model", tensors, process=0, num_processes=1, run="step-7").num_slices
+    >>> import shardvar as sv
+    >>> tensors = {"w": sv.LocalShard(np.ones((5, 4)), offset=(0, 0), full_shape=(5, 4))}
+    >>> sv.save_shards(f"{tempfile.mkdtemp()}/model", tensors, process=0, num_processes=1, run="step-7").num_slices
     1
     """
     check_replicas(replicas)

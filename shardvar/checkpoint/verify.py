@@ -123,11 +123,12 @@ def verify(
 
     Examples
     --------
-    >>> import numpy as np, tempfile, os
-    >>> from shardvar.checkpoint.save import save
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
     >>> path = os.path.join(tempfile.mkdtemp(), "model")
-    >>> _ = save(path, {"table": np.ones((13, 4), np.float32)}, partition=5)
-    >>> verify(path).ok
+    >>> _ = sv.save(path, {"table": np.ones((13, 4), np.float32)}, partition=5)
+    >>> sv.verify(path).ok
     True
     """
     check_executor(executor)

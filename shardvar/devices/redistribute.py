@@ -77,12 +77,11 @@ def redistribute(
 
     Examples
     --------
-    >>> from shardvar.devices import track_transfers
+    >>> import shardvar as sv
     >>> from shardvar.layouts import Replicate, Shard, dtensor
-    >>> from shardvar.layouts.mesh import Mesh
-    >>> rows, whole = (dtensor((4, 3), Mesh((2,)), [each]) for each in (Shard(0), Replicate()))
-    >>> with track_transfers() as ledger:
-    ...     both = redistribute([np.zeros((2, 3)), np.ones((2, 3))], rows, whole)
+    >>> rows, whole = (dtensor((4, 3), sv.Mesh((2,)), [each]) for each in (Shard(0), Replicate()))
+    >>> with sv.track_transfers() as ledger:
+    ...     both = sv.redistribute([np.zeros((2, 3)), np.ones((2, 3))], rows, whole)
     >>> both[0][0].tolist() == both[1][0].tolist() == [[0] * 3] * 2 + [[1] * 3] * 2
     True
     >>> ledger.nbytes, ledger.messages

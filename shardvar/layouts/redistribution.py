@@ -205,9 +205,9 @@ class Redistribution:
 
         Examples
         --------
+        >>> import shardvar as sv
         >>> from shardvar.layouts import Replicate, Shard, dtensor
-        >>> from shardvar.layouts.mesh import Mesh
-        >>> rows, whole = (dtensor((6, 4), Mesh((3,)), [each]) for each in (Shard(0), Replicate()))
+        >>> rows, whole = (dtensor((6, 4), sv.Mesh((3,)), [each]) for each in (Shard(0), Replicate()))
         >>> plan_redistribution(rows, whole).collective, plan_redistribution(whole, rows).collective
         ('all_gather', 'local_slice')
         """

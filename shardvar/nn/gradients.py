@@ -200,9 +200,9 @@ def vjp(function: Callable[..., Array], *args: Any, **kwargs: Any) -> tuple[Arra
 
     Examples
     --------
-    >>> from shardvar.variables import Variable
-    >>> table = Variable([[1.0], [2.0]])
-    >>> rows, pullback = vjp(embedding_lookup, table, [1, 1])
+    >>> import shardvar as sv
+    >>> table = sv.Variable([[1.0], [2.0]])
+    >>> rows, pullback = sv.nn.vjp(sv.nn.embedding_lookup, table, [1, 1])
     >>> ((gradient, shard),) = pullback([[3.0], [4.0]])[0]
     >>> gradient.indices.tolist(), gradient.values.tolist(), shard is table
     ([1, 1], [[3.0], [4.0]], True)

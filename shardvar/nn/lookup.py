@@ -61,9 +61,9 @@ def embedding_lookup(
 
     Examples
     --------
-    >>> from shardvar.variables import ShardedVariable, Variable
-    >>> table = ShardedVariable([Variable([[0.0], [1.0]]), Variable([[2.0]])])
-    >>> embedding_lookup(table, [[2, 0]]).tolist()
+    >>> import shardvar as sv
+    >>> table = sv.ShardedVariable([sv.Variable([[0.0], [1.0]]), sv.Variable([[2.0]])])
+    >>> sv.nn.embedding_lookup(table, [[2, 0]]).tolist()
     [[[2.0], [0.0]]]
     """
     table = check_table(params)

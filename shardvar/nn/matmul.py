@@ -58,9 +58,9 @@ def matmul(a: npt.ArrayLike, b: npt.ArrayLike, mode: MatmulMode = "concat") -> A
 
     Examples
     --------
-    >>> from shardvar.variables import ShardedVariable, Variable
-    >>> table = ShardedVariable([Variable([[1.0], [2.0]]), Variable([[3.0]])])
-    >>> matmul(table, [[2.0]], mode="sharded").tolist(), matmul([[1.0, 1.0, 1.0]], table).tolist()
+    >>> import shardvar as sv
+    >>> table = sv.ShardedVariable([sv.Variable([[1.0], [2.0]]), sv.Variable([[3.0]])])
+    >>> sv.matmul(table, [[2.0]], mode="sharded").tolist(), sv.matmul([[1.0, 1.0, 1.0]], table).tolist()
     ([[2.0], [4.0], [6.0]], [[6.0]])
     """
     if mode not in get_args(MatmulMode):
@@ -83,8 +83,8 @@ def matmul(a: npt.ArrayLike, b: npt.ArrayLike, mode: MatmulMode = "concat") -> A
 def matmul_transposed(a: Array, b: VariableInterface, mode: MatmulMode = "concat") -> Array:
     """Return ``a @ b.T`` for ``a`` [n, m] and ``b`` [k, m] -> [n, k]; each shard gives the columns of its rows.
 
-    >>> from shardvar.variables import ShardedVariable, Variable
-    >>> table = ShardedVariable([Variable([[1.0, 0.0], [2.0, 1.0]]), Variable([[3.0, 1.0]])])
+    >>> import shardvar as sv
+    >>> table = sv.ShardedVariable([sv.Variable([[1.0, 0.0], [2.0, 1.0]]), sv.Variable([[3.0, 1.0]])])
     >>> matmul_transposed(np.array([[10.0, 1.0]], np.float32), table).tolist()
     [[10.0, 21.0, 31.0]]
     """

@@ -218,7 +218,7 @@ def indexed_normal(
     Raises
     ------
     ArgumentError
-        If `seed` is not one integer or two, the dtype cannot be drawn.
+        If `seed` is not one integer or two, or the dtype cannot be drawn.
     LayoutError
         If `region` reaches out of the shape.
     """
@@ -258,7 +258,7 @@ def indexed_truncated_normal(
     Raises
     ------
     ArgumentError
-        If `seed` is not one integer or two, the dtype cannot be drawn.
+        If `seed` is not one integer or two, or the dtype cannot be drawn.
     LayoutError
         If `region` reaches out of the shape.
     """

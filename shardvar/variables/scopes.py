@@ -58,11 +58,11 @@ class variable_creator_scope:  # noqa: N801 - a scope is written like a function
 
     Examples
     --------
-    >>> from shardvar.variables import Variable
+    >>> import shardvar as sv
     >>> def quiet(next_creator, **kwargs):
     ...     return next_creator(**kwargs | {"trainable": False})
-    >>> with variable_creator_scope(quiet):
-    ...     variable = Variable([1.0])
+    >>> with sv.variable_creator_scope(quiet):
+    ...     variable = sv.Variable([1.0])
     >>> variable.trainable
     False
     """

@@ -59,6 +59,9 @@ def test_every_kind_of_docstring_is_seen(source: str, name: str) -> None:
 
 REFERENCE = list(members())
 
+PUBLIC_MODULES = {"shardvar.layouts", "shardvar.testing", "shardvar.errors"}
+"""The modules below `shardvar` whose names the pages import from there."""
+
 
 def problems(member: Member) -> Iterator[str]:
     """Yield in which points a docstring differs from its signature and from NumPy's form."""
@@ -76,6 +79,11 @@ def problems(member: Member) -> Iterator[str]:
             yield f"Raises {name!r}, which is neither in shardvar.errors nor Python's, or has no description"
     if any(">>>" in text for heading, text in found.items() if heading != "Examples"):
         yield "examples outside the section Examples"
+    for module in re.findall(
+        r"^(?:>>>|\.\.\.) +(?:from|import) (shardvar\.[\w.]+)", member.docstring, flags=re.MULTILINE
+    ):
+        if module not in PUBLIC_MODULES:
+            yield f"an example imports {module}, which a user of the library does not know"
     if inspect.isclass(member.value) and (fields := undocumented_fields(member.value)):
         yield f"fields without a docstring: {fields}"
 
@@ -150,6 +158,8 @@ def documented(first: int, *rest: str, second: str = "a") -> int:
         ("OutOfRange", "OutOfRanges", "Raises"),
         ("Returns\n    -------", "Notes\n    -----", "Returns or Yields"),
         ("Examples\n    --------", "", "examples outside"),
+        (">>> documented(1)", ">>> from shardvar.layout.region import Region", "does not know"),
+        (">>> documented(1)", ">>> from shardvar.layouts import Layout", None),
         ("Raises\n    ------", "Errors\n    ------", "headings"),
     ],
 )

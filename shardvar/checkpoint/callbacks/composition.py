@@ -53,8 +53,8 @@ def compose(outer: Policy, inner: Policy) -> Policy:
 
     Examples
     --------
-    >>> from shardvar.planning.policies import MaxShardSizePolicy, ShardByTaskPolicy
-    >>> policy = compose(ShardByTaskPolicy(), MaxShardSizePolicy(8))
+    >>> import shardvar as sv
+    >>> policy = sv.compose(sv.ShardByTaskPolicy(), sv.MaxShardSizePolicy(8))
     >>> policy.inner.max_shard_size
     8
     >>> policy.description.partition(" Then, in each of these: ")[2]

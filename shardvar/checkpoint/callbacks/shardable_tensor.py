@@ -233,15 +233,16 @@ class ShardingCallback(ABC):
 
     Examples
     --------
-    >>> class OneFileEach(ShardingCallback):
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import shardvar as sv
+    >>> class OneFileEach(sv.ShardingCallback):
     ...     description = "A file for each tensor."
     ...
     ...     def __call__(self, shardable_tensors):
     ...         return [{each.checkpoint_key: {each.slice_spec: each.tensor}} for each in shardable_tensors]
-    >>> import numpy as np, os, tempfile
-    >>> from shardvar.checkpoint.save import save
     >>> path = os.path.join(tempfile.mkdtemp(), "model")
-    >>> save(path, {"a": np.zeros(2), "b": np.ones(3)}, policy=OneFileEach()).file_nbytes
+    >>> sv.save(path, {"a": np.zeros(2), "b": np.ones(3)}, policy=OneFileEach()).file_nbytes
     (16, 24)
     """
 

@@ -56,11 +56,13 @@ class Checkpoint(Trackable):
     Examples
     --------
     >>> import os, tempfile
-    >>> from shardvar.variables import Variable, create_sharded_variable
+    >>> import shardvar as sv
     >>> path = os.path.join(tempfile.mkdtemp(), "model")
-    >>> _ = Checkpoint(w=create_sharded_variable([1.0, 2.0, 3.0, 4.0], 4)).write(path)
-    >>> w = create_sharded_variable([0.0, 0.0, 0.0, 0.0], 3)
-    >>> _ = Checkpoint(w=w).read(path).assert_consumed()
+    >>> with sv.ParameterServerStrategy(4, sv.FixedShardsPartitioner(4)).scope():
+    ...     _ = sv.Checkpoint(w=sv.Variable([1.0, 2.0, 3.0, 4.0])).write(path)
+    >>> with sv.ParameterServerStrategy(3, sv.FixedShardsPartitioner(3)).scope():
+    ...     w = sv.Variable([0.0, 0.0, 0.0, 0.0])
+    >>> _ = sv.Checkpoint(w=w).read(path).assert_consumed()
     >>> w.numpy()
     array([1., 2., 3., 4.], dtype=float32)
     """
@@ -259,7 +261,8 @@ class Checkpoint(Trackable):
         Examples
         --------
         >>> import os, tempfile
-        >>> checkpoint, prefix = Checkpoint(w=Variable([1.0])), os.path.join(tempfile.mkdtemp(), "ckpt")
+        >>> import shardvar as sv
+        >>> checkpoint, prefix = sv.Checkpoint(w=sv.Variable([1.0])), os.path.join(tempfile.mkdtemp(), "ckpt")
         >>> [os.path.basename(checkpoint.save(prefix)) for _ in range(2)]
         ['ckpt-1', 'ckpt-2']
         """

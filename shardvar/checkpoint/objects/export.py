@@ -106,9 +106,10 @@ def export(
     Examples
     --------
     >>> import os, tempfile
-    >>> from shardvar.variables import create_sharded_variable
+    >>> import shardvar as sv
     >>> path = os.path.join(tempfile.mkdtemp(), "model")
-    >>> report = export({"w": create_sharded_variable([1.0, 2.0, 3.0, 4.0], 4)}, path)
+    >>> with sv.ParameterServerStrategy(4, sv.FixedShardsPartitioner(4)).scope():
+    ...     report = sv.export({"w": sv.Variable([1.0, 2.0, 3.0, 4.0])}, path)
     >>> report.num_tensors, report.num_slices
     (2, 2)
     """
@@ -216,10 +217,10 @@ def load_exported(path: Path) -> Any:
     Examples
     --------
     >>> import os, tempfile
-    >>> from shardvar.checkpoint.objects.export import export
+    >>> import shardvar as sv
     >>> path = os.path.join(tempfile.mkdtemp(), "model")
-    >>> _ = export({"blocks": [Variable([1.0, 2.0])]}, path)
-    >>> load_exported(path).blocks[0].numpy()
+    >>> _ = sv.export({"blocks": [sv.Variable([1.0, 2.0])]}, path)
+    >>> sv.load_exported(path).blocks[0].numpy()
     array([1., 2.], dtype=float32)
     """
     with open_checkpoint(path) as reader:

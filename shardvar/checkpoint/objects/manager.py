@@ -220,8 +220,8 @@ class CheckpointManager:
     Examples
     --------
     >>> import os, tempfile
-    >>> from shardvar.variables import Variable
-    >>> manager = CheckpointManager(Checkpoint(w=Variable([1.0])), tempfile.mkdtemp(), max_to_keep=2)
+    >>> import shardvar as sv
+    >>> manager = sv.CheckpointManager(sv.Checkpoint(w=sv.Variable([1.0])), tempfile.mkdtemp(), max_to_keep=2)
     >>> reports = [manager.save() for _ in range(3)]
     >>> [os.path.basename(path) for path in manager.checkpoints], manager.latest_checkpoint == os.fspath(reports[-1])
     (['ckpt-2', 'ckpt-3'], True)

@@ -122,10 +122,10 @@ class MirroredStrategy(_MirroringStrategy):
 
     Examples
     --------
-    >>> from shardvar.variables import Variable
-    >>> strategy = MirroredStrategy(["GPU:0", "GPU:1"])
+    >>> import shardvar as sv
+    >>> strategy = sv.MirroredStrategy(["GPU:0", "GPU:1"])
     >>> with strategy.scope():
-    ...     w = Variable([1.0, 2.0], name="w")
+    ...     w = sv.Variable([1.0, 2.0], name="w")
     >>> _ = w.assign_add([1.0, 1.0])
     >>> [copy.numpy().tolist() for copy in w.copies]
     [[2.0, 3.0], [2.0, 3.0]]

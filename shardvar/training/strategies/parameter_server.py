@@ -49,11 +49,10 @@ class ParameterServerStrategy(Strategy):
 
     Examples
     --------
-    >>> from shardvar.layout.shard_counts import FixedShardsPartitioner
-    >>> from shardvar.variables import Variable
-    >>> strategy = ParameterServerStrategy(2, FixedShardsPartitioner(3))
+    >>> import shardvar as sv
+    >>> strategy = sv.ParameterServerStrategy(2, sv.FixedShardsPartitioner(3))
     >>> with strategy.scope():
-    ...     w, b = Variable([0.0] * 7, name="w"), Variable(0.0, name="b")
+    ...     w, b = sv.Variable([0.0] * 7, name="w"), sv.Variable(0.0, name="b")
     >>> [(shard.name, shard.device.short_name) for shard in [*w.variables, b]]
     [('w/part_0', 'ps:0'), ('w/part_1', 'ps:1'), ('w/part_2', 'ps:0'), ('b', 'ps:1')]
     """

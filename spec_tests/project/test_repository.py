@@ -78,7 +78,7 @@ def test_no_program_of_the_tests_changes_the_path_of_modules() -> None:
 
 
 def test_the_hook_sees_damage_in_each_file_that_a_commit_can_change(tmp_path: Path) -> None:
-    """The pattern of shardvar-verify has every file with values; its command finds the checkpoint by such a file."""
+    """The pattern of shardvar-verify has files with values and the index of a set; its command finds the checkpoint."""
     hook = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
     pattern, entry = (re.search(rf"^  {name}: (.*)$", hook, re.MULTILINE) for name in ("files", "entry"))
     assert pattern and entry
@@ -88,6 +88,12 @@ def test_the_hook_sees_damage_in_each_file_that_a_commit_can_change(tmp_path: Pa
     found = [path for path in sorted(tmp_path.rglob("*")) if path.is_file()]
     held = [path for path in found if array.tobytes() in path.read_bytes()]
     assert len(held) == 5 and all(re.search(pattern[1], path.as_posix()) for path in held)
+    two = {"t": array, "u": array}
+    sv.save(tmp_path / "set.safetensors", two, policy=sv.MaxShardSizePolicy(array.nbytes))
+    index = tmp_path / "set.safetensors.index.json"
+    assert re.search(pattern[1], index.as_posix()) and main([*entry[1].split()[1:], str(index)]) == 0
+    index.write_text(index.read_text(encoding="utf-8").replace('"u"', '"v"'), encoding="utf-8")
+    assert main([*entry[1].split()[1:], str(index)]) == 1
     for path in held:
         command = [*entry[1].split()[1:], str(path)]
         assert main(command) == 0

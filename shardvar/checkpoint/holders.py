@@ -23,6 +23,10 @@ from shardvar.planning.slices import SliceTable
 _RANKED_NAME = re.compile(r"(?:^|/)__(\d{1,9})_\d+[^/]*\.distcp$|rank[-_]?(\d{1,9})(?!\d)")
 """``__3_0.distcp`` of torch, or ``rank_3`` and ``mp_rank_03``."""
 
+_LEAST_SHARE = 0.1
+"""The least share of the bytes that layouts must tell of. A file limit cuts some tensors where a file is full, and of a
+thousand such cuts some happen to be equal, which says nothing of devices."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holders:
@@ -68,6 +72,8 @@ def _devices_of_layouts(slices: SliceTable) -> Ints:
         if numbers is not None:
             device[rows], size_of[rows] = numbers, len(rows)
     device[size_of < size_of.max(initial=0)] = -1
+    if slices.nbytes[device >= 0].sum() < _LEAST_SHARE * slices.nbytes.sum():
+        device[:] = -1
     return device
 
 

@@ -26,6 +26,7 @@ from shardvar.view.collect import (
     describe_plan,
     file_sizes,
     statistics_that_fit,
+    unpacked,
 )
 from shardvar.view.page import MARK, make_page, room_left
 
@@ -45,15 +46,13 @@ def execute(arguments: Namespace) -> int:
     with Reader(found.path, found.format.name, found.open()) as reader:
         columns = _columns(found, reader, arguments)
     write_page(target, make_page([columns]))
-    files = columns["slices"]["file"]
-    slices = files["length"] if isinstance(files, dict) else len(files)
-    nbytes = sum(columns["nbytes"])
+    num_slices, nbytes = unpacked(columns["num_slices"]), sum(unpacked(columns["nbytes"]))
     if arguments.json:
-        report = {"path": target, "num_tensors": len(columns["nbytes"]), "num_slices": slices, "nbytes": nbytes}
+        report = {"path": target, "num_tensors": len(num_slices), "num_slices": sum(num_slices), "nbytes": nbytes}
         print_json({"schema": SCHEMA, **report, "num_files": len(columns["files"])})
     else:
         num_files = count(len(columns["files"]), "file")
-        tensors = human_tensors(len(columns["nbytes"]), slices)
+        tensors = human_tensors(len(num_slices), sum(num_slices))
         print(f"wrote {short_path(target)}: {tensors}, {num_files}, {human_size(nbytes)}")
     if arguments.open:
         open_in_browser(target)

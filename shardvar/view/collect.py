@@ -8,6 +8,7 @@ part of its key that is new.
 import json
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import groupby
 from os.path import basename, commonprefix
 from typing import Any
 
@@ -51,7 +52,10 @@ _DIGITS = 6
 
 _COLUMNS_NBYTES = 500
 """The most bytes that the columns of statistics grow by, without those of any tensor, when there are some: a column of
-equal numbers is an object of up to 40 bytes in place of a list, and a number says how many are left out."""
+equal numbers is an object in place of a list, and a number says how many are left out."""
+
+_RUN_NBYTES = len("1,0,123456789,")
+"""The most bytes by which a count that is not zero lengthens a column of zeros, without its own."""
 
 _EXACT = 2**53
 """The first integer whose successor JavaScript cannot represent; integers from here on are sent as text."""
@@ -120,10 +124,15 @@ def _is_remarkable(found: Statistics) -> bool:
 
 
 def _statistics_nbytes(row: int, found: Statistics) -> int:
-    """Return the most bytes that the statistics of a tensor add to the columns; no number of bars exceeds ``count``."""
+    """Return the most bytes that the statistics of a tensor add to the columns; no number of bars exceeds ``count``.
+
+    A count of zero adds none to the run that it is in. Another ends it: the pair "7,1," and the pair "0,123456," of the
+    next run. Where ``packed`` lists a column instead, more than a sixth of its counts are not zero, and add more.
+    """
     values = [_short(json_number(value)) for value in _values_of(found)]
-    counts = [row, found.count, found.nan, found.inf, found.zero, found.count]
-    return len(json.dumps([*values, *counts], separators=(",", ":"))) - 1 + NUM_BINS
+    counts = [each for each in (found.nan, found.inf, found.zero) if each]
+    text = json.dumps([*values, *counts, row, found.count, found.count], separators=(",", ":"))
+    return len(text) - 1 + _RUN_NBYTES * len(counts) + NUM_BINS
 
 
 def describe_plan(report: WriteReport) -> tuple[Columns, list[Columns]]:
@@ -167,8 +176,8 @@ def _tensor_columns(entries: EntryTable, keys: Sequence[str], files: Sequence[st
         "keys": front_coded(keys),
         "optimizer": ranges_of([is_optimizer_state(key) for key in keys]),
         "dtype": packed([-1 if row < 0 else used.index(tensors.dtype(row)) for row in rows]),
-        "shape": shape,
-        "nbytes": nbytes[rows].tolist(),
+        "shape": packed(shape),
+        "nbytes": packed(nbytes[rows].tolist()),
         "num_slices": packed(num_slices),
         "slices": _slice_columns(entries, order) | {"device": holders and packed(holders.device[order].tolist())},
         "holder": holders and holders.noun,
@@ -211,12 +220,26 @@ def ranges_of(chosen: Sequence[bool]) -> list[list[int]]:
 
 
 def packed(column: Sequence[Any]) -> Sequence[Any] | Columns:
-    """Return a column, or of one whose numbers are all the same, that number and the length.
+    """Return a column, or where its values repeat, its runs: each value, and how often it comes in a row.
 
-    >>> packed([0, 0, 0]), packed([1, 2]), packed([])
-    ({'every': 0, 'length': 3}, [1, 2], [])
+    >>> packed([0, 0, 0, 0, 0, 7]), packed([1, 1, 2]), packed([])
+    ({'runs': [0, 5, 7, 1]}, [1, 1, 2], [])
     """
-    return {"every": column[0], "length": len(column)} if column and len(set(column)) == 1 else column
+    runs = [(value, sum(1 for _ in equal)) for value, equal in groupby(column)]
+    # Three rows a run, or the numbers of rows would take more characters than the values that they stand for.
+    return {"runs": [number for run in runs for number in run]} if 0 < 3 * len(runs) <= len(column) else column
+
+
+def unpacked(column: Sequence[Any] | Columns) -> Sequence[Any]:
+    """Return the column that was packed.
+
+    >>> unpacked({"runs": [0, 2, 7, 1]}), unpacked([1, 2])
+    ([0, 0, 7], [1, 2])
+    """
+    if not isinstance(column, dict):
+        return column
+    runs = column["runs"]
+    return [value for value, length in zip(runs[::2], runs[1::2], strict=True) for _ in range(length)]
 
 
 def gaps(files: Sequence[int], starts: Sequence[int], nbytes: Sequence[int]) -> list[int | str]:
@@ -335,7 +358,7 @@ def _statistics(
         # One text: those of equal width follow each other, and spaces stand for none.
         "histogram": "".join(bar_heights(counts[key]) if key in counts else " " * NUM_BINS for _, key, _ in found),
         "bins": NUM_BINS,
-        "peak": [int(counts[key].max()) if key in counts else 0 for _, key, _ in found],
+        "peak": packed([int(counts[key].max()) if key in counts else 0 for _, key, _ in found]),
     }
 
 

@@ -13,12 +13,13 @@ from shardvar.errors import ArgumentError
 from shardvar.pictures.words import human_size, printable
 from shardvar.view.collect import Columns
 
-SCHEMA = 3
+SCHEMA = 4
 """The version of the columns, for programs that read them from a page; the page's own script is of the same version.
 
 It grows with every change by which a program that reads the columns would be misled or fail: a column that goes, moves
 or means something else. A new column leaves it as it is. Version 1 had a number for each row in every column, the
-bytes of every slice, and the absolute path of the checkpoint; version 2 the kind and message of every fault in its row.
+bytes of every slice, and the absolute path of the checkpoint; version 2 the kind and message of every fault in its row;
+version 3 shortened only columns of which all numbers are the same.
 """
 
 MARK = "<!doctype html>\n<!-- made by shardvar view -->\n"

@@ -177,6 +177,20 @@ def test_a_column_sorts_both_ways(page: Page) -> None:
     assert page.find("#table [aria-sort=ascending]").text.startswith("size")
 
 
+def test_numbers_of_the_table_are_not_more_exact_than_they_look_nor_cut(chromium: Chrome, tmp_path: Path) -> None:
+    """A count of 123,456 is not shown as 123000, and 2**62 not as its first digits; a long dtype is whole."""
+    arrays = {"count": np.array([7, 123_456]), "large": np.array([1, 2**62]), "w": np.array([0.00012, 1234.56])}
+    page = show(chromium, view(tmp_path, arrays | {"z": np.zeros(2, "complex128")}, "--stats"))
+    cells = page.run("""const columns = ['min', 'max'].map((name) => COLUMNS.find((column) => column.name === name));
+        return lines.map(({ item }) => [item.key, ...columns.map((column) => column.text(item))])""")
+    assert cells[:3] == [["count", "7", "123456"], ["large", "1", "4.6e+18"], ["w", "1.2e-4", "1235"]]
+    assert not [
+        cell.text
+        for cell in page.all("#table .row > :not(.key)")
+        if cell.get_property("scrollWidth") > cell.get_property("clientWidth")
+    ]
+
+
 def test_a_file_is_drawn_byte_by_byte_and_zoomed(page: Page) -> None:
     page.until("fileMaps[0].bytes.high > 1000")
     page.find("[aria-label='Zoom in']").click()

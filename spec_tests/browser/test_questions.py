@@ -173,6 +173,22 @@ def test_an_address_of_what_is_not_there_is_left_out(chromium: Chrome, tmp_path:
     assert page.run("return state.item") is None and len(page.keys()) == 4 and page.complaints() == []
 
 
+def test_the_link_that_skips_to_the_table_keeps_the_address_and_a_page_opened_with_it_is_whole(
+    chromium: Chrome, tmp_path: Path
+) -> None:
+    path = view(tmp_path, layers(range(4)))
+    page = show(chromium, path)
+    page.run("actions.choose(ITEMS[0])")
+    before = page.run("return location.hash")
+    page.run("document.querySelector('.skip').focus()")
+    page.press(ENTER)
+    assert page.run("return [document.activeElement.id, location.hash]") == ["tensors", before]
+    chromium.get("about:blank")
+    page.browser.get(path.as_uri() + "#tensors")
+    page.until("document.documentElement.dataset.ready === 'true' && maps[0].boxes.length")
+    assert "Select a tensor" in page.text("#detail") and page.keys()
+
+
 def test_what_is_copied_works_as_pasted_whatever_the_name_is(chromium: Chrome, tmp_path: Path) -> None:
     """The shell and Python are the oracles: a quoted name is one word that is the name."""
     show(chromium, view(tmp_path, {"a": np.ones(2)}))

@@ -53,6 +53,13 @@ def test_devices_of_fewer_are_not_told_beside_those_of_more() -> None:
     assert holders_of(entries_of(one)[0], ["model.data"]) is None
 
 
+def test_equal_halves_of_a_small_tensor_tell_no_device_of_a_large_checkpoint() -> None:
+    """A file limit cuts a tensor where the file is full, and now and then in its middle."""
+    half, whole = dtensor((8,), Mesh((2,)), [Shard(0)]), dtensor((100,), Mesh((1,)), [Shard(0)])
+    assert holders_of(entries_of(half, whole)[0], ["model.data"]) is None
+    assert holders_of(entries_of(half, half, whole)[0], ["model.data"]) is not None
+
+
 def test_unequal_slices_of_no_layout_tell_no_device() -> None:
     cut = Layout((8,), Mesh((2,)), "by hand", np.arange(2), np.array([[0], [3]]), np.array([[3], [5]]))
     entries, _ = entries_of(cut)

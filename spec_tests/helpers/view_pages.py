@@ -26,11 +26,14 @@ def columns_of(page: str) -> dict[str, Any]:
     (block,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL)
     columns: dict[str, Any] = json.loads(block)
     for checkpoint in columns["checkpoints"]:
-        for part, name in ((checkpoint, "dtype"), (checkpoint, "num_slices"), (checkpoint["slices"], "file")):
-            part[name] = _unpacked(part[name])
+        for name in ("dtype", "shape", "nbytes", "num_slices"):
+            checkpoint[name] = _unpacked(checkpoint[name])
+        checkpoint["slices"]["file"] = _unpacked(checkpoint["slices"]["file"])
         _add_starts(checkpoint)
         checkpoint["faults"] = [[row, *checkpoint["causes"][cause]] for row, cause in checkpoint["faults"]]
         if stats := checkpoint["stats"]:
+            for name in ("count", "nan", "inf", "zero", "peak"):
+                stats[name] = _unpacked(stats[name])
             text, bins = stats["histogram"], stats["bins"]
             stats["histogram"] = [text[at : at + bins].strip() for at in range(0, len(text), bins)]
     return columns
@@ -51,7 +54,10 @@ def _add_starts(checkpoint: dict[str, Any]) -> None:
 
 
 def _unpacked(column: Any) -> list[Any]:
-    return column if isinstance(column, list) else [column["every"]] * column["length"]
+    if isinstance(column, list):
+        return column
+    runs = column["runs"]
+    return [value for value, length in zip(runs[::2], runs[1::2], strict=True) for _ in range(length)]
 
 
 def keys_of(columns: dict[str, Any]) -> list[str]:

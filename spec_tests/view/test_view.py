@@ -5,6 +5,7 @@ How it looks and answers in a browser is ``spec_tests/browser``'s to say.
 
 import base64
 import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.checkpoint.stats import NUM_BINS, Statistics, bin_counts
-from shardvar.view.collect import HEIGHTS, bar_heights, describe, front_coded, gaps
+from shardvar.view.collect import HEIGHTS, bar_heights, describe, front_coded, gaps, packed, unpacked
 from shardvar.view.page import MARK, embedded_json, make_page
 from spec_tests.helpers.command_line import Run, run, saved
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
@@ -407,7 +408,7 @@ def test_a_page_has_the_path_as_it_was_typed(tmp_path: Path, run: Run, monkeypat
 def test_the_number_of_the_schema_stands_for_these_columns(tmp_path: Path, run: Run) -> None:
     """Whoever takes a column away, or gives one another meaning, raises the number; programs read pages."""
     page = columns_of(page_of(run, saved(tmp_path, "shardvar", partition=3), "--stats"))
-    assert page["schema"] == 3
+    assert page["schema"] == 4
     (columns,) = page["checkpoints"]
     assert columns.keys() >= {
         *("path", "name", "format", "writer", "description", "metadata", "num_parameters", "files", "file_nbytes"),
@@ -430,6 +431,14 @@ def test_the_number_of_the_schema_stands_for_these_columns(tmp_path: Path, run: 
     assert columns["stats"].keys() >= {
         *("row", "min", "max", "mean", "std", "count", "nan", "inf", "zero", "histogram", "bins", "peak")
     }
+
+
+@given(st.lists(st.tuples(st.integers(-1, 2**53), st.integers(1, 40)), max_size=30))
+def test_a_packed_column_is_the_column_and_no_longer(runs: list[tuple[int, int]]) -> None:
+    column = [value for value, length in runs for _ in range(length)]
+    short = packed(column)
+    assert unpacked(short) == column
+    assert len(json.dumps(short)) <= len(json.dumps(column)) + len('{"runs": }')
 
 
 def test_a_start_beyond_the_numbers_of_javascript_is_told_as_text() -> None:

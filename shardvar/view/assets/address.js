@@ -19,7 +19,6 @@ function remember(isStep = true) {
 
 // What an address says that does not exist here is left out.
 function restore() {
-  if (["#tensors"].includes(location.hash)) return; // the link that skips to the table
   isRestoring = true;
   const words = new URLSearchParams(location.hash.slice(1));
   const only = new Set((words.get("only") ?? "").split(","));

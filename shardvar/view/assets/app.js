@@ -64,6 +64,11 @@ function keyWidth() {
   return Math.max(150, Math.min(300, longest * 7.7 + 20));
 }
 
+// The room of the longest name of a dtype, some 8 pixels a letter.
+function dtypeWidth() {
+  return Math.max(84, Math.max(...DTYPES.map((name) => name.length), 0) * 8 + 20);
+}
+
 // The room of "1,000 × 100 tensors", which stands for a shape where equal layers share a line.
 function shapeWidth() {
   return Math.max(132, Math.min(180, (12 + grouped(ITEMS.length).length) * 7.2 + 20));
@@ -79,7 +84,7 @@ function tableColumns() {
   const slices = (item) => side(item).num_slices[row(item)];
   const columns = [
     { name: "key", least: keyWidth(), width: "minmax(0, 1fr)", value: (item) => item.key, cell: keyCell },
-    { name: "dtype", least: 84, width: "84px", value: (item) => dtypeOf(side(item), row(item)), group: (group) => dtypesText(new Set(itemsOf(group).map((item) => dtypeOf(side(item), row(item))))) },
+    { name: "dtype", least: dtypeWidth(), width: `${dtypeWidth()}px`, value: (item) => dtypeOf(side(item), row(item)), group: (group) => dtypesText(new Set(itemsOf(group).map((item) => dtypeOf(side(item), row(item))))) },
     { name: "shape", least: shapeWidth(), width: `${shapeWidth()}px`, value: (item) => elements(shapeOf(side(item), row(item))), text: (item) => humanShape(shapeOf(side(item), row(item))), group: groupText },
     { name: "size", least: 88, width: "88px", right: true, value: nbytesOf, text: (item) => humanSize(nbytesOf(item)), group: (group) => humanSize(sumOf(group, nbytesOf)) },
     { name: "slices", least: 84, width: "84px", right: true, value: slices, group: (group) => grouped(sumOf(group, slices)) },
@@ -138,9 +143,13 @@ function whatDiffers(item) {
   return words;
 }
 
+// A number in the room of a column: three digits, and an integer whole, as long as it has room.
 function shortNumber(value) {
-  if (typeof value !== "number") return value ?? "";
-  return value && Math.abs(value) < 0.001 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
+  const number = typeof value === "string" && /^-?\d+$/.test(value) ? Number(value) : value; // an integer too large to be sent as one
+  if (typeof number !== "number") return number ?? "";
+  const size = Math.abs(number);
+  if (size >= 1e7 || (number && size < 0.001)) return number.toExponential(1);
+  return size < 1000 && !Number.isInteger(number) ? String(Number(number.toPrecision(3))) : String(Math.round(number));
 }
 
 function elements(shape) {
@@ -577,6 +586,10 @@ function start() {
   const isPulled = () => pull.getAttribute("aria-expanded") === "true";
   pull.addEventListener("click", () => pullSheet(!isPulled()));
   document.getElementById("close").addEventListener("click", () => actions.close());
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault(); // the address has the state of the page, and keeps it
+    document.getElementById("tensors").focus();
+  });
   const keys = document.getElementById("keys");
   document.getElementById("help").addEventListener("click", () => keys.showModal());
   document.addEventListener("keydown", (event) => {

@@ -10,20 +10,23 @@ const SIDE_NAMES = IS_PLAN ? ["Before", "After"] : ["A", "B"];
 const DTYPES = [...new Set(SIDES.flatMap((side) => side.dtypes))].sort();
 const ITEMS = readItems();
 
-// A column of numbers, which is written as one number where all are the same.
+// A column of numbers, which is written as runs where they repeat: each value, and how often it comes in a row.
 function unpacked(column) {
-  return Array.isArray(column) ? column : new Array(column.length).fill(column.every);
+  if (Array.isArray(column)) return column;
+  const { runs } = column;
+  const found = [];
+  for (let at = 0; at < runs.length; at += 2) for (let left = runs[at + 1]; left; left--) found.push(runs[at]);
+  return found;
 }
 
 function readStatistics(raw) {
   const stats = { ...raw };
-  for (const name of ["count", "nan", "inf", "zero"]) stats[name] = unpacked(raw[name]);
+  for (const name of ["count", "nan", "inf", "zero", "peak"]) stats[name] = unpacked(raw[name]);
   return stats;
 }
 
 function readCheckpoint(raw, number) {
-  raw.num_slices = unpacked(raw.num_slices);
-  raw.dtype = unpacked(raw.dtype);
+  for (const name of ["num_slices", "dtype", "shape", "nbytes"]) raw[name] = unpacked(raw[name]);
   raw.slices.file = unpacked(raw.slices.file);
   raw.slices.device = raw.slices.device && unpacked(raw.slices.device); // null where nothing tells
   if (raw.stats) raw.stats = readStatistics(raw.stats);

@@ -2,6 +2,7 @@
 
     NAME.GENERATION.tmp                         a file under its temporary name, which the commit replaces by NAME
     NAME.GENERATION.tmp.done                    its journal; also ``.done`` after a data file of the native format
+    NAME.GENERATION.tmp.TOKEN.tmp               a worker's attempt at it; also after a data file of the native format
     PREFIX.svdata-GENERATION-00000-of-00003     a data file of the native format, as long as no PREFIX.svindex is there
     .PREFIX.claim                               a claim, in a bucket (``storage.claims``)
 
@@ -16,13 +17,16 @@ from collections.abc import Iterable, Sequence
 from shardvar.formats.shares import is_share_file
 from shardvar.pictures.words import count
 
+BESIDE = r"(?:\.done|\.[0-9a-f]{16}\.tmp)?"
+"""The ending of a journal or of an attempt (``LocalStorage.borrowed``) after the name under which a file is written."""
+
 _ASIDE = re.compile(
     # What may follow the prefix: ".data-00002", ".svindex", "-00001.safetensors", ".safetensors.index.json", ".npz".
-    r"(?P<prefix>.+?)(\.data-\d{5,}|(-\d{5,})?\.[a-z]+(\.index\.json)?)\.[0-9a-f]{16}\.tmp(\.done)?",
+    r"(?P<prefix>.+?)(\.data-\d{5,}|(-\d{5,})?\.[a-z]+(\.index\.json)?)\.[0-9a-f]{16}\.tmp" + BESIDE,
     re.DOTALL,
 )
 _ASIDE_IN_FOLDER = re.compile(r".+\.[0-9a-f]{16}\.tmp(\.done)?", re.DOTALL)
-_NATIVE = re.compile(r"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}(?P<journal>\.done)?", re.DOTALL)
+_NATIVE = re.compile(rf"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{{1,64}}-\d{{5}}-of-\d{{5}}(?P<beside>{BESIDE})", re.DOTALL)
 _CLAIM = re.compile(r"\.(?P<prefix>.+)\.claim", re.DOTALL)
 
 
@@ -39,7 +43,7 @@ def unfinished_files(names: Iterable[str], prefix: str) -> list[str]:
 
 def _is_unfinished(name: str, prefix: str, there: set[str]) -> bool:
     if native := _NATIVE.fullmatch(name):
-        is_named = not native["journal"] and f"{native['prefix']}.svindex" in there
+        is_named = not native["beside"] and f"{native['prefix']}.svindex" in there
         return not is_named and prefix in ("", native["prefix"])
     match = _CLAIM.fullmatch(name) or _ASIDE.fullmatch(name)
     if prefix:
@@ -70,7 +74,7 @@ def cause_of_unfinished(left: Sequence[str]) -> str:
 def _prefix_without_index(left: Sequence[str]) -> str | None:
     """The prefix of native data files, of which the index may be lost; None where other files tell of a write."""
     found = [_NATIVE.fullmatch(name) for name in left]
-    return found[0]["prefix"] if found[0] and all(match and not match["journal"] for match in found) else None
+    return found[0]["prefix"] if found[0] and all(match and not match["beside"] for match in found) else None
 
 
 def remedy_of_leftovers(folder: str, left: Sequence[str]) -> str:

@@ -8,8 +8,9 @@ of a file in a folder of the directory consists of bare names, joined by "/". Sy
 import errno
 import os
 import re
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 from shardvar.errors import (
@@ -155,14 +156,26 @@ class LocalStorage:
         """Do nothing: a file is on the disk once it is closed."""
 
     def lend(self, names: Iterable[str]) -> None:
-        """Do nothing: every process may write here."""
+        """Check the names under which other processes begin the files."""
+        self.check_names(_attempt(name) for name in names)
 
     def claim(self) -> None:
         """Do nothing: a writer that holds the lock is alone."""
 
-    def borrowed(self, name: str) -> AbstractContextManager["LocalStorage"]:  # noqa: ARG002
-        """Give this storage."""
-        return nullcontext(self)
+    @contextmanager
+    def borrowed(self, name: str) -> Iterator["LocalStorage"]:
+        """Give the directory as one in which the file is written under another name, which it has until it is whole.
+
+        A worker that was given up may go on: it does not touch the file that another has finished, or a commit taken.
+        """
+        lent = _LentDirectory(self.path, _attempt(name))
+        try:
+            yield lent
+            self.move(lent.attempt, name)
+        except BaseException:
+            with suppress(StorageError):
+                self.remove(lent.attempt)
+            raise
 
     def sync(self, folder: str = "") -> None:
         """Force all changes of names so far to the disk, in the directory or in a folder of it, if it exists."""
@@ -245,6 +258,23 @@ class LocalStorage:
             cause = f"Invalid file name {name!r} in {self.path}: {complaint}."
             raise error(cause, "Use a name that stays in its directory.")
         return os.path.join(self.path, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _LentDirectory(LocalStorage):
+    """A directory in which one file is written, under a name that no other attempt at it has."""
+
+    attempt: str
+    """The name of the file for as long as it is written."""
+
+    def create(self, name: str) -> LocalWritableFile:  # noqa: ARG002
+        """Open the file for writing."""
+        return create_local(self._join(self.attempt))
+
+
+def _attempt(name: str) -> str:
+    """Return a name for one attempt at a file (``formats.unfinished.BESIDE``)."""
+    return f"{name}.{secrets.token_hex(8)}.tmp"
 
 
 def split_path(path: str | os.PathLike[str]) -> tuple[LocalStorage, str]:

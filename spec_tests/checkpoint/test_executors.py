@@ -20,10 +20,12 @@ from shardvar.checkpoint import executors
 from shardvar.checkpoint.executors import check_version, run_tasks
 from shardvar.checkpoint.locate import find_checkpoint
 from shardvar.cli import main
+from shardvar.engine import files as files_module
 from shardvar.engine.files import FileTask, run_each, run_task
 from shardvar.engine.subtasks import restore_rows, shrink_task
 from shardvar.errors import ArgumentTypeError, CorruptCheckpoint, TargetExists, UnsupportedError, WorkerLost
 from shardvar.planning.policies import BalancedPolicy
+from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
 
 MODEL: dict[str, Any] = {
@@ -149,6 +151,62 @@ def test_a_worker_that_dies_loses_no_file_that_was_finished(source: Path, tmp_pa
     assert report.reused_files == finished
     assert sv.diff(source, target).equal
     assert not list(tmp_path.glob("*.done"))
+
+
+class Recording(Executor):
+    """An executor that does each task at once, and knows them all."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], Any]] = []
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+        self.calls.append(lambda: function(*arguments))
+        future: Future[Any] = Future()
+        future.set_result(function(*arguments))
+        return future
+
+
+@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "torch", "npz", "pt", "zarr", "orbax"])
+def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committed(
+    form: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster has another worker do a task whose worker it has lost; that one may only have been cut off.
+
+    The checkpoint is whole while it writes, once it has written and, where it is killed meanwhile, then too. The next
+    write removes what it left.
+    """
+    target, whole = tmp_path / "out" / f"m.{form}", list[bool]()
+    target.parent.mkdir()
+    many = form in ("shardvar", "tensorflow", "safetensors", "torch")
+    options: dict[str, Any] = {"format": form, "policy": BalancedPolicy(3) if many else None, "filter": ["w*", "step"]}
+
+    def files() -> dict[str, bytes]:
+        places = sorted(path for path in target.parent.rglob("*") if path.is_file())
+        return {str(path.relative_to(target.parent)): path.read_bytes() for path in places}
+
+    sv.reshard(source, target, executor=(executor := Recording()), **options)
+    before, write_batch = files(), files_module._write_batch
+
+    def look(*work: Any) -> Any:
+        whole.append(sv.verify(target).ok)
+        return write_batch(*work)
+
+    monkeypatch.setattr(files_module, "_write_batch", look)
+    for call in executor.calls:
+        call()
+    assert len(whole) >= len(executor.calls) and all(whole) and sv.verify(target).ok
+    assert {name: before[name] for name in before} == {name: files()[name] for name in before}
+
+    monkeypatch.setattr(files_module, "_write_batch", lambda *_: sys.exit())
+    with monkeypatch.context() as killed:
+        killed.setattr(LocalStorage, "remove", lambda *_: None)  # a process that is killed removes nothing
+        for call in executor.calls:
+            with pytest.raises(SystemExit):
+                call()
+    assert sv.verify(target).ok and files().keys() > before.keys()
+    monkeypatch.setattr(files_module, "_write_batch", write_batch)
+    sv.reshard(source, target, force=True, **options)
+    assert len(files()) == len(before)
 
 
 def test_an_interrupt_cancels_what_has_not_begun_and_keeps_what_is_finished(source: Path, tmp_path: Path) -> None:

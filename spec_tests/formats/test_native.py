@@ -315,7 +315,8 @@ def test_a_commit_removes_what_no_index_names_and_nothing_else(tmp_path: Path) -
         "ck2.svdata-g0-00000-of-00001",
         "xck.svindex.g0.tmp",
     ]
-    dead = ["ck.svdata-g0-00000-of-00002.done", "ck.svdata-g0-00001-of-00002", "ck.svindex.g0.tmp"]
+    data = ["ck.svdata-g0-00001-of-00002", "ck.svdata-g1-00000-of-00001.0123456789abcdef.tmp"]
+    dead = ["ck.svdata-g0-00000-of-00002.done", *data, "ck.svindex.g0.tmp"]
     for name in [*strange, *dead]:
         (tmp_path / name).touch()
     source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")

@@ -12,15 +12,17 @@ from collections.abc import Iterable
 
 from shardvar.errors import ArgumentError
 from shardvar.formats.shares import is_share_file, share_files
+from shardvar.formats.unfinished import BESIDE
 
 _INDEX_SUFFIX = ".svindex"
 
 _GENERATION = re.compile(r"[A-Za-z0-9]{1,64}")
 _DATA = re.compile(r"(?P<prefix>.+)\.svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}", re.DOTALL)
 _ASIDE = re.compile(
-    r"(?P<prefix>.+)\.(svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}(\.done)?|svindex\.[A-Za-z0-9]{1,64}\.tmp)", re.DOTALL
+    r"(?P<prefix>.+)\.(svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}" + BESIDE + r"|svindex\.[A-Za-z0-9]{1,64}\.tmp)",
+    re.DOTALL,
 )
-"""A data file, the journal of one (``.done``), or an index under its temporary name."""
+"""A data file, what may be beside one, or an index under its temporary name."""
 
 
 def native_index_name(prefix: str) -> str:

@@ -21,6 +21,7 @@ from shardvar.formats.shares import share_files, share_prefix
 from shardvar.formats.tensorflow.contents import HEADER_KEY, slice_key
 from shardvar.formats.tensorflow.names import bundle_index_name, check_readable, data_files, data_name
 from shardvar.formats.tensorflow.protos import ENUMS, encode_head, encode_header, encode_place, encode_slices
+from shardvar.formats.unfinished import BESIDE
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
@@ -222,7 +223,7 @@ def _free_count(prefix: str, num_files: int, names: list[str]) -> int:
 
 def unnamed_files(prefix: str, names: Sequence[str], finals: Sequence[str]) -> list[str]:
     """Return the data files that the index does not name any more, and the temporary files of dead writers."""
-    aside = re.compile(re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp(\.[a-z]+)?", re.DOTALL)
+    aside = re.compile(re.escape(prefix) + r"\.(data-\d{5,}|index)\.[A-Za-z0-9]+\.tmp" + BESIDE, re.DOTALL)
     old = {name for name, _ in data_files(prefix, names)}.difference(finals)
     asides = [name for name in names if aside.fullmatch(name)]
     return [*old, *asides, *share_files(names, share_prefix(prefix, "tensorflow"))]

@@ -29,6 +29,7 @@ from shardvar.formats.shares import share_files, share_prefix
 from shardvar.formats.torch.item_frame import ItemFrame, frame_of
 from shardvar.formats.torch.item_index import ItemTable, build_metadata
 from shardvar.formats.torch.names import DATA_SUFFIX, METADATA
+from shardvar.formats.unfinished import BESIDE
 from shardvar.layout.dtypes import NAMES, Ints
 from shardvar.planning.capabilities import Capabilities, check_holds
 from shardvar.planning.index import Metadata
@@ -40,7 +41,7 @@ from shardvar.wire.crc import CRC32, Checksum
 _OTHER = "x"
 """Appended to a digest whose name is taken."""
 _OWN = re.compile(
-    r"__\d+_\d+(-[A-Za-z0-9]+)?\.distcp(\.[A-Za-z0-9]+\.tmp(\.done)?)?"  # data files, also those that torch wrote
+    rf"__\d+_\d+(-[A-Za-z0-9]+)?\.distcp(\.[A-Za-z0-9]+\.tmp{BESIDE})?"  # data files, also those that torch wrote
     r"|(__\d+)?\.metadata\.([A-Za-z0-9]+\.)?tmp|__\d+\.metadata"  # indexes on their way, and those of single ranks
 )
 """The files of a folder that belong to its distributed checkpoint, apart from the index."""

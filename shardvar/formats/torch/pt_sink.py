@@ -18,6 +18,7 @@ from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.torch.names import SAVED_SUFFIXES, find_ranks, set_of
 from shardvar.formats.torch.packing import PackedRecord, build_frame, plan_starts, records_of, tensor_call
 from shardvar.formats.torch.tensors import value_of
+from shardvar.formats.unfinished import BESIDE
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.planning.capabilities import Capabilities, check_holds
@@ -151,5 +152,5 @@ def _join(ranges: Iterator[tuple[int, bytes]]) -> bytes:
 
 def _asides(name: str, names: list[str]) -> list[str]:
     """Return the temporary files of that file's writers, and their journals."""
-    aside = re.compile(re.escape(name) + r"\.[A-Za-z0-9]+\.tmp(\.done)?", re.DOTALL)
+    aside = re.compile(re.escape(name) + r"\.[A-Za-z0-9]+\.tmp" + BESIDE, re.DOTALL)
     return list(filter(aside.fullmatch, names))

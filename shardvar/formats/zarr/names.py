@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from shardvar.errors import MissingFile, UnsupportedError
+from shardvar.formats.unfinished import BESIDE
 from shardvar.storage.protocol import Storage
 
 GROUPS = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
@@ -59,8 +60,8 @@ def is_interrupted(names: Iterable[str], index: str) -> bool:
 
 
 def asides_of(names: Iterable[str], index: str) -> list[str]:
-    """Return the temporary files of writers, and their journals."""
-    return [name for name in names if re.fullmatch(rf"(chunk-\d+|{re.escape(index)})\.{_TOKEN}(\.done)?", name)]
+    """Return the temporary files of writers, and what may be beside them."""
+    return [name for name in names if re.fullmatch(rf"(chunk-\d+|{re.escape(index)})\.{_TOKEN}{BESIDE}", name)]
 
 
 def check_finished(storage: Storage, index: str) -> None:

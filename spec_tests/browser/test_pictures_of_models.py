@@ -1,5 +1,6 @@
 """Pages of models as people have them: layers in their order, experts, optimizers, names of any kind."""
 
+from collections import Counter
 from pathlib import Path
 from threading import Thread
 
@@ -8,6 +9,7 @@ import pytest
 from selenium.webdriver import Chrome
 
 import shardvar as sv
+from shardvar.cli import main
 from shardvar.cli.serving import answers_of
 from shardvar.view.collect import choose_keys, describe
 from shardvar.view.page import make_page
@@ -28,6 +30,66 @@ def test_layers_of_one_size_stand_in_rows_in_their_order(chromium: Chrome, tmp_p
     assert {"mlp", "attn"} == set(
         page.run("return maps[0].boxes.filter((b) => b.depth > 2 && b.node.item).map(boxLabel)")
     )
+
+
+@pytest.mark.parametrize(("number", "width"), [(32, 1300), (32, 1700), (24, 1300), (24, 900)])
+def test_equal_layers_are_drawn_alike(chromium: Chrome, tmp_path: Path, number: int, width: int) -> None:
+    """As many stand in each row, so that all have one shape, where that makes none too long."""
+    arrays = {f"model.layers.{n}.{name}": np.ones((40, 40)) for n in range(number) for name in ("mlp", "q", "k")}
+    page = show(chromium, view(tmp_path, arrays | {"model.embed": np.ones(9000)}), width=width)
+    boxes = page.run("""return maps[0].boxes.filter(({ node }) => /^\\d+\\.$/.test(node.label))
+        .map(({ y, width, height }) => [Math.round(y), Math.round(width), Math.round(height)])""")
+    rows = Counter(y for y, *_ in boxes)
+    assert len(boxes) == number and len(set(rows.values())) == 1 and len(rows) > 1
+    assert all(max(w, h) <= 3.1 * min(w, h) for _, w, h in boxes)
+
+
+def test_slots_of_tensorflow_are_a_stack_of_their_own_and_its_ends_of_keys_are_left_out(
+    chromium: Chrome, tmp_path: Path
+) -> None:
+    """Slots have another scale than weights. What is copied, and what is searched for, is the whole key."""
+    end, slot = "/.ATTRIBUTES/VARIABLE_VALUE", "/.OPTIMIZER_SLOT/optimizer/"
+    names = [f"model/layer-{n}/{name}" for n in range(4) for name in ("kernel", "bias")]
+    arrays = {name + end: np.linspace(-1, 1, 9) for name in names}
+    arrays |= {f"{name}{slot}{each}{end}": np.linspace(0, 1e-6, 9) for name in names for each in ("m", "v")}
+    page = show(chromium, view(tmp_path, arrays | {"step" + end: np.array(1)}, "--stats", format="tensorflow"))
+    assert page.run("return [...layerMap.tabs.children].map((tab) => tab.textContent)") == [
+        "model/layer-",
+        "model/layer- slots",
+    ]
+    assert page.run("return layerMap.labels()") == ["bias", "kernel"] and page.run("return layerMap.range().low > 0.1")
+    page.all("#stacks .segments button")[1].click()
+    assert page.run("return layerMap.labels()") == ["bias.m", "bias.v", "kernel.m", "kernel.v"]
+    assert page.run("return layerMap.range().high") < 1e-5
+    assert end not in page.text("#table .body") and end not in page.text("#detail") and end in page.text("#table .note")
+    page.search(f"layer-1/kernel{end}")
+    assert page.keys() == [f"model/layer-1/kernel{end}"]
+    page.run("actions.choose(shown[0])")
+    assert page.text("#detail-title") == page.text("#detail .copy code") == f"model/layer-1/kernel{end}"
+
+
+def test_an_end_of_keys_is_shown_where_it_tells_two_of_them_apart(chromium: Chrome, tmp_path: Path) -> None:
+    page = show(chromium, view(tmp_path, {"a": np.ones(2), "a/.ATTRIBUTES/VARIABLE_VALUE": np.ones(3)}))
+    assert page.run("return ITEMS.map(({ name }) => name)") == page.keys() and not page.all("#table .note")
+
+
+def test_a_comparison_marks_what_is_not_finite_on_one_side(chromium: Chrome, tmp_path: Path) -> None:
+    """In its first lines, in the maps and in the table; a filter shows it. Texts that differ are not meant."""
+    a = {f"layers.{n}.w": np.arange(4.0) for n in range(3)} | {
+        "text": np.array([b"a"], object),
+        "both": np.array([np.nan, 1]),
+    }
+    b = {key: value.copy() for key, value in a.items()}
+    b["layers.0.w"][1], b["layers.1.w"][2], b["layers.2.w"][0] = np.nan, np.inf, 5
+    b["text"][0], b["both"][1] = b"b", 2
+    sv.save(tmp_path / "a", a)
+    sv.save(tmp_path / "b", b)
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(tmp_path / "d.html")]) == 1
+    page = show(chromium, tmp_path / "d.html")
+    assert page.text("header .health").startswith("! Not finite") and "2 tensors" in page.text("header .health")
+    assert page.run("return layerMap.stack.rows.map(({ cells }) => flagMark(cells[0][0]))") == ["!", "!", ""]
+    page.find("header .health button").click()
+    assert page.keys() == ["layers.0.w", "layers.1.w"] and page.text("#table .mark.flag") == "not finite"
 
 
 def test_columns_that_experts_share_name_them(chromium: Chrome, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ const table = makeTable();
 
 // The room that keys need, within bounds: some 8 pixels a letter.
 function keyWidth() {
-  const longest = ITEMS.reduce((most, { key }) => Math.max(most, key.length), 0);
+  const longest = ITEMS.reduce((most, { name }) => Math.max(most, name.length), 0);
   return Math.max(150, Math.min(300, longest * 7.7 + 20));
 }
 
@@ -123,7 +123,7 @@ function differenceColumns() {
     return { name, least: 84, width: "84px", right: true, value, text: (item) => (value(item) !== null ? text(value(item)) : item.kind === "values" && item.change === "inf" ? "not finite" : "") };
   };
   return [
-    { name: "what differs", least: 190, width: "minmax(110px, 0.7fr)", value: weight, text: (item) => whatDiffers(item).join(", ") },
+    { name: "what differs", least: 190, width: "minmax(110px, 0.7fr)", value: weight, text: (item) => [...whatDiffers(item), ...(fitting.some(({ name }) => name === "change") || !item.values ? [] : [numbers("change", "Change").text(item)])].filter(Boolean).join(", ") },
     numbers("change", "Change"), numbers("largest", "Largest difference"), numbers("elements", "Elements"),
     { name: "where", least: 100, width: "100px", value: (item) => item.values?.absolute_at?.[0] ?? null, text: (item) => humanShape(item.values?.absolute_at ?? item.values?.first ?? null) },
   ];
@@ -163,9 +163,9 @@ const MARKS = {
 
 function keyCell(item, shown = 0) {
   const fault = item.errors?.[0] ?? item.rows.map((row, side) => SIDES[side].faults.get(row)).find(Boolean);
-  const odd = [...flagsOf(item)].filter((flag) => flag === "NaN" || flag === "infinity");
+  const odd = [...flagsOf(item)].filter((flag) => LOUD_FLAGS.includes(flag));
   const flags = odd.map((flag) => element("span", { class: "mark flag", text: flag }));
-  return [fault ? element("span", { class: "mark", text: MARKS[fault.kind] ?? "unreadable", title: oneLine(fault.message) }) : "", ...flags, ...keyParts(shownKey(item.key.slice(shown)))];
+  return [fault ? element("span", { class: "mark", text: MARKS[fault.kind] ?? "unreadable", title: oneLine(fault.message) }) : "", ...flags, ...keyParts(shownKey(item.name.slice(shown)))];
 }
 
 // Of a group: its label, and how many of its tensors cannot be read or are not finite.
@@ -211,7 +211,9 @@ function makeTable() {
   });
   list.isChosen = (row) => lines[row].item !== undefined && lines[row].item === state.item;
   const none = element("p", { class: "none", hidden: true, text: ITEMS.length ? "No tensor matches." : "This checkpoint has no tensors." });
-  document.getElementById("table").append(list.element, none);
+  const isCut = ITEMS.some(({ key, name }) => key !== name);
+  const about = isCut ? element("p", { class: "note", text: "The ends of keys that are /.ATTRIBUTES/VARIABLE_VALUE are left out." }) : "";
+  document.getElementById("table").append(list.element, none, about);
   list.none = none;
   return list;
 }
@@ -386,7 +388,7 @@ function showChips() {
     made.push(chip("cannot be read", faults, theme.bad, state.onlyFaults, () => ((state.onlyFaults = !state.onlyFaults), again())));
   }
   for (const flag of FLAGS) {
-    if (flags.has(flag)) made.push(chip(flag, flags.get(flag), flag === "NaN" || flag === "infinity" ? theme.flag : undefined, state.flags.has(flag), () => (flip(state.flags, flag), again())));
+    if (flags.has(flag)) made.push(chip(flag, flags.get(flag), LOUD_FLAGS.includes(flag) ? theme.flag : undefined, state.flags.has(flag), () => (flip(state.flags, flag), again())));
   }
   box.replaceChildren(...made);
   if (focused >= 0) box.children[focused]?.focus();
@@ -424,7 +426,7 @@ function showHeading() {
     }
   }
   if (IS_PLAN) heading.before(...planParts());
-  else if (IS_DIFF) heading.before(element("h1", { text: diffSentence() }));
+  else if (IS_DIFF) heading.before(element("h1", { text: diffSentence() }), ...notFinite());
 }
 
 function totalsLine(side) {
@@ -443,7 +445,7 @@ function totalsRow(side) {
     ["Parameters", humanCount(side.num_parameters), side.num_parameters < 10000 ? "" : grouped(side.num_parameters)],
     ["Size", humanSize(side.total), side.total < 1000 ? "" : `${grouped(side.total)} bytes`],
     ["Tensors", grouped(side.keys.length), numCut === side.keys.length ? "all in slices" : numCut ? `${grouped(numCut)} in slices` : "each in one slice"],
-    ["Dtypes", most ? most.name : "none", others.length ? [most, ...others].map((each) => `${grouped(each.count)} ${each.name}`).join(", ") : ""],
+    ["Dtypes", most ? most.name : "none", others.length ? `${percent(most.nbytes, side.total)} of the bytes; ${[most, ...others].map((each) => `${grouped(each.count)} ${each.name}`).join(", ")}` : ""],
     ["Storage", count(side.files.length, "file"), count(side.tensorOf.length, "slice")],
   ];
   const cell = ([name, figure, about]) => element("div", {}, element("dt", { text: name }), element("dd", { class: "figure", text: figure }), element("dd", { text: about }));
@@ -452,12 +454,13 @@ function totalsRow(side) {
 
 // What is known of its health, and the command that says the rest. A page of a comparison has read every value.
 function healthLine(side) {
-  const line = element("p", { class: "health" });
+  const line = element("div", { class: "health" });
   if (IS_DIFF || IS_PLAN || !side.keys.length) return line;
   line.append(...verdict(side));
   const command = (words) => element("code", { text: printable(`shardvar ${words} ${quotedPath(side.path)}`) });
   if (!side.stats) {
-    line.append("Values and checksums: not read. ", command("verify"), " compares the checksums, ", command("view --stats"), " finds NaN, infinity and constants.");
+    line.append("Values and checksums: not read. ", command("verify"), " compares the checksums. This finds NaN, infinity and constants, too:");
+    line.append(copyLine("Command", `shardvar view --stats ${quotedPath(side.path)}`, "Copy command"));
     return line;
   }
   const counts = flagCounts();
@@ -483,6 +486,14 @@ function verdict(side) {
     : !side.stats ? ["open", "? Not checked"]
     : side.stats.num_unguarded ? ["open", "? No checksums"] : ["good", "✓ Healthy"];
   return [element("strong", { class: `verdict ${kind}`, text }), " "];
+}
+
+// What a comparison found that is not finite on one side alone.
+function notFinite() {
+  const number = flagCounts().get("not finite");
+  if (!number) return [];
+  const finding = findingButton(`${count(number, "tensor")} with NaN or infinity`, () => (state.flags = new Set(["not finite"])));
+  return [element("p", { class: "health" }, element("strong", { class: "verdict odd", text: "! Not finite" }), " On one side alone: ", finding, ".")];
 }
 
 // A finding that shows what it is of.

@@ -6,9 +6,11 @@ const SIDES = DATA.checkpoints.map(readCheckpoint);
 const PLAN = DATA.plan; // of a reshard: its numbers and its command
 const IS_PLAN = PLAN !== null;
 const IS_DIFF = SIDES.length === 2; // compared, or before and after
+const IS_COMPARED = IS_DIFF && !IS_PLAN;
 const SIDE_NAMES = IS_PLAN ? ["Before", "After"] : ["A", "B"];
 const DTYPES = [...new Set(SIDES.flatMap((side) => side.dtypes))].sort();
 const ITEMS = readItems();
+nameItems();
 
 // A column of numbers, which is written as runs where they repeat: each value, and how often it comes in a row.
 function unpacked(column) {
@@ -128,6 +130,18 @@ function readItems() {
   return items;
 }
 
+// TensorFlow's end of the key of a variable tells nothing. A key has a name without it, unless that is another key.
+function nameItems() {
+  const end = "/.ATTRIBUTES/VARIABLE_VALUE";
+  const ended = ITEMS.filter(({ key }) => key.endsWith(end) && key.length > end.length);
+  const keys = ended.length ? new Set(ITEMS.map(({ key }) => key)) : null;
+  for (const item of ITEMS) item.name = item.key;
+  for (const item of ended) {
+    const name = item.key.slice(0, -end.length);
+    if (!keys.has(name)) item.name = name;
+  }
+}
+
 // The most telling thing that differs: "values" where shapes and dtypes are the same.
 function kindOf(item) {
   if (IS_PLAN && item.status === "equal") return isCutAlike(item) ? "equal" : "values";
@@ -173,17 +187,20 @@ function isFaulty(item) {
   return HAS_FAULTS && (item.status === "unreadable" || item.rows.some((row, side) => row >= 0 && SIDES[side].faults.has(row)));
 }
 
-const FLAGS = ["NaN", "infinity", "zeros alone", "one value"];
+// A comparison reads the values alone that differ, and tells of those that are not finite on one side.
+const FLAGS = IS_COMPARED ? ["not finite"] : ["NaN", "infinity", "zeros alone", "one value"];
+
+const LOUD_FLAGS = ["NaN", "infinity", "not finite"];
 
 const FLAG_SETS = Array.from({ length: 1 << FLAGS.length }, (_, bits) => new Set(FLAGS.filter((_flag, at) => (bits >> at) & 1)));
 
-// What is remarkable about the values of an item, by the words of FLAGS; nothing where they were not read, nor of a
-// comparison, which reads those alone that differ. Items share the sets.
+// What is remarkable about the values of an item, by the words of FLAGS; nothing where they were not read. Items share
+// the sets.
 function flagsOf(item) {
   if (item.flags) return item.flags;
   const { stats, statistics } = SIDES[0];
   const place = IS_DIFF ? undefined : statistics.get(item.rows[0]);
-  item.flags = FLAG_SETS[place === undefined ? 0 : flagBits(stats, place)];
+  item.flags = FLAG_SETS[place !== undefined ? flagBits(stats, place) : IS_COMPARED && isNotFinite(item) ? 1 : 0];
   return item.flags;
 }
 
@@ -192,6 +209,11 @@ function flagBits(stats, place) {
   const isZero = count > 0 && stats.zero[place] === count;
   const isOne = !isZero && count > 1 && !nan && !inf && stats.min[place] === stats.max[place];
   return (nan ? 1 : 0) + (inf ? 2 : 0) + (isZero ? 4 : 0) + (isOne ? 8 : 0);
+}
+
+// Whether an element is NaN or infinite on one side alone.
+function isNotFinite({ change, values }) {
+  return change === "inf" && Boolean(values) && (values.without > 0 || values.relative === "inf");
 }
 
 // How many items have each flag.
@@ -272,6 +294,7 @@ function count(number, noun) {
 function percent(part, whole) {
   if (!whole) return "";
   const share = (100 * part) / whole;
+  if (part < whole && share >= 99.5) return "> 99 %"; // and not 100 %
   return share >= 10 ? `${share.toFixed(0)} %` : share >= 0.1 ? `${share.toFixed(1)} %` : share > 0 ? "< 0.1 %" : "0 %";
 }
 

@@ -28,9 +28,9 @@ function showSheet(item) {
   const side = SIDES[sideOf(item)];
   const row = item.rows[side.number];
   const facts = [`${dtypeOf(side, row)} ${humanShape(shapeOf(side, row))}`.trim(), humanSize(nbytesOf(item)), IS_DIFF ? statusText(item) : ""];
-  const marks = [isFaulty(item) ? "✗ cannot be read" : "", ...(IS_DIFF ? [] : flagsOf(item))];
+  const marks = [isFaulty(item) ? "✗ cannot be read" : "", ...flagsOf(item)];
   const pull = document.getElementById("pull");
-  pull.replaceChildren(element("b", {}, ...keyParts(shortened(shownKey(item.key), LONGEST_TITLE))), element("div", { text: [...facts, ...marks].filter(Boolean).join(" · ") }));
+  pull.replaceChildren(element("b", {}, ...keyParts(shortened(shownKey(item.name), LONGEST_TITLE))), element("div", { text: [...facts, ...marks].filter(Boolean).join(" · ") }));
   pull.removeAttribute("aria-label"); // that of a panel without a tensor
 }
 
@@ -54,7 +54,7 @@ function overview(actions) {
   const largest = changed.length ? changed : largestItems(8).filter(nbytesOf);
   const total = Math.max(...SIDES.map((side) => side.total));
   const rows = largest.map((item) => element("tr", {},
-    element("td", {}, element("button", { class: "link mono", type: "button", title: printable(item.key), onclick: () => actions.choose(item) }, ...breakable(shownKey(item.key)))),
+    element("td", {}, element("button", { class: "link mono", type: "button", title: printable(item.key), onclick: () => actions.choose(item) }, ...breakable(shownKey(item.name)))),
     element("td", { class: "right num", text: changed.length ? share(finite(item.change)) : humanSize(nbytesOf(item)) }),
     element("td", { class: "right num quiet", text: changed.length ? humanSize(nbytesOf(item)) : percent(nbytesOf(item), total) })));
   const about = SIDES.flatMap((side) => Object.entries(side.metadata).map(([name, value]) => element("tr", {},

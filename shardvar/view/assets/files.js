@@ -81,10 +81,12 @@ function balance(side) {
   const mean = meanOf(sizes);
   const most = sizes.reduce((high, nbytes) => Math.max(high, nbytes), 0);
   const largest = side.file_nbytes.indexOf(most);
-  const parts = [element("p", { class: "balance", text: `Largest: file ${largest}, ${humanSize(most)}, ${aboveMean(most, mean)} of ${humanSize(Math.round(mean))}.` }), ...deviceBalance(side)];
+  const sentence = `Largest: file ${largest}, ${humanSize(most)}, ${aboveMean(most, mean)} of ${humanSize(Math.round(mean))}.`;
   // In a format where each slice is a file, no command moves slices between files.
   const isMovable = side.tensorOf.length > side.files.length && !side.faults.size && sizes.length === side.files.length;
-  if (most > 1.1 * mean && isMovable && !IS_DIFF) parts.push(copyLine("Command", `shardvar reshard ${quotedPath(side.path)} ${quotedPath(`${side.path.replace(/\/+$/, "")}-even`)} --files ${sizes.length}`, "Copy command"));
+  const isOffered = most > 1.1 * mean && isMovable && !IS_DIFF;
+  const parts = [...deviceBalance(side), element("p", { class: "balance", text: sentence + (isOffered ? " A reshard to as many files evens them:" : "") })];
+  if (isOffered) parts.push(copyLine("Command", `shardvar reshard ${quotedPath(side.path)} ${quotedPath(`${side.path.replace(/\/+$/, "")}-even`)} --files ${sizes.length}`, "Copy command"));
   return parts;
 }
 

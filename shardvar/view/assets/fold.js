@@ -9,7 +9,7 @@ const NUMBERED = /^([^]*?)(\d{1,9})([/.]?)$/;
 function foldTree(items) {
   const root = makeFolder("", "");
   for (const item of items) {
-    const { folder, label } = placeInTree(root, item.key);
+    const { folder, label } = placeInTree(root, item.name);
     folder.children.push({ label, item });
   }
   const contents = new Map();
@@ -99,8 +99,8 @@ function groupLabel({ group, shown }) {
   const { members, prefix } = group;
   if (!members) return printable(prefix.slice(shown).replace(/[/.]$/, ""));
   const first = members[0].item ?? itemsOf(members[0])[0];
-  const place = (members[0].prefix ?? first.key).length - members[0].label.length;
-  return printable(first.key.slice(shown, place) + group.before) + `{${ranges(members.map(({ digits }) => digits), "..", ",")}}`;
+  const place = (members[0].prefix ?? first.name).length - members[0].label.length;
+  return printable(first.name.slice(shown, place) + group.before) + `{${ranges(members.map(({ digits }) => digits), "..", ",")}}`;
 }
 
 // "32 × 9 tensors" of a group, "9 tensors" of one of its members.

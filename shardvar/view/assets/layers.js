@@ -25,13 +25,16 @@ function findStacks(items) {
     }
   }
   const stacks = new Map();
+  const names = new Set(items.some(isOfOptimizer) ? items.map(({ name }) => name) : []);
   items.forEach((item, place) => {
     const first = found[place].find(({ prefix }) => numbers.get(prefix).size >= LEAST_LAYERS);
     if (!first) return;
     const { prefix, digits } = first;
-    let stack = stacks.get(prefix);
-    if (!stack) stacks.set(prefix, (stack = { prefix, layers: new Map(), modules: new Map(), count: 0, isOptimizer: isOfOptimizer(item) }));
-    addToStack(stack, item, digits, item.key.slice(prefix.length + digits.length + 1));
+    const isOptimizer = isOfOptimizer(item);
+    const name = isOptimizer && isBelowVariable(item, names) ? `slots ${prefix}` : prefix; // slots have another scale
+    let stack = stacks.get(name);
+    if (!stack) stacks.set(name, (stack = { prefix, layers: new Map(), modules: new Map(), count: 0, isOptimizer }));
+    addToStack(stack, item, digits, item.name.slice(prefix.length + digits.length + 1));
   });
   return [...stacks.values()].sort((a, b) => a.isOptimizer - b.isOptimizer || b.count - a.count).slice(0, MOST_STACKS).map(finishStack);
 }
@@ -39,6 +42,12 @@ function findStacks(items) {
 function isOfOptimizer(item) {
   const side = SIDES[sideOf(item)];
   return side.isOptimizer(item.rows[side.number]);
+}
+
+// Whether a tensor of an optimizer is named below its variable, as TensorFlow's slots are: "w/.OPTIMIZER_SLOT/optimizer/m".
+function isBelowVariable({ name }, names) {
+  for (let at = name.length; at > 0; at = name.lastIndexOf("/", at - 1)) if (at < name.length && names.has(name.slice(0, at))) return true;
+  return false;
 }
 
 // The numbers of a key at the ends of its parts, each with what stands before it.
@@ -68,7 +77,7 @@ function finishStack(stack) {
     for (const [, members] of joined) for (const { item, column } of members) cells[columnOf[column]].push(item);
     rows.push({ label: joined[0][0], cells });
   }
-  return { prefix: stack.prefix, layers, modules, rows };
+  return { prefix: stack.prefix, isOptimizer: stack.isOptimizer, layers, modules, rows };
 }
 
 // Columns for modules: one each, or where that would be too many, a few for those that differ in numbers alone.
@@ -148,15 +157,21 @@ function worstOf(items, measure) {
   return worst;
 }
 
-const FLAG_MARKS = { NaN: "NaN", infinity: "inf", "zeros alone": "0", "one value": "=" };
+const FLAG_MARKS = { NaN: "NaN", infinity: "inf", "zeros alone": "0", "one value": "=", "not finite": "!" };
 
 function isOdd(item) {
-  return flagsOf(item).has("NaN") || flagsOf(item).has("infinity");
+  return LOUD_FLAGS.some((flag) => flagsOf(item).has(flag));
 }
 
 function flagMark(item) {
   const flags = flagsOf(item);
   return FLAG_MARKS[FLAGS.find((flag) => flags.has(flag))] ?? "";
+}
+
+// The prefix of a stack; of an optimizer's that has the prefix of a model's, with a word that tells them apart.
+function stackLabel(stack, stacks) {
+  const isShared = stack.isOptimizer && stacks.some((other) => other !== stack && other.prefix === stack.prefix);
+  return shortened(printable(stack.prefix), 28) + (isShared ? " slots" : "") + stackMark(stack);
 }
 
 // Behind the name of a stack: what is wrong in its layers.
@@ -196,7 +211,7 @@ class LayerMap {
     if (!this.stack) return;
     const pick = (change) => () => (change(), this.showChoices(), this.draw(), remember());
     this.tabs.hidden = this.stacks.length < 2;
-    this.tabs.replaceChildren(...this.stacks.map((stack) => segment(shortened(printable(stack.prefix), 28) + stackMark(stack), stack === this.stack, pick(() => ((this.stack = stack), (this.at = [0, 0]))))));
+    this.tabs.replaceChildren(...this.stacks.map((stack) => segment(stackLabel(stack, this.stacks), stack === this.stack, pick(() => ((this.stack = stack), (this.at = [0, 0]))))));
     this.choices.hidden = MEASURES.length < 2;
     this.choices.replaceChildren(...MEASURES.map((measure) => segment(measure.name, measure === this.measure(), pick(() => (state.measure = measure.name)))));
     this.sentence.textContent = layerSentence(this.stack);
@@ -236,14 +251,15 @@ class LayerMap {
   }
 
   rowHeight() {
-    return Math.max(this.stack.rows.length > 48 ? 8 : 11, Math.min(18, Math.floor(420 / this.stack.rows.length)));
+    return Math.max(this.stack.rows.length > 48 ? 8 : 11, Math.min(18, Math.floor(450 / this.stack.rows.length)));
   }
 
   // The names above the columns: those parts of the modules that tell them apart.
   labels() {
     const { modules } = this.stack;
-    const parts = modules.map((module) => module.split(/[/.]/));
-    while (parts.length > 1 && parts.every((each) => each.length > 1 && each[each.length - 1] === parts[0][parts[0].length - 1])) for (const each of parts) each.pop();
+    const whole = modules.map((module) => module.split(/[/.]/).filter(Boolean));
+    const isCommon = (part) => whole.length > 1 && whole.every((each) => each.includes(part));
+    const parts = whole.map((each) => (each.every(isCommon) ? each.slice(-1) : each.filter((part) => !isCommon(part))));
     let length = 2;
     const labels = () => parts.map((each) => printable(each.slice(/^(\*|\d+(–\d+)?)$/.test(each[each.length - length]) ? -length - 1 : -length).join("."))).map(keyText);
     while (length < MOST_PARTS && new Set(labels()).size < new Set(modules).size) length++;
@@ -251,7 +267,7 @@ class LayerMap {
   }
 
   top() {
-    return Math.min(116, 14 + Math.max(...this.labels().map((label) => label.length)) * 6);
+    return Math.min(160, 14 + Math.max(...this.labels().map((label) => label.length)) * 6);
   }
 
   cellWidth() {

@@ -14,8 +14,6 @@ function rampColour(name, share) {
   return `rgb(${from.map((value, place) => Math.round(value + (to[place] - value) * part)).join(" ")})`;
 }
 
-const IS_COMPARED = IS_DIFF && !IS_PLAN;
-
 function statistic(item, name) {
   const side = SIDES[sideOf(item)];
   const place = side.statistics.get(item.rows[side.number]);
@@ -180,7 +178,7 @@ function showScale(legend, measure, { low, high } = measure) {
   const about = `${measure.hint}, log scale`;
   if (!high) return legend.replaceChildren(...(IS_COMPARED ? ["no values that differ", ...kindEntries()] : ["no values"]));
   const scale = element("span", { class: "ramp", style: { background: `linear-gradient(to right, ${stops})` } });
-  const others = IS_COMPARED ? kindEntries() : measure.name === "Bytes" && !SIDES[0].stats ? [element("span", { text: "values: not read (shardvar view --stats)" })] : [];
+  const others = IS_COMPARED ? kindEntries() : measure.name === "Bytes" && !SIDES[0].stats && !IS_PLAN ? [element("span", { text: "values: not read (shardvar view --stats)" })] : [];
   return legend.replaceChildren(ends[0], scale, ends[1], element("span", { text: about }), ...others);
 }
 

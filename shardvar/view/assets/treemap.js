@@ -8,6 +8,7 @@ const LEAST_AREA = 9;
 const MOST_BUTTONS = 160;
 const MOST_LEVELS = 32;
 const MOST_UNEQUAL = 1.25;
+const MOST_LENGTH = Math.log(3); // of a box, as the logarithm of its length over its width
 const LEAST_NAME = 60; // CSS pixels of a box whose name is cut where it does not fit
 
 // The folders and tensors, of two checkpoints those of either; chains of single folders are one.
@@ -20,7 +21,7 @@ function buildTree(items) {
       folder.nbytes += nbytes;
       folder.count++;
     };
-    const { folder, label } = placeInTree(root, item.key, add);
+    const { folder, label } = placeInTree(root, item.name, add);
     folder.children.push({ label, item, nbytes, count: 1, first: item.number });
   }
   return finishTree(root);
@@ -157,10 +158,13 @@ function squarify(sizes, x, y, width, height) {
   return places;
 }
 
-// Places of areas in rows from the top, in their order, of boxes that are nearly squares.
+// Places of areas in rows from the top, in their order, of boxes that are nearly squares; as many to each row, where
+// that makes none too long, so that equal layers look alike.
 function inRows(sizes, x, y, width, height) {
   const square = Math.max(1, Math.min(sizes.length, Math.round(Math.sqrt((sizes.length * height) / width))));
-  const numRows = [square, square + 1, square - 1].find((number) => number > 0 && sizes.length % number === 0) ?? square;
+  const length = (number) => Math.abs(Math.log((sizes.length / number / width) * (height / number)));
+  const even = sizes.map((_, place) => place + 1).filter((number) => sizes.length % number === 0 && length(number) <= MOST_LENGTH);
+  const numRows = even.sort((a, b) => length(a) - length(b))[0] ?? square;
   const places = [];
   for (let row = 0; row < numRows; row++) {
     const [first, last] = [row, row + 1].map((each) => Math.ceil((each * sizes.length) / numRows));

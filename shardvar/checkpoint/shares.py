@@ -450,7 +450,8 @@ def _late(saved: _Run, missing: list[int], timeout: float, held: LockHeld | None
         return IncompleteCheckpoint(cause, f"Find out why. {_ANEW}")
     if held is not None and saved.target.storage.local_path is None:  # by a claim, which the error names
         return held
-    return LockHeld(f"{saved.path} is held by another writer for {timeout:g} s.", "Let it finish, and save again.")
+    cause = f"{saved.path} is held for {timeout:g} s, by another writer or by a process that commits this run."
+    return LockHeld(cause, "Let it finish. sv.commit_shards says then what became of this run, or commits it.")
 
 
 def _version(saved: _Run) -> str:

@@ -26,6 +26,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.storage.local import LocalStorage
+from shardvar.storage.posix import LocalReadableFile
 from spec_tests.helpers.shared_saves import Shares, demo_share, demo_tensors, divided, save_all, start_process
 
 FINISHED = re.compile(r"ck\.svindex|ck\.svdata-[0-9a-f]{16}-\d{5}-of-\d{5}")
@@ -65,6 +66,34 @@ def test_a_restored_process_reads_its_regions_and_no_others(tmp_path: Path) -> N
     with sv.open_checkpoint(tmp_path / "ck") as reader:
         for start, stop in sv.div(13, 5):
             assert np.array_equal(reader.read("table", sv.Region((start, 0), (stop - start, 4))), table[start:stop])
+
+
+@pytest.mark.parametrize(("form", "run_nbytes"), [("shardvar", 256 << 10), ("tensorflow", 1), ("torch", 1)])
+def test_each_of_other_processes_reads_the_bytes_of_its_rows_once(
+    form: str, run_nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saved by three processes and restored by five: in the native format up to the ends of runs, else exactly."""
+    table, path = np.random.default_rng(1).standard_normal((1000, 500)), tmp_path / "ck"
+    shares = [{"w": sv.LocalShard(table[start:stop], (start, 0), table.shape)} for start, stop in sv.div(1000, 3)]
+    save_all(path, shares, "1", format=form)
+    read_into, reads = LocalReadableFile.read_into, list[tuple[str, int, int]]()
+
+    def note(file: LocalReadableFile, start: int, buffer: memoryview) -> None:
+        reads.append((file.name, start, len(buffer)))
+        read_into(file, start, buffer)
+
+    monkeypatch.setattr(LocalReadableFile, "read_into", note)
+    for start, stop in sv.div(1000, 5):
+        reads.clear()
+        with sv.open_checkpoint(path) as reader:
+            rows = reader.read("w", sv.Region((start, 0), (stop - start, 500)))
+        assert np.array_equal(rows, table[start:stop])
+        # The rows lie in one share or in two, each with a run at either end that others need too.
+        assert rows.nbytes <= sum(nbytes for *_, nbytes in reads) <= rows.nbytes + 4 * (run_nbytes - 1)
+        ends = {name: 0 for name, *_ in reads}
+        for name, first, nbytes in sorted(reads):
+            assert first >= ends[name], "a byte is read once"
+            ends[name] = first + nbytes
 
 
 def test_the_old_checkpoint_is_there_until_the_last_share_is(tmp_path: Path) -> None:
@@ -206,7 +235,7 @@ def test_a_writer_that_holds_the_checkpoint_is_waited_for(tmp_path: Path) -> Non
     shares = [demo_share(1, process, 2) for process in range(2)]
     with (
         LocalStorage(str(tmp_path)).lock("ck"),
-        pytest.raises(LockHeld, match=r"ck is held by another writer for 0.1 s"),
+        pytest.raises(LockHeld, match=r"ck is held for 0.1 s, by another writer or by a process that commits this run"),
     ):
         save_all(tmp_path / "ck", shares, "1", timeout=0.1)
     assert sv.commit_shards(tmp_path / "ck", num_processes=2, run="1").num_tensors == 4

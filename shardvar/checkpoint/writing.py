@@ -10,7 +10,7 @@ has room, lets the engine write one task a file, and commits, the index last.
 import logging
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -25,7 +25,6 @@ from shardvar.checkpoint.callbacks.slice_source import SliceSource
 from shardvar.checkpoint.locate import Location, find_in_other_formats
 from shardvar.checkpoint.reports import WriteReport
 from shardvar.engine.arrays import ArraySource
-from shardvar.engine.files import FileTask
 from shardvar.engine.pool import BLOCK_NBYTES, BUFFERS_NBYTES, PEAK_BLOCKS, WORKERS, Progress
 from shardvar.engine.write import JOURNAL, FileRunner, file_tasks, write_checkpoint
 from shardvar.errors import (
@@ -39,6 +38,7 @@ from shardvar.formats.protocol import Format, Sink, Source
 from shardvar.formats.table import names_of_target, stem_of_name
 from shardvar.formats.unfinished import name_unfinished, remedy_of_leftovers, unfinished_files
 from shardvar.layout.cutting import Cut
+from shardvar.layout.dtypes import Ints
 from shardvar.pictures.words import human_size, message
 from shardvar.planning.capabilities import are_grids, check_holds, join_whole
 from shardvar.planning.decision import Decision, cut_slices, decide, is_cut_by
@@ -180,7 +180,8 @@ def carry_out(
     # The lock comes first: until it is held, another writer may put a checkpoint here between the check and the commit.
     with target.storage.lock(target.stem):
         # Check, and plan.
-        sink, tasks = _prepare(work, generation, free)
+        sink, token = _prepare(work, generation, free)
+        tasks = file_tasks(work.plan, work.entries, work.assignment, sink, target.storage, token)
         # Move, and commit.
         resume = generation is not None
         summary = write_checkpoint(tasks, source, sink, resume=resume, progress=progress, runner=runner)
@@ -228,8 +229,11 @@ def _planned(work: WritePlan, sink: Sink) -> EntryTable:
     return EntryTable(slices, work.assignment.file, sink.start, checksums, plain)
 
 
-def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, list[FileTask]]:
-    """Check that the write is allowed, possible and has room; plan the places of all payloads, and a task each file."""
+def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, str]:
+    """Check that the write is allowed, possible and has room; plan the places of all payloads.
+
+    Returns the sink, and the token in the names of the files.
+    """
     target, storage = work.target, work.target.storage
     check_may_write(work)
     # Without a digest of what is written, the token is random, and no file of an earlier run has it.
@@ -239,15 +243,14 @@ def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, 
     indexes = [] if target.is_folder else names_of_target(target.stem, target.format.name)[1:]
     last = (max if work.assignment.num_files > 1 else min)(indexes, key=len, default=target.name)
     storage.check_names([last, *(name + JOURNAL for name in sink.asides)])
-    tasks = file_tasks(work.plan, work.entries, work.assignment, sink, storage, token)
-    _check_room(target, tasks, free)
-    return sink, tasks
+    _check_room(target, sink.asides, work.assignment.nbytes_of_files(), free)
+    return sink, token
 
 
-def _check_room(target: Location, tasks: list[FileTask], free: int) -> None:
+def _check_room(target: Location, names: Sequence[str], nbytes: Ints, free: int) -> None:
     """Raise ``StorageError`` before anything is written that the disk has no room for; finished files have theirs."""
     finished = {name.removesuffix(JOURNAL) for name in target.storage.names() if name.endswith(JOURNAL)}
-    needed = sum(int(task.plan.targets.nbytes.sum()) for task in tasks if task.name not in finished)
+    needed = sum(size for name, size in zip(names, nbytes.tolist(), strict=True) if name not in finished)
     # The index and the frames around the payloads take some bytes more, so a full disk has no room for nothing either.
     is_local = target.storage.local_path is not None  # before an upload, only the files that are not finished need room
     if is_local and (needed > free or not free):

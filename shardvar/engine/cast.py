@@ -16,7 +16,7 @@ from shardvar.engine.pool import bytes_of, thread_buffer
 from shardvar.engine.verified import VerifiedRows, read_in_order
 from shardvar.errors import UnsupportedError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import Bools, code, is_opaque, is_whole, numpy_dtype
+from shardvar.layout.dtypes import Bools, Ints, code, is_opaque, is_whole, numpy_dtype
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
 from shardvar.planning.slices import SliceTable
 from shardvar.storage.protocol import Traits
@@ -54,10 +54,9 @@ class CastSource:
         """The entries as they are stored."""
         return self.verified.entries
 
-    @property
-    def in_order(self) -> Bools:
-        """[m] True for payloads that are best read in order: those of which the inner source says so."""
-        return read_in_order(self.inner, self.stored)
+    def in_order(self, rows: Ints) -> Bools:
+        """[rows] True for payloads that are best read in order: those of which the inner source says so."""
+        return read_in_order(self.inner, self.stored, rows)
 
     @property
     def index(self) -> Index:

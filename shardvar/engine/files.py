@@ -212,10 +212,9 @@ def _write_batch(work: FileWork, batch: list[int]) -> list[Sums] | None:
 
 def _in_order(task: FileTask, moves: MoveTable, source: Source) -> Bools:
     """[k] True for targets filled from payloads that are best read from beginning to end."""
-    in_order = read_in_order(source, task.entries)
     ordered = np.zeros(len(task.plan.targets), dtype=np.bool)
     for parts in (task.plan.copies, moves):
-        ordered[parts.target[in_order[parts.source]]] = True
+        ordered[parts.target[read_in_order(source, task.entries, parts.source)]] = True
     return ordered
 
 

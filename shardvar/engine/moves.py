@@ -104,20 +104,26 @@ def _with_whole(moves: MoveTable, plan: Plan, whole: Ints) -> MoveTable:
 
     Where there are no elements there is no copy either, and the payload is that of the first slice of the tensor.
     """
-    rows = plan.sources.tensors.rows()
-    first = np.full(len(plan.sources.tensors), -1, dtype=np.int64)
-    # Written backwards, so that the first slice of a tensor is written last and stays: tensors 0, 0, 1 give 0 and 2.
-    first[plan.sources.tensor[::-1]] = np.arange(len(plan.sources))[::-1]
-    keys = plan.targets.tensors.keys
-    source = np.array([first[rows[keys[tensor]]] for tensor in plan.targets.tensor[whole].tolist()], dtype=np.int64)
     planned = np.full(len(plan.targets), -1, dtype=np.int64)
     planned[plan.copies.target] = plan.copies.source
-    source = np.where(planned[whole] >= 0, planned[whole], source)
+    source = planned[whole]
+    bare = np.flatnonzero(source < 0)
+    source[bare] = first_sources(plan, whole[bare])
     zero = np.zeros_like(whole)
     added = MoveTable(source, zero, whole, zero, plan.sources.nbytes[source])
     joined = MoveTable(*map(np.concatenate, zip(moves.columns(), added.columns(), strict=True)))
     # ``MoveTable`` promises this order. lexsort takes its last key first, so targets come before places.
     return joined.take(np.lexsort((joined.target_start, joined.target)))
+
+
+def first_sources(plan: Plan, targets: Ints) -> Ints:
+    """[k] the first source slice of the tensor of each of some targets."""
+    if not len(targets):  # of a plan of many files, most are asked for no target
+        return np.zeros(0, dtype=np.int64)
+    order, bounds = plan.sources.by_tensor()
+    rows = plan.sources.tensors.rows()
+    first: Ints = order[bounds[[rows[plan.targets.key(row)] for row in targets.tolist()]]]
+    return first
 
 
 def _as_range(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tuple[Bools, Ints]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardvar.engine.files import FileReport, FileTask
-from shardvar.engine.moves import integers_of_ranges
+from shardvar.engine.moves import first_sources, integers_of_ranges
 from shardvar.layout.dtypes import ITEMSIZES, Ints
 from shardvar.planning.index import EntryTable, RunChecksums
 from shardvar.planning.plan import CopyTable, Plan
@@ -49,14 +49,7 @@ def _sources_without_copies(plan: Plan) -> Ints:
     """The rows of sources that fill targets without a copy: strings without elements, whose payload is that of the
     first slice of their tensor (``engine.moves``)."""
     opaque = np.flatnonzero(ITEMSIZES[plan.targets.codes()] == 0)
-    bare = np.setdiff1d(opaque, plan.copies.target)
-    if not len(bare):
-        return bare
-    order, bounds = plan.sources.by_tensor()
-    rows = plan.sources.tensors.rows()
-    tensors = [rows[plan.targets.key(row)] for row in bare.tolist()]
-    first: Ints = order[bounds[tensors]]
-    return first
+    return first_sources(plan, np.setdiff1d(opaque, plan.copies.target))
 
 
 def restore_rows(report: FileReport, rows: Ints) -> FileReport:

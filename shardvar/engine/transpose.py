@@ -27,7 +27,7 @@ from shardvar.engine.pool import BLOCK_NBYTES, MOST_WORKERS, block_ranges, new_b
 from shardvar.engine.verified import VerifiedRows, read_in_order
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import ITEMSIZES, Bools
+from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
 from shardvar.planning.slices import SliceTable
 from shardvar.wire.crc import Checksum
@@ -66,10 +66,9 @@ class TransposedSource:
         """The entries as they are stored."""
         return self.verified.entries
 
-    @property
-    def in_order(self) -> Bools:
-        """[m] True for payloads that are best read in order; a matrix is read by columns, and decoded before."""
-        return read_in_order(self.inner, self.stored) & ~self.is_transposed
+    def in_order(self, rows: Ints) -> Bools:
+        """[rows] True for payloads that are best read in order; a matrix is read by columns, and decoded before."""
+        return read_in_order(self.inner, self.stored, rows) & ~self.is_transposed[rows]
 
     @property
     def index(self) -> Index:

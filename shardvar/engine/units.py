@@ -25,7 +25,7 @@ import numpy as np
 
 from shardvar.engine.pool import BLOCK_NBYTES, SMALL_NBYTES, block_ranges
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
-from shardvar.planning.slices import SliceTable
+from shardvar.planning.slices import SliceTable, sum_by
 
 BATCH_NBYTES = 7 * BLOCK_NBYTES
 """Units that are read together take so much; with the block that is read meanwhile, eight blocks a worker."""
@@ -100,7 +100,9 @@ def _steps(targets: SliceTable, is_range: Bools, grain: int) -> Ints:
     targets of its tensor, since what one of them needs lies between what the others need. So blocks get smaller as
     fellows get more: 16 columns of a table share a batch of 28 MiB, and their blocks are of 1.75 MiB.
     """
-    fellows = np.bincount(targets.tensor[~is_range], minlength=len(targets.tensors))[targets.tensor]
+    if is_range.all():
+        return np.full(len(targets), BLOCK_NBYTES)
+    fellows = _of_fellows(targets, is_range, np.ones(len(targets), dtype=np.int64))
     share = np.clip(BATCH_NBYTES // np.maximum(fellows, 1) // grain * grain, grain, BLOCK_NBYTES)
     return np.where(is_range, BLOCK_NBYTES, share)
 
@@ -111,28 +113,32 @@ def _bands(targets: SliceTable, is_range: Bools, steps: Ints) -> tuple[Ints, Int
     A band has whole rows, and as many rows of all fellows as fit in a batch. A group are neighbours in the file of one
     shape, from the same rows of one tensor.
     """
-    count, tensor, shape = len(targets), targets.tensor, targets.shape
+    count, shape = len(targets), targets.shape
     if is_range.all():
         return np.zeros(count, dtype=np.int64), np.arange(count)
     # Of (1, 256, 4), a row is [0:1, i:i+1, 0:4]: one index of the first axis that has several.
     axis = (shape > 1).argmax(axis=1)
     num_rows = np.maximum(shape[np.arange(count), axis], 1)
     row_nbytes = targets.nbytes // num_rows
-
-    def of_fellows(values: Ints) -> Ints:
-        sums = np.bincount(tensor, np.where(is_range, 0, values), minlength=len(targets.tensors))
-        return sums.astype(np.int64)[tensor]
-
-    rows = np.maximum(BATCH_NBYTES // np.maximum(of_fellows(row_nbytes), 1), 1)
+    rows = np.maximum(BATCH_NBYTES // np.maximum(_of_fellows(targets, is_range, row_nbytes), 1), 1)
     rows = np.maximum(rows, _BAND_NBYTES // np.maximum(row_nbytes, 1))
     bands = rows * row_nbytes
     # Fellows that fit in one batch are read once as they are.
-    is_banded = ~is_range & (bands < np.minimum(steps, targets.nbytes)) & (of_fellows(targets.nbytes) > BATCH_NBYTES)
+    is_banded = ~is_range & (bands < np.minimum(steps, targets.nbytes))
+    is_banded &= _of_fellows(targets, is_range, targets.nbytes) > BATCH_NBYTES
+    tensor = targets.tensor
     is_other = (shape[1:] != shape[:-1]).any(axis=1) | (tensor[1:] != tensor[:-1]) | (is_banded[1:] != is_banded[:-1])
     at = targets.offset[np.arange(count), axis]
     first = np.append(0, np.flatnonzero(is_other | (at[1:] != at[:-1])) + 1)
     sizes = np.diff(np.append(first, count))
     return np.where(is_banded & np.repeat(sizes >= _BAND_COUNT, sizes), bands, 0), np.repeat(first + sizes, sizes)
+
+
+def _of_fellows(targets: SliceTable, is_range: Bools, values: Ints) -> Ints:
+    """[k] the sum of the values of each target's fellows, itself included."""
+    # The tensors are numbered anew, since the table has those of all files.
+    _, tensor = np.unique(targets.tensor, return_inverse=True)
+    return sum_by(tensor, np.where(is_range, 0, values), len(tensor))[tensor]
 
 
 def _band_units(first: int, last: int, nbytes: int, band: int) -> Iterator[Unit]:

@@ -1,12 +1,13 @@
 """Payloads that are compared whole before the first of their bytes is used, and the order in which to read them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import RLock
 
 from shardvar.engine.evidence import check_entry
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import Bools
+from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import EntryTable
 
 
@@ -37,10 +38,11 @@ class VerifiedRows:
             self._waits.pop(row, None)
 
 
-def read_in_order(source: Source, entries: EntryTable) -> Bools:
-    """[m] Return True for payloads that are best read from their beginning to their end.
+def read_in_order(source: Source, entries: EntryTable, rows: Ints) -> Bools:
+    """[rows] Return True for payloads that are best read from their beginning to their end.
 
     These are the ones that a source decodes, but for sources that say otherwise, since they convert what lies in a file
     as it is.
     """
-    return getattr(source, "in_order", ~entries.plain)
+    answer: Callable[[Ints], Bools] | None = getattr(source, "in_order", None)
+    return ~entries.plain[rows] if answer is None else answer(rows)

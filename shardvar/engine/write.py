@@ -12,7 +12,7 @@ source turns out to be damaged is nothing kept, since any of the files may have 
 import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -47,25 +47,27 @@ def file_tasks(
     plan: Plan, entries: EntryTable, assignment: Assignment, sink: Sink, storage: Storage, generation: str
 ) -> list[FileTask]:
     """One task a file, each with the part of the plan that fills it."""
+    # Targets and copies in the order of the files, so that each file's are a range of both.
     order, bounds = assignment.by_file()
     copies = plan.bounds()
+    counts = np.diff(copies)[order]
+    targets, moved = plan.targets.take(order), plan.copies.take(integers_of_ranges(copies[order], copies[order + 1]))
+    number_in_file = np.arange(len(order)) - bounds[assignment.file[order]]
+    moved = replace(moved, target=np.repeat(number_in_file, counts))
+    ends = np.append(0, np.cumsum(counts))[bounds]
     # Once, and not for each file: a sink may make all names and all starts anew each time that it is asked.
-    asides, start = sink.asides, sink.start
+    asides, start = sink.asides, sink.start[order]
     tasks = []
     for number in range(assignment.num_files):
-        rows = order[bounds[number] : bounds[number + 1]]
-        mine = integers_of_ranges(copies[rows], copies[rows + 1])
-        part = plan.copies.take(mine)
-        # Targets are numbered within the file: two targets with 2 copies and 1 copy give 0, 0, 1.
-        target = np.repeat(np.arange(len(rows)), copies[rows + 1] - copies[rows])
-        part = type(part)(part.source, target, part.offset, part.shape)
+        rows = slice(int(bounds[number]), int(bounds[number + 1]))
+        part = moved.take(slice(int(ends[number]), int(ends[number + 1])))
         tasks.append(
             FileTask(
                 f"{generation}-{number:05d}",
                 asides[number],
                 storage,
                 sink.writer,
-                Plan(plan.sources, plan.targets.take(rows), part),
+                Plan(plan.sources, targets.take(rows), part),
                 entries,
                 start[rows],
             )

@@ -89,8 +89,8 @@ class CopyTable:
     def __len__(self) -> int:
         return len(self.source)
 
-    def take(self, rows: Ints) -> Self:
-        """The table of some of the rows, in the given order."""
+    def take(self, rows: Ints | slice) -> Self:
+        """The table of some of the rows, in the given order; a range of them as views."""
         return type(self)(self.source[rows], self.target[rows], self.offset[rows], self.shape[rows])
 
 

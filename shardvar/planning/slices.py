@@ -218,8 +218,8 @@ class SliceTable:
         whole: Bools = (self.shape == self.tensors.shapes[self.tensor]).all(axis=1)
         return whole
 
-    def take(self, rows: Ints) -> Self:
-        """The table of some of the rows, in the given order, over the same tensors."""
+    def take(self, rows: Ints | slice) -> Self:
+        """The table of some of the rows, in the given order, over the same tensors; a range of them as views."""
         return replace(
             self,
             tensor=self.tensor[rows],

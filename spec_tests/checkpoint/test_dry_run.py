@@ -4,12 +4,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import shardvar as sv
+from shardvar.engine.write import file_tasks
 from shardvar.errors import ArgumentError, LockHeld, ShardvarError, StorageError, TargetExists, UnsupportedError
+from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.command_line import Run, run
 
@@ -173,3 +176,14 @@ def test_the_command_says_the_same(key: str, target: str, words: tuple[str, ...]
     outcome = run("reshard", source, tmp_path / target, "--dry-run", *words)
     assert outcome.code == 3 and outcome.out == "" and "hint: " in outcome.err
     assert outcome.err == run("reshard", source, tmp_path / target, *words).err or key == "a"
+
+
+def test_no_task_is_made_of_what_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of many files is made several times as fast as the tasks of its files."""
+    source = saved(tmp_path)
+    made = Mock(wraps=file_tasks)
+    monkeypatch.setattr("shardvar.checkpoint.writing.file_tasks", made)
+    assert sv.reshard(source, tmp_path / "target", policy=BalancedPolicy(4), dry_run=True).num_files == 4
+    assert made.call_count == 0
+    assert sv.reshard(source, tmp_path / "new folder" / "target", policy=BalancedPolicy(4)).num_files == 4
+    assert made.call_count == 1

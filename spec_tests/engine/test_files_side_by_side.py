@@ -1,5 +1,6 @@
 """Several files of one write: which are written at the same time, and how many bytes a write has."""
 
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 
@@ -7,8 +8,12 @@ import numpy as np
 import pytest
 
 import shardvar as sv
+from shardvar.engine.moves import lower
 from shardvar.engine.pool import BLOCK_NBYTES, WORKERS
+from shardvar.engine.units import plan_units
+from shardvar.planning.plan import plan_copies
 from shardvar.planning.policies import BalancedPolicy
+from shardvar.planning.slices import TensorTable
 from shardvar.storage.posix import LocalWritableFile
 
 TABLE = np.arange(6 * BLOCK_NBYTES // 8, dtype=np.int64).reshape(-1, 8)
@@ -76,3 +81,22 @@ def test_files_of_payloads_that_are_read_in_order_are_written_one_after_the_othe
     assert len({name for name, _ in writes.payloads}) == 2
     assert writes.turns() == 1
     assert np.array_equal(sv.load(tmp_path / "out")["w"], TABLE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "string"])
+@pytest.mark.parametrize("is_range", [True, False])
+def test_planning_one_file_takes_memory_for_its_own_slices_and_not_for_those_of_the_checkpoint(
+    dtype: str, is_range: bool
+) -> None:
+    """There may be as many files as tensors, so that what each file takes for all tensors would be their square."""
+    slices = TensorTable.of((f"w{row}", dtype, (4, 8)) for row in range(100_000)).whole()
+    plan = plan_copies(slices, slices.take(np.arange(40, 44)))
+    tracemalloc.start()
+    try:
+        moves, _ = lower(plan)
+        units = list(plan_units(plan.targets, np.arange(4) * 128, np.full(4, is_range), 0))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert moves.source.tolist() == [40, 41, 42, 43] and units[0].first == 0
+    assert peak < 100_000

@@ -90,6 +90,19 @@ def test_a_comparison_marks_what_is_not_finite_on_one_side(chromium: Chrome, tmp
     assert page.run("return layerMap.stack.rows.map(({ cells }) => flagMark(cells[0][0]))") == ["!", "!", ""]
     page.find("header .health button").click()
     assert page.keys() == ["layers.0.w", "layers.1.w"] and page.text("#table .mark.flag") == "not finite"
+    # The norm is that of the elements that have a distance, and no sign that nothing changed.
+    page.run("actions.choose(shown[0])")
+    assert "with NaN1" in page.text("#detail") and "relative norm of the others0 %" in page.text("#detail")
+
+
+def test_a_cell_without_room_for_its_mark_is_not_empty(chromium: Chrome, tmp_path: Path) -> None:
+    """Constants are grey there, as in the size map, and not of the colour of a cell that is not there."""
+    arrays = {f"layers.{n}.{name}": np.full(4, 1.0) for n in range(60) for name in ("a", "b")}
+    page = show(chromium, view(tmp_path, arrays, "--stats"))
+    assert page.run("return layerMap.rowHeight() < LEAST_MARKED")
+    grey = page.run("return theme.same")
+    middle = page.run("return (layerMap.top() + 30 * layerMap.rowHeight() + 3) / layerMap.holder.clientHeight")
+    assert "#{:02x}{:02x}{:02x}".format(*page.colour_at(".layers canvas", 0.6, middle)) == grey
 
 
 def test_columns_that_experts_share_name_them(chromium: Chrome, tmp_path: Path) -> None:

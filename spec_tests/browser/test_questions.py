@@ -518,3 +518,28 @@ def test_a_comparison_names_what_it_could_not_read(chromium: Chrome, tmp_path: P
         "#alerts li"
     )
     assert page.text("#legend").startswith("no values that differ")
+
+
+def test_what_is_searched_and_filtered_is_taken_back_by_one_button(chromium: Chrome, tmp_path: Path) -> None:
+    """It is there while something is left out, also where nothing matches."""
+    page = show(chromium, view(tmp_path, layers(range(4)), "--stats"))
+    number = len(page.keys())
+    assert not [each for each in page.all(".all") if each.is_displayed()]
+    page.find("#chips .chip").click()
+    page.search("nothing like this")
+    assert "No tensor matches." in page.text("#table .none") and page.find("#table .none .all").is_displayed()
+    page.find(".bar .all").click()
+    assert len(page.keys()) == number and page.run("return [state.query, location.hash]") == ["", ""]
+    assert not [each for each in page.all(".all") if each.is_displayed()]
+    assert page.run("return document.activeElement.id") == "query"
+
+
+def test_a_title_breaks_between_the_parts_of_its_key(chromium: Chrome, tmp_path: Path) -> None:
+    key = "model.layers.31.mlp.experts.77.up_proj.weight"
+    page = show(chromium, view(tmp_path, {key: np.arange(3.0)}))
+    page.run("actions.choose(ITEMS[0])")
+    parts = page.run("""const range = document.createRange();
+        const nodes = [...document.getElementById('detail-title').childNodes].filter((node) => node.nodeType === 3);
+        return nodes.map((node) => (range.selectNodeContents(node), [node.data, range.getClientRects().length]))""")
+    assert "".join(part for part, _ in parts) == key == page.text("#detail-title")
+    assert {lines for _, lines in parts} == {1}

@@ -210,7 +210,7 @@ function makeTable() {
     turn,
   });
   list.isChosen = (row) => lines[row].item !== undefined && lines[row].item === state.item;
-  const none = element("p", { class: "none", hidden: true, text: ITEMS.length ? "No tensor matches." : "This checkpoint has no tensors." });
+  const none = element("p", { class: "none", hidden: true }, ITEMS.length ? "No tensor matches. " : "This checkpoint has no tensors.", element("button", { type: "button", class: "link all", text: "Show all", hidden: true }));
   const isCut = ITEMS.some(({ key, name }) => key !== name);
   const about = isCut ? element("p", { class: "note", text: "The ends of keys that are /.ATTRIBUTES/VARIABLE_VALUE are left out." }) : "";
   document.getElementById("table").append(list.element, none, about);
@@ -323,8 +323,19 @@ function apply() {
   for (const part of [layerMap, ...fileMaps]) (part.update ?? part.draw).call(part);
   const nbytes = isAll ? 0 : found.reduce((sum, item) => sum + nbytesOf(item), 0);
   document.getElementById("found").textContent = shownSet === null ? "" : `${grouped(found.length)} of ${count(ITEMS.length, "tensor")}, ${humanSize(nbytes)}`;
+  for (const button of document.querySelectorAll(".all")) button.hidden = isAll;
   showCrumbs();
   remember(!isTyping);
+}
+
+// Takes back what was searched for and every filter.
+function showAll() {
+  document.getElementById("query").value = state.query = "";
+  for (const set of [state.dtypes, state.statuses, state.flags]) set.clear();
+  state.onlyFaults = false;
+  showChips();
+  apply();
+  document.getElementById("query").focus(); // the button is gone
 }
 
 // The prefixes from the top to this one.
@@ -597,6 +608,7 @@ function start() {
   const isPulled = () => pull.getAttribute("aria-expanded") === "true";
   pull.addEventListener("click", () => pullSheet(!isPulled()));
   document.getElementById("close").addEventListener("click", () => actions.close());
+  for (const button of document.querySelectorAll(".all")) button.addEventListener("click", showAll);
   document.querySelector(".skip").addEventListener("click", (event) => {
     event.preventDefault(); // the address has the state of the page, and keeps it
     document.getElementById("tensors").focus();

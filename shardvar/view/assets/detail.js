@@ -44,9 +44,9 @@ const LONGEST_TITLE = 300;
 // The key, cut where it would fill the panel, with a way to see the whole.
 function titleOf(item) {
   const key = shownKey(item.key);
-  const title = element("h2", { id: "detail-title" }, ...keyNodes(shortened(key, LONGEST_TITLE)));
+  const title = element("h2", { id: "detail-title" }, ...breakable(shortened(key, LONGEST_TITLE)));
   if (key.length <= LONGEST_TITLE) return [title];
-  return [title, element("details", {}, element("summary", { text: `all ${grouped(item.key.length)} characters` }), element("p", { class: "mono" }, ...keyNodes(key)))];
+  return [title, element("details", {}, element("summary", { text: `all ${grouped(item.key.length)} characters` }), element("p", { class: "mono" }, ...breakable(key)))];
 }
 
 function overview(actions) {
@@ -54,7 +54,7 @@ function overview(actions) {
   const largest = changed.length ? changed : largestItems(8).filter(nbytesOf);
   const total = Math.max(...SIDES.map((side) => side.total));
   const rows = largest.map((item) => element("tr", {},
-    element("td", {}, element("button", { class: "link mono", type: "button", title: printable(item.key), onclick: () => actions.choose(item) }, ...breakable(shownKey(item.name)))),
+    element("td", {}, element("button", { class: "link mono", type: "button", title: printable(item.key), onclick: () => actions.choose(item) }, ...breakable(ends(shownKey(item.name))))),
     element("td", { class: "right num", text: changed.length ? share(finite(item.change)) : humanSize(nbytesOf(item)) }),
     element("td", { class: "right num quiet", text: changed.length ? humanSize(nbytesOf(item)) : percent(nbytesOf(item), total) })));
   const about = SIDES.flatMap((side) => Object.entries(side.metadata).map(([name, value]) => element("tr", {},
@@ -69,10 +69,14 @@ function overview(actions) {
   ];
 }
 
-// A key that breaks between its parts; of a long one, its two ends.
+// Of a long key, its two ends.
+function ends(key) {
+  return key.length > 90 ? `${key.slice(0, 44)}…${key.slice(-44)}` : key;
+}
+
+// A key that breaks between its parts, and inside them only where a part is longer than a line.
 function breakable(key) {
-  const text = key.length > 90 ? `${key.slice(0, 44)}…${key.slice(-44)}` : key;
-  return text.split(/(?<=[/.])/).flatMap((part) => [...keyNodes(part), element("wbr")]);
+  return key.split(/(?<=[/.])/).flatMap((part) => [...keyNodes(part), element("wbr")]);
 }
 
 function largestItems(most) {
@@ -230,14 +234,15 @@ function difference(item) {
   if (item.values) {
     const { count: number, first, absolute, absolute_at: at, relative, without, cosine, norm, only } = item.values;
     const part = shareOfElements(item);
-    if (norm !== null) row("relative norm", share(norm));
-    if (cosine !== null) row("cosine", numberText(cosine));
+    const others = without ? " of the others" : ""; // an element with NaN has no distance
+    if (without) row("with NaN", grouped(without));
+    if (norm !== null) row(`relative norm${others}`, share(norm));
+    if (cosine !== null) row(`cosine${others}`, numberText(cosine));
     row("elements that differ", `${grouped(number)}${part === null || part > 1 ? "" : `, ${share(part)}`}`);
     if (only) row("only in the", only);
     if (absolute !== null) row("by at most", `${numberText(absolute)}${at ? ` at ${humanShape(at)}` : ""}`);
     if (relative !== null) row("relative", numberText(relative));
     if (first !== null) row("first at", humanShape(first));
-    if (without) row("with NaN", grouped(without));
   }
   parts.push(element("table", { class: "plain" }, element("tbody", {}, ...rows)));
   return parts;

@@ -181,6 +181,7 @@ function stackMark(stack) {
 }
 
 const LEFT = 46; // the labels of rows
+const LEAST_MARKED = 11; // CSS pixels of a row with room for a mark
 const BARS = 84; // the bars of whole layers, where a change is drawn
 
 class LayerMap {
@@ -324,9 +325,9 @@ class LayerMap {
       context.fillRect(left, y, width, height);
       hatch(context, left, y, width, height, theme.bad, 5);
     }
-    const mark = items.length === 1 || isOdd(item) ? flagMark(item) : "";
-    if (mark && !isFaulty(item)) {
-      const isLoud = isOdd(item);
+    const isLoud = isOdd(item);
+    const mark = items.length === 1 || isLoud ? flagMark(item) : "";
+    if (mark && (isLoud || h >= LEAST_MARKED) && !isFaulty(item)) {
       context.strokeStyle = isLoud ? theme.flag : theme.quiet;
       context.lineWidth = 1.5;
       context.fillStyle = theme.card;
@@ -335,7 +336,7 @@ class LayerMap {
       context.fillStyle = isLoud ? theme.flag : theme.ink;
       context.font = `${isLoud ? "600 " : ""}${Math.min(11, h - 2)}px system-ui, "DejaVu Sans", sans-serif`;
       const extent = context.measureText(mark).width;
-      if (extent < width - 2 && h >= 11) context.fillText(mark, left + (width - extent) / 2, y + height / 2 + Math.min(4, h / 3.1));
+      if (extent < width - 2 && h >= LEAST_MARKED) context.fillText(mark, left + (width - extent) / 2, y + height / 2 + Math.min(4, h / 3.1));
     }
     context.globalAlpha = 1;
   }

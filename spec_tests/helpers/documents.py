@@ -143,6 +143,6 @@ def run_command(words: list[str]) -> tuple[int, str]:
             return main(words[1:]), printed.getvalue()
         assert words[0] == "python", f"{words[0]} is no program that a page may call"
         with patch("sys.argv", words[1:]):
-            script = Path(words[1]) if Path(words[1]).exists() else ROOT / words[1]
+            script = Path(words[1]) if Path(words[1]).exists() else ROOT / "examples" / Path(words[1]).name
             runpy.run_path(str(script), run_name="__main__")
     return 0, printed.getvalue()

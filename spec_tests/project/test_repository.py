@@ -62,6 +62,14 @@ def test_an_extra_installs_only_what_is_imported() -> None:
     assert needed == set()
 
 
+def test_the_source_distribution_has_every_file_of_the_repository() -> None:
+    """Its tests and `make check` read them, the hook's and the workflows' files too."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    taken = {name.strip("/") for name in build["targets"]["sdist"]["include"]}
+    taken |= {"pyproject.toml", ".gitignore", "LICENSE", "PKG-INFO"}  # what hatchling adds, or has added
+    assert {name for path, _ in texts() if (name := path.parts[0]) not in taken} == set()
+
+
 def test_every_test_module_is_in_a_folder_and_has_a_unique_name() -> None:
     """The mutants name a test by its module alone, and a reader finds it by its layer."""
     modules = sorted(paths.SPEC_TESTS.rglob("test_*.py"))

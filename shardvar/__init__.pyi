@@ -47,6 +47,7 @@ from shardvar.layout.shard_counts import variable_axis_size_partitioner as varia
 from shardvar.layouts.mesh import Mesh as Mesh
 from shardvar.nn.matmul import matmul as matmul
 from shardvar.planning.policies import AllInOnePolicy as AllInOnePolicy
+from shardvar.planning.policies import BalancedPolicy as BalancedPolicy
 from shardvar.planning.policies import MaxShardSizePolicy as MaxShardSizePolicy
 from shardvar.planning.policies import ShardByDevicePolicy as ShardByDevicePolicy
 from shardvar.planning.policies import ShardByTaskPolicy as ShardByTaskPolicy

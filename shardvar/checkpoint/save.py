@@ -50,8 +50,7 @@ def save(
         The arrays by key, of any strides and byte order. Object arrays of ``bytes`` are string tensors.
     format : str, optional
         The name of a format that ``shardvar formats`` lists. By default the ending of ``path`` decides
-        (``.safetensors``,
-        ``.npz``); without one it is ``'shardvar'``.
+        (``.safetensors``, ``.npz``, ``.pt``, ``.zarr``, ``.index``); without one it is ``'shardvar'``.
     policy : policy, optional
         The policy that says which slices share a file, such as ``MaxShardSizePolicy``.
     partition : partition or mapping of str to partition, optional

@@ -145,7 +145,23 @@ class SlicePart:
 
 @dataclass(frozen=True, slots=True)
 class BalancedPolicy(ColumnarPolicy):
-    """Files of about equal payload, ``num_files`` of them, cutting slices along axis 0 where that helps."""
+    """Files of about equal payload, ``num_files`` of them, cutting slices along axis 0 where that helps.
+
+    Tensors of several tasks may share a file, which a save refuses; arrays and checkpoints are of one task.
+
+    Raises
+    ------
+    ArgumentError
+        If ``num_files`` is below 1 or above 99,999.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import shardvar as sv
+    >>> tensors = {"table": np.ones((13, 4), np.float32), "bias": np.ones(8, np.float32)}
+    >>> sv.save(f"{tempfile.mkdtemp()}/model", tensors, policy=sv.BalancedPolicy(3)).file_nbytes
+    (80, 80, 80)
+    """
 
     num_files: int
     """The number of files, at most 99,999; there are fewer if there are fewer rows and tensors to fill them."""
@@ -162,6 +178,20 @@ class BalancedPolicy(ColumnarPolicy):
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
         """Lay all payloads end to end, draw ``num_files - 1`` even marks, and cut at the row nearest to each mark.
 
+        Parameters
+        ----------
+        slices : SliceTable
+            The slices to store.
+        capabilities : Capabilities
+            The abilities of the format: which slices may be cut.
+
+        Returns
+        -------
+        Assignment
+            The slices, some of them cut, and the file of each.
+
+        Notes
+        -----
         If everything can be cut, a file is within one row of its even share. A slice that cannot be cut goes to the
         file that its middle falls in, unless that leaves a file empty: every file gets a part as long as there are as
         many parts as files. Files beyond that are not written, since a cut is made for balance alone.

@@ -157,6 +157,16 @@ def _end_with_caller(caller: int) -> None:
         end_with_parent()
 
 
+_working = list[None]()
+"""One item for each task that this process is at."""
+
+
+def interrupt_task(_signal: int, _frame: object) -> None:
+    """Handle SIGINT in a worker: it ends a task, which the caller learns; without one, the caller alone is told."""
+    if _working:
+        raise KeyboardInterrupt
+
+
 def check_version(version: str) -> None:
     """Raise ``UnsupportedError`` in a worker whose release of shardvar is not that of the caller."""
     if version != __version__:
@@ -190,13 +200,17 @@ class Payloads:
         """Open the source in a worker, after comparing the release of shardvar and the files; inside, one thread."""
         check_version(version)
         _end_with_caller(self.opening.caller)
-        source = _open(self.opening)
-        for file, (name, stamp) in self.files.items():
-            if list(source.index.files[file : file + 1]) != [name] or _stamp(self.opening, name) != stamp:
-                cause = f"{name} of {self.opening.found.path} is another file here, or was replaced."
-                raise CorruptCheckpoint(cause, "Let all workers see the same files, and run it again.")
-        with in_this_thread():
-            yield source
+        _working.append(None)
+        try:
+            source = _open(self.opening)
+            for file, (name, stamp) in self.files.items():
+                if list(source.index.files[file : file + 1]) != [name] or _stamp(self.opening, name) != stamp:
+                    cause = f"{name} of {self.opening.found.path} is another file here, or was replaced."
+                    raise CorruptCheckpoint(cause, "Let all workers see the same files, and run it again.")
+            with in_this_thread():
+                yield source
+        finally:
+            _working.pop()
 
 
 def portions(nbytes: Ints) -> Iterator[Ints]:

@@ -5,18 +5,22 @@ spawned, and so hold nothing of this process. They end with it, also when it is 
 command uses a few threads.
 """
 
+import signal
 from argparse import Namespace
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from shardvar.checkpoint.executors import end_with_parent
+from shardvar.checkpoint.executors import end_with_parent, interrupt_task
 from shardvar.cli.output import note
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, MissingExtra, StorageError
 from shardvar.storage.requests import first_line
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _SECONDS = 30
 """Time for a scheduler to answer."""
@@ -35,8 +39,27 @@ def executor_of(arguments: Namespace) -> Iterator[Executor | None]:
     elif count == 1:
         yield None
     else:
-        with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=end_with_parent) as executor:
+        with _Processes(count, mp_context=get_context("spawn"), initializer=_begin) as executor:
             yield executor
+
+
+class _Processes(ProcessPoolExecutor):
+    """Processes that Ctrl-C at a terminal, which reaches them too, does not end while they begin or wait for tasks."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Submit a task, for which a process may begin; it takes over that interrupts are blocked."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().submit(fn, *args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin() -> None:
+    """Begin a process, which was started with interrupts blocked."""
+    end_with_parent()
+    signal.signal(signal.SIGINT, interrupt_task)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 @contextmanager

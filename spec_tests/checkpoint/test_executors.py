@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -439,6 +440,38 @@ def test_workers_end_with_a_command_that_is_killed() -> None:
         "        input()\n"
     )
     assert end_of(program) == ("", None)
+
+
+def test_an_interrupt_does_not_end_workers_that_begin_or_wait_for_tasks() -> None:
+    """Ctrl-C reaches all processes of a command. Without a task they had ended with a traceback and broken the pool."""
+    program = (
+        "import argparse, os, signal\n"
+        "from shardvar.cli.workers import executor_of\n"
+        "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, lambda *_: print('interrupted', flush=True))\n"
+        "    with executor_of(argparse.Namespace(workers='2', dask=None)) as executor:\n"
+        "        for number in range(3):\n"
+        "            future = executor.submit(abs, -number)\n"
+        "            os.killpg(0, signal.SIGINT)\n"
+        "            print(future.result(), flush=True)\n"
+        "        os.killpg(0, signal.SIGINT)\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, timeout=120, check=False)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout == "interrupted\n0\ninterrupted\n1\ninterrupted\n2\ninterrupted\n"
+
+
+def test_an_interrupt_ends_the_task_of_a_worker(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt that comes before a task or after it is the caller's alone."""
+
+    def interrupt(*_: Any) -> None:
+        executors.interrupt_task(signal.SIGINT, None)
+
+    monkeypatch.setattr(executors, "_open", interrupt)
+    with ThreadPoolExecutor(1) as executor, pytest.raises(KeyboardInterrupt):
+        sv.verify(source, executor=executor)
+    interrupt()
 
 
 def test_workers_of_a_pool_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ _working = list[None]()
 
 
 def interrupt_task(_signal: int, _frame: object) -> None:
-    """Handle SIGINT in a worker: it ends a task, which the caller learns; without one, the caller alone is told."""
+    """Handle SIGINT in a worker: it ends a task, and otherwise concerns the caller alone."""
     if _working:
         raise KeyboardInterrupt
 
